@@ -71,11 +71,11 @@ def one(env: str, case: dict[str, Any], seed: int) -> dict[str, Any]:
             env=env, seed=seed, stop_at=case["goal"] if recent else None, evaluation=20, threads=1, out=f"{folder}/run",
             **case["settings"],
         ).summary  # fmt: skip
-    value = summary["recent_return"] if recent else summary["test_after"]
+    value = summary["recent_return"] if recent else summary["after"]
     return {
         "seed": seed, "value": round(value, 1), "solved": value >= case["goal"], "decisions": summary["decisions"],
-        "seconds": round(time.perf_counter() - start, 1), "held_out": round(summary["test_after"], 1),
-        "held_out_interval": [round(summary["test_after_low"], 1), round(summary["test_after_high"], 1)],
+        "seconds": round(time.perf_counter() - start, 1), "held_out": round(summary["after"], 1),
+        "held_out_interval": [round(summary["after_low"], 1), round(summary["after_high"], 1)],
     }  # fmt: skip
 
 

@@ -23,7 +23,7 @@ from reward_sentiment import HOW, Sentences, build_backbone, part, read_sentence
 
 from palaestra.core.seeding import Seeds
 from palaestra.core.statistics import mean_interval
-from palaestra.learn.batches import Encoded, batch_plan, collate, response_loss
+from palaestra.learn.batches import Encoded, collate, plan_batches, response_loss
 from palaestra.learn.randomness import fork_torch_rng
 from palaestra.learn.reward_model import RewardModel
 
@@ -82,7 +82,7 @@ def one(sentences: Sentences, seed: int, quick: bool, keep: str) -> dict[str, An
         outcome = compare(gold, home / "base", result.folder / "model", lines, seed)
         last = result.summary
     return {
-        "seed": seed, **outcome, "proxy_before": round(last["test_before"], 3), "proxy_after": round(last["test_after"], 3),
+        "seed": seed, **outcome, "proxy_before": round(last["before"], 3), "proxy_after": round(last["after"], 3),
         "seconds": round(time.perf_counter() - start),
     }  # fmt: skip
 
@@ -133,7 +133,7 @@ def write_language_model(texts: list[str], folder: Path, seeds: Seeds, epochs: i
     model.train()
     step = 0
     for epoch in range(epochs):
-        for batch in batch_plan([len(row) for row in rows], 32, seeds.derive("order", epoch).generator()):
+        for batch in plan_batches([len(row) for row in rows], 32, seeds.derive("order", epoch).generator()):
             for group in optimizer.param_groups:
                 group["lr"] = 2e-3 * min(1.0, (step + 1) / 50) * (1 - step / total)
             data = collate([rows[k] for k in batch], tokenizer.pad_token_id)

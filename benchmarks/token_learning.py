@@ -38,7 +38,7 @@ def one(algorithm: str, seed: int, quick: bool) -> dict[str, Any]:
             env="CoTEnv-v0", env_options=(f"skills={SKILLS}",), algorithm=algorithm, model="nano", seed=seed,
             evaluation=37, out=f"{folder}/run", **settings,
         ).summary  # fmt: skip
-    names = ("test_before", "test_after", "gain", "gain_low", "gain_high", "problems", "decisions", "episodes")
+    names = ("before", "after", "gain", "gain_low", "gain_high", "problems", "decisions", "episodes")
     return {
         "algorithm": algorithm,
         "seed": seed,

@@ -16,8 +16,8 @@ from typing import Any
 from _common import arguments, finish
 
 SETTINGS: dict[str, Any] = {
-    "iterations": 24, "episodes": 128, "slots": 128, "group_size": 8, "max_tokens": 12, "learning_rate": 3e-4,
-    "entropy": 0.002, "evaluation": 256,
+    "iterations": 24, "episodes": 128, "slots": 128, "max_tokens": 12, "learning_rate": 3e-4,
+    "ent_coef": 0.002, "evaluation": 256,
 }  # fmt: skip
 
 
@@ -46,13 +46,12 @@ def one(algorithm: str, seed: int, quick: bool, threads: int) -> dict[str, Any]:
         summary = train(
             env="palaestra/Guess-v0", algorithm=algorithm, model="nano", seed=seed, out=f"{folder}/run", **settings
         ).summary
-    names = {"gain": "test_gain", "gain_low": "test_gain_low", "gain_high": "test_gain_high"}
     return {
         "seed": seed,
-        "before": round(summary["test_before"], 3),
-        "after": round(summary["test_after"], 3),
-        **{name: round(summary[key], 3) for name, key in names.items()},
-        "episodes": summary["test_gain_episodes"],
+        "before": round(summary["before"], 3),
+        "after": round(summary["after"], 3),
+        **{name: round(summary[name], 3) for name in ("gain", "gain_low", "gain_high")},
+        "episodes": summary["gain_episodes"],
         "trained_on": summary["episodes"],
         "seconds": round(time.perf_counter() - start),
         "cpu_seconds": round(time.process_time() - working),

@@ -14,7 +14,7 @@ import numpy as np
 from palaestra.core.records import Attempt, Lesson, Report
 from palaestra.core.statistics import measure_gain, report_on
 from palaestra.envs.lesson import LessonEnv
-from palaestra.envs.lesson.journal import Forgetful
+from palaestra.envs.lesson.journal import NullJournal
 from palaestra.envs.lesson.state import StudentState
 from palaestra.recipes.teach.recipe import TeachResult
 from palaestra.report import write_report
@@ -69,7 +69,7 @@ def finish(result: TeachResult) -> None:
     print(f"report: {write_report(result.folder)}")
 
 
-class Remembering(Forgetful):
+class Remembering(NullJournal):
     """The journal of an episode that is played without `teach`: it keeps every attempt, so that gains can be paired."""
 
     def __init__(self) -> None:
@@ -111,11 +111,11 @@ def writer_of(model: str, task: Task, teacher: str) -> Iterator[Writer]:
     from palaestra.engines.models import cache_folder
     from palaestra.runs.cache import Cache
     from palaestra.teachers.model_writer import ModelWriter
-    from palaestra.teachers.prompts import Prompts
+    from palaestra.teachers.prompts import TeacherPrompts
 
     cache_folder().mkdir(parents=True, exist_ok=True)
     with Cache(cache_folder() / "calls.sqlite") as cache:
-        yield ModelWriter(task, open_cached(model, cache), Prompts(), teacher)
+        yield ModelWriter(task, open_cached(model, cache), TeacherPrompts(), teacher)
 
 
 class Checked:

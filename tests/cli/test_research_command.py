@@ -128,8 +128,8 @@ def test_what_is_asked_of_the_list_of_tasks_is_done_or_said(tmp_path: Path) -> N
     for arguments, said in (
         (["--only", "grid_mace"], "did you mean 'grid_maze'"),
         (["--mlgym", str(tmp_path)], "is not an MLGym checkout"),
-        (["--mlgym", str(tmp_path), "--measure"], "leave --mlgym out"),
-        (["--write", "tasks.md"], "add --measure"),
+        (["--mlgym", str(tmp_path), "--measure"], "leave out --mlgym"),
+        (["--write", "tasks.md"], "--write needs --measure"),
     ):
         assert said in str(CliRunner().invoke(app, ["research", "tasks", *arguments]).exception)
     with pytest.raises(SettingsError, match="is not an MLGym checkout"):

@@ -420,7 +420,7 @@ def test_wrong_uses_are_refused(make: Callable[..., TransformedEnv], place: Path
         with pytest.raises(EnvError, match="seed is a whole number of at least 0; got"):
             make(seed=seed)
     for device in ("quantum", object()):
-        with pytest.raises(EnvError, match="device is one that torch has here, such as 'cpu'; got"):
+        with pytest.raises(EnvError, match="device must be one that torch has here, such as 'cpu'; got"):
             make(device=device)
     for tasks in ({"task": 5}, {"task": ["low"]}, {"task": ""}, {"tasks": [None]}, {"tasks": {"mine": 5}}):
         with pytest.raises(EnvError, match="a task is the name of one, its folder or a ResearchTask; got"):

@@ -41,13 +41,13 @@ def policy(tensordict: TensorDictBase) -> TensorDictBase:
     for member in tensordict["history", "prompt"].unbind(0):
         conversation = member if member.ndim == 1 else member[0]
         done = list(conversation.role).count("assistant")
-        text = SUBMIT if done == COMMANDS[task_of(conversation)] else answer(7 + done)
+        text = SUBMIT if done == COMMANDS[get_task_name(conversation)] else answer(7 + done)
         said.append(text if member.ndim == 1 else [text])
     tensordict["text", "response"] = said
     return tensordict
 
 
-def task_of(conversation: Any) -> str:
+def get_task_name(conversation: Any) -> str:
     return "low" if "low" in conversation.content[1] else "high"
 
 
@@ -126,7 +126,7 @@ def test_a_collector_over_slots_whose_episodes_differ_in_length(maker: Maker, wh
     seen = set()
     for steps in found:
         while steps:
-            name = task_of(steps[0]["history", "prompt"])
+            name = get_task_name(steps[0]["history", "prompt"])
             episode, steps = steps[: len(LENGTHS[name])], steps[len(LENGTHS[name]) :]
             assert lengths(episode) == LENGTHS[name][: len(episode)]
             seen.add(name)
@@ -171,7 +171,7 @@ def test_a_collector_over_a_pool_gives_whole_episodes_and_leaves_no_workspace_be
     collector = LLMCollector(pool, policy=policy, dialog_turns_per_batch=2, yield_completed_trajectories=True)
     rewards = dict[str, float]()
     for data in collector:
-        name = task_of(data[0]["history", "prompt"])
+        name = get_task_name(data[0]["history", "prompt"])
         assert lengths(list(data.unbind(0))) == LENGTHS[name]
         rewards[name] = data["next", "reward"].sum().item()
         if len(rewards) == 2:

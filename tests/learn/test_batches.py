@@ -6,7 +6,7 @@ from palaestra.core.errors import LessonError
 from palaestra.core.records import Example, Message
 from palaestra.engines.base import Request
 from palaestra.engines.models import LoadedModel
-from palaestra.learn.batches import IGNORE, Encoded, batch_plan, collate, encode, response_loss
+from palaestra.learn.batches import IGNORE, Encoded, collate, encode, plan_batches, response_loss
 
 EXAMPLE = Example((Message("user", "What is 3 + 4?"),), "3+4=7. Answer: 7")
 
@@ -58,11 +58,11 @@ def test_padding_changes_no_loss(nano: LoadedModel) -> None:
 
 def test_a_plan_takes_every_example_once_and_pads_little() -> None:
     lengths = np.random.default_rng(0).integers(10, 80, size=203).tolist()
-    plan = list(batch_plan(lengths, 8, np.random.default_rng(1)))
+    plan = list(plan_batches(lengths, 8, np.random.default_rng(1)))
     assert sorted(index for batch in plan for index in batch) == list(range(203))
     padded = sum(len(batch) * max(lengths[i] for i in batch) for batch in plan)
     assert padded / sum(lengths) < 1.25
-    assert plan != list(batch_plan(lengths, 8, np.random.default_rng(2)))
+    assert plan != list(plan_batches(lengths, 8, np.random.default_rng(2)))
 
 
 def test_an_example_beyond_the_context_is_refused_by_name(nano: LoadedModel) -> None:

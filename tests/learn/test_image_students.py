@@ -15,7 +15,7 @@ from palaestra.engines import models
 from palaestra.engines.base import Request, Sampling
 from palaestra.engines.images import load_image
 from palaestra.engines.models import LoadedModel
-from palaestra.learn.batches import Encoded, of_one_shape
+from palaestra.learn.batches import Encoded, split_by_shape
 from palaestra.learn.nano_vlm import CONTEXT, build_model
 from palaestra.learn.randomness import fork_torch_rng
 from palaestra.learn.student import SupervisedStudent
@@ -143,9 +143,9 @@ def test_a_batch_is_cut_where_images_became_inputs_of_different_shapes() -> None
         return Encoded((1, 2), (3,), {"pixel_values": torch.zeros(shape), "types": torch.zeros(1, 2)} if shape else {})
 
     rows = [row(), row(1, 3, 8, 8), row(2, 3, 8, 8), row(1, 2, 3, 8, 8), row(), row(1, 3, 8, 9)]
-    assert list(of_one_shape([4, 2, 0, 1], rows)) == [[4, 2, 0, 1]]
-    assert list(of_one_shape([0, 4], rows)) == [[0, 4]]
-    assert list(of_one_shape([0, 1, 3, 2, 4, 5], rows)) == [[1, 2, 0, 4], [3], [5]]
+    assert list(split_by_shape([4, 2, 0, 1], rows)) == [[4, 2, 0, 1]]
+    assert list(split_by_shape([0, 4], rows)) == [[0, 4]]
+    assert list(split_by_shape([0, 1, 3, 2, 4, 5], rows)) == [[1, 2, 0, 4], [3], [5]]
 
 
 @pytest.mark.parametrize("method", ["full", "lora"])

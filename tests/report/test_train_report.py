@@ -217,7 +217,7 @@ def turn_run(folder: Path, **summary: Any) -> Path:
 
 
 def test_a_gain_over_the_same_episodes_is_paired(tmp_path: Path) -> None:
-    gain = {"test_gain": 0.1, "test_gain_low": 0.04, "test_gain_high": 0.16, "test_gain_episodes": 31}
+    gain = {"gain": 0.1, "gain_low": 0.04, "gain_high": 0.16, "gain_episodes": 31}
     page = read(turn_run(tmp_path / "paired", **gain))
     assert "Change +0.100 0.040 to 0.160 paired over 31 episodes" in page.section("headline")
     assert "The interval lies above 0." in page.section("headline")
@@ -240,8 +240,8 @@ def test_an_evaluation_in_which_no_episode_counts_says_so(tmp_path: Path) -> Non
             if k:
                 run.store.add_iteration(k, metrics(k), [episode()], cost(f"{k}/train"))
             run.store.add_metrics(k, {"test_count": 0.0, "test_failures": 1.0, "seconds_evaluate": 1.0})
-        nothing = dict.fromkeys(("test_gain", "test_gain_low", "test_gain_high"))
-        run.write_summary({"recipe": "train", "iterations": 1, **nothing, "test_gain_episodes": 0})
+        nothing = dict.fromkeys(("gain", "gain_low", "gain_high"))
+        run.write_summary({"recipe": "train", "iterations": 1, **nothing, "gain_episodes": 0})
     said = read(tmp_path / "run").section("headline")
     for name in ("before", "after"):
         assert f"Held-out reward {name} – not known: 1 episode failed, and no other was played" in said

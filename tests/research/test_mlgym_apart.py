@@ -50,7 +50,7 @@ FORGED = '{"Score": 999}'
 PLAIN = "import json\nfrom target import play\nprint(json.dumps({'Score': play(1)}))\n"
 
 
-def task_of(
+def get_task_name(
     root: Path, evaluator: str = PLAIN, own: str = "", seconds: int = 30, metric: str = "Score", **more: str
 ) -> MLGymTask:
     """A checkout with this evaluator, and this target.py of its own."""
@@ -117,7 +117,7 @@ else: raise SystemExit(6)
     target = (
         "import mine\nfrom helper import double\nLIMIT = (1, [2])\ndef play(k):\n    return mine.half(double(k)) + 1\n"
     )
-    assert score(task_of(tmp_path, checked(body)), target, mine="def half(x):\n    return x // 2\n") == 1
+    assert score(get_task_name(tmp_path, checked(body)), target, mine="def half(x):\n    return x // 2\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -132,16 +132,16 @@ else: raise SystemExit(6)
 )
 def test_an_evaluator_ends_as_it_likes(tmp_path: Path, ending: str, good: bool) -> None:
     text = f"if __name__ == '__main__':\n    from target import play\n    print('{{\"Score\":', play(1), '}}')\n    {ending}\n"
-    made = judged(task_of(tmp_path, text), "def play(k):\n    return 0.125\n")
+    made = judged(get_task_name(tmp_path, text), "def play(k):\n    return 0.125\n")
     assert isinstance(made, Grade if good else InvalidSubmission), made
 
 
 def test_scores_are_heard_from_subprocesses_and_at_the_exit(tmp_path: Path) -> None:
     text = "import atexit, subprocess, sys, target\n{}\nprint('x' * 300000)\nscore = target.play(1)\n"
     at_exit = text.format("atexit.register(lambda: print('\\n{\"Score\":', score, '}'))")
-    assert score(task_of(tmp_path, at_exit), "def play(k):\n    return 0.5\n") == 0.5
+    assert score(get_task_name(tmp_path, at_exit), "def play(k):\n    return 0.5\n") == 0.5
     other = text.format("") + "print(flush=True)\nsubprocess.run(['echo', '{\"Score\": %s}' % score])\n"
-    assert score(task_of(tmp_path, other), "def play(k):\n    return 0.75\n") == 0.75
+    assert score(get_task_name(tmp_path, other), "def play(k):\n    return 0.75\n") == 0.75
 
 
 def test_exceptions_are_those_that_the_submission_raised(tmp_path: Path) -> None:
@@ -165,18 +165,18 @@ def fail(k):
     if k == 4: b"\\xff".decode()
     raise StopIteration
 """
-    assert score(task_of(tmp_path, checked(body)), target) == 1
+    assert score(get_task_name(tmp_path, checked(body)), target) == 1
 
 
 def test_arguments_are_copies_and_changing_them_changes_no_score(tmp_path: Path) -> None:
     body = "import json, target\nhistory = [(0, 0)]\nfor _ in range(150): target.play(history)\nprint(json.dumps({'Score': len(history)}))\n"
-    task = task_of(tmp_path, body, own="def play(history):\n    return 1\n")
+    task = get_task_name(tmp_path, body, own="def play(history):\n    return 1\n")
     assert score(task, "def play(history):\n    history.extend([(1, 0)] * 50)\n    return 1\n") == 1
 
 
 def test_where_the_task_s_own_file_changes_its_arguments_both_run_in_one_process(tmp_path: Path) -> None:
     text = "import json, target\nrows = [3, 1, 2]\ntarget.arrange(rows)\nprint(json.dumps({'Score': float(rows == [1, 2, 3])}))\n"
-    task = task_of(tmp_path, text, own="def arrange(rows):\n    rows.reverse()\n")
+    task = get_task_name(tmp_path, text, own="def arrange(rows):\n    rows.reverse()\n")
     made = judged(task, "def arrange(rows):\n    rows.sort()\n")
     assert isinstance(made, Grade)
     assert (made.score, made.isolation) == (1.0, Isolation.SHARED)
@@ -189,7 +189,7 @@ assert target.play(numpy.arange(3.0), numpy.int64(2)).tolist() == [0, 2, 4]
 assert type(target.one()) is numpy.int64 and not isinstance(target.one(), int)
 """
     target = "import numpy\ndef play(a, k): return a * k\ndef one(): return numpy.int64(1)\n"
-    assert score(task_of(tmp_path, checked(body)), target) == 1
+    assert score(get_task_name(tmp_path, checked(body)), target) == 1
 
 
 def test_a_call_that_the_evaluator_breaks_off_is_over_and_the_next_has_its_own_answer(tmp_path: Path) -> None:
@@ -204,20 +204,24 @@ else: raise SystemExit(5)
 assert [target.play(k) for k in range(3)] == [0, 1, 2]
 """
     assert (
-        score(task_of(tmp_path, checked(body)), "import time\ndef slow(): time.sleep(0.3)\ndef play(k): return k\n")
+        score(
+            get_task_name(tmp_path, checked(body)), "import time\ndef slow(): time.sleep(0.3)\ndef play(k): return k\n"
+        )
         == 1
     )
 
 
 def test_a_submission_draws_the_same_every_time(tmp_path: Path) -> None:
-    task = task_of(tmp_path)
+    task = get_task_name(tmp_path)
     target = "import random, numpy\nfirst = random.random()\n" \
              "def play(k):\n    return first + random.random() + numpy.random.rand() + hash('text') % 1000\n"  # fmt: skip
     assert score(task, target) == score(task, target)
 
 
 def test_arguments_may_have_any_name(tmp_path: Path) -> None:
-    task = task_of(tmp_path, checked("from target import f\nassert f(self=1, name=2, arguments=3, named=4) == 10"))
+    task = get_task_name(
+        tmp_path, checked("from target import f\nassert f(self=1, name=2, arguments=3, named=4) == 10")
+    )
     assert score(task, "def f(**named):\n    return sum(named.values())\n") == 1
 
 
@@ -243,7 +247,7 @@ mean = sum = print = max = round
 __name__ = "forged"
 def play(k): return k
 """
-    assert score(task_of(tmp_path, text), target) == 2
+    assert score(get_task_name(tmp_path, text), target) == 2
 
 
 # Where it cannot be done apart.
@@ -268,7 +272,7 @@ def test_what_is_no_plain_function_is_judged_in_one_process_and_that_is_remember
     monkeypatch.setattr(MLGymJudge, "separable", {})
     call, target = NOT_PLAIN[kind]
     value = target.replace("f({k})", "f(2 * {k})") if "lambda" in call else target
-    task = task_of(
+    task = get_task_name(
         tmp_path,
         f"import json\nfrom target import play\nprint(json.dumps({{'Score': {call}}}))\n",
         own=value.format(k=1),
@@ -296,14 +300,14 @@ def test_no_submission_brings_itself_into_the_process_of_the_evaluator(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str
 ) -> None:
     monkeypatch.setattr(MLGymJudge, "separable", {})
-    task = task_of(tmp_path)
+    task = get_task_name(tmp_path)
     made = judged(task, target)
     assert isinstance(made, InvalidSubmission), made
     assert MLGymJudge.separable == {task.digest(): True}
 
 
 def test_a_task_without_a_file_of_its_own_is_judged_in_one_process(tmp_path: Path) -> None:
-    task_of(tmp_path)
+    get_task_name(tmp_path)
     file = tmp_path / "configs/tasks/game.yaml"
     file.write_text(file.read_text().replace("data/game/target.py, ", "").replace("Play it well.", "Write target.py."))
     task = load_mlgym(tmp_path, "game")
@@ -319,7 +323,7 @@ def test_a_task_without_a_file_of_its_own_is_judged_in_one_process(tmp_path: Pat
      ("sentiment", False), ("estimate", False), ("reward", False)],
 )  # fmt: skip
 def test_where_time_counts_no_messages_are_measured(tmp_path: Path, metric: str, together: bool) -> None:
-    task = task_of(tmp_path, metric=metric)
+    task = get_task_name(tmp_path, metric=metric)
     assert make_judge(task, sandbox_for(task)).together is together
 
 
@@ -349,13 +353,13 @@ print(json.dumps({"Score": float(target.play(opponents.answer(0) - 5417) == hidd
     ],
 )
 def test_nothing_of_the_evaluator_is_where_a_submission_runs(tmp_path: Path, target: str) -> None:
-    made = judged(task_of(tmp_path, SECRETIVE), target, evaluate="print(5417)")
+    made = judged(get_task_name(tmp_path, SECRETIVE), target, evaluate="print(5417)")
     assert not isinstance(made, Grade) or made.score == 0, made
 
 
 def test_what_the_agent_saw_is_where_its_submission_runs(tmp_path: Path) -> None:
     target = "import helper\ndef play(k):\n    return 5417 if open('data/rows.txt').read() == 'public rows' else 0"
-    assert score(task_of(tmp_path, SECRETIVE), target) == 1
+    assert score(get_task_name(tmp_path, SECRETIVE), target) == 1
 
 
 EVERYWHERE = "import os\nfor file in range(1024):\n    try: os.write(file, DATA)\n    except OSError: pass\n"
@@ -379,7 +383,7 @@ EVERYWHERE = "import os\nfor file in range(1024):\n    try: os.write(file, DATA)
 )
 def test_no_trick_gives_another_score(tmp_path: Path, trick: str) -> None:
     start = time.monotonic()
-    made = judged(task_of(tmp_path), f"{trick}\ndef play(k):\n    return 0.125\n")
+    made = judged(get_task_name(tmp_path), f"{trick}\ndef play(k):\n    return 0.125\n")
     assert isinstance(made, InvalidSubmission) or made == Grade(0.125, {"Score": 0.125}, pytest.approx(0, abs=30)) or (
         "__main__.encode" in trick and isinstance(made, Grade) and made.score == 999  # Which it could return as well.
     ), made  # fmt: skip
@@ -411,7 +415,7 @@ assert len(errors) == 3 and all("cannot be called any more" in error for error i
 assert time.monotonic() - start < 0.5
 """
     target = f"{ANSWERS}\ndef play(x): say({lie})\ndef other(x): return 1\n"
-    assert score(task_of(tmp_path, checked(body)), target) == 1
+    assert score(get_task_name(tmp_path, checked(body)), target) == 1
 
 
 @pytest.mark.parametrize(
@@ -459,17 +463,17 @@ def test_arguments_that_are_not_plain_are_never_sent(value: object) -> None:
 )
 def test_a_submission_that_ended_is_an_error_in_the_evaluator_every_time(tmp_path: Path, way: str) -> None:
     body = "import target\nerrors = 0\nfor f in (target.play, target.other):\n    try: f(0)\n    except RuntimeError: errors += 1\nassert errors == 2"
-    assert score(task_of(tmp_path, checked(body)), f"def play(k):\n    {way}\ndef other(k): return 1\n") == 1
+    assert score(get_task_name(tmp_path, checked(body)), f"def play(k):\n    {way}\ndef other(k): return 1\n") == 1
 
 
 def test_one_that_never_answers_is_ended_with_the_evaluator_and_one_that_goes_on_ends_with_it(tmp_path: Path) -> None:
     start = time.monotonic()
-    made = judged(task_of(tmp_path, seconds=1), "def play(k):\n    while True: pass\n")
+    made = judged(get_task_name(tmp_path, seconds=1), "def play(k):\n    while True: pass\n")
     assert isinstance(made, InvalidSubmission)
     assert "limit of wall_time" in made.reason
     stubborn = "import os, sys, threading\nkept = os.dup(int(sys.argv[-2]))\ndef spin():\n    while True: pass\n" \
                "def play(k):\n    threading.Thread(target=spin).start()\n    return 0.5\n"  # fmt: skip
-    assert score(task_of(tmp_path), stubborn) == 0.5
+    assert score(get_task_name(tmp_path), stubborn) == 0.5
     assert time.monotonic() - start < 8
 
 
@@ -484,7 +488,7 @@ def test_one_that_never_answers_is_ended_with_the_evaluator_and_one_that_goes_on
     ],
 )  # fmt: skip
 def test_of_a_failure_only_the_name_is_told(tmp_path: Path, target: str, told: str) -> None:
-    made = judged(task_of(tmp_path), target)
+    made = judged(get_task_name(tmp_path), target)
     assert isinstance(made, InvalidSubmission)
     assert made.exposed
     assert made.reason.startswith(told)

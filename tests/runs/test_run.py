@@ -59,7 +59,7 @@ def test_a_run_in_use_by_another_process_is_refused_and_free_after_it_died(tmp_p
         (lambda folder: (folder / "settings.json").write_text("{"), "cannot be read"),
         (lambda folder: (folder / "settings.json").write_text("[]"), "has no format"),
         (lambda folder: (folder / "settings.json").write_text(json.dumps({"format": 9, "recipe": "", "settings": {}})), "another version"),
-        (lambda folder: (folder / "store.sqlite").unlink(), "expected a store"),
+        (lambda folder: (folder / "store.sqlite").unlink(), "has no store"),
         (lambda folder: (folder / "store.sqlite").write_bytes(b"garbage" * 999), "damaged"),
     ],
 )  # fmt: skip

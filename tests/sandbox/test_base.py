@@ -13,7 +13,7 @@ from palaestra.core.errors import SandboxError, UnknownNameError
 from palaestra.sandbox import SANDBOXES, SHELL_LIMITS, Limits, Sandbox, SandboxResult, Status, make_sandbox
 from palaestra.sandbox.base import MIB
 from palaestra.sandbox.bubblewrap import Bubblewrap
-from palaestra.sandbox.files import DEEPEST, list_files, read_files, write_files
+from palaestra.sandbox.files import MAX_DEPTH, list_files, read_files, write_files
 from palaestra.sandbox.shell import Output
 
 
@@ -124,7 +124,7 @@ def test_files_are_listed_folder_by_folder_and_no_link_is_followed(folder: int, 
 
 def test_folders_in_folders_are_listed_as_deep_as_the_limit(folder: int) -> None:
     here = os.dup(folder)
-    for _ in range(DEEPEST + 100):
+    for _ in range(MAX_DEPTH + 100):
         os.mkdir("d", dir_fd=here)
         below = os.open("d", os.O_RDONLY | os.O_DIRECTORY, dir_fd=here)
         os.close(os.open("f", os.O_CREAT, dir_fd=here))
@@ -132,24 +132,24 @@ def test_folders_in_folders_are_listed_as_deep_as_the_limit(folder: int) -> None
         here = below
     os.close(here)
     opened, calls = len(os.listdir("/proc/self/fd")), sys.getrecursionlimit()
-    sys.setrecursionlimit(len(inspect.stack(0)) + DEEPEST)  # no call for each folder: a thousand would be too many
+    sys.setrecursionlimit(len(inspect.stack(0)) + MAX_DEPTH)  # no call for each folder: a thousand would be too many
     try:
         found = list_files(folder, 9999)
     finally:
         sys.setrecursionlimit(calls)
-    assert found == ["d/" * depth + "f" for depth in range(DEEPEST + 1)]
+    assert found == ["d/" * depth + "f" for depth in range(MAX_DEPTH + 1)]
     assert len(os.listdir("/proc/self/fd")) == opened
 
 
 def test_a_list_looks_at_so_many_names_and_no_more(
     folder: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("palaestra.sandbox.files.MOST_SEEN", 20)
+    monkeypatch.setattr("palaestra.sandbox.files.MAX_NAMES", 20)
     for number in range(50):
         (tmp_path / f"folder{number}").mkdir()
         (tmp_path / f"folder{number}" / "file").touch()
     assert list_files(folder, 9999) == [], "nothing but folders was seen"
-    monkeypatch.setattr("palaestra.sandbox.files.MOST_SEEN", 60)
+    monkeypatch.setattr("palaestra.sandbox.files.MAX_NAMES", 60)
     assert len(list_files(folder, 9999)) == 10
 
 

@@ -102,7 +102,7 @@ def test_peak_memory_is_seen(bubblewrap: Bubblewrap) -> None:
 
 
 def test_threads_and_libraries_work_within_the_limits(bubblewrap: Bubblewrap) -> None:
-    program = "import numpy, threading, multiprocessing as m\nprint(numpy.ones((300, 300)).dot(numpy.ones((300, 300))).sum())\nwith m.SessionPool(2) as pool: print(sum(pool.map(abs, range(9))))"
+    program = "import numpy, threading, multiprocessing as m\nprint(numpy.ones((300, 300)).dot(numpy.ones((300, 300))).sum())\nwith m.Pool(2) as pool: print(sum(pool.map(abs, range(9))))"
     result = bubblewrap.run([sys.executable, "-c", program], limits=Limits(wall_seconds=20.0))
     assert (result.text, result.error_text) == ("27000000.0\n36\n", "")
 

@@ -277,7 +277,7 @@ with tempfile.NamedTemporaryFile() as file, mmap.mmap(-1, 4096) as mapped:
     assert os.preadv(file.fileno(), [bytearray(1)], 0) == 1
 signal.setitimer(signal.ITIMER_REAL, 60); signal.alarm(0)
 server = socket.create_server(("127.0.0.1", 0)); socket.create_connection(server.getsockname()).close()
-with multiprocessing.SessionPool(2) as pool, multiprocessing.Manager() as manager:
+with multiprocessing.Pool(2) as pool, multiprocessing.Manager() as manager:
     shared = manager.dict(); shared["sum"] = sum(pool.map(abs, range(9)))
     assert dict(shared) == {"sum": 36}
 assert os.sched_getaffinity(0) and os.cpu_count() and os.getloadavg() and os.sysconf("SC_PHYS_PAGES")

@@ -162,7 +162,7 @@ def test_a_shell_is_closed_while_its_command_runs(bubblewrap: Bubblewrap) -> Non
     with bubblewrap.shell() as shell, ThreadPoolExecutor(1) as pool:
         running = pool.submit(shell.execute, "touch started; sleep 30")
         end = time.monotonic() + 10
-        while not os.listdir(f"/proc/self/fd/{shell._room.tenancy.workspace}") and time.monotonic() < end:  # type: ignore[union-attr]
+        while not os.listdir(f"/proc/self/fd/{shell._host.running.workspace}") and time.monotonic() < end:  # type: ignore[union-attr]
             time.sleep(0.01)
         start = time.monotonic()
         shell.close()
@@ -172,7 +172,7 @@ def test_a_shell_is_closed_while_its_command_runs(bubblewrap: Bubblewrap) -> Non
 
 
 def test_a_sandbox_that_is_killed_from_outside_is_an_error_and_not_a_result(own: BashShell) -> None:
-    own._room.tenancy.kill()  # type: ignore[union-attr]
+    own._host.running.kill()  # type: ignore[union-attr]
     with pytest.raises(SandboxError, match="the sandbox of the shell is gone"):
         own.execute("true")
 

@@ -212,9 +212,9 @@ def test_a_drawn_method_does_what_the_drawn_function_does() -> None:
 
 @needs("humaneval")
 def test_an_evaluation_asks_a_benchmark_as_it_was_published() -> None:
-    def asked(*options: str, split: str = "test") -> int:
+    def format_prompt(*options: str, split: str = "test") -> int:
         chosen = (f"path={DATA / 'humaneval'}", *options)
         settings = EvaluateSettings(task="humaneval", task_options=chosen, split=split)  # type: ignore[arg-type]
         return len(evaluate._asked(settings)[1])
 
-    assert (asked(), asked("parts=auto"), asked(split="train")) == (164, 98, 35)
+    assert (format_prompt(), format_prompt("parts=auto"), format_prompt(split="train")) == (164, 98, 35)

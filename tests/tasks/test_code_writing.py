@@ -28,14 +28,14 @@ METHOD: dict[str, Any] = {
 }
 
 
-def task_of(name: str) -> CodeTask:
+def get_task_name(name: str) -> CodeTask:
     task = make_task(name)
     assert isinstance(task, CodeTask)
     return task
 
 
 def taught(name: str, skill: str, datum: dict[str, Any]) -> Any:
-    task = task_of(name)
+    task = get_task_name(name)
     return task.make_example(task.datum.model_validate(datum), skill, "")
 
 
@@ -72,17 +72,17 @@ def test_what_is_written_has_a_form_that_the_task_has() -> None:
     for skill in ("programs", "lists", "a skill that a model discovered"):
         for datum in (PROGRAM, FUNCTION):
             assert taught("code-skills", skill, datum).skill == skill
-    assert task_of("code-contests").datum.model_json_schema()["properties"]["tests"]["items"] == {
+    assert get_task_name("code-contests").datum.model_json_schema()["properties"]["tests"]["items"] == {
         "$ref": "#/$defs/ProgramTest"
     }
 
 
 def test_the_brief_says_which_skill_asks_for_what() -> None:
-    said = task_of("livecodebench").brief()
+    said = get_task_name("livecodebench").brief()
     assert "Problems of the skill programs ask for a program that reads its standard input and prints." in said
     assert "Problems of the skill methods ask for a method of a class Solution." in said
-    assert "standard input" not in task_of("humaneval").brief()
-    assert "assertions" not in task_of("code-contests").brief()
+    assert "standard input" not in get_task_name("humaneval").brief()
+    assert "assertions" not in get_task_name("code-contests").brief()
 
 
 def test_a_function_for_human_eval_and_a_method_are_asked_as_their_sets_ask() -> None:

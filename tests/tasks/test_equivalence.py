@@ -16,8 +16,14 @@ from hypothesis import strategies as st
 from palaestra.core.errors import MissingExtraError, TaskError
 from palaestra.core.records import Failure, FailureCause
 from palaestra.tasks.math.equivalence import sympy_client as module
-from palaestra.tasks.math.equivalence.compare import AnswerVerdict, compare, compare_numbers, equivalent, number_of
-from palaestra.tasks.math.equivalence.sympy_client import Comparer, shared
+from palaestra.tasks.math.equivalence.compare import (
+    AnswerVerdict,
+    compare,
+    compare_numbers,
+    equivalent,
+    read_answer_number,
+)
+from palaestra.tasks.math.equivalence.sympy_client import SympyClient, get_client
 from palaestra.tasks.math.equivalence.sympy_server import Answer, read_line
 
 pytest.importorskip("math_verify", reason="the table needs palaestra[math]")
@@ -153,7 +159,7 @@ def test_comparisons_from_many_threads_are_all_right() -> None:
 
 
 def _in_child(queue) -> None:  # type: ignore[no-untyped-def]
-    queue.put((judged(r"\sqrt{8}", r"2\sqrt{2}"), shared()._keeper.pid))  # type: ignore[union-attr]
+    queue.put((judged(r"\sqrt{8}", r"2\sqrt{2}"), get_client()._server.pid))  # type: ignore[union-attr]
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -164,39 +170,39 @@ def test_a_forked_process_gets_a_comparer_of_its_own_and_leaves_ours_alone() -> 
     child.start()
     right, pid = queue.get(timeout=60)
     child.join()
-    keeper = shared()._keeper
+    server = get_client()._server
     assert child.exitcode == 0
     assert right
-    assert keeper is not None
-    assert keeper.pid != pid
+    assert server is not None
+    assert server.pid != pid
     assert judged(r"\sqrt{8}", r"2\sqrt{2}")
-    _ended(pid)
+    _strip_end(pid)
 
 
 def test_a_comparer_that_was_killed_or_interrupted_is_replaced_and_leaves_nothing_behind(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    comparer = Comparer()
-    comparer.start()
-    assert comparer._keeper is not None
-    killed = comparer._keeper
+    client = SympyClient()
+    client.start()
+    assert client._server is not None
+    killed = client._server
     os.kill(killed.pid, signal.SIGKILL)
     killed.wait()
-    assert comparer.compare(r"\sqrt{8}", r"2\sqrt{2}", 20).outcome == "equal"
-    interrupted = comparer._keeper
+    assert client.compare(r"\sqrt{8}", r"2\sqrt{2}", 20).outcome == "equal"
+    interrupted = client._server
 
     def interrupt(descriptor: int, patience: float) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(module, "read_line", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        comparer.compare(r"\sqrt{8}", r"2\sqrt{2}", 20)
+        client.compare(r"\sqrt{8}", r"2\sqrt{2}", 20)
     # The reply that is still on its way must not answer the next question.
-    assert comparer._keeper is None
-    comparer.close()
-    for keeper in (killed, interrupted):
-        assert keeper is not None
-        _ended(keeper.pid)
+    assert client._server is None
+    client.close()
+    for server in (killed, interrupted):
+        assert server is not None
+        _strip_end(server.pid)
 
 
 def test_an_answer_that_ends_the_worker_twice_is_wrong_and_a_reference_that_does_is_a_failure(
@@ -208,7 +214,7 @@ def test_an_answer_that_ends_the_worker_twice_is_wrong_and_a_reference_that_does
 
     from palaestra.tasks.math.equivalence import compare as equivalence
 
-    monkeypatch.setattr(equivalence, "shared", Fragile)
+    monkeypatch.setattr(equivalence, "get_client", Fragile)
     assert compare(r"\bomb x", r"\sqrt{2}") == AnswerVerdict(
         False, "undecided", "the answer ended the comparing process twice"
     )
@@ -237,13 +243,13 @@ def test_only_the_known_keys_of_a_message_are_taken() -> None:
 def test_a_forged_or_broken_message_counts_as_a_crash_and_never_raises(
     line: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    comparer = Comparer()
+    client = SympyClient()
     read_end, write_end = os.pipe()
     writer = threading.Thread(target=_write_and_close, args=(write_end, line + b"\n"))
     writer.start()
-    monkeypatch.setattr(comparer, "_await_ready", lambda: True)
-    monkeypatch.setattr(comparer, "_exchange", lambda request, patience: Answer.from_message(read_line(read_end, 5)))
-    assert comparer.compare("1", "2", 1.0).outcome == "crash"
+    monkeypatch.setattr(client, "_await_ready", lambda: True)
+    monkeypatch.setattr(client, "_exchange", lambda request, patience: Answer.from_message(read_line(read_end, 5)))
+    assert client.compare("1", "2", 1.0).outcome == "crash"
     os.close(read_end)
     writer.join()
 
@@ -268,10 +274,10 @@ def test_numbers_alone_never_need_a_process() -> None:
     assert compare_numbers(r"\sqrt{4}", "2") == AnswerVerdict(False, "exact", "the answer is no number")
     assert compare_numbers(None, "2") == AnswerVerdict(False, "none", "no answer")
     assert isinstance(compare_numbers("2", "two apples and a pear"), Failure)
-    assert number_of("nothing") is None
+    assert read_answer_number("nothing") is None
 
 
-def _ended(pid: int) -> None:
+def _strip_end(pid: int) -> None:
     """Wait until a process has ended; one that nobody has waited for yet has ended too."""
     for _ in range(1000):
         status = Path(f"/proc/{pid}/stat")

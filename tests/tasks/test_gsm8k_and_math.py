@@ -84,7 +84,7 @@ def math(tmp_path: Path) -> Path:
     return folder
 
 
-def worked(name: str, **options: Any) -> WorkedTask:
+def format_response(name: str, **options: Any) -> WorkedTask:
     task = make_task(name, **options)
     assert isinstance(task, WorkedTask)
     return task
@@ -109,7 +109,7 @@ def test_both_are_registered_generative_and_load_nothing_to_be_listed() -> None:
 
 
 def test_gsm8k_is_sliced_by_steps_and_operations(gsm8k: Path) -> None:
-    task = worked("gsm8k", path=str(gsm8k))
+    task = format_response("gsm8k", path=str(gsm8k))
     assert task.skills() == dict.fromkeys(STEPS, OPERATIONS)
     problems = task.problems(Split.TEST, 8, 0)
     assert len({p.id for p in problems}) == len(problems) == 40
@@ -124,7 +124,7 @@ def test_gsm8k_is_sliced_by_steps_and_operations(gsm8k: Path) -> None:
 
 
 def test_math_is_balanced_by_type_and_level(math: Path) -> None:
-    task = worked("math", path=str(math))
+    task = format_response("math", path=str(math))
     assert task.skills() == dict.fromkeys(TYPES.values(), LEVELS)
     problems = task.problems(Split.VALIDATION, 10, 0)
     cells = {
@@ -140,7 +140,7 @@ def test_math_is_balanced_by_type_and_level(math: Path) -> None:
 
 @pytest.mark.parametrize("name", ["gsm8k", "math"])
 def test_no_question_is_in_two_splits(name: str, request: pytest.FixtureRequest) -> None:
-    task = worked(name, path=str(request.getfixturevalue(name)))
+    task = format_response(name, path=str(request.getfixturevalue(name)))
     asked = {s: {i.question for i in task._load()[s]} for s in Split}
     taught = {
         e.messages[-1].text
@@ -175,7 +175,7 @@ def test_shots_come_first_from_train_are_the_same_for_all_and_are_not_taught(gsm
 
 
 def test_examples_spread_over_the_levels_and_repeat_when_all_were_given(math: Path) -> None:
-    task = worked("math", path=str(math))
+    task = format_response("math", path=str(math))
     examples = task.write_examples("algebra", "", 50, np.random.default_rng(0))
     assert [sum(e.subskill == level for e in examples) for level in LEVELS] == [10] * 5
     assert len(task.write_examples("algebra", "level_1", 100, np.random.default_rng(0))) == 100
@@ -184,7 +184,7 @@ def test_examples_spread_over_the_levels_and_repeat_when_all_were_given(math: Pa
 
 
 def test_a_percent_sign_counts_unless_the_question_asks_for_a_percentage(gsm8k: Path) -> None:
-    task = worked("gsm8k", path=str(gsm8k))
+    task = format_response("gsm8k", path=str(gsm8k))
     asks = Problem("a", (), "10", metadata={"question": "A tenth is eaten. What percentage is that?"})
     other = Problem("b", (), "10", metadata={"question": "He gave 20 percent away. How many are left?"})
     assert value(task, asks, r"\boxed{10\%}") == value(task, asks, r"\boxed{10}") == 1.0
@@ -194,7 +194,7 @@ def test_a_percent_sign_counts_unless_the_question_asks_for_a_percentage(gsm8k: 
 
 
 def test_an_answer_in_the_words_of_the_question_is_found(gsm8k: Path) -> None:
-    task = worked("gsm8k", path=str(gsm8k))
+    task = format_response("gsm8k", path=str(gsm8k))
     for text in (
         "Final Answer: The largest $n$ is 34.",
         "Final Answer: The number of eggs that $A$ has is 34.",
@@ -220,12 +220,12 @@ def test_an_answer_in_the_words_of_the_question_is_found(gsm8k: Path) -> None:
 )
 def test_the_scorer_of_math_makes_none_of_the_known_mistakes(said: str, reference: str, right: float) -> None:
     pytest.importorskip("math_verify", reason="the scorer of MATH needs palaestra[math]")
-    task = worked("math")
+    task = format_response("math")
     assert value(task, Problem("a", (), reference), said) == right
 
 
 def test_evidence_says_how_the_answer_was_found_and_compared(gsm8k: Path) -> None:
-    task = worked("gsm8k", path=str(gsm8k))
+    task = format_response("gsm8k", path=str(gsm8k))
     score = task.score(Problem("a", (), "18"), Completion(r"So \boxed{\text{She makes } \$18 \text{ a day}}"))
     assert isinstance(score, Score)
     assert score.value == 1.0
@@ -310,7 +310,7 @@ def test_a_folder_below_the_variable_is_found_by_itself(gsm8k: Path, monkeypatch
     not (DATA / "gsm8k").is_dir(), reason="GSM8K is not there; PALAESTRA_DATA names the folder that holds it"
 )
 def test_every_reference_solution_of_gsm8k_is_right_and_none_with_another_number() -> None:
-    task = worked("gsm8k", path=str(DATA / "gsm8k"))
+    task = format_response("gsm8k", path=str(DATA / "gsm8k"))
     rows = []
     for split in ("train", "test"):
         with gzip.open(DATA / "gsm8k" / f"{split}.jsonl.gz", "rt", encoding="utf-8") as file:

@@ -23,7 +23,7 @@ from palaestra.tasks.vision.render import render
 from palaestra.tasks.vision.scene import Item, Scene
 from palaestra.tasks.vision.writing import DescribedDatum, VisionDatum
 from palaestra.teachers.model_writer import ModelWriter
-from palaestra.teachers.prompts import Prompts
+from palaestra.teachers.prompts import TeacherPrompts
 from palaestra.teachers.quality import Context, inspect, make_checks
 from palaestra.teachers.writers import Order
 
@@ -247,7 +247,7 @@ def test_a_writer_of_a_published_set_is_told_what_it_is_and_why_a_datum_was_usel
     task = make_task("gqa", images="sketch")
     said = iter([[DATUM | {"description": "forbidden"}], [DATUM]])
     engine = MockEngine(lambda request, _: json.dumps({"data": next(said)}))
-    (written,) = ModelWriter(task, engine, Prompts(), "no_state").write(
+    (written,) = ModelWriter(task, engine, TeacherPrompts(), "no_state").write(
         [Order("query", "", 1, "mend", "why")], np.random.default_rng(0)
     )
     assert len(written.examples) == 1

@@ -12,7 +12,8 @@ import pytest
 
 from palaestra.core.records import Example, ImagePart, Message, Problem, Split, TextPart
 from palaestra.tasks.base import make_task
-from palaestra.tasks.leakage import HeldOut, normal
+from palaestra.tasks.leakage import HeldOut
+from palaestra.tasks.leakage_texts import normalise
 from palaestra.tasks.math.task import MathSkills
 
 DATA = Path(os.environ.get("PALAESTRA_DATA", "no-such-folder")) / "gsm8k"
@@ -208,7 +209,7 @@ def test_a_leak_names_the_problem_and_none_of_its_text() -> None:
      ("three four", "3 4"), ("３，０００ nuts", "3000 nuts"), ("two hundred thousand", "200000")],
 )  # fmt: skip
 def test_numbers_have_one_form(one: str, other: str) -> None:
-    assert normal(one) == normal(other)
+    assert normalise(one) == normalise(other)
 
 
 @pytest.mark.skipif(not DATA.is_dir(), reason="needs GSM8K in PALAESTRA_DATA")

@@ -19,7 +19,7 @@ from palaestra.core.statistics import Mean, report_on, wilson_interval
 from palaestra.engines.mock import MockEngine
 from palaestra.tasks.base import EVERY
 from palaestra.tasks.evaluate import evaluate
-from palaestra.tasks.vision.pairs import Group, of_groups, paired_means
+from palaestra.tasks.vision.pairs import Group, compute_paired_means, of_groups
 from palaestra.tasks.vision.sets import NaturalBench
 
 
@@ -126,7 +126,7 @@ def test_groups_with_a_failure_and_groups_not_asked_in_full_are_left_out(natural
     assert task.metrics(attempts[:7]) == {}
     assert task.metrics([]) == {}
     with pytest.raises(TaskError, match="belongs to no group"):
-        paired_means([Attempt(Problem("p", (), ""), None, Score(1.0))])
+        compute_paired_means([Attempt(Problem("p", (), ""), None, Score(1.0))])
 
 
 def test_of_several_answers_to_a_group_each_round_counts_for_itself(natural: Path) -> None:

@@ -12,7 +12,16 @@ from PIL import Image
 from palaestra.core.errors import MissingExtraError, TaskError
 from palaestra.core.records import ImagePart, Split
 from palaestra.tasks import sources
-from palaestra.tasks.sources import Source, StoredImage, file_rows, has_split, hub_rows, locate, read_rows, saved_rows
+from palaestra.tasks.sources import (
+    Source,
+    StoredImage,
+    file_rows,
+    has_split,
+    hub_rows,
+    locate,
+    read_rows,
+    read_saved_rows,
+)
 from palaestra.tasks.tables import open_table
 from palaestra.tasks.vision.images import Images, data_url
 from palaestra.tasks.vision.sets import EasyVQA, NaturalBench
@@ -140,7 +149,7 @@ def test_a_file_of_another_kind_and_a_missing_package_are_named(
     with pytest.raises(TaskError, match=r"ends with \.jsonl, \.jsonl\.gz, \.json, \.parquet"):
         file_rows(tmp_path / "rows.csv")
     monkeypatch.setattr(sources, "find_spec", lambda name: None)
-    for rows in (hub_rows("owner/name"), saved_rows(tmp_path), file_rows(tmp_path / "a.parquet")):
+    for rows in (hub_rows("owner/name"), read_saved_rows(tmp_path), file_rows(tmp_path / "a.parquet")):
         with pytest.raises(MissingExtraError, match=r"pip install 'palaestra\[data\]'"):
             list(rows)
 
@@ -151,7 +160,7 @@ def test_a_split_that_is_not_there_is_named_with_those_that_are(tmp_path: Path) 
     with pytest.raises(TaskError, match="has no split 'test'; it has validation, other"):
         list(read_rows(SOURCE, str(tmp_path), "test"))
     with pytest.raises(TaskError, match="has no split 'train'"):
-        list(saved_rows(tmp_path))
+        list(read_saved_rows(tmp_path))
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -333,8 +333,8 @@ def test_the_corpus_shows_only_train_pictures_and_only_a_trace_of_what_lessons_t
 
 
 def test_unknown_names_and_too_many_problems_are_answered_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(task_module, "MAX_DRAWS_A_PROBLEM", 30)
-    monkeypatch.setattr(task_module, "MAX_DRAWS_A_FOUND_ONE", 0)
+    monkeypatch.setattr(task_module, "MAX_DRAWS_PER_PROBLEM", 30)
+    monkeypatch.setattr(task_module, "MAX_DRAWS_PER_FOUND", 0)
     with pytest.raises(UnknownNameError, match="did you mean 'colour'"):
         TASK.problems(Split.TEST, 1, 0, ["colours"])
     with pytest.raises(UnknownNameError, match="did you mean 'single'"):

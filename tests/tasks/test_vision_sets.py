@@ -107,7 +107,7 @@ def test_easy_vqa_is_read_whole_and_its_references_score(monkeypatch: pytest.Mon
     monkeypatch.setenv("PALAESTRA_DATA", str(DATA))
     task = make_task("easy-vqa")
     assert isinstance(task, EasyVQA)
-    counts = {split: sum(len(rows) for rows in task._held(split).values()) for split in Split}
+    counts = {split: sum(len(rows) for rows in task._choose_held_out(split).values()) for split in Split}
     assert counts[Split.TEST] == 9673
     assert counts[Split.TRAIN] + counts[Split.VALIDATION] == 38575
     problems = task.problems(Split.TEST, 20, 0)
@@ -127,7 +127,7 @@ def test_no_image_of_easy_vqa_is_in_two_splits() -> None:
     task = EasyVQA(path=str(DATA / "easy_vqa"))
     of: dict[str, set[Split]] = {}
     for split in (Split.TRAIN, Split.VALIDATION):
-        for question in itertools.chain(*task._held(split).values()):
+        for question in itertools.chain(*task._choose_held_out(split).values()):
             of.setdefault(rows[int(question.id.rpartition("/")[2])]["image"], set()).add(split)
     assert len(of) == 4000
     assert all(len(splits) == 1 for splits in of.values())
@@ -138,7 +138,7 @@ def test_nlvr_is_read_whole_and_both_words_of_truth_count(monkeypatch: pytest.Mo
     monkeypatch.setenv("PALAESTRA_DATA", str(DATA))
     task = make_task("nlvr")
     assert isinstance(task, NLVR)
-    assert [sum(map(len, task._held(s).values())) for s in (Split.VALIDATION, Split.TEST)] == [989, 990]
+    assert [sum(map(len, task._choose_held_out(s).values())) for s in (Split.VALIDATION, Split.TEST)] == [989, 990]
     for problem in task.problems(Split.TEST, 10, 0):
         said = {"true": "Yes.", "false": "No."}[problem.reference]
         assert task.score(problem, Completion(said)).value == 1.0  # type: ignore[union-attr]

@@ -10,12 +10,12 @@ from palaestra.core.errors import SettingsError
 from palaestra.core.records import Attempt, Completion, Lesson, Report, Score, Split
 from palaestra.engines.base import Request
 from palaestra.engines.mock import MockEngine
-from palaestra.envs.lesson.state import StudentState, ValidationAttempt, view
+from palaestra.envs.lesson.state import StudentState, ValidationAttempt, to_validation_attempt
 from palaestra.tasks.base import Task, make_task
 from palaestra.tasks.teaching import WritableTask
 from palaestra.teachers.base import TEACHERS, make_teacher
 from palaestra.teachers.model_writer import ModelWriter
-from palaestra.teachers.prompts import Prompts
+from palaestra.teachers.prompts import TeacherPrompts
 from palaestra.teachers.writers import Order
 
 MATH = {"question": "What is 20+31?", "reasoning": "20+31=51", "answer": "51"}
@@ -50,7 +50,7 @@ def writer(task: Task, said: Any, teacher: str = "no_state", **options: Any) -> 
     """A writer whose model says `said`: data, a text, or what a function of the request gives."""
     text = said if callable(said) else lambda request, _: said if isinstance(said, str) else json.dumps({"data": said})
     engine = MockEngine(text)
-    return ModelWriter(task, engine, Prompts(), teacher, **options), engine
+    return ModelWriter(task, engine, TeacherPrompts(), teacher, **options), engine
 
 
 def state(task: Task, *wrong: ValidationAttempt) -> StudentState:
@@ -144,7 +144,7 @@ def test_every_teacher_writes_with_a_model(teacher: str) -> None:
 def test_what_the_student_was_asked_and_said_reaches_the_writer_of_every_task(name: str, teacher: str) -> None:
     task = make_task(name)
     problem = task.problems(Split.VALIDATION, 1, 0, [next(iter(task.skills()))])[0]
-    attempt = view(Attempt(problem, Completion("a wrong answer"), Score(0.0)), True)
+    attempt = to_validation_attempt(Attempt(problem, Completion("a wrong answer"), Score(0.0)), True)
     made, engine = writer(task, [GOOD[name]], teacher)
     make_teacher(teacher, task, writer=made).write(state(task, attempt), 1, np.random.default_rng(0))
     asked = engine.requests[0].messages[-1].text

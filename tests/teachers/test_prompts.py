@@ -5,7 +5,7 @@ import pytest
 from palaestra.core.errors import PromptError, SettingsError
 from palaestra.core.records import Message
 from palaestra.teachers.base import TEACHERS
-from palaestra.teachers.prompts import FOLDER, Prompts
+from palaestra.teachers.prompts import FOLDER, VARIABLES, TeacherPrompts
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def base(tmp_path: Path) -> Path:
 
 
 def test_a_prompt_is_rendered_and_has_its_system_message(base: Path) -> None:
-    prompts = Prompts(base=base)
+    prompts = TeacherPrompts(base=base)
     given = {"count": 2, "errors": [{"problem": "1+1"}, {"problem": "2 < 3"}], "task": "sums"}
     said = Message("user", "Write 2 problems.\n- 1+1\n- 2 < 3")
     assert prompts.messages("writer/write", **given) == (Message("system", "You teach sums."), said)
@@ -40,12 +40,12 @@ def test_a_prompt_is_rendered_and_has_its_system_message(base: Path) -> None:
 def test_a_variable_that_is_not_given_is_named_with_its_place(given: dict[str, object], match: str, base: Path) -> None:
     extra = {"counts": 1} if "count" not in given else {}
     with pytest.raises(PromptError, match=match) as caught:
-        Prompts(base=base).render("writer/write", **given, **extra)
+        TeacherPrompts(base=base).render("writer/write", **given, **extra)
     assert "\n" not in str(caught.value)
 
 
 def test_what_else_can_be_wrong_with_a_prompt_is_one_line_too(base: Path) -> None:
-    prompts = Prompts(base=base)
+    prompts = TeacherPrompts(base=base)
     with pytest.raises(PromptError, match="did you mean 'writer/write'"):
         prompts.render("writer/wrte")
     with pytest.raises(PromptError, match=r"broken\.md\.j2, line 2"):
@@ -61,7 +61,7 @@ def test_a_users_folder_replaces_one_prompt_and_leaves_the_rest(base: Path, tmp_
     (own / "writer" / "check.md.j2").write_text("{% include 'writer/_part.md.j2' %}{{ answer }}?")
     (own / "theirs").mkdir()
     (own / "theirs" / "new.md.j2").write_text("new")
-    prompts = Prompts(own, base)
+    prompts = TeacherPrompts(own, base)
     assert prompts.render("writer/check", answer=4) == "Mine: 4?"
     assert prompts.render("writer/write.system", task="sums") == "You teach sums."
     assert prompts.render("theirs/new") == "new"
@@ -71,13 +71,23 @@ def test_a_replacement_that_replaces_nothing_is_told(base: Path, tmp_path: Path)
     (tmp_path / "own" / "writer").mkdir(parents=True)
     (tmp_path / "own" / "writer" / "chek.md.j2").write_text("x")
     with pytest.raises(SettingsError, match=r"replaces no prompt of the package; did you mean 'writer/check\.md\.j2'"):
-        Prompts(tmp_path / "own", base)
+        TeacherPrompts(tmp_path / "own", base)
     with pytest.raises(SettingsError, match="folder of prompts"):
-        Prompts(tmp_path / "nowhere", base)
+        TeacherPrompts(tmp_path / "nowhere", base)
 
 
 def test_every_prompt_of_ours_is_jinja_and_every_teacher_has_its_own() -> None:
-    prompts = Prompts()
+    prompts = TeacherPrompts()
     for path in FOLDER.rglob("*.j2"):
         assert prompts._environment.get_template(str(path.relative_to(FOLDER))).filename == str(path)
     assert {f"{teacher}/write" for teacher in TEACHERS.names()} <= set(prompts.names())
+
+
+def test_every_template_uses_only_documented_variables() -> None:
+    prompts, page = TeacherPrompts(), (Path(__file__).parents[2] / "docs" / "prompts.md").read_text(encoding="utf-8")
+    for name in prompts.names():
+        kind = name.split("/")[-1].removesuffix(".system")
+        if not kind.startswith("_"):
+            assert prompts.variables(name) <= set(VARIABLES[kind]), name
+    for variables in VARIABLES.values():
+        assert ", ".join(f"`{variable}`" for variable in variables) in page

@@ -34,13 +34,13 @@ from palaestra.tasks.code.judge import Allowance, ProgramJudge
 from palaestra.tasks.code.task import CodeSkills
 from palaestra.tasks.math.task import MathSkills
 from palaestra.tasks.tools.task import ToolsSkills
-from palaestra.teachers.quality import CHECKS, Check, Context, Inspection, Verdict, inspect, make_checks
+from palaestra.teachers.quality import CHECKS, Check, CheckResult, Context, Inspection, inspect, make_checks
 from palaestra.teachers.quality.equations import Equations, holds
 from palaestra.teachers.quality.executes import Executes
 from palaestra.teachers.quality.picture import Picture
 from palaestra.teachers.quality.problems import pose
 from palaestra.teachers.quality.readable import Readable
-from palaestra.teachers.quality.records import KEPT, dropped
+from palaestra.teachers.quality.records import KEPT, drop
 from palaestra.teachers.quality.scorer import Scorer
 from palaestra.teachers.quality.solved import SOLVED, Solved
 from palaestra.teachers.skills import Category, Discovered, SkillMap
@@ -68,7 +68,7 @@ class Scripted:
         self.name, self.rank, self.said, self.needed = name, rank, said, needed
         self.given: list[Example] = []
 
-    def judge(self, examples: Sequence[Example], context: Context) -> list[Verdict | Failure]:
+    def judge(self, examples: Sequence[Example], context: Context) -> list[CheckResult | Failure]:
         self.given += examples
         if isinstance(self.said, Exception):
             raise self.said
@@ -76,8 +76,8 @@ class Scripted:
 
 
 def test_checks_are_made_by_rank_and_what_one_drops_does_not_come_to_the_next() -> None:
-    late = Scripted("late", 2, lambda e: dropped("odd", "last", 0) if e.response == "3" else KEPT)
-    early = Scripted("early", 1, lambda e: dropped("even") if int(e.response) % 2 == 0 else KEPT)
+    late = Scripted("late", 2, lambda e: drop("odd", "last", 0) if e.response == "3" else KEPT)
+    early = Scripted("early", 1, lambda e: drop("even") if int(e.response) % 2 == 0 else KEPT)
     lesson = Lesson(tuple(ask("?", str(k)) for k in range(6)))
     found = inspect(lesson, [late, early], Context(TASK))
     assert [report.name for report in found.checks] == ["early", "late"]
@@ -90,7 +90,7 @@ def test_checks_are_made_by_rank_and_what_one_drops_does_not_come_to_the_next() 
     assert str(found) == "kept 2 of 6 examples; early dropped 3 (even 3); late dropped 1 (odd 1)"
 
 
-@pytest.mark.parametrize("said", [ZeroDivisionError("no"), lambda e: dropped("?", "", 99)])
+@pytest.mark.parametrize("said", [ZeroDivisionError("no"), lambda e: drop("?", "", 99)])
 def test_a_check_that_breaks_is_a_failure_with_its_name_and_its_examples_are_not_taught(said: object) -> None:
     after = Scripted("after", 9)
     found = inspect(Lesson((ask("a"), ask("b"))), [Scripted("bad", 0, said), after], Context(TASK))

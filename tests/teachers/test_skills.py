@@ -31,7 +31,7 @@ from palaestra.engines.budget import Budget
 from palaestra.engines.cached import CachedEngine
 from palaestra.engines.mock import MockEngine
 from palaestra.engines.openai import OpenAIEngine
-from palaestra.envs.lesson.state import StudentState, view
+from palaestra.envs.lesson.state import StudentState, to_validation_attempt
 from palaestra.runs.cache import Cache
 from palaestra.runs.records import from_json, to_json
 from palaestra.tasks.base import GenerativeTask
@@ -44,13 +44,13 @@ from palaestra.teachers.skills import (
     Discovery,
     SkillMap,
     agreement,
-    by_gold,
+    map_own_skills,
     original,
     overview,
     relabel,
 )
-from palaestra.teachers.skills.agreement import adjusted_rand, contingency, mutual_information, purity
-from palaestra.teachers.skills.category_repair import Group, Groups, settle
+from palaestra.teachers.skills.agreement import compute_rand_index, contingency, mutual_information, purity
+from palaestra.teachers.skills.category_repair import SkillGroup, SkillGroups, repair_categories
 from palaestra.teachers.writers import Order, Written
 
 SKILLS = {
@@ -380,7 +380,9 @@ def test_whatever_a_model_says_the_settled_categories_are_sound_and_good_ones_ar
     said: list[tuple[str, list[str]]], wanted: int
 ) -> None:
     names = {"a": 3, "b": 1, "c": 1, "d": 2}
-    made, repairs = settle(Groups(categories=[Group(name=n, skills=m) for n, m in said]), names, wanted)
+    made, repairs = repair_categories(
+        SkillGroups(categories=[SkillGroup(name=n, skills=m) for n, m in said]), names, wanted
+    )
     members = [name for category in made for name in category.members]
     assert len(members) == len(set(members))
     assert set(members) <= set(names)
@@ -388,8 +390,8 @@ def test_whatever_a_model_says_the_settled_categories_are_sound_and_good_ones_ar
     assert len({category.name.casefold() for category in made}) == len(made)
     assert repairs or (set(members) == set(names) and len(made) == (wanted or len(made)))
     if not wanted or len(made) == wanted:
-        again = Groups(categories=[Group(name=c.name, skills=list(c.members)) for c in made])
-        assert settle(again, {name: names[name] for name in members}, wanted)[1] == []
+        again = SkillGroups(categories=[SkillGroup(name=c.name, skills=list(c.members)) for c in made])
+        assert repair_categories(again, {name: names[name] for name in members}, wanted)[1] == []
 
 
 # Resuming
@@ -546,15 +548,15 @@ def by_hand(labels: Mapping[str, str] | None = None) -> SkillMap:
 def test_gold_skills_are_the_tasks_own_and_ask_nobody() -> None:
     task = MathSkills()
     own = task.problems(Split.VALIDATION, 2, 0)
-    gold = by_gold(task, [*own, Problem("odd", (), "")])
+    gold = map_own_skills(task, [*own, Problem("odd", (), "")])
     assert gold.skills() == task.skills()
     assert gold.assignment == {problem.id: problem.skill for problem in own}
     assert list(gold.unassigned) == ["odd"]
     assert all(gold.subskill(problem.id) == problem.subskill for problem in own)
-    assert by_gold(task, relabel(own, by_hand())).assignment == gold.assignment
+    assert map_own_skills(task, relabel(own, by_hand())).assignment == gold.assignment
     single = type("Single", (), {"name": "single", "skills": lambda self: {"functions": ()}})()
     with pytest.raises(TaskError, match="no skills of its own"):
-        by_gold(single, own)
+        map_own_skills(single, own)
 
 
 def test_agreement_counts_what_it_compared_and_what_it_left_out() -> None:
@@ -576,13 +578,13 @@ def test_agreement_has_the_known_values_of_the_literature() -> None:
     # The example of Hubert and Arabie's index in Yeung and Ruzzo (2001): 0.313.
     one, other = "aab" + "bbbb" + "ccc", "xyz"
     cells = np.array([[1, 1, 0], [1, 2, 1], [0, 0, 4]])
-    assert adjusted_rand(cells) == pytest.approx(0.313, abs=5e-4)
+    assert compute_rand_index(cells) == pytest.approx(0.313, abs=5e-4)
     # Manning, Raghavan and Schuetze, Introduction to Information Retrieval, figure 16.4: 0.71 and 0.36 (by the mean).
     book = np.array([[5, 1, 0], [1, 4, 1], [2, 0, 3]])
     assert purity(book) == pytest.approx(0.71, abs=5e-3)
     assert mutual_information(book) == pytest.approx(0.36, abs=5e-3)
-    assert adjusted_rand(contingency(one, one)) == 1.0
-    assert adjusted_rand(contingency("aaa", other)) == 0.0
+    assert compute_rand_index(contingency(one, one)) == 1.0
+    assert compute_rand_index(contingency("aaa", other)) == 0.0
     assert mutual_information(contingency("aaa", other)) == 0.0
     assert purity(contingency("aaa", other)) == pytest.approx(1 / 3)
 
@@ -596,7 +598,7 @@ def test_agreement_does_not_depend_on_names_or_order_and_is_whole_for_the_same_d
 ) -> None:
     def figures(several: Sequence[tuple[str, str]]) -> list[float]:
         cells = contingency(*zip(*several, strict=True))
-        return [adjusted_rand(cells), mutual_information(cells), purity(cells)]
+        return [compute_rand_index(cells), mutual_information(cells), purity(cells)]
 
     shuffled = chance.sample(pairs, len(pairs))
     renamed = dict(zip("abcd", chance.sample(["4", "3", "2", "1"], 4), strict=True))
@@ -615,7 +617,7 @@ def test_agreement_of_random_divisions_is_about_zero_after_the_correction_only()
         contingency([*map(str, generator.integers(5, size=60))], [*map(str, generator.integers(4, size=60))])
         for _ in range(200)
     ]
-    assert abs(float(np.mean([adjusted_rand(cells) for cells in tables]))) < 0.01
+    assert abs(float(np.mean([compute_rand_index(cells) for cells in tables]))) < 0.01
     assert float(np.mean([mutual_information(cells) for cells in tables])) > 0.03
 
 
@@ -751,7 +753,7 @@ def test_every_teacher_orders_by_discovered_skills_and_needs_a_writer_for_it(tea
     other, notes = Discovered(task, found), Notes()
     wrong = [Attempt(problem, Completion("?"), Score(0.0)) for problem in other.problems(Split.VALIDATION, 2, 0)]
     report = report_on(wrong, "validation")
-    observed = StudentState(0, report, tuple(view(a, False) for a in wrong), 0, 100, report)
+    observed = StudentState(0, report, tuple(to_validation_attempt(a, False) for a in wrong), 0, 100, report)
     make_teacher(teacher, other, writer=notes).write(observed, 20, np.random.default_rng(0))
     assert {order.skill for order in notes.orders} - {""} == {"numbers", "words"}
     assert sum(order.count for order in notes.orders) == 20

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from palaestra.core.errors import UnknownNameError
 from palaestra.core.records import Lesson, Report
-from palaestra.envs.lesson.state import Round, StudentState, allocation_of
+from palaestra.envs.lesson.state import Round, StudentState, count_examples
 from palaestra.tasks.math.task import MathSkills
 from palaestra.teachers.allocation import share_out
 from palaestra.teachers.base import TEACHERS, make_teacher
@@ -38,7 +38,7 @@ def write(name: str, observed: StudentState, size: int = 160, seed: int = 0, **o
 
 
 def given_to(lesson: Lesson, skill: str) -> int:
-    return sum(allocation_of(lesson).get(skill, {}).values())
+    return sum(count_examples(lesson).get(skill, {}).values())
 
 
 @pytest.mark.parametrize("name", TEACHERS.names())
@@ -57,7 +57,7 @@ def test_decisions_account_for_every_example(name: str) -> None:
     promised = {
         d.skill: {k: v for k, v in d.allocation.items() if v} for d in lesson.decisions if any(d.allocation.values())
     }
-    assert promised == allocation_of(lesson)
+    assert promised == count_examples(lesson)
     assert all(d.reason for d in lesson.decisions)
 
 
@@ -105,7 +105,7 @@ def test_skill_tree_knows_what_to_do_when_all_is_mastered() -> None:
 def test_teachers_keep_to_the_skills_they_were_given() -> None:
     for name in TEACHERS.names():
         lesson = make_teacher(name, TASK, ("clock", "percent")).write(state(report({})), 40, np.random.default_rng(0))
-        assert set(allocation_of(lesson)) == {"clock", "percent"}
+        assert set(count_examples(lesson)) == {"clock", "percent"}
 
 
 def test_an_unknown_teacher_is_answered_with_the_nearest() -> None:

@@ -7,7 +7,7 @@ from palaestra.core.errors import SettingsError, UnknownNameError
 from palaestra.core.records import Attempt, Example, Failure, FailureCause, Message, Problem, Report, Score
 from palaestra.engines.base import Request
 from palaestra.engines.mock import MockEngine
-from palaestra.envs.lesson.state import Round, StudentState, ValidationAttempt, allocation_of
+from palaestra.envs.lesson.state import Round, StudentState, ValidationAttempt, count_examples
 from palaestra.runs.records import from_json, to_json
 from palaestra.tasks.math.task import MathSkills
 from palaestra.teachers.base import make_teacher
@@ -18,11 +18,11 @@ from palaestra.teachers.tree import (
     Count,
     Explore,
     Leaf,
-    Limits,
-    Tree,
+    TreeLimits,
+    TreeState,
+    build_tree,
     make_policy,
     skill_rewards,
-    tree_of,
 )
 from palaestra.teachers.tree.curves import posterior
 from palaestra.teachers.tree.simple import level
@@ -73,7 +73,7 @@ class AnyWriter:
 
 def test_the_tree_holds_what_was_given_and_measured() -> None:
     first = {"clock": {"past_hour": 3}, "average": {"of_four": 2}}
-    tree = tree_of(state(report(0.25), report(0.5), given=(first,)), SKILLS)
+    tree = build_tree(state(report(0.25), report(0.5), given=(first,)), SKILLS)
     clock, average = tree.branch("clock"), tree.branch("average")
     assert clock is not None
     assert average is not None
@@ -82,11 +82,11 @@ def test_the_tree_holds_what_was_given_and_measured() -> None:
     assert (clock.total, clock.leaves[1].given, tree.round, tree.budget) == (3, (3,), 1, 480)
     # A subskill that somebody proposed in an earlier round is known from the history.
     assert [leaf.name for leaf in average.leaves] == ["of_two", "of_three", "of_four"]
-    assert from_json(Tree, to_json(tree)) == tree
+    assert from_json(TreeState, to_json(tree)) == tree
 
 
 def test_all_of_a_mastered_skill_is_open_and_a_skill_without_subskills_is_its_own() -> None:
-    tree = tree_of(state(report(1.0)), {"clock": SKILLS["clock"], "unheard": ()})
+    tree = build_tree(state(report(1.0)), {"clock": SKILLS["clock"], "unheard": ()})
     mastered, unheard = tree.branches
     assert mastered.closed == ()
     assert [leaf.name for leaf in unheard.closed] == [""]
@@ -177,7 +177,7 @@ def test_the_curves_tell_the_known_from_the_learnable_and_what_is_out_of_reach()
     start = {"number_theory": 0.0, "clock/within_hour": 1.0, "clock/past_hour": 0.0}
     now = start | {"clock/past_hour": 0.5}
     taught = {skill: dict.fromkeys(parts, 8) for skill, parts in SKILLS.items()}
-    known = posterior(tree_of(state(report(start), report(now), given=(taught,)), SKILLS))
+    known = posterior(build_tree(state(report(start), report(now), given=(taught,)), SKILLS))
     assert known.within["number_theory"] < 0.2 < 0.9 < known.within["clock"]
     np.testing.assert_allclose(known.weights_LG.sum(axis=1), 1.0)
     rows = {key: row for row, key in enumerate(known.keys)}
@@ -188,7 +188,7 @@ def test_the_curves_tell_the_known_from_the_learnable_and_what_is_out_of_reach()
 
 def test_the_curves_bear_large_validation_sets_and_budgets() -> None:
     leaf = Leaf("p", (900,), (Count(300, 1740), Count(1200, 1740)), True)
-    known = posterior(Tree((Branch("s", (900,), leaf.measured, (leaf,)),), 1, 10**6))
+    known = posterior(TreeState((Branch("s", (900,), leaf.measured, (leaf,)),), 1, 10**6))
     assert np.isfinite(known.weights_LG).all()
     gain_LN = known.marginals(1000)
     assert (np.diff(gain_LN[0]) <= 1e-15).all()
@@ -271,7 +271,7 @@ def test_subskills_are_proposed_where_none_is_left_and_can_be_found_again() -> N
     given = {skill: dict.fromkeys(SKILLS[skill], 4) for skill in ("clock", "percent")}
     observed = state(report(0.25), report(0.5), given=(given,), wrong="clock")
     lesson = teacher.write(observed, 40, generator())
-    allocation = allocation_of(lesson)
+    allocation = count_examples(lesson)
     assert set(allocation["clock"]) == {"within_hour", "past_hour", "seconds", "time zones"}
     assert set(allocation["percent"]) == set(SKILLS["percent"])
     first = next(r for r in engine.requests if '"clock"' in r.messages[0].text)
@@ -292,10 +292,12 @@ def test_a_policy_of_the_users_own_is_taken_and_held_to_the_limits() -> None:
     class Greedy:
         open_at_once = 1
 
-        def decide(self, tree: Tree, size: int, limits: Limits, generator: np.random.Generator) -> list[Explore]:
+        def decide(
+            self, tree: TreeState, size: int, limits: TreeLimits, generator: np.random.Generator
+        ) -> list[Explore]:
             return [Explore("clock", {"past_hour": 10**9, "within_hour": 1}, "all to one")]
 
     lesson = SkillTree(TASK, policy=Greedy(), cap=0.1).write(state(report(0.25)), 180, generator())
-    allocation = allocation_of(lesson)
+    allocation = count_examples(lesson)
     assert allocation["clock"] == {"past_hour": 18}
     assert len(lesson.examples) == 180

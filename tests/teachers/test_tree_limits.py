@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from palaestra.core.errors import SettingsError
-from palaestra.teachers.tree import Action, Branch, Count, Exploit, Explore, Leaf, Limits, Tree, enforce
+from palaestra.teachers.tree import Action, Branch, Count, Exploit, Explore, Leaf, TreeLimits, TreeState, enforce
 
 
 def branch(name: str, accuracy: float = 0.5, leaves: dict[str, int] | None = None) -> Branch:
@@ -28,7 +28,7 @@ trees = st.lists(
     ),
     min_size=1,
     max_size=6,
-).map(lambda several: Tree(tuple(branch(f"s{k}", rate, parts) for k, (rate, parts) in enumerate(several)), 1, 900))
+).map(lambda several: TreeState(tuple(branch(f"s{k}", rate, parts) for k, (rate, parts) in enumerate(several)), 1, 900))
 asked = st.dictionaries(
     st.sampled_from((*NAMES, "unknown")),
     st.one_of(st.integers(-50, 200), st.just(10**30), st.sampled_from([math.nan, math.inf, -math.inf, 2.5])),
@@ -43,7 +43,7 @@ actions = st.lists(
     max_size=8,
 )
 limits = st.builds(
-    Limits,
+    TreeLimits,
     st.floats(0.01, 1.0),
     st.floats(0.01, 1.0),
     st.integers(0, 4),
@@ -53,7 +53,7 @@ limits = st.builds(
 
 @given(trees, actions, st.integers(1, 300), limits)
 def test_nothing_passes_a_limit_and_all_that_can_be_spent_is(
-    tree: Tree, wanted: list[Action], size: int, limit: Limits
+    tree: TreeState, wanted: list[Action], size: int, limit: TreeLimits
 ) -> None:
     taken = enforce(tree, wanted, size, limit)
     assert len({action.skill for action in taken}) == len(taken)
@@ -74,7 +74,7 @@ def test_nothing_passes_a_limit_and_all_that_can_be_spent_is(
 
 
 @given(trees, actions, st.integers(1, 300), limits)
-def test_whatever_was_changed_is_said(tree: Tree, wanted: list[Action], size: int, limit: Limits) -> None:
+def test_whatever_was_changed_is_said(tree: TreeState, wanted: list[Action], size: int, limit: TreeLimits) -> None:
     first = {action.skill: action for action in reversed(wanted)}
     taken = enforce(tree, wanted, size, limit)
     for action in taken:
@@ -86,26 +86,28 @@ def test_whatever_was_changed_is_said(tree: Tree, wanted: list[Action], size: in
 
 
 @given(trees, actions, st.integers(1, 300), limits)
-def test_what_is_within_the_limits_is_left_alone(tree: Tree, wanted: list[Action], size: int, limit: Limits) -> None:
+def test_what_is_within_the_limits_is_left_alone(
+    tree: TreeState, wanted: list[Action], size: int, limit: TreeLimits
+) -> None:
     once = enforce(tree, wanted, size, limit)
     assert enforce(tree, once, size, limit) == once
 
 
 def test_a_cap_leaves_room_to_spend_the_lesson_on_what_is_weak() -> None:
-    tree = Tree((branch("weak"), branch("known", 1.0)), 1, 100)
-    (action,) = enforce(tree, [Exploit("weak", {"a": 100}, "all of it")], 100, Limits(cap=0.2))
+    tree = TreeState((branch("weak"), branch("known", 1.0)), 1, 100)
+    (action,) = enforce(tree, [Exploit("weak", {"a": 100}, "all of it")], 100, TreeLimits(cap=0.2))
     assert action.allocation == {"a": 100}
     assert action.reason == "all of it"
 
 
 def test_clipping_is_said_in_the_reason() -> None:
-    tree = Tree(tuple(branch(f"s{k}") for k in range(10)), 1, 100)
+    tree = TreeState(tuple(branch(f"s{k}") for k in range(10)), 1, 100)
     wanted: list[Action] = [
         Exploit("s0", {"a": 90, "b": 5, "z": 5}, "more"),
         Explore("s1", {"b": 10, "c": 10, "a": -3}, "new"),
         *(Exploit(f"s{k}", {"a": 10}, "same") for k in range(2, 10)),
     ]
-    taken = {action.skill: action for action in enforce(tree, wanted, 100, Limits(cap=0.2, open_at_once=1))}
+    taken = {action.skill: action for action in enforce(tree, wanted, 100, TreeLimits(cap=0.2, open_at_once=1))}
     assert sum(taken["s0"].allocation.values()) == 20
     assert "limits: b is not open, there is no subskill 'z', 20 of the lesson's 100 examples" in taken["s0"].reason
     assert set(taken["s1"].allocation) == {"b"}
@@ -115,4 +117,4 @@ def test_clipping_is_said_in_the_reason() -> None:
 @pytest.mark.parametrize("wrong", [{"cap": 0.0}, {"cap": 1.5}, {"subskill_cap": -1.0}, {"open_at_once": -1}])
 def test_limits_that_make_no_sense_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(SettingsError, match=next(iter(wrong))):
-        Limits(**wrong)  # type: ignore[arg-type]
+        TreeLimits(**wrong)  # type: ignore[arg-type]

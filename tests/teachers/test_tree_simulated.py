@@ -17,7 +17,7 @@ import pytest
 
 from palaestra.core.records import Report
 from palaestra.teachers.allocation import share_out
-from palaestra.teachers.tree import Action, Explore, Limits, Policy, Tree, enforce, grow, make_policy
+from palaestra.teachers.tree import Action, Explore, TreeLimits, TreePolicy, TreeState, enforce, grow, make_policy
 
 ROUNDS, SIZE, PROBLEMS = 3, 160, 12
 Given = dict[str, dict[str, int]]
@@ -124,7 +124,7 @@ class Uniform:
 
     open_at_once = 0
 
-    def decide(self, tree: Tree, size: int, limits: Limits, generator: np.random.Generator) -> list[Action]:
+    def decide(self, tree: TreeState, size: int, limits: TreeLimits, generator: np.random.Generator) -> list[Action]:
         names = [(b.name, leaf.name) for b in tree for leaf in b.leaves]
         share = {b.name: 1.0 / len(b.leaves) for b in tree}
         order = [names[int(place)] for place in generator.permutation(len(names))]
@@ -134,10 +134,10 @@ class Uniform:
         return [Explore(skill, parts, "every skill gets the same") for skill, parts in given.items()]
 
 
-def play(policy: Policy, seed: int, **student: Any) -> float:
+def play(policy: TreePolicy, seed: int, **student: Any) -> float:
     """The gain of one episode, in points."""
     pupil, generator = Student(seed, **student), np.random.default_rng([seed, 3])
-    limits = Limits(open_at_once=policy.open_at_once)
+    limits = TreeLimits(open_at_once=policy.open_at_once)
     skills = {skill: tuple(parts) for skill, parts in pupil.skills.items()}
     reports, rounds, total = (
         [pupil.validate({})],
@@ -156,7 +156,7 @@ def play(policy: Policy, seed: int, **student: Any) -> float:
     return 100 * (pupil.mean(total) - pupil.mean({}))
 
 
-def gains(policy: Policy, episodes: int, **student: Any) -> np.ndarray[Any, np.dtype[np.float64]]:
+def gains(policy: TreePolicy, episodes: int, **student: Any) -> np.ndarray[Any, np.dtype[np.float64]]:
     return np.array([play(policy, seed, **student) for seed in range(episodes)])
 
 

@@ -12,6 +12,7 @@ from rich.text import Text
 from palaestra.core.records import Report
 from palaestra.core.statistics import Comparison, Mean
 from palaestra.recipes.evaluate.compare import CompareResult
+from palaestra.recipes.summary import PERCENT
 from palaestra.recipes.teach.study import StudyResult
 from palaestra.report.formatting import majority
 
@@ -187,7 +188,8 @@ def _mean(mean: Mean | None) -> str:
 def outcome_table(summary: Mapping[str, Any]) -> Table | Text:
     """Make the table of a training run's rewards or accuracy; one line for a run without a learning signal."""
     nothing = summary.get("nothing_learned", "")
-    if nothing and "gain" not in summary and not summary["failures"]:
+    accuracy = summary["unit"] == PERCENT
+    if nothing and not accuracy and not summary["failures"]:
         return Text(f"{summary['algorithm']} in {summary['env']}: {nothing}")
     table = Table(
         title=f"{summary['algorithm']} in {summary['env']}",
@@ -201,12 +203,11 @@ def outcome_table(summary: Mapping[str, Any]) -> Table | Text:
     table.add_column("value", justify="right")
     table.add_column("95 % interval", justify="right")
     table.add_column("of", justify="right")
-    accuracy = "gain" in summary
     unit, many = ("accuracy in %", "problems") if accuracy else ("reward", "episodes")
-    for title, name in (("held out, before", "test_before"), ("held out, after", "test_after")):
+    for title, name in (("held out, before", "before"), ("held out, after", "after")):
         failed = summary.get(f"{name}_failures")
         if summary.get(name) is not None:
-            count = summary.get("problems" if accuracy else f"{name}_episodes", summary.get("test_episodes"))
+            count = summary["problems" if accuracy else f"{name}_episodes"]
             note = f", {failed:.0f} failed" if failed else ""
             table.add_row(f"{title}: {unit}", f"{summary[name]:.2f}", _pair(summary, name), f"{count:.0f} {many}{note}")
         elif failed:
@@ -214,14 +215,10 @@ def outcome_table(summary: Mapping[str, Any]) -> Table | Text:
     if accuracy and (baseline := summary.get("majority")):
         rate = f"{100 * baseline['count'] / baseline['total']:.2f}"
         table.add_row(f"majority class {baseline['answer']}".rstrip(), rate, "", f"{baseline['total']} problems")
-    if accuracy:
-        table.add_row(
-            "gain in points", f"{summary['gain']:+.2f}", _pair(summary, "gain", "+"), f"{summary['problems']} problems"
-        )
-    elif "test_gain" in summary:
-        gain = summary["test_gain"]
-        table.add_row("gain, paired", "not known" if gain is None else f"{gain:+.3f}", _pair(summary, "test_gain", "+"),
-                      f"{summary['test_gain_episodes']} {many}")  # fmt: skip
+    if accuracy or "gain_episodes" in summary:
+        title, digits, count = ("gain in points", 2, "problems") if accuracy else ("gain, paired", 3, "gain_episodes")
+        gain = "not known" if summary["gain"] is None else f"{summary['gain']:+.{digits}f}"
+        table.add_row(title, gain, _pair(summary, "gain", "+"), f"{summary[count]} {many}")
     if summary.get("return") is not None:
         table.add_row("training, last iteration", f"{summary['return']:.3f}", _pair(summary, "return"),
                       f"{summary['return_episodes']:.0f} episodes")  # fmt: skip
@@ -236,7 +233,7 @@ def reward_table(model: Any) -> Table:
     table = Table(title="held-out comparisons", title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     for column in ("", "before", "after"):
         table.add_column(column, justify="left" if not column else "right")
-    before, after = metrics["before"], metrics["after"]
+    before, after = metrics["report_before"], metrics["report_after"]
     for name, value in after.items():
         if isinstance(value, (int, float)):
             known = before.get(name) if before else None

@@ -120,10 +120,10 @@ class OpenAIEngine(BaseEngine):
         return self.generate_monitored(requests, _NoMonitor())
 
     def generate_monitored(
-        self, requests: Sequence[Request], watch: CallMonitor, known: Mapping[Slot, Answer] = MappingProxyType({})
+        self, requests: Sequence[Request], monitor: CallMonitor, known: Mapping[Slot, Answer] = MappingProxyType({})
     ) -> list[list[Answer]]:
         slots = [(i, k) for i, request in enumerate(requests) for k in range(request.sampling.count)]
-        batch = _Batch(requests, watch, dict(known), iter([slot for slot in slots if slot not in known]))
+        batch = _Batch(requests, monitor, dict(known), iter([slot for slot in slots if slot not in known]))
         if len(batch.answers) < len(slots):
             try:
                 _run(self._work(batch, min(self.in_flight, len(slots) - len(batch.answers))))
@@ -182,19 +182,19 @@ class OpenAIEngine(BaseEngine):
             try:
                 outcome, usage = await self._call(client, body, request, batch.heard, slot)
             except asyncio.CancelledError:
-                batch.watch.after(slot, None, time.monotonic() - start, None)
+                batch.monitor.after(slot, None, time.monotonic() - start, None)
                 raise
             seconds = time.monotonic() - start
             if not isinstance(outcome, CallError):
                 batch.reached = self._reached = True
-                batch.watch.after(slot, usage, seconds, outcome)
+                batch.monitor.after(slot, usage, seconds, outcome)
                 return outcome
             batch.reached, self._reached = batch.reached or outcome.connected, self._reached or outcome.connected
             adapted = self._adapt(dialect, outcome.refused)
             wait = None if adapted or not outcome.again else self._wait(batch, outcome, tried, first, seeds)
             last = not adapted and wait is None
             usage = Usage() if usage is None and not outcome.billed else usage
-            batch.watch.after(slot, usage, seconds, outcome.failure if last and outcome.fatal is None else None)
+            batch.monitor.after(slot, usage, seconds, outcome.failure if last and outcome.fatal is None else None)
             if outcome.fatal is not None:
                 raise outcome.fatal
             if last:
@@ -275,7 +275,7 @@ class _Batch:
     """The calls of one `generate`, shared by its workers."""
 
     requests: Sequence[Request]
-    watch: CallMonitor
+    monitor: CallMonitor
     answers: dict[Slot, Answer]
     waiting: Iterator[Slot]
     fatal: BaseException | None = None
@@ -293,7 +293,7 @@ class _Batch:
             quiet = self.quiet_until - time.monotonic()
             if quiet > 0:
                 await asyncio.sleep(quiet)
-            elif self.watch.before(slot):
+            elif self.monitor.before(slot):
                 return
             else:
                 await asyncio.sleep(_POLL)

@@ -264,7 +264,7 @@ class OpenAIServer:
             return JSONResponse({"object": "list", "data": [card]})
 
         def guard(handler: Handler) -> Handler:
-            async def guarded(request: HttpRequest) -> HttpResponse:
+            async def handle(request: HttpRequest) -> HttpResponse:
                 try:
                     self._check_key(request.headers.get("authorization", ""))
                     return await handler(request)
@@ -272,7 +272,7 @@ class OpenAIServer:
                     detail = {"message": str(error), "type": "invalid_request_error", "code": error.code, "param": None}
                     return JSONResponse({"error": detail}, error.status)
 
-            return guarded
+            return handle
 
         return Starlette(
             routes=[

@@ -280,12 +280,12 @@ def _load_entry(spec: Any, entry: Any) -> Any:
 
 
 def _token_class(spec: Any) -> Any:
-    """Return the token environment class of a spec, vector or single; `None` if it is none."""
+    """Return the token environment class of a spec, vector or single; `None` for other environments."""
     return _class_among(spec, (TokenVectorEnv, TokenEnv))
 
 
 def _turn_class(spec: Any) -> Any:
-    """Return the turn environment class of a spec, vector or single; `None` if it is none."""
+    """Return the turn environment class of a spec, vector or single; `None` for other environments."""
     return _class_among(spec, (TurnVectorEnv, TurnEnv))
 
 

@@ -1,4 +1,4 @@
-"""From examples to batches: exact ids, the loss on the response alone, little padding."""
+"""Batches of examples: exact token ids, labels on the response only, little padding."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 IGNORE = -100
-"""The label of a token that takes no part in the loss, as everywhere in torch."""
+"""The label of tokens that are excluded from the loss, as in `torch.nn.functional.cross_entropy`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """An example as the model will see it: what it is given, then what it is to say."""
+    """A tokenized example: the prompt and the response."""
 
     prompt_ids: tuple[int, ...]
     response_ids: tuple[int, ...]
     images: Mapping[str, torch.Tensor] = field(default_factory=dict)
-    """What the prompt's images became, by the name of the model's argument."""
+    """The processed images of the prompt, by the name of the model's argument."""
 
     def __len__(self) -> int:
         return len(self.prompt_ids) + len(self.response_ids)
 
     @property
     def shapes(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
-        """Of what an image became, by the name of the argument; empty where there is none."""
+        """The shapes of the processed images by argument; empty without images."""
         length = len(self.prompt_ids)
         return tuple((n, tuple(t.shape[1:])) for n, t in sorted(self.images.items()) if not along_tokens(t, length))
 
 
 def encode(example: Example, tokenizer: PreTrainedTokenizerBase, limit: int, processor: Any = None) -> Encoded:
-    """Tokenize `example` just as an engine would ask it, and end the response with end-of-turn.
+    """Tokenize an example with the prompt of an engine and an end-of-turn token after the response.
 
     Arguments:
-        processor: of a student that reads images.
+        processor: the image processor of a student that reads images.
 
     Raises:
         LessonError: the example is longer than `limit` tokens, or has an image that the student cannot read.
@@ -57,7 +57,7 @@ def encode(example: Example, tokenizer: PreTrainedTokenizerBase, limit: int, pro
             raise LessonError(f"an example has an image that cannot be read: {error}") from error
         prompt, images = seen.ids, seen.inputs
     elif has_image(example.messages):
-        raise LessonError("an example has an image, and the student reads text only; give one such as nano-vlm")
+        raise LessonError("an example has an image, and the student reads text only; use a model such as nano-vlm")
     else:
         prompt = prompt_ids(tokenizer, example.messages)
     response = tokenizer.encode(example.response, add_special_tokens=False)
@@ -71,7 +71,7 @@ def encode(example: Example, tokenizer: PreTrainedTokenizerBase, limit: int, pro
 
 
 def collate(rows: Sequence[Encoded], pad_id: int, device: Any = None) -> dict[str, torch.Tensor]:
-    """Pad `rows` on the right into `input_ids_BT`, `attention_mask_BT` and `labels_BT`; images follow as they are."""
+    """Pad `rows` on the right into `input_ids_BT`, `attention_mask_BT` and `labels_BT`; processed images are joined."""
     length = max(len(row) for row in rows)
     input_ids_BT = torch.full((len(rows), length), pad_id, dtype=torch.long)
     attention_mask_BT = torch.zeros((len(rows), length), dtype=torch.long)
@@ -85,7 +85,7 @@ def collate(rows: Sequence[Encoded], pad_id: int, device: Any = None) -> dict[st
     for name in dict.fromkeys(name for row in rows for name in row.images):
         held = [(row, row.images.get(name)) for row in rows]
         if any(tensor is not None and along_tokens(tensor, len(row.prompt_ids)) for row, tensor in held):
-            # One value a token, as token types are: zero for the response, the padding and rows without images.
+            # One value per token, such as token types: 0 for the response, the padding and rows without images.
             batch[name] = torch.zeros_like(input_ids_BT)
             for index, (row, tensor) in enumerate(held):
                 if tensor is not None:
@@ -95,11 +95,11 @@ def collate(rows: Sequence[Encoded], pad_id: int, device: Any = None) -> dict[st
     return {name: tensor.to(device) for name, tensor in batch.items()}
 
 
-def of_one_shape(batch: Sequence[int], rows: Sequence[Encoded]) -> Iterator[list[int]]:
-    """`batch` cut where the images of its rows became inputs of different shapes, which `collate` cannot join.
+def split_by_shape(batch: Sequence[int], rows: Sequence[Encoded]) -> Iterator[list[int]]:
+    """Split a batch into parts whose processed images have the same shapes, so that `collate` can join them.
 
-    Some models stack the images of a prompt, so that two of them have another shape than one. Rows without
-    images fit every batch, and go with the first part.
+    Some models stack the images of a prompt, so that two images have another shape than one. Rows without images are
+    in the first part.
     """
     parts: dict[Any, list[int]] = {}
     for index in batch:
@@ -120,10 +120,10 @@ def response_loss(logits_BTV: torch.Tensor, labels_BT: torch.Tensor) -> torch.Te
     )
 
 
-def batch_plan(lengths: Sequence[int], batch_size: int, generator: np.random.Generator) -> Iterator[list[int]]:
-    """One epoch: every index once, in batches of similar length and random order.
+def plan_batches(lengths: Sequence[int], batch_size: int, generator: np.random.Generator) -> Iterator[list[int]]:
+    """Plan one epoch: every index once, in batches of similar length and random order.
 
-    Sorting within windows of a few batches saves most of the padding and keeps the batches mixed.
+    Sorting within windows of a few batches avoids most of the padding and keeps the batches mixed.
     """
     order = generator.permutation(len(lengths))
     window = 8 * batch_size

@@ -20,7 +20,17 @@ from typing import Any, get_args
 from palaestra.core.errors import SettingsError, TaskError
 from palaestra.core.records import Message, Role
 from palaestra.core.seeding import Seeds
-from palaestra.tasks.sources import ENDINGS, LINES, Rows, file_rows, hub_rows, is_hub_id, is_saved, saved_rows, shown
+from palaestra.tasks.sources import (
+    ENDINGS,
+    LINES,
+    Rows,
+    abbreviate,
+    file_rows,
+    hub_rows,
+    is_hub_id,
+    is_saved,
+    read_saved_rows,
+)
 
 EXPECTED = "'chosen' and 'rejected', or 'query', 'sample0', 'sample1', ... and 'best'"
 
@@ -145,7 +155,7 @@ def _split_last_message(value: Any, prompt: Prompt, name: str) -> tuple[Prompt, 
     """The conversation before the last message, and the text of the last message."""
     messages = _messages(value, name)
     if not messages or messages[-1].role != "assistant":
-        raise TaskError(f"expected '{name}' to end with an assistant message; got {shown(value)}")
+        raise TaskError(f"expected '{name}' to end with an assistant message; got {abbreviate(value)}")
     before, response = messages[:-1], messages[-1].text
     if not before:
         return prompt, response
@@ -159,11 +169,11 @@ def _best_of_k(row: Mapping[str, Any]) -> ResponseComparison:
     samples: list[str] = []
     while (sample := row.get(f"sample{len(samples)}")) is not None:
         if not isinstance(sample, str):
-            raise TaskError(f"expected 'sample{len(samples)}' to be a text; got {shown(sample)}")
+            raise TaskError(f"expected 'sample{len(samples)}' to be a text; got {abbreviate(sample)}")
         samples.append(sample)
     best = row.get("best")
     if not isinstance(best, int) or isinstance(best, bool):
-        raise TaskError(f"expected 'best' to be the index of the best sample; got {shown(best)}")
+        raise TaskError(f"expected 'best' to be the index of the best sample; got {abbreviate(best)}")
     return ResponseComparison(_prompt(row.get("query"), "query"), tuple(samples), best)
 
 
@@ -175,14 +185,14 @@ def _prompt(value: Any, name: str) -> Prompt:
 
 def _messages(value: Any, name: str) -> tuple[Message, ...]:
     if not isinstance(value, list | tuple):
-        raise TaskError(f"expected '{name}' to be a text or a list of messages; got {shown(value)}")
+        raise TaskError(f"expected '{name}' to be a text or a list of messages; got {abbreviate(value)}")
     messages = []
     for message in value:
         is_message = isinstance(message, Mapping) and isinstance(message.get("content"), str)
         if not is_message or message.get("role") not in get_args(Role):
             raise TaskError(
                 f"expected messages in '{name}' with a text 'content' and a 'role' of "
-                f"{', '.join(get_args(Role))}; got {shown(message)}"
+                f"{', '.join(get_args(Role))}; got {abbreviate(message)}"
             )
         messages.append(Message(message["role"], message["content"]))
     return tuple(messages)
@@ -197,7 +207,7 @@ def _rows(source: str) -> Rows:
         if files := sorted(file for file in path.iterdir() if file.name.endswith(LINES)):
             return chain.from_iterable(map(file_rows, files))
         if is_saved(path):
-            return saved_rows(path)
+            return read_saved_rows(path)
         raise SettingsError(
             f"the folder {source} has no comparisons; expected JSON lines (.jsonl) or a dataset of save_to_disk"
         )

@@ -18,7 +18,7 @@ import torch
 
 from palaestra.core.errors import LessonError
 from palaestra.core.seeding import Seeds
-from palaestra.learn.batches import batch_plan
+from palaestra.learn.batches import plan_batches
 from palaestra.learn.randomness import fork_torch_rng
 from palaestra.learn.reward_data import ResponseComparison
 from palaestra.learn.reward_model import RewardModel
@@ -110,7 +110,7 @@ def train_reward_model(
     batches = [
         (epoch, batch)
         for epoch in range(training.epochs)
-        for batch in batch_plan(lengths, training.batch_size, seeds.derive("order", epoch).generator())
+        for batch in plan_batches(lengths, training.batch_size, seeds.derive("order", epoch).generator())
     ]
     trained = {name: p for name, p in weights.named_parameters() if p.requires_grad}
     optimizer = torch.optim.AdamW(

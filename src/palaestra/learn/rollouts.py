@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from palaestra.core.errors import SettingsError
-from palaestra.learn.batches import batch_plan
+from palaestra.learn.batches import plan_batches
 
 
 @dataclass(slots=True)
@@ -170,7 +170,7 @@ def make_minibatches(
     else:
         sequences = [int(sequence) for sequence in rollout.valid_B.nonzero()[:, 0]]
     lengths = rollout.mask_BT.sum(-1)
-    plan = batch_plan([int(lengths[sequence]) for sequence in sequences], batch_size, generator)
+    plan = plan_batches([int(lengths[sequence]) for sequence in sequences], batch_size, generator)
     return [select_sequences(rollout, [sequences[k] for k in batch]) for batch in plan]
 
 

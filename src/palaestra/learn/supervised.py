@@ -20,7 +20,7 @@ from palaestra.core.errors import LessonError, MissingExtraError, ModelError
 from palaestra.core.records import Example
 from palaestra.core.seeding import Seeds
 from palaestra.engines.families import position_limit
-from palaestra.learn.batches import Encoded, batch_plan, collate, encode, of_one_shape, response_loss
+from palaestra.learn.batches import Encoded, collate, encode, plan_batches, response_loss, split_by_shape
 from palaestra.learn.randomness import fork_torch_rng
 from palaestra.learn.training_state import TrainingState
 
@@ -204,8 +204,8 @@ def all_batches(rows: Sequence[Encoded], supervision: Supervision, seeds: Seeds)
     """The row indices of every batch, over all epochs."""
     lengths = [len(row) for row in rows]
     for epoch in range(supervision.epochs):
-        for batch in batch_plan(lengths, supervision.batch_size, seeds.derive("order", epoch).generator()):
-            yield from of_one_shape(batch, rows)
+        for batch in plan_batches(lengths, supervision.batch_size, seeds.derive("order", epoch).generator()):
+            yield from split_by_shape(batch, rows)
 
 
 def _schedule(step: int, total: int, warmup: float) -> float:

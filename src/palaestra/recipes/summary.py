@@ -18,6 +18,8 @@ from palaestra.core.records import Attempt
 from palaestra.core.statistics import measure_gain, report_on
 from palaestra.runs.records import to_data
 
+SHARED_KEYS = ("before", "after", "gain", "gain_low", "gain_high", "unit")
+"""The keys that a summary has even if they do not apply; `seconds` always applies."""
 PERCENT = "percent"
 """The unit of accuracies. A gain is a difference of them, in percentage points."""
 

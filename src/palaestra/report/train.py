@@ -403,11 +403,11 @@ def _headline(
 
 def _read_paired_gain(summary: Mapping[str, Any]) -> MetricPoint | None:
     """The change over the same held-out episodes, which only a whole run of turns has."""
-    if summary.get("test_gain") is None:
+    if summary.get("gain") is None or "gain_episodes" not in summary:
         return None
-    low, high = summary["test_gain_low"], summary["test_gain_high"]
+    low, high = summary["gain_low"], summary["gain_high"]
     last = int(summary["iterations"])
-    return MetricPoint(last, last, summary["test_gain"], low, high, int(summary["test_gain_episodes"]))
+    return MetricPoint(last, last, summary["gain"], low, high, int(summary["gain_episodes"]))
 
 
 def _explain_missing(table: Metrics, evaluation: int | None) -> str:

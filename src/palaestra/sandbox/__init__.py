@@ -1,4 +1,4 @@
-"""Where code that a model wrote runs: bubblewrap, containers, or nothing; and a persistent shell."""
+"""Sandboxes for code that a model wrote: bubblewrap, containers, none; with a persistent shell."""
 
 from palaestra.sandbox.base import (
     SANDBOXES,

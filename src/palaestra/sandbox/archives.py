@@ -1,4 +1,4 @@
-"""Files into a container and out of it, as archives: all that an image needs for it is sh, tar and find."""
+"""Write and read the files of a container as archives. The image only needs sh, tar and find."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from typing import IO
 
 from palaestra.core.errors import SandboxError
 from palaestra.sandbox.base import KIB, MIB, Files
-from palaestra.sandbox.files import DEEPEST, parts
+from palaestra.sandbox.files import MAX_DEPTH, split_path
 
 Stream = Callable[..., AbstractContextManager[IO[bytes]]]
-"""Runs a command in a container, and gives what it prints for as long as somebody listens."""
+"""Runs a command in a container and streams its output."""
 
-# Packs the plain files among the names that it is given, and nothing else: tar would take all that is below a folder.
+# Packs only the plain files among the given names: tar alone would include everything below a folder.
 PACK = r"""
 cd "$0" || exit
 for name; do
@@ -32,19 +32,19 @@ exec tar -cf - -- "$@" 2>/dev/null
 FIND = f"""
 cd "$0" && command -v find >/dev/null || exit
 echo listed
-exec find . -maxdepth {DEEPEST + 1} -type f -print0 2>/dev/null
+exec find . -maxdepth {MAX_DEPTH + 1} -type f -print0 2>/dev/null
 """
 LISTED = 32 * MIB
-"""Bytes of names that are taken for a list."""
+"""Maximum size of a listing in bytes."""
 BATCH = 64 * KIB
-"""Bytes of names that are asked for at once; a system takes only so many arguments."""
+"""Bytes of names in one command: the number of arguments is limited."""
 
 
 def pack(files: Files) -> bytes:
     """An archive of `files`, by relative path.
 
     Raises:
-        SandboxError: a path leads out of the workspace, or is no text.
+        SandboxError: a path leaves the workspace, or cannot be encoded.
     """
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as archive:
@@ -52,14 +52,14 @@ def pack(files: Files) -> bytes:
             data = content.encode("utf-8", "surrogatepass") if isinstance(content, str) else content
             if not _is_text(name):
                 raise SandboxError(f"cannot put the file {name!r} into the workspace: it is no text; give another path")
-            entry = tarfile.TarInfo("/".join(parts(name)))
+            entry = tarfile.TarInfo("/".join(split_path(name)))
             entry.size, entry.mode = len(data), 0o755
             archive.addfile(entry, io.BytesIO(data))
     return packed.getvalue()
 
 
 def list_names(stream: Stream, folder: str, most: int) -> list[str]:
-    """The plain files in `folder` of a container, in the order and within the bounds of `files.list_files`.
+    """The plain files in `folder` of a container, in the order of `files.list_files` and with its limits.
 
     Raises:
         SandboxError: the container cannot list them.
@@ -69,7 +69,7 @@ def list_names(stream: Stream, folder: str, most: int) -> list[str]:
             raise SandboxError(
                 "cannot list the files of the container: it does not answer; the image needs sh and find"
             )
-        *whole, _ = source.read(LISTED).split(b"\0")  # the last may be cut
+        *whole, _ = source.read(LISTED).split(b"\0")  # the last one may be incomplete
     names: list[str] = []
     for name in whole:
         with suppress(UnicodeDecodeError):
@@ -89,15 +89,15 @@ def read_packed(
     longest: int,
     total: int | None = None,
 ) -> dict[str, bytes]:
-    """Those of `names` that are plain files in `folder` of a container; see `Shell.read_files`.
+    """Read the plain files among `names` in `folder` of a container; see `Shell.read_files`.
 
-    An archive is read as it comes and no further than wanted. What lies behind a file that is longer than `longest` is
-    asked for anew, so that the rest of that file need not come.
+    An archive is read as a stream. After a file that is longer than `longest` the remaining files are requested again,
+    so that the rest of that file is not transferred.
 
     Raises:
-        SandboxError: what came is no archive.
+        SandboxError: the container did not return an archive.
     """
-    found: dict[str, bytes] = {}
+    contents: dict[str, bytes] = {}
     left = sys.maxsize if total is None else total
     waiting = deque(filter(_is_text, dict.fromkeys(names)))
     while waiting:
@@ -106,10 +106,10 @@ def read_packed(
             taken += 4 * len(waiting[0]) + 1  # in bytes, at most
             batch.append(waiting.popleft())
         with stream("sh", "-c", PACK, folder, *batch) as source:
-            if (said := source.readline(16)) == b"nothing\n":
+            if (header := source.readline(16)) == b"nothing\n":
                 continue
             try:
-                if said != b"packed\n":
+                if header != b"packed\n":
                     raise tarfile.ReadError("the container does not answer")
                 with tarfile.open(fileobj=source, mode="r|") as archive:
                     for entry in archive:
@@ -118,8 +118,8 @@ def read_packed(
                             continue
                         size = min(entry.size, longest)
                         if size > left:
-                            return found
-                        found[entry.name] = file.read(size)
+                            return contents
+                        contents[entry.name] = file.read(size)
                         left -= size
                         if entry.size > longest:
                             waiting.extendleft(reversed(batch[batch.index(entry.name) + 1 :]))
@@ -128,11 +128,11 @@ def read_packed(
                 raise SandboxError(
                     f"cannot read files of the container: {error}; the image needs sh and tar"
                 ) from error
-    return found
+    return contents
 
 
 def _is_text(name: str) -> bool:
-    """Whether a file can have this name."""
+    """Whether the name can be encoded."""
     try:
         os.fsencode(name)
     except UnicodeEncodeError:

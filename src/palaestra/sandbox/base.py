@@ -1,4 +1,4 @@
-"""The sandbox protocol: run a program that nobody trusts, and say what became of it."""
+"""The sandbox protocol: run an untrusted program and report its result."""
 
 from __future__ import annotations
 
@@ -18,101 +18,101 @@ SANDBOXES = Registry("sandbox", "palaestra.sandboxes")
 SANDBOXES.register(
     "bubblewrap",
     "palaestra.sandbox.bubblewrap:Bubblewrap",
-    "Linux namespaces without a daemon or root; some 10 ms a program (the default)",
+    "Linux namespaces without a daemon or root; about 10 ms a program (the default)",
 )
 SANDBOXES.register("docker", "palaestra.sandbox.containers:Docker", "a container of the Docker engine")
 SANDBOXES.register("podman", "palaestra.sandbox.containers:Podman", "a container of Podman")
 SANDBOXES.register("none", "palaestra.sandbox.none:NoSandbox", "no isolation at all, only limits; warns")
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
-MOST_LISTED = 10_000
-"""Files of a workspace that are listed at once."""
+MAX_LISTED = 10_000
+"""Maximum number of files that `Shell.list_files` returns by default."""
 
 Files = Mapping[str, bytes | str]
 """Relative paths and contents."""
 
 
 class Status(Enum):
-    """What became of a program."""
+    """How a program ended."""
 
     OK = "ok"
-    """It ended by itself with exit code 0."""
+    """It exited with code 0."""
     EXIT = "exit"
-    """It ended by itself with another exit code. As in a shell, 127 is a program that does not exist."""
+    """It exited with another code. As in a shell, 127 means that the program does not exist."""
     SIGNAL = "signal"
-    """A signal ended it that no limit had sent: a crash, or its own doing."""
+    """A signal killed it, but no limit was exceeded: a crash, or a signal that it sent itself."""
     WALL_TIME = "wall_time"
     CPU_TIME = "cpu_time"
     MEMORY = "memory"
     PROCESSES = "processes"
-    """It held more processes and threads than allowed."""
+    """It had too many processes and threads."""
     DISK = "disk"
-    """It wrote a larger file, or made more files, than allowed. A full folder shows as an error of the program."""
+    """It wrote a file that is too large, or too many files. A full folder appears as an error of the program."""
     OUTPUT = "output"
 
     @property
     def is_limit(self) -> bool:
-        """Whether a limit ended it."""
+        """Whether the program exceeded a limit."""
         return self not in (Status.OK, Status.EXIT, Status.SIGNAL)
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a program may use. Over any of these it is ended, with the status that says which.
+    """Resource limits of a program. A program that exceeds one is killed; the status names the limit.
 
-    CPU time, memory and processes are those of all processes together. The kernel holds them where control groups can
-    be had; else they are polled some fifty times a second, see `report_limits`. In a shell, wall and CPU time are
-    those of one command.
+    CPU time, memory and processes are counted for all processes together. The kernel enforces them where control
+    groups are available; otherwise they are polled about fifty times a second (see `report_limits`). In a shell, wall
+    and CPU time are those of one command.
     """
 
     wall_seconds: float = 10.0
     cpu_seconds: float = 10.0
     memory: int = 512 * MIB
-    """Bytes; with control groups also those of buffers in the kernel and of files in the sandbox's folders."""
+    """Bytes. With control groups, kernel buffers and files in the sandbox's folders count too."""
     processes: int = 64
-    """Processes and threads at a time."""
+    """Processes and threads at the same time."""
     open_files: int = 256
-    """Open files a process."""
+    """Open files per process."""
     file_size: int = 64 * MIB
-    """Bytes of the largest file that may be written."""
+    """Largest file that may be written, in bytes."""
     output: int = MIB
-    """Bytes of stdout, and bytes of stderr, that are kept."""
+    """Bytes of stdout, and of stderr, that are kept."""
     disk: int = 256 * MIB
-    """Bytes in each of the folders that can be written: workspace, home, temporary folder, shared memory."""
+    """Bytes in each writable folder: workspace, home, temporary folder, shared memory."""
 
     def __post_init__(self) -> None:
-        for one in fields(self):
-            value = getattr(self, one.name)
+        for item in fields(self):
+            value = getattr(self, item.name)
             number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-            if not number or value <= 0 or ("seconds" not in one.name and not isinstance(value, int)):
-                kind = "number" if "seconds" in one.name else "whole number"
-                raise SandboxError(f"the limit {one.name} is a {kind} above 0; got {value!r}")
+            if not number or value <= 0 or ("seconds" not in item.name and not isinstance(value, int)):
+                kind = "number" if "seconds" in item.name else "whole number"
+                raise SandboxError(f"the limit {item.name} is a {kind} above 0; got {value!r}")
 
 
 SHELL_LIMITS = Limits(
     wall_seconds=60.0, cpu_seconds=3600.0, memory=4 * GIB, processes=512, open_files=1024, file_size=GIB,
     output=64 * KIB, disk=2 * GIB,
 )  # fmt: skip
-"""What a shell may use unless told otherwise."""
+"""Default limits of a shell."""
 
 
 @dataclass(frozen=True, slots=True)
 class SandboxResult:
-    """What a program did."""
+    """The result of a program."""
 
     status: Status
     exit_code: int
-    """As in a shell: 128 and the signal where a signal ended it."""
+    """As in a shell: 128 plus the signal if a signal killed it."""
     stdout: bytes
     stderr: bytes
     seconds: float
-    """Wall time of the program, without the start of the sandbox."""
+    """Wall time of the program, without the time to start the sandbox."""
     stdout_truncated: bool = False
     stderr_truncated: bool = False
     peak_memory: int | None = None
-    """Bytes, as far as they were seen; None for a program too short to be seen."""
+    """Bytes, as far as measured; None if the program ended before the first measurement."""
     files: Mapping[str, bytes] = field(default_factory=dict)
-    """What was asked for by `read_back` and exists as a plain file."""
+    """The files requested by `read_back` that exist as plain files."""
 
     @property
     def ok(self) -> bool:
@@ -120,7 +120,7 @@ class SandboxResult:
 
     @property
     def text(self) -> str:
-        """Stdout as text. Bytes that are not UTF-8 become U+FFFD."""
+        """Stdout as text. Invalid UTF-8 becomes U+FFFD."""
         return self.stdout.decode("utf-8", "replace")
 
     @property
@@ -129,24 +129,24 @@ class SandboxResult:
 
     @property
     def signal(self) -> int | None:
-        """The signal that ended the program by its exit code, if one did."""
+        """The signal that killed the program, according to its exit code."""
         return self.exit_code - 128 if 128 < self.exit_code <= 192 else None
 
 
 @dataclass(frozen=True, slots=True)
 class ShellResult:
-    """What one command of a shell did."""
+    """The result of one command of a shell."""
 
     status: Status
     exit_code: int
     output: bytes
-    """Stdout and stderr as they came; over the limit the middle is cut out, and a note stands in its place."""
+    """Stdout and stderr, interleaved. If the output exceeds the limit, a note replaces its middle."""
     seconds: float
     truncated: bool = False
     restarted: bool = False
-    """A new shell had to be started: the workspace is as it was, variables and the current folder are not."""
+    """A new shell was started. The workspace is unchanged; variables and the current folder are lost."""
     note: str = ""
-    """What the sandbox has to say beside the output: a time-out, a limit, a new shell."""
+    """A remark of the sandbox: a timeout, a limit, a new shell."""
 
     @property
     def ok(self) -> bool:
@@ -154,46 +154,46 @@ class ShellResult:
 
     @property
     def text(self) -> str:
-        """The output as text. Bytes that are not UTF-8 become U+FFFD."""
+        """The output as text. Invalid UTF-8 becomes U+FFFD."""
         return self.output.decode("utf-8", "replace")
 
 
 class Shell(Protocol):
-    """A shell that stays: what a command sets, the next one finds."""
+    """A persistent shell. Variables and the current folder are kept from one command to the next."""
 
     workspace: str
-    """The workspace's path as commands see it."""
+    """The path of the workspace inside the sandbox."""
 
     def execute(self, command: str, timeout: float | None = None) -> ShellResult:
-        """Run a command, of any number of lines, and wait for its end.
+        """Run a command, which may have several lines, and wait for its end.
 
         Raises:
-            SandboxError: the shell is closed, or its sandbox broke. What a command does never raises.
+            SandboxError: the shell is closed, or its sandbox failed. A failing command does not raise.
         """
         ...
 
     def write_files(self, files: Files) -> None:
-        """Put files into the workspace, by relative path."""
+        """Write files into the workspace, by relative path."""
         ...
 
     def read_files(
         self, names: Sequence[str], longest: int | None = None, total: int | None = None
     ) -> dict[str, bytes]:
-        """The files of the workspace that exist, by relative path; no link is followed.
+        """Read files of the workspace, by relative path. Missing files are left out; links are not followed.
 
         Arguments:
-            longest: bytes of each that are read; as many as a file may have, without.
-            total: bytes of all together. They are read in the order of `names`; the first that does not fit into what
-                is left is missing, and so are all behind it. Holes count as bytes.
+            longest: bytes to read of each file; by default the largest size that a file may have.
+            total: bytes to read of all files together. Files are read in the order of `names`; the first one that does
+                not fit is left out, with all files after it. Holes in sparse files count.
         """
         ...
 
-    def list_files(self, most: int = MOST_LISTED) -> list[str]:
-        """The relative paths of the plain files in the workspace, at most `most`; no link is followed."""
+    def list_files(self, most: int = MAX_LISTED) -> list[str]:
+        """The relative paths of at most `most` plain files in the workspace. Links are not followed."""
         ...
 
     def close(self) -> None:
-        """End the shell and everything that runs in it. A private workspace is gone with it."""
+        """Kill the shell and its processes, and delete its workspace if it is private."""
         ...
 
     def __enter__(self) -> Self: ...
@@ -205,10 +205,10 @@ class Shell(Protocol):
 
 @runtime_checkable
 class Sandbox(Protocol):
-    """Where code that a model wrote runs.
+    """Runs code that a model wrote.
 
-    Each `run` starts from nothing and leaves nothing: an empty workspace with the given files, no network, none
-    of the host's files, environment or processes. A sandbox holds no state and can be used by many threads.
+    Each `run` starts with an empty workspace and the given files, without network and without the files, environment
+    and processes of the host. Nothing is left afterwards. A sandbox has no state; many threads can use it.
 
     Example:
         >>> from palaestra.sandbox import Limits, make_sandbox
@@ -230,21 +230,22 @@ class Sandbox(Protocol):
         workspace: str | PathLike[str] | None = None,
         read_only: Mapping[str, str] = {},
     ) -> SandboxResult:
-        """Run a program to its end, or to the end of its limits.
+        """Run a program until it ends or exceeds a limit.
 
         Arguments:
-            argv: the program and its arguments; run in the workspace, without a shell.
-            files: put into the workspace beforehand, by relative path.
-            stdin: what the program reads; or a socket, from which it reads and to which it prints as it goes, for a
-                conversation. Its end there is the end of stdin. What it prints is in the result as well.
-            limits: what it may use.
-            env: added to an environment that has PATH, HOME, LANG and little else.
-            read_back: relative paths of files to return, read after everything is dead; no link is followed.
-            workspace: a folder of the host to work in, instead of an empty one. `limits.disk` does not hold there.
-            read_only: further paths to show, from the path inside to that of the host.
+            argv: the program and its arguments. It runs in the workspace, without a shell.
+            files: files of the workspace, by relative path.
+            stdin: the program's input; or a socket for its stdin and stdout. When the other end of the socket is closed,
+                stdin ends. The result contains the output in either case.
+            limits: resource limits.
+            env: additions to the environment, which has PATH, HOME, LANG and little else.
+            read_back: relative paths of files to return. They are read when all processes are dead; links are not
+                followed.
+            workspace: a folder of the host to use as workspace. `limits.disk` does not apply there.
+            read_only: further paths to mount, from the path inside to that of the host.
 
         Raises:
-            SandboxError: the sandbox could not run it. Whatever the program does is in the `SandboxResult`.
+            SandboxError: the sandbox could not run the program. Errors of the program are in the `SandboxResult`.
         """
         ...
 
@@ -256,15 +257,15 @@ class Sandbox(Protocol):
         workspace: str | PathLike[str] | None = None,
         read_only: Mapping[str, str] = {},
     ) -> Shell:
-        """A persistent shell (bash) in a workspace of its own, or in a given folder of the host."""
+        """Open a persistent shell (bash) in a private workspace, or in a folder of the host."""
         ...
 
 
 def make_sandbox(name: str = "bubblewrap", **options: Any) -> Sandbox:
-    """Build the sandbox that is registered under `name`, and make sure that it can run here.
+    """Build the sandbox that is registered under `name`.
 
     Raises:
-        SandboxError: it cannot; the message says what to install.
+        SandboxError: it does not work on this machine; the message says what to install.
     """
     sandbox: Sandbox = SANDBOXES.get(name)(**options)
     return sandbox

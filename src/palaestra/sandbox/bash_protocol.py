@@ -1,13 +1,13 @@
-"""The loop that bash runs for a shell that stays, the keeper that starts it, and what they say.
+"""The bash scripts of a persistent shell, and the lines that they report.
 
-Bash runs a loop: read a command, run it, say its exit status. What commands print goes to one pipe; the status goes by
-another way, which commands do not inherit, with a word that is new for each command and reaches the loop only after
-the command has ended. In the bubblewrap sandbox the kernel also tells us which process sent it, and the loop's bash is
-a copy that may be executed but not read, so that /proc shows its memory and files to no other process.
+Bash runs a loop: read a command, run it, report its exit status. The output of commands goes to one pipe. The status
+goes to another descriptor, which commands do not inherit, with a token that is new for each command and that the loop
+reads only after the command has ended. In the bubblewrap sandbox the kernel also tells which process sent the status,
+and the loop runs a copy of bash that can be executed but not read, so /proc hides its memory and files from others.
 
-What a command sets up to run in the loop itself, a trap or a function named like a builtin, does have these files. So
-nothing that comes by them is believed that is not an exit code, and no more is heard than a shell has to say. That a
-shell has started and that it has ended we are told by a third way, which it closes before its first command.
+Code that a command makes the loop itself run, such as a trap or a function named like a builtin, does have these
+descriptors. So the host accepts nothing there but an exit code, and only a bounded number of bytes. The start and the
+end of a shell are reported on a third descriptor, which the shell closes before its first command.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-# The shell's own files are /dev/null, so that neither `set -x` nor a trap writes into a command's output. A command is
-# run by a sourced script: that is what a trap can `return` from, so that an interrupt ends all of the command at once
-# and nothing of the shell.
+# The shell's own stdin, stdout and stderr are /dev/null, so neither `set -x` nor a trap writes into a command's output.
+# A command runs in a sourced script, because a trap can `return` from one: an interrupt ends the whole command and
+# leaves the shell intact.
 LOOP = r"""
 trap 'return 130' INT
 builtin printf 'hello %d\n' $$ >&60
@@ -33,8 +33,7 @@ done
 """
 STEP = b'builtin eval "$PALAESTRA" 0</dev/null 1>&58 2>&1 56<&- 57<&- 58>&- 59>&-\n'
 
-# Files 56 to 60 are the script for each command, the commands, their output, the way for the status, and the one for
-# the first word.
+# Descriptors 56 to 60: the script for each command, the commands, their output, the status, and the start message.
 LOCAL_FILES = r"""
 step=$1 commands=$2 status=$3
 exec 56<&$step 57<&$commands 58>&1 59>&$status 60>&0 {step}<&- {commands}<&- {status}>&-
@@ -42,9 +41,9 @@ unset -v step commands status
 set --
 """
 
-# The first process of a sandbox, which nothing in it can end. Before it starts a new loop it can end all others; where
-# it is not the first process, "all others" would be those of the host.
-KEEPER = r"""
+# The first process of a sandbox, which no process inside can kill. Before it starts a new loop it can kill all others.
+# Outside a process namespace it must not, as these would be the processes of the host.
+SUPERVISOR = r"""
 trap : INT QUIT TERM HUP
 echo >&0
 while read -r what; do
@@ -59,26 +58,26 @@ while read -r what; do
 done
 """
 
-SAID = re.compile(rb"([0-9a-f]{32}) (?:([0-9]{1,3})|.*)", re.DOTALL)
+STATUS = re.compile(rb"([0-9a-f]{32}) (?:([0-9]{1,3})|.*)", re.DOTALL)
 
 
 class StatusLine(NamedTuple):
-    """What a shell says at the end of a command."""
+    """The report of a shell at the end of a command."""
 
     word: bytes
-    """That of the command."""
+    """The token of the command."""
     code: int | None
-    """Its exit code; None where what came is none."""
+    """The exit code; None if the line has no valid one."""
 
     @classmethod
-    def of(cls, line: bytes) -> StatusLine | None:
-        """What a line says; None where it says nothing.
+    def parse(cls, line: bytes) -> StatusLine | None:
+        """Parse a line; None if it is not a status.
 
-        >>> StatusLine.of(b"0123456789abcdef0123456789abcdef 7").code
+        >>> StatusLine.parse(b"0123456789abcdef0123456789abcdef 7").code
         7
-        >>> StatusLine.of(b"0123456789abcdef0123456789abcdef 256").code
+        >>> StatusLine.parse(b"0123456789abcdef0123456789abcdef 256").code
         """
-        if (found := SAID.fullmatch(line)) is None:
+        if (match := STATUS.fullmatch(line)) is None:
             return None
-        code = int(found[2] or 256)
-        return cls(found[1], code if code < 256 else None)
+        code = int(match[2] or 256)
+        return cls(match[1], code if code < 256 else None)

@@ -1,10 +1,10 @@
-"""Programs in Linux namespaces, by bubblewrap: no daemon, no root, some 10 ms each.
+"""Run programs in Linux namespaces with bubblewrap: no daemon, no root, about 10 ms each.
 
-A program sees a system that is read-only, an interpreter, and folders in memory that vanish with it. It has no
-network, no capability, none of the host's files, environment, processes or sockets, and no way to get any: see
-`seccomp`. Its locks on files seem to be had and are none, but in a shell that stays: who sees the same files would see
-them. Everything that it starts is in one process namespace; when the first process there dies, the kernel kills
-the rest, and it dies when we say so, when the program ends, or when we die.
+A program sees a read-only system, a Python interpreter, and folders in memory that vanish with it. It has no network,
+no capabilities, and none of the host's files, environment variables, processes or sockets. System calls that could
+reach them are filtered (see `seccomp`). File locks are ignored except in a persistent shell, because other programs
+that see the same files could observe them. All processes are in one process namespace. When its first process dies,
+the kernel kills the others. It dies when it is killed, when the program ends, or when this process dies.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from palaestra.sandbox.bash_protocol import STEP
 from palaestra.sandbox.cgroups import ControlGroup, create_group
 from palaestra.sandbox.devices import DEVICES, prepare_devices, reset_times
 from palaestra.sandbox.files import find_special_files, read_files, write_files
-from palaestra.sandbox.local_host import LocalHost, RunningSandbox, find_bash, keeper
+from palaestra.sandbox.local_host import LocalHost, RunningSandbox, find_bash, make_supervisor_command
 from palaestra.sandbox.processes import SPARE, LimitMonitor, ProcTree, limit_process
 from palaestra.sandbox.program import supervise
 from palaestra.sandbox.seccomp import seccomp_filter
 from palaestra.sandbox.shell import BashShell
-from palaestra.sandbox.spawn import Child, behind_door, copying, holding
+from palaestra.sandbox.spawn import Child, make_gated_command, make_memory_file, make_sealed_file
 
 WORKSPACE, HOME = "/workspace", "/home/user"
 PRIVATE = ("/tmp", HOME, "/dev/shm")
 BASH = "/run/bash"
-"""A bash that may be executed and not read; see `shell`."""
+"""A bash that can be executed but not read; see `bash_protocol`."""
 INSTALL = (
     "install it with: sudo apt-get install bubblewrap (or your system's way), or take another sandbox: docker, podman"
 )
@@ -53,11 +53,11 @@ USERS = {
 }
 INTERPRETER = ("bin", "lib", "lib64", "pyvenv.cfg")
 USERS_KEYS = ("keys", "key-users")
-"""What every user may read in /proc and no program should."""
+"""Files in /proc that every user may read but no program in a sandbox should."""
 GUARDED = ("kcore", "kmsg")
-"""What the kernel lets nobody open without a capability, owner or not."""
+"""Files in /proc that only a process with a capability can open."""
 SYSCTLS = ("kernel/ostype", "kernel/osrelease", "kernel/pid_max", "vm/overcommit_memory")
-"""The settings of the kernel that programs read, where we are root and all others are hidden."""
+"""Kernel settings that stay visible if this process is root; all others are hidden."""
 
 HINTS = {
     "setting up uid map": "this system keeps users from making namespaces; as root: sysctl kernel.apparmor_restrict_unprivileged_userns=0",
@@ -73,12 +73,12 @@ class Bubblewrap:
 
     Arguments:
         read_only: paths that every program may read, from the path inside to that of the host.
-        hide: paths of the host that are shown empty, where they lie below something that is shown.
-        place: where programs find their workspace.
-        bwrap: the program; None takes the one on PATH.
+        hide: paths of the host that appear empty if they are below a mounted path.
+        place: the path of the workspace inside.
+        bwrap: the bubblewrap program; None for the one on PATH.
 
     Raises:
-        SandboxError: bubblewrap is not installed, or cannot make namespaces here. Says what to do.
+        SandboxError: bubblewrap is not installed or cannot create namespaces. The message says what to do.
     """
 
     name = "bubblewrap"
@@ -94,14 +94,14 @@ class Bubblewrap:
             raise SandboxError(
                 f"the workspace's place is an absolute path of its own, such as {WORKSPACE}; got {place!r}"
             )
-        found = shutil.which(bwrap or "bwrap")
-        if found is None:
+        program = shutil.which(bwrap or "bwrap")
+        if program is None:
             raise SandboxError(f"the sandbox needs bubblewrap, and {bwrap or 'bwrap'} is not on PATH; {INSTALL}")
-        self.bwrap, self.read_only, self.place = found, dict(read_only), place.rstrip("/")
-        # The package itself holds graders and the families that make problems: not for a program to see.
+        self.bwrap, self.read_only, self.place = program, dict(read_only), place.rstrip("/")
+        # The package itself contains graders and problem generators, which a program must not see.
         self.hide = [str(Path(path).resolve()) for path in (Path(__file__).parents[1], *hide)]
         self._hidden = _inside(self.hide, {path: path for path in (*SYSTEM, *_interpreter())})
-        _try(self)
+        _check_bubblewrap(self)
 
     def run(
         self,
@@ -118,17 +118,17 @@ class Bubblewrap:
         """See `Sandbox.run`. The program inherits the open files `pass_fds` under the same numbers, as of `subprocess.Popen`."""
         if not argv:
             raise SandboxError("run needs a program; got an empty argv")
-        env = {"OMP_NUM_THREADS": "1", **env}  # a thread for each core would be over the limit of processes
-        tenancy = self._start(behind_door(argv), limits, env, workspace, read_only, pass_fds=pass_fds)
+        env = {"OMP_NUM_THREADS": "1", **env}  # a thread for each core would exceed the limit on processes
+        running = self._start(make_gated_command(argv), limits, env, workspace, read_only, pass_fds=pass_fds)
         try:
-            write_files(tenancy.workspace, files)
-            tenancy.child.let_in()
-            watch = LimitMonitor(tenancy.tree, limits, tenancy.folders, tenancy.group, own_tasks=1)
-            result = supervise(tenancy.child, stdin, limits, watch, tenancy.kill)
+            write_files(running.workspace, files)
+            running.child.release()
+            monitor = LimitMonitor(running.tree, limits, running.folders, running.group, own_tasks=1)
+            result = supervise(running.child, stdin, limits, monitor, running.kill)
             if read_back:
-                result = replace(result, files=read_files(tenancy.workspace, read_back, limits.file_size))
+                result = replace(result, files=read_files(running.workspace, read_back, limits.file_size))
         finally:
-            tenancy.close()
+            running.close()
         return result
 
     def shell(
@@ -141,16 +141,16 @@ class Bubblewrap:
     ) -> BashShell:
         """See `Sandbox.shell`."""
 
-        def make_room() -> LocalHost:
-            tenancy = self._start(keeper(BASH), limits, env, workspace, read_only, bash=True)
+        def start_host() -> LocalHost:
+            running = self._start(make_supervisor_command(BASH), limits, env, workspace, read_only, bash=True)
             try:
-                write_files(tenancy.workspace, files)
-                return LocalHost(tenancy, limits, self.place)
+                write_files(running.workspace, files)
+                return LocalHost(running, limits, self.place)
             except BaseException:
-                tenancy.close()
+                running.close()
                 raise
 
-        return BashShell(make_room, limits)
+        return BashShell(start_host, limits)
 
     def _start(
         self,
@@ -162,7 +162,7 @@ class Bubblewrap:
         bash: bool = False,
         pass_fds: Sequence[int] = (),
     ) -> RunningSandbox:
-        """A sandbox with its first process at the door, under its limits."""
+        """Start a sandbox. Its first process waits at the gate, with its limits set."""
         held: list[int] = []
         try:
             arguments = self._arguments(limits, workspace, {**self.read_only, **read_only}, held, bash)
@@ -171,7 +171,7 @@ class Bubblewrap:
                     raise SandboxError(f"a name of env is not empty and has no '=', and there is no NUL; got {name!r}")
                 arguments += ["--setenv", name, value]
             if bash:
-                held.append(holding(STEP))
+                held.append(make_sealed_file(STEP))
                 command = [*command, str(held[-1]), Child.STDIN, Child.STATUS]
             reset_times(prepare_devices())
             child = Child([self.bwrap, *arguments, "--", *command], environment(), [*held, *pass_fds])
@@ -179,7 +179,7 @@ class Bubblewrap:
             for file in held:
                 os.close(file)
         try:
-            first = child.meet()
+            first = child.wait_until_ready()
             if first < 0:
                 child.kill()
                 child.wait()
@@ -187,9 +187,9 @@ class Bubblewrap:
             limit_process(first, limits, own_users=True)
             group = create_group(limits.memory, limits.processes + SPARE)
             try:
-                if group is not None and not bash:  # the keeper of a shell stays outside; see `LocalHost.start`
+                if group is not None and not bash:  # the supervisor of a shell stays outside; see `LocalHost.start`
                     group.add(first)
-                return _look_into(child, first, self.place, workspace is None, group)
+                return _open_sandbox(child, first, self.place, workspace is None, group)
             except BaseException:
                 child.close()
                 if group is not None:
@@ -212,60 +212,64 @@ class Bubblewrap:
         held: list[int],
         bash: bool,
     ) -> list[str]:
-        """The options of bwrap; files that it is to read are opened, and added to `held`."""
+        """The options of bwrap. Descriptors of files that it reads are added to `held`."""
 
         def file_with(content: bytes) -> str:
-            held.append(copying(content))
+            held.append(make_memory_file(content))
             return str(held[-1])
 
-        found = [*_namespaces(), *_system(terminals=bash)]
+        options = [*_namespaces(), *_system(terminals=bash)]
         copies = {f"/etc/{name}": text.encode() for name, text in USERS.items()} | _sysctls()
         with suppress(OSError):
             copies["/etc/ld.so.cache"] = Path("/etc/ld.so.cache").read_bytes()
         for path, content in copies.items():
-            found += ["--file", file_with(content), path]
-        found += ["--remount-ro", "/proc/sys"] if _sysctls() else []
+            options += ["--file", file_with(content), path]
+        options += ["--remount-ro", "/proc/sys"] if _sysctls() else []
         if (rules := _filter(locks=bash)) is not None:
-            found += ["--seccomp", file_with(rules)]
+            options += ["--seccomp", file_with(rules)]
         shown, private = dict(read_only), [*PRIVATE]
         if workspace is None:
             private.append(self.place)
-        size = ["--size", str(limits.disk)] if _knows_sizes(self.bwrap) else []  # else the watch alone holds the limit
+        size = (
+            ["--size", str(limits.disk)] if _knows_sizes(self.bwrap) else []
+        )  # else the monitor alone holds the limit
         for path in private:
-            found += ["--perms", "0700", *size, "--tmpfs", path]
-        # Behind the private folders: the Python in use may lie below one of them.
+            options += ["--perms", "0700", *size, "--tmpfs", path]
+        # After the private folders, because the Python in use may be below one of them.
         for path in _interpreter():
             if os.path.islink(path):
-                found += ["--symlink", os.readlink(path), path]
-            elif os.path.isfile(path):  # a copy is cheaper than a mount
-                found += ["--file", file_with(Path(path).read_bytes()), path]
+                options += ["--symlink", os.readlink(path), path]
+            elif os.path.isfile(path):  # a copy is faster than a mount
+                options += ["--file", file_with(Path(path).read_bytes()), path]
             else:
-                found += ["--ro-bind", path, path]
+                options += ["--ro-bind", path, path]
         for inside, outside in read_only.items():
             if not inside.startswith("/") or not os.path.exists(outside):
                 raise SandboxError(
                     f"read_only maps an absolute path inside to a path that exists; got {inside!r}: {outside!r}"
                 )
-            found += ["--ro-bind", os.path.abspath(outside), inside]
+            options += ["--ro-bind", os.path.abspath(outside), inside]
             for name in find_special_files(os.path.abspath(outside)):
-                found += ["--ro-bind", os.devnull, os.path.normpath(os.path.join(inside, name))]
+                options += ["--ro-bind", os.devnull, os.path.normpath(os.path.join(inside, name))]
         if bash:
-            found += ["--perms", "0111", "--file", file_with(_bash_itself()), BASH]
+            options += ["--perms", "0111", "--file", file_with(_bash_itself()), BASH]
         if workspace is not None:
             if not os.path.isdir(workspace):
                 raise SandboxError(f"the workspace must be a folder that exists; got '{os.fspath(workspace)}'")
-            found += ["--bind", os.path.abspath(workspace), self.place]
+            options += ["--bind", os.path.abspath(workspace), self.place]
             shown[self.place] = os.fspath(workspace)
         for path, is_folder in (*self._hidden, *_inside(self.hide, shown)):
-            found += ["--tmpfs", path, "--remount-ro", path] if is_folder else ["--ro-bind", os.devnull, path]
-        if bash or prepare_devices() is None:  # the folder of devices that belong to nobody cannot be written to anyway
-            found += ["--remount-ro", "/dev"]
-        found += ["--remount-ro", "/", "--chdir", self.place]
-        return found
+            options += ["--tmpfs", path, "--remount-ro", path] if is_folder else ["--ro-bind", os.devnull, path]
+        if bash or prepare_devices() is None:  # the folder of devices owned by nobody is not writable anyway
+            options += ["--remount-ro", "/dev"]
+        options += ["--remount-ro", "/", "--chdir", self.place]
+        return options
 
 
-def _look_into(child: Child, first: int, place: str, own_workspace: bool, group: ControlGroup | None) -> RunningSandbox:
-    """Open the sandbox's processes and folders from outside. They stay open when it is dead."""
+def _open_sandbox(
+    child: Child, first: int, place: str, own_workspace: bool, group: ControlGroup | None
+) -> RunningSandbox:
+    """Open the processes and folders of a sandbox. The descriptors stay valid after its end."""
     root = f"/proc/{first}/root"
     with ExitStack() as undo:
         tree = ProcTree(f"{root}/proc")
@@ -274,13 +278,13 @@ def _look_into(child: Child, first: int, place: str, own_workspace: bool, group:
         for path in (place, *PRIVATE):
             opened.append(os.open(root + path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
             undo.callback(os.close, opened[-1])
-        tenancy = RunningSandbox(child, first, tree, opened[0], opened if own_workspace else opened[1:], group)
+        running = RunningSandbox(child, first, tree, opened[0], opened if own_workspace else opened[1:], group)
         undo.pop_all()
-    return tenancy
+    return running
 
 
 def environment() -> dict[str, str]:
-    """All that a program finds in its environment."""
+    """The environment variables of a program."""
     folders = dict.fromkeys(
         [os.path.join(prefix, "bin") for prefix in (sys.prefix, sys.base_prefix)]
         + ["/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/sbin", "/sbin"]
@@ -302,39 +306,41 @@ def _namespaces() -> tuple[str, ...]:
 
 @cache
 def _system(terminals: bool) -> tuple[str, ...]:
-    """The read-only system: what a program needs to start, and the Python that we run on.
+    """The options for the read-only system: shared libraries, programs, /proc and /dev.
 
     Arguments:
-        terminals: whether pseudo-terminals can be opened, where that costs extra.
+        terminals: whether programs can open pseudo-terminals, which takes more mounts.
     """
-    found: list[str] = []
+    options: list[str] = []
     for path in SYSTEM:
         if os.path.islink(path):
-            found += ["--symlink", os.readlink(path), path]
+            options += ["--symlink", os.readlink(path), path]
         elif os.path.isdir(path):
-            found += ["--ro-bind", path, path]
+            options += ["--ro-bind", path, path]
     if os.path.exists("/etc/alternatives"):
-        found += ["--ro-bind", os.path.realpath("/etc/alternatives"), "/etc/alternatives"]
-    found += ["--proc", "/proc"]
+        options += ["--ro-bind", os.path.realpath("/etc/alternatives"), "/etc/alternatives"]
+    options += ["--proc", "/proc"]
     devices = prepare_devices()
-    for path in _hidden_in_proc():
+    for path in _find_hidden_proc_paths():
         if devices is not None:
-            found += ["--dev-bind", f"{devices}/{'shm' if os.path.isdir(path) else 'null'}", path]
+            options += ["--dev-bind", f"{devices}/{'shm' if os.path.isdir(path) else 'null'}", path]
         else:
-            found += ["--tmpfs", path, "--remount-ro", path] if os.path.isdir(path) else ["--ro-bind", os.devnull, path]
-    # Where we are root, its owner may set up the kernel by writing to /proc/sys; and nobody may write to the memory of
-    # another process.
-    found += ["--remount-ro", "/proc", *(["--tmpfs", "/proc/sys"] if _sysctls() else [])]
+            options += (
+                ["--tmpfs", path, "--remount-ro", path] if os.path.isdir(path) else ["--ro-bind", os.devnull, path]
+            )
+    # If this process is root, the sandbox's user owns /proc/sys and could change kernel settings. Writing to the memory
+    # of other processes must be impossible as well.
+    options += ["--remount-ro", "/proc", *(["--tmpfs", "/proc/sys"] if _sysctls() else [])]
     if devices is None:
-        return (*found, "--dev", "/dev")
+        return (*options, "--dev", "/dev")
     if not terminals:  # one mount instead of eight
-        return (*found, "--dev-bind", devices, "/dev")
-    return (*found, "--dev", "/dev", *(word for name in DEVICES for word in ("--dev-bind", f"{devices}/{name}", f"/dev/{name}")))  # fmt: skip
+        return (*options, "--dev-bind", devices, "/dev")
+    return (*options, "--dev", "/dev", *(word for name in DEVICES for word in ("--dev-bind", f"{devices}/{name}", f"/dev/{name}")))  # fmt: skip
 
 
 @cache
-def _hidden_in_proc() -> tuple[str, ...]:
-    """What an ordinary user cannot read in /proc, and root can by being its owner; and keys."""
+def _find_hidden_proc_paths() -> tuple[str, ...]:
+    """Paths in /proc that an ordinary user cannot read but their owner root can; and the keys."""
     hidden = [f"/proc/{name}" for name in USERS_KEYS if os.path.exists(f"/proc/{name}")]
     folders = ["/proc"] if os.geteuid() == 0 else []
     while folders:
@@ -351,7 +357,7 @@ def _hidden_in_proc() -> tuple[str, ...]:
 
 @cache
 def _sysctls() -> dict[str, bytes]:
-    """What is shown of /proc/sys where we are root: the kernel takes the sandbox's user for the owner of all settings."""
+    """The visible files of /proc/sys if this process is root. The kernel treats the sandbox's user as their owner."""
     if os.geteuid() != 0:
         return {}
     paths = (f"/proc/sys/{name}" for name in SYSCTLS)
@@ -360,7 +366,7 @@ def _sysctls() -> dict[str, bytes]:
 
 @cache
 def _interpreter() -> tuple[str, ...]:
-    """The parts of the Python installation and virtual environment in use that lie outside the system's folders."""
+    """The parts of the Python installation and virtual environment that are outside the system folders."""
     prefixes = dict.fromkeys(
         [sys.prefix, sys.base_prefix, sys.exec_prefix, str(Path(sys.executable).resolve().parents[1])]
     )
@@ -370,21 +376,21 @@ def _interpreter() -> tuple[str, ...]:
     )
 
 
-class Hidden(NamedTuple):
+class HiddenPath(NamedTuple):
     inside: str
     folder: bool
 
 
-def _inside(hide: Sequence[str], shown: Mapping[str, str]) -> list[Hidden]:
-    """Where the paths of the host that are to be hidden would be seen, given what is shown where."""
-    found = []
+def _inside(hide: Sequence[str], shown: Mapping[str, str]) -> list[HiddenPath]:
+    """Where hidden paths of the host would be visible inside, given the mounted paths."""
+    hidden = []
     for inside, outside in shown.items():
         above = os.path.realpath(outside)
         for path in hide:
             if os.path.commonpath([above, path]) == above and os.path.exists(path):
                 place = os.path.normpath(os.path.join(inside, os.path.relpath(path, above)))
-                found.append(Hidden(place, os.path.isdir(path)))
-    return found
+                hidden.append(HiddenPath(place, os.path.isdir(path)))
+    return hidden
 
 
 @cache
@@ -394,7 +400,7 @@ def _filter(locks: bool) -> bytes | None:
 
 @cache
 def _knows_sizes(bwrap: str) -> bool:
-    """Whether this bwrap can limit the size of a folder; older ones cannot."""
+    """Whether this version of bwrap can limit the size of a folder."""
     return b"--size" in subprocess.run([bwrap, "--help"], capture_output=True, check=False).stdout
 
 
@@ -406,8 +412,8 @@ def _bash_itself() -> bytes:
 _tried: set[str] = set()
 
 
-def _try(sandbox: Bubblewrap) -> None:
-    """Once for each bwrap: does it work at all?"""
+def _check_bubblewrap(sandbox: Bubblewrap) -> None:
+    """Run a program once for each bwrap, to see that it works."""
     if sandbox.bwrap not in _tried:
         result = sandbox.run(["true"], limits=Limits(wall_seconds=30.0))
         if not result.ok:
@@ -417,9 +423,9 @@ def _try(sandbox: Bubblewrap) -> None:
         _tried.add(sandbox.bwrap)
 
 
-def _explain(said: str) -> str:
+def _explain(message: str) -> str:
     hint = next(
-        (hint for words, hint in HINTS.items() if words in said),
+        (hint for words, hint in HINTS.items() if words in message),
         "look at the system's log, or take another sandbox: docker, podman",
     )
-    return f"bubblewrap cannot make a sandbox here ({said or 'it said nothing'}); {hint}"
+    return f"bubblewrap cannot make a sandbox here ({message or 'it said nothing'}); {hint}"

@@ -1,8 +1,8 @@
-"""Control groups: the kernel counts and limits what all processes of a sandbox use together.
+"""Control groups: the kernel counts and limits the resources of all processes of a sandbox together.
 
-A group counts memory that belongs to no single process too: pipe and socket buffers, files in memory, page tables. It
-counts the CPU time of processes that nobody waits for. Version 2 is used where we may create groups with the memory
-controller, version 1 as root; see `find_hierarchy`. Without either, `processes.LimitMonitor` polls `/proc`, which sees less.
+A group also counts memory that belongs to no single process (pipe and socket buffers, files in memory, page tables)
+and the CPU time of orphaned processes. Version 2 is used if this process may create groups with the memory controller,
+version 1 as root; see `find_hierarchy`. Without either, `processes.LimitMonitor` polls `/proc`, which is less complete.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from palaestra.sandbox.systemd import request_scope
 
 PROC = Path("/proc")
 LEAF = "palaestra-host"
-"""The group in which our own process stays: in version 2 a group with limited children has no processes of its own."""
+"""The group of this process. In version 2 a group with limited children cannot contain processes itself."""
 PREFIX = "palaestra"
 MEMORY_AND_SWAP = "memory.memsw.limit_in_bytes"
 TCP_SHARE = 8
-"""Part of the memory limit that TCP and UDP buffers may take in version 1, which counts them separately."""
+"""Fraction (1/8) of the memory limit for TCP and UDP buffers in version 1, which counts them separately."""
 
 
 class LimitReport(NamedTuple):
-    """What holds the limits of a sandbox on this machine."""
+    """How the limits of a sandbox are enforced on this machine."""
 
     backend: str
-    """`cgroup2` or `cgroup1`: the kernel. `polling`: this process looks at `/proc` some fifty times a second."""
+    """`cgroup2` or `cgroup1`: by the kernel. `polling`: this process reads `/proc` about fifty times a second."""
     controllers: tuple[str, ...] = ()
-    """What the kernel counts for the whole sandbox: `memory`, `pids`, `cpu`."""
+    """Resources that the kernel counts for the whole sandbox: `memory`, `pids`, `cpu`."""
     reason: str = ""
-    """Why the kernel's groups cannot be used, if they cannot."""
+    """Why control groups cannot be used, if so."""
 
     def __str__(self) -> str:
         if self.backend == "polling":
@@ -49,7 +49,7 @@ class LimitReport(NamedTuple):
 
 
 class GroupUsage(NamedTuple):
-    """What a group uses; None where the kernel does not count it."""
+    """The resource usage of a group; None for what the kernel does not count."""
 
     tasks: int | None
     """Processes and threads."""
@@ -88,7 +88,7 @@ class ControlGroup:
 
     def __init__(self, hierarchy: Hierarchy, memory: int, tasks: int) -> None:
         self.version = hierarchy.version
-        # The program sees this name. A number that counts up would tell it how many there were before.
+        # Programs see this name. A counter would tell them how many ran before.
         name = f"{_own_prefix(os.getpid())}-{secrets.token_hex(8)}"
         self.folders = {kind: f"{folder}/{name}" for kind, folder in hierarchy.folders.items()}
         self._memory, self._open = 0, dict[str, int]()
@@ -98,14 +98,14 @@ class ControlGroup:
                 os.mkdir(folder)
             if "pids" in self.folders:
                 _write(f"{self.folders['pids']}/pids.max", tasks)
-            if self.holds_memory:
+            if self.limits_memory:
                 self.limit_memory(memory)
         except BaseException:
             self.close()
             raise
 
     def limit_memory(self, memory: int) -> None:
-        """Set the limit on memory, all of it: nothing is swapped out."""
+        """Set the memory limit. Swap is disabled."""
         values = {FILES[self.version]["memory"][0]: memory, "memory.swap.max": 0}
         if self.version == 1:
             values = {MEMORY_AND_SWAP: memory, "memory.kmem.tcp.limit_in_bytes": memory // TCP_SHARE}
@@ -117,7 +117,7 @@ class ControlGroup:
         self._memory = memory
 
     @property
-    def holds_memory(self) -> bool:
+    def limits_memory(self) -> bool:
         return "memory" in self.folders
 
     def add(self, pid: int) -> None:
@@ -127,10 +127,10 @@ class ControlGroup:
 
     def read_usage(self) -> GroupUsage:
         tasks = int(self._read("pids.current")) if "pids" in self.folders else None
-        return GroupUsage(tasks, self.read_memory() if self.holds_memory else None, self.read_cpu_seconds())
+        return GroupUsage(tasks, self.read_memory() if self.limits_memory else None, self.read_cpu_seconds())
 
     def read_memory(self, few: int = 0) -> int:
-        """Bytes used, without cached files; as a whole where that is `few` or less, which is faster."""
+        """Bytes used, without cached files. A total of at most `few` is returned as it is, which is faster."""
         _, used, details, _ = FILES[self.version]["memory"]
         memory = int(self._read(used))
         if memory <= few:
@@ -147,16 +147,16 @@ class ControlGroup:
 
     def count_kills(self) -> int:
         """How many processes the kernel has killed because the memory limit was reached."""
-        if not self.holds_memory:
+        if not self.limits_memory:
             return 0
         events = self._read(FILES[self.version]["memory"][3])
-        if events != self._events:  # it is asked after every command of a shell
+        if events != self._events:  # called after every command of a shell
             self._events, self._kills = events, int(events.partition(b"oom_kill ")[2].split()[0])
         return self._kills
 
     def close(self) -> None:
-        """Remove the group. While the kernel has not buried its processes it cannot be; then the next `close` does it, or
-        the end of this process, or the start of another."""
+        """Remove the group. If the kernel has not released its processes yet, the next `close` removes it, or the exit of
+        this process, or the start of another."""
         for file in self._open.values():
             os.close(file)
         self._open.clear()
@@ -213,7 +213,7 @@ def _remove(folder: str) -> bool:
 
 
 def create_group(memory: int, tasks: int) -> ControlGroup | None:
-    """Create a group; None where this process cannot have one."""
+    """Create a group; None if this process cannot."""
     hierarchy, _ = _hierarchy(os.getpid())
     if hierarchy is None:
         return None
@@ -224,7 +224,7 @@ def create_group(memory: int, tasks: int) -> ControlGroup | None:
 
 
 def report_limits() -> LimitReport:
-    """Tell what holds the limits of the bubblewrap sandbox in this process.
+    """Report how the limits of the bubblewrap sandbox are enforced in this process.
 
     Example:
         >>> from palaestra.sandbox import report_limits
@@ -239,7 +239,7 @@ def report_limits() -> LimitReport:
 
 @cache
 def _hierarchy(process: int) -> tuple[Hierarchy | None, str]:
-    """Find where groups can be created, once for each process, and remove what killed processes of ours left there."""
+    """Find where groups can be created, once for each process, and remove groups that killed processes left."""
     try:
         hierarchy, reason = find_hierarchy()
         if hierarchy is not None:
@@ -252,7 +252,7 @@ def _hierarchy(process: int) -> tuple[Hierarchy | None, str]:
 
 
 def _try_group(hierarchy: Hierarchy) -> None:
-    """Create a group, move a process into it and read what it uses; raises `OSError` where that cannot be done."""
+    """Create a group, move a process into it and read its usage; raises `OSError` if that fails."""
     group = ControlGroup(hierarchy, 1 << 26, 8)
     try:
         with subprocess.Popen(["/bin/sh", "-c", "read _"], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL) as child:
@@ -265,11 +265,11 @@ def _try_group(hierarchy: Hierarchy) -> None:
 def find_hierarchy(
     proc: Path = PROC / "self", root: bool | None = None, request: Callable[[], bool] = request_scope
 ) -> tuple[Hierarchy | None, str]:
-    """Find a place for groups, or the reason why there is none. Version 2 goes before version 1.
+    """Find where groups can be created, or the reason why they cannot. Version 2 is preferred.
 
     Arguments:
         proc: the folder of this process in `/proc`.
-        root: whether this process runs as root; found out if None.
+        root: whether this process runs as root; determined if None.
         request: asks the service manager to move this process into a group that it may divide. Returns whether it did.
     """
     root = os.geteuid() == 0 if root is None else root
@@ -302,14 +302,14 @@ def find_hierarchy(
 
 
 def _is_ours(folder: Path, root: bool) -> bool:
-    """Whether a group may be divided by us: we are alone in it, or it is that of a container whose root we are."""
+    """Whether this process may divide a group: it is alone in it, or it is root in a container."""
     if not os.access(folder, os.W_OK) or not os.access(folder / "cgroup.procs", os.W_OK):
         return False
     return set(_read_words(folder / "cgroup.procs")) <= {str(os.getpid())} or (root and (folder / "cgroup.type").exists())  # fmt: skip
 
 
 def _enable(base: Path, inside: list[str]) -> Path | None:
-    """Let a group's children have controllers, after its processes were moved into a child; None if that fails."""
+    """Move the processes of a group into a child and enable controllers for its children; None if that fails."""
     with suppress(OSError):
         if inside:
             (base / LEAF).mkdir(exist_ok=True)
@@ -341,17 +341,17 @@ def _read_own_groups(proc: Path) -> dict[str, str]:
 
 
 def _read_mounts(proc: Path) -> dict[str, list[tuple[str, str, list[str]]]]:
-    """Mounted hierarchies by type: the mount point, which group is seen there, and the options."""
-    found: dict[str, list[tuple[str, str, list[str]]]] = {}
+    """Mounted hierarchies by type: the mount point, the group that it shows, and the options."""
+    mounts: dict[str, list[tuple[str, str, list[str]]]] = {}
     for line in (proc / "mountinfo").read_text().splitlines():
         before, _, after = line.partition(" - ")
         fields, (kind, _, options) = before.split(), after.split(" ", 2)
-        found.setdefault(kind, []).append((fields[4], fields[3], options.split(",")))
-    return found
+        mounts.setdefault(kind, []).append((fields[4], fields[3], options.split(",")))
+    return mounts
 
 
 def _locate(point: str, above: str, path: str) -> Path:
-    """The folder of a group, given the group that is seen at the mount point."""
+    """The folder of a group, given the group that the mount point shows."""
     inside = os.path.relpath(path, above) if path.startswith(above) else "."
     return Path(os.path.normpath(os.path.join(point, inside)))
 

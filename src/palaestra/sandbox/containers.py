@@ -1,7 +1,7 @@
-"""Programs in containers, by Docker or Podman: slower than bubblewrap, and with any image as their system.
+"""Run programs in containers of Docker or Podman: slower than bubblewrap, but with any image.
 
-A container lives as long as the engine's command that we keep open, so it goes when we do. Programs are executed in
-it; files come and go as archives, because the workspace is in memory and the engines copy only from disks.
+A container lives as long as a command of the engine that this process keeps open, so it ends with this process.
+Files are transferred as archives, because the workspace is in memory and the engines copy only from disks.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from palaestra.core.errors import SandboxError
 from palaestra.sandbox.archives import list_names, pack, read_packed
 from palaestra.sandbox.base import SHELL_LIMITS, Files, Limits, SandboxResult, Status
 from palaestra.sandbox.bash_protocol import LOOP, STEP, StatusLine
-from palaestra.sandbox.files import parts
+from palaestra.sandbox.files import split_path
 from palaestra.sandbox.processes import LOCKED, SIGNALS
 from palaestra.sandbox.program import supervise
 from palaestra.sandbox.shell import BURST, GRACE, START, BashShell, readable
-from palaestra.sandbox.spawn import Child, behind_door
+from palaestra.sandbox.spawn import Child, make_gated_command
 
 FETCH = 900.0
-"""Seconds that an engine may take to start a container: it may have to fetch the image."""
+"""Seconds for an engine to start a container, which may include the download of the image."""
 CALL = 60.0
-"""Seconds that an engine may take for anything else."""
+"""Seconds for any other command of an engine."""
 WORKSPACE, HOME, NOBODY = "/workspace", "/home/user", "65534:65534"
-# The first process: it cannot be killed from inside, takes no room, and ends when our end of its stdin is closed.
+# The first process: it cannot be killed from inside, and ends when the other end of its stdin is closed.
 LIFELINE = "trap '' CHLD; echo ready; exec cat >/dev/null"
-# Commands come by stdin, output goes to stdout, the status to stderr; the script for each command needs a file.
+# Commands are read from stdin, output goes to stdout, the status to stderr. The script for each command is a file.
 FILES = 'printf %s "$1" >/tmp/.step && exec 56</tmp/.step 57<&0 58>&1 59>&2 60>&2 && rm /tmp/.step\nset --\n'
 OOM = "cat /sys/fs/cgroup/memory.events /sys/fs/cgroup/memory/memory.oom_control 2>/dev/null"
 
@@ -45,22 +45,21 @@ class Container:
     """A sandbox whose programs run in containers of an engine.
 
     Arguments:
-        image: what the programs find as their system: sh and tar at least, bash for a shell. It is fetched by the
-            engine's own rules if it is not there.
+        image: the system of the programs. It needs sh and tar, and bash for a shell. The engine pulls it if necessary.
         read_only: paths that every program may read, from the path inside to that of the host.
 
     Raises:
-        SandboxError: the engine is not installed or does not answer. Says what to do.
+        SandboxError: the engine is not installed or does not answer. The message says what to do.
     """
 
     name: ClassVar[str]
     install: ClassVar[str]
 
     def __init__(self, image: str = "python:3.11-slim", read_only: Mapping[str, str] = {}) -> None:
-        found = shutil.which(self.name)
-        if found is None:
+        engine = shutil.which(self.name)
+        if engine is None:
             raise SandboxError(f"the sandbox '{self.name}' needs {self.name}, which is not on PATH; {self.install}")
-        self.engine, self.image, self.read_only = found, image, dict(read_only)
+        self.engine, self.image, self.read_only = engine, image, dict(read_only)
         if (answer := self._call("version")).returncode:
             raise SandboxError(f"{self.name} does not answer ({_line(answer.stderr)}); start it, or join its group")
 
@@ -78,9 +77,9 @@ class Container:
         """See `Sandbox.run`."""
         if not argv:
             raise SandboxError("run needs a program; got an empty argv")
-        wanted = ["/".join(parts(name)) for name in read_back]
-        with _Life(self, limits, {"OMP_NUM_THREADS": "1", **env}, workspace, read_only) as life:
-            life.write_files(files)
+        wanted = ["/".join(split_path(name)) for name in read_back]
+        with _RunningContainer(self, limits, {"OMP_NUM_THREADS": "1", **env}, workspace, read_only) as container:
+            container.write_files(files)
             wanted_limits = {
                 "c": 0,
                 "t": int(limits.cpu_seconds) + 1,
@@ -88,20 +87,20 @@ class Container:
                 "f": limits.file_size // 512,
             }
             bounded = "".join(f"ulimit -{letter} {value}; " for letter, value in wanted_limits.items()) + 'exec "$@"'
-            command = [self.engine, "exec", "-i", life.name, "sh", "-c", bounded, "sh", *argv]
-            with Child(behind_door(command), os.environ, session=True) as child:
-                if child.meet() < 0:
+            command = [self.engine, "exec", "-i", container.name, "sh", "-c", bounded, "sh", *argv]
+            with Child(make_gated_command(command), os.environ, session=True) as child:
+                if child.wait_until_ready() < 0:
                     raise SandboxError(f"cannot start {self.name}: {child.errors()}")
-                child.let_in()
-                result = supervise(child, stdin, limits, None, lambda: life.end(child))
-            if result.status is Status.SIGNAL and result.exit_code == 137 and life.out_of_memory():
+                child.release()
+                result = supervise(child, stdin, limits, None, lambda: container.end(child))
+            if result.status is Status.SIGNAL and result.exit_code == 137 and container.out_of_memory():
                 result = replace(result, status=Status.MEMORY)
             if not result.status.is_limit:
-                life.must_live()
+                container.check_alive()
                 if wanted:
-                    life.sweep()
-                    found = life.read_files(wanted, limits.file_size)
-                    result = replace(result, files={name: found[key] for name, key in zip(read_back, wanted, strict=True) if key in found})  # fmt: skip
+                    container.sweep()
+                    contents = container.read_files(wanted, limits.file_size)
+                    result = replace(result, files={name: contents[key] for name, key in zip(read_back, wanted, strict=True) if key in contents})  # fmt: skip
         return result
 
     def shell(
@@ -112,18 +111,18 @@ class Container:
         workspace: str | PathLike[str] | None = None,
         read_only: Mapping[str, str] = {},
     ) -> BashShell:
-        """See `Sandbox.shell`. After a time-out the background processes are ended too."""
+        """See `Sandbox.shell`. A timeout kills the background processes too."""
 
-        def make_room() -> _ContainerRoom:
-            life = _Life(self, limits, env, workspace, read_only)
+        def start_host() -> _ContainerHost:
+            container = _RunningContainer(self, limits, env, workspace, read_only)
             try:
-                life.write_files(files)
-                return _ContainerRoom(life, limits)
+                container.write_files(files)
+                return _ContainerHost(container, limits)
             except BaseException:
-                life.close()
+                container.close()
                 raise
 
-        return BashShell(make_room, limits)
+        return BashShell(start_host, limits)
 
     def options(
         self,
@@ -132,28 +131,28 @@ class Container:
         workspace: str | PathLike[str] | None = None,
         read_only: Mapping[str, str] = {},
     ) -> list[str]:
-        """How a container is confined: the options of `docker run`."""
-        room = f"rw,exec,nosuid,nodev,mode=1777,size={limits.disk}"
+        """The options of `docker run` that confine a container."""
+        mount = f"rw,exec,nosuid,nodev,mode=1777,size={limits.disk}"
         user = NOBODY if workspace is None else f"{os.getuid()}:{os.getgid()}"
-        found = [
+        options = [
             "--network=none", "--read-only", "--cap-drop=ALL", "--security-opt=no-new-privileges", f"--user={user}",
             "--ipc=private", "--hostname=sandbox", "--log-driver=none", "--stop-timeout=0",
             f"--memory={limits.memory}", f"--memory-swap={limits.memory}", f"--pids-limit={limits.processes + 8}",
             f"--ulimit=nofile={limits.open_files}", f"--ulimit=fsize={limits.file_size}", "--ulimit=core=0",
             "--ulimit=msgqueue=0", f"--ulimit=sigpending={SIGNALS}", f"--ulimit=memlock={LOCKED}",
-            f"--tmpfs=/tmp:{room}", f"--tmpfs={HOME}:{room}", f"--shm-size={limits.disk}", f"--workdir={WORKSPACE}",
+            f"--tmpfs=/tmp:{mount}", f"--tmpfs={HOME}:{mount}", f"--shm-size={limits.disk}", f"--workdir={WORKSPACE}",
             f"--env=HOME={HOME}", "--env=LANG=C.UTF-8", "--env=TERM=dumb",
         ]  # fmt: skip
-        found += [f"--env={name}={value}" for name, value in env.items()]
+        options += [f"--env={name}={value}" for name, value in env.items()]
         for inside, outside in {**self.read_only, **read_only}.items():
             if not os.path.exists(outside):
                 raise SandboxError(f"read_only maps a path inside to a path that exists; got {inside!r}: {outside!r}")
-            found.append(f"--mount=type=bind,source={os.path.abspath(outside)},target={inside},readonly")
+            options.append(f"--mount=type=bind,source={os.path.abspath(outside)},target={inside},readonly")
         if workspace is None:
-            return [*found, f"--tmpfs={WORKSPACE}:{room}"]
+            return [*options, f"--tmpfs={WORKSPACE}:{mount}"]
         if not os.path.isdir(workspace):
             raise SandboxError(f"the workspace must be a folder that exists; got '{os.fspath(workspace)}'")
-        return [*found, f"--mount=type=bind,source={os.path.abspath(workspace)},target={WORKSPACE}"]
+        return [*options, f"--mount=type=bind,source={os.path.abspath(workspace)},target={WORKSPACE}"]
 
     def _call(self, *arguments: str, stdin: bytes = b"", seconds: float = CALL) -> subprocess.CompletedProcess[bytes]:
         try:
@@ -172,8 +171,8 @@ class Podman(Container):
     install = "install it with: sudo apt-get install podman (or your system's way), or use the sandbox 'bubblewrap'"
 
 
-class _Life:
-    """One container from its start to its end."""
+class _RunningContainer:
+    """A container, from start to end."""
 
     def __init__(
         self,
@@ -192,15 +191,15 @@ class _Life:
         assert self.process.stdout is not None
         if not readable(self.process.stdout.fileno(), FETCH) or self.process.stdout.readline().strip() != b"ready":
             self.process.kill()
-            _, said = self.process.communicate()
-            raise SandboxError(f"{sandbox.name} cannot start a container of '{sandbox.image}': {_line(said)}; try: {sandbox.name} pull {sandbox.image}")  # fmt: skip
+            _, errors = self.process.communicate()
+            raise SandboxError(f"{sandbox.name} cannot start a container of '{sandbox.image}': {_line(errors)}; try: {sandbox.name} pull {sandbox.image}")  # fmt: skip
 
     def call(self, *command: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
         return self.sandbox._call("exec", "-i", self.name, *command, stdin=stdin)
 
     @contextmanager
     def stream(self, *command: str) -> Iterator[IO[bytes]]:
-        """What a command in the container prints, as it comes. Who stops listening ends it; so does `CALL`."""
+        """Stream the output of a command in the container. It is killed at the end of the context, or after `CALL` seconds."""
         with subprocess.Popen(
             [self.sandbox.engine, "exec", "-i", self.name, *command],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True,
@@ -225,7 +224,7 @@ class _Life:
         return read_packed(self.stream, WORKSPACE, names, longest, total)
 
     def sweep(self) -> None:
-        """End everything but the first process."""
+        """Kill all processes but the first one."""
         self.call("sh", "-c", "kill -9 -1")
 
     def out_of_memory(self) -> bool:
@@ -234,7 +233,7 @@ class _Life:
         )
         return counts.get("oom_kill", "0") != "0"
 
-    def must_live(self) -> None:
+    def check_alive(self) -> None:
         if self.process.poll() is not None:
             raise SandboxError(f"the container ended before its program: {_line(self.process.communicate()[1])}; look at the log of {self.sandbox.name}")  # fmt: skip
 
@@ -253,32 +252,32 @@ class _Life:
             self.process.kill()
         self.process.communicate()
 
-    def __enter__(self) -> _Life:
+    def __enter__(self) -> _RunningContainer:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
 
-class _ContainerRoom:
-    """A shell in a container. Each new shell is executed anew; its processes are not seen from here."""
+class _ContainerHost:
+    """Hosts a shell in a container. Its processes are not visible from the host."""
 
     workspace = WORKSPACE
 
-    def __init__(self, life: _Life, limits: Limits) -> None:
-        self.life, self.limits = life, limits
+    def __init__(self, container: _RunningContainer, limits: Limits) -> None:
+        self.container, self.limits = container, limits
         self._process: subprocess.Popen[bytes] | None = None
         self.stdin = self.output = self.status = self.control = -1
-        self.heard, self._partial, self._over = 0, b"", False
+        self.status_bytes, self._partial, self._over = 0, b"", False
 
     def start(self, sweep: bool, seconds: float = START) -> None:
         if sweep:
-            self.life.sweep()
-        self.life.must_live()
+            self.container.sweep()
+        self.container.check_alive()
         self._leave()
         command = ["bash", "--norc", "--noprofile", "-c", FILES + LOOP, "bash", STEP.decode()]
         self._process = process = subprocess.Popen(
-            [self.life.sandbox.engine, "exec", "-i", self.life.name, *command],
+            [self.container.sandbox.engine, "exec", "-i", self.container.name, *command],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0, start_new_session=True,
         )  # fmt: skip
         streams = [stream for stream in (process.stdin, process.stdout, process.stderr) if stream is not None]
@@ -287,24 +286,24 @@ class _ContainerRoom:
         for file in (self.stdin, self.output, self.status):
             os.set_blocking(file, False)
         self._partial, self._over = b"", False
-        said, end = [], time.monotonic() + seconds
+        lines, end = [], time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0 and not self._over and readable(self.status, left):
             for line in self._lines():
                 if line.startswith(b"hello "):
                     return
-                said.append(line)
-        raise SandboxError(f"a shell cannot start in '{self.life.sandbox.image}': {_line(b' '.join([*said, self._partial]))}; the image needs bash")  # fmt: skip
+                lines.append(line)
+        raise SandboxError(f"a shell cannot start in '{self.container.sandbox.image}': {_line(b' '.join([*lines, self._partial]))}; the image needs bash")  # fmt: skip
 
-    def said(self) -> list[StatusLine]:
-        return [said for said in map(StatusLine.of, self._lines()) if said is not None]
+    def read_status(self) -> list[StatusLine]:
+        return [status for line in self._lines() if (status := StatusLine.parse(line)) is not None]
 
-    def ended(self) -> int | None:
+    def read_exit_code(self) -> int | None:
         if not self._over:
             return None
         assert self._process is not None
         try:
             code = self._process.wait(GRACE)
-        except subprocess.TimeoutExpired:  # the shell lives, and has closed the way by which it could tell
+        except subprocess.TimeoutExpired:  # the shell is alive, but has closed its status descriptor
             self._process.kill()
             code = self._process.wait(START)
         return code if code >= 0 else 128 - code
@@ -318,10 +317,10 @@ class _ContainerRoom:
             if not data:
                 self._over = True
                 break
-            self.heard += len(data)
+            self.status_bytes += len(data)
             self._partial += data
-        *found, self._partial = self._partial.split(b"\n")
-        return found
+        *lines, self._partial = self._partial.split(b"\n")
+        return lines
 
     def pids(self) -> set[int]:
         return set()
@@ -329,40 +328,40 @@ class _ContainerRoom:
     def kill(self, pids: Collection[int]) -> None:
         pass
 
-    def hurry(self) -> None:
+    def raise_priority(self) -> None:
         pass
 
     def interrupt(self, pids: Collection[int]) -> None:
         pass
 
     def end_shell(self) -> None:
-        self.life.sweep()
+        self.container.sweep()
 
-    def stopped(self) -> bool:
+    def is_stopped(self) -> bool:
         return False
 
-    def begin(self) -> None:
+    def begin_command(self) -> None:
         pass
 
     def check(self) -> Status | None:
-        return None  # the engine holds the limits
+        return None  # the engine enforces the limits
 
     def was_killed(self) -> bool:
         return False
 
     def write_files(self, files: Files) -> None:
-        self.life.write_files(files)
+        self.container.write_files(files)
 
     def list_files(self, most: int) -> list[str]:
-        return list_names(self.life.stream, WORKSPACE, most)
+        return list_names(self.container.stream, WORKSPACE, most)
 
     def read_files(self, names: Sequence[str], longest: int, total: int | None) -> dict[str, bytes]:
-        wanted = {name: "/".join(parts(name)) for name in names}
-        found = self.life.read_files(wanted.values(), longest, total)
-        return {name: found[key] for name, key in wanted.items() if key in found}
+        wanted = {name: "/".join(split_path(name)) for name in names}
+        contents = self.container.read_files(wanted.values(), longest, total)
+        return {name: contents[key] for name, key in wanted.items() if key in contents}
 
     def close(self) -> None:
-        self.life.close()
+        self.container.close()
         self._leave()
 
     def _leave(self) -> None:
@@ -375,5 +374,5 @@ class _ContainerRoom:
             self._process = None
 
 
-def _line(said: bytes) -> str:
-    return " ".join(said.decode("utf-8", "replace").split())[:500] or "it said nothing"
+def _line(output: bytes) -> str:
+    return " ".join(output.decode("utf-8", "replace").split())[:500] or "it said nothing"

@@ -1,8 +1,8 @@
 """Device files for sandboxes: null, zero, random and the like.
 
-They are shared by all sandboxes, and a file has more than its content. The host's own belong to root: if we are root, a
-program is their owner and could change their modes. Then sandboxes get device files that belong to nobody. Everybody may
-set their times to the present, so the times are set anew before each start, lest a program reads what an earlier one left.
+All sandboxes share them, so their metadata must not carry information. The host's device files belong to root. If this
+process is root, a program would own them and could change their modes, so sandboxes get device files that belong to
+nobody. Any program may set their times, so the times are reset before each start.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NOBODY = 65534
 
 @cache
 def prepare_devices(folder: str = FOLDER) -> str | None:
-    """Create a folder like `/dev` that belongs to nobody; None where we are not root or may not."""
+    """Create a folder like `/dev` that belongs to nobody; None if this process is not root or lacks permission."""
     if os.geteuid() != 0:
         return None
     with suppress(OSError):
@@ -39,13 +39,13 @@ def prepare_devices(folder: str = FOLDER) -> str | None:
                 os.chmod(fresh, 0o666)
                 os.chown(fresh, NOBODY, NOBODY)
                 os.replace(fresh, path)
-        with open(os.path.join(folder, "null"), "wb"):  # not where the file system has no devices
+        with open(os.path.join(folder, "null"), "wb"):  # fails if the file system does not support devices
             return folder
     return None
 
 
 def reset_times(folder: str | None) -> None:
-    """Set the times of the devices that sandboxes use: of our own, in `folder`, or else of the host's."""
+    """Reset the times of the devices that sandboxes use: those in `folder`, or else the host's."""
     for name in DEVICES:
         with suppress(OSError):
             os.utime(os.path.join(folder or "/dev", name), (0, 0) if folder else None)

@@ -1,4 +1,4 @@
-"""Files into a workspace and out of it, without following anything that a program may have left there."""
+"""Write and read the files of a workspace without following links that a program may have left there."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from itertools import islice
 from palaestra.core.errors import SandboxError
 from palaestra.sandbox.base import Files
 
-DEEPEST, LONGEST, MOST_SEEN = 64, 4096, 100_000
-"""How deep the folders are that are listed, how long their paths, and how many names are looked at for a list."""
+MAX_DEPTH, MAX_PATH, MAX_NAMES = 64, 4096, 100_000
+"""Limits of a listing: depth of folders, length of paths, number of directory entries."""
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def write_files(workspace: int, files: Files) -> None:
-    """Write `files` below the open folder `workspace`, with the folders that they need.
+    """Write `files` below the folder with descriptor `workspace`, and create their folders.
 
     Raises:
-        SandboxError: a path leads out of the workspace or through a link, or there is no room.
+        SandboxError: a path leaves the workspace or contains a link, or the folder is full.
     """
     for name, content in files.items():
-        *above, last = parts(name)
+        *above, last = split_path(name)
         try:
             folder = _descend(workspace, above, make=True)
             try:
@@ -42,12 +42,11 @@ def write_files(workspace: int, files: Files) -> None:
 
 
 def read_files(workspace: int, names: Iterable[str], longest: int, total: int | None = None) -> dict[str, bytes]:
-    """Those of `names` that are plain files below the open folder `workspace`, each up to `longest` bytes, as far as
-    they fit into `total`; see `Shell.read_files`."""
-    found: dict[str, bytes] = {}
+    """Read the plain files among `names` below the folder with descriptor `workspace`; see `Shell.read_files`."""
+    contents: dict[str, bytes] = {}
     left = sys.maxsize if total is None else total
     for name in dict.fromkeys(names):
-        *above, last = parts(name)
+        *above, last = split_path(name)
         with suppress(OSError, UnicodeEncodeError):
             folder = _descend(workspace, above, make=False)
             try:
@@ -61,23 +60,23 @@ def read_files(workspace: int, names: Iterable[str], longest: int, total: int | 
                 size = min(about.st_size, longest)  # it may grow meanwhile
                 if size > left:
                     break
-                found[name] = source.read(size)
-                left -= len(found[name])
-    return found
+                contents[name] = source.read(size)
+                left -= len(contents[name])
+    return contents
 
 
 def list_files(workspace: int, most: int) -> list[str]:
-    """The plain files below the open folder `workspace`, at most `most`; no link is followed.
+    """At most `most` plain files below the folder with descriptor `workspace`. Links are not followed.
 
-    First come those of a folder, by name, then those of the folders in it. What lies deeper than `DEEPEST` folders, or
-    behind the first `MOST_SEEN` names of any kind, is left out; so is a name that is not UTF-8.
+    The files of a folder come first, sorted, then those of its subfolders. Files deeper than `MAX_DEPTH` folders or after
+    the first `MAX_NAMES` entries are left out, and so are names that are not UTF-8.
     """
-    found: list[str] = []
+    paths: list[str] = []
     seen = 0
-    waiting = [(0, ".")]  # folders and how deep they lie; the next is the last
-    trail: list[tuple[int, str]] = []  # the folders that lead to the one at hand, opened, and their paths
+    waiting = [(0, ".")]  # folders and their depth; the last one is next
+    trail: list[tuple[int, str]] = []  # descriptors and paths of the current folder and those above
     try:
-        while waiting and len(found) < most and seen < MOST_SEEN:
+        while waiting and len(paths) < most and seen < MAX_NAMES:
             depth, name = waiting.pop()
             while len(trail) > depth:
                 os.close(trail.pop()[0])
@@ -85,19 +84,19 @@ def list_files(workspace: int, most: int) -> list[str]:
             with suppress(OSError):
                 trail.append((os.open(name, FOLDER, dir_fd=above), f"{path}{name}/" if depth else ""))
                 folder, path = trail[-1]
-                files, below, looked_at = _names_in(folder, MOST_SEEN - seen)
-                found += [path + name for name in files[: most - len(found)]]
+                files, below, looked_at = _names_in(folder, MAX_NAMES - seen)
+                paths += [path + name for name in files[: most - len(paths)]]
                 seen += looked_at
-                if depth < DEEPEST and len(path) < LONGEST:
+                if depth < MAX_DEPTH and len(path) < MAX_PATH:
                     waiting += [(depth + 1, name) for name in reversed(below)]
     finally:
         for folder, _ in trail:
             os.close(folder)
-    return found
+    return paths
 
 
 def _names_in(folder: int, most: int) -> tuple[list[str], list[str], int]:
-    """The plain files and the folders in an open folder, sorted, and how many names were looked at, at most `most`."""
+    """The plain files and the subfolders of a folder, sorted, and the number of entries read, at most `most`."""
     files: list[str] = []
     below: list[str] = []
     with os.scandir(folder) as entries:
@@ -112,16 +111,16 @@ def _names_in(folder: int, most: int) -> tuple[list[str], list[str], int]:
     return sorted(files), sorted(below), len(looked_at)
 
 
-def parts(name: str) -> list[str]:
-    """The parts of a relative path that stays where it is.
+def split_path(name: str) -> list[str]:
+    """Split a relative path; raises if it leaves its folder.
 
-    >>> parts("src/./main.py")
+    >>> split_path("src/./main.py")
     ['src', 'main.py']
     """
-    found = [part for part in name.split("/") if part not in ("", ".")]
-    if not found or name.startswith("/") or name.endswith("/") or ".." in found or "\0" in name:
+    parts = [part for part in name.split("/") if part not in ("", ".")]
+    if not parts or name.startswith("/") or name.endswith("/") or ".." in parts or "\0" in name:
         raise SandboxError(f"a file of the workspace has a relative path without '..'; got {name!r}")
-    return found
+    return parts
 
 
 def _descend(workspace: int, names: list[str], make: bool) -> int:
@@ -139,23 +138,23 @@ def _descend(workspace: int, names: list[str], make: bool) -> int:
 
 
 _listed: dict[str, tuple[tuple[int, int], list[str], list[str]]] = {}
-"""Folders that were looked at: when they last changed, the folders in them, and their special files."""
+"""Listed folders: inode and time of the last change, subfolders, special files."""
 
 
 def find_special_files(path: str) -> list[str]:
-    """The FIFOs and sockets below a folder, by relative path; the empty path for one that is such a file itself.
+    """The FIFOs and sockets below a folder, by relative path; the empty path if `path` itself is one.
 
-    They can be used where everything else is read-only. A folder that has not changed is not listed again.
+    A program could use them although they are mounted read-only. An unchanged folder is not listed again.
     """
-    found, folders = [], [""]
+    paths, folders = [], [""]
     if not os.path.isdir(path):
         return [""] if os.path.exists(path) and _is_special(os.stat(path)) else []
     while folders:
         name = folders.pop()
         below, special = _list_folder(os.path.join(path, name))
-        folders += [os.path.join(name, one) for one in below]
-        found += [os.path.join(name, one) for one in special]
-    return found
+        folders += [os.path.join(name, folder) for folder in below]
+        paths += [os.path.join(name, file) for file in special]
+    return paths
 
 
 def _list_folder(path: str) -> tuple[list[str], list[str]]:
@@ -171,11 +170,11 @@ def _list_folder(path: str) -> tuple[list[str], list[str]]:
                         below.append(entry.name)
                     elif not entry.is_symlink() and not entry.is_file(follow_symlinks=False):
                         special += [entry.name] if _is_special(entry.stat(follow_symlinks=False)) else []
-            if len(_listed) >= MOST_SEEN:
+            if len(_listed) >= MAX_NAMES:
                 _listed.clear()
             _listed[path] = changed, below, special
         return below, special
-    return [], []  # a folder that we may not read is closed to programs too
+    return [], []  # programs cannot read a folder that this process cannot read
 
 
 def _is_special(info: os.stat_result) -> bool:

@@ -1,4 +1,4 @@
-"""The room of a shell on this machine: its keeper, its processes, its workspace."""
+"""A shell whose processes run on this machine, in a sandbox or not."""
 
 from __future__ import annotations
 
@@ -12,41 +12,41 @@ from dataclasses import dataclass, field
 
 from palaestra.core.errors import SandboxError
 from palaestra.sandbox.base import MIB, Files, Limits, Status
-from palaestra.sandbox.bash_protocol import KEEPER, LOCAL_FILES, LOOP, StatusLine
+from palaestra.sandbox.bash_protocol import LOCAL_FILES, LOOP, SUPERVISOR, StatusLine
 from palaestra.sandbox.cgroups import ControlGroup
 from palaestra.sandbox.files import list_files, read_files, write_files
 from palaestra.sandbox.processes import LimitMonitor, ProcTree
 from palaestra.sandbox.shell import BURST, GRACE, START, end_all, readable
 from palaestra.sandbox.spawn import GONE, Child, receive
 
-ROOM = 16 * MIB
-"""Memory that each command of a shell has at least, whatever the files in its folders take."""
+MIN_COMMAND_MEMORY = 16 * MIB
+"""Memory that each command of a shell gets, however much the files in its folders take."""
 
 
 def find_bash() -> str:
-    found = shutil.which("bash", path=os.environ.get("PATH", "") + ":/usr/bin:/bin")
-    if found is None:
+    bash = shutil.which("bash", path=os.environ.get("PATH", "") + ":/usr/bin:/bin")
+    if bash is None:
         raise SandboxError("a shell needs bash, which is not installed; install it with: sudo apt-get install bash")
-    return os.path.realpath(found)
+    return os.path.realpath(bash)
 
 
-def keeper(bash: str) -> list[str]:
-    """The command that keeps a shell alive; it takes the numbers of three more files, see `LOCAL_FILES`."""
-    return [bash, "--norc", "--noprofile", "-c", KEEPER, "bash", bash, LOCAL_FILES + LOOP]
+def make_supervisor_command(bash: str) -> list[str]:
+    """The command of the supervisor. Three file descriptors must be appended, see `LOCAL_FILES`."""
+    return [bash, "--norc", "--noprofile", "-c", SUPERVISOR, "bash", bash, LOCAL_FILES + LOOP]
 
 
 @dataclass(slots=True)
 class RunningSandbox:
-    """A started sandbox whose first process waits at the door."""
+    """A sandbox whose first process has started and waits to be released."""
 
     child: Child
     first: int
-    """That process, as the host counts."""
+    """The first process, by its number on the host."""
     tree: ProcTree
     workspace: int
-    """The workspace, opened."""
+    """Descriptor of the workspace."""
     folders: Sequence[int] = ()
-    """All folders of the sandbox's own file systems, opened."""
+    """Descriptors of the folders on the sandbox's own file systems."""
     group: ControlGroup | None = None
     handle: int = field(default=-1)
 
@@ -54,10 +54,10 @@ class RunningSandbox:
         self.handle = os.pidfd_open(self.first)
 
     def kill(self) -> None:
-        """End everything in it. The first process takes all others with it, but only when it gets its turn: a crowd
-        that goes on forking is ended one by one meanwhile. Call it again while something lives."""
+        """Kill all processes. The kernel kills the others when the first one dies, but it may be scheduled late if the
+        others keep forking, so they are killed one by one as well. Call it again while some are alive."""
         with suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, self.first, -20)  # where we may
+            os.setpriority(os.PRIO_PROCESS, self.first, -20)  # if permitted
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.handle, signal.SIGKILL)
         self.tree.kill(self.tree.pids())
@@ -75,141 +75,141 @@ class RunningSandbox:
 
 
 class LocalHost:
-    """A shell whose keeper is a process of this machine, in a sandbox or not."""
+    """Hosts a shell whose supervisor is a process of this machine."""
 
     def __init__(
-        self, tenancy: RunningSandbox, limits: Limits, workspace: str, on_close: Callable[[], None] = lambda: None
+        self, running: RunningSandbox, limits: Limits, workspace: str, on_close: Callable[[], None] = lambda: None
     ) -> None:
-        self.tenancy, self.limits, self.workspace, self.on_close = tenancy, limits, workspace, on_close
-        child = tenancy.child
+        self.running, self.limits, self.workspace, self.on_close = running, limits, workspace, on_close
+        child = running.child
         assert child.status is not None
-        self._shell_socket, self._keeper_socket = child.status, child.control
+        self._shell_socket, self._supervisor_socket = child.status, child.control
         self.stdin, self.output = child.stdin, child.stdout
         self.status, self.control = child.status.fileno(), child.control.fileno()
         os.set_blocking(self.stdin, False)
         os.set_blocking(self.output, False)
-        self.watch = LimitMonitor(tenancy.tree, limits, tenancy.folders, tenancy.group)
+        self.monitor = LimitMonitor(running.tree, limits, running.folders, running.group)
         self._shell = self._shell_inside = -1
-        self.heard, self._partial, self._fresh = 0, b"", True
-        self._is_full = False
-        self._nice = os.getpriority(os.PRIO_PROCESS, tenancy.first)
+        self.status_bytes, self._partial, self._fresh = 0, b"", True
+        self._is_memory_full = False
+        self._nice = os.getpriority(os.PRIO_PROCESS, running.first)
 
     def start(self, sweep: bool, seconds: float = START) -> None:
         end = time.monotonic() + seconds
         self._shell = self._shell_inside = -1
         if sweep:
-            self.kill(self.pids())  # among them a shell that never came, for whose end the keeper may wait
+            self.kill(self.pids())  # including a shell that never started, which the supervisor may wait for
             self._order(b"sweep\n", b"swept", end)
             end_all(self, set(), min(end, time.monotonic() + GRACE))
         with suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, self.tenancy.first, self._nice)
+            os.setpriority(os.PRIO_PROCESS, self.running.first, self._nice)
         if not self._fresh and not self._empty_stdin():
-            raise SandboxError("a shell cannot start: what runs beside it writes to it without end")
+            raise SandboxError("a shell cannot start: another process keeps writing to its input")
         self._fresh = False
-        said, self._shell = self._order(b"start\n", b"hello ", end)
-        self._shell_inside = int(said.split()[1])
-        if self.tenancy.group is not None:  # without the keeper: it must outlive any want of memory
+        greeting, self._shell = self._order(b"start\n", b"hello ", end)
+        self._shell_inside = int(greeting.split()[1])
+        if self.running.group is not None:  # the supervisor stays outside: it must survive when the memory is used up
             try:
-                self.tenancy.group.add(self._shell)
+                self.running.group.add(self._shell)
             except OSError as error:
                 raise SandboxError(f"a shell cannot start: it cannot join its control group: {error}") from error
-        for _ in range(BURST):  # what others said meanwhile, as far as it has an end
-            self.heard = 0
-            self.said()
-            if not self.heard:
+        for _ in range(BURST):  # discard what others wrote meanwhile, within bounds
+            self.status_bytes = 0
+            self.read_status()
+            if not self.status_bytes:
                 break
         self._partial = b""
 
     def _order(self, order: bytes, answer: bytes, end: float) -> tuple[bytes, int]:
-        """Have the keeper do something; gives the line of the answer, and the process that sent it."""
+        """Send an order to the supervisor. Returns the line of the answer and the process that sent it."""
         with suppress(OSError):
-            self._keeper_socket.settimeout(max(0.0, end - time.monotonic()))
-            self._keeper_socket.send(order)
+            self._supervisor_socket.settimeout(max(0.0, end - time.monotonic()))
+            self._supervisor_socket.send(order)
         while (left := end - time.monotonic()) > 0:
-            data, pid = receive(self._keeper_socket, left)
+            data, pid = receive(self._supervisor_socket, left)
             for line in data.splitlines():
                 if line.startswith(answer):
                     return line, pid
-            if not data or answer == b"hello ":  # anything else is the end of a shell, here the one that was to come
+            if not data or answer == b"hello ":  # any other line reports the end of a shell, here of the one to start
                 break
         raise SandboxError(
-            f"a shell cannot start: {self.tenancy.child.errors() or 'bash ended at once'}; look at the limits"
+            f"a shell cannot start: {self.running.child.errors() or 'bash ended at once'}; look at the limits"
         )
 
-    def said(self) -> list[StatusLine]:
-        found: list[StatusLine | None] = []
+    def read_status(self) -> list[StatusLine]:
+        lines: list[StatusLine | None] = []
         for _ in range(BURST):
             data, pid = receive(self._shell_socket, 0.0)
             if not data:
                 break
-            self.heard += len(data)
+            self.status_bytes += len(data)
             if pid == self._shell:
-                *lines, self._partial = (self._partial + data).split(b"\n")
-                found += map(StatusLine.of, lines)
-        return [said for said in found if said is not None]
+                *whole, self._partial = (self._partial + data).split(b"\n")
+                lines += map(StatusLine.parse, whole)
+        return [line for line in lines if line is not None]
 
-    def ended(self) -> int | None:
-        data, pid = receive(self._keeper_socket, 0.0)
+    def read_exit_code(self) -> int | None:
+        data, pid = receive(self._supervisor_socket, 0.0)
         if pid == GONE:
             raise SandboxError("the sandbox of the shell is gone: its first process was killed from outside")
         return int(data.split()[1]) if data.startswith(b"ended ") else None
 
     def pids(self) -> set[int]:
-        return set(self.tenancy.tree.pids()) - {self._shell_inside}
+        return set(self.running.tree.pids()) - {self._shell_inside}
 
     def kill(self, pids: Collection[int]) -> None:
-        self.tenancy.tree.kill(pids)
+        self.running.tree.kill(pids)
 
-    def hurry(self) -> None:
-        for pid in (self.tenancy.first, self._shell):
+    def raise_priority(self) -> None:
+        for pid in (self.running.first, self._shell):
             with suppress(OSError):
-                os.setpriority(os.PRIO_PROCESS, pid, -20)  # where we may; else the kernel holds the crowd small
+                os.setpriority(os.PRIO_PROCESS, pid, -20)  # if permitted; otherwise the limit on processes has to do
 
     def interrupt(self, pids: Collection[int]) -> None:
-        self.tenancy.tree.kill([self._shell_inside, *pids], signal.SIGINT)
+        self.running.tree.kill([self._shell_inside, *pids], signal.SIGINT)
 
     def end_shell(self) -> None:
-        self.tenancy.tree.kill([self._shell_inside])
+        self.running.tree.kill([self._shell_inside])
 
-    def stopped(self) -> bool:
-        return self.tenancy.tree.stat(self._shell_inside).state in ("T", "t")
+    def is_stopped(self) -> bool:
+        return self.running.tree.stat(self._shell_inside).state in ("T", "t")
 
-    def begin(self) -> None:
-        self.watch.restart_cpu_time()
-        if self._is_full and (group := self.tenancy.group) is not None:
-            # Files in memory may have used up the limit: a command must be able to delete them.
-            memory = max(self.limits.memory, group.read_memory() + ROOM)
+    def begin_command(self) -> None:
+        self.monitor.restart_cpu_time()
+        if self._is_memory_full and (group := self.running.group) is not None:
+            # Files in memory may have used up the limit. A command must be able to delete them.
+            memory = max(self.limits.memory, group.read_memory() + MIN_COMMAND_MEMORY)
             group.limit_memory(memory)
-            self._is_full = memory > self.limits.memory
+            self._is_memory_full = memory > self.limits.memory
 
     def check(self) -> Status | None:
-        limit = self.watch.check()
-        self._is_full |= limit is Status.MEMORY
+        limit = self.monitor.check()
+        self._is_memory_full |= limit is Status.MEMORY
         return limit
 
     def was_killed(self) -> bool:
-        killed = self.watch.was_killed()
-        self._is_full |= killed
+        killed = self.monitor.was_killed()
+        self._is_memory_full |= killed
         return killed
 
     def write_files(self, files: Files) -> None:
-        write_files(self.tenancy.workspace, files)
+        write_files(self.running.workspace, files)
 
     def read_files(self, names: Sequence[str], longest: int, total: int | None) -> dict[str, bytes]:
-        return read_files(self.tenancy.workspace, names, longest, total)
+        return read_files(self.running.workspace, names, longest, total)
 
     def list_files(self, most: int) -> list[str]:
-        return list_files(self.tenancy.workspace, most)
+        return list_files(self.running.workspace, most)
 
     def close(self) -> None:
         try:
-            self.tenancy.close()
+            self.running.close()
         finally:
             self.on_close()
 
     def _empty_stdin(self) -> bool:
-        """Take back what the last shell did not read, so that the next one does not take it for a command. False where
-        somebody writes faster than we read."""
+        """Discard what the last shell did not read, so that the next one does not run it. False if another process
+        writes faster than this one reads."""
         file = os.open(f"/proc/self/fd/{self.stdin}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             with suppress(BlockingIOError):

@@ -1,4 +1,4 @@
-"""No sandbox: a plain process with limits. For machines where nothing else runs, and code that is trusted."""
+"""No sandbox: a plain process with limits, for trusted code on machines without a sandbox."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from palaestra.core.errors import SandboxError, SandboxWarning
 from palaestra.sandbox.base import SHELL_LIMITS, Limits, SandboxResult
 from palaestra.sandbox.bash_protocol import STEP
 from palaestra.sandbox.files import read_files, write_files
-from palaestra.sandbox.local_host import LocalHost, RunningSandbox, find_bash, keeper
+from palaestra.sandbox.local_host import LocalHost, RunningSandbox, find_bash, make_supervisor_command
 from palaestra.sandbox.processes import ChildTree, LimitMonitor, limit_process
 from palaestra.sandbox.program import supervise
 from palaestra.sandbox.shell import BashShell
-from palaestra.sandbox.spawn import Child, behind_door, holding
+from palaestra.sandbox.spawn import Child, make_gated_command, make_sealed_file
 
 
 class NoSandbox:
-    """Runs programs as the user who asks, with all that this user may do: read keys, delete files, use the network.
+    """Runs programs with all rights of the current user: they can read keys, delete files and use the network.
 
-    The limits hold for honest programs; one that detaches itself escapes them, and `limits.disk` does not hold at all.
+    A program that detaches itself escapes the limits, and `limits.disk` has no effect.
     """
 
     name = "none"
@@ -51,25 +51,25 @@ class NoSandbox:
         workspace: str | PathLike[str] | None = None,
         read_only: Mapping[str, str] = {},
     ) -> SandboxResult:
-        """See `Sandbox.run`. `read_only` cannot be given: everything is there already."""
+        """See `Sandbox.run`. `read_only` is not supported: all paths are visible anyway."""
         if not argv:
             raise SandboxError("run needs a program; got an empty argv")
-        folder, made = _workspace(workspace, read_only)
+        folder, is_private = _workspace(workspace, read_only)
         try:
-            tenancy = self._start(behind_door(argv), limits, {"OMP_NUM_THREADS": "1", **env}, folder)
+            running = self._start(make_gated_command(argv), limits, {"OMP_NUM_THREADS": "1", **env}, folder)
             try:
-                write_files(tenancy.workspace, files)
-                tenancy.child.let_in()
-                watch = LimitMonitor(tenancy.tree, limits)
-                result = supervise(tenancy.child, stdin, limits, watch, lambda: _end(tenancy))
-                _end(tenancy)
+                write_files(running.workspace, files)
+                running.child.release()
+                monitor = LimitMonitor(running.tree, limits)
+                result = supervise(running.child, stdin, limits, monitor, lambda: _end(running))
+                _end(running)
                 if read_back:
-                    result = replace(result, files=read_files(tenancy.workspace, read_back, limits.file_size))
+                    result = replace(result, files=read_files(running.workspace, read_back, limits.file_size))
             finally:
-                _end(tenancy)
-                tenancy.close()
+                _end(running)
+                running.close()
         finally:
-            if made:
+            if is_private:
                 _remove(folder)
         return result
 
@@ -82,30 +82,30 @@ class NoSandbox:
         read_only: Mapping[str, str] = {},
     ) -> BashShell:
         """See `Sandbox.shell`."""
-        folder, made = _workspace(workspace, read_only)
+        folder, is_private = _workspace(workspace, read_only)
 
-        def make_room() -> LocalHost:
-            tenancy = self._start(keeper(find_bash()), limits, env, folder, bash=True)
+        def start_host() -> LocalHost:
+            running = self._start(make_supervisor_command(find_bash()), limits, env, folder, bash=True)
 
             def clean_up() -> None:
-                _end(tenancy)
-                if made:
+                _end(running)
+                if is_private:
                     _remove(folder)
 
             try:
-                write_files(tenancy.workspace, files)
-                return LocalHost(tenancy, limits, folder, clean_up)
+                write_files(running.workspace, files)
+                return LocalHost(running, limits, folder, clean_up)
             except BaseException:
-                tenancy.close()
+                running.close()
                 clean_up()
                 raise
 
-        return BashShell(make_room, limits)
+        return BashShell(start_host, limits)
 
     def _start(
         self, command: Sequence[str], limits: Limits, env: Mapping[str, str], folder: str, bash: bool = False
     ) -> RunningSandbox:
-        held = [holding(STEP)] if bash else []
+        held = [make_sealed_file(STEP)] if bash else []
         try:
             if bash:
                 command = [*command, str(held[0]), Child.STDIN, Child.STATUS]
@@ -115,7 +115,7 @@ class NoSandbox:
             for file in held:
                 os.close(file)
         try:
-            first = child.meet()
+            first = child.wait_until_ready()
             if first < 0:
                 raise SandboxError(f"a program cannot start: {child.errors() or 'it said nothing'}")
             limit_process(first, limits, own_users=False)
@@ -140,11 +140,11 @@ def _workspace(workspace: str | PathLike[str] | None, read_only: Mapping[str, st
 def _remove(folder: str) -> None:
     try:
         shutil.rmtree(folder, ignore_errors=True)
-    except RecursionError:  # folders in folders, a thousand deep
+    except RecursionError:  # deeply nested folders
         subprocess.run(["rm", "-rf", "--", folder], capture_output=True, check=False)
 
 
-def _end(tenancy: RunningSandbox) -> None:
-    tenancy.tree.kill(tenancy.tree.pids())
+def _end(running: RunningSandbox) -> None:
+    running.tree.kill(running.tree.pids())
     with suppress(ProcessLookupError, PermissionError):
-        os.killpg(tenancy.first, signal.SIGKILL)
+        os.killpg(running.first, signal.SIGKILL)

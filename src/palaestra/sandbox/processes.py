@@ -1,4 +1,4 @@
-"""What the processes of a sandbox use, read from outside; and how they are held to their limits."""
+"""Measure the resource usage of a sandbox's processes from outside, and enforce their limits."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ from palaestra.sandbox.cgroups import ControlGroup, GroupUsage
 TICK, PAGE = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
 STACK = 8 * MIB
 SIGNALS, LOCKED = 1024, MIB
-"""Signals that may be queued; bytes that may be locked in memory."""
+"""Maximum number of queued signals; maximum bytes locked in memory."""
 LIBRARIES = 64 * MIB
-"""Bytes of files that a process may map beside its memory; the kernel's figure for a dead process includes them."""
+"""Bytes of files that a process may map beside its memory. The kernel's value for a dead process includes them."""
 START_SECONDS = 0.05
-"""CPU time that the start of a sandbox may take: it is not the program's."""
+"""CPU time for the start of a sandbox, which is not charged to the program."""
 SPARE = 64
-"""How many processes more the kernel lets through, so that the watch sees who wants too many."""
+"""Processes that the kernel allows beyond the limit, so that the monitor sees the excess."""
 SHOWN, RARELY = 512, 10
-"""How much memory a page table can show, in its own size: where a process reserves so much that its tables may matter,
-they are looked at. One that shows little of many places can be larger, so every tenth time they are looked at anyway."""
+"""Memory that a page table can map, in multiples of its own size. Page tables are measured if a process reserves so much
+that they may matter. Sparse mappings need larger tables, so they are also measured every tenth time."""
 FILES_A_MIB = 256
-"""How many files a folder may hold for each MiB that it may hold: files that are empty take memory too."""
+"""Files that a folder may contain for each MiB of its limit: empty files take memory too."""
 
 
 class ProcessStat(NamedTuple):
-    """What `/proc/PID/stat` says about a process."""
+    """The fields of `/proc/PID/stat`."""
 
     state: str
-    """One letter: R, S, D, T, Z, ...; empty for a process that is gone."""
+    """One letter: R, S, D, T, Z, ...; empty if the process is gone."""
     ticks: int = 0
     """CPU time of all its threads."""
     child_ticks: int = 0
-    """CPU time of the children that it waited for."""
+    """CPU time of children that it has waited for."""
     tasks: int = 0
     start: int = 0
     reserved: int = 0
-    """Bytes of addresses, used or not."""
+    """Bytes of address space, used or not."""
     memory: int = 0
     """Resident bytes."""
 
@@ -53,10 +53,10 @@ class ProcessTree(Protocol):
     """The processes of one sandbox."""
 
     keep: Collection[int]
-    """Processes that the sandbox runs itself."""
+    """Processes of the sandbox itself."""
 
     def pids(self) -> list[int]:
-        """Those alive now, without those of `keep`."""
+        """The live processes, without `keep`."""
         ...
 
     def stat(self, pid: int) -> ProcessStat: ...
@@ -73,7 +73,7 @@ class ProcessTree(Protocol):
 
 
 class ProcTree:
-    """Processes seen through a folder like `/proc`: that of a sandbox shows its own processes and no others."""
+    """The processes of a folder like `/proc`. That of a sandbox shows only its own processes."""
 
     def __init__(self, path: str, keep: Collection[int] = (1,)) -> None:
         self.keep = keep
@@ -85,7 +85,7 @@ class ProcTree:
         return []
 
     def stat(self, pid: int) -> ProcessStat:
-        fields = self._read(f"{pid}/stat").rpartition(b")")[2].split()  # the name before it may hold anything
+        fields = self._read(f"{pid}/stat").rpartition(b")")[2].split()  # the name before it may contain anything
         if len(fields) < 22:
             return ProcessStat("")
         user, system, user_below, system_below = map(int, fields[11:15])
@@ -104,21 +104,21 @@ class ProcTree:
         return pid
 
     def private_memory(self, pid: int) -> int:
-        """Bytes that only the program accounts for: files that it maps are not in it, shared pages in part."""
-        found = {}
+        """Private memory in bytes: without mapped files, and with a share of shared pages."""
+        sizes = {}
         for line in self._read(f"{pid}/smaps_rollup").splitlines()[1:]:
             name, value, *_ = line.split()
-            found[name] = int(value) * 1024
-        return found.get(b"Pss_Anon:", found.get(b"Pss:", 0)) + found.get(b"Pss_Shmem:", 0)
+            sizes[name] = int(value) * 1024
+        return sizes.get(b"Pss_Anon:", sizes.get(b"Pss:", 0)) + sizes.get(b"Pss_Shmem:", 0)
 
     def page_tables(self, pid: int) -> int:
-        """Bytes that the kernel needs to know where a process's memory is; they are not in what it uses itself."""
-        found = re.search(rb"^VmPTE:\s+(\d+) kB", self._read(f"{pid}/status"), re.MULTILINE)
-        return int(found[1]) * 1024 if found else 0
+        """Bytes of page tables, which are not part of the resident memory."""
+        match = re.search(rb"^VmPTE:\s+(\d+) kB", self._read(f"{pid}/status"), re.MULTILINE)
+        return int(match[1]) * 1024 if match else 0
 
     def kill(self, pids: Iterable[int], by: signal.Signals = signal.SIGKILL) -> None:
-        """Kill by the number that the process has in the sandbox. Its entry in the folder stands for the process
-        itself, so that a number which is used again cannot hit another one."""
+        """Kill processes by their numbers in the sandbox. The opened folder entry identifies the process, so a reused
+        number cannot hit another one."""
         for pid in pids:
             with suppress(OSError):
                 entry = os.open(str(pid), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self.folder)
@@ -143,38 +143,38 @@ class ProcTree:
 
 
 class ChildTree(ProcTree):
-    """A process of the host and its descendants, where no sandbox keeps them together. One that detaches is lost."""
+    """A process of the host and its descendants, without a sandbox. A process that detaches itself is lost."""
 
     def __init__(self, root: int, keep: Collection[int] = ()) -> None:
         super().__init__("/proc", keep)
         self.root = root
 
     def pids(self) -> list[int]:
-        found, open_ends = [], [self.root]
-        while open_ends:
-            pid = open_ends.pop()
+        pids, waiting = [], [self.root]
+        while waiting:
+            pid = waiting.pop()
             if pid not in self.keep and self.stat(pid).state:
-                found.append(pid)
+                pids.append(pid)
             with suppress(OSError):
                 for thread in os.listdir(f"/proc/{pid}/task"):
-                    open_ends += map(int, self._read(f"{pid}/task/{thread}/children").split())
-        return found
+                    waiting += map(int, self._read(f"{pid}/task/{thread}/children").split())
+        return pids
 
 
 @dataclass(slots=True)
 class LimitMonitor:
-    """Holds a tree of processes, and the folders that it may fill, to limits.
+    """Checks the limits of a process tree and of its folders.
 
-    With a control group the kernel holds memory and processes, and counts CPU time. Without, all is polled.
+    With a control group the kernel limits memory and processes and counts CPU time. Without one, everything is polled.
     """
 
     tree: ProcessTree
     limits: Limits
     folders: Sequence[int] = ()
-    """Open folders of a file system that the sandbox has for itself."""
+    """Descriptors of the folders on the sandbox's own file systems."""
     group: ControlGroup | None = None
     own_tasks: int = 0
-    """Tasks of the group that the sandbox runs itself."""
+    """Tasks in the group that belong to the sandbox itself."""
     peak: int = 0
     _looks: int = 0
     _kills: int = 0
@@ -184,7 +184,7 @@ class LimitMonitor:
     _ticks_gone: int = 0
 
     def check(self) -> Status | None:
-        """The limit that is broken now, if one is."""
+        """The limit that is exceeded now, if any."""
         if self.was_killed():
             return Status.MEMORY
         tasks, memory, seconds = self.group.read_usage() if self.group else UNKNOWN
@@ -210,17 +210,17 @@ class LimitMonitor:
         return None
 
     def was_killed(self) -> bool:
-        """Whether the kernel killed a process for want of memory since this was asked last."""
+        """Whether the kernel killed a process for lack of memory since the last call."""
         kills = self.group.count_kills() if self.group else 0
         before, self._kills = self._kills, kills
         return kills > before
 
     def finish(self, waited: float, largest: int) -> Status | None:
-        """The limit that was broken since the last check, now that all processes are dead.
+        """The limit that was exceeded since the last check. All processes are dead.
 
         Arguments:
             waited: CPU seconds of all processes that were waited for.
-            largest: resident bytes of the largest process, 0 if not known.
+            largest: resident bytes of the largest process; 0 if unknown.
         """
         if self.was_killed():
             return Status.MEMORY
@@ -228,7 +228,7 @@ class LimitMonitor:
         self._cpu_seconds = max(self._cpu_seconds, waited - START_SECONDS if counted is None else counted)
         if self._is_out_of_cpu_time():
             return Status.CPU_TIME
-        held = self.group is not None and self.group.holds_memory
+        held = self.group is not None and self.group.limits_memory
         return Status.MEMORY if not held and largest > self.limits.memory + LIBRARIES else None
 
     def _is_out_of_cpu_time(self) -> bool:
@@ -241,7 +241,7 @@ class LimitMonitor:
         self._cpu_start = None
 
     def _poll(self) -> tuple[int, int, float]:
-        """Tasks, bytes and seconds as `/proc` shows them."""
+        """Tasks, bytes and seconds according to `/proc`."""
         pids = self.tree.pids()
         self._looks += 1
         stats = {pid: self.tree.stat(pid) for pid in [*pids, *self.tree.keep]}
@@ -256,14 +256,14 @@ class LimitMonitor:
         reserved = sum(stat.reserved for stat in stats.values())
         if memory + reserved // SHOWN > self.limits.memory or self._looks % RARELY == 0:
             tables = sum(map(self.tree.page_tables, stats))
-        if memory + tables > self.limits.memory:  # what processes share, and files that they map, are in it
+        if memory + tables > self.limits.memory:  # this includes shared pages and mapped files
             self.peak = max(self.peak, memory + tables)
             memory = sum(map(self.tree.private_memory, stats))
         return max(len(pids), sum(stat.tasks for stat in stats.values())), memory + tables, seconds
 
     def _add_up_cpu_time(self, stats: Mapping[int, ProcessStat]) -> float:
-        """Seconds used so far: the larger of what living processes and those they waited for used, and of what was
-        seen of every process. The second has those that nobody waits for."""
+        """CPU seconds so far: the larger of two sums. One counts live processes and the children that they waited for,
+        the other what was observed of each process, which includes children that no process waits for."""
         alive = {(pid, stat.start): stat.ticks for pid, stat in stats.items() if stat.state}
         self._ticks_gone += sum(ticks for key, ticks in self._ticks.items() if key not in alive)
         self._ticks = alive
@@ -276,14 +276,14 @@ UNKNOWN = GroupUsage(None, None, None)
 
 
 def limit_process(pid: int, limits: Limits, own_users: bool) -> None:
-    """Set the kernel's limits for a process, and through it for all that it starts.
+    """Set the kernel's resource limits of a process and its descendants.
 
-    They stand behind the watch, which gives the verdict, and are wider: memory is what a process may reserve, the
-    stacks of its threads among it, which is more than what it uses.
+    They are a second line behind the monitor and wider than the limits: memory here means reserved address space with
+    the stacks of threads, which is more than what a process uses.
 
     Arguments:
-        own_users: whether the process is in a user namespace of its own. Only there, and on Linux 5.14 or later,
-            is the number of processes counted for the sandbox alone.
+        own_users: the process has its own user namespace. Only then, and from Linux 5.14 on, does the kernel count the
+            processes of the sandbox alone.
     """
     seconds, reserved = int(limits.cpu_seconds) + 1, 2 * limits.memory + STACK * limits.processes
     wanted = {
@@ -293,7 +293,7 @@ def limit_process(pid: int, limits: Limits, own_users: bool) -> None:
         resource.RLIMIT_FSIZE: (limits.file_size, limits.file_size),
         resource.RLIMIT_CORE: (0, 0),
         resource.RLIMIT_STACK: (STACK, max(STACK, limits.memory)),
-        # These the kernel counts by user: a sandbox must not use up what is the user's.
+        # The kernel counts these per user, and a sandbox must not use up those of the user.
         resource.RLIMIT_MSGQUEUE: (0, 0),
         resource.RLIMIT_SIGPENDING: (SIGNALS, SIGNALS),
         resource.RLIMIT_MEMLOCK: (LOCKED, LOCKED),
@@ -303,10 +303,10 @@ def limit_process(pid: int, limits: Limits, own_users: bool) -> None:
     for kind, (soft, hard) in wanted.items():
         try:
             resource.prlimit(pid, kind, (soft, hard))
-        except (OSError, ValueError):  # what we may not raise ourselves
+        except (OSError, ValueError):  # this process may not raise the limit
             _, most = resource.prlimit(pid, kind)
             resource.prlimit(pid, kind, (min(soft, most), min(hard, most)))
-    # If the machine itself runs out of memory, the kernel takes the sandbox and not its user.
+    # If the machine runs out of memory, the kernel kills the sandbox first.
     with suppress(OSError), open(f"/proc/{pid}/oom_score_adj", "w") as file:
         file.write("1000")
 

@@ -7,7 +7,7 @@
     result = session.close()
 
 A message is one JSON object on a line. The host's end is a `Channel`; the script's end is
-`palaestra.sandbox.inside.channel.Channel`. The host trusts nothing that it receives: messages are bounded in size, and
+`palaestra.sandbox.inside.channel.HostChannel`. The host trusts nothing that it receives: messages are bounded in size, and
 the caller checks their content.
 
 It takes about 25 ms to start a sandbox with Python in it. A `SessionPool` reuses scripts that run no code of a model.

@@ -1,4 +1,4 @@
-"""Check what a task returns, where it comes in: tasks are written by users too."""
+"""Check what a task returns. Users write tasks too."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ _TEXTS = ("id", "reference", "skill", "subskill")
 
 
 def draw_problems(task: Task, split: Split, per_skill: int, seed: int, skills: Sequence[str] = ()) -> list[Problem]:
-    """Call `task.problems`, and check that problems came back.
+    """Call `task.problems` and check the result.
 
     Raises:
-        TaskError: something else came, or two problems share an id; names the method, its file and its line.
-        TooFewProblemsError: there are none.
+        TaskError: the result is not a list of valid problems with unique ids. The message names file and line of the method.
+        TooFewProblemsError: the list is empty.
     """
-    found: Any = task.problems(split, per_skill, seed, skills)
-    if not isinstance(found, list | tuple):
-        raise _wrong(task, found, "a list of Problem")
-    if not found:
+    problems: Any = task.problems(split, per_skill, seed, skills)
+    if not isinstance(problems, list | tuple):
+        raise _wrong(task, problems, "a list of Problem")
+    if not problems:
         raise TooFewProblemsError(f"task '{task.name}' has no {split} problems; ask for another split")
     seen: set[str] = set()
-    for problem in found:
+    for problem in problems:
         if not isinstance(problem, Problem):
             raise _wrong(task, problem, "a list of Problem", " in a list")
         for name in _TEXTS:
@@ -44,21 +44,21 @@ def draw_problems(task: Task, split: Split, per_skill: int, seed: int, skills: S
         if problem.id in seen:
             raise _wrong(task, problem.id, "ids that differ", " as the id of two problems")
         seen.add(problem.id)
-    return list(found)
+    return list(problems)
 
 
 def write_examples(
     task: GenerativeTask, skill: str, subskill: str, count: int, generator: np.random.Generator
 ) -> tuple[Example, ...]:
-    """Call `task.write_examples`, and check that examples came back, no more than `count`.
+    """Call `task.write_examples` and check the result.
 
     Raises:
-        TaskError: something else came; names the method, its file and its line.
+        TaskError: the result is not a list of at most `count` examples. The message names file and line of the method.
     """
-    found: Any = task.write_examples(skill, subskill, count, generator)
-    what = short_repr(found)
-    if isinstance(found, Iterable) and not isinstance(found, str | Mapping):
-        examples = tuple(found)
+    returned: Any = task.write_examples(skill, subskill, count, generator)
+    what = short_repr(returned)
+    if isinstance(returned, Iterable) and not isinstance(returned, str | Mapping):
+        examples = tuple(returned)
         if all(isinstance(example, Example) for example in examples):
             if len(examples) <= count:
                 return examples

@@ -1,4 +1,4 @@
-"""Ask an engine the problems of a task, and score what it says."""
+"""Evaluate an engine on the problems of a task."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from palaestra.tasks.checks import draw_problems
 from palaestra.tasks.scoring import score_all
 
 CHUNK = 256
-"""Most problems that are asked at once, and whose attempts are stored in one transaction."""
+"""Maximum number of problems in a chunk. The attempts of a chunk are stored in one transaction."""
 CHUNK_TOKENS = CHUNK * 72
-"""Where answers may be long, fewer problems make a chunk: a stop loses one chunk, and progress is told by chunks."""
+"""Maximum number of tokens in a chunk. An interruption loses one chunk, and progress is reported per chunk."""
 DRAWN = 25
-"""Problems a skill of a task that draws its problems, where no number is given."""
+"""Default number of problems per skill of a procedural task."""
 
 Keep = Callable[[Sequence[Attempt], LedgerEntry], None]
 
@@ -37,9 +37,8 @@ def choose(
     """The problems of an evaluation.
 
     Arguments:
-        per_skill: how many of each skill; 0 takes all that a published data set has, and `DRAWN` of a task that
-            draws its problems.
-        limit: most problems in all, from the skills in turn; 0 for no limit.
+        per_skill: problems per skill; 0 for all problems of a data set, or `DRAWN` of a procedural task.
+        limit: maximum number of problems in total, from the skills in turn; 0 for no limit.
     """
     count = len(skills or task.skills())
     if per_skill == EVERY and get_hooks(task).is_procedural:
@@ -49,7 +48,7 @@ def choose(
 
 
 def _in_turn(task: Task, problems: Sequence[Problem], limit: int) -> list[Problem]:
-    """`limit` of `problems`, as many of each skill as there are; what belongs together stays together."""
+    """`limit` of `problems`, balanced over the skills. Problems of a group stay together."""
     skills: dict[str, list[list[Problem]]] = {}
     units: dict[str, list[Problem]] = {}
     for problem in problems:
@@ -83,15 +82,14 @@ def evaluate(
     keep: Keep = lambda attempts, cost: None,
     listener: Listener = ignore,
 ) -> list[Attempt]:
-    """Attempts at all `problems`, in their order, `sampling.count` at each.
+    """Ask all problems, `sampling.count` times each, and score the answers.
 
     Arguments:
-        engine: gives the engine when it is first needed; never called if everything is `known`.
+        engine: returns the engine; not called if all attempts are `known`.
         known: attempts from before an interruption, in whole chunks as `keep` received them.
-        keep: is handed each finished chunk with its cost.
+        keep: called with each finished chunk and its cost.
 
-    The chunks are cut the same way every time, so an evaluation that goes on after an interruption
-    asks exactly the batches that it would have asked.
+    The chunks are always the same, so a resumed evaluation sends the same batches as an uninterrupted one.
     """
     if len({problem.id for problem in problems}) < len(problems):
         raise TaskError(f"task '{task.name}' gave two problems the same id; every id must be unique")
@@ -105,30 +103,30 @@ def evaluate(
         start = time.perf_counter()
         requests = [Request(p.messages, sampling, Seeds(seed).derive("request", p.id).integer()) for p in chunk]
         answers = working.generate(requests)
-        made = _attempts(task, chunk, answers)
+        new = _attempts(task, chunk, answers)
         usage = sum((a.usage for several in answers for a in several if isinstance(a, Completion)), Usage())
         cost = LedgerEntry(phase, working.name, len(chunk) * samples, usage, time.perf_counter() - start)
-        keep(made, cost)
-        attempts += made
+        keep(new, cost)
+        attempts += new
         listener(Event(phase, len(attempts), samples * len(problems), round_))
     return attempts
 
 
 def measures(task: Task | None, attempts: Sequence[Attempt], samples: int) -> dict[str, Mean]:
-    """Figures beside the accuracy: pass@k where there are several answers a problem, and the task's own, if given."""
-    found: dict[str, Mean] = {}
+    """Metrics beside the accuracy: pass@k if there are several samples, and those of the task."""
+    metrics: dict[str, Mean] = {}
     if samples > 1:
         owners = {attempt.problem.id: get_cluster(attempt.problem) for attempt in attempts}
         scored = count_by_problem(attempts)
         counts, clusters = list(scored.values()), [owners[name] for name in scored]
         powers = [2**power for power in range(samples.bit_length()) if 2**power < samples]
-        found |= {f"pass@{k}": mean_pass_at_k(counts, k, clusters) for k in (*powers, samples)}
+        metrics |= {f"pass@{k}": mean_pass_at_k(counts, k, clusters) for k in (*powers, samples)}
     if task is None:
-        return found
+        return metrics
     own = get_hooks(task).metrics
     figures: Any = own(attempts)
     if isinstance(figures, Mapping) and all(isinstance(n, str) and isinstance(m, Mean) for n, m in figures.items()):
-        return found | dict(figures)
+        return metrics | dict(figures)
     raise TaskError(
         f"{type(task).__name__}.metrics returned {short_repr(figures)}{describe_location(own)}; "
         "expected a mapping of names to palaestra.core.statistics.Mean"
@@ -136,9 +134,9 @@ def measures(task: Task | None, attempts: Sequence[Attempt], samples: int) -> di
 
 
 def outcomes(attempts: Sequence[Attempt]) -> Mapping[str, int]:
-    """What scorers say became of the answers (`passed`, `wrong_answer`, `time`, ...), where they say it."""
-    said = (a.outcome.evidence.get("outcome") for a in attempts if isinstance(a.outcome, Score))
-    return dict(Counter(outcome for outcome in said if outcome).most_common())
+    """How often each outcome occurs that scorers report (`passed`, `wrong_answer`, `time`, ...)."""
+    names = (a.outcome.evidence.get("outcome") for a in attempts if isinstance(a.outcome, Score))
+    return dict(Counter(outcome for outcome in names if outcome).most_common())
 
 
 def _attempts(task: Task, problems: Sequence[Problem], answers: Sequence[Sequence[Answer]]) -> list[Attempt]:

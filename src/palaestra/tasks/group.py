@@ -1,4 +1,4 @@
-"""Several tasks as one, for runs that validate or test on more than one task."""
+"""A group of tasks as one task, for runs that validate or test on several tasks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from palaestra.tasks.checks import draw_problems, write_examples
 from palaestra.tasks.scoring import score
 
 OWNER = "task_of_group"
-"""Key in the metadata of a problem from a further task. The value is the name of the task, and the problem's own id and skill."""
+"""Metadata key of a problem from another task than the main one: the name of the task, and the problem's id and skill there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +23,9 @@ class Member:
 
     Arguments:
         skills: only these skills of the task; all if empty.
-        problems: problems a skill; `None` for as many as the group is asked for.
-        is_taught: lessons may be written for its skills.
-        is_measured: its validation and test problems are asked.
+        problems: problems per skill; `None` for the number that the group is asked for.
+        is_taught: lessons may contain its skills.
+        is_measured: its problems are in the validation and test splits of the group.
     """
 
     task: Task
@@ -36,10 +36,10 @@ class Member:
 
 
 class TaskGroup:
-    """Asks the problems of several tasks, and lets the task of each problem score it and each skill's task write for it.
+    """Several tasks as one. Each problem is scored by its own task, and examples are written by the task of their skill.
 
-    The main task keeps its names. Problems and skills of every further task have the task's name and a slash in front:
-    `gsm8k/2 steps`. Everything else that a task may have comes from the main task.
+    The main task keeps its names. The names of problems and skills of the other tasks are prefixed with the task's name:
+    `gsm8k/2 steps`. All other attributes are those of the main task.
 
     Arguments:
         members: the tasks by name.
@@ -56,7 +56,7 @@ class TaskGroup:
         self.concurrent_scoring = all(own.concurrent_scoring for own in hooks.values())
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("members", "main"):  # Missing in a copy that is being made.
+        if name in ("members", "main"):  # Not set yet while the object is copied.
             raise AttributeError(name)
         return getattr(self.members[self.main].task, name)
 
@@ -75,14 +75,14 @@ class TaskGroup:
         }
 
     def problems(self, split: Split, per_skill: int, seed: int, skills: Sequence[str] = ()) -> list[Problem]:
-        """Problems of all members, task after task; of the train split those of the members that are taught."""
+        """The problems of all measured members; of the train split those of the members that are taught."""
         check_skills(self, skills)
-        found: list[Problem] = []
+        problems: list[Problem] = []
         for name, member in self.members.items():
             if member.is_taught if split is Split.TRAIN else member.is_measured:
                 count = per_skill if member.problems is None or split is Split.TRAIN else member.problems
-                found += [self.label(p, name) for p in draw_problems(member.task, split, count, seed, member.skills)]
-        return [problem for problem in found if not skills or problem.skill in skills]
+                problems += [self.label(p, name) for p in draw_problems(member.task, split, count, seed, member.skills)]
+        return [problem for problem in problems if not skills or problem.skill in skills]
 
     def score(self, problem: Problem, completion: Completion) -> Score | Failure:
         name, own = self._resolve(problem)
@@ -95,7 +95,7 @@ class TaskGroup:
         return [replace(example, skill=skill) for example in write_examples(task, own, subskill, count, generator)]
 
     def brief(self) -> str:
-        """What a language model is told of the problems: of each task that is taught."""
+        """The briefs of the tasks that are taught."""
         taught = {name: member.task for name, member in self.members.items() if member.is_taught}
         if len(taught) == 1:
             return str(getattr(self.members[self.main].task, "brief")())  # noqa: B009
@@ -113,7 +113,7 @@ class TaskGroup:
         return [replace(shot, skill=skill) for shot in get_hooks(self.members[name].task).get_shots(own, count)]
 
     def label(self, problem: Problem, name: str) -> Problem:
-        """A problem of the member `name` under the names of the group."""
+        """A problem of the member `name` with the group's id and skill."""
         if name == self.main:
             return problem
         metadata = {**problem.metadata, OWNER: [name, problem.id, problem.skill]}
@@ -122,7 +122,7 @@ class TaskGroup:
         )  # fmt: skip
 
     def resolve_example(self, example: Example) -> tuple[str, Example]:
-        """The member that an example belongs to, and the example under the member's own skill."""
+        """The member of an example, and the example with the member's own skill."""
         name, skill = self._split(example.skill)
         return name, replace(example, skill=skill)
 
@@ -130,7 +130,7 @@ class TaskGroup:
         return skill if name == self.main else f"{name}/{skill}"
 
     def _split(self, skill: str) -> tuple[str, str]:
-        """The member and its own skill; the main task for skills that no member has, for example discovered ones."""
+        """The member of a skill and its own name for it; the main task for unknown skills, for example discovered ones."""
         for name in self.members:
             if name != self.main and skill.startswith(f"{name}/"):
                 return name, skill.removeprefix(f"{name}/")
@@ -144,22 +144,22 @@ class TaskGroup:
         return name, replace(problem, id=id_, skill=skill, metadata=metadata)
 
 
-def task_of(problem: Problem, main: str) -> str:
-    """The name of the task that a problem of a group belongs to."""
+def get_task_name(problem: Problem, main: str) -> str:
+    """The name of the task of a problem in a group."""
     return str(problem.metadata[OWNER][0]) if OWNER in problem.metadata else main
 
 
 def divide_problems(problems: Sequence[Problem], main: str = "") -> dict[str, list[Problem]]:
-    """Problems by the name of their task, in their order."""
+    """Problems by the name of their task, in order."""
     parts: dict[str, list[Problem]] = {}
     for problem in problems:
-        parts.setdefault(task_of(problem, main), []).append(problem)
+        parts.setdefault(get_task_name(problem, main), []).append(problem)
     return parts
 
 
 def divide_attempts(attempts: Sequence[Attempt], main: str) -> dict[str, list[Attempt]]:
-    """Attempts by the name of their task, in their order."""
+    """Attempts by the name of their task, in order."""
     parts: dict[str, list[Attempt]] = {}
     for attempt in attempts:
-        parts.setdefault(task_of(attempt.problem, main), []).append(attempt)
+        parts.setdefault(get_task_name(attempt.problem, main), []).append(attempt)
     return parts

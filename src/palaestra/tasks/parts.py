@@ -1,7 +1,6 @@
-"""Train, validation and test parts of data sets whose publishers made none.
+"""Train, validation and test parts of data sets that are published without them.
 
-A benchmark is there to be measured on, so most of it stays test. The part of a problem depends on the problem alone: neither a
-seed nor what else is in the file can change it.
+Most of a benchmark stays test. The part of a problem depends on the problem alone, not on a seed or on other problems.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ VALIDATION_PERCENT = 20
 
 
 def part_by_hash(identity: str) -> Split:
-    """The part of a problem by the hash of its id: 20 in 100 are train, 20 validation and 60 test.
+    """The part of a problem, by the hash of its id: 20 % train, 20 % validation, 60 % test.
 
     >>> str(part_by_hash("HumanEval/0")), str(part_by_hash("HumanEval/3"))
     ('test', 'train')

@@ -1,8 +1,8 @@
-"""Tasks that draw their problems: what they share whatever they draw.
+"""The base class of procedural tasks, which generate their problems.
 
-A family is skills with subskills, each of which is a function from a random generator to a draft. A draft belongs to
-one split for ever; whoever wants problems of a split draws until one comes. So the same arguments give the same
-problems, and no seed can make the splits overlap. A skill has only so many problems: some have thousands, some a few dozen.
+A family has skills with subskills. Each subskill is a function from a random generator to a draft. A draft belongs to
+one fixed split; drafts are drawn until one belongs to the requested split. So the same arguments give the same problems,
+and the splits do not overlap, whatever the seed. The number of problems of a skill is finite: from dozens to thousands.
 """
 
 from __future__ import annotations
@@ -23,43 +23,43 @@ from palaestra.tasks.base import TaskHooks, check_skills
 
 D = TypeVar("D")
 Family = Mapping[str, Mapping[str, Callable[[np.random.Generator], D]]]
-"""Skill -> subskill -> what draws a problem of it."""
+"""Skill -> subskill -> function that draws a draft."""
 
-MAX_DRAWS_A_PROBLEM = 500
-"""How often a drawer may miss the split, or repeat itself, before its problems count as used up."""
-MAX_DRAWS_A_FOUND_ONE = 60
-"""The same for each problem of it that was found: the last of many takes many draws."""
+MAX_DRAWS_PER_PROBLEM = 500
+"""Draws without a new problem of the split after which a subskill counts as exhausted."""
+MAX_DRAWS_PER_FOUND = 60
+"""The same for each problem drawn so far: the last of many problems takes many draws."""
 
 
 class ProceduralTask(TaskHooks, ABC, Generic[D]):
-    """A task whose problems, and whose lessons, are drawn. Subclasses say what a draft is."""
+    """A task whose problems and examples are generated. Subclasses define the drafts."""
 
     name: str
     is_procedural = True
 
     @abstractmethod
     def family(self) -> Family[D]:
-        """Everything that can be drawn."""
+        """The functions that draw drafts, by skill and subskill."""
 
     @abstractmethod
     def get_split(self, skill: str, draft: D) -> Split | None:
-        """The one split that a draft belongs to; None if it is left out, because another split has one too much like it."""
+        """The split of a draft; None to exclude it, because another split has a draft that is too similar."""
 
     @abstractmethod
     def key(self, draft: D) -> Hashable:
-        """What must not be asked twice."""
+        """The identity of a problem: no key is asked twice."""
 
     def content(self, draft: D) -> Hashable:
-        """What two problems that differ only in wording have in common. They count as one in an interval."""
+        """The identity of a problem under any wording. Problems with the same content count as one in an interval."""
         return self.key(draft)
 
     @abstractmethod
     def problem(self, skill: str, subskill: str, draft: D) -> Problem:
-        """A draft as it is asked."""
+        """The problem of a draft."""
 
     @abstractmethod
     def example(self, skill: str, subskill: str, draft: D) -> Example:
-        """A draft as it is taught."""
+        """The training example of a draft."""
 
     @abstractmethod
     def score(self, problem: Problem, completion: Completion) -> Score | Failure: ...
@@ -71,7 +71,7 @@ class ProceduralTask(TaskHooks, ABC, Generic[D]):
         check_skills(self, skills)
         if per_skill < 1:
             raise TaskError(f"{self.name} draws its problems; expected a number of at least 1 a skill, got {per_skill}")
-        found: list[tuple[str, str, D]] = []
+        drafted: list[tuple[str, str, D]] = []
         for name in skills or self.family():
             drafts = self._distinct(name, split, Seeds(seed).derive(self.name, split, name).generator())
             for drawn in range(per_skill):
@@ -83,8 +83,10 @@ class ProceduralTask(TaskHooks, ABC, Generic[D]):
                         "its subskills in equal parts; ask for fewer",
                         drawn,
                     ) from None
-                found.append((name, subskill, draft))
-        return [self._with_content(*parts) for parts in found]  # Only once all are there: a picture takes time to draw.
+                drafted.append((name, subskill, draft))
+        return [
+            self._with_content(*parts) for parts in drafted
+        ]  # After all drafts are drawn, because rendering images is slow.
 
     def write_examples(self, skill: str, subskill: str, count: int, generator: np.random.Generator) -> list[Example]:
         check_skills(self, [skill])
@@ -92,7 +94,7 @@ class ProceduralTask(TaskHooks, ABC, Generic[D]):
         if subskill and subskill not in parts:
             raise UnknownNameError(f"subskill of {skill}", subskill, parts)
         names = [subskill] if subskill else list(parts)
-        # Lessons may repeat a problem in other words: small skills have only so many problems.
+        # Lessons may repeat a problem, because small skills have few problems.
         examples: list[Example] = []
         while len(examples) < count:
             name = names[len(examples) % len(names)]
@@ -111,11 +113,11 @@ class ProceduralTask(TaskHooks, ABC, Generic[D]):
         return replace(problem, metadata={**problem.metadata, "content": content})
 
     def _distinct(self, skill: str, split: Split, generator: np.random.Generator) -> Iterator[tuple[str, D]]:
-        """Drafts of `split`, none twice, the subskills in turn; ends when one is used up."""
+        """Distinct drafts of `split`, with the subskills in turn; ends when a subskill is exhausted."""
         asked: set[Hashable] = set()
         for turn in itertools.count():
             for name, draw in self.family()[skill].items():
-                for _ in range(max(MAX_DRAWS_A_PROBLEM, turn * MAX_DRAWS_A_FOUND_ONE)):
+                for _ in range(max(MAX_DRAWS_PER_PROBLEM, turn * MAX_DRAWS_PER_FOUND)):
                     draft = draw(generator)
                     if self.get_split(skill, draft) is split and self.key(draft) not in asked:
                         break

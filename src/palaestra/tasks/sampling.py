@@ -16,10 +16,10 @@ def pick(rng: np.random.Generator, choices: Sequence[str]) -> str:
     return choices[int(rng.integers(len(choices)))]
 
 
-def worked(steps: Iterable[str], answer: str) -> str:
+def format_response(steps: Iterable[str], answer: str) -> str:
     """The reasoning and the answer, as a student is to write them.
 
-    >>> worked(["3+4=7", "7+1=8."], "8")
+    >>> format_response(["3+4=7", "7+1=8."], "8")
     '3+4=7. 7+1=8. Answer: 8'
     """
     return "".join(f"{step.strip().removesuffix('.')}. " for step in steps) + f"Answer: {answer}"

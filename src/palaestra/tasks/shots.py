@@ -1,7 +1,7 @@
-"""Worked problems before the question: any task, asked with examples.
+"""Few-shot prompts: any task with worked problems before each question.
 
-Everybody is shown the same ones, base model or tuned, as earlier turns of the conversation. They come from the train
-split, and are not taught.
+All models get the same worked problems, as earlier turns of the conversation. They come from the train split and are
+excluded from lessons.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from palaestra.tasks.base import GenerativeTask, Task, get_hooks
 
 
 class FewShot:
-    """A task that shows `count` worked problems before each question; whatever else it has, it has of `task`.
+    """A task with `count` worked problems before each question. All other attributes are those of `task`.
 
     Raises:
-        SettingsError: the count makes no sense.
-        TaskError: the task has no worked problems to show.
+        SettingsError: the count is not a positive integer.
+        TaskError: the task has no worked problems.
     """
 
     def __init__(self, task: Task, count: int) -> None:
@@ -35,7 +35,7 @@ class FewShot:
         self._shown = cache(self._find)
 
     def __getattr__(self, name: str) -> Any:
-        if name == "task":  # Not there yet, or never: a copy that is being made asks for it.
+        if name == "task":  # Not set yet while the object is copied.
             raise AttributeError(name)
         return getattr(self.task, name)
 
@@ -56,29 +56,29 @@ class FewShot:
         return tuple(message for turn in shown for message in turn)
 
     def _find(self, skill: str) -> list[Example]:
-        found: list[Example] = list(get_hooks(self.task).get_shots(skill, self.count))
-        if len(found) < self.count:
-            raise TaskError(f"task '{self.name}' has {len(found)} worked problems to show; got shots={self.count}")
-        return found
+        shots: list[Example] = list(get_hooks(self.task).get_shots(skill, self.count))
+        if len(shots) < self.count:
+            raise TaskError(f"task '{self.name}' has {len(shots)} worked problems to show; got shots={self.count}")
+        return shots
 
 
 class GenerativeFewShot(FewShot):
-    """The same of a task that writes examples."""
+    """Few-shot prompts for a task that generates examples."""
 
     def write_examples(self, skill: str, subskill: str, count: int, generator: np.random.Generator) -> list[Example]:
-        """Examples of the task, asked as in an evaluation, without those that are shown."""
+        """Examples of the task with few-shot prompts, without the worked problems themselves."""
         assert isinstance(self.task, GenerativeTask)
         seen = {example.messages for example in self._shown(skill)}
-        found: list[Example] = []
+        examples: list[Example] = []
         for _ in range(10):
-            made = self.task.write_examples(skill, subskill, count + len(seen), generator)
-            found += [example for example in made if example.messages not in seen]
-            if len(found) >= count:
+            written = self.task.write_examples(skill, subskill, count + len(seen), generator)
+            examples += [example for example in written if example.messages not in seen]
+            if len(examples) >= count:
                 break
         else:
             raise TaskError(f"{self.name} has no train problems of {skill} besides the {self.count} that are shown")
         turns = self._turns(skill)
-        return [replace(example, messages=(*turns, *example.messages)) for example in found[:count]]
+        return [replace(example, messages=(*turns, *example.messages)) for example in examples[:count]]
 
 
 def few_shot(task: Task, count: int) -> Task:

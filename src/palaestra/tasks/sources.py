@@ -1,13 +1,13 @@
-"""Rows of published data: from a file, a folder or the hub. Every task, and the data of reward models, is read here.
+"""Read the rows of published data sets from a file, a folder or the hub, for tasks and reward models.
 
-A folder holds, for each published split, one of
+A folder contains, for each published split, one of
 
 - `train.jsonl`, `train.jsonl.gz`, `train.json` (a list of objects; objects by their id, as GQA has them; or JSON lines, as
   MnMs has them) or `train.parquet` (also `train-*.parquet`);
 - a folder `train` of JSON files with one object each, at any depth (MATH as its authors publish it);
 
-or is what `datasets.save_to_disk` wrote. Without a folder the environment variable `PALAESTRA_DATA` may name
-one that holds the dataset's; else it is fetched from the hub.
+or it was written by `datasets.save_to_disk`. Without a path, the folder of the data set below the environment variable
+`PALAESTRA_DATA` is read if it exists; otherwise the data is downloaded from the hub.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ ENDINGS = (*LINES, ".json", ".parquet")
 HUB_ADVICE = "; or give a folder that holds it"
 
 Rows = Iterator[tuple[str, Mapping[str, Any]]]
-"""Every row with its name for errors."""
+"""Rows, each with a name for error messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a dataset is.
+    """The location of a data set.
 
     Arguments:
         folder: its name below `PALAESTRA_DATA`.
-        hub: its id on the hub, empty where it has none; `config` is the configuration to load there.
+        hub: its id on the hub, empty if it has none; `config` is the configuration to load.
     """
 
     folder: str
@@ -50,13 +50,13 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class StoredImage:
-    """What a row of a table holds for an image: it is read when asked for, as all of them may weigh gigabytes."""
+    """An image in a row of a table. It is read on demand, as all images may take gigabytes."""
 
     column: Any
     number: int
 
     def read(self) -> Any:
-        """The stored value, not decoded: `bytes`, and the `path` of the file that they were."""
+        """The stored value, not decoded: `bytes`, and the `path` of the original file."""
         (value,) = self.column[self.number].values()
         return value
 
@@ -65,10 +65,10 @@ def locate(source: Source, path: str = "") -> Path | str:
     """The folder of a dataset, or its id on the hub.
 
     Arguments:
-        path: a folder, or a hub id such as `owner/name`; empty for the dataset's own place.
+        path: a folder, or a hub id such as `owner/name`; empty for the default location.
 
     Raises:
-        TaskError: there is no such folder, or no place is known.
+        TaskError: the folder does not exist, or the data set has no default location.
     """
     folder = Path(path or Path(os.environ.get(VARIABLE, "")) / source.folder).expanduser()
     if (path or os.environ.get(VARIABLE)) and folder.is_dir():
@@ -88,12 +88,12 @@ def read_rows(source: Source, path: str, published: str, config: str = "") -> Ro
     """Every row of a published split (`train` or `test`).
 
     Arguments:
-        path: as `locate` takes it.
-        config: of the hub; empty means the source's own.
+        path: see `locate`.
+        config: the configuration on the hub; empty for that of the source.
 
     Raises:
-        TaskError: there is nothing there, or it is no such dataset.
-        MissingExtraError: `datasets` is needed and not installed.
+        TaskError: no data was found, or its format is not supported.
+        MissingExtraError: `datasets` is required but not installed.
     """
     place = locate(source, path)
     if isinstance(place, Path):
@@ -106,37 +106,37 @@ def is_hub_id(name: str) -> bool:
 
 
 def file_rows(file: Path) -> Rows:
-    """The rows of a `.jsonl`, `.jsonl.gz`, `.json` or `.parquet` file; raises `TaskError` if it is none, or damaged."""
+    """The rows of a `.jsonl`, `.jsonl.gz`, `.json` or `.parquet` file; raises `TaskError` if it is invalid."""
     if file.suffix == ".parquet":
         return _table_rows(lambda datasets: datasets.Dataset.from_parquet(str(file)), str(file))
     if file.suffix == ".json":
-        return _checked(_whole(file))
+        return _check_row(_whole(file))
     if file.name.endswith(LINES):
-        return _checked(_lines(file))
+        return _check_row(_lines(file))
     raise TaskError(f"cannot tell what {file} is; expected a name that ends with {', '.join(ENDINGS)}")
 
 
-def saved_rows(folder: Path, published: str = "") -> Rows:
-    """The rows of a split that `datasets.save_to_disk` wrote; without a name `train`, or the only one."""
+def read_saved_rows(folder: Path, published: str = "") -> Rows:
+    """The rows of a split written by `datasets.save_to_disk`; by default `train`, or the only split."""
     return _table_rows(lambda datasets: datasets.load_from_disk(str(folder)), str(folder), published)
 
 
 def hub_rows(hub: str, config: str = "", published: str = "") -> Rows:
-    """The rows of a split on the hub; without a name `train`, or the only one. Images are `StoredImage`s."""
+    """The rows of a split on the hub; by default `train`, or the only split. Images are `StoredImage`s."""
     return _table_rows(
         lambda datasets: datasets.load_dataset(hub, config or None, split=published or None), hub, published, HUB_ADVICE
     )
 
 
 def is_saved(folder: Path) -> bool:
-    """Whether `datasets.save_to_disk` wrote it: a table, or a table for each split."""
+    """Whether the folder was written by `datasets.save_to_disk`."""
     return any((folder / name).is_file() for name in ("dataset_dict.json", "state.json"))
 
 
 def has_split(folder: Path, published: str) -> bool:
-    """Whether a folder holds a published split, in any of the forms above."""
+    """Whether a folder contains a split, in any of the formats above."""
     if (folder / "dataset_dict.json").is_file():
-        return published in _parsed(_text(folder / "dataset_dict.json"), str(folder), "a JSON object").get("splits", ())
+        return published in _parse(_text(folder / "dataset_dict.json"), str(folder), "a JSON object").get("splits", ())
     try:
         _folder_rows(folder, published)
     except TaskError:
@@ -145,15 +145,15 @@ def has_split(folder: Path, published: str) -> bool:
 
 
 def field(row: Mapping[str, Any], where: str, *names: str) -> Any:
-    """The value under the first of `names` that `row` has; raises `TaskError` if it has none."""
+    """The value of the first of `names` that `row` has; raises `TaskError` if it has none of them."""
     for name in names:
         if row.get(name) is not None:
             return row[name]
     raise TaskError(f"{where}: expected the field '{names[0]}'; got {', '.join(row)}")
 
 
-def shown(value: Any) -> str:
-    """A value in an error: on one line, and not long."""
+def abbreviate(value: Any) -> str:
+    """A value for an error message: short and on one line."""
     text = " ".join(repr(value).split())
     return text if len(text) <= 80 else f"{text[:77]}..."
 
@@ -161,12 +161,12 @@ def shown(value: Any) -> str:
 def _folder_rows(folder: Path, published: str) -> Rows:
     for saved in (folder, folder / published):
         if is_saved(saved):
-            return saved_rows(saved, published)
+            return read_saved_rows(saved, published)
     for ending in (*LINES, ".json"):
         if (file := folder / f"{published}{ending}").is_file():
             return file_rows(file)
     if files := sorted((folder / published).rglob("*.json")):
-        return _checked((str(file), _parsed(_text(file), str(file), "a JSON object")) for file in files)
+        return _check_row((str(file), _parse(_text(file), str(file), "a JSON object")) for file in files)
     if files := parquet_files(folder, published):
         return (row for file in files for row in file_rows(file))
     raise TaskError(
@@ -179,16 +179,16 @@ def parquet_files(folder: Path, published: str) -> list[Path]:
     return sorted([*folder.glob(f"{published}.parquet"), *folder.glob(f"**/{published}-*.parquet")])
 
 
-def _checked(rows: Iterator[tuple[str, Any]]) -> Rows:
+def _check_row(rows: Iterator[tuple[str, Any]]) -> Rows:
     for where, row in rows:
         if not isinstance(row, Mapping):
-            raise TaskError(f"{where}: expected an object; got {shown(row)}")
+            raise TaskError(f"{where}: expected an object; got {abbreviate(row)}")
         yield where, clean(row)
 
 
 def read_object(text: str | bytes, where: str) -> Mapping[str, Any]:
-    """The object in a line of JSON; raises `TaskError` if it is none."""
-    ((_, row),) = _checked(iter([(where, _parsed(text, where, "a JSON object"))]))
+    """The object in a line of JSON; raises `TaskError` if it is not an object."""
+    ((_, row),) = _check_row(iter([(where, _parse(text, where, "a JSON object"))]))
     return row
 
 
@@ -197,7 +197,7 @@ def _lines(file: Path) -> Iterator[tuple[str, Any]]:
         with gzip.open(file, "rt", encoding="utf-8") if file.suffix == ".gz" else open(file, encoding="utf-8") as lines:
             for number, line in enumerate(lines, start=1):
                 if line.strip():
-                    yield (where := f"{file}, row {number}"), _parsed(line, where, "a JSON object")
+                    yield (where := f"{file}, row {number}"), _parse(line, where, "a JSON object")
     except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
         raise TaskError(f"the file {file} cannot be read: {error}") from error
 
@@ -208,16 +208,16 @@ def _whole(file: Path) -> Iterator[tuple[str, Any]]:
     if _is_lines(text):
         yield from _lines(file)
         return
-    rows = _parsed(text, str(file), expected)
+    rows = _parse(text, str(file), expected)
     if isinstance(rows, dict) and rows and all(isinstance(row, dict) for row in rows.values()):
         rows = [{"id": key, **row} for key, row in rows.items()]
     if not isinstance(rows, list):
-        raise TaskError(f"{file}: expected {expected}; got {shown(rows)}")
+        raise TaskError(f"{file}: expected {expected}; got {abbreviate(rows)}")
     yield from ((f"{file}, row {number}", row) for number, row in enumerate(rows, start=1))
 
 
 def _is_lines(text: str) -> bool:
-    """Whether a text is JSON lines: its first line is an object of its own, and another follows."""
+    """Whether a text is JSON lines: its first line is a complete object, and another line follows."""
     first, _, rest = text.strip().partition("\n")
     if not rest.lstrip().startswith("{"):
         return False
@@ -234,7 +234,7 @@ def _text(file: Path) -> str:
         raise TaskError(f"the file {file} cannot be read: {error}") from error
 
 
-def _parsed(text: str | bytes, where: str, expected: str) -> Any:
+def _parse(text: str | bytes, where: str, expected: str) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:
@@ -242,7 +242,7 @@ def _parsed(text: str | bytes, where: str, expected: str) -> Any:
 
 
 def load_table(load: Callable[[Any], Any], where: str, published: str = "", advice: str = "") -> Any:
-    """A table of `datasets`: what `load` makes of the package, or its split `published`.
+    """A table of `datasets`: the result of `load(datasets)`, or its split `published`.
 
     Raises:
         TaskError: it cannot be read, or has no such split.
@@ -254,7 +254,7 @@ def load_table(load: Callable[[Any], Any], where: str, published: str = "", advi
 
     try:
         table = load(datasets)
-    except Exception as error:  # datasets, pyarrow and the hub each raise their own.
+    except Exception as error:  # datasets, pyarrow and the hub raise different exceptions.
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise TaskError(f"cannot read the dataset {where}: {reason}{advice}") from error
     if isinstance(table, Mapping):  # A table for each split.

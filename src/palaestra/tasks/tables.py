@@ -1,7 +1,7 @@
-"""Rows of published data that are read one at a time.
+"""Read the rows of published data sets one at a time.
 
-Some data sets do not fit into memory: a row of LiveCodeBench may hold megabytes of tests, and a release has gigabytes.
-A table is scanned once, and any row is read again by its key. Nothing is kept in between.
+Some data sets do not fit into memory: a row of LiveCodeBench may contain megabytes of tests. A table is scanned once,
+and each row can be read again by its key. Rows are not kept in memory.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ class Table(Protocol):
     """The rows of one published split."""
 
     def scan(self) -> Iterator[tuple[int, str, Row]]:
-        """Every row with its key and its name for errors."""
+        """All rows, each with its key and a name for error messages."""
         ...
 
     def read(self, key: int) -> Row:
-        """The row with a key that `scan` gave."""
+        """The row with a key from `scan`."""
         ...
 
 
 def open_table(source: Source, path: str, published: str) -> Table:
-    """The table of a published split. Nothing is read before it is scanned, except what cannot be read in parts.
+    """Open the table of a split. Data is read when the table is scanned, except formats that cannot be read in parts.
 
     Arguments:
-        path: as `palaestra.tasks.sources.locate` takes it.
+        path: see `palaestra.tasks.sources.locate`.
 
     Raises:
-        TaskError: there is no such split.
+        TaskError: the split does not exist.
     """
     place = locate(source, path)
     if isinstance(place, str):
@@ -68,7 +68,7 @@ def open_table(source: Source, path: str, published: str) -> Table:
 
 
 class LineTable:
-    """JSON lines. The key of a row is where its line starts; in a packed file, all before it is unpacked to reach it."""
+    """JSON lines. The key of a row is the offset of its line. A compressed file is decompressed up to that offset."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -98,7 +98,7 @@ class LineTable:
 
 
 class ArrowTable:
-    """A table of `datasets`, which stays on disk. The key of a row is its number."""
+    """A table of `datasets`, which stays on disk. The key of a row is its index."""
 
     def __init__(self, table: Any, where: str) -> None:
         self.table, self.where = table, where
@@ -113,7 +113,7 @@ class ArrowTable:
 
 
 class HeldTable:
-    """Rows of JSON files that can only be read as a whole: they are kept in memory. The key of a row is its number."""
+    """Rows of JSON files that can only be read as a whole. They are kept in memory; the key of a row is its index."""
 
     def __init__(self, source: Source, path: str, published: str) -> None:
         self.rows = list(read_rows(source, path, published))

@@ -1,7 +1,7 @@
-"""What a task tells a language model that is to write training data for it.
+"""The protocol of tasks for which a language model writes training data.
 
-What differs between mathematics, programs, pictures and tools is here, in the task: what a datum consists of, what it
-must be like, and how it becomes an example. Teachers are the same for all of them.
+The task defines what a datum consists of, what a good datum is, and how it becomes an example. Teachers are the same
+for mathematics, programs, images and tools.
 """
 
 from __future__ import annotations
@@ -15,28 +15,24 @@ from palaestra.tasks.base import Task
 
 
 class UnusableError(ValueError):
-    """A datum of the right shape of which no example can be made; says why, in words that its writer can act on."""
+    """A valid datum cannot become an example. The message tells the writer why."""
 
 
 @runtime_checkable
 class WritableTask(Task, Protocol):
-    """A task that a language model can write data for.
-
-    It may also have `prepare(data)`: is told of all data of an answer before the first becomes an example, for what is
-    better done together, such as pictures that a model paints. It raises nothing because of a datum.
-    """
+    """A task for which a language model can write data."""
 
     datum: type[BaseModel]
-    """The shape of one datum; its descriptions are read by the writer."""
+    """The schema of a datum. The writer reads its descriptions."""
 
     def brief(self) -> str:
-        """What problems of the task are like, and what a good datum is."""
+        """A description of the task's problems and of a good datum, for the writer."""
         ...
 
     def make_example(self, datum: Any, skill: str, subskill: str) -> Example:
-        """A datum as it is taught: asked as in an evaluation, answered in the form that is scored.
+        """The training example of a datum: prompted as in an evaluation, answered in the form that is scored.
 
         Raises:
-            UnusableError: it cannot be.
+            UnusableError: the datum cannot become an example.
         """
         ...

@@ -1,8 +1,8 @@
-"""Texts as numbers: words, and stretches of words (grams), hashed and ready for NumPy.
+"""Normalised words and hashed n-grams of texts, for NumPy.
 
-Words are compared in one form: compatibility characters unfolded, lower case, no accents or invisible characters, letters of
-other alphabets that look like Latin ones as these, no markup (Markdown, HTML, escapes of JSON) and no punctuation that
-ends or joins sentences. Signs that calculate or call (`+`, `-`, `(`, `=`) are words, and so is every number.
+Normalisation: Unicode compatibility decomposition, lower case, no accents and no invisible characters, Latin letters in
+place of lookalikes, no markup (Markdown, HTML, JSON escapes) and no punctuation. Numbers and the signs of calculations
+and calls (`+`, `-`, `(`, `=`) are words.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ Hashes = npt.NDArray[np.uint64]
 Places = npt.NDArray[np.int64]
 
 _UNSPACED = "぀-ヿ㐀-鿿豈-﫿"
-"""Scripts that put no space between words: there every character counts as one."""
+"""Scripts without spaces between words. Each character counts as a word."""
 _WORD = re.compile(rf"\d+(?:\.\d+)?|[{_UNSPACED}]|[^\W\d_{_UNSPACED}]+|[^\w\s]|_")
 _THOUSANDS = re.compile(r"(?<=\d)[,'_\u00a0\u2009\u202f](?=\d{3}(?!\d))")
 _SIGNS = str.maketrans("×·÷⁄−–—", "**//---")
 _PUNCTUATION = frozenset(".,;:?\"'`“”‘’…_\\$#|~")
 _INVISIBLE = re.compile("[\u00ad\u0300-\u036f\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff]")
-"""Accents that stand apart from their letters, soft hyphens, characters of no width."""
+"""Combining accents, soft hyphens, zero-width characters."""
 _LOOKALIKES = str.maketrans("авекмнорстухіјѕһԁԛԝαεικνορτυχ", "abekmhopctyxijshdqwaeikvoptux")
 """Cyrillic and Greek letters that look like Latin ones, in lower case."""
 _ESCAPE = re.compile(r"\\u([0-9a-fA-F]{4})|\\x([0-9a-fA-F]{2})|\\[nrt]")
@@ -75,18 +75,18 @@ def _unescape(escape: re.Match[str]) -> str:
     return chr(int(code, 16)) if code else " "
 
 
-def in_figures(found: Sequence[str]) -> list[str]:
-    """The same words with numbers in one form: in figures, without zeros that change nothing.
+def in_figures(tokens: Sequence[str]) -> list[str]:
+    """The words with numbers as digits, without redundant zeros.
 
     >>> in_figures(["twenty", "-", "five", "three", "hundred", "and", "six", "12.50", "05"])
     ['25', '306', '12.5', '5']
     """
     out: list[str] = []
     at = 0
-    while at < len(found):
-        word = found[at]
-        value, size = _read_spelled(found, at) if word in _SPELLED else (0, 0)
-        if size > 1 or (size and word != "one"):  # Most often "one" alone counts nothing.
+    while at < len(tokens):
+        word = tokens[at]
+        value, size = _read_spelled(tokens, at) if word in _SPELLED else (0, 0)
+        if size > 1 or (size and word != "one"):  # "one" alone is rarely a number.
             out.append(str(value))
             at += size
             continue
@@ -99,12 +99,12 @@ def in_figures(found: Sequence[str]) -> list[str]:
     return out
 
 
-def _read_spelled(found: Sequence[str], start: int) -> tuple[int, int]:
-    """The number that is spelled out from `start` on, and how many words it takes."""
+def _read_spelled(tokens: Sequence[str], start: int) -> tuple[int, int]:
+    """The value of the spelled number at `start`, and its number of words."""
     total = current = size = 0
     last = ""
-    for at in range(start, len(found)):
-        word, value = found[at], _SPELLED.get(found[at])
+    for at in range(start, len(tokens)):
+        word, value = tokens[at], _SPELLED.get(tokens[at])
         if value is not None and (last in ("", "times") or (last == "tens" and 0 < value < 10)):
             current += value
             last = "tens" if value >= 20 else "units"
@@ -113,7 +113,7 @@ def _read_spelled(found: Sequence[str], start: int) -> tuple[int, int]:
         elif word == "thousand" and current:
             total, current, last = total + current * 1000, 0, "times"
         elif (word == "-" and last == "tens") or (word == "and" and last == "times"):
-            continue  # It belongs to the number if more of it follows.
+            continue  # Part of the number if more of it follows.
         else:
             break
         size = at - start + 1
@@ -124,29 +124,29 @@ def is_number(word: str) -> bool:
     return word[0].isdigit()
 
 
-def without_numbers(found: Iterable[str]) -> list[str]:
-    """The same words with every number replaced by one and the same."""
-    return ["0" if word[0].isdigit() else word for word in found]
+def without_numbers(tokens: Iterable[str]) -> list[str]:
+    """The words with every number replaced by `0`."""
+    return ["0" if word[0].isdigit() else word for word in tokens]
 
 
 def pictures(message: Message) -> str:
-    """What tells the images of a message from others; empty where there are none."""
+    """A digest of the images of a message; empty if it has none."""
     return digest_pictures(addresses(message))
 
 
 def addresses(message: Message) -> list[str]:
-    """Where the images of a message are."""
+    """The URLs of the images of a message."""
     return [] if isinstance(message.content, str) else [p.url for p in message.content if isinstance(p, ImagePart)]
 
 
 def digest_pictures(urls: Sequence[str]) -> str:
-    """A short name for images by their pixels, wherever and in whichever format they are stored; empty for none."""
+    """A digest of the pixels of images, independent of their location and format; empty without images."""
     return digest(*map(_digest_picture, urls)) if urls else ""
 
 
 def _digest_picture(url: str) -> str:
     if url.startswith(("http://", "https://")):
-        return url  # Nothing is fetched to be compared.
+        return url  # Remote images are not downloaded.
     from palaestra.engines.images import ImageError, load_image
 
     try:
@@ -157,7 +157,7 @@ def _digest_picture(url: str) -> str:
 
 
 def digest(*texts: str) -> str:
-    """A short name for texts: equal texts, equal names, on every machine."""
+    """A digest of texts that is the same on every machine."""
     hashed = hashlib.blake2b(digest_size=12)
     for text in texts:
         encoded = text.encode("utf-8", "surrogatepass")
@@ -166,12 +166,12 @@ def digest(*texts: str) -> str:
 
 
 def hashes(texts: Iterable[str]) -> Hashes:
-    """64 bits for each text."""
+    """A 64-bit hash of each text."""
     return np.array([int(digest(text)[:16], 16) for text in texts], dtype=np.uint64)
 
 
 def mix(values_N: Hashes) -> Hashes:
-    """Scatter 64-bit values, one to one (the finaliser of SplitMix64)."""
+    """Mix the bits of 64-bit values (the finaliser of SplitMix64, a bijection)."""
     mixed = (values_N ^ (values_N >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     scattered: Hashes = mixed ^ (mixed >> np.uint64(31))
@@ -180,12 +180,12 @@ def mix(values_N: Hashes) -> Hashes:
 
 @dataclass(frozen=True, slots=True)
 class Grams:
-    """The grams of several texts, one text after the other.
+    """The n-grams of several texts, in the order of the texts.
 
     Arguments:
-        hashes_G: of each gram.
-        owners_G: the text that it is of.
-        starts_N: where each text's grams begin; every text has at least one.
+        hashes_G: the hash of each gram.
+        owners_G: the index of its text.
+        starts_N: the index of the first gram of each text; every text has at least one gram.
     """
 
     hashes_G: Hashes
@@ -196,15 +196,15 @@ class Grams:
     def texts(self) -> int:
         return len(self.starts_N)
 
-    def salted(self, salts_N: Hashes) -> Grams:
-        """The same grams, told apart by a property of their texts: equal only where that is equal too."""
+    def add_salts(self, salts_N: Hashes) -> Grams:
+        """The grams with hashes that also depend on a value for each text."""
         return Grams(mix(self.hashes_G ^ mix(salts_N)[self.owners_G]), self.owners_G, self.starts_N)
 
     def without(self, common: Hashes, instead_N: Hashes) -> Grams:
-        """The same texts without some grams; a text that has no others is the one gram `instead`.
+        """The grams without those in `common`. A text without any other gets the single gram `instead_N`.
 
         Arguments:
-            common: hashes of grams, sorted.
+            common: sorted hashes of grams.
         """
         left_G = ~among(self.hashes_G, common)
         bare_N = np.add.reduceat(left_G, self.starts_N, dtype=np.int64) == 0 if self.texts else self.starts_N
@@ -222,7 +222,7 @@ class Grams:
 
 
 def grams(texts: Sequence[Sequence[str]], length: int) -> Grams:
-    """All stretches of `length` words in each text; a shorter text is one gram as a whole.
+    """All n-grams of `length` words in each text; a shorter text is a single gram.
 
     >>> len(grams([["a", "b", "c", "d"], ["a"]], 3).hashes_G)
     3
@@ -248,16 +248,16 @@ def grams(texts: Sequence[Sequence[str]], length: int) -> Grams:
 
 
 def among(values: Hashes, known: Hashes) -> npt.NDArray[np.bool_]:
-    """Which of `values` are in `known`, which is sorted."""
+    """Which of `values` are in the sorted array `known`."""
     if not len(known):
         return np.zeros(len(values), dtype=np.bool_)
     places = np.minimum(np.searchsorted(known, values), len(known) - 1)
-    found: npt.NDArray[np.bool_] = known[places] == values
-    return found
+    matches: npt.NDArray[np.bool_] = known[places] == values
+    return matches
 
 
 def distinct(hashes_G: Hashes, places_G: Places) -> tuple[Hashes, Places]:
-    """The different pairs of hash and place, by hash and then by place."""
+    """The distinct pairs of hash and place, sorted by hash and then by place."""
     order = np.lexsort((places_G, hashes_G))
     hashes_G, places_G = hashes_G[order], places_G[order]
     new_G = np.ones(len(hashes_G), dtype=np.bool_)
@@ -266,14 +266,14 @@ def distinct(hashes_G: Hashes, places_G: Places) -> tuple[Hashes, Places]:
 
 
 def frequent(held: Grams, most: int) -> Hashes:
-    """The grams that are in more than `most` of the texts: words of a task, not of a problem. Sorted."""
+    """The sorted hashes of grams in more than `most` texts, which are wording of the task."""
     values, counts = np.unique(distinct(held.hashes_G, held.owners_G)[0], return_counts=True)
     common: Hashes = values[counts > most]
     return common
 
 
 class _Vocabulary(dict[str, int]):
-    """Words and their hashes, which are the same in every process, unlike Python's own."""
+    """Hashes of words that, unlike Python's own, are the same in every process."""
 
     def __missing__(self, word: str) -> int:
         code = word.encode("utf-8", "surrogatepass")

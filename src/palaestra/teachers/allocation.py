@@ -1,4 +1,4 @@
-"""Sharing a whole number of examples out by weight."""
+"""Distribute a number of examples by weight."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ K = TypeVar("K", bound=Hashable)
 
 
 def share_out(total: int, weights: Mapping[K, float], cap: int | None = None) -> dict[K, int]:
-    """Split `total` by `weights` into whole numbers that add up, none of them above `cap`.
+    """Split `total` by `weights` into integers that add up to it, none of them above `cap`.
 
-    What a capped share cannot take goes to the others; if all are capped, the rest stays unspent.
-    Largest remainders decide the rounding, and the order of `weights` decides ties.
+    The excess of a capped part goes to the others; if all are capped, the rest stays unspent.
+    Rounding uses largest remainders; the order of `weights` breaks ties.
 
     >>> share_out(10, {"a": 2.0, "b": 1.0, "c": 0.0})
     {'a': 7, 'b': 3, 'c': 0}

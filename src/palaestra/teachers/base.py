@@ -1,4 +1,4 @@
-"""The teacher protocol: an agent that reads a student's state and writes a lesson."""
+"""The teacher protocol: an agent that observes a student's state and writes a lesson."""
 
 from __future__ import annotations
 
@@ -18,27 +18,29 @@ from palaestra.tasks.base import GenerativeTask, Task
 from palaestra.teachers.writers import Order, TaskWriter, Writer, Written
 
 if TYPE_CHECKING:
-    # Only the types: a list of teachers is to load no torch.
+    # Types only: listing the teachers must not import torch.
     from palaestra.envs.lesson.state import StudentState
 
 TEACHERS = Registry("teacher", "palaestra.teachers")
 TEACHERS.register(
-    "no_state", "palaestra.teachers.no_state:NoState", "the same share for every skill, whatever the student does"
+    "no_state",
+    "palaestra.teachers.no_state:NoState",
+    "the same number of examples for every skill; ignores the student's results",
 )
 TEACHERS.register(
     "open_ended",
     "palaestra.teachers.open_ended:OpenEnded",
-    "data for single wrong answers of the student, drawn from all of them",
+    "examples for single wrong answers of the student, sampled from all of them",
 )
 TEACHERS.register(
     "skill_list",
     "palaestra.teachers.skill_list:SkillList",
-    "a share for every skill by its wrong answers, and in it for the subskills with the most",
+    "examples by the wrong answers of each skill, for its subskills with the most errors",
 )
 TEACHERS.register(
     "skill_tree",
     "palaestra.teachers.skill_tree:SkillTree",
-    "a tree a skill: explores and exploits by a policy, under limits that hold",
+    "one tree of subskills per skill: a policy explores and exploits, within limits",
 )
 
 
@@ -46,40 +48,40 @@ TEACHERS.register(
 class Teacher(Protocol):
     """Writes lessons.
 
-    A teacher keeps nothing between rounds: all it may know is in the state, which holds the history
-    of the episode. So the same state and the same generator give the same lesson, after a resume too.
+    A teacher keeps no state between rounds. The `StudentState` holds the history of the episode, so the same state and the
+    same generator give the same lesson, also after a resume.
     """
 
     def write(self, state: StudentState, size: int, generator: np.random.Generator) -> Lesson:
-        """A lesson of at most `size` examples for a student in `state`."""
+        """Write a lesson of at most `size` examples for a student in `state`."""
         ...
 
 
 class PlanningTeacher(ABC):
-    """A teacher that orders examples, and lets somebody else write them. Subclasses say what is ordered.
+    """A teacher that orders examples from a writer. Subclasses implement `plan`.
 
     Arguments:
-        task: what is taught.
-        skills: only these skills; all if empty.
-        writer: who writes; the task's own generators if none is given.
+        task: the task to teach.
+        skills: only these skills; empty: all.
+        writer: writes the examples; default: the task's own generators.
     """
 
     def __init__(self, task: Task, skills: tuple[str, ...] = (), *, writer: Writer | None = None) -> None:
         self.task = task
         self.skills = {name: parts for name, parts in task.skills().items() if not skills or name in skills}
         self.writer: Writer = writer if writer is not None else TaskWriter(task)
-        # The orders of the last lesson and what came of each, so that a caller can order again what is missing.
+        # The orders of the last lesson with their results. A caller can order missing examples again.
         self.written: list[tuple[Order, Written]] = []
 
     @abstractmethod
     def plan(self, state: StudentState, size: int, generator: np.random.Generator) -> list[Order]:
-        """Orders of `size` examples in all."""
+        """Return orders of `size` examples in total."""
 
     def write(self, state: StudentState, size: int, generator: np.random.Generator) -> Lesson:
         orders = [order for order in self.plan(state, size, generator) if order.count]
         written = self.writer.write(orders, generator)
         self.written = list(zip(orders, written, strict=True))
-        examples = tuple(example for one in written for example in one.examples)
+        examples = tuple(example for result in written for example in result.examples)
         return Lesson(examples, list_decisions(orders, written))
 
 
@@ -89,8 +91,8 @@ def make_teacher(
     """Build the teacher that is registered under `name`.
 
     Raises:
-        SettingsError: the teacher does not take one of the options, or no writer; names what it takes.
-        LessonError: what is registered is no teacher, or raised an error.
+        SettingsError: the teacher does not take one of the options or a writer; the message lists its options.
+        LessonError: the registered object is not a teacher, or its constructor raised an error.
     """
     kind = TEACHERS.get(name)
     if not callable(kind):
@@ -113,11 +115,11 @@ def make_teacher(
 
 
 def write_lesson(teacher: Teacher, name: str, state: StudentState, size: int, generator: np.random.Generator) -> Lesson:
-    """Let a teacher write, and check what it returns.
+    """Let a teacher write a lesson and check the result.
 
     Raises:
-        LessonError: it raised an error, or returned no `Lesson` or one of more than `size` examples. Names the teacher,
-            and the file and line if a user wrote it.
+        LessonError: the teacher raised an error, returned no `Lesson`, or one of more than `size` examples. The message
+            names the teacher, and the file and line of user code.
     """
     try:
         lesson: Any = teacher.write(state, size, generator)
@@ -134,32 +136,35 @@ def write_lesson(teacher: Teacher, name: str, state: StudentState, size: int, ge
 
 
 def _is_ours(error: Exception, kind: Any) -> bool:
-    """Whether an error is no mistake in a teacher that a user wrote."""
+    """Whether an error does not come from user code."""
     return isinstance(error, PalaestraError) or str(getattr(kind, "__module__", "")).startswith("palaestra.")
 
 
 def _explain(error: Exception, name: str) -> LessonError:
-    said = " ".join(str(error).split())
-    return LessonError(f"teacher '{name}' raised {type(error).__name__}: {said}{describe_origin(error)}")
+    message = " ".join(str(error).split())
+    return LessonError(f"teacher '{name}' raised {type(error).__name__}: {message}{describe_origin(error)}")
 
 
 def write_from_task(
     task: GenerativeTask, allocation: Mapping[str, Mapping[str, int]], generator: np.random.Generator
 ) -> tuple[Example, ...]:
-    """Let the task's own generators write what was allocated to each skill and subskill."""
+    """Let the task's own generators write the given number of examples of each skill and subskill."""
     orders = [Order(skill, part, count, "", "") for skill, parts in allocation.items() for part, count in parts.items()]
-    return tuple(example for one in TaskWriter(task).write(orders, generator) for example in one.examples)
+    return tuple(example for result in TaskWriter(task).write(orders, generator) for example in result.examples)
 
 
 def list_decisions(orders: Sequence[Order], written: Sequence[Written]) -> tuple[Decision, ...]:
-    """One for each skill, action and reason, with what was really written; and one for each kind of failure."""
-    found: dict[tuple[str, str, str], dict[str, int]] = {}
+    """One decision per skill, action and reason, with the written examples; and one per kind of failure."""
+    allocations: dict[tuple[str, str, str], dict[str, int]] = {}
     failed: dict[tuple[str, str], int] = {}
-    for order, one in zip(orders, written, strict=True):
-        allocation = found.setdefault((order.skill, order.action, order.reason), {})
-        for example in one.examples:
+    for order, result in zip(orders, written, strict=True):
+        allocation = allocations.setdefault((order.skill, order.action, order.reason), {})
+        for example in result.examples:
             allocation[example.subskill] = allocation.get(example.subskill, 0) + 1
-        for failure in one.failures:
+        for failure in result.failures:
             failed[order.skill, failure.message] = failed.get((order.skill, failure.message), 0) + 1
-    decisions = [Decision(*key, allocation) for key, allocation in found.items()]
-    return (*decisions, *(Decision(skill, "failed", f"{count} x {said}") for (skill, said), count in failed.items()))
+    decisions = [Decision(*key, allocation) for key, allocation in allocations.items()]
+    return (
+        *decisions,
+        *(Decision(skill, "failed", f"{count} x {message}") for (skill, message), count in failed.items()),
+    )

@@ -1,4 +1,4 @@
-"""A language model as the writer: one call a few data, many calls in flight, every answer of the task's own shape."""
+"""A language model as the writer: each call asks for a few data in the task's own schema."""
 
 from __future__ import annotations
 
@@ -15,42 +15,42 @@ from palaestra.engines.base import Engine, Request, Sampling
 from palaestra.engines.structured import ask
 from palaestra.tasks.base import Task, get_hooks
 from palaestra.tasks.teaching import UnusableError, WritableTask
-from palaestra.teachers.prompts import Prompts
+from palaestra.teachers.prompts import TeacherPrompts
 from palaestra.teachers.writers import Order, Written
 
 SHOWN = 2
-"""Worked problems of the train split that a writer is shown, so that it sees how the task is asked and answered."""
+"""Worked problems of the train split in the prompt, which show the format of questions and answers."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A part of an order that is written by one call."""
+    """The part of an order that one call writes."""
 
     order: int
     count: int
 
 
 class ModelWriter:
-    """Orders as prompts, answers as examples.
+    """Turns orders into prompts, and answers into examples.
 
     Arguments:
-        task: says what a datum is; see `palaestra.tasks.teaching`.
-        engine: any; with a cache and a budget where calls cost something (`palaestra.engines.cached`).
-        prompts: the templates; `TEACHER/write` is what an order becomes.
-        teacher: whose templates.
-        per_call: data that one call writes at most.
-        sampling: how it writes.
-        tries: how often a call is asked again after an answer that does not fit.
+        task: a task with a schema of its data; see `palaestra.tasks.teaching`.
+        engine: the language model, with a cache and a budget if calls cost money (`palaestra.engines.cached`).
+        prompts: the templates; an order renders `TEACHER/write`.
+        teacher: the name of the teacher, which selects the template.
+        per_call: maximum data per call.
+        sampling: the sampling parameters.
+        tries: maximum calls for one answer; invalid answers are asked again.
 
     Raises:
-        SettingsError: the task does not say what a datum is.
+        SettingsError: the task has no schema of its data.
     """
 
     def __init__(
         self,
         task: Task,
         engine: Engine,
-        prompts: Prompts,
+        prompts: TeacherPrompts,
         teacher: str,
         *,
         per_call: int = 10,
@@ -78,9 +78,9 @@ class ModelWriter:
             for call, seed in zip(calls, seeds, strict=True)
         ]
 
-        def complaint(index: int, said: BaseModel) -> str:
-            """What is wrong with an answer of the right shape; a few useless data among many are only left out."""
-            examples, unusable = self._examples(said, orders[calls[index].order], calls[index].count)
+        def complaint(index: int, answer: BaseModel) -> str:
+            """What is wrong with a well-formed answer. A minority of unusable data is only left out."""
+            examples, unusable = self._examples(answer, orders[calls[index].order], calls[index].count)
             return "; ".join(unusable[:3]) if len(unusable) > len(examples) else ""
 
         answers = ask(self.engine, questions, self.shape, tries=self.tries, check=complaint)
@@ -113,17 +113,17 @@ class ModelWriter:
             shown=[(example.messages[-1].text, example.response) for example in examples],
         )
 
-    def _examples(self, said: Any, order: Order, count: int) -> tuple[list[Example], list[str]]:
-        """At most `count` examples of an answer, and what is wrong with the data of which none could be made."""
+    def _examples(self, answer: Any, order: Order, count: int) -> tuple[list[Example], list[str]]:
+        """At most `count` examples of an answer, and the reasons why other data are unusable."""
         examples, unusable = [], []
-        data = said.data[:count]
+        data = answer.data[:count]
         get_hooks(self.task).prepare(data)
         for datum in data:
             try:
-                made = self.task.make_example(datum, order.skill, order.subskill)
+                example = self.task.make_example(datum, order.skill, order.subskill)
             except UnusableError as error:
                 unusable.append(str(error))
             else:
-                known = {"hypothesis": said.hypothesis} if said.hypothesis else {}
-                examples.append(replace(made, metadata={**made.metadata, **known}))
+                known = {"hypothesis": answer.hypothesis} if answer.hypothesis else {}
+                examples.append(replace(example, metadata={**example.metadata, **known}))
         return examples, unusable

@@ -11,16 +11,16 @@ from palaestra.teachers.base import PlanningTeacher
 from palaestra.teachers.writers import Order
 
 if TYPE_CHECKING:
-    # Only the types: a list of teachers is to load no torch.
+    # Types only: listing the teachers must not import torch.
     from palaestra.envs.lesson.state import StudentState
 
 
 class NoState(PlanningTeacher):
-    """Gives every skill, and within it every subskill, the same share."""
+    """Orders the same number of examples for every skill, and for every subskill of a skill."""
 
     def plan(self, state: StudentState, size: int, generator: np.random.Generator) -> list[Order]:
         orders = []
-        # Whoever gets the odd example changes from round to round.
+        # A random order, so that the remainder goes to other skills in each round.
         names = [str(name) for name in generator.permutation(list(self.skills))]
         for skill, count in share_out(size, dict.fromkeys(names, 1.0)).items():
             parts = [str(part) for part in generator.permutation(list(self.skills[skill]) or [""])]

@@ -1,4 +1,4 @@
-"""A teacher that looks at single wrong answers, and orders data for what each of them lacks."""
+"""A teacher that samples wrong answers and orders examples for each."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from palaestra.teachers.no_state import NoState
 from palaestra.teachers.writers import Order, Writer
 
 if TYPE_CHECKING:
-    # Only the types: a list of teachers is to load no torch.
+    # Types only: listing the teachers must not import torch.
     from palaestra.envs.lesson.state import StudentState
 
 
 class OpenEnded(PlanningTeacher):
-    """Draws wrong answers from all that there are, whatever their skill, and orders some examples for each.
+    """Samples wrong answers of all skills and orders some examples for each.
 
-    With nothing wrong to be seen (all is right, or the state is hidden) it teaches everything alike.
+    Without wrong answers (all are correct, or the state is hidden) it teaches all skills equally.
 
     Arguments:
-        per_error: examples for each wrong answer; fewer where there are more errors than room.
+        per_error: examples for each wrong answer; fewer if there are too many errors for the lesson.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class OpenEnded(PlanningTeacher):
         wrong = [a for a in state.attempts if a.correct == "no" and (a.skill in self.skills or not a.skill)]
         if not wrong:
             return NoState(self.task, tuple(self.skills), writer=self.writer).plan(state, size, generator)
-        # Without replacement as long as there are any left: fewer errors than orders means more data for each.
+        # Sample without replacement. With few errors, each gets more examples.
         count = min(len(wrong), max(1, -(-size // self.per_error)))
         drawn = [wrong[int(place)] for place in generator.permutation(len(wrong))[:count]]
         shares = share_out(size, dict.fromkeys(range(count), 1.0))

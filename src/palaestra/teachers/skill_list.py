@@ -1,4 +1,4 @@
-"""A teacher that goes through the skills, with the wrong answers of each."""
+"""A teacher that orders examples by the wrong answers of each skill."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from palaestra.teachers.no_state import NoState
 from palaestra.teachers.writers import Order, Writer
 
 if TYPE_CHECKING:
-    # Only the types: a list of teachers is to load no torch.
+    # Types only: listing the teachers must not import torch.
     from palaestra.envs.lesson.state import StudentState, ValidationAttempt
 
 
 class SkillList(PlanningTeacher):
-    """Shares a lesson out by the wrong answers of each skill, and within it among a few hypotheses.
+    """Divides a lesson by the error rate of each skill, and each skill among a few hypotheses.
 
-    A hypothesis is a subskill with wrong answers, those with the most first; a writer that can read is shown them.
-    With nothing wrong to be seen (all is right, or the state is hidden) it teaches everything alike.
+    A hypothesis is a subskill with wrong answers; those with the most come first. A language model as the writer sees the
+    wrong answers. Without wrong answers (all are correct, or the state is hidden) it teaches all skills equally.
 
     Arguments:
-        hypotheses: how many a skill and round.
-        shown: wrong answers that a writer is shown for each.
+        hypotheses: hypotheses per skill and round.
+        shown: wrong answers in the writer's prompt for each hypothesis.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class SkillList(PlanningTeacher):
         for skill, share in share_out(size, rates).items():
             reason = f"{len(wrong[skill])} of {asked[skill]} answers wrong"
             parts = Counter(attempt.subskill for attempt in wrong[skill])
-            # Of subskills with as many errors chance decides, anew in every round.
+            # A random order breaks ties between subskills with equally many errors.
             order = {name: k for k, name in enumerate(generator.permutation(sorted(parts)).tolist())}
             chosen = sorted(parts, key=lambda name: (-parts[name], order[name]))[: self.hypotheses]
             for part, count in share_out(share, {name: float(parts[name]) for name in chosen}).items():

@@ -1,12 +1,11 @@
-"""A teacher that grows a tree of subskills for every skill, and moves data to where it helps.
+"""A teacher that grows a tree of subskills for every skill and allocates examples to them.
 
-Each round every skill takes one action, with a reason:
+In each round every skill takes one action, with a reason:
 
-- **explore**: open subskills that have no data yet;
-- **exploit**: move data among the open ones.
+- **explore**: open subskills without data;
+- **exploit**: give data to open subskills.
 
-A policy decides (`palaestra.teachers.tree.policies` lists them). Whatever it asks, the limits hold: see
-`palaestra.teachers.tree.limits`.
+A policy decides (`palaestra.teachers.tree.policies`), within limits that are enforced (`palaestra.teachers.tree.limits`).
 """
 
 from __future__ import annotations
@@ -19,34 +18,34 @@ from palaestra.core.errors import SettingsError
 from palaestra.engines.base import Engine
 from palaestra.tasks.base import Task
 from palaestra.teachers.base import PlanningTeacher
-from palaestra.teachers.prompts import Prompts
-from palaestra.teachers.tree.limits import Limits, enforce
-from palaestra.teachers.tree.policies import Policy, make_policy
+from palaestra.teachers.prompts import TeacherPrompts
+from palaestra.teachers.tree.limits import TreeLimits, enforce
+from palaestra.teachers.tree.policies import TreePolicy, make_policy
 from palaestra.teachers.tree.propose import propose
-from palaestra.teachers.tree.records import Action, Tree, tree_of
+from palaestra.teachers.tree.records import Action, TreeState, build_tree
 from palaestra.teachers.writers import Order, TaskWriter, Writer
 
 if TYPE_CHECKING:
-    # Only the types: a list of teachers is to load no torch.
+    # Types only: listing the teachers must not import torch.
     from palaestra.envs.lesson.state import StudentState
 
 
 class SkillTree(PlanningTeacher):
-    """Explores and exploits one tree a skill.
+    """Explores and exploits one tree of subskills per skill.
 
     Arguments:
-        policy: who decides: a registered name, or a policy.
-        engine: the language model of the policy `model`, and of `proposals`; the writer's where none is given.
-        prompts: the templates that it is asked by; the writer's, or ours, if none are given.
-        cap: the largest share of a lesson that one skill may take.
-        subskill_cap: the same for one subskill; what does not fit under it stays unspent.
-        max_subskills: how many subskills of a skill may be open; 0 is no limit.
-        open_at_once: how many a skill may open in one round; 0 is no limit, none is what suits the policy.
-        proposals: how many new subskills the engine is asked for in each round, for every skill whose subskills are
-            all open. They need a writer that can read.
-        keep: of `response`, `ucb` and `thompson`: the share of a lesson for what the student masters already.
-        threshold: of `threshold`: the reward below which a skill explores.
-        optimism: of `ucb`: standard deviations that are added to an expected gain.
+        policy: a registered name, or a policy.
+        engine: the language model of the policy `model` and of `proposals`; default: the writer's.
+        prompts: the templates of its prompts; default: the writer's, or the built-in ones.
+        cap: the maximum fraction of a lesson for one skill.
+        subskill_cap: the maximum fraction for one subskill; the excess stays unspent.
+        max_subskills: the maximum number of open subskills per skill; 0: no limit.
+        open_at_once: the maximum number of subskills that a skill opens per round; 0: no limit; `None`: the policy's own.
+        proposals: new subskills to request from the engine in each round, for every skill whose subskills are all open.
+            Needs a language model as the writer.
+        keep: for `response`, `ucb` and `thompson`: the fraction of a lesson for mastered skills.
+        threshold: for `threshold`: the reward below which a skill explores.
+        optimism: for `ucb`: standard deviations that are added to an expected gain.
 
     Example:
         >>> from palaestra.tasks.base import make_task
@@ -60,9 +59,9 @@ class SkillTree(PlanningTeacher):
         skills: tuple[str, ...] = (),
         *,
         writer: Writer | None = None,
-        policy: str | Policy = "response",
+        policy: str | TreePolicy = "response",
         engine: Engine | None = None,
-        prompts: Prompts | None = None,
+        prompts: TeacherPrompts | None = None,
         cap: float = 0.2,
         subskill_cap: float = 1.0,
         max_subskills: int = 0,
@@ -76,33 +75,33 @@ class SkillTree(PlanningTeacher):
         if isinstance(engine, str):
             raise SettingsError(f"the option 'engine' is an engine, not the name of one; got '{engine}'")
         self._engine, self.proposals = engine, proposals
-        self.prompts: Prompts = prompts or getattr(self.writer, "prompts", None) or Prompts()
+        self.prompts: TeacherPrompts = prompts or getattr(self.writer, "prompts", None) or TeacherPrompts()
         options = {"keep": keep, "threshold": threshold, "optimism": optimism}
         if isinstance(policy, str):
             asks = {"engine": self.engine, "prompts": self.prompts, "task": task.name} if policy == "model" else {}
             policy = make_policy(policy, **options, **asks)
         elif any(value is not None for value in options.values()):
-            raise SettingsError("a policy that is given as such has its options already; give them to it")
-        self.policy: Policy = policy
+            raise SettingsError("a policy object already has its options; pass them to its constructor")
+        self.policy: TreePolicy = policy
         opens = policy.open_at_once if open_at_once is None else open_at_once
-        self.limits = Limits(cap, subskill_cap, max_subskills, opens)
+        self.limits = TreeLimits(cap, subskill_cap, max_subskills, opens)
         if proposals and self.engine() is None:
             raise SettingsError("proposals of subskills need a language model; give an engine")
         if proposals and isinstance(self.writer, TaskWriter):
             raise SettingsError(
-                "the task's own generators cannot write subskills that somebody proposes; let a language model write"
+                "the task's own generators cannot write proposed subskills; choose a language model as the writer"
             )
 
     def engine(self) -> Engine | None:
-        """Who is asked. A recipe may give the writer another engine for every round, so it is looked up each time."""
+        """The language model. A recipe may replace the writer's engine in every round, so it is looked up each time."""
         return self._engine if self._engine is not None else getattr(self.writer, "engine", None)
 
     def decide(self, state: StudentState, size: int, generator: np.random.Generator) -> list[Action]:
-        """The actions of a round, with the limits enforced."""
-        tree = tree_of(state, self.skills)
+        """Decide the actions of a round and enforce the limits."""
+        tree = build_tree(state, self.skills)
         engine = self.engine()
         if self.proposals and engine is not None:
-            tree = tree_of(state, self.skills, self._proposed(tree, engine, state, generator))
+            tree = build_tree(state, self.skills, self._propose(tree, engine, state, generator))
         return enforce(tree, self.policy.decide(tree, size, self.limits, generator), size, self.limits)
 
     def plan(self, state: StudentState, size: int, generator: np.random.Generator) -> list[Order]:
@@ -112,8 +111,8 @@ class SkillTree(PlanningTeacher):
             for part, count in action.allocation.items()
         ]
 
-    def _proposed(
-        self, tree: Tree, engine: Engine, state: StudentState, generator: np.random.Generator
+    def _propose(
+        self, tree: TreeState, engine: Engine, state: StudentState, generator: np.random.Generator
     ) -> dict[str, tuple[str, ...]]:
         most = self.limits.max_subskills
         wanted = [

@@ -1,4 +1,4 @@
-"""Who writes the examples that a teacher orders: the task's own generators, or a language model."""
+"""Writers of the examples that a teacher orders; here the task's own generators."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from palaestra.tasks.base import GenerativeTask, Task
 from palaestra.tasks.checks import write_examples
 
 if TYPE_CHECKING:
-    # Only the types: a list of teachers is to load no torch.
+    # Types only: listing the teachers must not import torch.
     from palaestra.envs.lesson.state import ValidationAttempt
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """Examples of one kind that a teacher wants, and why.
+    """A teacher's order of examples of one kind, with its reason.
 
     Arguments:
-        skill, subskill: what they are to teach; an empty `subskill` means all of the skill's in turn, an empty
-            `skill` whatever the writer finds.
-        count: how many.
-        action: what the teacher does with the skill (`uniform`, `explore`, `exploit`, ...).
-        reason: why, for the report; orders of one skill, action and reason are one decision.
-        hypothesis: what the student may be lacking, for a writer that can read.
-        errors: wrong answers of the student that show it, for the same.
+        skill, subskill: what the examples exercise; an empty `subskill` means all subskills in turn, an empty `skill`
+            leaves it to the writer.
+        count: the number of examples.
+        action: the teacher's action on the skill (`uniform`, `explore`, `exploit`, ...).
+        reason: the reason for the report; orders with the same skill, action and reason form one decision.
+        hypothesis: what the student may lack, for a language model as the writer.
+        errors: wrong answers of the student, for a language model as the writer.
     """
 
     skill: str
@@ -43,22 +43,22 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What came of an order: its examples, and what went wrong with the rest."""
+    """The result of an order: its examples, and the failures of the rest."""
 
     examples: tuple[Example, ...]
     failures: tuple[Failure, ...] = ()
 
 
 class Writer(Protocol):
-    """Writes what was ordered."""
+    """Writes the examples of orders."""
 
     def write(self, orders: Sequence[Order], generator: np.random.Generator) -> list[Written]:
-        """For each order at most `count` examples, in order. The same orders and generator, the same examples."""
+        """Write at most `count` examples for each order. The same orders and generator give the same examples."""
         ...
 
 
 class TaskWriter:
-    """Lets the task's own generators write. They need no hypotheses and no errors."""
+    """Lets the task's own generators write. It ignores hypotheses and errors."""
 
     def __init__(self, task: Task) -> None:
         if not isinstance(task, GenerativeTask):

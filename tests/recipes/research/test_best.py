@@ -165,5 +165,5 @@ def test_an_episode_of_the_users_own_ends_with_the_best_student(tmp_path: Path) 
 def test_what_cannot_be_kept_is_refused() -> None:
     with pytest.raises(SettingsError, match="'keep'"):
         teach.teach(keep="first")
-    with pytest.raises(SettingsError, match="'last' or the 'best' round; got 'first'"):
+    with pytest.raises(SettingsError, match="keep: expected 'last' or 'best'; got 'first'"):
         LessonEnv(student=Wavering(), keep="first")  # type: ignore[arg-type]

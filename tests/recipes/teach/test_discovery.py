@@ -17,7 +17,7 @@ from palaestra.runs.run import Run
 from palaestra.runs.store import Store
 from palaestra.tasks.math.task import MathSkills
 from palaestra.teachers.quality import Inspection
-from palaestra.teachers.skills import SkillMap, agreement, by_gold
+from palaestra.teachers.skills import SkillMap, agreement, map_own_skills
 
 SKILLS = ("addition", "geometry")
 VALIDATION, TEST = 4, 2
@@ -125,7 +125,7 @@ def test_the_report_shows_categories_their_names_and_the_agreement_with_words_fo
     task = MathSkills()
     asked = [*task.problems(Split.VALIDATION, VALIDATION, 0, SKILLS), *task.problems(Split.TRAIN, 2, 0, SKILLS)]
     with Run.open(folder, read_only=True) as run:
-        compared = agreement(run.store.skills(SkillMap)["assignment"], by_gold(task, asked))
+        compared = agreement(run.store.skills(SkillMap)["assignment"], map_own_skills(task, asked))
     assert (found["agreement"]["problems"], compared.problems) == (len(asked), len(asked))
     assert found["agreement"]["adjusted_rand"] == compared.adjusted_rand
 

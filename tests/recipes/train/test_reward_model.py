@@ -72,15 +72,17 @@ def test_the_model_is_measured_before_and_after_and_learns(trained: tuple[Any, P
     metrics = json.loads((folder / "reward_metrics.json").read_text())
     assert metrics == json.loads(json.dumps(model.metrics))
     assert metrics["counts"] == {"train": 65, "validation": 7, "held_out": 18, "identical_left_out": 1}
-    for name in ("before", "after"):
+    for name in ("report_before", "report_after"):
         assert metrics[name]["count"] == 18
         assert metrics[name]["low"] <= metrics[name]["accuracy"] <= metrics[name]["high"]
         assert {"mean_reciprocal_rank", "ranking_loss", "calibration_error", "brier", "reliability"} <= set(
             metrics[name]
         )
-    assert metrics["after"]["accuracy"] > 0.9
-    assert metrics["after"]["ranking_loss"] < 0.5 * metrics["before"]["ranking_loss"]
-    assert model.report.accuracy == metrics["after"]["accuracy"]
+    assert metrics["after"] > 90
+    assert metrics["report_after"]["ranking_loss"] < 0.5 * metrics["report_before"]["ranking_loss"]
+    assert model.report.accuracy == metrics["report_after"]["accuracy"]
+    assert metrics["gain"] == pytest.approx(metrics["after"] - metrics["before"], abs=0.02)
+    assert metrics["unit"] == "percent"
     assert metrics["settings"]["learning_rate"] == 1e-2
     steps = [event for event in events if event.phase == "train"]
     assert [event.done for event in steps] == list(range(1, metrics["steps"] + 1))

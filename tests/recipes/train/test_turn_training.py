@@ -82,11 +82,11 @@ def test_a_run_leaves_metrics_conversations_and_a_model(whole: TrainResult) -> N
 
 def test_the_gain_is_paired_over_the_same_held_out_episodes(whole: TrainResult, tmp_path: Path) -> None:
     summary = whole.summary
-    assert summary["test_gain_episodes"] == 6
-    assert summary["test_gain"] == pytest.approx(summary["test_after"] - summary["test_before"])
-    assert summary["test_gain_low"] <= summary["test_gain"] <= summary["test_gain_high"]
+    assert summary["gain_episodes"] == 6
+    assert summary["gain"] == pytest.approx(summary["after"] - summary["before"])
+    assert summary["gain_low"] <= summary["gain"] <= summary["gain_high"]
     still = train(out=tmp_path / "run", **{**SMALL, "learning_rate": 0.0, "iterations": 1}).summary
-    assert (still["test_gain"], still["test_gain_low"], still["test_gain_high"]) == (0.0, 0.0, 0.0)
+    assert (still["gain"], still["gain_low"], still["gain_high"]) == (0.0, 0.0, 0.0)
 
 
 @pytest.mark.parametrize("after", [1, 2])
@@ -282,10 +282,10 @@ def test_an_environment_that_breaks_is_counted_as_one(paying_env: str, tmp_path:
     }
     result = train(out=tmp_path / "run", callbacks=[told.append], **settings)
     summary = result.summary
-    failed = int(summary["test_before_failures"])
-    assert failed == summary["test_after_failures"] == 2, "the seed has failures, and no more than a tenth"
+    failed = int(summary["before_failures"])
+    assert failed == summary["after_failures"] == 2, "the seed has failures, and no more than a tenth"
     assert summary["failures"] == {"environment": 4} and told[0].metrics["failures"] == 0  # noqa: PT018
-    assert (summary["test_before_episodes"], summary["test_gain_episodes"]) == (22, 22)
+    assert (summary["before_episodes"], summary["gain_episodes"]) == (22, 22)
 
 
 def test_a_summary_without_a_held_out_reward_is_json_and_told_in_words(paying_env: str, tmp_path: Path) -> None:
@@ -302,8 +302,8 @@ def test_a_summary_without_a_held_out_reward_is_json_and_told_in_words(paying_en
         raise ValueError(constant)
 
     summary = json.loads((tmp_path / "run" / "summary.json").read_text(), parse_constant=refuse)
-    assert [summary[name] for name in ("test_before", "test_after", "test_gain", "test_gain_low")] == [None] * 4
-    assert (summary["failures"], summary["test_gain_episodes"]) == ({"environment": 2}, 0)
+    assert [summary[name] for name in ("before", "after", "gain", "gain_low")] == [None] * 4
+    assert (summary["failures"], summary["gain_episodes"]) == ({"environment": 2}, 0)
     console.print(outcome_table(summary))
     said = " ".join(console.export_text().split())
     assert "held-out reward after 0: not known, no episode counted, 1 failed" in said
@@ -312,8 +312,8 @@ def test_a_summary_without_a_held_out_reward_is_json_and_told_in_words(paying_en
     assert "nan" not in said.replace("nano", "")
     one = train(out=tmp_path / "one", **{**SMALL, "iterations": 1, "evaluation": 1})
     json.loads((one.folder / "summary.json").read_text(), parse_constant=refuse)
-    assert one.summary["test_gain"] is not None
-    assert one.summary["test_gain_low"] is None
+    assert one.summary["gain"] is not None
+    assert one.summary["gain_low"] is None
 
 
 def test_all_that_the_model_read_is_counted(whole: TrainResult) -> None:
@@ -377,7 +377,7 @@ def test_the_documented_command_trains(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert (summary["episodes"], summary["test_gain_episodes"]) == (8, 4)
+    assert (summary["episodes"], summary["gain_episodes"]) == (8, 4)
 
 
 MODULE = """

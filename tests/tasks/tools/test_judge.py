@@ -63,7 +63,7 @@ def outcome(task: ToolsSkills, problem: Problem, code: str) -> str:
 
 def test_the_record_of_the_calls_is_complete(judge: ToolJudge) -> None:
     record = judge.run_program(RIGHT, OFFERED)
-    assert [str(made) for made in record.made] == [
+    assert [str(made) for made in record.calls] == [
         'add_days(date="2024-01-01", days=5) -> "2024-01-06"',
         'weekday(date="2024-01-06") -> "Saturday"',
     ]

@@ -1,4 +1,4 @@
-"""The lesson scale: one action is a lesson, the reward is what the student learned from it."""
+"""The lesson scale: an action is a lesson, the reward is the student's gain."""
 
 from palaestra.envs.lesson.env import LessonEnv
 from palaestra.envs.lesson.state import Round, StudentState, ValidationAttempt

@@ -1,4 +1,4 @@
-"""`palaestra/Lesson-v0`: one action is a lesson, the reward is what the student learned from it."""
+"""`palaestra/Lesson-v0`: an action is a lesson, the reward is the student's gain."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from palaestra.core.seeding import Seeds
 from palaestra.core.statistics import is_better, measure_gain, report_on
 from palaestra.engines import models
 from palaestra.engines.base import Engine, Sampling
-from palaestra.envs.lesson.journal import Forgetful, Journal, WeightsOnly
+from palaestra.envs.lesson.journal import Journal, NullJournal, WeightsJournal
 from palaestra.envs.lesson.state import (
     Round,
     StudentState,
     action_space,
-    allocation_of,
-    hidden,
+    count_examples,
+    hide_results,
     observation_space,
-    view,
+    to_validation_attempt,
 )
 from palaestra.envs.lesson.validation import check_lesson
 from palaestra.learn.student import ModelStudent, Student, SupervisedStudent
@@ -39,48 +39,48 @@ from palaestra.tasks.group import divide_problems
 from palaestra.tasks.leakage import HeldOut
 
 UNKNOWN = -1
-"""Which round's weights are in memory after a training that broke off."""
+"""The round of the weights in memory after an aborted training."""
 
 
 class LessonEnv(gymnasium.Env[StudentState, Lesson]):
     """A teacher's environment.
 
-    `reset` restores the student and evaluates it. `step(lesson)` trains the student from its base on
-    *all* data so far (or from where it is on the new data, if that is how the student learns), evaluates it, and
-    returns
+    `reset` restores the student and evaluates it. `step(lesson)` trains the student and evaluates it. Training starts from
+    the base model on *all* data so far, or, for a student with `start="last"`, from the current weights on the new data.
+    `step` returns
 
     - the observation: a `StudentState` (report by skill, attempts on validation problems, data so far),
     - the reward: the change of validation accuracy since the last round, from -1 to 1,
     - `terminated`: the data budget is spent,
     - `truncated`: the last round is over,
-    - `info`: `taught` (the examples that were trained on) and `dropped` (those that were not, counted by reason),
-      `report` (validation), `test` (the test report, at the start and at the end, with `test_every_round` after
-      every round, and never part of an observation), `loss`, `weights_sha256`, and `compared`: the problems that were scored
-      both times and that the reward rests on. Where that is 0, a reward of 0 says nothing. At the end also
-      `kept_round` and `kept_sha256`: the round whose student is kept, and the hash of its weights.
+    - `info`: `taught` (the number of examples of the training), `dropped` (excluded examples by reason), `report`
+      (validation), `test` (the test report, at the start and at the end, with `test_every_round` after every round; never
+      part of an observation), `loss`, `weights_sha256`, and `compared`: the number of problems that were scored both times,
+      which the reward is computed from. If it is 0, the reward is 0 and means nothing. At the end also `kept_round` and
+      `kept_sha256`: the round whose student is kept, and the hash of its weights.
 
-    Every lesson goes through two checks before training. An action that is no lesson, or that the student cannot be
-    trained on, is refused with a `LessonError`. Examples that repeat a validation or test problem are dropped and counted
-    (`palaestra.tasks.leakage`); a lesson that holds nothing else is refused.
+    Every lesson is checked before training. An invalid lesson, or one that the student cannot be trained on, raises
+    `LessonError`. Examples that repeat a validation or test problem are dropped and counted (`palaestra.tasks.leakage`); a
+    lesson without other examples raises `LessonError`.
 
-    With `keep="best"` the student goes back at the end to the round with the best validation accuracy, the untaught
-    one included, the earlier of equals; it alone is tested. So the choice knows nothing of the test.
+    With `keep="best"` the episode ends with the student of the round with the best validation accuracy, the untaught
+    student included; the earlier round wins ties. Only this student is tested, so the test has no part in the choice.
 
     Arguments:
         task: a task, or its registered name.
         student: a student, or the name of a model.
-        rounds: the most rounds of an episode, at least 1.
-        budget: the most examples of an episode, all lessons together, at least 1.
-        validation, test: problems a skill in each split.
-        skills: only these skills; all if empty.
-        sampling: how the student answers, before and after alike; greedily, as long as the task needs, if not given.
-        show_state: let the observation hold how the student does; without, only rounds and amounts of data.
-        show_references: let it hold the expected answers of validation problems too.
-        keep: the student of which round is kept and tested at the end: of the `"last"`, or of the `"best"`.
-        test_task: the task that test problems come from; `task` if not given.
-        test_every_round: test the student after every round. Nothing of it reaches an observation or a reward.
-        journal: what an episode remembers; see `palaestra.envs.lesson.journal`.
-        listener: is told of the progress.
+        rounds: maximum rounds of an episode, at least 1.
+        budget: maximum examples of an episode, at least 1.
+        validation, test: problems per skill in each split.
+        skills: only these skills; empty: all.
+        sampling: the sampling parameters of all evaluations; default: greedy, with the task's own maximum of tokens.
+        show_state: include the student's results in the observation; otherwise only rounds and amounts of data.
+        show_references: include the expected answers of validation problems.
+        keep: which student is kept and tested at the end: that of the `"last"` or of the `"best"` round.
+        test_task: the task of the test problems; default: `task`.
+        test_every_round: test the student after every round. The results reach neither observation nor reward.
+        journal: stores finished work, so that an episode can be resumed; see `palaestra.envs.lesson.journal`.
+        listener: receives progress events.
 
     Example:
         >>> import gymnasium, palaestra                                          # doctest: +SKIP
@@ -128,10 +128,10 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
         self.sampling = sampling or Sampling(max_tokens=get_hooks(self.task).max_tokens)
         self._given_sampling = sampling
         if keep not in ("last", "best"):
-            raise SettingsError(f"the student that is kept is that of the 'last' or the 'best' round; got {keep!r}")
+            raise SettingsError(f"keep: expected 'last' or 'best'; got {keep!r}")
         self.show_state, self.show_references, self.keep = show_state, show_references, keep
         if journal is None:
-            journal = WeightsOnly() if keep == "best" else Forgetful()
+            journal = WeightsJournal() if keep == "best" else NullJournal()
         self.journal: Journal = journal
         self.listener = listener
         self.render_mode = render_mode
@@ -146,11 +146,11 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
         self._history: list[Round] = []
         self._attempts: list[Attempt] = []
         self._tested: dict[int, list[Attempt]] = {}
-        self._best: _Standing
+        self._best: _BestRound
         self._before: Report
         self._report: Report
-        # The round whose student is kept, once the episode is over; the round whose training led to the weights that
-        # count; and the one whose weights are in memory, as evaluations that are known already need none.
+        # The round whose student is kept at the end; the last round with a training; and the round of the weights in
+        # memory, which may be older, because stored evaluations need no weights.
         self.kept_round = self.trained_round = self._in_memory = 0
 
     def reset(
@@ -159,7 +159,7 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
         super().reset(seed=seed)
         root = seed if seed is not None else int(self.np_random.integers(2**31))
         self._seeds = Seeds(root)
-        # The skills are those of `task`: another task is tested whole.
+        # `skills` belong to `task`. Another test task uses all of its skills.
         skills = self.skills if self.test_task is self.task else ()
         self._problems = {
             Split.VALIDATION: draw_problems(self.task, Split.VALIDATION, self.validation, root, self.skills),
@@ -173,7 +173,7 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
         self.student.restore()
         self.kept_round = self.trained_round = self._in_memory = 0
         self._attempts = self._evaluate(Split.VALIDATION)
-        self._best = _Standing(0, 0, self._attempts)
+        self._best = _BestRound(0, 0, self._attempts)
         self._before = self._report = report_on(self._attempts, Split.VALIDATION)
         self._tested = {0: self._evaluate(Split.TEST)}
         return self._state(), {"report": self._report, "test": report_on(self._tested[0], Split.TEST)}
@@ -181,7 +181,7 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
     def step(self, action: Lesson) -> tuple[StudentState, float, bool, bool, dict[str, Any]]:
         if self._over:
             raise gymnasium.error.ResetNeeded("the episode is over; call reset() before step()")
-        self.check(action)  # First, because comparing with held-out problems takes long for long lessons.
+        self.check(action)  # First, because the comparison with held-out problems is slow for long lessons.
         kept, dropped = self.screen(action)
         if not kept:
             causes = ", ".join(f"{count} x {reason}" for reason, count in dropped.items())
@@ -189,7 +189,7 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
         return self._advance(kept, dropped)
 
     def skip_round(self) -> tuple[StudentState, float, bool, bool, dict[str, Any]]:
-        """Count a round in which nothing was taught. The student stays as it is; returns the same as `step`."""
+        """Count a round without training. Returns the same values as `step`."""
         if self._over:
             raise gymnasium.error.ResetNeeded("the episode is over; call reset() before skip_round()")
         return self._advance((), {})
@@ -197,22 +197,22 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
     def _advance(
         self, examples: Sequence[Example], dropped: Mapping[str, int]
     ) -> tuple[StudentState, float, bool, bool, dict[str, Any]]:
-        """Train on examples that were checked, evaluate, and count the round."""
+        """Train on checked examples, evaluate, and count the round."""
         data, round_, loss = [*self._data, *examples], self._round + 1, None
         try:
             if examples:
                 loss = self._train(data, examples, round_)
         except BaseException:
-            if getattr(self.student, "start", "base") != "last":  # One that goes on has put its weights back.
-                self._in_memory = UNKNOWN  # The episode stands where it stood; the weights may not.
+            if getattr(self.student, "start", "base") != "last":  # With start="last" the student restores its weights.
+                self._in_memory = UNKNOWN  # The state of the episode is unchanged, but the weights may differ.
             raise
         self._data, self._round = data, round_
         before, self._attempts = self._attempts, self._evaluate(Split.VALIDATION)
         if is_better(self._attempts, self._best.attempts):
-            self._best = _Standing(round_, self.trained_round, self._attempts)
+            self._best = _BestRound(round_, self.trained_round, self._attempts)
         self._report = report_on(self._attempts, Split.VALIDATION)
-        self._history.append(Round(allocation_of(Lesson(tuple(examples))), self._report))
-        # Paired: a problem that failed around the model either time is no change of accuracy.
+        self._history.append(Round(count_examples(Lesson(tuple(examples))), self._report))
+        # Paired: a problem with an infrastructure failure either time does not count.
         gain = measure_gain(before, self._attempts)
         terminated = len(self._data) >= self.budget
         truncated = self._round >= self.rounds
@@ -226,10 +226,10 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
         return self._state(), gain.points / 100, terminated, truncated, info
 
     def finish(self) -> dict[str, Any]:
-        """End the episode here: bring up the student that is kept, and test it. `step` does it after the last round.
+        """End the episode: load the kept student and test it. `step` calls it after the last round.
 
         Returns:
-            `test`, `kept_round` and `kept_sha256`, as in the `info` of a last step.
+            `test`, `kept_round` and `kept_sha256`, as in the `info` of the last step.
         """
         if self._over:
             raise gymnasium.error.ResetNeeded("the episode is over; call reset() before finish()")
@@ -243,14 +243,14 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
         }
 
     def render(self) -> str | None:
-        """The report of the student as text, a line a skill."""
+        """The report of the student as text, one line per skill."""
         if self.render_mode != "ansi" or self._round < 0:
             return None
         lines = [f"round {self._round} of {self.rounds}: {_line(self._report)}"]
         return "\n".join(lines + [f"  {_line(part)}" for part in self._report.slices])
 
     def check(self, lesson: Lesson) -> None:
-        """Raise `LessonError` for an action that `step` would refuse; nothing is changed by asking."""
+        """Raise `LessonError` if `step` would refuse the lesson. Has no side effects."""
         check_lesson(lesson, self.task.skills())
         left = self.budget - len(self._data)
         if len(lesson.examples) > left:
@@ -260,10 +260,10 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
         self.student.check(lesson.examples)
 
     def screen(self, lesson: Lesson) -> tuple[tuple[Example, ...], dict[str, int]]:
-        """The examples of a lesson that repeat no held-out problem, and the number of the others by reason.
+        """Return the examples that repeat no held-out problem, and the number of the others by reason.
 
         Raises:
-            LessonError: it is no lesson.
+            LessonError: the lesson is invalid.
         """
         check_lesson(lesson, self.task.skills())
         leaks = self._index.find(lesson.examples)
@@ -272,26 +272,26 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
 
     @property
     def held_out(self) -> Mapping[Split, Sequence[Problem]]:
-        """The problems that no lesson may hold; the test's are for checks of lessons, not for teachers."""
+        """Validation and test problems, for checks of lessons. Teachers must not see test problems."""
         return self._problems
 
     @property
     def data(self) -> Sequence[Example]:
-        """Everything that was taught so far."""
+        """All examples that were taught so far."""
         return self._data
 
     def engine(self) -> Engine:
-        """The engine of the student as it is now."""
-        self._bring_up()
+        """The engine of the current student."""
+        self._load_weights()
         return self.student.engine()
 
     def _train(self, data: Sequence[Example], new: Sequence[Example], round_: int) -> float | None:
-        """Train on all data so far, or on the new, as the student does; or skip it where the journal knows the result."""
+        """Train on all data or on the new data, depending on the student. Skip a training that the journal has."""
         if self.journal.weights_sha256(round_) is not None:
             self.trained_round = round_
             return None
         if getattr(self.student, "start", "base") == "last":
-            self._bring_up()
+            self._load_weights()
             data = new
 
         def on_step(step: int, total: int, loss: float) -> None:
@@ -308,15 +308,15 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
         return curve[-1][1]
 
     def _test(self, round_: int) -> list[Attempt]:
-        """The test attempts of a round. A round that was tested is not tested again."""
+        """The test attempts of a round. Each round is tested at most once."""
         if round_ not in self._tested:
             self._tested[round_] = self._evaluate(Split.TEST, round_)
         return self._tested[round_]
 
     def _evaluate(self, split: Split, round_: int | None = None) -> list[Attempt]:
-        """Ask the student that counts; the attempts are those of `round_`, by default of this one.
+        """Evaluate the current student. The attempts are stored under `round_`, by default the current round.
 
-        Several tasks are asked one after the other, each as it would be asked alone.
+        Several tasks are evaluated one after the other, each as in an evaluation of its own.
         """
         round_ = self._round if round_ is None else round_
         phase = f"{round_}/{split}"
@@ -341,14 +341,14 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
         return attempts
 
     def _weights_sha256(self) -> str:
-        """The hash of the weights that count; they are brought up only where nobody noted it."""
+        """The hash of the current weights. They are loaded only if the journal has no hash."""
         noted = self.journal.weights_sha256(self.trained_round)
         if noted is None:
-            self._bring_up()
+            self._load_weights()
         return noted or self.student.weights_sha256()
 
-    def _bring_up(self) -> None:
-        """Bring the weights that count into memory."""
+    def _load_weights(self) -> None:
+        """Load the weights of the last trained round into memory."""
         if self._in_memory != self.trained_round:
             if self.trained_round == 0:
                 self.student.restore()
@@ -360,18 +360,18 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
         state = StudentState(
             round=self._round,
             report=self._report,
-            attempts=tuple(view(attempt, self.show_references) for attempt in self._attempts),
+            attempts=tuple(to_validation_attempt(attempt, self.show_references) for attempt in self._attempts),
             examples=len(self._data),
             budget=self.budget - len(self._data),
             before=self._before,
             history=tuple(self._history),
         )
-        return state if self.show_state else hidden(state)
+        return state if self.show_state else hide_results(state)
 
 
 @dataclass(frozen=True, slots=True)
-class _Standing:
-    """A round with its validation, and the round whose training led to its weights."""
+class _BestRound:
+    """The best round so far: its validation attempts, and the round of the training that produced its weights."""
 
     round: int
     trained_round: int
@@ -379,7 +379,7 @@ class _Standing:
 
 
 def _answer_length(task: Task, name: str) -> int:
-    """The most tokens of an answer to a problem of the task `name`, which may be one of a group."""
+    """Maximum tokens of an answer to a problem of the task `name`, which may be a member of a group."""
     lengths: Mapping[str, int] = getattr(task, "answer_lengths", {})
     return lengths[name] if name in lengths else get_hooks(task).max_tokens
 

@@ -1,8 +1,7 @@
-"""What an episode remembers of itself, so that a killed run can walk through it again.
+"""The journal of an episode, which makes a killed run resumable.
 
-An environment with a journal asks it before every piece of work. What is there already is not done
-again; what is done is written down at once. Resuming is then nothing but playing the same episode
-from its start: known rounds pass in an instant, and the first unknown piece is worked on.
+An environment asks its journal before every evaluation and training. Stored work is not repeated; finished work is stored
+at once. To resume a run, play the same episode from its start: stored rounds take no time.
 """
 
 from __future__ import annotations
@@ -20,16 +19,16 @@ from palaestra.runs.ledger import LedgerEntry
 
 
 class Journal(Protocol):
-    """The memory of one episode."""
+    """Stores the finished work of one episode."""
 
     def attempts(self, phase: str) -> list[Attempt]:
-        """The attempts of `phase` that were made already."""
+        """The stored attempts of `phase`."""
         ...
 
     def add_attempts(self, phase: str, attempts: Sequence[Attempt], cost: LedgerEntry) -> None: ...
 
     def weights_sha256(self, round_: int) -> str | None:
-        """The hash of the weights that a round's training led to, if it is over."""
+        """The hash of the weights after a round's training; `None` if it has not finished."""
         ...
 
     def add_training(
@@ -40,24 +39,24 @@ class Journal(Protocol):
         cost: LedgerEntry,
         needed: Collection[int] = (),
     ) -> None:
-        """Save the trained student, then note that the training is over.
+        """Save the trained student, then record that the training has finished.
 
         Arguments:
-            needed: earlier rounds whose weights may still be asked for; those of all others may be forgotten.
+            needed: earlier rounds whose weights may still be needed; all others may be deleted.
         """
         ...
 
     def load(self, round_: int, student: Student) -> None:
-        """Bring `student` to where it was after that round's training."""
+        """Load the weights after that round's training into `student`."""
         ...
 
     def progress_folder(self) -> Path | None:
-        """Where a long training may keep its state, if anywhere."""
+        """The folder for checkpoints of a running training; `None` for none."""
         ...
 
 
-class Forgetful:
-    """The journal of an environment without a run: an episode is played once, in one go."""
+class NullJournal:
+    """A journal that stores nothing, for an environment without a run folder."""
 
     def attempts(self, phase: str) -> list[Attempt]:
         return []
@@ -85,10 +84,10 @@ class Forgetful:
         return None
 
 
-class WeightsOnly(Forgetful):
-    """The same for an environment that goes back to an earlier round at its end: keeps the weights, and no more.
+class WeightsJournal(NullJournal):
+    """A journal that stores only weights, for an environment with `keep="best"` and without a run folder.
 
-    They lie in a temporary folder, which goes when the journal does.
+    The weights lie in a temporary folder, which is removed with the journal.
     """
 
     def __init__(self) -> None:
@@ -103,7 +102,7 @@ class WeightsOnly(Forgetful):
         cost: LedgerEntry,
         needed: Collection[int] = (),
     ) -> None:
-        wanted = {self._folder(one) for one in needed}
+        wanted = {self._folder(number) for number in needed}
         for folder in self._place.iterdir():
             if folder not in wanted:
                 shutil.rmtree(folder)

@@ -1,4 +1,4 @@
-"""What a teacher sees: the state of the student, as typed records and as Gymnasium spaces."""
+"""The observation of a teacher: the state of the student, as typed records and as Gymnasium spaces."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ TEXT_LIMIT = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class ValidationAttempt:
-    """How the student did on one validation problem, as far as a teacher may know.
+    """The student's answer to one validation problem, as a teacher sees it.
 
     Arguments:
         reference: the expected answer; empty unless the environment shows references.
-        correct: `"yes"`, `"no"`, or `"failed"` where nothing is known.
+        correct: `"yes"`, `"no"`, or `"failed"` if there is no score.
     """
 
     question: str
@@ -30,7 +30,7 @@ class ValidationAttempt:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """A round that is over: where its data went, and the student's report after it."""
+    """A finished round: its examples by skill and subskill, and the student's report after it."""
 
     allocation: Mapping[str, Mapping[str, int]]
     report: Report
@@ -41,13 +41,13 @@ class StudentState:
     """The observation at the lesson scale.
 
     Arguments:
-        round: rounds that are over.
-        report: validation accuracy by skill and subskill, now.
-        attempts: the attempts on validation problems behind it.
-        examples: how many examples the student has been taught so far.
-        budget: how many more may still come.
+        round: the number of finished rounds.
+        report: current validation accuracy by skill and subskill.
+        attempts: the attempts on validation problems that the report counts.
+        examples: examples taught so far.
+        budget: examples that may still be taught.
         before: the report before the first round.
-        history: every round that is over, in order.
+        history: all finished rounds, in order.
     """
 
     round: int
@@ -59,8 +59,8 @@ class StudentState:
     history: tuple[Round, ...] = ()
 
 
-def view(attempt: Attempt, show_reference: bool) -> ValidationAttempt:
-    """An attempt as a teacher may see it."""
+def to_validation_attempt(attempt: Attempt, show_reference: bool) -> ValidationAttempt:
+    """Convert an attempt to the record that a teacher sees."""
     response = attempt.completion.text if isinstance(attempt.completion, Completion) else ""
     correct = {True: "yes", False: "no", None: "failed"}[attempt.correct]
     return ValidationAttempt(
@@ -73,20 +73,20 @@ def view(attempt: Attempt, show_reference: bool) -> ValidationAttempt:
     )
 
 
-def hidden(state: StudentState) -> StudentState:
-    """The same without anything that tells how the student does."""
+def hide_results(state: StudentState) -> StudentState:
+    """Remove the student's results from a state."""
     nothing = Report(state.report.name, None, 0.0, 1.0, 0, 0)
     history = tuple(replace(round_, report=nothing) for round_ in state.history)
     return replace(state, report=nothing, attempts=(), before=nothing, history=history)
 
 
-def allocation_of(lesson: Lesson) -> dict[str, dict[str, int]]:
-    """How many examples of a lesson went to each skill and subskill."""
-    found: dict[str, dict[str, int]] = {}
+def count_examples(lesson: Lesson) -> dict[str, dict[str, int]]:
+    """Count the examples of a lesson by skill and subskill."""
+    allocation: dict[str, dict[str, int]] = {}
     for example in lesson.examples:
-        part = found.setdefault(example.skill, {})
+        part = allocation.setdefault(example.skill, {})
         part[example.subskill] = part.get(example.subskill, 0) + 1
-    return found
+    return allocation
 
 
 def observation_space() -> RecordSpace:

@@ -1,4 +1,4 @@
-"""Check that an action is a lesson, before anything is tokenised."""
+"""Validate a lesson before it is tokenised."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ ROLES: tuple[str, ...] = get_args(Role)
 
 
 def check_lesson(lesson: Any, skills: Collection[str]) -> None:
-    """Raise `LessonError` for anything that is no lesson. The message is one line and names the first example at fault.
+    """Raise `LessonError` for an invalid lesson. The message is one line and names the first invalid example.
 
     Arguments:
-        skills: those of the task; an example may also have none, as an empty text.
+        skills: the skills of the task; an example may also have an empty skill.
     """
     if not isinstance(lesson, Lesson):
         raise LessonError(f"expected a Lesson as the action; got {_kind(lesson)}")

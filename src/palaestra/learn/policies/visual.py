@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from palaestra.engines.cpu.kernels import select_matmul_kernels
-from palaestra.learn.batches import IGNORE, Encoded, collate, of_one_shape
+from palaestra.learn.batches import IGNORE, Encoded, collate, split_by_shape
 from palaestra.learn.policies.base import ActionEvaluation
 from palaestra.learn.rollouts import Rollout, Selection, select_all
 
@@ -50,7 +50,7 @@ class VisualPolicy:
         rows = [rollout.inputs.rows[sequence] for sequence in selection.index.tolist()]
         logprobs: list[torch.Tensor] = [torch.zeros(0)] * len(rows)
         entropies = list(logprobs)
-        for part in of_one_shape(range(len(rows)), rows):
+        for part in split_by_shape(range(len(rows)), rows):
             batch = collate([rows[place] for place in part], self.pad_id, self.model.device)
             labels_BT = batch.pop("labels")[:, 1:]
             logp_BTV = self.model(**batch).logits[:, :-1].float().log_softmax(-1)

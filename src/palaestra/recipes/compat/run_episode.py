@@ -1,7 +1,7 @@
-"""DataEnvGym's call, working: one episode of any teacher in any lesson environment.
+"""`run_episode`: DataEnvGym's call, one episode of a teacher in a lesson environment.
 
-`palaestra.teach` does more (a run folder that survives a kill, a summary with intervals, a report). This is the loop by
-itself, for an environment and a teacher of one's own.
+`palaestra.teach` adds a resumable run folder, a summary with intervals and a report. This is the plain loop, for an
+environment and a teacher of your own.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ def run_episode(
     data_per_iteration: int = 120,
     seed: int = 0,
 ) -> dict[int, dict[str, Report]]:
-    """Let a teacher teach until the iterations, the data or the environment's own limits are used up.
+    """Run rounds of teaching until the iterations, the data or the environment's own limits are used up.
 
     Arguments:
         environment: a `LessonEnv`, wrapped or not.
         data_generation_agent: the teacher.
-        io_provider: a folder for the lessons and reports of each iteration; None keeps nothing.
-        stop_at_num_training_data: stop once so many examples were taught, all iterations together. No lesson goes
-            beyond it.
-        num_iterations: the most rounds.
-        data_per_iteration: what the teacher is asked for in one round.
+        io_provider: a folder for the lessons and reports of each iteration; `None` writes nothing.
+        stop_at_num_training_data: the maximum number of examples of all iterations together.
+        num_iterations: the maximum number of rounds.
+        data_per_iteration: the number of examples that the teacher is asked for in one round.
+        seed: the seed of all randomness.
 
     Returns:
-        The reports by iteration, each with `validation`; 0 is the untaught student. `test` has the untaught student and
-        the one that is kept: that of the last iteration, or with `keep="best"` of the best (`kept_round` of the
-        environment says which).
+        The reports by iteration, each with `validation`; 0 is the student before training. `test` exists for the student
+        before training and for the kept student: that of the last iteration, or with `keep="best"` the best
+        (`kept_round` of the environment).
 
     Example:
         >>> from palaestra import LessonEnv, make_teacher, run_episode                   # doctest: +SKIP
@@ -60,7 +60,7 @@ def run_episode(
         raise SettingsError(f"stop_at_num_training_data must be at least 1; got {limit}")
     state, info = environment.reset(seed=seed)
     reports = {0: {"validation": info["report"], "test": info["test"]}}
-    _keep(io_provider, 0, None, reports[0])
+    _write_iteration(io_provider, 0, None, reports[0])
     for iteration in range(1, num_iterations + 1):
         left = state.budget if limit is None else min(state.budget, limit - state.examples)
         generator = Seeds(seed).derive("teacher", iteration).generator()
@@ -70,19 +70,21 @@ def run_episode(
         reports[iteration] = {"validation": info["report"]}
         if "test" in info and not (terminated or truncated):
             reports[iteration]["test"] = info["test"]
-        _keep(io_provider, iteration, lesson, reports[iteration])
+        _write_iteration(io_provider, iteration, lesson, reports[iteration])
         over = terminated or truncated
         if over or (limit is not None and state.examples >= limit):
             break
-    if not over:  # The environment would have gone on.
+    if not over:  # The environment has not ended the episode.
         info = cast("LessonEnv", environment.unwrapped).finish()
     if info["kept_round"]:
         reports[info["kept_round"]]["test"] = info["test"]
-        _keep(io_provider, info["kept_round"], None, {"test": info["test"]})
+        _write_iteration(io_provider, info["kept_round"], None, {"test": info["test"]})
     return reports
 
 
-def _keep(folder: str | Path | None, iteration: int, lesson: Lesson | None, reports: dict[str, Report]) -> None:
+def _write_iteration(
+    folder: str | Path | None, iteration: int, lesson: Lesson | None, reports: dict[str, Report]
+) -> None:
     if folder is None:
         return
     place = Path(folder)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from palaestra.runs.run import Run
     from palaestra.tasks.base import Task
     from palaestra.teachers.base import Teacher
-    from palaestra.teachers.prompts import Prompts
+    from palaestra.teachers.prompts import TeacherPrompts
     from palaestra.teachers.quality import Check
 
 
@@ -136,10 +136,10 @@ def open_lessons(run: Run, settings: TeachSettings, task: Task, listener: Listen
         yield Lessons(run, settings, make_teacher(settings.teacher, task, settings.chosen_skills, **options), checks)
         return
     from palaestra.teachers.model_writer import ModelWriter
-    from palaestra.teachers.prompts import Prompts
+    from palaestra.teachers.prompts import TeacherPrompts
 
     with meter_engines(run, settings, listener=listener) as calls:
-        prompts = Prompts(Path(settings.prompts) if settings.prompts else None)
+        prompts = TeacherPrompts(Path(settings.prompts) if settings.prompts else None)
         engine = planner = writer = None
         if settings.writer != TASK_WRITER:
             engine = calls.open(settings.writer)
@@ -153,7 +153,7 @@ def open_lessons(run: Run, settings: TeachSettings, task: Task, listener: Listen
         yield Lessons(run, settings, teacher, checks, engine, planner)
 
 
-def list_planner_options(settings: TeachSettings, engine: Engine, prompts: Prompts) -> dict[str, Any]:
+def list_planner_options(settings: TeachSettings, engine: Engine, prompts: TeacherPrompts) -> dict[str, Any]:
     """The teacher's arguments for a planner: the engine, and the prompts if the teacher takes any.
 
     Raises:
@@ -193,11 +193,11 @@ def check_writer(settings: TeachSettings, task: Task) -> None:
     from palaestra.tasks.teaching import WritableTask
     from palaestra.teachers.base import make_teacher
     from palaestra.teachers.model_writer import ModelWriter
-    from palaestra.teachers.prompts import Prompts
+    from palaestra.teachers.prompts import TeacherPrompts
     from palaestra.teachers.writers import TaskWriter
 
     select_checks(settings)
-    prompts = Prompts(Path(settings.prompts) if settings.prompts else None)
+    prompts = TeacherPrompts(Path(settings.prompts) if settings.prompts else None)
     options = settings.parse("teacher_options")
     placeholder, writer = MockEngine({}), None
     if settings.writer == TASK_WRITER:

@@ -170,7 +170,7 @@ def summarize_discovery(run: Run) -> dict[str, Any]:
 
 def _load_skills(run: Run, settings: TeachSettings, tasks: TeachTasks, listener: Listener) -> SkillMap:
     """The skill map of a run: from the store, from its skills file, or from a language model."""
-    from palaestra.teachers.skills import SkillMap, by_gold
+    from palaestra.teachers.skills import SkillMap, map_own_skills
     from palaestra.teachers.skills.overview import OWN, TEST, last_stage
 
     stages = run.store.skills(SkillMap)
@@ -180,7 +180,7 @@ def _load_skills(run: Run, settings: TeachSettings, tasks: TeachTasks, listener:
         shaping, skills = read_skills_file(settings, tasks)
         if len(tasks.taught.skills()) > 1:
             validation, test = tasks.draw_problems(settings)
-            run.store.add_skills(OWN, by_gold(tasks.taught, [*validation, *test]))
+            run.store.add_skills(OWN, map_own_skills(tasks.taught, [*validation, *test]))
         run.store.add_skills("assignment", shaping)
         run.store.add_skills(TEST, skills)
         return skills
@@ -213,14 +213,14 @@ class _StoredDiscovery:
             raise
 
     def _discover(self, stored: SkillMap | None) -> SkillMap:
-        from palaestra.teachers.prompts import Prompts
+        from palaestra.teachers.prompts import TeacherPrompts
         from palaestra.teachers.skills import Discovery
         from palaestra.teachers.skills.overview import TEST
 
         settings = self.settings
         discovery = Discovery(
             self.engine,
-            prompts=Prompts(Path(settings.prompts) if settings.prompts else None),
+            prompts=TeacherPrompts(Path(settings.prompts) if settings.prompts else None),
             show_references=settings.references,
             seed=Seeds(settings.seed).derive("discovery").integer(),
         )
@@ -235,13 +235,13 @@ class _StoredDiscovery:
         return skills
 
     def _keep(self, stage: str, skills: SkillMap) -> None:
-        from palaestra.teachers.skills import by_gold
+        from palaestra.teachers.skills import map_own_skills
         from palaestra.teachers.skills.overview import OWN
 
         if not skills.names:
             return  # A resumed run starts with the names again; the cache has the answers.
         if stage == "names" and len(self.task.skills()) > 1:
-            self.run.store.add_skills(OWN, by_gold(self.task, [*self.shaping, *self.test]))
+            self.run.store.add_skills(OWN, map_own_skills(self.task, [*self.shaping, *self.test]))
         self._store(stage, skills)
         self._notify(stage, len(self.shaping), len(self.shaping))
 
@@ -263,7 +263,7 @@ class _StoredDiscovery:
 
     def _explain_failure(self, skills: SkillMap) -> str:
         """Explain why there are no categories, and what the user can do."""
-        from palaestra.teachers.skills.llm_queries import may_pass
+        from palaestra.teachers.skills.llm_queries import is_transient
 
         model, count, failures = self.settings.discover, len(self.shaping), list(skills.unassigned.values())
         causes = ", ".join(f"{cause} {n}" for cause, n in sorted(Counter(str(f.cause) for f in failures).items()))
@@ -272,7 +272,7 @@ class _StoredDiscovery:
             if skills.names
             else f"'{model}' named the skill of none of {count} problems ({causes})"
         )
-        if any(may_pass(failure) for failure in failures):
+        if any(is_transient(failure) for failure in failures):
             advice = f"resume the run when it answers again: palaestra resume {self.run.folder}"
         else:
             advice = "start a run with another model as the setting 'discover', or with none"

@@ -182,13 +182,12 @@ def reward_interval(rollout: Rollout) -> Mean:
 
 def summarize_returns(table: Mapping[int, Mapping[str, float]], iterations: int) -> dict[str, Any]:
     """The held-out returns of a summary; `None` if no return is known, or too few for an interval."""
-    summary: dict[str, Any] = {}
-    for name, iteration in (("test_before", 0), ("test_after", iterations)):
+    summary: dict[str, Any] = {"unit": "return"}
+    for name, iteration in (("before", 0), ("after", iterations)):
         row = table.get(iteration, {})
         summary[name] = row.get("test_reward")
         summary |= {f"{name}_low": row.get("test_reward_low"), f"{name}_high": row.get("test_reward_high")}
         summary |= {f"{name}_episodes": row.get("test_count"), f"{name}_failures": row.get("test_failures")}
-        summary["test_episodes"] = row.get("test_count")
     return summary
 
 

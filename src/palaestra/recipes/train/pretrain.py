@@ -16,7 +16,8 @@ from palaestra.core.seeding import Seeds
 from palaestra.core.statistics import report_on
 from palaestra.recipes.progress import RunProgress, announce_start, show_progress
 from palaestra.recipes.settings import check_minimum, require, resolve_settings, setting
-from palaestra.runs.files import PARTIAL, write_folder
+from palaestra.recipes.summary import PERCENT, SHARED_KEYS, to_percent
+from palaestra.runs.files import PARTIAL, write_folder, write_json
 from palaestra.runs.guard import storage_errors
 from palaestra.runs.provenance import record_provenance
 
@@ -134,6 +135,9 @@ def _pretrain(settings: PretrainSettings, listener: Listener) -> Report:
         (trained.processor or trained.tokenizer).save_pretrained(folder)
         (folder / "README.md").write_text(model_card(settings, trained, report, _count_parameters(model), device))
         record_provenance(folder, {})
+        after = to_percent(report.accuracy)
+        summary = {"recipe": "pretrain", **dict.fromkeys(SHARED_KEYS), "after": after, "unit": PERCENT}
+        write_json(folder / "summary.json", {**summary, "problems": report.count, "seconds": round(trained.seconds, 1)})
 
     write_folder(out, write)
     return report

@@ -16,7 +16,7 @@ from palaestra.core.plugins import load_plugins
 from palaestra.recipes.progress import TrainProgress, announce_start, show_progress
 from palaestra.recipes.provenance import record_run
 from palaestra.recipes.settings import load_run_settings, resolve_settings, to_plain
-from palaestra.recipes.summary import RecipeResult
+from palaestra.recipes.summary import SHARED_KEYS, RecipeResult
 from palaestra.recipes.train.settings import TrainOptions, TrainSettings, fill_presets, make_settings, unwrap
 from palaestra.recipes.train.signals import describe_no_signal
 from palaestra.runs.ledger import LedgerEntry
@@ -239,6 +239,7 @@ def _summarize(run: Run, settings: TrainSettings, loop: Loop, iterations: int) -
         "return_high": last.get("reward_high"),
         "return_episodes": last.get("reward_count"),
         **({"truncated": last["truncated"]} if "truncated" in last else {}),
+        **dict.fromkeys(SHARED_KEYS),
         **loop.summarize(run.store, iterations),
         "nothing_learned": describe_no_signal(table),
         "seconds": round(total.seconds, 1),

@@ -23,6 +23,7 @@ from palaestra.core.seeding import Seeds
 from palaestra.recipes.progress import RunProgress, announce_start, show_progress
 from palaestra.recipes.provenance import hash_models
 from palaestra.recipes.settings import check_finite, check_minimum, require, resolve_settings, setting, to_plain
+from palaestra.recipes.summary import PERCENT, SHARED_KEYS, to_percent
 from palaestra.runs.files import write_folder, write_json
 from palaestra.runs.provenance import PROVENANCE, extend_provenance, read_provenance
 from palaestra.runs.run import check_folder, new_folder
@@ -201,8 +202,13 @@ def _train(settings: RewardSettings, listener: Listener) -> RewardModel:
             "held_out": len(held_out),
             "identical_left_out": identical,
         },
-        "before": report_to_dict(before),
-        "after": report_to_dict(after),
+        **dict.fromkeys(SHARED_KEYS),
+        "before": to_percent(before.accuracy),
+        "after": to_percent(after.accuracy),
+        "gain": to_percent(after.accuracy - before.accuracy),
+        "unit": PERCENT,
+        "report_before": report_to_dict(before),
+        "report_after": report_to_dict(after),
         "steps": len(history.curve),
         "best_epoch": history.best_epoch,
         "stopped_early": history.stopped_early,

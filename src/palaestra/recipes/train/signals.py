@@ -1,4 +1,4 @@
-"""Whether a run had anything to learn from: returns that never differ teach nothing."""
+"""Detect runs without a learning signal: all returns are equal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def measure_spread(rollout: Rollout, returns: Sequence[float], prefix: str = "") -> dict[str, float]:
-    """The lowest and the highest return of some episodes, and how many were cut at their limit."""
+    """The minimum and maximum return of some episodes, and the number of truncated episodes."""
     if not returns:
         return {}
     if rollout.truncated_B is not None:
@@ -22,10 +22,10 @@ def measure_spread(rollout: Rollout, returns: Sequence[float], prefix: str = "")
 
 
 def describe_no_signal(table: Mapping[int, Mapping[str, float]]) -> str:
-    """Say that nothing was learned if every episode of a run had the same return; an empty string otherwise.
+    """Describe that nothing was learned if all episodes of a run had the same return; an empty string otherwise.
 
     Arguments:
-        table: the metrics of a run by iteration.
+        table: the metrics of the run by iteration.
     """
     spreads = [
         (row[f"{prefix}reward_min"], row[f"{prefix}reward_max"], row[f"{prefix}cut_episodes"], row[count])

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from palaestra.core.events import Event, Listener
 from palaestra.core.records import Segment, Split, Trajectory, Usage
-from palaestra.core.statistics import measure_gain, report_on
+from palaestra.core.statistics import report_on
 from palaestra.learn.collect import collect_responses
 from palaestra.learn.policies.language_model import LanguageModelPolicy
 from palaestra.learn.reference import ReferencePolicy, apply_kl_penalty
 from palaestra.learn.rollouts import Rollout
+from palaestra.recipes.summary import summarize_gain
 from palaestra.recipes.train.loop import Loop, summarize_returns
 from palaestra.recipes.train.settings import TrainSettings, unwrap
 from palaestra.runs.ledger import LedgerEntry
-from palaestra.runs.records import to_data
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -140,16 +140,7 @@ class TokenLoop(Loop):
             return {}
         if self.env.task is None:
             return summarize_returns(store.metrics(), iterations)
-        before, after = store.attempts(f"0/{Split.TEST}"), store.attempts(f"{iterations}/{Split.TEST}")
-        first, second, gain = report_on(before), report_on(after), measure_gain(before, after)
-        summary: dict[str, Any] = {}
-        for name, report in (("test_before", first), ("test_after", second)):
-            summary[name] = None if report.accuracy is None else round(100 * report.accuracy, 2)
-            summary |= {f"{name}_low": round(100 * report.low, 2), f"{name}_high": round(100 * report.high, 2)}
-        return summary | {
-            "gain": round(gain.points, 2), "gain_low": round(gain.low, 2), "gain_high": round(gain.high, 2),
-            "problems": gain.count, "majority": None if first.majority is None else to_data(first.majority),
-        }  # fmt: skip
+        return summarize_gain(store.attempts(f"0/{Split.TEST}"), store.attempts(f"{iterations}/{Split.TEST}"))
 
     def save_model(self, folder: Path) -> None:
         from palaestra.runs.files import write_folder

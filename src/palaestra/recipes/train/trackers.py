@@ -1,4 +1,4 @@
-"""Where metrics go beside the store: TensorBoard, Weights & Biases. Both are extras."""
+"""Trackers of metrics beside the store: TensorBoard and Weights & Biases. Both are optional dependencies."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from palaestra.core.errors import MissingExtraError
 
 
 class Tracker(Protocol):
-    """Is told the metrics of each iteration."""
+    """Logs the metrics of each iteration."""
 
     def log(self, iteration: int, metrics: Mapping[str, float]) -> None: ...
 
@@ -19,7 +19,7 @@ class Tracker(Protocol):
 
 
 class TensorBoardTracker:
-    """Event files in the run folder's `tensorboard/`."""
+    """Writes event files to `tensorboard/` in the run folder."""
 
     def __init__(self, folder: Path) -> None:
         from torch.utils.tensorboard import SummaryWriter
@@ -35,7 +35,7 @@ class TensorBoardTracker:
 
 
 class WandbTracker:
-    """A run of a Weights & Biases project; where and how is wandb's own configuration (`WANDB_MODE`, ...)."""
+    """Logs to a project of Weights & Biases, configured by wandb's own environment variables (`WANDB_MODE`, ...)."""
 
     def __init__(self, project: str, folder: Path, settings: Mapping[str, Any]) -> None:
         import wandb
@@ -50,7 +50,7 @@ class WandbTracker:
 
 
 def check_trackers(tensorboard: bool, wandb: str) -> None:
-    """Raise now if a tracker is asked for and not installed."""
+    """Raise `MissingExtraError` if a tracker is requested and not installed."""
     if tensorboard and find_spec("tensorboard") is None:
         raise MissingExtraError("tensorboard", "tensorboard", "writing metrics for TensorBoard")
     if wandb and find_spec("wandb") is None:

@@ -94,9 +94,9 @@ class TurnLoop(TokenLoop):
             return {}
         gain = self.compute_gain(iterations)
         # JSON has neither the NaN gain of no episode nor the infinite interval of one.
-        values = {"test_gain": gain.value, "test_gain_low": gain.low, "test_gain_high": gain.high}
+        values = {"gain": gain.value, "gain_low": gain.low, "gain_high": gain.high}
         known = {name: value if math.isfinite(value) else None for name, value in values.items()}
-        return summarize_returns(store.metrics(), iterations) | known | {"test_gain_episodes": gain.count}
+        return summarize_returns(store.metrics(), iterations) | known | {"gain_episodes": gain.count}
 
     def compute_gain(self, iteration: int) -> Mean:
         """The mean difference between the returns after `iteration` and before training, over the same episodes."""

@@ -22,7 +22,7 @@ from palaestra.research.judge.inside.serve import CHANGED
 from palaestra.research.judge.inside.stub import PIPES
 from palaestra.sandbox.base import Limits, Sandbox, SandboxResult
 from palaestra.sandbox.bubblewrap import Bubblewrap
-from palaestra.sandbox.spawn import high_number
+from palaestra.sandbox.spawn import duplicate_high
 
 LIBRARY, PACKAGE = "/opt/runner", "_palaestra_inside"
 INSIDE = ("pipe", "serve", "stub", "values")
@@ -133,7 +133,7 @@ def _pipe() -> tuple[int, int]:
     except OSError as error:
         raise SandboxError(f"cannot make a pipe: {error}; is the machine out of open files?") from error
     try:
-        return high_number(ends[0]), high_number(ends[1])
+        return duplicate_high(ends[0]), duplicate_high(ends[1])
     finally:
         _close(*ends)
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-class Channel:
+class HostChannel:
     """Sends messages to the host and receives messages from it.
 
     It takes over stdin and stdout. Afterwards stdin is empty, and what a program prints goes to stderr, which no host

@@ -1,7 +1,7 @@
-"""Competition problems whose stored outputs do not decide: several answers are right, or the program is to hold a dialogue.
+"""Detect competition problems that stored outputs cannot decide: several answers are correct, or the problem is interactive.
 
-Whether a problem is one is read from its own statement: from what it says of several answers, and from its examples,
-whose printed output must be what the stored tests expect for the same input.
+This is determined from the statement: from phrases about several answers, and from its examples, whose outputs must
+agree with the stored ones.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def admits_any_case(statement: str) -> bool:
 
 
 def why_undecided(statement: str, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> str:
-    """Why the stored outputs do not decide whether a program is right; empty where they do.
+    """Why the stored outputs cannot decide whether a program is correct; empty if they can.
 
     >>> why_undecided("If there are several answers, print any of them.", (), ())
     'it admits several answers'
@@ -52,7 +52,7 @@ def why_undecided(statement: str, inputs: tuple[str, ...], outputs: tuple[str, .
 
 
 def read_examples(statement: str) -> list[tuple[str, str]]:
-    """Inputs and outputs that a statement of CodeContests shows."""
+    """The example inputs and outputs in a statement of CodeContests."""
     start = re.search(r"^Examples?\s*$", statement, re.MULTILINE)
     if start is None:
         return []

@@ -1,7 +1,7 @@
-"""What all programming tasks share: how a response is judged, and how a written lesson is asked.
+"""The base class of programming tasks.
 
-A response is scored by running the program in it; see `judge`. The score is 1 for a program that passes all of its
-tests, else 0; how many passed is in the evidence. A sandbox that broke is a failure and no score.
+A response is scored by running its program (see `judge`). The score is 1 if the program passes all tests, else 0; the
+evidence contains the number of passed tests. An error of the sandbox is a failure, not a score.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ ASKED = "{question}\n\nAnswer with Python code in a fenced code block."
 
 
 class CodeTask(TaskHooks, ABC):
-    """What all programming tasks share: how a response is judged.
+    """The base class of programming tasks.
 
     Arguments:
         sandbox: the name of the sandbox; see `palaestra.sandbox`.
-        seconds: CPU time of a test (of all tests, where they call functions) for problems without a limit of their own.
+        seconds: CPU time of a test (of all tests if they call functions) for problems without their own limit.
     """
 
     name: str
     forms: ClassVar[dict[str, Form]] = {}
-    """What the problems of a skill ask for. A writer is told; what it writes may have any form that the task has."""
+    """The form of the problems of each skill. The writer is told; its data may have any of these forms."""
     concurrent_scoring = True
 
     def __init__(self, sandbox: str = "bubblewrap", seconds: float = 10.0) -> None:
@@ -51,19 +51,19 @@ class CodeTask(TaskHooks, ABC):
         """The problem with its tests."""
 
     def check_scoring(self) -> None:
-        """Start the sandbox; raises `SandboxError` if there is none here."""
+        """Start the sandbox; raises `SandboxError` if it is not available."""
         _ = self._judge.sandbox
 
     @property
     def datum(self) -> type[BaseModel]:
-        """The shape of what a language model writes."""
+        """The schema of a datum."""
         return datum_for(self.forms)
 
     def brief(self) -> str:
         return brief_for(self.forms)
 
     def make_example(self, datum: Any, skill: str, subskill: str) -> Example:
-        """A written problem as it is taught.
+        """The training example of a datum.
 
         Raises:
             UnusableError: its program is no Python, its tests are of the wrong form, or they could not tell a wrong program.
@@ -72,18 +72,22 @@ class CodeTask(TaskHooks, ABC):
 
     def score(self, problem: Problem, completion: Completion) -> Score | Failure:
         """Run the program in a response against all tests of its problem."""
-        found = self._find(problem)
-        extracted = extract_code(completion.text, found.wanted, found.begun)
+        code_problem = self._find(problem)
+        extracted = extract_code(completion.text, code_problem.wanted, code_problem.begun)
         if not extracted.code:
-            missing = f"no program that defines {found.wanted}" if found.wanted else "no program"
+            missing = f"no program that defines {code_problem.wanted}" if code_problem.wanted else "no program"
             judgement: ProgramVerdict | Failure = ProgramVerdict((CaseVerdict(CaseOutcome.NO_CODE, missing),))
         else:
             judgement = self._judge.judge(
-                found.tests, extracted.code, found.seconds, found.memory, reference=found.solution
+                code_problem.tests,
+                extracted.code,
+                code_problem.seconds,
+                code_problem.memory,
+                reference=code_problem.solution,
             )
         if isinstance(judgement, Failure):
             return judgement
-        tests = len(found.tests.inputs) if isinstance(found.tests, Stdio) else len(judgement.verdicts)
+        tests = len(code_problem.tests.inputs) if isinstance(code_problem.tests, Stdio) else len(judgement.verdicts)
         evidence = {
             "outcome": judgement.outcome.value,
             "passed": f"{sum(v.passed for v in judgement.verdicts)} of {tests}",

@@ -1,7 +1,7 @@
-"""Is what a program printed what was expected? Whitespace does not count, and numbers are numbers.
+"""Compare the output of a program with the expected output. Whitespace is ignored; numbers are compared by value.
 
-Lines are compared token by token. Where a decimal number is expected, what is printed may differ in its last digits.
-Where an integer is expected it may not: `3.0` is 3, and `3.0000001` is not. Nothing else may differ: `yes` is not `YES`.
+Lines are compared token by token. An expected decimal number allows a small tolerance. An expected integer does not:
+`3.0` equals 3, but `3.0000001` does not. Other tokens must be identical: `yes` is not `YES`.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from decimal import Decimal
 
 RELATIVE, ABSOLUTE = 1e-6, 1e-6
 MOST_DIGITS = 10_000
-"""Characters of a token that is read as a number; a longer one is compared as text."""
+"""Maximum length of a number; longer tokens are compared as text."""
 _DECIMAL = re.compile(r"[+-]?(?:\d+\.\d*|\.\d+|\d+)(?:[eE][+-]?\d{1,6})?\Z", re.ASCII)
 
 
 def same_output(
     printed: str, expected: str, relative: float = RELATIVE, absolute: float = ABSOLUTE, *, any_case: bool = False
 ) -> bool:
-    """Whether two outputs say the same.
+    """Whether two outputs are equal.
 
     Arguments:
         any_case: whether letters may be printed in either case.
@@ -35,13 +35,13 @@ def same_output(
     if mine == theirs:
         return True
     if len(mine) != len(theirs):
-        # A program may break its lines elsewhere, as long as it says the same words in the same order.
+        # Line breaks may differ if the words are the same.
         mine, theirs = [printed.split()], [expected.split()]
     return all(_same_line(a, b, relative, absolute) for a, b in zip(mine, theirs, strict=True))
 
 
 def first_difference(printed: str, expected: str) -> str:
-    """What stands where the outputs part, for a reader."""
+    """A description of the first difference."""
     mine, theirs = printed.split(), expected.split()
     for place, (a, b) in enumerate(zip(mine, theirs, strict=False)):
         if not _same_token(a, b, RELATIVE, ABSOLUTE):

@@ -1,4 +1,4 @@
-"""Drawn problems: how they are asked, and their tests."""
+"""The prompts and tests of drawn problems."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ METHOD = "Write a Python class `Solution` with a method `{name}` that {what}."
 
 
 def ask_draft(draft: CodeDraft) -> str:
-    """A drawn problem as it is asked."""
+    """The prompt of a drawn problem."""
     if not draft.name:
         return PROGRAM.format(what=draft.question)
     return FUNCTION.format(name=f"{draft.name}({_arguments(draft)})", what=draft.question)
 
 
 def ask_as_method(draft: CodeDraft) -> tuple[str, str]:
-    """A drawn function as a method of a class `Solution`: the question, without how to answer, and the class."""
+    """A drawn function as a method of a class `Solution`: the question and the class."""
     head = f"def {draft.name}("
     method = draft.solution.replace(head, f"{head}self, ", 1)
     lines = "\n".join(f"    {line}" for line in method.rstrip().split("\n"))
@@ -36,7 +36,7 @@ def _arguments(draft: CodeDraft) -> str:
 
 
 def make_tests(solution: str, name: str, inputs: Sequence[Any]) -> Stdio | Functions:
-    """Inputs with what our own solution makes of them."""
+    """Tests with the outputs of the solution."""
     if not name:
         return Stdio(tuple(inputs), tuple(_run(solution, text) for text in inputs))
     scope: dict[str, Any] = {}
@@ -46,7 +46,7 @@ def make_tests(solution: str, name: str, inputs: Sequence[Any]) -> Stdio | Funct
 
 
 def _run(program: str, given: str) -> str:
-    """What a program of ours prints. It is given an input and an output of its own; the process keeps its own."""
+    """The output of a generated solution, run with replaced `input` and `print`."""
     printed: list[str] = []
     lines = iter(given.splitlines())
     system = SimpleNamespace(stdin=given.splitlines(keepends=True))

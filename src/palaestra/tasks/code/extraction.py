@@ -1,8 +1,8 @@
-"""The program in a response: fenced code among prose, a bare program, or the rest of a function that was begun.
+"""Extract the program from a response: fenced code, a bare program, or the continuation of a given function.
 
-Models explain before, between and after. So a program may be spread over several blocks, of which some are
-examples of its use. What is wanted is named (a function, a class) or, for programs that read and print, the last
-block that is one; whatever it uses and does not define is looked for in the blocks before it.
+A program may be spread over several fenced blocks, and some blocks may be usage examples. The wanted function or class
+is known by name; for programs that read and print, the last block that does so is taken. Names that it uses but does
+not define are looked up in the earlier blocks.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ _FENCE = re.compile(r"^[ \t]*(?P<fence>`{3,}|~{3,})(?P<tag>[^\n`]*)$", re.MULTIL
 _PYTHON = {"", "python", "python3", "py", "py3", "python2", "pycon", "ipython"}
 _START = re.compile(r"^(?:def |class |import |from |async def |@|if __name__|#!)", re.MULTILINE)
 MOST_LINES = 5000
-"""Of a response; a program behind them is not looked for."""
+"""Maximum number of lines that are searched."""
 MOST_TEXT = 2_000_000
-"""Characters of a response; what stands behind them is not read."""
+"""Maximum number of characters of a response that are read."""
 MOST_CODE = 60_000
-"""Characters of a program; a longer text is taken for none."""
+"""Maximum length of a program in characters."""
 MOST_BLOCKS = 200
-"""Between fences; the last ones are read."""
+"""Maximum number of fenced blocks; the last ones are read."""
 MOST_WORK = 200_000
-"""Characters that are compiled in search of a program that other text follows. That takes less than a second."""
+"""Maximum number of characters to compile in search of the end of a program. This takes less than a second."""
 _ALWAYS = set(dir(builtins)) | {"__name__", "__file__", "__doc__", "__builtins__"}
 
 
 @dataclass(frozen=True, slots=True)
 class ExtractedProgram:
-    """A program, and how it was found.
+    """An extracted program.
 
     Arguments:
-        how: `"fenced"`, `"bare"`, `"continued"`, or `"none"`, where `code` is empty.
+        how: `"fenced"`, `"bare"`, `"continued"`, or `"none"` with empty `code`.
     """
 
     code: str
@@ -47,20 +47,20 @@ def extract_code(text: str, wanted: str = "", begun: str = "") -> ExtractedProgr
 
     Arguments:
         wanted: the function or class that it must define; empty for a whole program.
-        begun: the start of a program that the model was to continue, as HumanEval's prompts are.
+        begun: the start of a program that the model continues, as in HumanEval's prompts.
     """
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # A model's doubtful escapes are no concern of the caller.
-        return _extracted(text[:MOST_TEXT], wanted, begun)
+        warnings.simplefilter("ignore")  # For example about invalid escapes in the program.
+        return _extract(text[:MOST_TEXT], wanted, begun)
 
 
-def _extracted(text: str, wanted: str, begun: str) -> ExtractedProgram:
+def _extract(text: str, wanted: str, begun: str) -> ExtractedProgram:
     work = Work()
-    blocks = [block for block in fenced(text, work) if parses(block)]
-    program = _assembled(blocks, wanted)
+    blocks = [block for block in find_fenced(text, work) if parses(block)]
+    program = _assemble(blocks, wanted)
     if program:
         return ExtractedProgram(_with_head(program, begun, wanted), "fenced")
-    if begun and (whole := _continued(text, begun, wanted, work)):
+    if begun and (whole := _continue(text, begun, wanted, work)):
         return ExtractedProgram(whole, "continued")
     bare = _bare(text, wanted, work)
     if bare:
@@ -68,8 +68,8 @@ def _extracted(text: str, wanted: str, begun: str) -> ExtractedProgram:
     return ExtractedProgram("", "none")
 
 
-def fenced(text: str, work: Work | None = None) -> list[str]:
-    """The blocks between fences that may be Python; one that is never closed ends with the text."""
+def find_fenced(text: str, work: Work | None = None) -> list[str]:
+    """The fenced blocks that may be Python. An unclosed block ends with the text."""
     blocks, place = [], 0
     while match := _FENCE.search(text, place):
         fence, tag = match["fence"], match["tag"].strip().lower()
@@ -80,57 +80,57 @@ def fenced(text: str, work: Work | None = None) -> list[str]:
         if words[0] in _PYTHON:
             blocks.append(body if end else longest_start(body, work=work))
         place = end.end() if end else len(text)
-    return [_dedented(block) for block in blocks[-MOST_BLOCKS:]]
+    return [_dedent(block) for block in blocks[-MOST_BLOCKS:]]
 
 
-def _assembled(blocks: list[str], wanted: str) -> str:
-    """The last block that has what is wanted, after the earlier ones that define what it uses."""
+def _assemble(blocks: list[str], wanted: str) -> str:
+    """The last block that defines what is wanted, preceded by earlier blocks that define names it uses."""
     chosen = _choose(blocks, wanted)
     if chosen is None:
         return ""
-    parts, missing = [blocks[chosen]], used(blocks[chosen]) - defined(blocks[chosen])
+    parts, missing = [blocks[chosen]], find_used_names(blocks[chosen]) - find_defined_names(blocks[chosen])
     for block in reversed(blocks[:chosen]):
-        if (found := defined(block)) & missing:
+        if (names := find_defined_names(block)) & missing:
             parts.insert(0, block)
-            missing = (missing | used(block)) - found
+            missing = (missing | find_used_names(block)) - names
     return "\n\n".join(part.strip("\n") for part in parts) + "\n"
 
 
 def _choose(blocks: list[str], wanted: str) -> int | None:
     for place in range(len(blocks) - 1, -1, -1):
-        if wanted and wanted in defined(blocks[place]):
+        if wanted and wanted in find_defined_names(blocks[place]):
             return place
     if wanted:
         return None
-    # An example of a run or a bare expression behind the program is not the program.
+    # A usage example or an expression after the program is not the program.
     busy = [k for k, block in enumerate(blocks) if _does_something(block)]
     return busy[-1] if busy else None
 
 
 def _does_something(block: str) -> bool:
-    """Whether a block reads input or prints, itself or in what it defines and calls."""
-    return bool({"print", "input", "stdin", "stdout", "open"} & (used(block) | _attributes(block)))
+    """Whether a block reads input or prints, directly or in its functions."""
+    return bool({"print", "input", "stdin", "stdout", "open"} & (find_used_names(block) | _attributes(block)))
 
 
 def _bare(text: str, wanted: str, work: Work) -> str:
-    """A program without fences: the longest part from a line that starts one."""
+    """A program without fences: the longest part that starts with a line of code."""
 
     def is_one(part: str) -> bool:
-        return wanted in defined(part) if wanted else _does_something(part)
+        return wanted in find_defined_names(part) if wanted else _does_something(part)
 
     if parses(text) and is_one(text):
-        return _dedented(text)
+        return _dedent(text)
     return longest_part(text, is_one, work)
 
 
 def longest_part(text: str, is_wanted: Callable[[str], bool], work: Work | None = None) -> str:
-    """The longest run of lines that is a program as it is wanted, from a line that starts like one; empty if there is none."""
+    """The longest run of lines that is a wanted program and starts with a line of code; empty if there is none."""
     best, end, work = "", 0, work or Work()
     for match in _START.finditer(text):
         if work.left <= 0:
             break
         if match.start() < end:
-            continue  # It stands in a part that was looked at.
+            continue  # It is inside a part that was checked.
         part = longest_start(text[match.start() : match.start() + MOST_CODE], work=work)
         end = match.start() + len(part)
         if len(part) > len(best) and is_wanted(part):
@@ -138,18 +138,18 @@ def longest_part(text: str, is_wanted: Callable[[str], bool], work: Work | None 
     return best
 
 
-def _continued(text: str, begun: str, wanted: str, work: Work) -> str:
-    """The program that was begun, with the response as its next lines."""
+def _continue(text: str, begun: str, wanted: str, work: Work) -> str:
+    """The given start of a program, continued by the response."""
     stripped = text.split("```")[0] if text.lstrip()[:3] != "```" else text
-    for body in (stripped, _indented(stripped)):
+    for body in (stripped, _indent(stripped)):
         whole = longest_start(begun + body, at_least=len(begun), work=work)
-        if whole and (not wanted or wanted in defined(whole)):
+        if whole and (not wanted or wanted in find_defined_names(whole)):
             return whole
     return ""
 
 
 def _with_head(program: str, begun: str, wanted: str) -> str:
-    """A program that repeats the function it was to continue still needs the imports and helpers before it."""
+    """Add the imports and helpers of the given start to a program that repeats the function."""
     if not begun:
         return program
     head = _before(begun, wanted)
@@ -157,24 +157,24 @@ def _with_head(program: str, begun: str, wanted: str) -> str:
 
 
 def _before(begun: str, wanted: str) -> str:
-    """What stands before the wanted function in a program that was begun."""
+    """The code before the wanted function in the given start."""
     match = re.search(rf"^(?:async )?(?:def|class) {re.escape(wanted)}\b", begun, re.MULTILINE) if wanted else None
     head = begun[: match.start()].rstrip() if match else ""
     return head if parses(head) else ""
 
 
 class Work:
-    """How many characters may still be compiled."""
+    """A budget of characters to compile."""
 
     def __init__(self, most: int = MOST_WORK) -> None:
         self.left = most
 
 
 def longest_start(text: str, at_least: int = 0, work: Work | None = None) -> str:
-    """The most whole lines from the start that are Python; empty if fewer than `at_least` characters.
+    """The longest prefix of whole lines that is valid Python; empty if it has fewer than `at_least` characters.
 
     Arguments:
-        work: how much may be compiled in search of it; `MOST_WORK` characters by default. It is not found behind that.
+        work: the budget of characters to compile; `MOST_WORK` by default.
     """
     work = work or Work()
     lines = text[:MOST_CODE].split("\n")[:MOST_LINES]
@@ -187,7 +187,7 @@ def longest_start(text: str, at_least: int = 0, work: Work | None = None) -> str
         try:
             compile(part, "response", "exec", dont_inherit=True)
         except SyntaxError as error:
-            # No start that has the line of the error in it is Python: what it opens is closed nowhere behind it either.
+            # A prefix that contains the line of the error is not valid Python.
             end = min(end - 1, max((error.lineno or end) - 1, 0))
             work.left -= sum(map(len, lines[: end + 1]))
         except (ValueError, RecursionError, MemoryError):
@@ -199,11 +199,11 @@ def longest_start(text: str, at_least: int = 0, work: Work | None = None) -> str
     return ""
 
 
-def _indented(text: str) -> str:
+def _indent(text: str) -> str:
     return "\n".join(f"    {line}" if line.strip() else line for line in text.split("\n"))
 
 
-def _dedented(text: str) -> str:
+def _dedent(text: str) -> str:
     import textwrap
 
     return textwrap.dedent(text.replace("\t", "    ") if re.search(r"^ +\t|^\t+ ", text, re.MULTILINE) else text)
@@ -219,28 +219,28 @@ def parses(text: str) -> bool:
         return False
 
 
-def defined(text: str) -> set[str]:
-    """The names that a program gives a meaning at its top level."""
-    found: set[str] = set()
+def find_defined_names(text: str) -> set[str]:
+    """The names that a program defines at its top level."""
+    names: set[str] = set()
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return found
+        return names
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            found.add(node.name)
+            names.add(node.name)
         for inner in () if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) else ast.walk(node):
             if isinstance(inner, ast.Import | ast.ImportFrom):
-                found |= {(alias.asname or alias.name).split(".")[0] for alias in inner.names}
+                names |= {(alias.asname or alias.name).split(".")[0] for alias in inner.names}
             elif isinstance(inner, ast.FunctionDef | ast.ClassDef):
-                found.add(inner.name)
+                names.add(inner.name)
             elif isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Store):
-                found.add(inner.id)
-    return found
+                names.add(inner.id)
+    return names
 
 
-def used(text: str) -> set[str]:
-    """The names that a program reads, but for Python's own and those that only exist inside its functions."""
+def find_used_names(text: str) -> set[str]:
+    """The names that a program reads, without builtins and local names."""
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):

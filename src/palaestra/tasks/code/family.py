@@ -232,8 +232,10 @@ def words(rng: Rng) -> CodeDraft:
         _name(rng),
     )
     sort = bool(rng.integers(2))
-    found = f"[{become} for w in text.split() if {write}]"
-    solution = _function(name, "text", f"found = {found}", f"return ' '.join({'sorted(found)' if sort else 'found'})")
+    selection = f"[{become} for w in text.split() if {write}]"
+    solution = _function(
+        name, "text", f"found = {selection}", f"return ' '.join({'sorted(found)' if sort else 'found'})"
+    )
     order = "in alphabetical order" if sort else "in their order"
     question = f"returns the words of `text` {say}, each {by}, then {order}, with one space between them"
     inputs = ([""], *([" ".join(_words(rng))] for _ in range(6)))

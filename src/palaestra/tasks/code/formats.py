@@ -1,7 +1,7 @@
-"""The published formats of programming problems, read into one.
+"""Read the published formats of programming problems.
 
 A problem asks for a program that reads and prints (`Stdio`), or for functions and classes that tests call
-(`Functions`). What a row does not say (a limit, a name) is derived from what it does say, or the row is refused in one line.
+(`Functions`). Missing fields such as a limit or a name are derived from the others, or the row is rejected.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Stdio:
-    """Runs of a program: what it is given, and what it is to print.
+    """Inputs and expected outputs of a program.
 
     Arguments:
         any_case: letters may be printed in either case.
@@ -41,13 +41,13 @@ class Stdio:
 
 @dataclass(frozen=True, slots=True)
 class Functions:
-    """Python that calls what the program defines.
+    """Tests in Python that call functions of the program.
 
     Arguments:
         code: statements with assertions; each assertion is a test.
         wanted: the function or class that the program must define.
-        takes_function: `code` defines `check(candidate)`, as HumanEval has it, which is given that function.
-        given: definitions that the tests use and that are not the program's to make: helpers of the question.
+        takes_function: `code` defines `check(candidate)`, as in HumanEval, which is called with the wanted function.
+        given: definitions that the tests use, such as helper functions of the question.
     """
 
     code: str
@@ -61,13 +61,13 @@ class CodeProblem:
     """A programming problem.
 
     Arguments:
-        question: what is asked, as the data set words it.
-        begun: the start of the program that the model goes on with; empty where it writes all of it.
-        shown: tests that the question shows, if any; the others are hidden.
-        seconds, memory: limits of the problem itself; 0 where it has none.
-        solution: the data set's own, for lessons and for checks of the tests.
-        origin: the platform that it comes from, if known.
-        undecided: why the tests cannot tell a right program from a wrong one; empty where they can.
+        question: the question in the words of the data set.
+        begun: the start of the program that the model continues; empty if it writes a whole program.
+        shown: tests that are part of the question; the others are hidden.
+        seconds, memory: the limits of the problem; 0 for the default.
+        solution: the published solution, for lessons and to check the tests.
+        origin: the platform of the problem, if known.
+        undecided: why the tests cannot decide whether a program is correct; empty if they can.
     """
 
     id: str
@@ -90,7 +90,7 @@ class CodeProblem:
 
 
 def human_eval(row: Row, split: Split) -> CodeProblem:
-    """OpenAI's HumanEval: a function to go on with, and `check(candidate)`."""
+    """OpenAI's HumanEval: a function to complete, and `check(candidate)`."""
     prompt, entry, tests = _text(row, "prompt"), _text(row, "entry_point"), _text(row, "test")
     solution = prompt + str(row.get("canonical_solution", ""))
     return CodeProblem(
@@ -115,7 +115,7 @@ def mbpp(row: Row, split: Split) -> CodeProblem:
     head = "\n".join([*imports, setup])
     assertions = [*tests, *(row.get("challenge_test_list") or [])]
     code = str(row.get("code", "")).replace("\r\n", "\n")
-    wanted = _called(code, assertions)
+    wanted = _find_called(code, assertions)
     question = str(row.get("text") or row.get("prompt") or "").strip()
     return CodeProblem(
         id=f"mbpp/{number}",
@@ -141,8 +141,8 @@ def code_contests(row: Row, split: Split) -> CodeProblem:
     else:
         text, name = _text(row, "description"), _text(row, "name")
         parts = [row.get(kind) or {} for kind in ("public_tests", "private_tests", "generated_tests")]
-        inputs = [one for part in parts for one in part.get("input", [])]
-        outputs = [one for part in parts for one in part.get("output", [])]
+        inputs = [case for part in parts for case in part.get("input", [])]
+        outputs = [case for part in parts for case in part.get("output", [])]
         limit = row.get("time_limit") or {}
         seconds = float(limit.get("seconds") or 0) + float(limit.get("nanos") or 0) / 1e9
         memory = int(row.get("memory_limit_bytes") or 0)
@@ -181,7 +181,7 @@ def live_code_bench(row: Row, split: Split, *, hidden: bool = True) -> CodeProbl
         method = str(metadata.get("func_name") or "")
         if not method:
             raise TaskError(f"problem {name} of LiveCodeBench calls a function and names none in its metadata")
-        tests = Functions("\n".join(_call_of(method, case) for case in cases), "Solution")
+        tests = Functions("\n".join(_format_call(method, case) for case in cases), "Solution")
         text = f"{text}\n\nComplete this class:\n{starter}" if starter else text
     else:
         tests = _stdio([case["input"] for case in cases], [case["output"] for case in cases], name)
@@ -197,7 +197,7 @@ def live_code_bench(row: Row, split: Split, *, hidden: bool = True) -> CodeProbl
 
 
 def contest_day(row: Row) -> date | None:
-    """The day on which a problem of LiveCodeBench was published; `None` where the row does not say."""
+    """The publication date of a problem of LiveCodeBench; `None` if unknown."""
     given = row.get("contest_date")
     if not given:
         return None
@@ -226,14 +226,14 @@ def _stdio(inputs: Any, outputs: Any, name: str) -> Stdio:
 
 
 def _mbpp_split(number: int) -> Split:
-    """The published division by number; the ten few-shot problems are for training."""
+    """The published split, by number. The ten few-shot problems are train problems."""
     if 11 <= number <= 510:
         return Split.TEST
     return Split.VALIDATION if 511 <= number <= 600 else Split.TRAIN
 
 
-def _called(code: str, assertions: Sequence[str]) -> str:
-    """The function that the assertions are about: of those that the solution defines, the one they call."""
+def _find_called(code: str, assertions: Sequence[str]) -> str:
+    """The function of the solution that the assertions call."""
     try:
         tree, defined = ast.parse("\n".join(assertions)), _definitions(code)
     except SyntaxError as error:
@@ -254,7 +254,7 @@ def _definitions(code: str) -> set[str]:
 
 
 def _uses_definitions(tests: str, solution: str) -> bool:
-    """Whether the tests use a function by its name, beside the one that they are given: a helper of the prompt."""
+    """Whether the tests use a function of the solution by name, for example a helper of the prompt."""
     try:
         tree = ast.parse(tests)
     except SyntaxError:
@@ -263,11 +263,11 @@ def _uses_definitions(tests: str, solution: str) -> bool:
 
 
 def _limits_in(text: str) -> tuple[float, int]:
-    """Limits that are written at the end of a question."""
+    """The limits at the end of a question."""
     seconds = re.search(r"Time Limit: \{'seconds': (\d+), 'nanos': (\d+)\}", text)
     memory = re.search(r"Memory Limit: (\d+) Bytes", text)
-    found = float(seconds[1]) + float(seconds[2]) / 1e9 if seconds else 0.0
-    return found, int(memory[1]) if memory else 0
+    time_limit = float(seconds[1]) + float(seconds[2]) / 1e9 if seconds else 0.0
+    return time_limit, int(memory[1]) if memory else 0
 
 
 def _difficulty(row: Row) -> str:
@@ -277,8 +277,8 @@ def _difficulty(row: Row) -> str:
 
 def _python_solution(row: Row) -> str:
     """The first published solution in Python 3 (language 3)."""
-    found = row.get("solutions") or {}
-    for language, text in zip(found.get("language", []), found.get("solution", []), strict=False):
+    solutions = row.get("solutions") or {}
+    for language, text in zip(solutions.get("language", []), solutions.get("solution", []), strict=False):
         if language == 3:
             return str(text)
     return ""
@@ -291,7 +291,7 @@ def _digest(text: str) -> str:
 
 
 class _TextOnly(pickle.Unpickler):
-    """LiveCodeBench pickles a text; anything else in a pickle could run code here."""
+    """Reads pickled text only: other pickles could run code."""
 
     def find_class(self, module: str, name: str) -> Any:
         raise TaskError(f"a test case of LiveCodeBench holds a pickled {module}.{name}; only text is read")
@@ -304,19 +304,19 @@ def _cases(given: Any) -> list[dict[str, Any]]:
     if isinstance(given, list):
         return given
     try:
-        found = json.loads(given)
+        cases = json.loads(given)
     except ValueError:
         try:
-            found = _TextOnly(io.BytesIO(zlib.decompress(base64.b64decode(given)))).load()
-            found = json.loads(found) if isinstance(found, str | bytes) else found
+            cases = _TextOnly(io.BytesIO(zlib.decompress(base64.b64decode(given)))).load()
+            cases = json.loads(cases) if isinstance(cases, str | bytes) else cases
         except (ValueError, zlib.error, pickle.UnpicklingError, EOFError) as error:
             raise TaskError(f"test cases of LiveCodeBench are JSON, or its compressed form; got {error}") from None
-    if not isinstance(found, list):
-        raise TaskError(f"test cases of LiveCodeBench are a list; got {type(found).__name__}")
-    return found
+    if not isinstance(cases, list):
+        raise TaskError(f"test cases of LiveCodeBench are a list; got {type(cases).__name__}")
+    return cases
 
 
-def _call_of(method: str, case: Mapping[str, Any]) -> str:
+def _format_call(method: str, case: Mapping[str, Any]) -> str:
     """An assertion that calls a method of `Solution`: arguments are JSON, one a line."""
     arguments = [json.loads(line) for line in str(case["input"]).split("\n") if line.strip()]
     expected = json.loads(str(case["output"]))

@@ -1,10 +1,10 @@
-"""Does a program do what was asked? It runs in one sandbox; what is expected of it never enters there.
+"""Judge programs by their tests. The program runs in a sandbox that never contains its tests.
 
-A program that reads and prints is given one input at a time, and its output is compared here. For functions there
-are two processes, each in a sandbox of its own: the program answers calls, one at a time, and the tests, which are
-code too, run in the other, ask for calls and compare what came back. Between them go values and references to objects,
-and nothing else (`inside/codec.py`, `inside/peer.py`); every message is rebuilt here from what it may hold (`messages`).
-So a program can neither read its tests nor write its verdict.
+A program that reads and prints gets one input at a time, and its output is compared here. For functions there are two
+processes, each in its own sandbox. One contains the program and answers calls. The other contains the tests, which are
+code too; it requests calls and compares the results. They exchange values and references to objects
+(`inside/codec.py`, `inside/peer.py`), and every message is validated here (`messages`). So a program can neither read
+its tests nor forge its verdict.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ GRADER_LIMITS = Limits(
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """What a program may use for one test, or, where tests call its functions, for all of them."""
+    """Default limits of a program: for each test, or for all tests together if they call its functions."""
 
     seconds: float = 10.0
     memory: int = 512 * MIB
 
     def of(self, seconds: float, memory: int, slack: float) -> Limits:
-        """The limits for a problem that may have its own."""
+        """The limits for a problem, which may define its own."""
         allowed = (seconds or self.seconds) * slack
         return Limits(
             wall_seconds=2 * allowed + 1, cpu_seconds=allowed, memory=max(memory or self.memory, 64 * MIB),
@@ -56,11 +56,11 @@ class ProgramJudge:
     """Runs programs against their tests.
 
     Arguments:
-        sandbox: where; by default bubblewrap, made when the first program comes.
-        allowance: for problems that have no limits of their own.
-        slack: by how much a problem's own time limit is stretched: those are for fast machines and compiled languages.
-        trusted: the tests are not written by a model. Then the sandbox that they run in serves many programs, one after
-            the other; else each has its own, as every program has in any case.
+        sandbox: where programs run; by default bubblewrap, started on first use.
+        allowance: limits for problems without their own.
+        slack: factor for a problem's own time limit, which assumes fast machines and compiled languages.
+        trusted: the tests are not written by a model. Then one sandbox for tests serves many programs, one after the
+            other. Otherwise each run of tests has its own. Every program has its own sandbox in any case.
     """
 
     def __init__(
@@ -88,11 +88,11 @@ class ProgramJudge:
         """Run all tests of a program.
 
         Arguments:
-            reference: a program that is known to be right, if there is one. It is run where the tests break over what
-                the program returned, to see whether that is the program's fault.
+            reference: a correct program, if known. If the tests fail with an error, they are run on it to see whether the
+                program is at fault.
 
         Returns:
-            A failure if the sandbox or the tests themselves broke: that says nothing about the program.
+            A failure if the sandbox or the tests themselves failed, which says nothing about the program.
         """
         limits = self.allowance.of(seconds, memory, self.slack if seconds else 1.0)
         try:
@@ -112,7 +112,7 @@ class ProgramJudge:
         return Failure(FailureCause.SCORER, why)
 
     def _is_to_blame(self, trial: Trial, reference: str) -> bool:
-        """Whether tests that ended early did so over what the program returned: the reference brings them to their end."""
+        """Whether the program made the tests end early: with the reference they complete."""
         if not reference:
             return trial.end is End.BROKEN
         again = self._try(trial.tests, reference, trial.limits)
@@ -145,7 +145,7 @@ class ProgramJudge:
                     last_error_line(result) if result is not None else "they gave no verdict",
                 )
                 return trial
-            # One that served others before may have come to its end meanwhile.
+            # A used session may have reached a limit meanwhile; try again with a new one.
 
     def _stdio(self, tests: Stdio, code: str, limits: Limits) -> ProgramVerdict:
         verdicts: list[CaseVerdict] = []
@@ -156,15 +156,15 @@ class ProgramJudge:
                 given.encode("utf-8", "replace"),
                 limits,
             )
-            verdicts.append(_printed(result, expected, tests.any_case))
+            verdicts.append(_judge_output(result, expected, tests.any_case))
             if result.status.is_limit:
-                # What is over a limit once will be again, and each time costs all of it.
+                # A program that exceeds a limit would do so for every input.
                 verdicts += [verdicts[-1]] * (len(tests.inputs) - len(verdicts))
                 break
         return ProgramVerdict(tuple(verdicts))
 
 
-def _printed(result: SandboxResult, expected: str, any_case: bool) -> CaseVerdict:
+def _judge_output(result: SandboxResult, expected: str, any_case: bool) -> CaseVerdict:
     if result.status in OUTCOMES:
         return CaseVerdict(OUTCOMES[result.status], result.status.value)
     if not result.ok:

@@ -1,8 +1,8 @@
-"""The messages between a program and its tests, as the host lets them through.
+"""Validate the messages between a program and its tests.
 
-Both processes are in sandboxes: the program's because a model wrote it, and the tests' because they handle what the program
-returns. So every message is rebuilt here from the keys that it may have, each with a value of the type that it must
-have; anything else is a `MessageError`, and the side that sent it is at fault.
+Both processes run in sandboxes: a model wrote the program, and the tests handle values of the program. So every message
+is rebuilt here from the keys that it may have, with values of the right types. Anything else raises `MessageError`, and
+the side that sent it is at fault.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from palaestra.tasks.code.inside.codec import MOST_ITEMS, OPERATORS
 
 Packed = Any
 MOST_BITS = 1 << 20
-"""Of an integer that a program returns."""
+"""Maximum size of an integer that a program returns."""
 _HEX = re.compile(r"-?0x[0-9a-f]+\Z")
 _FLOAT = re.compile(r"-?(?:0x[01]\.[0-9a-f]{1,13}p[+-]\d{1,4}|inf)\Z|nan\Z")
 _DECIMAL = re.compile(r"-?(?:\d{1,5000}(?:\.\d{0,5000})?(?:E[+-]?\d{1,6})?|Infinity|s?NaN\d{0,20})\Z")
@@ -25,24 +25,24 @@ _DATE = re.compile(r"[0-9T:.+-]{5,40}\Z")
 _PURE = {"abs", "all", "any", "len", "max", "min", "round", "sorted", "sum", "NotImplemented", "Ellipsis"}
 _VALUE_TYPES = {"bool", "int", "float", "complex", "str", "bytes", "bytearray", "list", "tuple", "set", "frozenset", "dict", "range", "object"}  # fmt: skip
 _BUILTINS = _PURE | _VALUE_TYPES | {n for n, x in vars(builtins).items() if isinstance(x, type) and issubclass(x, BaseException)}  # fmt: skip
-"""Names of Python's own that a program may return as themselves; none of them does anything to the process of the tests."""
+"""Builtins that a program may return by name. None of them can affect the process of the tests."""
 
 
 _OF_PROGRAM = ({"program", "class"}, {"tests"}, {"named"})
 _OF_TESTS = ({"program"}, {"tests"}, {"tests", "class"}, {"root"}, {"named"})
-"""The keys of a reference: to an object of the program or of the tests, to a name of the program, or to one of Python."""
+"""The keys of a reference to an object of the program or of the tests, to a name of the program, or to a Python name."""
 
 
 class MessageError(ValueError):
-    """A message that is none of those that may come."""
+    """The message is not valid."""
 
 
 class ValueTooLarge(MessageError):
-    """A value that is one, and beyond what a program may return."""
+    """The value is valid but too large."""
 
 
 def read_program(message: Mapping[str, Any]) -> dict[str, Any]:
-    """An answer of the program, or a request about an object of the tests.
+    """Validate a message of the program: an answer, or a request about an object of the tests.
 
     Raises:
         MessageError: it is neither.
@@ -57,7 +57,7 @@ def read_program(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_tests(message: Mapping[str, Any]) -> dict[str, Any]:
-    """A request of the tests to the program, or the answer to one of its requests.
+    """Validate a message of the tests: a request to the program, or an answer to its request.
 
     Raises:
         MessageError: it is neither.
@@ -132,10 +132,10 @@ def _read_changed(changed: Any, check: _Checker) -> list[Any]:
 
 
 class _Checker:
-    """Checks packed values (`inside/codec.py`). Their items are counted together: a range counts as many as it has.
+    """Checks packed values (see `inside/codec.py`) and counts their items. A range counts with its length.
 
     Arguments:
-        of_program: whether the program packed them; then numbers and counts have a limit.
+        of_program: the values come from the program, so sizes are limited.
     """
 
     def __init__(self, *, of_program: bool) -> None:
@@ -178,9 +178,9 @@ class _Checker:
         return _match(_HEX)(inner)
 
     def _range(self, inner: Any) -> list[Any]:
-        for one in _list(inner):
-            self._int(one["int"]) if isinstance(one, dict) and set(one) == {"int"} else None
-        numbers = [_integer(one) for one in inner]
+        for number in _list(inner):
+            self._int(number["int"]) if isinstance(number, dict) and set(number) == {"int"} else None
+        numbers = [_integer(number) for number in inner]
         if len(numbers) != 3 or not numbers[2]:
             raise MessageError("a range has a start, an end and a step")
         start, stop, step = numbers
@@ -230,12 +230,12 @@ def _list(inner: Any) -> list[Any]:
 def _pairs(inner: Any) -> list[Any]:
     if not all(isinstance(pair, list) and len(pair) == 2 for pair in _list(inner)):
         raise MessageError("expected pairs")
-    return [one for pair in inner for one in pair]
+    return [item for pair in inner for item in pair]
 
 
 def _floats(inner: Any) -> list[Any]:
-    for one in _list(inner):
-        _match(_FLOAT)(one)
+    for number in _list(inner):
+        _match(_FLOAT)(number)
     if len(inner) != 2:
         raise MessageError("expected two floats")
     return []
@@ -262,11 +262,11 @@ def _fraction(inner: Any) -> list[Any]:
     if len(_list(inner)) != 2 or not _integer(inner[1]):
         raise MessageError("a fraction has a numerator, and a denominator that is not 0")
     _integer(inner[0])
-    return [one for one in inner if isinstance(one, dict)]
+    return [number for number in inner if isinstance(number, dict)]
 
 
 def _timedelta(inner: Any) -> list[Any]:
-    if len(_list(inner)) != 3 or not all(type(one) is int for one in inner):
+    if len(_list(inner)) != 3 or not all(type(number) is int for number in inner):
         raise MessageError("a timedelta has days, seconds and microseconds")
     return []
 

@@ -1,11 +1,11 @@
 """HumanEval, MBPP, CodeContests and LiveCodeBench, by hub id or path.
 
-**Parts.** A data set that its publisher divided keeps its parts. The others get train and validation parts (`parts="auto"`):
-LiveCodeBench by date, HumanEval, and CodeContests where only its test file is there, by the hash of the problem's id (see
-`palaestra.tasks.parts`). With `parts="published"` all of it is what its publisher says, which is test.
+**Parts.** Published splits are kept. Data sets without them get train and validation parts (`parts="auto"`): LiveCodeBench
+by date; HumanEval, and CodeContests with only its test file, by the hash of the problem's id (see
+`palaestra.tasks.parts`). With `parts="published"` all these problems are test.
 
-**Memory.** The data is scanned when a part is first asked for. Questions and solutions are kept; tests, which may be gigabytes, are
-read again from the file when an answer is scored.
+**Memory.** The data is scanned on first use. Questions and solutions are kept in memory. Tests, which may take gigabytes,
+are read again from the file when an answer is scored.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from palaestra.tasks.tables import Table, open_table
 BEGUN = "Complete this Python function. Answer with the whole function in a fenced code block.\n\n```python\n{begun}```"
 PARTS = ("auto", "published")
 RECENT = 16
-"""Problems whose tests are kept in memory: several answers to one problem are often scored one after the other."""
+"""Number of problems whose tests are cached: several answers to one problem are often scored in a row."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A problem without its tests, and where its row is."""
+    """A problem without its tests, and the location of its row."""
 
     problem: CodeProblem
     table: Table
@@ -75,27 +75,31 @@ class PublishedCode(CodeTask):
     def problems(self, split: Split, per_skill: int, seed: int, skills: Sequence[str] = ()) -> list[Problem]:
         check_skills(self, skills)
         entries = self._load(split)
-        found = []
+        problems = []
         for skill in skills or self.skills():
             own = [
-                one.problem for one in entries.values() if one.problem.skill == skill and self._is_asked(one.problem)
+                entry.problem
+                for entry in entries.values()
+                if entry.problem.skill == skill and self._is_asked(entry.problem)
             ]
             order = Seeds(seed).derive(self.name, split, skill).generator().permutation(len(own))
-            found += [self._problem(own[place]) for place in take(order.tolist(), per_skill, self, split, skill)]
-        return found
+            problems += [self._problem(own[place]) for place in take(order.tolist(), per_skill, self, split, skill)]
+        return problems
 
     def get_shots(self, skill: str, count: int) -> list[Example]:
-        """The first problems of the train part that come with a solution. LiveCodeBench has none."""
-        worked = (one for one in self._scan(Split.TRAIN) if one.solution and one.skill == skill)
+        """The first problems of the train part that have a solution. LiveCodeBench has none."""
+        worked = (problem for problem in self._scan(Split.TRAIN) if problem.solution and problem.skill == skill)
         return [
-            Example(self._problem(one).messages, f"```python\n{one.solution.strip()}\n```", skill, one.subskill)
-            for one in islice(worked, count)
+            Example(
+                self._problem(problem).messages, f"```python\n{problem.solution.strip()}\n```", skill, problem.subskill
+            )
+            for problem in islice(worked, count)
         ]
 
     def write_examples(self, skill: str, subskill: str, count: int, generator: np.random.Generator) -> list[Example]:
-        """Drawn problems of `code-skills` that ask for the same form: programs, functions or methods.
+        """Problems of `code-skills` of the same form: programs, functions or methods.
 
-        They are short and need no language model. They know nothing of the data set's levels: `subskill` is only noted.
+        They are generated without a language model and do not depend on `subskill`, which is only recorded.
         """
         check_skills(self, [skill])
         if subskill and subskill not in self.skills()[skill]:
@@ -121,7 +125,7 @@ class PublishedCode(CodeTask):
         return examples
 
     def to_problem(self, example: Example) -> Problem | None:
-        """No example becomes a problem: the tests of a written one are run by the check `executes`."""
+        """Always None: the quality check `executes` runs the tests of an example."""
         return None
 
     def read_all(self) -> Iterator[CodeProblem]:
@@ -131,19 +135,19 @@ class PublishedCode(CodeTask):
                 yield self._complete(entry)
 
     def _is_asked(self, problem: CodeProblem) -> bool:
-        """Whether a problem of the set is among those of the task."""
+        """Whether the task includes a problem of the data set."""
         return True
 
-    def _published(self) -> Mapping[str, Split | None]:
-        """The files (or splits of the hub), each with the part that it is; `None` where each problem has its own part."""
+    def _files_and_parts(self) -> Mapping[str, Split | None]:
+        """The files (or splits on the hub) and their parts; `None` if the part depends on the problem."""
         return {"test": Split.TEST if self.parts == "published" else None}
 
     def _part(self, problem: CodeProblem, row: Row) -> Split:
-        """The part of a problem in a file that is not one part."""
+        """The part of a problem in a file without a fixed part."""
         return part_by_hash(problem.id)
 
     def _describe(self, row: Row, split: Split) -> CodeProblem:
-        """A problem without what only scoring needs."""
+        """A problem without the data that only scoring needs."""
         return FORMATS[self.name](row, split)
 
     def _complete(self, entry: Entry) -> CodeProblem:
@@ -155,27 +159,27 @@ class PublishedCode(CodeTask):
         return self._recent(problem.id)
 
     def _read_problem(self, identity: str) -> CodeProblem:
-        # The parts that were asked for come first: the others may be large.
+        # Loaded files first: the others may be large.
         for name in sorted(self._names(), key=lambda name: name not in self._tables):
             if entry := self._index(name).get(identity):
                 return self._complete(entry)
         raise TaskError(f"{self.name} has no problem {identity}; is it the same data?")
 
-    def _problem(self, one: CodeProblem) -> Problem:
-        asked = BEGUN.format(begun=one.begun) if one.begun else ASKED.format(question=one.question)
-        cuts = {name: value for name, value in (("level", one.subskill), ("type", one.origin)) if value}
-        return Problem(one.id, (Message("user", asked),), one.solution, one.skill, one.subskill, cuts)
+    def _problem(self, problem: CodeProblem) -> Problem:
+        asked = BEGUN.format(begun=problem.begun) if problem.begun else ASKED.format(question=problem.question)
+        cuts = {name: value for name, value in (("level", problem.subskill), ("type", problem.origin)) if value}
+        return Problem(problem.id, (Message("user", asked),), problem.solution, problem.skill, problem.subskill, cuts)
 
     def _names(self, split: Split | None = None) -> list[str]:
-        return [name for name, part in self._published().items() if split is None or part in (None, split)]
+        return [name for name, part in self._files_and_parts().items() if split is None or part in (None, split)]
 
     def _load(self, split: Split) -> dict[str, Entry]:
         """The problems of a part by their ids."""
-        found = [self._index(name) for name in self._names(split)]
-        return {key: one for index in found for key, one in index.items() if one.problem.split is split}
+        indexes = [self._index(name) for name in self._names(split)]
+        return {key: entry for index in indexes for key, entry in index.items() if entry.problem.split is split}
 
     def _scan(self, split: Split) -> Iterator[CodeProblem]:
-        """The problems of a part one after the other; a file that was not read yet is only read as far as is needed."""
+        """Iterate over the problems of a part. A file that is not loaded is only read as far as necessary."""
         for name in self._names(split):
             known = self._tables.get(name)
             entries = known.values() if known is not None else self._entries(name)
@@ -187,7 +191,7 @@ class PublishedCode(CodeTask):
         return self._tables[name]
 
     def _entries(self, name: str) -> Iterator[Entry]:
-        part, table = self._published()[name], open_table(self.source, self.path, name)
+        part, table = self._files_and_parts()[name], open_table(self.source, self.path, name)
         for key, where, row in table.scan():
             try:
                 problem = self._describe(row, part or Split.TEST)
@@ -222,7 +226,7 @@ class MBPP(PublishedCode):
         if whole:
             self.source = Source("mbpp", self.source.hub, "full")  # type: ignore[misc]
 
-    def _published(self) -> Mapping[str, Split | None]:
+    def _files_and_parts(self) -> Mapping[str, Split | None]:
         if isinstance(locate(self.source, self.path), Path):
             return {"mbpp" if self.whole else "sanitized": None}
         return {"train+validation+test+prompt": None}
@@ -261,15 +265,15 @@ class CodeContests(PublishedCode):
     def _is_asked(self, problem: CodeProblem) -> bool:
         return self.undecided or not problem.undecided
 
-    def _published(self) -> Mapping[str, Split | None]:
+    def _files_and_parts(self) -> Mapping[str, Split | None]:
         own = {"test": Split.TEST, "valid": Split.VALIDATION, "validation": Split.VALIDATION, "train": Split.TRAIN}
         place = locate(self.source, self.path)
         if isinstance(place, str):
             return {name: own[name] for name in ("test", "valid", "train")}
-        found: dict[str, Split | None] = {name: part for name, part in own.items() if has_split(place, name)}
-        if list(found) in (["test"], []):
+        parts: dict[str, Split | None] = {name: part for name, part in own.items() if has_split(place, name)}
+        if list(parts) in (["test"], []):
             return {"test": Split.TEST if self.parts == "published" else None}
-        return found
+        return parts
 
 
 class LiveCodeBench(PublishedCode):
@@ -313,10 +317,10 @@ class LiveCodeBench(PublishedCode):
                 f"option '{option}' of {self.name}: expected a day such as 2024-01-01; got {given!r}"
             ) from None
 
-    def _published(self) -> Mapping[str, Split | None]:
+    def _files_and_parts(self) -> Mapping[str, Split | None]:
         place, names = locate(self.source, self.path), ["test"]
         if isinstance(place, Path):
-            later = {int(found[1]) for file in place.iterdir() if (found := re.match(r"test(\d+)\.", file.name))}
+            later = {int(match[1]) for file in place.iterdir() if (match := re.match(r"test(\d+)\.", file.name))}
             names = [*(["test"] if has_split(place, "test") or not later else []), *(f"test{k}" for k in sorted(later))]
         return dict.fromkeys(names, Split.TEST if self.parts == "published" else None)
 

@@ -58,6 +58,6 @@ class CodeSkills(CodeTask, ProceduralTask[CodeDraft]):
         return Example((question,), f"```python\n{draft.solution}```", skill, subskill)
 
     def _find(self, problem: Problem) -> CodeProblem:
-        made = problem.metadata
-        tests = make_tests(made["solution"], made["name"], made["inputs"])
-        return CodeProblem(problem.id, "", tests, solution=made["solution"])
+        metadata = problem.metadata
+        tests = make_tests(metadata["solution"], metadata["name"], metadata["inputs"])
+        return CodeProblem(problem.id, "", tests, solution=metadata["solution"])

@@ -1,4 +1,4 @@
-"""A program under tests that call its functions: two conversations, and what goes between them."""
+"""Run tests that call the functions of a program: pass messages between the two sandboxes, and record the verdicts."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ OUTCOMES = {
     Status.OUTPUT: CaseOutcome.OUTPUT,
 }  # fmt: skip
 MARGIN = 5.0
-"""Seconds that the tests may take beside the program's own time."""
+"""Seconds for the tests in addition to the time of the program."""
 GRADER_MEMORY = 512 * MIB
 MOST_TO_COUNT = 200_000
-"""Characters of tests whose assertions are counted."""
+"""Maximum length of tests whose assertions are counted."""
 _BY_TESTS = {
     "passed": CaseOutcome.PASSED,
     "wrong_answer": CaseOutcome.WRONG_ANSWER,
@@ -35,22 +35,21 @@ class End(Enum):
 
     DONE = auto()
     FAULTY = auto()
-    """They are broken, whatever the program returns."""
+    """The tests are wrong, whatever the program returns."""
     BROKEN = auto()
-    """Their process said something that it may not say, or was ended over what it did."""
+    """Their process sent an invalid message, or was killed."""
     LOST = auto()
-    """Their process says no more."""
+    """Their process ended without a result."""
 
 
 class Trial:
-    """Carries requests and answers between a program and its tests, and writes down the verdicts.
+    """Passes requests and answers between a program and its tests, and records the verdicts.
 
-    One side has the turn at any time, and only that side is listened to. What a program says out of turn is taken for
-    its next answer.
+    At any time it reads from one side only. An unrequested message of the program is read as its next answer.
 
     Attributes:
-        heard: how many messages of the program the tests have received.
-        why: what ended the tests, where they did not come to their end.
+        heard: the number of messages of the program that the tests received.
+        why: the reason if the tests did not complete.
     """
 
     def __init__(self, program: ScriptSession, grader: ScriptSession, tests: Functions, limits: Limits) -> None:
@@ -60,7 +59,7 @@ class Trial:
         self._gone: CaseVerdict | None = None
 
     def run(self) -> None:
-        """Run the tests to their end."""
+        """Run all tests."""
         patience = self.limits.wall_seconds + 2 * MARGIN
         self.program.channel.set_timeout(patience)
         self.grader.channel.set_timeout(patience)
@@ -68,7 +67,9 @@ class Trial:
         loaded = self._hear_program()
         if loaded is None or "value" not in loaded:
             raised = loaded or {}
-            self.verdicts.append(self._gone or _raised(raised.get("error", ["Exception"]), raised.get("message", "")))
+            self.verdicts.append(
+                self._gone or _error_verdict(raised.get("error", ["Exception"]), raised.get("message", ""))
+            )
             self.end = End.DONE
             return
         self.grader.send(self._job())
@@ -84,7 +85,7 @@ class Trial:
                 self.end, self.why = End.BROKEN, f"they sent what is no message: {error}"
 
     def complete_verdicts(self) -> list[CaseVerdict]:
-        """The verdicts, with one more where all passed and assertions that must have been run are missing."""
+        """The verdicts; with a wrong answer in addition if all passed but some assertions did not run."""
         if self.verdicts and all(verdict.passed for verdict in self.verdicts):
             missing = count_assertions(self.tests) - len(self.verdicts)
             if missing > 0:
@@ -100,7 +101,7 @@ class Trial:
         }  # fmt: skip
 
     def _follow(self, message: dict[str, Any]) -> None:
-        """Do what a message of the tests says."""
+        """Handle a message of the tests."""
         if "test" in message:
             self.verdicts.append(self._verdict(message["test"]))
         elif "done" in message:
@@ -118,7 +119,7 @@ class Trial:
             self.grader.send({"gone": True} if answer is None else answer)
 
     def _hear_program(self) -> dict[str, Any] | None:
-        """The next message of the program; None where there is none, and then there will be no other."""
+        """The next message of the program; None if it has ended."""
         message = self.program.receive()
         if message is not None:
             try:
@@ -134,12 +135,12 @@ class Trial:
         elif self.program.channel.garbled:
             self._gone = CaseVerdict(CaseOutcome.RUNTIME_ERROR, "the program sent what is no answer")
         else:
-            self._gone = self._ended()
+            self._gone = self._exit_verdict()
         self.program.channel.close()
         return None
 
-    def _ended(self) -> CaseVerdict:
-        """Why the program gives no more answers."""
+    def _exit_verdict(self) -> CaseVerdict:
+        """The verdict on a program that has ended."""
         result = self.program.wait_for(MARGIN)
         if result is None:
             return CaseVerdict(CaseOutcome.RUNTIME_ERROR, "the program ended")
@@ -147,9 +148,9 @@ class Trial:
             return CaseVerdict(OUTCOMES[result.status], result.status.value)
         return CaseVerdict(CaseOutcome.RUNTIME_ERROR, clean(last_error_line(result)))
 
-    def _verdict(self, told: Any) -> CaseVerdict:
-        """The verdict on one test. One that the tests cannot have given is a wrong answer."""
-        name, detail = (told.get("verdict"), told.get("detail", "")) if isinstance(told, dict) else ("", "")
+    def _verdict(self, report: Any) -> CaseVerdict:
+        """The verdict on one test. An invalid report is a wrong answer."""
+        name, detail = (report.get("verdict"), report.get("detail", "")) if isinstance(report, dict) else ("", "")
         if name == "gone" and self._gone is not None:
             return self._gone
         detail = clean(detail)
@@ -160,7 +161,7 @@ class Trial:
 
 
 def count_assertions(tests: Functions) -> int:
-    """How many assertions are run whatever happens: those of the module, and of `check`, that stand below nothing else."""
+    """The number of assertions that always run: those at the top level of the module and of `check`."""
     if len(tests.code) > MOST_TO_COUNT:
         return 0
     try:
@@ -174,10 +175,10 @@ def count_assertions(tests: Functions) -> int:
 
 
 def clean(text: Any) -> str:
-    """What a sandbox said, as text that can be stored."""
+    """A text from a sandbox, cleaned so that it can be stored."""
     return clean_text(text[:300]) if isinstance(text, str) else ""
 
 
-def _raised(names: list[str], message: str) -> CaseVerdict:
+def _error_verdict(names: list[str], message: str) -> CaseVerdict:
     outcome = CaseOutcome.MEMORY if names[0] == "MemoryError" else CaseOutcome.RUNTIME_ERROR
     return CaseVerdict(outcome, clean(f"{names[0]}: {message}"))

@@ -1,4 +1,4 @@
-"""What became of a program under its tests."""
+"""The results of a program's tests."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from enum import StrEnum
 
 
 class CaseOutcome(StrEnum):
-    """Of one test."""
+    """The outcome of one test."""
 
     PASSED = "passed"
     WRONG_ANSWER = "wrong_answer"
     TIME = "time"
-    """It took longer than allowed."""
+    """It exceeded the time limit."""
     MEMORY = "memory"
-    """It took more memory than allowed."""
+    """It exceeded the memory limit."""
     OUTPUT = "output"
-    """It printed more than allowed."""
+    """It printed too much."""
     RUNTIME_ERROR = "runtime_error"
     NO_CODE = "no_code"
-    """The response holds no program, or none that defines what was asked for."""
+    """The response contains no program that defines what was asked for."""
 
 
 @dataclass(frozen=True, slots=True)
 class CaseVerdict:
-    """Of one test, with what explains it."""
+    """The outcome of one test, with an explanation."""
 
     outcome: CaseOutcome
     detail: str = ""
@@ -36,7 +36,7 @@ class CaseVerdict:
 
 @dataclass(frozen=True, slots=True)
 class ProgramVerdict:
-    """Of a program: all its tests. A test behind one that ended the program was not run, and has its outcome."""
+    """The outcomes of all tests of a program. Tests after one that ended the program have its outcome."""
 
     verdicts: tuple[CaseVerdict, ...]
 
@@ -46,12 +46,12 @@ class ProgramVerdict:
 
     @property
     def share(self) -> float:
-        """How many of the tests passed, from 0 to 1."""
+        """The fraction of tests that passed."""
         return sum(verdict.passed for verdict in self.verdicts) / len(self.verdicts) if self.verdicts else 0.0
 
     @property
     def outcome(self) -> CaseOutcome:
-        """The first that is not a pass; a pass if there is none."""
+        """The first outcome that is not a pass; otherwise a pass."""
         return next((v.outcome for v in self.verdicts if not v.passed), CaseOutcome.PASSED)
 
     @property

@@ -110,11 +110,11 @@ def brief_for(forms: Mapping[str, Form]) -> str:
         by_form.setdefault(form, []).append(skill)
     parts = [_GENERAL]
     if len(by_form) > 1:
-        parts += [f"Problems of {_listed(skills)} ask for {form}." for form, skills in by_form.items()]
+        parts += [f"Problems of {_list_skills(skills)} ask for {form}." for form, skills in by_form.items()]
     return " ".join([*parts, *(_BRIEFS[form] for form in by_form)])
 
 
-def _listed(skills: Sequence[str]) -> str:
+def _list_skills(skills: Sequence[str]) -> str:
     return f"the {'skill' if len(skills) == 1 else 'skills'} {', '.join(skills)}"
 
 
@@ -131,13 +131,13 @@ def read_datum(datum: CodeDatum | ProgramDatum | AnyDatum, allowed: Sequence[For
         form = Form.PROGRAM
         _check_runs([test for test in tests if isinstance(test, ProgramTest)])
     else:
-        called = {name for test in tests for name in _called(str(test).strip())}
+        called = {name for test in tests for name in _find_called(str(test).strip())}
         form = Form.METHOD if "Solution" in called and Form.METHOD in allowed else Form.FUNCTION
-        if not called & _defined(tree):
+        if not called & _find_defined(tree):
             raise UnusableError("the tests call nothing that the solution defines")
     if form not in allowed:
         wanted = " or ".join(allowed)
-        raise UnusableError(f"expected {wanted}, so tests that are {' or '.join(_TESTS[one] for one in allowed)}")
+        raise UnusableError(f"expected {wanted}, so tests that are {' or '.join(_TESTS[kind] for kind in allowed)}")
     return form, solution, tree
 
 
@@ -156,7 +156,7 @@ def datum_to_example(
     form, solution, tree = read_datum(datum, allowed)
     question = datum.statement.strip()
     if form is Form.METHOD:
-        question = STARTER.format(statement=question, starter=starter_of(tree))
+        question = STARTER.format(statement=question, starter=format_starter(tree))
     return make_example(asked.format(question=question), solution, datum, skill, subskill)
 
 
@@ -172,20 +172,22 @@ def make_example(question: str, solution: str, datum: BaseModel, skill: str, sub
     return Example((Message("user", question),), response, skill, subskill, solution, {"tests": brought})
 
 
-def starter_of(tree: ast.Module) -> str:
+def format_starter(tree: ast.Module) -> str:
     """The class `Solution` of a program with the heads of its public methods, as LiveCodeBench shows it."""
     lines = ["class Solution:"]
     for node in tree.body:
         if isinstance(node, ast.ClassDef) and node.name == "Solution":
-            methods = [one for one in node.body if isinstance(one, ast.FunctionDef) and not one.name.startswith("_")]
-            lines += [f"    {head_of(method)}" for method in methods]
+            methods = [
+                child for child in node.body if isinstance(child, ast.FunctionDef) and not child.name.startswith("_")
+            ]
+            lines += [f"    {format_head(method)}" for method in methods]
     return "\n".join(lines)
 
 
-def head_of(function: ast.FunctionDef) -> str:
+def format_head(function: ast.FunctionDef) -> str:
     """The first line of a function.
 
-    >>> head_of(ast.parse("def f(x: int, *, y=2) -> int:\\n    return x").body[0])
+    >>> format_head(ast.parse("def f(x: int, *, y=2) -> int:\\n    return x").body[0])
     'def f(x: int, *, y=2) -> int:'
     """
     returns = f" -> {ast.unparse(function.returns)}" if function.returns is not None else ""
@@ -194,7 +196,7 @@ def head_of(function: ast.FunctionDef) -> str:
 
 def begin_function(tree: ast.Module, tests: Sequence[str], statement: str) -> str:
     """The start of a program that a model is to go on with, as HumanEval asks: imports, the head, the statement in it."""
-    called = [name for test in tests for name in _called(test.strip())]
+    called = [name for test in tests for name in _find_called(test.strip())]
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
     wanted = next((functions[name] for name in called if name in functions), None)
     if wanted is None:
@@ -202,7 +204,7 @@ def begin_function(tree: ast.Module, tests: Sequence[str], statement: str) -> st
     imports = [ast.unparse(node) for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
     head = "\n".join([*imports, "", ""]) if imports else ""
     text = statement.replace("\\", "\\\\").replace('"' * 3, "'" * 3).replace("\n", "\n    ")
-    return f'{head}{head_of(wanted)}\n    """{text}\n    """\n'
+    return f'{head}{format_head(wanted)}\n    """{text}\n    """\n'
 
 
 def _check_runs(tests: Sequence[ProgramTest]) -> None:
@@ -214,16 +216,16 @@ def _check_runs(tests: Sequence[ProgramTest]) -> None:
         raise UnusableError("a test expects no output; give tests whose output is not empty")
 
 
-def _called(test: str) -> list[str]:
+def _find_called(test: str) -> list[str]:
     """The names that an assertion calls, in their order."""
-    found = _parse(test, f"the test {test[:60]!r}")
-    if len(found.body) != 1 or not isinstance(found.body[0], ast.Assert):
+    tree = _parse(test, f"the test {test[:60]!r}")
+    if len(tree.body) != 1 or not isinstance(tree.body[0], ast.Assert):
         raise UnusableError(f"the test {test[:60]!r} is not one assertion")
-    calls = [node.func for node in ast.walk(found) if isinstance(node, ast.Call)]
+    calls = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
     return [function.id for function in calls if isinstance(function, ast.Name)]
 
 
-def _defined(tree: ast.Module) -> set[str]:
+def _find_defined(tree: ast.Module) -> set[str]:
     kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
     named = {node.name for node in tree.body if isinstance(node, kinds)}
     targets = [target for node in tree.body if isinstance(node, ast.Assign) for target in node.targets]

@@ -1,6 +1,6 @@
-"""Operations that a nano-sized student does not have, and will not get from a few hundred examples.
+"""Operations that a nano-sized student cannot learn from a few hundred examples.
 
-They are here so that a teacher's choices matter: a good one notices, and spends its data elsewhere.
+They make the choices of a teacher matter: a good teacher spends its data on other skills.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from palaestra.tasks.math.answers import AnswerKind
-from palaestra.tasks.math.drafts import MathDraft, MathSkill, ordered
+from palaestra.tasks.math.drafts import MathDraft, MathSkill, sort_pair
 from palaestra.tasks.sampling import between, pick
 
 
@@ -19,7 +19,7 @@ def _long_product(rng: np.random.Generator, low: int, high: int) -> MathDraft:
     if ones:
         steps += [f"{a}*{ones}={a * ones}", f"{a * tens}+{a * ones}={a * b}"]
     question = pick(rng, ("What is {a} * {b}?", "Multiply {a} by {b}.")).format(a=a, b=b)
-    return MathDraft(question, tuple(steps), str(a * b), ordered(a, b))
+    return MathDraft(question, tuple(steps), str(a * b), sort_pair(a, b))
 
 
 LONG_MULTIPLICATION = MathSkill(
@@ -36,7 +36,7 @@ def _common_divisor(rng: np.random.Generator) -> MathDraft:
         steps.append(f"{x}={x // y}*{y}+{x % y}")
         x, y = y, x % y
     question = f"What is the greatest common divisor of {a} and {b}?"
-    return MathDraft(question, tuple(steps), str(x), ordered(a, b))
+    return MathDraft(question, tuple(steps), str(x), sort_pair(a, b))
 
 
 def _binary(rng: np.random.Generator) -> MathDraft:

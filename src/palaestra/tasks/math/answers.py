@@ -1,7 +1,7 @@
-"""Finding the answer in a response, and comparing it exactly.
+"""Extract the answers of `math-skills` from responses, and compare them exactly.
 
-Every kind of answer has its own grammar. A response is read after its last "Answer:" (or "answer
-is"); where it has none, the last thing in it that looks like an answer of the right kind counts.
+Every kind of answer has its own grammar. The answer follows the last "Answer:" (or "answer is"). Without one, the last
+part of the response that matches the grammar is taken.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class AnswerKind(StrEnum):
 
 
 MAX_LENGTH = 400
-"""Longer answers are wrong. No answer of `math-skills` has a tenth of it."""
+"""Longer answers are wrong. Correct answers are much shorter."""
 _TAIL = 4000
-"""How many characters of a response are searched: after its mark, or at its end."""
+"""Number of characters that are searched, after the mark or at the end of the response."""
 _NUMBER = r"-?\d{1,3}(?:,\d{3})+(?![\d,])(?:\.\d+)?|-?\d+(?:\.\d+)?"
 _PATTERNS = {
     AnswerKind.NUMBER: re.compile(rf"(?:{_NUMBER})(?:\s?/\s?\d+)?"),
@@ -36,7 +36,7 @@ _MARK = re.compile(r"answer\s{0,9}(?:is|:|=)", re.IGNORECASE)
 
 
 def extract(response: str, kind: AnswerKind) -> str | None:
-    """The answer that `response` gives, or `None` where it gives none.
+    """The answer of `response`, or `None` if it has none.
 
     >>> extract("3*4=12. 12+5=17. Answer: 17 nuts", AnswerKind.NUMBER)
     '17'
@@ -45,14 +45,14 @@ def extract(response: str, kind: AnswerKind) -> str | None:
     """
     marks = list(_MARK.finditer(response))
     if marks:
-        found = _PATTERNS[kind].search(response, marks[-1].end(), marks[-1].end() + _TAIL)
-        return found.group() if found else None
+        match = _PATTERNS[kind].search(response, marks[-1].end(), marks[-1].end() + _TAIL)
+        return match.group() if match else None
     every = _PATTERNS[kind].findall(response[-_TAIL:])
     return every[-1] if every else None
 
 
 def equal(given: str, expected: str, kind: AnswerKind) -> bool:
-    """Whether two answers of one kind mean the same. An answer longer than `MAX_LENGTH` is wrong.
+    """Whether two answers of one kind are equal. An answer longer than `MAX_LENGTH` is wrong.
 
     >>> equal("0.5", "1/2", AnswerKind.NUMBER), equal("04:05", "4:05", AnswerKind.CLOCK)
     (True, True)

@@ -1,4 +1,4 @@
-"""The plain operations: what a student of this family is expected to know already."""
+"""The basic operations, which the embedded student knows already."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from palaestra.tasks.math.answers import AnswerKind
-from palaestra.tasks.math.drafts import Drawer, MathDraft, MathSkill, ordered
+from palaestra.tasks.math.drafts import Drawer, MathDraft, MathSkill, sort_pair
 from palaestra.tasks.sampling import between, pick
 
 Pair = Callable[[np.random.Generator], tuple[int, int]]
@@ -43,7 +43,7 @@ QUOTIENT = (
 
 
 def add_draft(a: int, b: int, question: str) -> MathDraft:
-    return MathDraft(question, (f"{a}+{b}={a + b}",), str(a + b), ordered(a, b))
+    return MathDraft(question, (f"{a}+{b}={a + b}",), str(a + b), sort_pair(a, b))
 
 
 def subtract_draft(a: int, b: int, question: str) -> MathDraft:
@@ -51,7 +51,7 @@ def subtract_draft(a: int, b: int, question: str) -> MathDraft:
 
 
 def multiply_draft(a: int, b: int, question: str) -> MathDraft:
-    return MathDraft(question, (f"{a}*{b}={a * b}",), str(a * b), ordered(a, b))
+    return MathDraft(question, (f"{a}*{b}={a * b}",), str(a * b), sort_pair(a, b))
 
 
 def divide_draft(a: int, b: int, question: str) -> MathDraft:
@@ -149,7 +149,7 @@ COMPARISON = MathSkill(
 )  # fmt: skip
 
 
-def _sorted(rng: np.random.Generator, wordings: tuple[str, ...], *, descending: bool) -> MathDraft:
+def _make_sorting(rng: np.random.Generator, wordings: tuple[str, ...], *, descending: bool) -> MathDraft:
     numbers = [int(n) for n in rng.choice(np.arange(10, 100), 3, replace=False)]
     text = ", ".join(map(str, numbers))
     answer = ", ".join(map(str, sorted(numbers, reverse=descending)))
@@ -159,8 +159,8 @@ def _sorted(rng: np.random.Generator, wordings: tuple[str, ...], *, descending: 
 ORDERING = MathSkill(
     "ordering", "three numbers put in order", AnswerKind.LIST,
     {
-        "ascending": lambda rng: _sorted(rng, ("Sort in ascending order: {n}.", "Sort from smallest to largest: {n}."), descending=False),
-        "descending": lambda rng: _sorted(rng, ("Sort in descending order: {n}.", "Sort from largest to smallest: {n}."), descending=True),
+        "ascending": lambda rng: _make_sorting(rng, ("Sort in ascending order: {n}.", "Sort from smallest to largest: {n}."), descending=False),
+        "descending": lambda rng: _make_sorting(rng, ("Sort in descending order: {n}.", "Sort from largest to smallest: {n}."), descending=True),
     },
 )  # fmt: skip
 
@@ -171,7 +171,7 @@ _SAME_FACTOR = {
     100: (("metres", "centimetres"),),
     1000: (("kilometres", "metres"), ("kilograms", "grams"), ("tonnes", "kilograms")),
 }
-"""Conversions with the same factor: 3 km in m and 3 kg in g have the same numbers. One of them stands for all, each in turn."""
+"""Conversions with the same factor: 3 km in m and 3 kg in g have the same numbers. Each represents the others in turn."""
 
 
 def _convert(rng: np.random.Generator, table: tuple[tuple[str, str, int], ...]) -> MathDraft:

@@ -1,9 +1,8 @@
-"""What `nano` is pretrained on: the plain operations in a great many words, and a trace of the rest.
+"""The pretraining corpus of `nano`: the basic operations in many wordings, and a small part of other skills.
 
-Breadth of wording is what makes a new wording cheap to learn later, so every operation is drilled
-in several dozen phrases, alone and in chains of two and three steps. The skills that lessons are meant to
-teach appear only as a trace (`TRACE`): enough to know the shape of an answer, too little to be
-good at it. Of every skill only train problems are used.
+Varied wording makes a new wording easy to learn later. So every operation occurs in several dozen phrases, alone and in
+chains of two and three steps. The skills that lessons teach are only a small part (`TRACE`): enough to learn the form
+of an answer, too little to master them. Only train problems are used.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ TRACE: Mapping[str, float] = {
     "missing_number": 0.006, "sequences": 0.04, "groups": 0.003, "change": 0.008, "fractions": 0.015, "average": 0.015,
     "geometry": 0.003, "percent": 0.01, "clock": 0.05, "long_multiplication": 0.01, "number_theory": 0.01,
 }  # fmt: skip
-"""Percent of the corpus that each of the taught skills takes."""
+"""Percentage of the corpus for each skill that lessons teach."""
 
 _MAKE = {
     "+": (add_draft, ADD_WORDS),
@@ -116,7 +115,7 @@ def _operands(rng: np.random.Generator, sign: str) -> tuple[int, int]:
 
 
 def _drill(rng: np.random.Generator) -> Example:
-    """One operation in one of its many wordings."""
+    """One operation in one of its wordings."""
     sign = "+-*/"[int(rng.integers(4))]
     make, wordings = _MAKE[sign]
     while True:
@@ -127,13 +126,13 @@ def _drill(rng: np.random.Generator) -> Example:
 
 
 def _notion(rng: np.random.Generator) -> Example:
-    """Small notions that word problems are made of: parts, places in a list, hours and minutes."""
+    """A drill of a small concept: parts, positions in a list, hours and minutes."""
     question, steps, answer = NOTIONS[int(rng.integers(len(NOTIONS)))](rng)
     return _example(MathDraft(question, steps, answer, ()), "notion")
 
 
 def _chain(rng: np.random.Generator) -> Example:
-    """Two or three operations after one another, as a text that names each."""
+    """A text with two or three operations in sequence."""
     value, steps = between(rng, 2, 40), []
     words = [f"Start with {value}."] if rng.random() < 0.7 else [f"Think of {value}."]
     for _ in range(between(rng, 2, 3)):

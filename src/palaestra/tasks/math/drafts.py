@@ -1,4 +1,4 @@
-"""What a procedural skill is made of: drafts, drawn by a generator, and how to word them."""
+"""Drafts of procedural problems, and the skills that draw them."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from dataclasses import dataclass
 import numpy as np
 
 from palaestra.tasks.math.answers import AnswerKind
-from palaestra.tasks.sampling import worked
+from palaestra.tasks.sampling import format_response
 
 
 @dataclass(frozen=True, slots=True)
 class MathDraft:
-    """One drawn problem before it is given to anyone.
+    """A drawn problem.
 
     Arguments:
-        question: the text that is asked.
-        steps: the worked reasoning, one equation or remark a step.
+        question: the prompt.
+        steps: the worked reasoning, one equation or remark per step.
         answer: the exact answer.
-        key: what makes this problem the same problem under any wording. Its hash decides the split.
-        like: the key of the problem that stands for all of the skill with the same numbers, in any order, and the same
-            answer; empty where that is this one.
+        key: identifies the problem under any wording. Its hash decides the split.
+        like: the key of the problem that represents all problems of the skill with the same numbers, in any order, and
+            the same answer; empty if it is this one.
     """
 
     question: str
@@ -32,8 +32,8 @@ class MathDraft:
 
     @property
     def response(self) -> str:
-        """The worked reasoning and the answer, as a student is to write them."""
-        return worked(self.steps, self.answer)
+        """The worked reasoning and the answer, as a student should write them."""
+        return format_response(self.steps, self.answer)
 
 
 Drawer = Callable[[np.random.Generator], MathDraft]
@@ -49,6 +49,6 @@ class MathSkill:
     subskills: Mapping[str, Drawer]
 
 
-def ordered(a: int, b: int) -> tuple[int, int]:
+def sort_pair(a: int, b: int) -> tuple[int, int]:
     """The two operands of a commutative operation in their canonical order."""
     return (a, b) if a <= b else (b, a)

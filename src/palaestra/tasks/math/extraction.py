@@ -1,9 +1,8 @@
-r"""The final answer of a free text, and how it was found.
+r"""Extract the final answer from free text.
 
-Looked for in this order, the last of each kind: "Final answer:" after the last box, a box, a line after `####`, what
-follows "the answer is" or "Final answer:", the last formula, the last number. Boxes that are joined by commas, "and" or
-"or" are one list. Where a response thinks aloud first (`<think>`), only what comes after counts. Every search is
-linear in the length of the text.
+The search tries, in this order and from the end: "Final answer:" after the last box, a box, a line after `####`, the text
+after "the answer is" or "Final answer:", the last formula, the last number. Boxes that are joined by commas, "and" or
+"or" are one list. Text before `</think>` is ignored. Every search takes linear time.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from palaestra.tasks.math.equivalence.compare import is_answer
 
 
 class Evidence(StrEnum):
-    """How an answer was found, from the surest to the weakest."""
+    """Where an answer was found, from the most to the least certain."""
 
     BOXED = "boxed"
     UNCLOSED_BOX = "unclosed box"
@@ -29,19 +28,19 @@ class Evidence(StrEnum):
     """The last formula between dollars or in LaTeX brackets, in the last line that has any."""
     NUMBER = "last number"
     WHOLE = "whole text"
-    """The text is nothing but an answer."""
+    """The text is an answer and nothing else."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExtractedAnswer:
-    """An answer, and how it was found."""
+    """An answer, and where it was found."""
 
     text: str
     evidence: Evidence
 
 
 Box = tuple[int, int, int, Evidence]
-"""Where a box's command starts, where its content starts and ends, and whether it is closed."""
+"""The start of the command, the start and end of the content, and whether the box is closed."""
 
 _THOUGHT = "</think>"
 _BOX = re.compile(r"\\(?:boxed|fbox|framebox)(?![a-zA-Z])\s*")
@@ -69,7 +68,7 @@ _VERB = re.compile(r"\b(?:is|are|was|were|equals?|be)\b|=", re.IGNORECASE)
 _NAME = re.compile(r"\\?[A-Za-z]+(?:_(?:\w|\{\w{1,9}\}))?'?")
 _STATES = re.compile(r"\s*(?:=|:|\b(?:is|are|was|equals?|must be|would be)\b)\s*", re.IGNORECASE)
 _SEPARATOR = re.compile(r"\s*(?:,|,?\s*\b(?:and|or)\b)\s*", re.IGNORECASE)
-# What stands between two boxes: nothing but layout, and words that end with "and".
+# The text between two boxes of a list: layout, and words that end with "and".
 _LAYOUT = re.compile(r"\\(?:text|mathrm|textbf)\s*\{|\\(?:q?quad|[,;! ()\[\]])|[\s${}]+")
 _ASSIGNING = re.compile(r"[A-Za-z](?:_\w+|\([a-z]\))?\s*=\s*$")
 _JOINING = re.compile(r"[,;&+]*|(?:[\w(),;]+ ){0,6}(?:and|or)", re.IGNORECASE)
@@ -79,21 +78,21 @@ _NO_WORDS = re.compile(r"\\[A-Za-z]+|(?<![A-Za-z])(?:and|or)(?![a-z])")
 _MAX_GAP = 80
 """Boxes further apart than this many characters are not joined."""
 _MAX_BOXES = 40
-"""How many boxes at most are one list."""
+"""Maximum number of boxes in a list."""
 _SENTENCE = re.compile(r"(?<=[^\s\d])\.(?=\s+[A-Z(])|(?<=\d)\.(?=\s+[A-Z])|[!?](?=\s+[A-Z])|\n")
 _DENIED = re.compile(r"(?:not|never|neither|no longer|unclear|unknown)\b", re.IGNORECASE)
 _NOT = re.compile(r"\b(?:not|n't|never)(?: be| equal to)?\s\$?\Z", re.IGNORECASE)
 _MAX_TEXT = 200_000
-"""How many characters of a text's end are looked at."""
+"""Maximum number of characters that are searched, at the end of the text."""
 _TAIL = 4000
-"""How many characters of a text's end the weaker searches look at."""
+"""The same for the less certain searches."""
 _MAX_ANSWER = 2000
 _CANDIDATES = 20
-"""How many boxes or phrases are looked at from the end before a text counts as having none."""
+"""Maximum number of boxes or phrases that are tried, from the end."""
 
 
 def extract(text: str) -> ExtractedAnswer | None:
-    r"""The final answer of `text`; `None` where it gives none.
+    r"""The final answer of `text`; `None` if there is none.
 
     >>> extract(r"So we get $\boxed{\frac{1}{2}}$.")
     ExtractedAnswer(text='\\frac{1}{2}', evidence=<Evidence.BOXED: 'boxed'>)
@@ -106,25 +105,25 @@ def extract(text: str) -> ExtractedAnswer | None:
     thought = text.rfind(_THOUGHT)
     if thought >= 0:
         text = text[thought + len(_THOUGHT) :]
-    for search in (_final, _boxed_percent, _hashes, _phrase, _whole, _formula, _last_number):
-        found = search(text)
-        if found is not None and len(found.text) <= _MAX_ANSWER and is_answer(found.text):
-            return found
+    for search in (_final, _find_boxed_percent, _hashes, _phrase, _whole, _formula, _last_number):
+        answer = search(text)
+        if answer is not None and len(answer.text) <= _MAX_ANSWER and is_answer(answer.text):
+            return answer
     return None
 
 
-def boxed(text: str) -> ExtractedAnswer | None:
-    """The last box that holds something, with the boxes that are joined to it; of nested boxes the outermost."""
-    found = _last_box(text)
-    return found[0] if found else None
+def find_boxed(text: str) -> ExtractedAnswer | None:
+    """The last box that is not empty, with the boxes that are joined to it. Of nested boxes the outermost counts."""
+    box = _last_box(text)
+    return box[0] if box else None
 
 
-def _boxed_percent(text: str) -> ExtractedAnswer | None:
-    """As `boxed`, with the percent sign that follows a number in a box."""
-    found = _last_box(text)
-    if found is None:
+def _find_boxed_percent(text: str) -> ExtractedAnswer | None:
+    """As `find_boxed`, with the percent sign that follows a number in a box."""
+    box = _last_box(text)
+    if box is None:
         return None
-    answer, end = found
+    answer, end = box
     if _PERCENT.match(text, end) and _PLAIN.fullmatch(answer.text):
         return ExtractedAnswer(answer.text + r"\%", answer.evidence)
     return answer
@@ -137,15 +136,15 @@ def _last_box(text: str) -> tuple[ExtractedAnswer, int] | None:
         _, start, end, evidence = boxes[last]
         inner = text[start:end].strip()
         if evidence is Evidence.UNCLOSED_BOX:
-            # Cut off, or one brace too few: the rest of the line is what there is.
+            # Truncated, or a brace is missing: take the rest of the line.
             inner = _LINE_END.split(inner, maxsplit=1)[0].strip()
         if is_answer(inner):
-            return ExtractedAnswer(_joined(text, boxes, last, inner) if last else inner, evidence), end + 1
+            return ExtractedAnswer(_join_boxes(text, boxes, last, inner) if last else inner, evidence), end + 1
     return None
 
 
-def _joined(text: str, boxes: list[Box], last: int, answer: str) -> str:
-    """The answer in box `last` after those in the boxes before it that belong to the same list."""
+def _join_boxes(text: str, boxes: list[Box], last: int, answer: str) -> str:
+    """The answers of box `last` and of the boxes before it that belong to the same list."""
     answers, separator = [answer], ", "
     for index in range(last - 1, max(-1, last - _MAX_BOXES), -1):
         _, start, end, _ = boxes[index]
@@ -164,21 +163,21 @@ def _boxes(text: str) -> list[Box]:
         return []
     boxes: list[Box] = []
     index, ends = 0, _braces(text)
-    while found := _BOX.search(text, index):
-        index = found.end()
+    while match := _BOX.search(text, index):
+        index = match.end()
         if text[index : index + 1] != "{":
             end = _BARE_WORD.match(text, index).end()  # type: ignore[union-attr]
-            boxes.append((found.start(), index, end, Evidence.BOXED))
+            boxes.append((match.start(), index, end, Evidence.BOXED))
         elif index in ends:
-            boxes.append((found.start(), index + 1, ends[index], Evidence.BOXED))
+            boxes.append((match.start(), index + 1, ends[index], Evidence.BOXED))
             index = ends[index] + 1
         else:
-            boxes.append((found.start(), index + 1, index + _MAX_ANSWER, Evidence.UNCLOSED_BOX))
+            boxes.append((match.start(), index + 1, index + _MAX_ANSWER, Evidence.UNCLOSED_BOX))
     return boxes
 
 
 def _joins(between: str) -> bool:
-    """Whether the text between two boxes makes them one list."""
+    """Whether the text between two boxes joins them to a list."""
     if len(between) > _MAX_GAP:
         return False
     words = _ASSIGNING.sub("", " ".join(_LAYOUT.sub(" ", between).rstrip("\\").split())).strip()
@@ -191,21 +190,21 @@ def _final(text: str) -> ExtractedAnswer | None:
     """What "Final answer" announces after the last box."""
     if ("inal" not in text and "INAL" not in text) or not (boxes := _boxes(text)):
         return None
-    found = _FINAL.search(text, boxes[-1][2])
-    if found is None:
+    match = _FINAL.search(text, boxes[-1][2])
+    if match is None:
         return None
-    stated = _phrase(text[found.start() :])
+    stated = _phrase(text[match.start() :])
     return stated if stated and any(char.isdigit() for char in stated.text) else None
 
 
 def _braces(text: str) -> dict[int, int]:
     """Where each brace that opens is closed. Escaped braces do not count."""
     opened, ends = [], {}
-    for found in _BRACE.finditer(text):
-        if found.group() == "{":
-            opened.append(found.start())
-        elif found.group() == "}" and opened:
-            ends[opened.pop()] = found.start()
+    for match in _BRACE.finditer(text):
+        if match.group() == "{":
+            opened.append(match.start())
+        elif match.group() == "}" and opened:
+            ends[opened.pop()] = match.start()
     return ends
 
 
@@ -226,18 +225,18 @@ def _phrase(text: str) -> ExtractedAnswer | None:
     start = max(lowered.rfind("answer"), lowered.rfind("result"), lowered.rfind("solution"))
     if start < 0:
         return None
-    # From the last mark backwards: a mark that nothing follows ("the answer is below.") does not count.
-    for found in list(_PHRASE.finditer(text, max(0, start - 20_000)))[: -_CANDIDATES - 1 : -1]:
-        rest = text[found.end() : found.end() + _MAX_ANSWER].lstrip()
-        weak = not found.group().lower().lstrip().startswith("answer")
-        best = _narrowed(rest)
+    # Backwards from the last mark. A mark without an answer ("the answer is below.") is skipped.
+    for match in list(_PHRASE.finditer(text, max(0, start - 20_000)))[: -_CANDIDATES - 1 : -1]:
+        rest = text[match.end() : match.end() + _MAX_ANSWER].lstrip()
+        weak = not match.group().lower().lstrip().startswith("answer")
+        best = _narrow(rest)
         if best and (not weak or any(char.isdigit() for char in best)):
             return ExtractedAnswer(best, Evidence.PHRASE)
     return None
 
 
-def _narrowed(rest: str) -> str | None:
-    """The answer at the head of what follows a phrase: its formula, or its sentence down to the number in it."""
+def _narrow(rest: str) -> str | None:
+    """The answer at the start of the text after a phrase: its formula, or its sentence reduced to the number in it."""
     if _DENIED.match(rest):
         return None
     span = _SPAN.match(rest)
@@ -246,17 +245,17 @@ def _narrowed(rest: str) -> str | None:
         sentence = _first_sentence(rest)
         after = sentence[span.end() :]
         if _NAME.fullmatch(_inner(span)) and (states := _STATES.match(after)):  # "$n$ is 34"
-            return _narrowed(after[states.end() :])
+            return _narrow(after[states.end() :])
         after = after.strip(" .*")
         return sentence if after.startswith(("and", "or", ",")) and "$" in after else _inner(span)
     sentence = _first_sentence(rest)
-    if re.match(r"[A-Za-z]", sentence) and (stated := _stated(sentence)):
+    if re.match(r"[A-Za-z]", sentence) and (stated := _find_stated(sentence)):
         return stated
     return sentence.rstrip("!.*_` ").lstrip("*_` ") or None
 
 
-def _stated(sentence: str) -> str | None:
-    """The formulas or numbers that a sentence states: those after its last verb if they are a list, else the last.
+def _find_stated(sentence: str) -> str | None:
+    """The formulas or numbers in a sentence: those after its last verb if they are a list, else the last one.
 
     A variable such as $n$ only counts if there is nothing else.
     """
@@ -277,7 +276,7 @@ def _stated(sentence: str) -> str | None:
     places = [place for place in places if place[0] >= verb] or places
     if not places:
         return None
-    gaps = [sentence[one[1] : two[0]] for one, two in itertools.pairwise(places)]
+    gaps = [sentence[first[1] : second[0]] for first, second in itertools.pairwise(places)]
     if gaps and not sentence[verb : places[0][0]].strip() and all(map(_SEPARATOR.fullmatch, gaps)):
         return sentence[places[0][0] : places[-1][1]]
     return places[-1][2]
@@ -295,7 +294,7 @@ def _inner(span: re.Match[str]) -> str:
 
 
 def _whole(text: str) -> ExtractedAnswer | None:
-    """A text that is nothing but an answer, such as `18` or `**x = 5**`."""
+    """A text that is only an answer, such as `18` or `**x = 5**`."""
     plain = text.strip()
     if len(plain) > 200 or "\n" in plain or re.search(r"[A-Za-z]{2,}", _NO_WORDS.sub("", plain)):
         return None
@@ -315,13 +314,13 @@ def _formula(text: str) -> ExtractedAnswer | None:
 def _last_number(text: str) -> ExtractedAnswer | None:
     tail = text[-_TAIL:]
     numbers = [
-        found.group()
-        for found in _NUMBER.finditer(tail)
-        if not _NOT.search(tail, max(0, found.start() - 16), found.start())
+        match.group()
+        for match in _NUMBER.finditer(tail)
+        if not _NOT.search(tail, max(0, match.start() - 16), match.start())
     ]
     return ExtractedAnswer(numbers[-1], Evidence.NUMBER) if numbers else None
 
 
 def numbers_in(text: str) -> list[str]:
     """The plain numbers in a text, as they are written."""
-    return [found.group() for found in _NUMBER.finditer(text)]
+    return [match.group() for match in _NUMBER.finditer(text)]

@@ -68,6 +68,6 @@ class GSM8K(WorkedTask):
 
 def _operations(solution: str) -> str:
     calculations = _CALCULATION.findall(solution) or re.findall(r"[^=\n]*=", solution)
-    said = " ".join(calculation.rpartition("=")[0] or calculation for calculation in calculations)
-    sums, products = bool(re.search(r"[\d)]\s*[-+]", said)), bool(re.search(r"[*/x×÷%]", said))
+    formulas = " ".join(calculation.rpartition("=")[0] or calculation for calculation in calculations)
+    sums, products = bool(re.search(r"[\d)]\s*[-+]", formulas)), bool(re.search(r"[*/x×÷%]", formulas))
     return "mixed" if sums == products else "additive" if sums else "multiplicative"

@@ -10,8 +10,8 @@ from typing import Any
 from palaestra.core.errors import MissingExtraError, SettingsError, TaskError
 from palaestra.core.records import Failure, Split
 from palaestra.tasks.math.equivalence.compare import LIMIT, AnswerVerdict, compare
-from palaestra.tasks.math.equivalence.sympy_client import shared
-from palaestra.tasks.math.extraction import boxed
+from palaestra.tasks.math.equivalence.sympy_client import get_client
+from palaestra.tasks.math.extraction import find_boxed
 from palaestra.tasks.math.worked import WorkedProblem, WorkedTask, text_field
 from palaestra.tasks.sources import Source
 
@@ -34,7 +34,7 @@ class MATH(WorkedTask):
     turn, so a subset is balanced as far as the dataset is.
 
     Arguments:
-        limit: seconds that a comparison may take.
+        limit: time limit of a comparison in seconds.
     """
 
     name = "math"
@@ -54,8 +54,8 @@ class MATH(WorkedTask):
         if self._items is None:
             if find_spec("math_verify") is None:
                 raise MissingExtraError("math-verify", "math", "scoring MATH")
-            # It takes a second or two to start, while the data is read and the model loaded.
-            shared().start()
+            # The server takes a second or two to start, while the data and the model are loaded.
+            get_client().start()
         return super()._load()
 
     def _item(self, row: Mapping[str, Any], where: str) -> WorkedProblem:
@@ -63,12 +63,12 @@ class MATH(WorkedTask):
         if kind not in TYPES and kind not in TYPES.values():
             raise TaskError(f"{where}: expected 'type' to be one of {', '.join(TYPES)}; got {kind!r}")
         problem, solution = text_field(row, "problem", where), text_field(row, "solution", where)
-        found = boxed(solution)
-        if found is None:
+        box = find_boxed(solution)
+        if box is None:
             raise TaskError(f"{where}: expected a solution with its answer in \\boxed{{}}; got ...{solution[-40:]!r}")
         digits = re.sub(r"\D", "", level)
         return WorkedProblem(
-            problem, solution.strip(), found.text, TYPES.get(kind, kind), f"level_{digits}" if digits else ""
+            problem, solution.strip(), box.text, TYPES.get(kind, kind), f"level_{digits}" if digits else ""
         )
 
     def _cuts(self, item: WorkedProblem) -> Mapping[str, str]:

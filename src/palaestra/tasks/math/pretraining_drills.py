@@ -1,7 +1,7 @@
-"""Small notions that word problems are made of, each drilled alone when `nano` is pretrained.
+"""Drills of the small concepts in word problems, for the pretraining of `nano`.
 
-None of them is a skill of the task. They are what a school has taught before: parts of a whole,
-places in a list, sums of several numbers, hours and minutes, money that is left.
+They are not skills of the task, but prerequisites: parts of a whole, positions in a list, sums of several numbers, hours
+and minutes, remaining money.
 """
 
 from __future__ import annotations
@@ -101,14 +101,14 @@ def _list_last_changed(rng: np.random.Generator) -> tuple[str, tuple[str, ...], 
     return f"Lower the last of {a}, {b}, {last} by {change}.", (f"{last}-{change}={last - change}",), str(last - change)
 
 
-def _minutes_of(rng: np.random.Generator) -> tuple[str, tuple[str, ...], str]:
+def _to_minutes(rng: np.random.Generator) -> tuple[str, tuple[str, ...], str]:
     hours, minutes = between(rng, 1, 12), between(rng, 10, 59)
     if rng.random() < 0.5:
         return f"How many minutes past the hour is {hours}:{minutes:02d}?", (), str(minutes)
     return f"Which hour is it at {hours}:{minutes:02d}?", (), str(hours)
 
 
-def _clock_of(rng: np.random.Generator) -> tuple[str, tuple[str, ...], str]:
+def _to_clock(rng: np.random.Generator) -> tuple[str, tuple[str, ...], str]:
     hours, minutes = between(rng, 1, 12), between(rng, 0, 59)
     return f"Write {minutes} minutes past {hours} as a time.", (), f"{hours}:{minutes:02d}"
 
@@ -126,7 +126,7 @@ def _next_hour(rng: np.random.Generator) -> tuple[str, tuple[str, ...], str]:
     return f"Which hour comes after {hours}?", (f"{hours}+1={hours + 1}",), str(hours + 1)
 
 
-def _left_of_hundred(rng: np.random.Generator) -> tuple[str, tuple[str, ...], str]:
+def _subtract_from_hundred(rng: np.random.Generator) -> tuple[str, tuple[str, ...], str]:
     whole, spent = (20, 50, 100)[int(rng.integers(3))], between(rng, 1, 19)
     spent = min(whole - 1, spent + (whole - 20) * between(rng, 0, 4) // 4)
     wording = pick(
@@ -171,5 +171,5 @@ def _rows_and_rest(rng: np.random.Generator) -> tuple[str, tuple[str, ...], str]
 
 NOTIONS: tuple[Notion, ...] = (
     _part, _parts, _times, _list_sum, _list_sum_shared, _list_place, _list_gap, _list_last_changed,
-    _minutes_of, _clock_of, _past_sixty, _next_hour, _left_of_hundred, _two_costs, _rows_and_rest,
+    _to_minutes, _to_clock, _past_sixty, _next_hour, _subtract_from_hundred, _two_costs, _rows_and_rest,
 )  # fmt: skip

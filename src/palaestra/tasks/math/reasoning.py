@@ -1,11 +1,11 @@
-"""Known operations in new words and new compositions: what a good lesson can teach."""
+"""Known operations in new wordings and combinations, which lessons can teach."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from palaestra.tasks.math.answers import AnswerKind
-from palaestra.tasks.math.drafts import MathDraft, MathSkill, ordered
+from palaestra.tasks.math.drafts import MathDraft, MathSkill, sort_pair
 from palaestra.tasks.sampling import between, pick
 
 NAMES = ("Ada", "Ben", "Cleo", "Dion", "Eva", "Finn")
@@ -26,7 +26,7 @@ def _missing_minuend(rng: np.random.Generator) -> MathDraft:
     question = pick(
         rng, ("From which number can you take {b} and keep {a}?", "? - {b} = {a}. Find the missing number.")
     ).format(a=a, b=b)
-    return MathDraft(question, (f"{a}+{b}={a + b}",), str(a + b), (a, b), ordered(a, b))
+    return MathDraft(question, (f"{a}+{b}={a + b}",), str(a + b), (a, b), sort_pair(a, b))
 
 
 def _missing_factor(rng: np.random.Generator) -> MathDraft:
@@ -81,7 +81,7 @@ SEQUENCES = MathSkill(
 def _groups(rng: np.random.Generator) -> MathDraft:
     a, b = between(rng, 2, 9), between(rng, 3, 19)
     question = f"{a} {pick(rng, HOLDERS)} hold {b} {(thing := pick(rng, THINGS))} each. How many {thing}?"
-    return MathDraft(question, (f"{a}*{b}={a * b}",), str(a * b), (a, b), ordered(a, b))
+    return MathDraft(question, (f"{a}*{b}={a * b}",), str(a * b), (a, b), sort_pair(a, b))
 
 
 def _groups_and_more(rng: np.random.Generator) -> MathDraft:
@@ -89,7 +89,7 @@ def _groups_and_more(rng: np.random.Generator) -> MathDraft:
     thing = pick(rng, THINGS)
     question = f"{a} {pick(rng, HOLDERS)} hold {b} {thing} each, and {c} {thing} lie beside them. How many {thing}?"
     return MathDraft(
-        question, (f"{a}*{b}={a * b}", f"{a * b}+{c}={a * b + c}"), str(a * b + c), (a, b, c), (*ordered(a, b), c)
+        question, (f"{a}*{b}={a * b}", f"{a * b}+{c}={a * b + c}"), str(a * b + c), (a, b, c), (*sort_pair(a, b), c)
     )
 
 
@@ -101,8 +101,8 @@ def _groups_and_fewer(rng: np.random.Generator) -> MathDraft:
         f"{a} {pick(rng, HOLDERS)} hold {b} {thing} each. {pick(rng, NAMES)} takes {c} out. How many {thing} remain?"
     )
     # Some have the numbers and the answer of a problem with more: 3*8-4 and 3*4+8. These two are in one split.
-    with_more = [(*ordered(x, c), y) for x, y in ((a, b), (b, a)) if x * c + y == a * b - c]
-    like = with_more[0] if with_more else (*ordered(a, b), c)
+    with_more = [(*sort_pair(x, c), y) for x, y in ((a, b), (b, a)) if x * c + y == a * b - c]
+    like = with_more[0] if with_more else (*sort_pair(a, b), c)
     return MathDraft(question, (f"{a}*{b}={a * b}", f"{a * b}-{c}={a * b - c}"), str(a * b - c), (a, b, c), like)
 
 
@@ -124,7 +124,7 @@ def _change_several(rng: np.random.Generator) -> MathDraft:
     question = f"{pick(rng, NAMES)} buys {count} pens at {price} each and pays with 100. How much change is due?"
     cost = count * price
     steps = (f"{count}*{price}={cost}", f"100-{cost}={100 - cost}")
-    return MathDraft(question, steps, str(100 - cost), (count, price), ordered(count, price))
+    return MathDraft(question, steps, str(100 - cost), (count, price), sort_pair(count, price))
 
 
 def _change_two(rng: np.random.Generator) -> MathDraft:
@@ -134,7 +134,7 @@ def _change_two(rng: np.random.Generator) -> MathDraft:
     )
     cost = first + second
     return MathDraft(
-        question, (f"{first}+{second}={cost}", f"100-{cost}={100 - cost}"), str(100 - cost), ordered(first, second)
+        question, (f"{first}+{second}={cost}", f"100-{cost}={100 - cost}"), str(100 - cost), sort_pair(first, second)
     )
 
 
@@ -144,7 +144,7 @@ CHANGE = MathSkill(
 )  # fmt: skip
 
 
-def _fraction_of(rng: np.random.Generator, *, unit: bool) -> MathDraft:
+def _draw_fraction(rng: np.random.Generator, *, unit: bool) -> MathDraft:
     bottom = between(rng, 3, 9)
     top = 1 if unit else between(rng, 2, bottom - 1)
     part = between(rng, 2, 15)
@@ -161,14 +161,14 @@ def _fraction_sum(rng: np.random.Generator) -> MathDraft:
     a, b = between(rng, 1, bottom - 2), 0
     b = between(rng, 1, bottom - 1 - a)
     question = pick(rng, ("What is {a}/{d} + {b}/{d}?", "Add {a}/{d} and {b}/{d}.")).format(a=a, b=b, d=bottom)
-    return MathDraft(question, (f"{a}+{b}={a + b}",), f"{a + b}/{bottom}", (*ordered(a, b), bottom))
+    return MathDraft(question, (f"{a}+{b}={a + b}",), f"{a + b}/{bottom}", (*sort_pair(a, b), bottom))
 
 
 FRACTIONS = MathSkill(
     "fractions", "fractions of a quantity, and sums of like fractions", AnswerKind.NUMBER,
     {
-        "unit_of_quantity": lambda rng: _fraction_of(rng, unit=True),
-        "part_of_quantity": lambda rng: _fraction_of(rng, unit=False),
+        "unit_of_quantity": lambda rng: _draw_fraction(rng, unit=True),
+        "part_of_quantity": lambda rng: _draw_fraction(rng, unit=False),
         "like_sum": _fraction_sum,
     },
 )  # fmt: skip
@@ -202,13 +202,13 @@ AVERAGE = MathSkill(
 def _perimeter(rng: np.random.Generator) -> MathDraft:
     a, b = between(rng, 2, 40), between(rng, 2, 40)
     question = f"A field is {a} long and {b} wide. What is its perimeter?"
-    return MathDraft(question, (f"{a}+{b}={a + b}", f"{a + b}*2={2 * (a + b)}"), str(2 * (a + b)), ordered(a, b))
+    return MathDraft(question, (f"{a}+{b}={a + b}", f"{a + b}*2={2 * (a + b)}"), str(2 * (a + b)), sort_pair(a, b))
 
 
 def _area(rng: np.random.Generator) -> MathDraft:
     a, b = between(rng, 2, 9), between(rng, 3, 25)
     question = f"A field is {b} long and {a} wide. What is its area?"
-    return MathDraft(question, (f"{b}*{a}={a * b}",), str(a * b), (a, b), ordered(a, b))
+    return MathDraft(question, (f"{b}*{a}={a * b}",), str(a * b), (a, b), sort_pair(a, b))
 
 
 def _side(rng: np.random.Generator) -> MathDraft:
@@ -229,7 +229,7 @@ def _percent(rng: np.random.Generator, percent: int, divisor: int, high: int) ->
     question = pick(rng, ("What is {p}% of {w}?", "Find {p} percent of {w}.", "How much is {p}% of {w}?")).format(
         p=percent, w=whole
     )
-    return MathDraft(question, (f"{whole}/{divisor}={part}",), str(part), (percent, whole), ordered(percent, whole))
+    return MathDraft(question, (f"{whole}/{divisor}={part}",), str(part), (percent, whole), sort_pair(percent, whole))
 
 
 PERCENT = MathSkill(
@@ -257,7 +257,7 @@ def _later(rng: np.random.Generator) -> MathDraft:
         (f"{minutes}+{wait}={minutes + wait}",),
         answer,
         (hours, minutes, wait),
-        (hours, *ordered(minutes, wait)),
+        (hours, *sort_pair(minutes, wait)),
     )
 
 
@@ -267,7 +267,7 @@ def _past_the_hour(rng: np.random.Generator) -> MathDraft:
     total = minutes + wait
     question = f"It is {_clock(hours, minutes)}. What time is it {wait} minutes later?"
     steps = (f"{minutes}+{wait}={total}", f"{total}-60={total - 60}", f"{hours}+1={hours + 1}")
-    like = (hours, *ordered(minutes, wait))
+    like = (hours, *sort_pair(minutes, wait))
     return MathDraft(question, steps, _clock(hours + 1, total - 60), (hours, minutes, wait), like)
 
 

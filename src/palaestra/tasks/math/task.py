@@ -14,16 +14,16 @@ from palaestra.tasks.math.drafts import MathDraft, MathSkill
 from palaestra.tasks.math.reasoning import REASONING
 from palaestra.tasks.math.writing import SKILLS_BRIEF, MathDatum, plain
 from palaestra.tasks.procedural import Family, ProceduralTask
-from palaestra.tasks.sampling import worked
+from palaestra.tasks.sampling import format_response
 
 SKILLS: Mapping[str, MathSkill] = {skill.name: skill for skill in (*ARITHMETIC, *REASONING, *ADVANCED)}
 
 
 def draft_split(skill: str, draft: MathDraft) -> Split | None:
-    """The split of a drafted problem: the same under any wording, and in every subskill.
+    """The split of a draft, which is the same under any wording and in every subskill.
 
-    None for a problem with the numbers and the answer of one in another split: it is never asked and never taught. To move
-    it there would bring problems that the embedded model was trained on into the splits that are measured on.
+    None for a problem with the numbers and the answer of a problem in another split: it is neither asked nor taught. Moving
+    it there would put problems on which the embedded model was trained into the validation and test splits.
     """
     split = get_split(f"{skill}|{draft.key}")
     return split if not draft.like or get_split(f"{skill}|{draft.like}") is split else None
@@ -75,7 +75,7 @@ class MathSkills(ProceduralTask[MathDraft]):
     def make_example(self, datum: MathDatum, skill: str, subskill: str) -> Example:
         answer = plain(datum.answer)
         question = Message("user", datum.question.strip())
-        return Example((question,), worked([datum.reasoning], answer), skill, subskill, answer)
+        return Example((question,), format_response([datum.reasoning], answer), skill, subskill, answer)
 
     def score(self, problem: Problem, completion: Completion) -> Score | Failure:
         kind = SKILLS[problem.skill].kind

@@ -1,9 +1,9 @@
-r"""What GSM8K and MATH share: published problems with worked solutions, as a task.
+r"""The base class of GSM8K and MATH: published problems with worked solutions.
 
-- TEST is the published test split. VALIDATION is carved from the published train split by a hash of the
-  question, so it is the same everywhere and never overlaps TRAIN. A question of TEST that also stands in the
-  published train split is in neither of the other two.
-- Everybody is asked alike, base model or tuned: one instruction, in `INSTRUCTION`.
+- TEST is the published test split. VALIDATION is a part of the published train split, selected by a hash of the
+  question, so it is the same everywhere and does not overlap TRAIN. A question that is in both published splits is only
+  in TEST.
+- All models get the same instruction, `INSTRUCTION`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from palaestra.tasks.sources import Source, read_rows
 
 INSTRUCTION = "Reason step by step, and put your final answer within \\boxed{}."
 VALIDATION_SHARE = 15
-"""How many in a hundred of the published train problems are for validation."""
+"""Percentage of the published train problems that are validation problems."""
 
 _ASKS_PERCENT = re.compile(r"\b(?:percent|percentage|per cent|%)", re.IGNORECASE)
 _PERCENT = re.compile(r"\s*(?:\\?%|\bpercent(?:age)?\b|\bper cent\b)", re.IGNORECASE)
@@ -40,7 +40,7 @@ class WorkedProblem:
 
     question: str
     worked: str
-    """The worked solution as a response: it ends with its answer in a box."""
+    """The worked solution, which ends with the answer in a box."""
     answer: str
     skill: str
     subskill: str
@@ -56,7 +56,7 @@ class WorkedTask(TaskHooks, ABC):
     Arguments:
         path: a folder or a hub id; empty for the folder below `PALAESTRA_DATA`, else the hub (see `sources`).
 
-    The data is read when the first problem is asked for, and kept.
+    The data is read on first use and kept in memory.
     """
 
     name: str
@@ -72,10 +72,10 @@ class WorkedTask(TaskHooks, ABC):
 
     @abstractmethod
     def _item(self, row: Mapping[str, Any], where: str) -> WorkedProblem:
-        """One row as a problem; raises `TaskError` that starts with `where`."""
+        """The problem of a row; raises `TaskError` with a message that starts with `where`."""
 
     def _cuts(self, item: WorkedProblem) -> Mapping[str, str]:
-        """What reports are cut by, across the skills."""
+        """Metadata for slices of the report, across the skills."""
         return {}
 
     @abstractmethod
@@ -83,15 +83,15 @@ class WorkedTask(TaskHooks, ABC):
         """Whether an answer equals a reference."""
 
     def problems(self, split: Split, per_skill: int, seed: int, skills: Sequence[str] = ()) -> list[Problem]:
-        """`per_skill` problems of each skill, its subskills in turn as long as each has any left."""
+        """`per_skill` problems of each skill, with its subskills in turn."""
         check_skills(self, skills)
-        found = []
+        problems = []
         for skill in skills or self.skills():
             chosen = list(
                 _in_turn(self._of(split, skill), self.skills()[skill], Seeds(seed).derive(self.name, split, skill))
             )
-            found += [self._problem(item) for item in take(chosen, per_skill, self, split, skill)]
-        return found
+            problems += [self._problem(item) for item in take(chosen, per_skill, self, split, skill)]
+        return problems
 
     def score(self, problem: Problem, completion: Completion) -> Score | Failure:
         extracted = extract(completion.text)
@@ -107,7 +107,7 @@ class WorkedTask(TaskHooks, ABC):
         return Score(float(verdict.equal), evidence | ({"note": verdict.note} if verdict.note else {}))
 
     def write_examples(self, skill: str, subskill: str, count: int, generator: np.random.Generator) -> list[Example]:
-        """`count` worked solutions of TRAIN, asked as in an evaluation; they repeat once all have been given."""
+        """`count` worked solutions of TRAIN with the prompts of an evaluation. They repeat once all are used."""
         check_skills(self, [skill])
         if subskill and subskill not in self.skills()[skill]:
             raise UnknownNameError(f"subskill of {skill}", subskill, self.skills()[skill])
@@ -134,7 +134,7 @@ class WorkedTask(TaskHooks, ABC):
         return _example(WorkedProblem(datum.question, worked, answer, skill, subskill))
 
     def get_shots(self, skill: str, count: int) -> list[Example]:
-        """Worked problems of all skills in turn, whatever is asked: how hard a question is must not be told."""
+        """Worked problems of all skills in turn, whatever the skill, so that they do not reveal the difficulty of a question."""
         train = sorted(self._load()[Split.TRAIN], key=lambda item: item.digest)
         return [_example(item) for item in list(_in_turn(train, tuple(self.skills()), None, by_skill=True))[:count]]
 
@@ -143,7 +143,7 @@ class WorkedTask(TaskHooks, ABC):
         verdict = self._compare(given, expected)
         if given is None or isinstance(verdict, Failure) or verdict.equal:
             return verdict
-        # 10 % is a tenth. But to "what percentage ...?" both 10 and 10 % say the same: the sign is the unit asked for.
+        # 10 % is 0.1. But for "what percentage ...?" 10 and 10 % are equal, because the sign is the requested unit.
         asked = problem.metadata.get("question", "")
         one_sign = bool(_PERCENT.search(given)) != bool(_PERCENT.search(expected))
         if one_sign and _ASKS_PERCENT.search(_asking(asked)):
@@ -206,7 +206,7 @@ def _example(item: WorkedProblem) -> Example:
 
 
 def _asking(question: str) -> str:
-    """The part of a problem that asks: from its last sentence with a question mark on, else its last sentence."""
+    """The question of a problem: its text from the last sentence with a question mark on, else its last sentence."""
     sentences = re.split(r"(?<=[.?!])\s+", question.strip())
     last = max((index for index, sentence in enumerate(sentences) if "?" in sentence), default=len(sentences) - 1)
     return " ".join(sentences[last:])
@@ -215,7 +215,7 @@ def _asking(question: str) -> str:
 def _in_turn(
     items: Sequence[WorkedProblem], names: Sequence[str], seeds: Seeds | None, *, by_skill: bool = False
 ) -> Iterator[WorkedProblem]:
-    """`items`, one of each subskill (or skill) after the other, shuffled within each if there are `seeds`."""
+    """`items` with the subskills (or skills) in turn, shuffled within each if `seeds` are given."""
     queues = []
     for name in names:
         own = [item for item in items if (item.skill if by_skill else item.subskill) == name]

@@ -27,8 +27,8 @@ WORKED_BRIEF = (
 
 
 def plain(answer: str) -> str:
-    """An answer without what a writer may put around it."""
-    found = answer.strip().removeprefix("\\boxed{").removesuffix("}").strip() if "\\boxed" in answer else answer.strip()
-    if "\n" in found:
+    """An answer without a box and white space around it."""
+    text = answer.strip().removeprefix("\\boxed{").removesuffix("}").strip() if "\\boxed" in answer else answer.strip()
+    if "\n" in text:
         raise UnusableError("the answer has several lines; give the final answer alone")
-    return found
+    return text

@@ -1,7 +1,7 @@
-"""The plan in a response: a program among prose, or tool calls as JSON.
+"""Extract the plan from a response: a program, or tool calls as JSON.
 
-Models explain before, between and after. A program is the last block that answers, with those before it that give
-what it uses. Calls are the last JSON list of them, or, where there is none, all that stand alone.
+A program is the last block that calls `answer`, with the earlier blocks that define the names it uses. Calls are the
+last JSON list of calls, or all single calls if there is no list.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from dataclasses import dataclass
 from typing import Any
 
 from palaestra.core.records import ToolCall
-from palaestra.tasks.code.extraction import defined, fenced, parses, used
+from palaestra.tasks.code.extraction import find_defined_names, find_fenced, find_used_names, parses
 from palaestra.tasks.tools.records import MOST_CALLS
 
 MOST_TEXT = 50_000
-"""Characters at the end of a response in which calls are looked for, and of a response that may hold a program."""
+"""Maximum length of the end of a response that is searched for calls, and of a response with a program."""
 MOST_BARE_TEXT, MOST_BARE_LINES = 8_000, 200
-"""Characters and lines of a response in which a program without fences is looked for."""
+"""Maximum length and number of lines of a response with a program without fences."""
 MOST_WORK = 150_000
-"""Characters that are compiled in search of it, which takes less than a second."""
+"""Maximum number of characters to compile in search of it. This takes less than a second."""
 MOST_STARTS, DEEPEST = 400, 12
 ARGUMENT_KEYS = ("arguments", "parameters", "input")
-"""Where a call may hold its arguments: as OpenAI, as Llama and as Anthropic write it."""
+"""Keys of the arguments of a call in the formats of OpenAI, Llama and Anthropic."""
 _REFERENCE = re.compile(r"\$(call_\d+)")
 _DECODER = json.JSONDecoder()
 
 
 @dataclass(frozen=True, slots=True)
 class CallReference:
-    """Stands for the result of the call of that name."""
+    """A reference to the result of the call of that name."""
 
     name: str
 
@@ -43,8 +43,8 @@ class Asked:
     """A call as a model wrote it.
 
     Arguments:
-        name: its id, or `call_1` and so on by its place.
-        arguments: JSON, with `CallReference`s in it.
+        name: its id, or `call_1` and so on by its position.
+        arguments: JSON values, with `CallReference`s.
     """
 
     name: str
@@ -53,30 +53,30 @@ class Asked:
 
 
 def extract_program(text: str) -> str:
-    """The program in a response that calls `answer`; empty if there is none, or the response is too long to be one."""
+    """The program in a response that calls `answer`; empty if there is none, or if the response is too long."""
     if len(text) > MOST_TEXT:
         return ""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Of a model's doubtful escapes nobody here wants to hear.
-        blocks = [block for block in fenced(text) if parses(block)]
+        warnings.simplefilter("ignore")  # For example about invalid escapes in the program.
+        blocks = [block for block in find_fenced(text) if parses(block)]
         places = [place for place, block in enumerate(blocks) if _answers(block)]
         if not places:
             return _bare(text)
         parts = [blocks[places[-1]]]
-        missing = used(parts[0]) - defined(parts[0])
+        missing = find_used_names(parts[0]) - find_defined_names(parts[0])
         for block in reversed(blocks[: places[-1]]):
-            if (found := defined(block)) & missing and not _answers(block):
+            if (names := find_defined_names(block)) & missing and not _answers(block):
                 parts.insert(0, block)
-                missing = (missing | used(block)) - found
+                missing = (missing | find_used_names(block)) - names
         return "\n".join(part.strip("\n") for part in parts) + "\n"
 
 
 def extract_calls(text: str) -> list[Asked]:
-    """The tool calls in a response, at most one more than is allowed; empty if there are none.
+    """The tool calls in a response, at most one more than allowed; empty if there are none.
 
-    Each is `{"name": ..., "arguments": {...}}`, or the same below `"function"` as OpenAI has it, where arguments may be
-    a text with JSON in it; `parameters` and `input` may stand for `arguments`. An argument, or an item of a list, that is
-    `{"$result": "call_1"}` or `"$call_1"` stands for the result of an earlier call.
+    A call is `{"name": ..., "arguments": {...}}`, or the same below `"function"` as in OpenAI's format, where the arguments
+    may be a JSON text. `parameters` and `input` are accepted for `arguments`. `{"$result": "call_1"}` or `"$call_1"` as an
+    argument, or as an item of a list, refers to the result of an earlier call.
     """
     alone: list[Mapping[str, Any]] = []
     listed: list[Mapping[str, Any]] = []
@@ -91,50 +91,50 @@ def extract_calls(text: str) -> list[Asked]:
 
 
 def read_native_calls(calls: Sequence[ToolCall]) -> list[Asked] | None:
-    """Tool calls that a service has read, as those of a text; `None` if the arguments of one are no JSON object."""
+    """The tool calls of an API response; `None` if the arguments of a call are not a JSON object."""
     plain = [
-        {"id": one.id, "name": one.name, "arguments": one.arguments[:MOST_TEXT]} for one in calls[: MOST_CALLS + 1]
+        {"id": call.id, "name": call.name, "arguments": call.arguments[:MOST_TEXT]} for call in calls[: MOST_CALLS + 1]
     ]
     return _name_calls(plain) if all(map(_is_call, plain)) else None
 
 
 def _name_calls(calls: Sequence[Mapping[str, Any]]) -> list[Asked]:
-    """Give every call its id, or a name by its place, and find the references to them."""
+    """Name every call by its id or its position, and resolve references to these names."""
     calls = calls[: MOST_CALLS + 1]
-    ids = [one.get("id") for one in calls]
+    ids = [entry.get("id") for entry in calls]
     names = [own if isinstance(own, str) and own else f"call_{place}" for place, own in enumerate(ids, 1)]
     by_place = {f"call_{place}": own for place, own in enumerate(names, 1)}
-    found = []
+    named = []
     for call, name in zip(calls, names, strict=True):
         function = call.get("function", call)
         arguments = {key: _read(value, names, by_place) for key, value in _arguments(function).items()}
-        found.append(Asked(name, function["name"], arguments))
-    return found
+        named.append(Asked(name, function["name"], arguments))
+    return named
 
 
 def _arguments(function: Mapping[str, Any]) -> Any:
-    """The arguments of a call, which are no object where it is no call."""
+    """The arguments of a call. They are not an object if the value is not a call."""
     given: Any = next((function[key] for key in ARGUMENT_KEYS if key in function), {})
-    return _loaded(given) if isinstance(given, str) else given
+    return _load_json(given) if isinstance(given, str) else given
 
 
 def _read(value: Any, names: list[str], by_place: Mapping[str, str]) -> Any:
     if isinstance(value, list):
         return [_read(item, names, by_place) for item in value]
-    said = None
+    name = None
     if isinstance(value, dict) and set(value) == {"$result"}:
-        said = str(value["$result"]).removeprefix("$")
-    elif isinstance(value, str) and (found := _REFERENCE.fullmatch(value.strip())):
-        said = found[1]
+        name = str(value["$result"]).removeprefix("$")
+    elif isinstance(value, str) and (match := _REFERENCE.fullmatch(value.strip())):
+        name = match[1]
     elif isinstance(value, str) and value.startswith("$") and value[1:] in names:
-        said = value[1:]
-    if said is None:
+        name = value[1:]
+    if name is None:
         return value
-    return CallReference(said if said in names else by_place.get(said, said))
+    return CallReference(name if name in names else by_place.get(name, name))
 
 
 def _is_call(value: Any) -> bool:
-    """Whether JSON is a call: it has a name, and arguments that are an object or a text with one in it."""
+    """Whether a JSON value is a call: it has a name, and arguments that are an object or a JSON text with one."""
     if not isinstance(value, dict):
         return False
     function = value.get("function", value)
@@ -143,13 +143,13 @@ def _is_call(value: Any) -> bool:
     arguments = _arguments(function)
     if not isinstance(arguments, dict) or _depth(arguments) > DEEPEST:
         return False
-    # The description of a tool, repeated by a model, is no call of it.
+    # A tool description that the model repeats is not a call.
     return "arguments" in function or not {"type", "properties"} <= arguments.keys()
 
 
 def find_json(text: str) -> list[Any]:
-    """The JSON objects and lists in a text, the outermost ones."""
-    found, place = [], 0
+    """The outermost JSON objects and lists in a text."""
+    values, place = [], 0
     for _ in range(MOST_STARTS):
         start = re.compile(r"[\[{]").search(text, place)
         if start is None:
@@ -157,15 +157,15 @@ def find_json(text: str) -> list[Any]:
         try:
             value, place = _DECODER.raw_decode(text, start.start())
         except RecursionError:
-            break  # Nobody answers at such a depth, and it is slow to find out.
+            break  # No answer is nested so deeply, and parsing it is slow.
         except ValueError:
             place = start.start() + 1
         else:
-            found.append(value)
-    return found
+            values.append(value)
+    return values
 
 
-def _loaded(text: str) -> Any:
+def _load_json(text: str) -> Any:
     try:
         return json.loads(text) if text.strip() else {}
     except (ValueError, RecursionError):
@@ -173,11 +173,11 @@ def _loaded(text: str) -> Any:
 
 
 def _depth(value: Any, so_far: int = 0) -> int:
-    """How deep lists and objects stand in each other; stops counting when it is too deep."""
+    """The nesting depth of lists and objects; counting stops above the limit."""
     if so_far > DEEPEST or not isinstance(value, dict | list):
         return so_far
     inner = value.values() if isinstance(value, dict) else value
-    return max((_depth(one, so_far + 1) for one in inner), default=so_far + 1)
+    return max((_depth(item, so_far + 1) for item in inner), default=so_far + 1)
 
 
 def _answers(block: str) -> bool:
@@ -186,13 +186,13 @@ def _answers(block: str) -> bool:
 
 
 def _bare(text: str) -> str:
-    """A program without fences: from some line on, as far as it is Python, if it answers."""
+    """A program without fences: the longest valid Python from some line on that calls `answer`."""
     lines = text[:MOST_BARE_TEXT].split("\n")[:MOST_BARE_LINES]
     while lines and "answer" not in lines[-1]:
         lines.pop()
     looked_at, work = 0, MOST_WORK
     for start, line in enumerate(lines):
-        # From a line inside a part that was looked at, Python ends where that part ends.
+        # A program that starts inside a checked part ends where that part ends.
         if start < looked_at or not re.match(r"[A-Za-z_#]", line):
             continue
         end = len(lines)
@@ -200,7 +200,7 @@ def _bare(text: str) -> str:
             part = "\n".join(lines[start:end])
             try:
                 compile(part, "response", "exec", dont_inherit=True)
-            except SyntaxError as error:  # No part with the line of the error in it is Python.
+            except SyntaxError as error:  # A part that contains the line of the error is not valid Python.
                 end = start + min(end - start - 1, max((error.lineno or 1) - 1, 0))
                 work -= sum(map(len, lines[start : end + 1]))
             except (ValueError, RecursionError, MemoryError):

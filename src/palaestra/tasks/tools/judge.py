@@ -1,8 +1,8 @@
-"""Runs what a model answered, and writes down the calls that it makes.
+"""Run the answer of a model and record its tool calls.
 
-A program runs in one sandbox, the tools in another; one that is nothing but calls is read instead of run. Every call
-goes through here: its arguments are checked, it is written down, it is made, and its result goes back. So the record
-of the calls is ours, and neither the plan nor the expected answer is ever in a sandbox.
+A program runs in one sandbox, the tools run in another. A program that consists of calls only is interpreted instead.
+Every call passes through this module, which checks its arguments, records it, has it made and returns the result. So a
+program cannot forge the record, and no sandbox contains the plan or the expected answer.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class ToolJudge:
     """Runs programs and plans.
 
     Arguments:
-        sandbox: where; by default bubblewrap, made when the first answer comes.
-        seconds: CPU time of a program.
-        memory: bytes of a program.
+        sandbox: where programs and tools run; by default bubblewrap, started on first use.
+        seconds: CPU time limit of a program.
+        memory: memory limit of a program in bytes.
     """
 
     def __init__(self, sandbox: Sandbox | None = None, seconds: float = 2.0, memory: int = 256 * MIB) -> None:
@@ -51,47 +51,47 @@ class ToolJudge:
         self.workers = ToolWorkers(self.sandbox)
 
     def sandbox(self) -> Sandbox:
-        """The sandbox, made now if it is not there yet."""
+        """The sandbox, which is created on first use."""
         with self._making:
             if self._sandbox is None:
                 self._sandbox = make_sandbox()
         return self._sandbox
 
     def run_program(self, code: str, offered: Sequence[str]) -> Record:
-        """Run a program that calls tools and ends with `answer(value)`. One that is nothing but calls is only read.
+        """Run a program that calls tools and ends with `answer(value)`. A program of calls only is interpreted.
 
         Raises:
-            SandboxError: a sandbox broke, which says nothing about the program.
-            TaskError: a tool broke, which says nothing about it either.
+            SandboxError: a sandbox failed, which says nothing about the program.
+            TaskError: a tool failed, which says nothing about the program.
         """
         read = follow(code, offered, lambda tool, args, kwargs: self._make(tool, args, kwargs, offered))
         return read if read is not None else self.run_in_sandbox(code, offered)
 
     def run_in_sandbox(self, code: str, offered: Sequence[str]) -> Record:
-        """Run any program, in a sandbox of its own."""
-        made: list[ExecutedCall] = []
+        """Run any program in its own sandbox."""
+        calls: list[ExecutedCall] = []
         session = PROGRAM.start(self.sandbox(), self.limits)
         try:
             session.send({"code": code, "tools": list(offered)})
-            last = self._serve(session, offered, made)
+            last = self._serve(session, offered, calls)
         finally:
             result = session.close()
         if last is None:
-            return _ended(session, result, made)
-        if len(made) > MOST_CALLS:
-            return with_too_many(made)
+            return _exit_record(session, result, calls)
+        if len(calls) > MOST_CALLS:
+            return with_too_many(calls)
         if last.keys() == {"answer"}:
-            return Record(tuple(made), None, value=last["answer"])
+            return Record(tuple(calls), None, value=last["answer"])
         error = last.get("error")
-        return with_error(made, error if isinstance(error, str) else NO_MESSAGE)
+        return with_error(calls, error if isinstance(error, str) else NO_MESSAGE)
 
     def run_calls(self, calls: Sequence[Asked], offered: Sequence[str]) -> Record:
-        """Make calls one after another, each with the results of those before; the last gives the answer.
+        """Make calls in order, with references to earlier results. The result of the last call is the answer.
 
         Raises:
-            SandboxError: the sandbox of the tools broke.
+            SandboxError: the sandbox of the tools failed.
         """
-        made: list[ExecutedCall] = []
+        executed: list[ExecutedCall] = []
         results: dict[str, Any] = {}
         if len(calls) > MOST_CALLS:
             return Record((), PlanOutcome.TOO_MANY_CALLS, f"expected at most {MOST_CALLS} calls; got more")
@@ -101,29 +101,31 @@ class ToolJudge:
                 later = unknown[0] in {other.name for other in calls}
                 fault = PlanOutcome.WRONG_ORDER if later else PlanOutcome.WRONG_ARGUMENTS
                 why = "is not made before it" if later else "is none of the calls"
-                return Record(tuple(made), fault, f"{call.name} needs the result of {unknown[0]}, which {why}")
-            made.append(self._make(call.tool, (), _resolved(call.arguments, results), offered))
-            if made[-1].error:
+                return Record(tuple(executed), fault, f"{call.name} needs the result of {unknown[0]}, which {why}")
+            executed.append(self._make(call.tool, (), _resolve(call.arguments, results), offered))
+            if executed[-1].error:
                 known = call.tool in offered
                 fault = PlanOutcome.WRONG_ARGUMENTS if known else PlanOutcome.WRONG_CALLS
-                return Record(tuple(made), fault, made[-1].error)
-            results[call.name] = made[-1].value
-        return Record(tuple(made), None, value=made[-1].value)
+                return Record(tuple(executed), fault, executed[-1].error)
+            results[call.name] = executed[-1].value
+        return Record(tuple(executed), None, value=executed[-1].value)
 
     def close(self) -> None:
-        """End the tools' sandbox now; it would end by itself a little later."""
+        """Close the sandbox of the tools, which otherwise ends by itself after some time."""
         self.workers.close()
 
-    def _serve(self, session: ScriptSession, offered: Sequence[str], made: list[ExecutedCall]) -> dict[str, Any] | None:
-        """Answer the calls of a program; returns the message that is not a call, or is one too many."""
+    def _serve(
+        self, session: ScriptSession, offered: Sequence[str], calls: list[ExecutedCall]
+    ) -> dict[str, Any] | None:
+        """Answer the calls of a program. Returns the first message that is not a call, or the call above the limit."""
         while (message := session.receive()) is not None:
             tool, args, kwargs = message.get("call"), message.get("args"), message.get("kwargs")
             if not isinstance(tool, str) or not isinstance(args, list) or not isinstance(kwargs, dict):
                 return message
-            made.append(self._make(tool, args, kwargs, offered))
-            if len(made) > MOST_CALLS:
+            calls.append(self._make(tool, args, kwargs, offered))
+            if len(calls) > MOST_CALLS:
                 return message
-            session.send({"error": made[-1].error} if made[-1].error else {"value": made[-1].value})
+            session.send({"error": calls[-1].error} if calls[-1].error else {"value": calls[-1].value})
         return None
 
     def _make(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], offered: Sequence[str]) -> ExecutedCall:
@@ -140,29 +142,29 @@ class ToolJudge:
         return self.workers.call(tool, arguments)
 
 
-def _ended(session: ScriptSession, result: SandboxResult, made: list[ExecutedCall]) -> Record:
-    """What became of a program that says no more."""
+def _exit_record(session: ScriptSession, result: SandboxResult, calls: list[ExecutedCall]) -> Record:
+    """The record of a program that ended without an answer."""
     if session.channel.too_long:
-        return Record(tuple(made), PlanOutcome.OUTPUT, "it sent a value that is too large")
+        return Record(tuple(calls), PlanOutcome.OUTPUT, "it sent a value that is too large")
     if session.channel.garbled:
-        return with_error(made, NO_MESSAGE)
+        return with_error(calls, NO_MESSAGE)
     if result.status in OUTCOMES:
-        return Record(tuple(made), OUTCOMES[result.status], result.status.value)
+        return Record(tuple(calls), OUTCOMES[result.status], result.status.value)
     if result.status is Status.OK:
-        return without_answer(made)
-    return with_error(made, last_error_line(result))
+        return without_answer(calls)
+    return with_error(calls, last_error_line(result))
 
 
 def _references(value: Any) -> set[str]:
     if isinstance(value, CallReference):
         return {value.name}
     inner: Collection[Any] = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return {name for one in inner for name in _references(one)}
+    return {name for item in inner for name in _references(item)}
 
 
-def _resolved(value: Any, results: Mapping[str, Any]) -> Any:
+def _resolve(value: Any, results: Mapping[str, Any]) -> Any:
     if isinstance(value, CallReference):
         return results[value.name]
     if isinstance(value, dict):
-        return {name: _resolved(one, results) for name, one in value.items()}
-    return [_resolved(one, results) for one in value] if isinstance(value, list) else value
+        return {name: _resolve(item, results) for name, item in value.items()}
+    return [_resolve(item, results) for item in value] if isinstance(value, list) else value

@@ -1,8 +1,8 @@
-"""Are the calls that were made those of the plan, in an order that its data flow allows?
+"""Compare the calls of an answer with a plan.
 
-Calls that do not need each other may come in any order. Arguments are compared as values, however the caller came by
-them; numbers with a point may differ in their last digits. Where the request does not prescribe the order of its steps,
-another order of the same tools over the same given values is as good, if its result is the same.
+Independent calls may come in any order. Arguments are compared by value; floating-point numbers with a tolerance. If the
+request does not prescribe the order of its steps, another order of the same tools on the same given values is accepted,
+provided that it has the same result.
 """
 
 from __future__ import annotations
@@ -18,38 +18,38 @@ from palaestra.tasks.tools.values import same_value
 
 
 class PlanOutcome(StrEnum):
-    """What became of an answer."""
+    """The outcome of an answer."""
 
     RIGHT = "right"
     WRONG_CALLS = "wrong_calls"
     """A tool of the plan was not called, or not often enough."""
     WRONG_ARGUMENTS = "wrong_arguments"
-    """The tools are right, what they were given is not."""
+    """The tools are right, but their arguments are not."""
     WRONG_ORDER = "wrong_order"
     """A call came before one whose result it needs."""
     EXTRA_CALLS = "extra_calls"
-    """All calls of the plan were made, and others."""
+    """All calls of the plan were made, and further ones."""
     WRONG_ANSWER = "wrong_answer"
-    """The calls are right, what was answered is not their result."""
+    """The calls are right, but the answer is not their result."""
     NO_ANSWER = "no_answer"
     """The program ended without `answer(value)`."""
     RUNTIME_ERROR = "runtime_error"
     TIME = "time"
     MEMORY = "memory"
     OUTPUT = "output"
-    """It printed, or sent, more than allowed."""
+    """It printed or sent too much."""
     TOO_MANY_CALLS = "too_many_calls"
     NO_PLAN = "no_plan"
-    """The response holds no program that answers, or no calls."""
+    """The response contains no program that calls `answer`, or no calls."""
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """How far calls are those of a plan.
+    """The result of the comparison of calls with a plan.
 
     Arguments:
         outcome: right, or one of wrong calls, arguments, order, extra calls.
-        matched: how many calls of the plan were made, in whatever order.
+        matched: the number of calls of the plan that were made, in any order.
     """
 
     outcome: PlanOutcome
@@ -60,49 +60,49 @@ class Match:
 def match(
     plan: Plan,
     gold: Sequence[ExecutedCall],
-    made: Sequence[ExecutedCall],
+    calls: Sequence[ExecutedCall],
     extra_calls: bool = False,
     *,
     free_order: bool = False,
 ) -> Match:
-    """Compare what was made with the plan.
+    """Compare calls with a plan.
 
     Arguments:
-        gold: the plan, executed.
-        made: what was called, in its order.
-        extra_calls: whether superfluous calls are forgiven.
-        free_order: whether another path to the same result is right; see `paths`.
+        gold: the executed calls of the plan.
+        calls: the calls of the answer, in order.
+        extra_calls: accept superfluous calls.
+        free_order: accept another path to the same result; see `paths`.
     """
     needs = [call.needs() for call in plan.calls]
-    same = [[same_call(one, other) for other in made] for one in gold]
+    same = [[same_call(wanted, other) for other in calls] for wanted in gold]
     matched = _most(same)
     if matched == len(gold):
-        if not _embedded(same, lambda call: needs[call]):
+        if not _embed(same, lambda call: needs[call]):
             return Match(PlanOutcome.WRONG_ORDER, matched, _out_of_order(gold, same, needs))
-        if len(made) > len(gold) and not extra_calls:
-            return Match(PlanOutcome.EXTRA_CALLS, matched, f"expected {len(gold)} calls; got {len(made)}")
+        if len(calls) > len(gold) and not extra_calls:
+            return Match(PlanOutcome.EXTRA_CALLS, matched, f"expected {len(gold)} calls; got {len(calls)}")
         return Match(PlanOutcome.RIGHT, matched)
-    if free_order and is_other_path(gold, made):
+    if free_order and is_other_path(gold, calls):
         return Match(PlanOutcome.RIGHT, len(gold), "another path to the same result")
-    missing = [one.tool for one in gold]
-    for other in made:
+    missing = [wanted.tool for wanted in gold]
+    for other in calls:
         if other.tool in missing:
             missing.remove(other.tool)
     if missing:
-        return Match(PlanOutcome.WRONG_CALLS, matched, f"expected a call of {missing[0]}; got {_names(made)}")
-    return Match(PlanOutcome.WRONG_ARGUMENTS, matched, _first_fault(gold, made, same))
+        return Match(PlanOutcome.WRONG_CALLS, matched, f"expected a call of {missing[0]}; got {_names(calls)}")
+    return Match(PlanOutcome.WRONG_ARGUMENTS, matched, _first_fault(gold, calls, same))
 
 
-def same_call(one: ExecutedCall, other: ExecutedCall) -> bool:
-    """Whether two calls ask the same of the same tool."""
-    if one.tool != other.tool or one.error or other.error:
+def same_call(call: ExecutedCall, other: ExecutedCall) -> bool:
+    """Whether two calls have the same tool and arguments."""
+    if call.tool != other.tool or call.error or other.error:
         return False
-    tool = LIBRARY[one.tool]
-    return same_value(tool.canonical(one.arguments), tool.canonical(other.arguments))
+    tool = LIBRARY[call.tool]
+    return same_value(tool.canonical(call.arguments), tool.canonical(other.arguments))
 
 
 def _most(same: Sequence[Sequence[bool]]) -> int:
-    """How many calls of the plan find one of their own among those made: a matching of two sides."""
+    """The size of a maximum matching between the calls of the plan and those of the answer."""
     taken: dict[int, int] = {}
 
     def place(call: int, seen: set[int]) -> bool:
@@ -117,8 +117,8 @@ def _most(same: Sequence[Sequence[bool]]) -> int:
     return sum(place(call, set()) for call in range(len(same)))
 
 
-def _embedded(same: Sequence[Sequence[bool]], needs: Callable[[int], set[int]]) -> bool:
-    """Whether each call of the plan has one of its own, and after those that it needs."""
+def _embed(same: Sequence[Sequence[bool]], needs: Callable[[int], set[int]]) -> bool:
+    """Whether each call of the plan can be matched to a separate call after those that it needs."""
 
     def place(chosen: list[int]) -> bool:
         call = len(chosen)
@@ -139,11 +139,11 @@ def _out_of_order(gold: Sequence[ExecutedCall], same: Sequence[Sequence[bool]], 
     return "a call came before one whose result it needs"
 
 
-def _first_fault(gold: Sequence[ExecutedCall], made: Sequence[ExecutedCall], same: Sequence[Sequence[bool]]) -> str:
-    """What the first call of the plan that was not made looks like, and what was made instead."""
+def _first_fault(gold: Sequence[ExecutedCall], calls: Sequence[ExecutedCall], same: Sequence[Sequence[bool]]) -> str:
+    """A description of the first missing call of the plan and of what was called instead."""
     call = next(place for place, row in enumerate(same) if not any(row)) if not all(map(any, same)) else 0
     wanted = gold[call]
-    own = [o for k, o in enumerate(made) if o.tool == wanted.tool and not any(row[k] for row in same)]
+    own = [o for k, o in enumerate(calls) if o.tool == wanted.tool and not any(row[k] for row in same)]
     if not own:
         return f"expected {wanted}"
     if own[0].error:
@@ -155,5 +155,5 @@ def _first_fault(gold: Sequence[ExecutedCall], made: Sequence[ExecutedCall], sam
     return f"{wanted.tool}: expected {name} {brief(wanted.arguments[name])}; got {brief(given.get(name))}"
 
 
-def _names(made: Sequence[ExecutedCall]) -> str:
-    return ", ".join(one.tool for one in made) or "none"
+def _names(calls: Sequence[ExecutedCall]) -> str:
+    return ", ".join(call.tool for call in calls) or "none"

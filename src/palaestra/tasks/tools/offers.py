@@ -1,4 +1,4 @@
-"""Which tools are offered for a request: those that it needs, and some that it does not."""
+"""Choose the tools that are offered for a request: those that it needs, and distractors."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from palaestra.tasks.tools.library import LIBRARY
 from palaestra.tasks.tools.requests.recipe import ToolDraft
 
 ARITHMETIC = "arithmetic"
-"""The domain whose tools are never offered unless they are needed: with them almost everything has a second way."""
+"""The domain whose tools are never distractors, because they would allow a second plan for most requests."""
 RIVALS: Mapping[str, frozenset[str]] = {
     "ratio": frozenset({"split_evenly"}),
     "product": frozenset({"scale"}),
     "add_percent": frozenset({"savings"}),
     "largest": frozenset({"top"}),
 }
-"""What could be bent to do the work of a tool, and so is not offered beside it unless it is needed too."""
+"""Tools that can replace a tool, and so are not offered as distractors with it."""
 
 
 def offer(draft: ToolDraft, distractors: int) -> list[str]:
-    """The names of the tools that are offered, mixed. The same request has the same, and with more there are those too.
+    """The names of the offered tools, shuffled. The same request always has the same tools; more distractors only add some.
 
-    Every second one that is not needed is of a domain of the plan, where it is easiest to take the wrong one.
+    Every second distractor is from a domain of the plan, where confusion is most likely.
     """
     rng = Seeds(0).derive("tools", draft.plan.canonical()).generator()
     needed = list(dict.fromkeys(call.tool for call in draft.plan.calls))

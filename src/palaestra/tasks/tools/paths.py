@@ -1,7 +1,7 @@
-"""Is a row of calls another path to the result of a plan?
+"""Decide whether a sequence of calls is another path to the result of a plan.
 
-It is if it calls the same tools, each as often, gives them the same values, uses every result, and comes to the same end;
-and if it still does so for other values. Without the last, wrong calls whose result is right by chance would be right.
+It must call the same tools equally often with the same given values, use every result, and have the same result. It must
+also have the same result as the plan for other values, so that a result that is right by chance is not accepted.
 """
 
 from __future__ import annotations
@@ -21,55 +21,55 @@ from palaestra.tasks.tools.plans import Call, CallResult, ExecutedCall, Plan
 from palaestra.tasks.tools.values import same_value
 
 VARIATIONS, LEAST = 12, 3
-"""How many other sets of values are tried, and how many the tools must take."""
+"""The number of other sets of values to try, and how many of them the tools must accept."""
 NAMES = [
     list(names) for names in (TOWNS, PEOPLE, ITEMS, EUROS, METRES, GRAMS, LITRES, WEEKDAYS, "CFK", ("first", "second"))
 ]
-"""Names that can stand for each other."""
+"""Names that can replace each other."""
 
 
-def is_other_path(gold: Sequence[ExecutedCall], made: Sequence[ExecutedCall]) -> bool:
-    """Whether `made` is another path to the result of the plan that was executed as `gold`."""
-    if sorted(one.tool for one in gold) != sorted(one.tool for one in made) or any(one.error for one in made):
+def is_other_path(gold: Sequence[ExecutedCall], calls: Sequence[ExecutedCall]) -> bool:
+    """Whether `calls` are another path to the result of the plan whose executed calls are `gold`."""
+    if sorted(call.tool for call in gold) != sorted(call.tool for call in calls) or any(call.error for call in calls):
         return False
-    if not same_value(gold[-1].value, made[-1].value):
+    if not same_value(gold[-1].value, calls[-1].value):
         return False
-    (first, given), (second, other) = _find_flow(gold), _find_flow(made)
+    (first, given), (second, other) = _find_flow(gold), _find_flow(calls)
     if sorted(map(repr, given)) != sorted(map(repr, other)) or not _flows_together(second):
         return False
     tried = [_agree(first, second, given, step) for step in range(1, VARIATIONS + 1)]
     return False not in tried and tried.count(True) >= LEAST
 
 
-def _find_flow(made: Sequence[ExecutedCall]) -> tuple[Plan, list[Any]]:
-    """The plan behind calls that were made, where a value that an earlier call gave is its result; and the other values."""
+def _find_flow(executed: Sequence[ExecutedCall]) -> tuple[Plan, list[Any]]:
+    """The plan of executed calls, in which a value that equals an earlier result refers to it; and the given values."""
     given: list[Any] = []
 
     def read(value: Any, place: int) -> Any:
         if isinstance(value, list):
             return [read(item, place) for item in value]
         for before in range(place - 1, -1, -1):
-            if same_value(value, made[before].value):
+            if same_value(value, executed[before].value):
                 return CallResult(before)
-        # A tool may take 5 as 5.0, which is the same given value.
+        # A tool may convert 5 to 5.0, which is the same given value.
         plain = int(value) if isinstance(value, float) and value.is_integer() else value
         given.append(plain)
         return plain
 
     calls = [
-        Call(one.tool, {name: read(value, place) for name, value in one.arguments.items()})
-        for place, one in enumerate(made)
+        Call(call.tool, {name: read(value, place) for name, value in call.arguments.items()})
+        for place, call in enumerate(executed)
     ]
     return Plan(tuple(calls)), given
 
 
 def _flows_together(plan: Plan) -> bool:
-    """Whether every result but the last is taken by a later call."""
+    """Whether every result but the last is used by a later call."""
     return set().union(*(call.needs() for call in plan.calls)) == set(range(len(plan.calls) - 1))
 
 
 def _agree(first: Plan, second: Plan, given: Sequence[Any], step: int) -> bool | None:
-    """Whether two plans have the same result for other values; `None` where one of them takes these values for a fault."""
+    """Whether two plans have the same result for other values; `None` if a tool rejects these values."""
     names = list(dict.fromkeys(map(repr, given)))
     moved = {repr(value): _move(value, step * (names.index(repr(value)) + 1)) for value in given}
     try:
@@ -85,7 +85,7 @@ def _with_values(plan: Plan, moved: Mapping[str, Any]) -> Plan:
             return [read(item) for item in value]
         return value if isinstance(value, CallResult) else moved[repr(value)]
 
-    return Plan(tuple(Call(one.tool, {name: read(v) for name, v in one.arguments.items()}) for one in plan.calls))
+    return Plan(tuple(Call(call.tool, {name: read(v) for name, v in call.arguments.items()}) for call in plan.calls))
 
 
 def _move(value: Any, step: int) -> Any:

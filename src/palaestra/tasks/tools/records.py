@@ -1,4 +1,4 @@
-"""What an answer did: its calls, how it ended, what it answered."""
+"""The record of an answer: its calls, its end, its value."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ from palaestra.tasks.tools.matching import PlanOutcome
 from palaestra.tasks.tools.plans import ExecutedCall
 
 MOST_CALLS = 16
-"""That an answer may make; the longest plan has four."""
+"""Maximum number of calls of an answer; the longest plan has four."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What an answer did.
+    """The record of an answer.
 
     Arguments:
-        made: its calls, in their order.
-        fault: what ended it before its answer; None if nothing did.
-        value: what it answered.
+        calls: its calls, in order.
+        fault: the reason if it ended without an answer.
+        value: the answer.
     """
 
-    made: tuple[ExecutedCall, ...]
+    calls: tuple[ExecutedCall, ...]
     fault: PlanOutcome | None
     detail: str = ""
     value: Any = None
 
 
-def without_answer(made: list[ExecutedCall]) -> Record:
-    return Record(tuple(made), PlanOutcome.NO_ANSWER, "the program ended without answer(value)")
+def without_answer(calls: list[ExecutedCall]) -> Record:
+    return Record(tuple(calls), PlanOutcome.NO_ANSWER, "the program ended without answer(value)")
 
 
-def with_too_many(made: list[ExecutedCall]) -> Record:
-    return Record(tuple(made), PlanOutcome.TOO_MANY_CALLS, f"expected at most {MOST_CALLS} calls; it went on")
+def with_too_many(calls: list[ExecutedCall]) -> Record:
+    return Record(tuple(calls), PlanOutcome.TOO_MANY_CALLS, f"expected at most {MOST_CALLS} calls; it went on")
 
 
-def with_error(made: list[ExecutedCall], error: str) -> Record:
-    """A program that raised, with the last line of what it said."""
+def with_error(calls: list[ExecutedCall], error: str) -> Record:
+    """The record of a program that raised an exception."""
     outcome = PlanOutcome.MEMORY if error.startswith("MemoryError") else PlanOutcome.RUNTIME_ERROR
-    return Record(tuple(made), outcome, error[:300])
+    return Record(tuple(calls), outcome, error[:300])

@@ -1,9 +1,8 @@
-"""Programs that are nothing but calls: read here, and not run.
+"""Interpret programs that consist of calls only, without a sandbox.
 
-Most answers are lines such as `a = add_days("2024-01-01", 5)` and `answer(a)`. For these a sandbox would only repeat
-what stands there, at some 50 ms a program; so we follow the lines ourselves, and make the same calls in the same order.
-Whatever has anything else in it (an operation, a condition, an import, a name that it did not give) is left to the
-sandbox.
+Most answers are lines such as `a = add_days("2024-01-01", 5)` and `answer(a)`. A sandbox would take about 50 ms for each.
+This module makes the same calls in the same order. A program with anything else (an operation, a condition, an import,
+an undefined name) runs in the sandbox.
 """
 
 from __future__ import annotations
@@ -18,27 +17,27 @@ from palaestra.tasks.tools.plans import ExecutedCall
 from palaestra.tasks.tools.records import MOST_CALLS, Record, with_error, with_too_many, without_answer
 
 LONGEST = 4000
-"""Characters of a program that is read: none of its values can then be too large for a message."""
+"""Maximum length of a program that is interpreted, so that no value is too large for a message."""
 Make = Callable[[str, list[Any], dict[str, Any]], ExecutedCall]
 
 
 class _Stop(Exception):
-    """The program has come to its end."""
+    """The program has ended."""
 
     def __init__(self, record: Record) -> None:
         self.record = record
 
 
 def follow(code: str, offered: Collection[str], make: Make) -> Record | None:
-    """Do what a program of calls says; None, and nothing done, if it is anything else.
+    """Interpret a program of calls; None, without any call, for other programs.
 
     Arguments:
-        make: makes a call of a tool.
+        make: makes a tool call.
     """
     if len(code) > LONGEST:
         return None
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Of a model's doubtful escapes nobody here wants to hear.
+        warnings.simplefilter("ignore")  # For example about invalid escapes in the program.
         try:
             body = ast.parse(code).body
         except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -72,8 +71,8 @@ class _Follower:
             return [self._value(item) for item in node.elts]
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
             return ast.literal_eval(node)
-        args = [self._value(one) for one in node.args]
-        kwargs = {one.arg or "": self._value(one.value) for one in node.keywords}
+        args = [self._value(argument) for argument in node.args]
+        kwargs = {argument.arg or "": self._value(argument.value) for argument in node.keywords}
         if node.func.id == "answer":
             raise _Stop(Record(tuple(self._made), None, value=args[0]))
         self._made.append(self._make(node.func.id, args, kwargs))
@@ -85,11 +84,11 @@ class _Follower:
 
 
 def _is_straight(body: list[ast.stmt], offered: Collection[str]) -> bool:
-    """Whether every line gives a name to a value or a call, or makes a call, with what was given a name before."""
+    """Whether every line is a call or an assignment of a value or call, and uses only names that are defined before."""
     names: set[str] = set()
     for line in body:
         if isinstance(line, ast.Assign) and len(line.targets) == 1 and isinstance(line.targets[0], ast.Name):
-            # A list with a name could be put into others, and those into others, until it is beyond all measure.
+            # Named lists could be nested in each other until they are huge.
             if isinstance(line.value, ast.List | ast.Tuple) or not _is_plain(line.value, names, offered):
                 return False
             name = line.targets[0].id
@@ -110,7 +109,7 @@ def _is_answer(node: ast.expr, names: Collection[str], offered: Collection[str])
 
 
 def _is_plain(node: ast.expr, names: Collection[str], offered: Collection[str]) -> bool:
-    """Whether it is a value, a name, a list of plain ones, or a call of a tool with plain arguments."""
+    """Whether a node is a value, a name, a list of such nodes, or a tool call with such arguments."""
     if isinstance(node, ast.Name):
         return node.id in names
     if isinstance(node, ast.Constant):
@@ -123,6 +122,6 @@ def _is_plain(node: ast.expr, names: Collection[str], offered: Collection[str]) 
         return all(_is_plain(item, names, offered) for item in node.elts)
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or node.func.id not in offered:
         return False
-    given: Mapping[str | None, ast.expr] = {one.arg: one.value for one in node.keywords}
-    plain = all(_is_plain(one, names, offered) for one in (*node.args, *given.values()))
+    given: Mapping[str | None, ast.expr] = {keyword.arg: keyword.value for keyword in node.keywords}
+    plain = all(_is_plain(keyword, names, offered) for keyword in (*node.args, *given.values()))
     return plain and None not in given and len(given) == len(node.keywords)

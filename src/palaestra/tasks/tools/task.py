@@ -1,4 +1,4 @@
-"""`tools-skills`: requests that need one to four calls of typed tools, scored by the calls that are really made."""
+"""`tools-skills`: requests that need one to four calls of typed tools, scored by the calls that are executed."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from palaestra.tasks.tools.records import Record
 from palaestra.tasks.tools.requests import SKILLS
 from palaestra.tasks.tools.requests.recipe import Drawer, ToolDraft, make_drawer
 from palaestra.tasks.tools.values import same_value
-from palaestra.tasks.tools.wording import FORMS, PROMPTS, asked, longest, response
+from palaestra.tasks.tools.wording import FORMS, PROMPTS, format_prompt, longest, response
 
 PRESCRIBED = re.compile(r"\bthen\b|\bFirst\b|\bat last\b")
-"""A request that names the order of its steps: only that order is right, even where another has the same result."""
+"""A request that states the order of its steps: only that order is right, even if another one has the same result."""
 
 
 class ToolsSkills(ProceduralTask[ToolDraft]):
@@ -35,12 +35,12 @@ class ToolsSkills(ProceduralTask[ToolDraft]):
 
     Arguments:
         answer_form: `program`, a short Python program that calls the tools and ends with `answer(value)`; or `calls`,
-            OpenAI's tool calls as JSON, of which the last gives the answer.
-        prompt: `full`, with types and descriptions of the tools; or `short`, with names only, for models that are
-            taught and have little room.
-        distractors: how many tools are offered beside those that are needed.
-        most_calls: the level, from 1 to 4: how many calls a request may need. Skills that need more are left out.
-        extra_calls: whether superfluous calls are forgiven.
+            OpenAI's tool calls as JSON; the result of the last one is the answer.
+        prompt: `full`, with types and descriptions of the tools; or `short`, with names only, for small models that are
+            trained on the task.
+        distractors: number of offered tools that are not needed.
+        most_calls: maximum number of calls that a request needs, from 1 to 4. Skills that need more are left out.
+        extra_calls: accept superfluous calls.
         sandbox: the name of the sandbox; see `palaestra.sandbox`.
         seconds: CPU time of a program.
 
@@ -65,8 +65,8 @@ class ToolsSkills(ProceduralTask[ToolDraft]):
         sandbox: str = "bubblewrap",
         seconds: float = 2.0,
     ) -> None:
-        _one_of("answer_form", answer_form, FORMS)
-        _one_of("prompt", prompt, PROMPTS)
+        _check_choice("answer_form", answer_form, FORMS)
+        _check_choice("prompt", prompt, PROMPTS)
         _whole("distractors", distractors, 0, 20)
         _whole("most_calls", most_calls, 1, MOST_CALLS_A_PLAN)
         if not isinstance(extra_calls, bool):
@@ -86,7 +86,7 @@ class ToolsSkills(ProceduralTask[ToolDraft]):
         return self._family
 
     def get_split(self, skill: str, draft: ToolDraft) -> Split:
-        return get_split(draft.plan.canonical())  # Whatever the words and the skill: a plan has one split.
+        return get_split(draft.plan.canonical())  # A plan has one split, whatever the wording and the skill.
 
     def key(self, draft: ToolDraft) -> str:
         return draft.question
@@ -97,16 +97,16 @@ class ToolsSkills(ProceduralTask[ToolDraft]):
     def problem(self, skill: str, subskill: str, draft: ToolDraft) -> Problem:
         digest = hashlib.blake2b(f"{draft.plan.canonical()}|{draft.question}".encode(), digest_size=6).hexdigest()
         offered = offer(draft, self.distractors)
-        made = draft.plan.execute()
+        calls = draft.plan.execute()
         return Problem(
             id=f"{skill}/{subskill}/{digest}",
-            messages=(Message("user", asked(draft.question, offered, self.answer_form, self.prompt)),),
-            reference=json.dumps(made[-1].value, ensure_ascii=False),
+            messages=(Message("user", format_prompt(draft.question, offered, self.answer_form, self.prompt)),),
+            reference=json.dumps(calls[-1].value, ensure_ascii=False),
             skill=skill,
             subskill=subskill,
             metadata={
                 "question": draft.question,
-                "level": len(made),
+                "level": len(calls),
                 "type": draft.plan.shape,
                 "answer_form": self.answer_form,
                 "plan": draft.plan.to_data(),
@@ -118,7 +118,7 @@ class ToolsSkills(ProceduralTask[ToolDraft]):
         )
 
     def example(self, skill: str, subskill: str, draft: ToolDraft) -> Example:
-        question = asked(draft.question, offer(draft, self.distractors), self.answer_form, self.prompt)
+        question = format_prompt(draft.question, offer(draft, self.distractors), self.answer_form, self.prompt)
         taught = response(draft.plan, self.answer_form, self.prompt)
         return Example((Message("user", question),), taught, skill, subskill)
 
@@ -126,10 +126,10 @@ class ToolsSkills(ProceduralTask[ToolDraft]):
         return writing.brief()
 
     def make_example(self, datum: writing.ToolsDatum, skill: str, subskill: str) -> Example:
-        return self.example(skill, subskill, ToolDraft(datum.request.strip(), writing.plan_of(datum)))
+        return self.example(skill, subskill, ToolDraft(datum.request.strip(), writing.read_datum_plan(datum)))
 
     def score(self, problem: Problem, completion: Completion) -> Score | Failure:
-        """Make the calls of a response, and compare them and the answer with the plan."""
+        """Execute the calls of a response, and compare them and the answer with the plan."""
         offered = problem.metadata["offered"]
         form = problem.metadata["answer_form"]
         code = extract_program(completion.text) if form == "program" else ""
@@ -152,37 +152,37 @@ class ToolsSkills(ProceduralTask[ToolDraft]):
         return self._score(problem.metadata, record)
 
     def metrics(self, attempts: Sequence[Attempt]) -> Mapping[str, Mean]:
-        """The share of a plan's calls that were made, wherever the answer went wrong."""
+        """The fraction of the plan's calls that were made."""
         shares, clusters = [], []
         for attempt in attempts:
             if isinstance(attempt.outcome, Score) and "calls" in attempt.outcome.evidence:
-                made, _, wanted = attempt.outcome.evidence["calls"].partition(" of ")
-                shares.append(int(made) / int(wanted))
+                matched, _, wanted = attempt.outcome.evidence["calls"].partition(" of ")
+                shares.append(int(matched) / int(wanted))
                 clusters.append(get_cluster(attempt.problem))
         return {"calls made": rate_interval(shares, clusters)} if shares else {}
 
     def check_scoring(self) -> None:
-        """Start the sandbox; raises `SandboxError` if there is none here."""
+        """Start the sandbox; raises `SandboxError` if it is not available."""
         self.judge.sandbox()
 
     def close(self) -> None:
-        """End the tools' sandbox now; it would end by itself a little later."""
+        """Close the sandbox of the tools, which otherwise ends by itself after some time."""
         self.judge.close()
 
     def _score(self, metadata: Mapping[str, Any], record: Record) -> Score:
         plan = Plan.from_data(metadata["plan"])
         gold = plan.execute()
         free = not metadata.get("prescribed", True)
-        found = match(plan, gold, record.made, self.extra_calls, free_order=free)
-        outcome, detail = found.outcome, found.detail
+        result = match(plan, gold, record.calls, self.extra_calls, free_order=free)
+        outcome, detail = result.outcome, result.detail
         if record.fault is not None:
             outcome, detail = record.fault, record.detail
         elif outcome is PlanOutcome.RIGHT and not same_value(record.value, gold[-1].value):
             outcome, detail = PlanOutcome.WRONG_ANSWER, f"expected {brief(gold[-1].value)}; got {brief(record.value)}"
         evidence = {
             "outcome": outcome.value,
-            "calls": f"{found.matched} of {len(gold)}",
-            "made": "; ".join(map(str, record.made[:6])) + ("; ..." if len(record.made) > 6 else ""),
+            "calls": f"{result.matched} of {len(gold)}",
+            "made": "; ".join(map(str, record.calls[:6])) + ("; ..." if len(record.calls) > 6 else ""),
             "answer": "" if record.fault else brief(record.value, 80),
             "expected": brief(gold[-1].value, 80),
             "detail": detail,
@@ -191,20 +191,20 @@ class ToolsSkills(ProceduralTask[ToolDraft]):
 
 
 def _drawers(most_calls: int) -> Family[ToolDraft]:
-    """What can be drawn with so many calls; a subskill or skill with nothing left is not there."""
-    found: dict[str, dict[str, Drawer]] = {}
+    """The recipes with at most so many calls, without empty skills and subskills."""
+    drawers: dict[str, dict[str, Drawer]] = {}
     for skill, kinds in SKILLS.items():
         for subskill, recipes in kinds.items():
             if own := [recipe for recipe in recipes if recipe.level <= most_calls]:
-                found.setdefault(skill, {})[subskill] = make_drawer(own)
-    return found
+                drawers.setdefault(skill, {})[subskill] = make_drawer(own)
+    return drawers
 
 
 def _nothing(detail: str) -> Record:
     return Record((), PlanOutcome.NO_PLAN, detail)
 
 
-def _one_of(option: str, given: Any, known: Sequence[str]) -> None:
+def _check_choice(option: str, given: Any, known: Sequence[str]) -> None:
     if given not in known:
         raise _bad(option, " or ".join(known), given)
 

@@ -1,4 +1,4 @@
-"""How a request is asked, and how a lesson answers it, in each form of the answer."""
+"""The prompts of requests and the responses of lessons, for each form of the answer."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ _TOKENS = {
 
 
 def longest(form: str, prompt: str, most_calls: int) -> int:
-    """Tokens that an answer may take: those of lessons by the smallest tokenizer, and room to think where that is wanted."""
+    """Maximum length of an answer in tokens: that of lessons with the smallest tokenizer, with room for reasoning if wanted."""
     start, each = _TOKENS[form, prompt]
     return start + each * most_calls
 
 
-def asked(question: str, offered: Sequence[str], form: str, prompt: str) -> str:
-    """The message to a model: the tools, the request, how to answer."""
+def format_prompt(question: str, offered: Sequence[str], form: str, prompt: str) -> str:
+    """The prompt: the tools, the request, and the form of the answer."""
     tools = [LIBRARY[name] for name in offered]
     if prompt == "short":
         return f"{', '.join(tool.short_signature for tool in tools)}\n{question}\n{_SHORT[form]}"
@@ -48,25 +48,25 @@ def asked(question: str, offered: Sequence[str], form: str, prompt: str) -> str:
 
 
 def response(plan: Plan, form: str, prompt: str) -> str:
-    """The worked answer: which tool does what, then the plan."""
+    """The worked answer: the tools with their purpose, then the plan."""
     if prompt == "short":
         if form == "program":
             return plan.program().rstrip("\n")
         return json.dumps(short_calls(plan), ensure_ascii=False, separators=(",", ":"))
-    said = reasoning(plan)
+    thoughts = reasoning(plan)
     if form == "program":
-        return f"{said}\n\n```python\n{plan.program()}```"
-    return f"{said}\n\n```json\n{json.dumps(openai_calls(plan), ensure_ascii=False)}\n```"
+        return f"{thoughts}\n\n```python\n{plan.program()}```"
+    return f"{thoughts}\n\n```json\n{json.dumps(openai_calls(plan), ensure_ascii=False)}\n```"
 
 
 def reasoning(plan: Plan) -> str:
-    """A line a call: the tool, what comes back, and from what."""
+    """A line for each call: the tool, its result, and its inputs."""
     lines = []
     for place, call in enumerate(plan.calls, 1):
-        steps = [str(one + 1) for one in sorted(call.needs())]
+        steps = [str(need + 1) for need in sorted(call.needs())]
         source = f", given the result of step {' and step '.join(steps)}" if steps else ""
-        told = LIBRARY[call.tool].description
-        lines.append(f"{place}. {call.tool} gives {told[0].lower()}{told[1:]}{source}.")
+        description = LIBRARY[call.tool].description
+        lines.append(f"{place}. {call.tool} gives {description[0].lower()}{description[1:]}{source}.")
     return "\n".join(lines)
 
 
@@ -84,12 +84,12 @@ def openai_calls(plan: Plan) -> list[dict[str, Any]]:
 
 def short_calls(plan: Plan) -> list[dict[str, Any]]:
     """The plan as calls with names and arguments alone, and `"$call_1"` for the result of the first."""
-    return [{"name": call.tool, "arguments": _named(call.arguments)} for call in plan.calls]
+    return [{"name": call.tool, "arguments": _name_results(call.arguments)} for call in plan.calls]
 
 
-def _named(value: Any) -> Any:
+def _name_results(value: Any) -> Any:
     if isinstance(value, CallResult):
         return f"$call_{value.call + 1}"
     if isinstance(value, list):
-        return [_named(item) for item in value]
-    return {name: _named(one) for name, one in value.items()} if isinstance(value, dict) else value
+        return [_name_results(item) for item in value]
+    return {name: _name_results(inner) for name, inner in value.items()} if isinstance(value, dict) else value

@@ -1,6 +1,6 @@
-"""The tools at work: a process in a sandbox of its own that stays for a while, and makes the calls of many answers.
+"""Run the tools in their own sandbox, which is reused for many answers.
 
-It runs our own code only, on arguments that were checked; no code of a model ever comes near it.
+It runs only our own code on checked arguments, and never code of a model.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LIMITS = Limits(
 
 @cache
 def library_files() -> dict[str, str]:
-    """The modules of the tool library, under the package name that they have here."""
+    """The modules of the tool library, under their package name."""
     package = "palaestra/tasks/tools"
     files = {f"{folder}/__init__.py": "" for folder in ("palaestra", "palaestra/tasks", package)}
     for module in (package_files("palaestra.tasks.tools") / "library").iterdir():
@@ -40,10 +40,10 @@ def library_files() -> dict[str, str]:
 
 
 class ToolWorkers:
-    """Makes calls, for any number of threads.
+    """Makes tool calls, for any number of threads.
 
     Arguments:
-        sandbox: gives the sandbox when the first call comes.
+        sandbox: returns the sandbox, on first use.
     """
 
     def __init__(self, sandbox: Callable[[], Sandbox]) -> None:
@@ -53,8 +53,8 @@ class ToolWorkers:
         """Make a call with bound arguments.
 
         Raises:
-            SandboxError: the sandbox of the tools broke.
-            TaskError: the tool itself broke on arguments that it should take.
+            SandboxError: the sandbox of the tools failed.
+            TaskError: the tool raised an unexpected error on valid arguments.
         """
         reply = self._ask(tool.name, arguments)
         error, broken = reply.get("error"), reply.get("broken")
@@ -73,9 +73,11 @@ class ToolWorkers:
                 self._pool.release(worker)
                 return reply
             ended = self._pool.discard(worker)
-            if fresh:  # An old one may have come to its end meanwhile; a call can be made again, it changes nothing.
+            if (
+                fresh
+            ):  # A used worker may have reached a limit meanwhile. The tools are pure, so the call can be repeated.
                 raise SandboxError(f"the sandbox of the tools ended during {tool}: {last_error_line(ended)}")
 
     def close(self) -> None:
-        """Send the workers home. The next call gets a new one."""
+        """Close the idle workers. The next call starts a new one."""
         self._pool.close()

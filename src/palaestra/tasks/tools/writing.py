@@ -36,7 +36,7 @@ def brief() -> str:
     )
 
 
-def plan_of(datum: ToolsDatum) -> Plan:
+def read_datum_plan(datum: ToolsDatum) -> Plan:
     """The plan of a datum; nothing of it is executed here.
 
     Raises:

@@ -1,9 +1,8 @@
-"""Short visual answers: finding the answer in a response, and comparing it.
+"""Extract short visual answers from responses, and compare them.
 
-Both sides are brought to one form: lower case, no articles, no punctuation, numbers in digits. Where
-the set of possible answers is closed, a whole sentence may be the response, as long as it affirms
-exactly one of them: "It is not red" names a colour and answers nothing. Where it is open, the answer must be
-equal, or its plural.
+Both sides are normalised: lower case, no articles, no punctuation, numbers as digits. If the set of possible answers is
+closed, the response may be a sentence that affirms exactly one of them: "It is not red" affirms none. Otherwise the
+answer must be equal to the reference, or its plural.
 """
 
 from __future__ import annotations
@@ -13,10 +12,10 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 from palaestra.tasks.vision.plurals import is_plural
-from palaestra.tasks.vision.words import ARTICLES, MARKS, Word, statement_words, words_of
+from palaestra.tasks.vision.words import ARTICLES, MARKS, Word, read_words, statement_words
 
 LONGEST = 20_000
-"""Characters of the part that holds the answer; a longer one holds none."""
+"""Maximum length of the part with the answer."""
 _MARK = re.compile(r"answer\s*(?:is|:|=)", re.IGNORECASE)
 BOOLEAN = frozenset({"yes", "no"})
 _REFUSAL = re.compile(
@@ -26,25 +25,25 @@ _REFUSAL = re.compile(
 
 
 def normalise(text: str) -> str:
-    """One form for what means the same.
+    """Normalise an answer.
 
     >>> normalise("  The Dogs. "), normalise("Three"), normalise("1,200"), normalise("light-blue")
     ('dogs', '3', '1200', 'light blue')
     """
-    return " ".join(words_of(text))
+    return " ".join(read_words(text))
 
 
 def candidate(response: str) -> str:
-    """The part of `response` in which the answer is given: what follows its last "Answer:", or all of it."""
+    """The part of `response` after its last "Answer:", or all of it."""
     marks = list(_MARK.finditer(response))
     return response[marks[-1].end() :].strip() if marks else response.strip()
 
 
 def extract(response: str, choices: Sequence[str] = ()) -> str | None:
-    """The answer that `response` gives, in normal form; `None` where it gives none, or several.
+    """The answer of `response` in normal form; `None` if it gives none or several.
 
     Arguments:
-        choices: the possible answers, where they are closed.
+        choices: the possible answers, if the set is closed.
 
     >>> extract("The shape on the left is red.", ["red", "blue"])
     'red'
@@ -75,7 +74,7 @@ def _normalise_all(choices: tuple[str, ...]) -> frozenset[str]:
 
 
 def _find_letter(text: str, choices: Sequence[str]) -> str | None:
-    """The option that `text` names: the letter that it begins with, or the only one that it affirms."""
+    """The chosen option: by the letter that `text` begins with, or the only one that it affirms."""
     options = "".join(choices).upper()
     begins = re.match(rf"[\s(\[*'\"]*([{options}])(?=[)\].:,*'\"\s]*$|[)\].:,*'\"]|\s*\n)", text, re.IGNORECASE)
     if begins:
@@ -98,25 +97,25 @@ def _find_letter(text: str, choices: Sequence[str]) -> str | None:
 
 
 def _find_boolean(words: Sequence[Word]) -> set[str]:
-    """What `words` say, yes or no. "No, there is no circle": the first word decides. "Not true" is no."""
+    """The meaning of `words`, yes or no. The first word decides: "No, there is no circle". "Not true" means no."""
     opposite = {"yes": "no", "no": "yes"}
-    said = [opposite[word.text] if word.denied else word.text for word in words if word.text in BOOLEAN]
-    return {said[0]} if said and words[0].text in BOOLEAN else set(said)
+    values = [opposite[word.text] if word.denied else word.text for word in words if word.text in BOOLEAN]
+    return {values[0]} if values and words[0].text in BOOLEAN else set(values)
 
 
 def _find_choices(words: Sequence[Word], known: Iterable[str]) -> set[str]:
-    """The choices that `words` affirm: whole words only, and not inside a longer choice that occurs."""
+    """The choices that `words` affirm, as whole words and not as part of a longer choice."""
     plain = [word for word in words if word.text not in MARKS]
     taken = [False] * len(plain)
-    found: list[tuple[str, int, int]] = []
+    matches: list[tuple[str, int, int]] = []
     for choice in sorted(known, key=lambda c: -len(c.split())):
         parts = choice.split()
         for at in range(len(plain) - len(parts) + 1):
             span = slice(at, at + len(parts))
             if not any(taken[span]) and all(map(_names, plain[span], parts)):
                 taken[span] = [True] * len(parts)
-                found.append((choice, at, at + len(parts)))
-    return {choice for choice, at, end in found if not plain[at].denied and not _is_refused(plain, end)}
+                matches.append((choice, at, at + len(parts)))
+    return {choice for choice, at, end in matches if not plain[at].denied and not _is_refused(plain, end)}
 
 
 def _names(word: Word, part: str) -> bool:
@@ -124,7 +123,7 @@ def _names(word: Word, part: str) -> bool:
 
 
 def _is_refused(words: Sequence[Word], place: int) -> bool:
-    """Whether what stands before `place` is called wrong there: "red is not right", "red is wrong"."""
+    """Whether the words from `place` on negate what is before: "red is not right", "red is wrong"."""
     following = " ".join(word.raw.lower() for word in words[place : place + 6] if word.raw.lower() not in ARTICLES)
     return _REFUSAL.match(following) is not None
 
@@ -144,7 +143,7 @@ def equal(given: str, expected: str) -> bool:
 
 
 def judge(response: str, reference: str, choices: Sequence[str] = ()) -> tuple[bool, str]:
-    """Whether `response` answers `reference`, and the answer that was found in it."""
+    """Whether `response` gives the answer `reference`, and the extracted answer."""
     given = extract(response, choices)
     if given is None:
         return False, ""

@@ -1,9 +1,8 @@
-"""What `nano-vlm` is pretrained on: seeing at a glance in many words, drills, and a trace of the rest.
+"""The pretraining corpus of `nano-vlm`: basic perception in many wordings, drills, and a small part of other skills.
 
-The skills of `SEEN` are drilled in full. What the other skills are made of (listing along a direction,
-tallies, columns and rows, values of bars and lines, small sums) is drilled alone, in its own words. The
-skills themselves appear only as a trace (`TRACE`), so that lessons can teach them. Every picture is of
-the train split.
+The skills of `SEEN` are included in full. The components of the other skills (listing along a direction, tallies, columns
+and rows, values of bars and lines, small sums) are drilled separately, in other words. These skills themselves are only
+a small part (`TRACE`), so that lessons can teach them. Every image is of the train split.
 """
 
 from __future__ import annotations
@@ -18,26 +17,26 @@ from palaestra.tasks.sampling import between, pick
 from palaestra.tasks.vision.charts import CHARTS_READ, CHARTS_SEEN, bars, line, line_values, pie
 from palaestra.tasks.vision.drafts import PLURALS, VisionDraft, VisionSkill, any_size, coin, distinct, number, place
 from palaestra.tasks.vision.objects import OBJECTS, one
-from palaestra.tasks.vision.relations import RELATIONS, in_order, listed, tally
+from palaestra.tasks.vision.relations import RELATIONS, in_order, join_names, tally
 from palaestra.tasks.vision.scene import SHAPES, Item, Scene, scene_split
 
 SEEN: tuple[VisionSkill, ...] = (*OBJECTS, *CHARTS_SEEN)
-"""What the base is to know: the easy half of the skills."""
+"""The easy half of the skills, which the base model should know."""
 TAUGHT: tuple[VisionSkill, ...] = (*RELATIONS, *CHARTS_READ)
-"""What lessons are to teach."""
+"""The skills that lessons should teach."""
 
 TRACE: Mapping[str, float] = {
     "relation": 0.02, "extreme": 0.01, "odd_one_out": 0.01, "majority": 0.01, "count_logic": 0.01,
     "count_arithmetic": 0.01, "pattern": 0.01, "bar_values": 0.01, "line_chart": 0.01,
 }  # fmt: skip
-"""Percent of the corpus that each of the taught skills takes."""
+"""Percentage of the corpus for each skill that lessons teach."""
 SKILL_SHARE, REWORDED_SHARE, DRILL_SHARE = 0.50, 0.15, 0.29
-"""Shares of the corpus; small sums without a picture take the rest."""
+"""Fractions of the corpus; small sums without an image are the rest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """One datum of the corpus: a picture (or none), what is asked, what is to be said, and the skill, if it is one."""
+    """One datum of the corpus: the image if any, the question, the response, and the skill if any."""
 
     scene: Scene | None
     question: str
@@ -147,12 +146,12 @@ def _list_along(rng: np.random.Generator) -> Shown:
         int(rng.integers(4))
     ]  # fmt: skip
     wording = pick(rng, ("List the shapes from {w}.", "Name all shapes, {w}.", "What do you see from {w}?"))
-    return Shown(scene, wording.format(w=words), f"{listed(in_order(scene, axis, sign))}.")
+    return Shown(scene, wording.format(w=words), f"{join_names(in_order(scene, axis, sign))}.")
 
 
 def _describe(rng: np.random.Generator) -> Shown:
     scene = _some(rng)
-    names = listed(sorted(scene.items, key=lambda item: (item.row, item.column)))
+    names = join_names(sorted(scene.items, key=lambda item: (item.row, item.column)))
     return Shown(
         scene, pick(rng, ("Describe the picture.", "What is in the picture?", "Read the picture.")), f"{names}."
     )

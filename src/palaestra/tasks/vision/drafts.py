@@ -1,4 +1,4 @@
-"""What a visual skill is made of: a scene, a question about it, and the one right answer."""
+"""Drafts of visual problems, and the skills that draw them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from palaestra.tasks.sampling import between, pick, worked
+from palaestra.tasks.sampling import between, format_response, pick
 from palaestra.tasks.vision.scene import CELL, COLOURS, GRID, JITTER, SHAPES, SIZES, Item, Scene
 
 YES_NO = ("yes", "no")
@@ -16,17 +16,17 @@ COLOUR_NAMES = tuple(COLOURS)
 PLURALS: Mapping[str, str] = {name: f"{name}es" if name.endswith("s") else f"{name}s" for name in SHAPES}
 
 Kind = tuple[str, str, str]
-"""Shape, colour and size of an item that has no place yet."""
+"""Shape, colour and size of an item without a position."""
 
 
 @dataclass(frozen=True, slots=True)
 class VisionDraft:
-    """One drawn problem before it is given to anyone.
+    """A drawn problem.
 
     Arguments:
-        scene: what is in the picture. Its canonical form decides the split.
-        question: the text that is asked.
-        steps: the worked reasoning, one remark a step.
+        scene: the content of the image. Its canonical form decides the split.
+        question: the text of the prompt.
+        steps: the worked reasoning, one remark per step.
         answer: one word or number.
         choices: all answers that a question of this kind can have.
     """
@@ -39,8 +39,8 @@ class VisionDraft:
 
     @property
     def response(self) -> str:
-        """The worked reasoning and the answer, as a student is to write them."""
-        return worked(self.steps, self.answer)
+        """The worked reasoning and the answer, as a student should write them."""
+        return format_response(self.steps, self.answer)
 
 
 Drawer = Callable[[np.random.Generator], VisionDraft]

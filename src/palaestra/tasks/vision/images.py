@@ -1,4 +1,4 @@
-"""The bytes of a data set's images, as `data:` addresses."""
+"""The images of data sets as `data:` URLs."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from palaestra.core.errors import TaskError
-from palaestra.tasks.sources import StoredImage, shown
+from palaestra.tasks.sources import StoredImage, abbreviate
 
 
 class Images:
     """The images of a data set: files of its folder by name (below it, below `images/`, in `images.zip`), or stored in its rows.
 
     Arguments:
-        folder: `None` where the data set is on the hub.
+        folder: `None` if the data set is on the hub.
     """
 
     def __init__(self, folder: Path | None) -> None:
@@ -26,17 +26,17 @@ class Images:
         self._zip: zipfile.ZipFile | None = None
 
     def url(self, held: Any, where: str) -> str:
-        """The image that a row holds, as a `data:` address: its bytes as they are in the file.
+        """The image of a row as a `data:` URL with the unchanged bytes of the file.
 
         Arguments:
-            held: the name of a file in the folder, or what a table stores.
-            where: names the row in errors.
+            held: the name of a file in the folder, or the stored value of a table.
+            where: the name of the row for error messages.
 
         Raises:
-            TaskError: there is no such image, or it cannot be read.
+            TaskError: the image does not exist or cannot be read.
         """
         if isinstance(held, str) and self.folder is not None:
-            return self._named(self.folder, held)
+            return self._find_by_name(self.folder, held)
         value = held.read() if isinstance(held, StoredImage) else held
         try:
             if isinstance(value, Mapping) and (value.get("bytes") or value.get("path")):
@@ -44,9 +44,9 @@ class Images:
                 return data_url(value.get("bytes") or Path(name).read_bytes(), name)
         except OSError as error:
             raise TaskError(f"{where}: its image cannot be read: {error}") from error
-        raise TaskError(f"{where}: expected an image; got {shown(value)}")
+        raise TaskError(f"{where}: expected an image; got {abbreviate(value)}")
 
-    def _named(self, folder: Path, name: str) -> str:
+    def _find_by_name(self, folder: Path, name: str) -> str:
         archive = folder / "images.zip"
         try:
             for file in (folder / name, folder / "images" / name):

@@ -1,4 +1,4 @@
-"""What can be seen at a glance: what a student of this family is expected to know already."""
+"""Basic perception, which the embedded student knows already."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def _count_all(rng: np.random.Generator) -> VisionDraft:
     )
 
 
-def _count_of(by: str) -> Drawer:
+def _draw_count(by: str) -> Drawer:
     def draw(rng: np.random.Generator) -> VisionDraft:
         wanted, rest = between(rng, 0, 5), between(rng, 1, 3)
         if by == "colour":
@@ -171,7 +171,7 @@ OBJECTS = (
     ),
     VisionSkill(
         "count", "how many there are",
-        {"all": _count_all, "colour": _count_of("colour"), "shape": _count_of("shape")},
+        {"all": _count_all, "colour": _draw_count("colour"), "shape": _draw_count("shape")},
     ),
     VisionSkill(
         "position", "in which half of the picture something is",

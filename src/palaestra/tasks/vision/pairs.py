@@ -1,7 +1,7 @@
 """Accuracy over pairs, as NaturalBench defines it (Li et al., 2024).
 
-A group is two questions about two images, four answers in all. Whoever does not look at the image
-answers a question alike for both, and gets one of the two wrong:
+A group has two questions about two images, so four answers. A model that ignores the image gives the same answer for
+both, and one of them is wrong:
 
 - question accuracy (Q-Acc): of questions, right for both images;
 - image accuracy (I-Acc): of images, right for both questions;
@@ -25,12 +25,11 @@ PLACES = tuple(product((0, 1), (0, 1)))
 """Question and image of each of the four answers."""
 
 
-def paired_means(attempts: Sequence[Attempt]) -> dict[str, Mean]:
-    """The three accuracies of attempts at groups of `naturalbench`, by name; none where no group is complete.
+def compute_paired_means(attempts: Sequence[Attempt]) -> dict[str, Mean]:
+    """The three accuracies of attempts at groups of `naturalbench`, by name; empty if no group is complete.
 
-    A group counts if all its four answers were scored: one with a failure, or not asked in full, is left out, as
-    the counts tell. Of several answers to each problem the first make one group, the second another, and a
-    question's value is the mean over these.
+    A group counts if all four answers were scored. Others are left out, which the counts show. With several samples per
+    problem, the first samples form one group, the second ones another, and the value is the mean over these.
 
     Raises:
         TaskError: an attempt belongs to no group.

@@ -1,7 +1,7 @@
-"""The pictures of what a language model writes: each described by its writer, generated once, and kept.
+"""Generate the images of lessons that a language model writes, once each.
 
-A picture is a part of the example that is stored with its lesson. Those that took an image generator some time are also kept
-below the user's cache, so that a run that was killed while a lesson was written finds them there, the same to the pixel.
+An image is stored with the example in its lesson. Images of slow generators are also stored in the user's cache, so that
+a killed run finds the identical images when it is resumed.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ if TYPE_CHECKING:
     from PIL import Image
 
 FOLDER = "pictures"
-"""Below the user's cache: every picture that was generated from words."""
+"""Folder in the user's cache for images that were generated from words."""
 _END = b"IEND\xaeB`\x82"
-"""How a PNG ends that was written to its end."""
+"""The last bytes of a complete PNG file."""
 
 
 class Pictures:
-    """What a visual task has to have lessons written for it: the shape of a datum, and the picture of one.
+    """The data schema and the images of lessons for a visual task.
 
     Arguments:
         images: the image generator; see `make_image_generator`.
-        seed: what it paints by. The same description and seed, the same picture: two questions may be asked about it.
+        seed: of the image generator. The same description and seed give the same image.
 
     Raises:
-        SettingsError, UnknownNameError, MissingExtraError, ModelError: there is no such image generator, or it lacks something.
+        SettingsError, UnknownNameError, MissingExtraError, ModelError: the image generator is unknown, or cannot be created.
     """
 
     def __init__(self, images: str, seed: int = 0) -> None:
@@ -55,70 +55,70 @@ class Pictures:
 
     @property
     def brief(self) -> str:
-        """What a writer must know to describe a picture."""
+        """Instructions for the writer on how to describe an image."""
         return SCENES if self.image_generator.reads == "scene" else WORDS
 
     def prepare(self, data: Sequence[Any]) -> None:
-        """Have the pictures of all `data` generated together, so that they are there when they are asked for."""
+        """Generate the images of all `data` in one batch."""
         if self.image_generator.identity:
             self.generate_images(data)
 
     def make_example(
         self, datum: Any, asked: str, response: str, choices: Sequence[str], skill: str, subskill: str
     ) -> Example:
-        """The datum as it is taught, its picture generated.
+        """The training example of a datum, with its image.
 
         Arguments:
-            asked: the text that follows the picture.
+            asked: the text after the image.
 
         Raises:
-            UnusableError: the picture cannot be generated.
+            UnusableError: the image cannot be generated.
         """
         (content,) = self.generate_images([datum])
         if isinstance(content, Failure):
             raise UnusableError(f"the picture cannot be painted ({content.cause}): {content.message}")
-        metadata: dict[str, Any] = {"choices": list(choices), **self._described(datum)}
+        metadata: dict[str, Any] = {"choices": list(choices), **self._describe(datum)}
         message = Message("user", (ImagePart(data_url(content)), TextPart(asked)))
         return Example((message,), response, skill, subskill, datum.answer.strip(), metadata)
 
     def generate_images(self, data: Sequence[Any]) -> list[bytes | Failure]:
-        """The picture of each datum as a PNG, in order; what is not there yet is generated together."""
+        """The image of each datum as a PNG, in order. Missing images are generated in one batch."""
         descriptions = [_description(datum) for datum in data]
         if not self.image_generator.identity:
             return [_content(picture) for picture in self._generate(descriptions)]
         keys = [
             digest([self.image_generator.identity, self.seed, to_data(description)]) for description in descriptions
         ]
-        found: dict[str, bytes | Failure] = {}
+        contents: dict[str, bytes | Failure] = {}
         for key in keys:
             if (known := self._failed.get(key) or _read(key)) is not None:
-                found[key] = known
-        missing = {key: words for key, words in zip(keys, descriptions, strict=True) if key not in found}
+                contents[key] = known
+        missing = {key: words for key, words in zip(keys, descriptions, strict=True) if key not in contents}
         for key, picture in zip(missing, self._generate(list(missing.values())) if missing else [], strict=True):
-            content = found[key] = _content(picture)
+            content = contents[key] = _content(picture)
             if isinstance(content, Failure):
                 self._failed[key] = content
             else:
                 _write(key, content)
-        return [found[key] for key in keys]
+        return [contents[key] for key in keys]
 
     def _generate(self, descriptions: Sequence[Description]) -> Sequence[Image.Image | Failure]:
-        """What the image generator gives, whatever happens in it."""
+        """The output of the image generator. Its exceptions become failures."""
         try:
             pictures = list(self.image_generator.generate(descriptions, self.seed))
             if len(pictures) != len(descriptions):
                 raise ValueError(f"gave {len(pictures)} pictures for {len(descriptions)} descriptions")
         except PalaestraError:
-            raise  # It can generate nothing, and the user can help.
-        except Exception as error:  # An image generator is a plugin: whatever it raises is its failure.
+            raise  # The generator does not work at all; the user has to fix it.
+        except Exception as error:  # An image generator may be a plugin that raises anything.
             failure = Failure(
                 FailureCause.ENGINE, f"image generator '{self.images}' broke: {type(error).__name__}: {error}"
             )
             return [failure] * len(descriptions)
         return pictures
 
-    def _described(self, datum: Any) -> Mapping[str, Any]:
-        """What an example says of its picture: its scene, or the words and who generated by them."""
+    def _describe(self, datum: Any) -> Mapping[str, Any]:
+        """The metadata of an image: its scene, or the description and the image generator."""
         if isinstance(datum, VisionDatum):
             return {"scene": to_data(datum.scene)}
         return {"description": datum.description, "image_generator": self.images}
@@ -134,9 +134,7 @@ def _content(picture: Image.Image | Failure) -> bytes | Failure:
     file = io.BytesIO()
     try:
         picture.convert("RGB").save(file, "PNG", compress_level=9)
-    except (
-        Exception
-    ) as error:  # Pillow may find out only now that a file is damaged; an image generator may give anything.
+    except Exception as error:  # Pillow may detect a damaged file only now, and a plugin may return anything.
         return Failure(FailureCause.MALFORMED, f"the image generator gave no picture: {type(error).__name__}: {error}")
     return file.getvalue()
 
@@ -150,13 +148,13 @@ def _path(key: str) -> Path:
 def _read(key: str) -> bytes | None:
     try:
         content = _path(key).read_bytes()
-    except OSError:  # Nothing is there; what else may be wrong with the disk is told when it is written to.
+    except OSError:  # Not cached. Errors of the disk are reported on writing.
         return None
     return content if content.endswith(_END) else None
 
 
 def _write(key: str, content: bytes) -> None:
-    """Keep a picture; under its name it is there whole or not at all, whoever else writes it."""
+    """Store an image atomically, even if other processes write it too."""
     path = _path(key)
     with storage_errors(path, "keeping a picture"):
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -42,7 +42,7 @@ def _at(item: Item, axis: int) -> int:
     return (item.column, item.row)[axis]
 
 
-def listed(items: list[Item]) -> str:
+def join_names(items: list[Item]) -> str:
     return ", ".join(item.name for item in items)
 
 
@@ -79,12 +79,12 @@ def _neighbour(rng: np.random.Generator) -> VisionDraft:
     axis, sign = BESIDE[relation]
     scene = _apart(rng, between(rng, 2, 4), axis)
     along = in_order(scene, axis, sign)
-    found, reference = along[-1], along[-2]  # Only the last of the order lies beyond the last but one.
-    steps = (f"{reference.name}: {('column', 'row')[axis]} {_at(reference, axis) + 1}", f"{relation}: {found.name}")
+    target, reference = along[-1], along[-2]  # Only the last of the order lies beyond the last but one.
+    steps = (f"{reference.name}: {('column', 'row')[axis]} {_at(reference, axis) + 1}", f"{relation}: {target.name}")
     if coin(rng):
-        return VisionDraft(scene, f"Which shape is {relation} the {reference.name}?", steps, found.shape, SHAPES)
+        return VisionDraft(scene, f"Which shape is {relation} the {reference.name}?", steps, target.shape, SHAPES)
     question = f"What colour is the shape {relation} the {reference.name}?"
-    return VisionDraft(scene, question, steps, found.colour, COLOUR_NAMES)
+    return VisionDraft(scene, question, steps, target.colour, COLOUR_NAMES)
 
 
 def _extreme(words: tuple[str, str]) -> Drawer:
@@ -93,7 +93,7 @@ def _extreme(words: tuple[str, str]) -> Drawer:
         axis, sign = EXTREMES[word]
         scene = _apart(rng, between(rng, 3, 4), axis)
         first, *_ = along = in_order(scene, axis, -sign)
-        steps = (f"{ORDER_WORDS[word]}: {listed(along)}",)
+        steps = (f"{ORDER_WORDS[word]}: {join_names(along)}",)
         if coin(rng):
             return VisionDraft(scene, f"What colour is the {word} shape?", steps, first.colour, COLOUR_NAMES)
         return VisionDraft(scene, f"Which shape is the {word} one?", steps, first.shape, SHAPES)
@@ -198,7 +198,7 @@ def _not(rng: np.random.Generator) -> VisionDraft:
     return VisionDraft(scene, f"How many {name}?", steps, str(total - counts[0]), NUMBERS)
 
 
-def _sized(rng: np.random.Generator) -> VisionDraft:
+def _with_size(rng: np.random.Generator) -> VisionDraft:
     size = pick(rng, SIZES)
     wanted, rest = between(rng, 0, 5), between(rng, 1, 4)
     other = SIZES[1 - SIZES.index(size)]
@@ -230,7 +230,7 @@ def _difference(rng: np.random.Generator) -> VisionDraft:
     return VisionDraft(scene, question, steps, str(m - n), NUMBERS)
 
 
-def _left_over(rng: np.random.Generator) -> VisionDraft:
+def _find_rest(rng: np.random.Generator) -> VisionDraft:
     index, a, _, m, _, scene = _two_counts(rng, ordered=False)
     total = len(scene.items)
     steps = (number(total, "all"), *_tally(index, [a], [m]), f"{total}-{m}={total - m}")
@@ -266,10 +266,10 @@ RELATIONS = (
     ),
     VisionSkill("odd_one_out", "the shape that differs", {"shape": _odd(0), "colour": _odd(1), "size": _odd_size}),
     VisionSkill("majority", "what there is most of", {"shape": _most(0), "colour": _most(1), "more": _more}),
-    VisionSkill("count_logic", "how many meet a condition", {"both": _both, "not": _not, "sized": _sized}),
+    VisionSkill("count_logic", "how many meet a condition", {"both": _both, "not": _not, "sized": _with_size}),
     VisionSkill(
         "count_arithmetic", "sums and differences of counts",
-        {"sum": _sum, "difference": _difference, "left_over": _left_over},
+        {"sum": _sum, "difference": _difference, "left_over": _find_rest},
     ),
     VisionSkill(
         "pattern", "what comes next",

@@ -1,7 +1,7 @@
-"""From a scene to its picture: the same scene, the same pixels.
+"""Render scenes deterministically.
 
-Everything is drawn without smoothing at four times the size and averaged down by whole blocks, so the
-smooth edges are integer arithmetic and the same on every machine.
+Everything is drawn without anti-aliasing at four times the size and averaged over blocks, so smooth edges are integer
+arithmetic and the same on every machine.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from PIL import Image, ImageDraw
 
 FINE = 4
-"""How much larger the picture is drawn than it is."""
+"""Factor by which the drawing is larger than the image."""
 PAPER = (250, 250, 250)
 GRID_LINE = (205, 205, 205)
 INK = (90, 90, 90)
@@ -38,7 +38,7 @@ LEFT, FLOOR, STEP = 6, 58, 6
 
 
 def need_pillow() -> None:
-    """Raise with the install command where Pillow is missing."""
+    """Raise with the install command if Pillow is missing."""
     if find_spec("PIL") is None:
         raise MissingExtraError("pillow", "vision", "drawing and reading images")
 
@@ -47,7 +47,7 @@ def render(scene: Scene) -> Image.Image:
     """Draw `scene`: 64 x 64 pixels, RGB.
 
     Raises:
-        TaskError: the scene is empty, unreadable or names what does not exist.
+        TaskError: the scene is empty or invalid.
 
     Example:
         >>> picture = render(Scene((Item("square", "red", "large", 24, 24),)))
@@ -68,7 +68,7 @@ def render(scene: Scene) -> Image.Image:
 
 
 def png_url(image: Image.Image) -> str:
-    """`image` as a `data:` address, which any engine takes."""
+    """`image` as a `data:` URL."""
     file = io.BytesIO()
     image.save(file, "PNG", compress_level=9)
     return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()

@@ -124,9 +124,9 @@ def check_scene(scene: Scene) -> None:
     if scene.chart is not None:
         _check_chart(scene.chart)
     for item in scene.items:
-        _one_of("shape", item.shape, SHAPES)
-        _one_of("colour", item.colour, COLOURS)
-        _one_of("size", item.size, SIZES)
+        _check_choice("shape", item.shape, SHAPES)
+        _check_choice("colour", item.colour, COLOURS)
+        _check_choice("size", item.size, SIZES)
         radius = RADII[item.size]
         if not (radius <= item.x <= SIDE - radius and radius <= item.y <= SIDE - radius):
             raise TaskError(
@@ -141,9 +141,9 @@ def check_scene(scene: Scene) -> None:
 
 
 def _check_chart(chart: Chart) -> None:
-    _one_of("kind of chart", chart.kind, ("bar", "line", "pie"))
+    _check_choice("kind of chart", chart.kind, ("bar", "line", "pie"))
     for colour in chart.colours:
-        _one_of("colour", colour, COLOURS)
+        _check_choice("colour", colour, COLOURS)
     fewest, most = {"bar": BARS, "line": POINTS, "pie": SLICES}[chart.kind]
     wanted = 1 if chart.kind == "line" else len(chart.values)
     if not fewest <= len(chart.values) <= most:
@@ -158,6 +158,6 @@ def _check_chart(chart: Chart) -> None:
         raise TaskError(f"the slices of a pie make {PIE_PARTS} twelfths; got {sum(chart.values)}")
 
 
-def _one_of(kind: str, name: str, known: Mapping[str, object] | tuple[str, ...]) -> None:
+def _check_choice(kind: str, name: str, known: Mapping[str, object] | tuple[str, ...]) -> None:
     if name not in known:
         raise TaskError(f"unknown {kind} '{name}'; known: {', '.join(known)}")

@@ -1,4 +1,4 @@
-"""What a language model is told to write for the published sets: what their pictures and questions are like."""
+"""Instructions for a language model that writes lessons for the published data sets."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ ABOUT: Mapping[str, str] = {
 
 
 class WrittenSet(TaskHooks):
-    """The part of a published set that a language model writes lessons for, once it is known who paints them."""
+    """The part of a published data set that is needed to write lessons; it requires an image generator."""
 
     name: str
     instruction: str
@@ -49,7 +49,7 @@ class WrittenSet(TaskHooks):
     """All possible answers of a kind of question, where they are few."""
     pictures: Pictures
     datum: type[BaseModel]
-    """Only there where somebody paints: without, the set says nothing of what is to be written."""
+    """Exists only with an image generator. Without one, the task is not a `WritableTask`."""
 
     def let_write(self, pictures: Pictures) -> None:
         self.pictures, self.datum = pictures, pictures.datum
@@ -61,26 +61,26 @@ class WrittenSet(TaskHooks):
         self.pictures.prepare(data)
 
     def make_example(self, datum: Any, skill: str, subskill: str) -> Example:
-        """A datum asked as the set asks, and answered as it wants to be answered: by the answer alone."""
+        """The training example of a datum, with the prompt of the data set and the answer alone as response."""
         answer = datum.answer.strip()
-        kind = kind_of(answer, skill, self.closed)
-        asked = self.asked(self.worded(datum.question.strip(), kind))
+        kind = get_kind(answer, skill, self.closed)
+        asked = self.format_prompt(self.format_question(datum.question.strip(), kind))
         return self.pictures.make_example(datum, asked, answer, self.choices(kind, answer), skill, subskill)
 
     def choices(self, kind: str, answer: str) -> tuple[str, ...]:
         """All answers that such a question can have; none where they are open."""
         return self.closed.get(kind, ())
 
-    def worded(self, question: str, kind: str) -> str:
+    def format_question(self, question: str, kind: str) -> str:
         """A question with what the set puts behind those of its kind."""
         return question
 
-    def asked(self, question: str) -> str:
+    def format_prompt(self, question: str) -> str:
         """A question with the line that follows all of them."""
         return f"{question}\n{self.instruction}" if self.instruction else question
 
 
-def kind_of(answer: str, skill: str, closed: Mapping[str, tuple[str, ...]]) -> str:
+def get_kind(answer: str, skill: str, closed: Mapping[str, tuple[str, ...]]) -> str:
     """The kind of question that a datum is: its skill, or, where that is none of the set's own, the one that fits.
 
     Arguments:

@@ -1,7 +1,7 @@
 """GQA, NaturalBench, easy-VQA and NLVR, from a folder or from the hub.
 
-A folder is given by `path=`, or found as `$PALAESTRA_DATA/<name>`. Nothing is read before the first
-problem is asked for, so that listing tasks and skills needs neither data nor network.
+The folder is `path=` or `$PALAESTRA_DATA/<name>`. Data is read on first use, so listing tasks and skills needs neither
+data nor network.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from palaestra.tasks.base import check_skills, get_split, take
 from palaestra.tasks.sources import Rows, Source, field, locate, read_rows
 from palaestra.tasks.vision.answers import judge
 from palaestra.tasks.vision.images import Images
-from palaestra.tasks.vision.pairs import PLACES, paired_means
+from palaestra.tasks.vision.pairs import PLACES, compute_paired_means
 from palaestra.tasks.vision.pictures import Pictures
 from palaestra.tasks.vision.set_writing import WrittenSet
 
@@ -53,8 +53,8 @@ class Question:
     """A row of a data set, before its image is read.
 
     Arguments:
-        image: gives the `data:` address when the problem is asked.
-        unit: what must stay together when problems are drawn; empty where each stands alone.
+        image: returns the `data:` URL of the image.
+        unit: the group of problems that are drawn together; empty for single problems.
     """
 
     id: str
@@ -68,15 +68,15 @@ class Question:
 
 
 class VisualSet(WrittenSet, ABC):
-    """A data set of images with short answers. Subclasses say what their rows mean.
+    """A data set of images with short answers. Subclasses interpret the rows.
 
     Arguments:
         path: a folder with the data, or the id of a data set on the hub; empty means `$PALAESTRA_DATA/<name>`
             where that is a folder, else the usual place on the hub, where there is one.
         instruction: a line that follows every question; `None` means the task's own.
-        images: who paints the pictures of lessons that a language model writes, for example `diffusers:MODEL` (see
-            `palaestra.tasks.vision.image_generators`); empty: no lessons are written.
-        images_seed: what an image generator paints by.
+        images: the image generator for lessons that a language model writes, for example `diffusers:MODEL` (see
+            `palaestra.tasks.vision.image_generators`); without one, no lessons can be written.
+        images_seed: the seed of the image generator.
     """
 
     name: str
@@ -102,8 +102,8 @@ class VisualSet(WrittenSet, ABC):
         """
         check_skills(self, skills)
         whole = max(per_skill // self.unit_size, min(1, per_skill)) * self.unit_size
-        held = self._held(split)
-        found = []
+        held = self._choose_held_out(split)
+        problems = []
         for skill in skills or self.kinds:
             units: dict[str, list[Question]] = {}
             for question in held.get(skill, ()):
@@ -111,8 +111,8 @@ class VisualSet(WrittenSet, ABC):
             order = Seeds(seed).derive(self.name, split, skill).generator().permutation(len(units))
             names = list(units)
             questions = [question for k in order for question in units[names[int(k)]]]
-            found += [self._problem(question) for question in take(questions, whole, self, split, skill)]
-        return found
+            problems += [self._problem(question) for question in take(questions, whole, self, split, skill)]
+        return problems
 
     def score(self, problem: Problem, completion: Completion) -> Score | Failure:
         right, given = judge(completion.text, problem.reference, problem.metadata["choices"])
@@ -139,7 +139,7 @@ class VisualSet(WrittenSet, ABC):
         """What gives the address of the image `held`: a name in the folder, or what a table stores."""
         return partial(self.images.url, held, where)
 
-    def _held(self, split: Split) -> dict[str, list[Question]]:
+    def _choose_held_out(self, split: Split) -> dict[str, list[Question]]:
         if split not in self._rows:
             held: dict[str, list[Question]] = {}
             for question in self.questions(split):
@@ -150,7 +150,7 @@ class VisualSet(WrittenSet, ABC):
     def _problem(self, question: Question) -> Problem:
         return Problem(
             id=question.id,
-            messages=(Message("user", (ImagePart(question.image()), TextPart(self.asked(question.text)))),),
+            messages=(Message("user", (ImagePart(question.image()), TextPart(self.format_prompt(question.text)))),),
             reference=question.answer,
             skill=question.skill,
             metadata={"choices": list(question.choices), **dict(question.metadata)},
@@ -206,12 +206,12 @@ class NaturalBench(VisualSet):
     kinds = tuple(_NATURAL)
     closed: Mapping[str, tuple[str, ...]] = {kind: choices for kind, (_, choices) in _NATURAL.items()}
 
-    def worded(self, question: str, kind: str) -> str:
+    def format_question(self, question: str, kind: str) -> str:
         return f"{question} {_NATURAL[kind][0]}"
 
     def metrics(self, attempts: Sequence[Attempt]) -> Mapping[str, Mean]:
         """Question, image and group accuracy; the accuracy of single answers is the report's own."""
-        return paired_means(attempts)
+        return compute_paired_means(attempts)
 
     def questions(self, split: Split) -> Iterator[Question]:
         alone = isinstance(self.place, Path) and any(self.place.glob("naturalbench.*"))
@@ -225,7 +225,7 @@ class NaturalBench(VisualSet):
         if kind not in _NATURAL:
             raise TaskError(f"{where}: expected the type yes_no or multiple_choice; got '{kind}'")
         for q, i in PLACES:
-            text = self.worded(str(field(row, where, f"Question_{q}")), kind)
+            text = self.format_question(str(field(row, where, f"Question_{q}")), kind)
             answer, picture = str(field(row, where, f"Image_{i}_Question_{q}")), field(row, where, f"Image_{i}")
             yield Question(
                 f"{group}/q{q}i{i}", text, answer, kind, self.picture(picture, where), self.closed[kind], group,

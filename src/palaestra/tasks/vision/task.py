@@ -1,4 +1,4 @@
-"""`vision-skills`: questions about pictures that we draw, in 18 skills, with worked reasoning."""
+"""`vision-skills`: questions about generated images, in 18 skills, with worked reasoning."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from palaestra.core.records import Completion, Example, Failure, ImagePart, Message, Problem, Score, Split, TextPart
 from palaestra.runs.records import to_data
 from palaestra.tasks.procedural import Family, ProceduralTask
-from palaestra.tasks.sampling import worked
+from palaestra.tasks.sampling import format_response
 from palaestra.tasks.vision.answers import judge
 from palaestra.tasks.vision.charts import CHARTS_READ, CHARTS_SEEN
 from palaestra.tasks.vision.drafts import VisionDraft, VisionSkill
@@ -26,12 +26,12 @@ SKILLS: Mapping[str, VisionSkill] = {s.name: s for s in (*OBJECTS, *CHARTS_SEEN,
 class VisionSkills(ProceduralTask[VisionDraft]):
     """Procedural questions about pictures of shapes and charts.
 
-    The picture decides the split: no scene of one split is ever shown in another, whatever is asked.
+    The scene decides the split, so no scene occurs in two splits.
 
     Arguments:
-        images: who paints the pictures of lessons that a language model writes: `procedural` draws its scenes, any
-            other image generator (`diffusers:MODEL`) reads its words. Problems are always drawn.
-        images_seed: what an image generator paints by.
+        images: the image generator for lessons that a language model writes: `procedural` draws scenes, others
+            (`diffusers:MODEL`) read descriptions in words. Problems are always procedural.
+        images_seed: the seed of the image generator.
 
     Example:
         >>> task = VisionSkills()
@@ -84,7 +84,7 @@ class VisionSkills(ProceduralTask[VisionDraft]):
         self.pictures.prepare(data)
 
     def make_example(self, datum: Any, skill: str, subskill: str) -> Example:
-        response = worked([datum.reasoning], datum.answer.strip())
+        response = format_response([datum.reasoning], datum.answer.strip())
         return self.pictures.make_example(datum, datum.question.strip(), response, datum.choices, skill, subskill)
 
     def score(self, problem: Problem, completion: Completion) -> Score | Failure:

@@ -87,7 +87,7 @@ class Word:
     denied: bool = False
 
 
-def words_of(text: str) -> list[str]:
+def read_words(text: str) -> list[str]:
     """The words in normal form, without punctuation and articles (unless there is nothing else)."""
     return [word.text for word in _read(text) if word.text not in MARKS]
 
@@ -108,7 +108,7 @@ def statement_words(text: str, *, keep_articles: bool = False) -> list[Word]:
 
 def _read(text: str, *, find_denied: bool = False, keep_articles: bool = False) -> list[Word]:
     text = _THOUSANDS.sub("", unicodedata.normalize("NFKC", text).replace("’", "'"))
-    tokens = [found.group() for found in _TOKEN.finditer(text)]
+    tokens = [match.group() for match in _TOKEN.finditer(text)]
     lower = [token.lower() for token in tokens]
     denied = _find_denied(lower) if find_denied else [False] * len(lower)
     kept = [k for k, token in enumerate(lower) if token not in ARTICLES]
@@ -147,12 +147,12 @@ def _find_denied(tokens: Sequence[str]) -> list[bool]:
 
 def _plain_number(word: str) -> str:
     # 3.0 is 3, and 007 is 7, however many digits there are; a word stays a word.
-    found = _DECIMAL.fullmatch(word) if word[0] in "-0123456789" else None
-    if found is None:
+    match = _DECIMAL.fullmatch(word) if word[0] in "-0123456789" else None
+    if match is None:
         return word
-    whole, part = found["whole"].lstrip("0") or "0", (found["part"] or "").rstrip("0")
+    whole, part = match["whole"].lstrip("0") or "0", (match["part"] or "").rstrip("0")
     number = f"{whole}.{part}" if part else whole
-    return number if number == "0" else f"{found['sign']}{number}"
+    return number if number == "0" else f"{match['sign']}{number}"
 
 
 def _parse_number(tokens: Sequence[str]) -> tuple[str, int]:
@@ -205,9 +205,9 @@ def _is_small(tokens: Sequence[str]) -> bool:
 
 def _digits(tokens: Sequence[str]) -> str:
     """The digits that stand at the start as words: "two", "five" is `25`."""
-    found = ""
+    digits = ""
     for token in tokens:
         if _ONES.get(token, 10) > 9:
             break
-        found += str(_ONES[token])
-    return found
+        digits += str(_ONES[token])
+    return digits

@@ -1,13 +1,13 @@
-"""Quality: checks that decide what of a lesson is taught."""
+"""Quality checks, which filter the examples of a lesson."""
 
 from palaestra.teachers.quality.base import CHECKS, Check, Context, inspect, make_checks
 from palaestra.teachers.quality.records import (
     Broken,
     CheckReport,
+    CheckResult,
     Dropped,
     Inspection,
     Ruling,
-    Verdict,
 )
 
 __all__ = [
@@ -15,11 +15,11 @@ __all__ = [
     "Broken",
     "Check",
     "CheckReport",
+    "CheckResult",
     "Context",
     "Dropped",
     "Inspection",
     "Ruling",
-    "Verdict",
     "inspect",
     "make_checks",
 ]

@@ -1,10 +1,9 @@
-"""Quality checks: what a lesson goes through before anybody is trained on it.
+"""Quality checks, which every lesson passes before training.
 
     inspection = inspect(lesson, make_checks(), Context(task, held_out={Split.TEST: problems}))
 
-Every example ends in one of three ways, and the record says which and why: it is **kept**; a check **dropped** it; or a
-check broke on it, and it is **withheld**, for what could not be checked is not taught. Checks that only make a lesson
-better (`needed` is false) let an example pass when they break; the failure is on record all the same.
+Every example is **kept**, **dropped** by a check, or **withheld** because a check raised an error on it. The record has the
+reason. A check with `needed = False` lets an example pass if the check itself fails; the failure is recorded.
 """
 
 from __future__ import annotations
@@ -20,36 +19,36 @@ from palaestra.core.records import Example, Failure, FailureCause, Lesson, Messa
 from palaestra.core.registry import Registry
 from palaestra.engines.base import Engine, Sampling
 from palaestra.tasks.base import EVERY, Task, get_hooks
-from palaestra.teachers.quality.records import Broken, CheckReport, Dropped, Inspection, Ruling, Verdict
+from palaestra.teachers.quality.records import Broken, CheckReport, CheckResult, Dropped, Inspection, Ruling
 
 if TYPE_CHECKING:
-    # Only the types: a list of checks is to load no torch.
+    # Types only: listing the checks must not import torch.
     from palaestra.learn.student import Student
     from palaestra.tasks.evaluate import Keep
 
 CHECKS = Registry("check", "palaestra.checks")
 _HERE = "palaestra.teachers.quality"
-CHECKS.register("readable", f"{_HERE}.readable:Readable", "not empty, no broken text, fits the student's context")
+CHECKS.register("readable", f"{_HERE}.readable:Readable", "not empty, no damaged text, fits the student's context")
 CHECKS.register("overlap", f"{_HERE}.overlap:Overlap", "repeats no validation or test problem")
 CHECKS.register("scorer", f"{_HERE}.scorer:Scorer", "the response passes the task's own scorer")
-CHECKS.register("equations", f"{_HERE}.equations:Equations", "what the response calculates is right")
-CHECKS.register("picture", f"{_HERE}.picture:Picture", "images can be read, and show their scenes")
-CHECKS.register("executes", f"{_HERE}.executes:Executes", "programs pass the tests they come with; tool plans run")
-CHECKS.register("duplicates", f"{_HERE}.duplicates:Duplicates", "asks nothing twice, in this lesson or after another")
-CHECKS.register("solved", f"{_HERE}.solved:Solved", "is new to the student, who cannot solve it yet")
+CHECKS.register("equations", f"{_HERE}.equations:Equations", "the calculations in the response are correct")
+CHECKS.register("picture", f"{_HERE}.picture:Picture", "images are readable and show their scenes")
+CHECKS.register("executes", f"{_HERE}.executes:Executes", "programs pass their tests; tool plans run")
+CHECKS.register("duplicates", f"{_HERE}.duplicates:Duplicates", "repeats no question of this or an earlier lesson")
+CHECKS.register("solved", f"{_HERE}.solved:Solved", "the student cannot solve it yet")
 
 
 @dataclass(frozen=True)
 class Context:
-    """What checks may know beside the examples.
+    """The input of checks in addition to the examples.
 
     Arguments:
-        held_out: the problems that are measured on, by split. No text of theirs gets into a verdict.
-        earlier: what was taught before.
-        student: whom the lesson is for; `readable` asks it whether it can be trained on an example.
-        engine: asks the student as it is now; called when it is first needed.
-        sampling: how the student answers in evaluations.
-        keep: is told of the student's attempts and what they cost; see `palaestra.tasks.evaluate`.
+        held_out: validation and test problems by split. Their text does not appear in results.
+        earlier: the examples of earlier lessons.
+        student: the student of the lesson; `readable` asks it whether it can be trained on an example.
+        engine: returns an engine of the current student; called on first use.
+        sampling: the sampling parameters of evaluations.
+        keep: receives the student's attempts and their cost; see `palaestra.tasks.evaluate`.
     """
 
     task: Task
@@ -63,7 +62,7 @@ class Context:
 
     @cached_property
     def published(self) -> Mapping[Message, Problem]:
-        """The train problems of a published data set by their question; nothing of a task that draws its problems."""
+        """The train problems of a published data set by question; empty for a procedural task."""
         if get_hooks(self.task).is_procedural:
             return {}
         return {problem.messages[-1]: problem for problem in self.task.problems(Split.TRAIN, EVERY, 0)}
@@ -72,29 +71,30 @@ class Context:
 class Check(Protocol):
     """Judges the examples of a lesson.
 
-    The same examples and the same context give the same verdicts, and what it keeps it would keep again.
+    A check is deterministic: the same examples and the same context give the same results. It is also idempotent: it keeps
+    all examples that it kept before.
     """
 
     name: str
     rank: int
-    """When its turn comes: the lower, the earlier."""
+    """Checks run in the order of their ranks."""
     needed: bool
-    """What it could not judge because it broke is not taught."""
+    """An example on which the check fails is not taught."""
 
-    def judge(self, examples: Sequence[Example], context: Context) -> Sequence[Verdict | Failure]:
-        """A verdict on each example, in order; a failure where the check itself broke, which says nothing about it."""
+    def judge(self, examples: Sequence[Example], context: Context) -> Sequence[CheckResult | Failure]:
+        """Return a result for each example, in order; a `Failure` if the check itself failed on it."""
         ...
 
 
 def make_checks(names: Sequence[str] = ()) -> list[Check]:
-    """The checks that are registered under `names`, all of them if none is given, with their usual settings."""
+    """Make the checks registered under `names`, with default settings; all checks if `names` is empty."""
     return [CHECKS.get(name)() for name in names or CHECKS.names()]
 
 
 def inspect(lesson: Lesson, checks: Sequence[Check], context: Context) -> Inspection:
-    """Put the examples of a lesson through `checks`, in the order of their ranks.
+    """Apply `checks` to the examples of a lesson, in the order of their ranks.
 
-    What one check drops or withholds does not come to the next. A check that raises has broken on all it was given.
+    Dropped and withheld examples do not reach the next check. A check that raises an error fails on all of its examples.
     """
     left = list(enumerate(lesson.examples))
     drops: list[Dropped] = []
@@ -102,11 +102,11 @@ def inspect(lesson: Lesson, checks: Sequence[Check], context: Context) -> Inspec
     reports: list[CheckReport] = []
     for check in sorted(checks, key=lambda check: check.rank):
         start = time.perf_counter()
-        said = _ask(check, [example for _, example in left], context)
+        results = _ask(check, [example for _, example in left], context)
         seconds = time.perf_counter() - start
         kept: list[tuple[int, Example]] = []
         failed: dict[Failure, list[tuple[int, Example]]] = {}
-        for (position, example), verdict in zip(left, said, strict=True):
+        for (position, example), verdict in zip(left, results, strict=True):
             if isinstance(verdict, Failure):
                 failed.setdefault(verdict, []).append((position, example))
                 if not check.needed:
@@ -120,7 +120,7 @@ def inspect(lesson: Lesson, checks: Sequence[Check], context: Context) -> Inspec
             places = tuple(position for position, _ in several)
             held = tuple(example for _, example in several) if check.needed else ()
             broken.append(Broken(check.name, failure, places, check.needed, held))
-        reports.append(_report(check.name, said, seconds))
+        reports.append(_report(check.name, results, seconds))
         left = kept
     drops.sort(key=lambda drop: drop.position)
     return Inspection(
@@ -132,34 +132,34 @@ def inspect(lesson: Lesson, checks: Sequence[Check], context: Context) -> Inspec
     )
 
 
-def _ask(check: Check, examples: Sequence[Example], context: Context) -> Sequence[Verdict | Failure]:
-    """What a check says of each example, whatever happens in it."""
+def _ask(check: Check, examples: Sequence[Example], context: Context) -> Sequence[CheckResult | Failure]:
+    """Call a check and convert its errors to failures."""
     if not examples:
         return []
     try:
-        said = list(check.judge(examples, context))
-        if len(said) != len(examples):
-            raise ValueError(f"gave {len(said)} verdicts on {len(examples)} examples")
-        if any(v.other is not None and not 0 <= v.other < len(examples) for v in said if isinstance(v, Verdict)):
+        results = list(check.judge(examples, context))
+        if len(results) != len(examples):
+            raise ValueError(f"gave {len(results)} verdicts on {len(examples)} examples")
+        if any(v.other is not None and not 0 <= v.other < len(examples) for v in results if isinstance(v, CheckResult)):
             raise ValueError("named an example that it was not given")
-    except Exception as error:  # A check is a plugin: whatever it raises is its failure, and no verdict.
+    except Exception as error:  # A check may be user code: its errors are failures, not results.
         failure = Failure(FailureCause.SCORER, f"check '{check.name}' broke: {type(error).__name__}: {error}")
         return [failure] * len(examples)
-    return said
+    return results
 
 
-def _report(name: str, said: Sequence[Verdict | Failure], seconds: float) -> CheckReport:
-    verdicts = [verdict for verdict in said if isinstance(verdict, Verdict)]
+def _report(name: str, results: Sequence[CheckResult | Failure], seconds: float) -> CheckReport:
+    verdicts = [verdict for verdict in results if isinstance(verdict, CheckResult)]
     rulings = Counter(verdict.ruling for verdict in verdicts)
     reasons = Counter(v.reason for v in verdicts if v.ruling is Ruling.DROPPED)
     remarks = Counter(v.reason for v in verdicts if v.ruling is not Ruling.DROPPED and v.reason)
     return CheckReport(
         name,
-        len(said),
+        len(results),
         rulings[Ruling.KEPT],
         rulings[Ruling.DROPPED],
         rulings[Ruling.NOT_JUDGED],
-        len(said) - len(verdicts),
+        len(results) - len(verdicts),
         dict(reasons.most_common()),
         dict(remarks.most_common()),
         round(seconds, 4),

@@ -1,7 +1,6 @@
-"""Is what a response calculates right? The one check of reasoning that needs no reference.
+"""The check `equations`: every plain equation between numbers in a response must hold, to the stated digits.
 
-A language model that writes question and answer together is consistent with itself even where it is wrong. Its
-calculations can be done again: every plain equation between numbers must hold, to the digits that it gives.
+It needs no reference. A language model that writes question and answer together may be wrong and consistent with itself.
 """
 
 from __future__ import annotations
@@ -12,14 +11,14 @@ from fractions import Fraction
 
 from palaestra.core.records import Example
 from palaestra.teachers.quality.base import Context
-from palaestra.teachers.quality.records import KEPT, Verdict, dropped, not_judged
+from palaestra.teachers.quality.records import KEPT, CheckResult, drop, not_judged
 
 WRONG, NONE = "wrong calculation", "no calculation"
 
 _NUMBER = r"\d{1,3}(?:,\d{3})+(?![\d,])(?:\.\d+)?|\d+(?:\.\d+)?"
 _SIGN = r"\s?[-+*/×÷−]\s?|\s[x]\s|(?<=\d)x(?=\d)"
-# An equation counts where it can only mean one thing: it begins a sentence or follows a plain word, and no unit,
-# bracket, power or further sign touches either side.
+# Only unambiguous equations count: they begin a sentence or follow a plain word, and no unit, bracket, power or further
+# operator touches either side.
 _EQUATION = re.compile(
     rf"(?:^|[.;:,!?]\s|<<|\b(?!x\b|of\b|times\b|by\b|and\b|plus\b|minus\b|over\b|per\b|to\b)[A-Za-z]+\s)"
     rf"(?P<equation>(?P<left>\$?(?:{_NUMBER})(?:(?:{_SIGN})\$?(?:{_NUMBER})){{1,8}})"
@@ -37,18 +36,18 @@ class Equations:
     rank = 25
     needed = True
 
-    def judge(self, examples: Sequence[Example], context: Context) -> list[Verdict]:
+    def judge(self, examples: Sequence[Example], context: Context) -> list[CheckResult]:
         return [_judge(example.response) for example in examples]
 
 
-def _judge(response: str) -> Verdict:
+def _judge(response: str) -> CheckResult:
     count = 0
     for match in _EQUATION.finditer(response):
         if match["left"].count("/") > 1:
             continue  # "50 / 1/2" means a half to most who write it.
         count += 1
         if not holds(match["left"], match["right"]):
-            return dropped(WRONG, match["equation"])
+            return drop(WRONG, match["equation"])
     return KEPT if count else not_judged(NONE)
 
 
@@ -58,17 +57,17 @@ def holds(left: str, right: str) -> bool:
     >>> holds("12*7", "84"), holds("10/3", "3.33"), holds("10/3", "3.35"), holds("7/2", "5")
     (True, True, False, False)
     """
-    value, said = _value(left), right.translate(_SIGNS).replace("$", "").replace(",", "")
+    value, stated = _value(left), right.translate(_SIGNS).replace("$", "").replace(",", "")
     if value is None:
         return False
-    digits = len(said.partition(".")[2])
-    off = abs(value - Fraction(said))
+    digits = len(stated.partition(".")[2])
+    off = abs(value - Fraction(stated))
     # "3.33" is meant to its last digit, rounded or cut off; so is the whole number that a division gives.
     return off < Fraction(1, 10**digits) if digits or re.search(r"[/÷]", left) else off == 0
 
 
 def _value(expression: str) -> Fraction | None:
-    """The value of numbers and signs, products first; `None` where something is divided by zero."""
+    """Evaluate numbers and operators, products first; `None` for a division by zero."""
     total, term, sign = Fraction(0), Fraction(0), "+"
     for token in _TOKEN.findall(expression.translate(_SIGNS).replace("$", "")):
         if token in "+-*/":

@@ -1,4 +1,4 @@
-"""Does what an example teaches run? Programs against the tests that they come with, plans of tools by their calls.
+"""The check `executes`: runs programs against their tests, and plans of tools by their calls.
 
 Everything runs in the sandbox. A task of another kind takes part with one method,
 
@@ -22,8 +22,8 @@ from palaestra.core.records import Example, Failure, FailureCause, Score
 from palaestra.tasks.base import Task, get_hooks
 from palaestra.tasks.texts import digest
 from palaestra.teachers.quality.base import Context
-from palaestra.teachers.quality.problems import bare, name_of
-from palaestra.teachers.quality.records import KEPT, Ruling, Verdict, dropped, not_judged
+from palaestra.teachers.quality.problems import bare, make_problem_id
+from palaestra.teachers.quality.records import KEPT, CheckResult, Ruling, drop, not_judged
 
 if TYPE_CHECKING:
     from palaestra.tasks.code.formats import Functions, Stdio
@@ -34,15 +34,15 @@ FAILED, STOPPED = "fails its tests", "does not run"
 NO_TESTS, NOTHING_TO_RUN = "no tests: parsed only", "nothing to run"
 
 _DEFINED = re.compile(r"^(?:async def|def|class)\s+(\w+)", re.MULTILINE)
-Runner = Callable[[Example], Verdict | Failure]
+Runner = Callable[[Example], CheckResult | Failure]
 
 
 class Executes:
-    """Drops programs that fail the tests they come with (`tests`), and plans whose calls do not run.
+    """Drops programs that fail their tests (`tests` in the metadata), and plans whose calls do not run.
 
     Arguments:
-        judge: runs programs; one of its own if not given.
-        workers: programs that run side by side.
+        judge: runs programs; default: a new one.
+        workers: programs that run concurrently.
     """
 
     name = "executes"
@@ -54,15 +54,15 @@ class Executes:
             raise SettingsError(f"executes needs workers of at least 1; got {workers}")
         self._programs, self.workers = judge, workers
 
-    def judge(self, examples: Sequence[Example], context: Context) -> list[Verdict | Failure]:
+    def judge(self, examples: Sequence[Example], context: Context) -> list[CheckResult | Failure]:
         run = self._runner(bare(context.task))
         if run is None:
             return [not_judged(NOTHING_TO_RUN)] * len(examples)
-        keys = [digest(name_of(e), repr(e.metadata)) for e in examples]
+        keys = [digest(make_problem_id(e), repr(e.metadata)) for e in examples]
         different = dict(zip(keys, examples, strict=True))
         with ThreadPoolExecutor(self.workers) as pool:
-            found = dict(zip(different, pool.map(_guarded(run), different.values()), strict=True))
-        return [found[key] for key in keys]
+            results = dict(zip(different, pool.map(_catch_errors(run), different.values()), strict=True))
+        return [results[key] for key in keys]
 
     def _runner(self, task: Task) -> Runner | None:
         from palaestra.tasks.code.judge import ProgramJudge
@@ -71,7 +71,7 @@ class Executes:
 
         hooks = get_hooks(task)
         if hooks.overrides("execute_example"):
-            return lambda example: _scored(hooks.execute_example(example))
+            return lambda example: _to_result(hooks.execute_example(example))
         if isinstance(task, CodeTask):
             judge = self._programs or ProgramJudge()
             return lambda example: _program(example, judge)
@@ -80,63 +80,63 @@ class Executes:
         return None
 
 
-def _guarded(run: Runner) -> Runner:
-    def guarded(example: Example) -> Verdict | Failure:
+def _catch_errors(run: Runner) -> Runner:
+    def run_safely(example: Example) -> CheckResult | Failure:
         try:
             return run(example)
-        except Exception as error:  # Of one example; the others have their verdicts.
+        except Exception as error:  # It concerns one example only.
             return Failure(FailureCause.SCORER, f"{type(error).__name__}: {error}")
 
-    return guarded
+    return run_safely
 
 
-def _scored(outcome: Score | Failure | None) -> Verdict | Failure:
+def _to_result(outcome: Score | Failure | None) -> CheckResult | Failure:
     if outcome is None:
         return not_judged(NOTHING_TO_RUN)
     if isinstance(outcome, Failure):
         return outcome
-    said = "; ".join(f"{name}: {value}" for name, value in outcome.evidence.items() if value)
-    return KEPT if outcome.value >= 1.0 else dropped(STOPPED, said[:300])
+    evidence = "; ".join(f"{name}: {value}" for name, value in outcome.evidence.items() if value)
+    return KEPT if outcome.value >= 1.0 else drop(STOPPED, evidence[:300])
 
 
-def _program(example: Example, judge: ProgramJudge) -> Verdict | Failure:
+def _program(example: Example, judge: ProgramJudge) -> CheckResult | Failure:
     brought = example.metadata
     wanted, tests = str(brought.get("name", "")), brought.get("tests")
     if not tests:
         likely = [wanted] if wanted else ["", *_DEFINED.findall(example.response)]
-        return Verdict(Ruling.KEPT, NO_TESTS) if _find(example.response, likely)[0] else dropped(NO_PROGRAM, wanted)
+        return CheckResult(Ruling.KEPT, NO_TESTS) if _find(example.response, likely)[0] else drop(NO_PROGRAM, wanted)
     names = [""] if isinstance(tests, Mapping) else read_calls(str(tests))
     if isinstance(names, str):
-        return dropped(BAD_TESTS, names)
+        return drop(BAD_TESTS, names)
     code, tested = _find(example.response, [wanted] if wanted else names)
     if not code:
-        return dropped(NO_PROGRAM, f"none that defines {wanted or ', '.join(names)}" if any(names) else "")
+        return drop(NO_PROGRAM, f"none that defines {wanted or ', '.join(names)}" if any(names) else "")
     if tested not in names:
-        return dropped(BAD_TESTS, f"they do not call {tested}")
-    made = read_tests(tests, tested)
-    if isinstance(made, str):
-        return dropped(BAD_TESTS, made)
-    judgement = judge.judge(made, code)
+        return drop(BAD_TESTS, f"they do not call {tested}")
+    suite = read_tests(tests, tested)
+    if isinstance(suite, str):
+        return drop(BAD_TESTS, suite)
+    judgement = judge.judge(suite, code)
     if isinstance(judgement, Failure):
         if judgement.cause is FailureCause.SANDBOX:
             return judgement
-        return dropped(BAD_TESTS, judgement.message)  # They are the example's own.
-    return KEPT if judgement.passed else dropped(FAILED, f"{judgement.outcome.value}: {judgement.detail}")
+        return drop(BAD_TESTS, judgement.message)  # The tests come with the example.
+    return KEPT if judgement.passed else drop(FAILED, f"{judgement.outcome.value}: {judgement.detail}")
 
 
 def _find(response: str, names: Sequence[str]) -> tuple[str, str]:
-    """The program in a response that defines the first of `names` that any does, and that name."""
+    """Find the program in a response that defines one of `names`. Returns the code and the first such name."""
     from palaestra.tasks.code.extraction import extract_code
 
-    found = ((extract_code(response, name).code, name) for name in names)
-    return next(((code, name) for code, name in found if code), ("", names[0]))
+    programs = ((extract_code(response, name).code, name) for name in names)
+    return next(((code, name) for code, name in programs if code), ("", names[0]))
 
 
 def read_tests(brought: Any, tested: str) -> Functions | Stdio | str:
-    """The tests that an example brings, or what is wrong with them.
+    """Read the tests of an example. Returns a message if they are invalid.
 
     Arguments:
-        brought: assertions that call the program; or `inputs` with the `outputs` that are to be printed.
+        brought: assertions that call the program; or `inputs` with the expected `outputs`.
         tested: the function or class that the assertions call.
     """
     from palaestra.tasks.code.formats import Functions, Stdio
@@ -150,13 +150,13 @@ def read_tests(brought: Any, tested: str) -> Functions | Stdio | str:
 
 
 def read_calls(tests: str) -> list[str] | str:
-    """The names that assertions call, in their order and none of Python's own; or what is wrong with them.
+    """List the names that assertions call, without builtins. Returns a message if the assertions are invalid.
 
     >>> read_calls("assert sorted(f(3)) == g(4)"), read_calls("assert 1 + 1 == 2")
     (['f', 'g'], 'they call nothing')
     """
     try:
-        parsed = _parsed(tests)
+        parsed = _parse(tests)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         return f"they do not parse: {error}"
     if not any(isinstance(node, ast.Assert) for node in ast.walk(parsed)):
@@ -167,14 +167,14 @@ def read_calls(tests: str) -> list[str] | str:
     return list(dict.fromkeys(node.id for node in named)) or "they call nothing"
 
 
-def _parsed(source: str) -> ast.Module:
+def _parse(source: str) -> ast.Module:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Of a model's doubtful escapes nobody here wants to hear.
+        warnings.simplefilter("ignore")  # Invalid escapes in generated code only cause warnings.
         return ast.parse(source)
 
 
-def _plan(example: Example, task: Any) -> Verdict:
-    """Make the calls of a plan; whether they are the right ones is for the scorer to say."""
+def _plan(example: Example, task: Any) -> CheckResult:
+    """Run the calls of a plan. The scorer decides whether they are the right ones."""
     from palaestra.tasks.tools.extraction import extract_calls, extract_program
     from palaestra.tasks.tools.library import LIBRARY
 
@@ -186,7 +186,7 @@ def _plan(example: Example, task: Any) -> Verdict:
         code = extract_program(example.response)
         record = task.judge.run_program(code, offered) if code else None
     if record is None:
-        return dropped(NO_PLAN)
+        return drop(NO_PLAN)
     if record.fault is not None:
-        return dropped(STOPPED, f"{record.fault.value}: {record.detail}")
-    return KEPT if record.made else dropped(NO_PLAN, "it calls no tool")
+        return drop(STOPPED, f"{record.fault.value}: {record.detail}")
+    return KEPT if record.made else drop(NO_PLAN, "it calls no tool")

@@ -1,8 +1,8 @@
 """MinHash: near duplicates among many texts without comparing all pairs (Broder, 1997; bands after Leskovec et al.).
 
-The smallest hash of a set under a random permutation is the same for two sets with a probability of their Jaccard
-similarity. Many permutations make a signature; signatures are cut into bands, and texts that agree in a whole band
-are candidates. Candidates are then compared exactly: a near duplicate that is reported is one.
+The smallest hashes of two sets under a random permutation are equal with a probability of their Jaccard similarity. Many
+permutations form a signature. Signatures are divided into bands, and texts that agree in a whole band are candidates.
+Candidates are compared exactly, so there are no false positives.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from palaestra.core.seeding import Seeds
 from palaestra.tasks.texts import Grams, Hashes, mix
 
 BLOCK = 1 << 16
-"""Grams that are hashed at once: as many as stay in a processor's cache."""
+"""N-grams that are hashed at once; they fit into the processor's cache."""
 RECALL = 0.999
-"""How surely a pair at the threshold becomes a candidate."""
+"""The probability that a pair at the threshold becomes a candidate."""
 DOUBT = 4.0
-"""Standard deviations by which a signature may understate the similarity of a pair that is still looked at."""
+"""Standard deviations by which a signature may underestimate the similarity of a pair that is compared exactly."""
 
 
 def signatures(sets: Grams, permutations: int = 128, seed: int = 0) -> Hashes:
@@ -37,7 +37,7 @@ def signatures(sets: Grams, permutations: int = 128, seed: int = 0) -> Hashes:
         block_G, starts = sets.hashes_G[begin:end], sets.starts_N[first:last] - begin
         room_G = np.empty_like(block_G)
         for column in range(permutations):
-            # The grams are scattered already; a multiplication by an odd number permutes them again.
+            # The n-grams are hashes; a multiplication by an odd number permutes them.
             np.multiply(block_G ^ shifts_P[column], factors_P[column], out=room_G)
             signatures_NP[first:last, column] = np.minimum.reduceat(room_G, starts)
         first = last
@@ -45,7 +45,7 @@ def signatures(sets: Grams, permutations: int = 128, seed: int = 0) -> Hashes:
 
 
 def rows_a_band(permutations: int, threshold: float, recall: float = RECALL) -> int:
-    """The most rows that a band may have so that a pair at `threshold` becomes a candidate with probability `recall`.
+    """The maximum rows per band with which a pair at `threshold` becomes a candidate with probability `recall`.
 
     >>> rows_a_band(128, 0.8)
     5
@@ -57,7 +57,7 @@ def rows_a_band(permutations: int, threshold: float, recall: float = RECALL) -> 
 
 
 def band_keys(signatures_NP: Hashes, rows: int) -> Hashes:
-    """One hash a band, as `keys_NB`."""
+    """One hash per band, as `keys_NB`."""
     count, permutations = signatures_NP.shape
     keys_NB = np.zeros((count, permutations // rows), dtype=np.uint64)
     for row in range(rows):
@@ -65,45 +65,45 @@ def band_keys(signatures_NP: Hashes, rows: int) -> Hashes:
     return keys_NB
 
 
-def jaccard(one: frozenset[int], other: frozenset[int]) -> float:
-    """How much of two sets is in both, from 0 to 1; of two empty sets 1."""
-    both = len(one & other)
-    every = len(one) + len(other) - both
+def jaccard(first: frozenset[int], other: frozenset[int]) -> float:
+    """The Jaccard similarity of two sets, from 0 to 1; 1 for two empty sets."""
+    both = len(first & other)
+    every = len(first) + len(other) - both
     return both / every if every else 1.0
 
 
 class Repeats:
-    """Finds for each text an earlier one that it nearly repeats, among those that repeat none themselves.
+    """Finds near duplicates among texts that are added one by one.
 
     Arguments:
-        sets: the texts, in order.
-        threshold: the Jaccard similarity of their grams from which one counts as repeating another.
+        sets: the n-grams of the texts, in order.
+        threshold: the Jaccard similarity of near duplicates.
     """
 
     def __init__(self, sets: Grams, threshold: float, permutations: int = 128, seed: int = 0) -> None:
         self.sets, self.threshold = sets, threshold
         self.signatures_NP = signatures(sets, permutations, seed)
         keys_NB = band_keys(self.signatures_NP, rows_a_band(permutations, threshold))
-        self._buckets = _shared(keys_NB)
+        self._buckets = _find_buckets(keys_NB)
         self._members: dict[int, list[int]] = {}
         self._grams: dict[int, frozenset[int]] = {}
         spread = math.sqrt(threshold * (1 - threshold) / permutations)
         self._least = (threshold - DOUBT * spread) * permutations
 
     def add(self, text: int, always: bool = False) -> tuple[int, float] | None:
-        """The first text that `text` nearly repeats, with their similarity; where there is none, it joins the others.
+        """Return the first text that `text` nearly repeats, with their similarity; if there is none, add `text`.
 
         Arguments:
-            always: it joins whatever it repeats.
+            always: add `text` without a comparison.
         """
         own = self._buckets[text]
-        found = None if always else self._repeated(text, own)
-        if found is None:
+        match = None if always else self._find_repeat(text, own)
+        if match is None:
             for bucket in own:
                 self._members.setdefault(bucket, []).append(text)
-        return found
+        return match
 
-    def _repeated(self, text: int, own: list[int]) -> tuple[int, float] | None:
+    def _find_repeat(self, text: int, own: list[int]) -> tuple[int, float] | None:
         near = sorted({other for bucket in own for other in self._members.get(bucket, ())})
         if not near:
             return None
@@ -120,14 +120,14 @@ class Repeats:
         return self._grams[text]
 
 
-def _shared(keys_NB: Hashes) -> list[list[int]]:
-    """For each text the numbers of the buckets that it shares with another: most texts share none."""
-    found: list[list[int]] = [[] for _ in range(len(keys_NB))]
+def _find_buckets(keys_NB: Hashes) -> list[list[int]]:
+    """For each text the numbers of the buckets that it shares with another text."""
+    buckets: list[list[int]] = [[] for _ in range(len(keys_NB))]
     first = 0
     for band in range(keys_NB.shape[1]):
         _, inverse_N, counts = np.unique(keys_NB[:, band], return_inverse=True, return_counts=True)
         members: npt.NDArray[np.int64] = np.flatnonzero(counts[inverse_N] > 1)
         for text, bucket in zip(members.tolist(), (inverse_N[members] + first).tolist(), strict=True):
-            found[text].append(bucket)
+            buckets[text].append(bucket)
         first += len(counts)
-    return found
+    return buckets

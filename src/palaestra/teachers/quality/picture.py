@@ -1,4 +1,4 @@
-"""Do the images of an example show what it says they show?"""
+"""The check `picture`: the images of an example are readable and show its scene."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from palaestra.core.errors import TaskError
 from palaestra.core.records import Example, ImagePart
 from palaestra.runs.records import from_json
 from palaestra.teachers.quality.base import Context
-from palaestra.teachers.quality.records import KEPT, Ruling, Verdict, dropped, not_judged
+from palaestra.teachers.quality.records import KEPT, CheckResult, Ruling, drop, not_judged
 
 UNREADABLE, IMPOSSIBLE, DIFFERENT = "an image cannot be read", "the scene cannot be drawn", "the image is not the scene"
 BLANK = "the image shows nothing"
@@ -18,26 +18,26 @@ IN_WORDS = "painted from words, which cannot be verified"
 
 
 class Picture:
-    """Drops an example whose image is damaged, or differs from the scene that it brings (`scene`).
+    """Drops an example whose image is damaged or differs from its scene (`scene` in the metadata).
 
-    Whether a picture that was painted from words (`description`) shows what they say cannot be verified by comparing: it
-    is dropped where it is damaged or of one colour all over, and else goes on, counted as not judged.
+    An image that was generated from a text (`description`) cannot be verified. It is dropped if it is damaged or has only
+    one colour; otherwise it counts as not judged.
     """
 
     name = "picture"
     rank = 30
     needed = True
 
-    def judge(self, examples: Sequence[Example], context: Context) -> list[Verdict]:
+    def judge(self, examples: Sequence[Example], context: Context) -> list[CheckResult]:
         return [_judge(example) for example in examples]
 
 
-def _judge(example: Example) -> Verdict:
+def _judge(example: Example) -> CheckResult:
     described = example.metadata.get("scene")
     contents = [m.content for m in example.messages if not isinstance(m.content, str)]
     urls = [part.url for content in contents for part in content if isinstance(part, ImagePart)]
     if not urls:
-        return dropped(DIFFERENT, "there is a scene and no image") if described else not_judged(NO_IMAGE)
+        return drop(DIFFERENT, "there is a scene and no image") if described else not_judged(NO_IMAGE)
     from palaestra.engines.images import ImageError, load_image
     from palaestra.tasks.vision.render import agrees
     from palaestra.tasks.vision.scene import Scene
@@ -47,15 +47,15 @@ def _judge(example: Example) -> Verdict:
     try:
         images = [load_image(url) for url in urls]
     except ImageError as error:
-        return dropped(UNREADABLE, str(error))
+        return drop(UNREADABLE, str(error))
     if described is None and example.metadata.get("description"):
-        # The picture that is asked about comes last; those before it belong to worked problems.
+        # The last image belongs to the question; earlier ones belong to worked problems.
         plain = all(low == high for low, high in images[-1].getextrema())  # type: ignore[misc]
-        return dropped(BLANK) if plain else not_judged(IN_WORDS)
+        return drop(BLANK) if plain else not_judged(IN_WORDS)
     if described is None:
-        return Verdict(Ruling.KEPT, NO_SCENE)
+        return CheckResult(Ruling.KEPT, NO_SCENE)
     try:
         scene = from_json(Scene, json.dumps(described))
-        return KEPT if agrees(images[-1], scene) else dropped(DIFFERENT)
+        return KEPT if agrees(images[-1], scene) else drop(DIFFERENT)
     except (TaskError, ValueError, TypeError) as error:
-        return dropped(IMPOSSIBLE, str(error).splitlines()[0])
+        return drop(IMPOSSIBLE, str(error).splitlines()[0])

@@ -1,4 +1,4 @@
-"""The problem that an example poses: what its response, or the student's own answer, can be scored against.
+"""Convert an example to a problem, so that its response or the student's answer can be scored.
 
 An example has no reference. So a task may say how it is read, with one method,
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Basis(StrEnum):
-    """What a posed problem's reference rests on."""
+    """The source of a problem's reference."""
 
     TASK = "the task says so"
     BROUGHT = "the example brings it"
@@ -38,14 +38,14 @@ class Basis(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Posed:
-    """An example as a problem; there is none where nothing says what is right."""
+    """An example as a problem; `None` without a reference."""
 
     problem: Problem | None
     basis: Basis
 
 
 def pose(example: Example, context: Context) -> Posed:
-    """The problem that `example` poses, and what its reference rests on."""
+    """Convert `example` to a problem. Returns it with the source of its reference."""
     task = _undress(context.task)
     if isinstance(task, TaskGroup):
         name, plain = task.resolve_example(example)
@@ -58,21 +58,18 @@ def pose(example: Example, context: Context) -> Posed:
     if not example.messages:
         return Posed(None, Basis.NONE)
     reader = _reader(task)
-    found: Problem | None
+    candidate: Problem | None
     if example.reference:
-        found, basis = reader(example, example.reference), Basis.BROUGHT
+        candidate, basis = reader(example, example.reference), Basis.BROUGHT
     elif example.messages[-1] in context.published:
-        found, basis = context.published[example.messages[-1]], Basis.PUBLISHED
+        candidate, basis = context.published[example.messages[-1]], Basis.PUBLISHED
     else:
-        found, basis = reader(example, None), Basis.CLAIMED
-    return Posed(found, basis if found is not None else Basis.NONE)
+        candidate, basis = reader(example, None), Basis.CLAIMED
+    return Posed(candidate, basis if candidate is not None else Basis.NONE)
 
 
 def bare(task: Task) -> Task:
-    """A task without the worked problems that are shown before its questions, and under its own skills.
-
-    Of a group it is the main task.
-    """
+    """Unwrap a task: remove few-shot prompts and discovered skills. A group yields its main task."""
     task = _undress(task)
     return bare(task.members[task.main].task) if isinstance(task, TaskGroup) else task
 
@@ -86,14 +83,14 @@ def _undress(task: Task) -> Task:
     return task
 
 
-def name_of(example: Example) -> str:
-    """An id for the problem that an example poses: the same question and response, the same id."""
+def make_problem_id(example: Example) -> str:
+    """An id for the problem of an example; the same question and response give the same id."""
     parts = [part for m in example.messages for part in (m.role, m.text, pictures(m))]
     return f"example/{digest(*parts, example.response)}"
 
 
 Reader = Callable[[Example, str | None], Problem | None]
-"""Makes a problem of an example and its reference; without one, of the answer that the response gives."""
+"""Makes a problem from an example and a reference, or from the answer in its response."""
 
 
 def _reader(task: Task) -> Reader:
@@ -109,7 +106,7 @@ def _reader(task: Task) -> Reader:
     if isinstance(task, MathSkills):
         return _math_skills
     if isinstance(task, WorkedTask):
-        return _worked
+        return _read_worked
     if isinstance(task, VisionSkills):
         return _vision_skills
     return _any
@@ -121,30 +118,30 @@ def _math_skills(example: Example, reference: str | None) -> Problem | None:
 
     if example.skill in SKILLS:
         return _problem(example, reference or extract(example.response, SKILLS[example.skill].kind) or "")
-    # The skill says what kind of answer is meant. One that was discovered does not; the form of the reference does,
-    # and skills of one kind are scored alike.
-    kind = kind_of(reference) if reference else None
+    # The skill determines the kind of answer. For a discovered skill, the form of the reference determines it; all skills
+    # of one kind are scored in the same way.
+    kind = infer_kind(reference) if reference else None
     alike = next((name for name, skill in SKILLS.items() if skill.kind is kind), "")
     return replace(_problem(example, reference), skill=alike, subskill="") if reference and alike else None
 
 
-def kind_of(reference: str) -> AnswerKind | None:
-    """The kind of answer that all of a reference is; `None` where it is none.
+def infer_kind(reference: str) -> AnswerKind | None:
+    """The kind of answer of a reference; `None` if unknown.
 
-    >>> [kind_of(text) for text in ("1,200", "4:05", "3, 1, 2", "7 nuts")]
+    >>> [infer_kind(text) for text in ("1,200", "4:05", "3, 1, 2", "7 nuts")]
     [<AnswerKind.NUMBER: 'number'>, <AnswerKind.CLOCK: 'clock'>, <AnswerKind.LIST: 'list'>, None]
     """
     from palaestra.tasks.math.answers import AnswerKind, extract
 
-    # A number may have commas in it, so what can be one is no list.
+    # Numbers come first, because a number may contain commas like a list.
     return next((kind for kind in AnswerKind if extract(reference, kind) == reference), None)
 
 
-def _worked(example: Example, reference: str | None) -> Problem:
+def _read_worked(example: Example, reference: str | None) -> Problem:
     from palaestra.tasks.math.extraction import extract
 
-    found = None if reference else extract(example.response)
-    return _problem(example, reference or (found.text if found else ""), question=example.messages[-1].text)
+    candidate = None if reference else extract(example.response)
+    return _problem(example, reference or (candidate.text if candidate else ""), question=example.messages[-1].text)
 
 
 def _vision_skills(example: Example, reference: str | None) -> Problem:
@@ -155,11 +152,11 @@ def _vision_skills(example: Example, reference: str | None) -> Problem:
 
 
 def _any(example: Example, reference: str | None) -> Problem | None:
-    """For tasks that say nothing of themselves: the reference as it came, and what came with it."""
+    """For all other tasks: the reference and metadata of the example."""
     return _problem(example, reference) if reference else None
 
 
 def _problem(example: Example, reference: str, **metadata: object) -> Problem:
-    # Scorers of visual tasks look for the possible answers; none given, none known.
+    # Scorers of visual tasks read `choices`; an empty list means an open answer.
     brought = {"choices": [], **(example.metadata), **metadata}
-    return Problem(name_of(example), example.messages, reference, example.skill, example.subskill, brought)
+    return Problem(make_problem_id(example), example.messages, reference, example.skill, example.subskill, brought)

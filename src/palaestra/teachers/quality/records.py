@@ -1,4 +1,4 @@
-"""What quality checks say of a lesson: plain records, for the store and the report."""
+"""The results of quality checks: plain records for the store and the report."""
 
 from __future__ import annotations
 
@@ -11,23 +11,22 @@ from palaestra.core.records import Example, Failure
 
 
 class Ruling(StrEnum):
-    """What a check decides about an example."""
+    """The decision of a check about an example."""
 
     KEPT = "kept"
     DROPPED = "dropped"
     NOT_JUDGED = "not judged"
-    """There is nothing that this check could judge it by; it goes on to the next check, and is counted."""
+    """The check has no basis for a decision. The example goes on to the next check and is counted."""
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """Of one check on one example.
+class CheckResult:
+    """The result of one check on one example.
 
     Arguments:
-        reason: of a few words, the same for all examples of its kind: reports count by it. One that is kept may have
-            a remark here.
+        reason: a few words, the same for all examples of a kind; reports count by it. A kept example may have a remark.
         detail: what is particular to this example.
-        other: the place of the example that this one is compared with, among those that the check was given.
+        other: the index of the example that this one repeats, among the examples of the check.
     """
 
     ruling: Ruling = Ruling.KEPT
@@ -36,24 +35,24 @@ class Verdict:
     other: int | None = None
 
 
-KEPT = Verdict()
+KEPT = CheckResult()
 
 
-def dropped(reason: str, detail: str = "", other: int | None = None) -> Verdict:
-    return Verdict(Ruling.DROPPED, reason, detail, other)
+def drop(reason: str, detail: str = "", other: int | None = None) -> CheckResult:
+    return CheckResult(Ruling.DROPPED, reason, detail, other)
 
 
-def not_judged(reason: str) -> Verdict:
-    return Verdict(Ruling.NOT_JUDGED, reason)
+def not_judged(reason: str) -> CheckResult:
+    return CheckResult(Ruling.NOT_JUDGED, reason)
 
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """An example that will not be taught, and why.
+    """An example that a check dropped.
 
     Arguments:
-        position: its place in the lesson.
-        other: the place in the lesson of the example that it repeats, if that is why.
+        position: its index in the lesson.
+        other: the index in the lesson of the example that it repeats, if any.
     """
 
     position: int
@@ -66,12 +65,12 @@ class Dropped:
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """A check that broke on some examples: nothing is known about them.
+    """A check that failed on some examples.
 
     Arguments:
-        positions: their places in the lesson.
-        withheld: these examples are not taught. Checks that only make a lesson better let them pass instead.
-        examples: the examples, where they are withheld.
+        positions: the indices of the examples in the lesson.
+        withheld: the examples are not taught; false for checks with `needed = False`.
+        examples: the withheld examples.
     """
 
     check: str
@@ -83,13 +82,13 @@ class Broken:
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """What one check did.
+    """The counts of one check.
 
     Arguments:
-        given: the examples that came to it; those that an earlier check dropped did not.
-        reasons: how many were dropped, by reason.
-        remarks: what else was said, of examples that were kept or not judged.
-        seconds: how long it took; no part of what makes two reports equal.
+        given: examples that reached the check.
+        reasons: dropped examples by reason.
+        remarks: remarks about kept and not judged examples, counted.
+        seconds: duration; ignored by comparisons.
     """
 
     name: str
@@ -103,7 +102,7 @@ class CheckReport:
     seconds: float = field(default=0.0, compare=False)
 
     def join(self, later: CheckReport) -> CheckReport:
-        """The sums of two reports of the same check."""
+        """Add up two reports of the same check."""
         sums = {name: getattr(self, name) + getattr(later, name) for name in ("given", "kept", "dropped", "not_judged")}
         return CheckReport(
             self.name, **sums, failed=self.failed + later.failed,
@@ -113,18 +112,18 @@ class CheckReport:
         )  # fmt: skip
 
     def share(self, reason: str) -> float:
-        """Of how many of the examples that came to it this was said, dropped or not; from 0 to 1."""
-        said = self.reasons.get(reason, 0) + self.remarks.get(reason, 0)
-        return said / self.given if self.given else 0.0
+        """The fraction of the examples with this reason or remark, from 0 to 1."""
+        count = self.reasons.get(reason, 0) + self.remarks.get(reason, 0)
+        return count / self.given if self.given else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """A lesson after all checks: every example is kept, or dropped, or withheld by a failure.
+    """A lesson after all checks: every example is kept, dropped or withheld.
 
     Arguments:
-        kept: what may be taught, in the lesson's order; `positions` are their places in it.
-        checks: in the order in which they were made.
+        kept: the examples that may be taught, in the lesson's order; `positions` are their indices in the lesson.
+        checks: the reports in the order of the checks.
     """
 
     kept: tuple[Example, ...]
@@ -139,21 +138,21 @@ class Inspection:
 
     @property
     def count(self) -> int:
-        """The examples of the lesson as it was written."""
+        """The number of examples before the checks."""
         return len(self.kept) + len(self.dropped) + self.withheld
 
     def join(self, later: Inspection) -> Inspection:
-        """This inspection and that of further examples, whose positions follow those of this one."""
+        """Join this inspection with that of further examples, whose positions follow."""
         start = self.count
 
         def move(positions: tuple[int, ...]) -> tuple[int, ...]:
             return tuple(start + position for position in positions)
 
         dropped = tuple(
-            replace(one, position=start + one.position, other=None if one.other is None else start + one.other)
-            for one in later.dropped
+            replace(entry, position=start + entry.position, other=None if entry.other is None else start + entry.other)
+            for entry in later.dropped
         )
-        failures = tuple(replace(one, positions=move(one.positions)) for one in later.failures)
+        failures = tuple(replace(entry, positions=move(entry.positions)) for entry in later.failures)
         earlier = {report.name: report for report in self.checks}
         return Inspection(
             (*self.kept, *later.kept), (*self.positions, *move(later.positions)), (*self.dropped, *dropped),
@@ -162,14 +161,14 @@ class Inspection:
         )  # fmt: skip
 
     def check(self, name: str) -> CheckReport:
-        """The report of the check called `name`; raises `KeyError` if it was not made."""
+        """The report of the check `name`. Raises `KeyError` if it did not run."""
         for report in self.checks:
             if report.name == name:
                 return report
         raise KeyError(f"no check '{name}' was made")
 
     def __str__(self) -> str:
-        """One line for people: how many are left, and where the others went."""
+        """One line: the number of kept examples, and the reasons for the others."""
         parts = []
         for report in self.checks:
             if report.dropped:

@@ -1,4 +1,4 @@
-"""Does the task's own scorer accept what an example teaches?"""
+"""The check `scorer`: the task's own scorer accepts the response of an example."""
 
 from __future__ import annotations
 
@@ -8,43 +8,43 @@ from palaestra.core.records import Completion, Example, Failure, FailureCause, S
 from palaestra.tasks.scoring import score
 from palaestra.teachers.quality.base import Context
 from palaestra.teachers.quality.problems import Basis, pose
-from palaestra.teachers.quality.records import KEPT, Ruling, Verdict, dropped, not_judged
+from palaestra.teachers.quality.records import KEPT, CheckResult, Ruling, drop, not_judged
 
 WRONG, NO_ANSWER = "wrong answer", "no answer in the response"
 NOTHING_TO_SCORE_BY = "nothing to score it by"
 
 
 class Scorer:
-    """Drops what the task would not score as right, by the problem that the example poses (see `problems`)."""
+    """Drops examples whose response the task scores as wrong; see `palaestra.teachers.quality.problems`."""
 
     name = "scorer"
     rank = 20
     needed = True
 
-    def judge(self, examples: Sequence[Example], context: Context) -> list[Verdict | Failure]:
+    def judge(self, examples: Sequence[Example], context: Context) -> list[CheckResult | Failure]:
         return [_judge(example, context) for example in examples]
 
 
-def _judge(example: Example, context: Context) -> Verdict | Failure:
+def _judge(example: Example, context: Context) -> CheckResult | Failure:
     try:
         posed = pose(example, context)
         if posed.problem is None:
             return not_judged(NOTHING_TO_SCORE_BY)
         if posed.basis is Basis.CLAIMED and not posed.problem.reference:
-            return dropped(NO_ANSWER)
-    except Exception as error:  # A task is a plugin: whatever it raises is its failure, not a verdict.
+            return drop(NO_ANSWER)
+    except Exception as error:  # A task may be user code: its errors are failures, not results.
         return Failure(FailureCause.SCORER, f"{type(error).__name__}: {error}")
     outcome = score(context.task, posed.problem, Completion(example.response))
     if isinstance(outcome, Failure):
         return outcome
     if outcome.value >= 1.0:
-        return Verdict(Ruling.KEPT, f"scored by {posed.basis}") if posed.basis is Basis.CLAIMED else KEPT
-    return dropped(WRONG, _evidence(outcome))
+        return CheckResult(Ruling.KEPT, f"scored by {posed.basis}") if posed.basis is Basis.CLAIMED else KEPT
+    return drop(WRONG, _evidence(outcome))
 
 
 def _evidence(score: Score) -> str:
-    """What the scorer found, in a line. The reference is of the example itself, or of the train split."""
-    said = score.evidence
-    if "expected" in said:
-        return f"expected {said['expected']!r}; got {said.get('extracted', said.get('answer', ''))!r}"
-    return "; ".join(f"{name}: {value}" for name, value in said.items() if value)[:300]
+    """The scorer's evidence in one line. The reference comes from the example or the train split."""
+    evidence = score.evidence
+    if "expected" in evidence:
+        return f"expected {evidence['expected']!r}; got {evidence.get('extracted', evidence.get('answer', ''))!r}"
+    return "; ".join(f"{name}: {value}" for name, value in evidence.items() if value)[:300]

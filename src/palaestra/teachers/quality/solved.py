@@ -1,4 +1,4 @@
-"""Is there anything to learn? What the student can do already teaches it little."""
+"""The check `solved`: drops examples that the student already solves."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from palaestra.core.errors import SettingsError
 from palaestra.core.records import Attempt, Example, Failure, Problem
 from palaestra.tasks.texts import hashes
 from palaestra.teachers.quality.base import Context
-from palaestra.teachers.quality.problems import name_of, pose
-from palaestra.teachers.quality.records import KEPT, Ruling, Verdict, dropped, not_judged
+from palaestra.teachers.quality.problems import make_problem_id, pose
+from palaestra.teachers.quality.records import KEPT, CheckResult, Ruling, drop, not_judged
 
 SOLVED = "already solved"
-"""Said of those that stay as of those that go: `CheckReport.share(SOLVED)` is what the student can do of a lesson."""
+"""The reason of dropped and kept examples alike; `CheckReport.share(SOLVED)` is the fraction that the student solves."""
 NO_STUDENT, NOTHING_TO_SCORE_BY = "no student to ask", "nothing to score the student by"
 
 
 class Solved:
-    """Drops what the student, as it is now, answers right every time that it is asked.
+    """Drops examples that the current student always answers correctly.
 
     Arguments:
-        stay: the share of such examples that is kept all the same, so that what is known is not lost; 0 drops all,
-            1 only counts them. Which ones stay depends on nothing but the example.
+        stay: the fraction of such examples to keep, against forgetting; 0 drops all, 1 only counts them. The choice
+            depends on the example alone.
     """
 
     name = "solved"
@@ -33,7 +33,7 @@ class Solved:
             raise SettingsError(f"solved needs a share to stay from 0 to 1; got {stay}")
         self.stay = stay
 
-    def judge(self, examples: Sequence[Example], context: Context) -> list[Verdict | Failure]:
+    def judge(self, examples: Sequence[Example], context: Context) -> list[CheckResult | Failure]:
         from palaestra.tasks.evaluate import evaluate
 
         if context.engine is None:
@@ -56,16 +56,16 @@ class Solved:
 
     def _judge(
         self, example: Example, problem: Problem | None, attempts: dict[str, list[Attempt]]
-    ) -> Verdict | Failure:
-        made = attempts.get(problem.id, []) if problem is not None else []
-        if not made:
+    ) -> CheckResult | Failure:
+        tries = attempts.get(problem.id, []) if problem is not None else []
+        if not tries:
             return not_judged(NOTHING_TO_SCORE_BY)
-        if any(attempt.correct is False for attempt in made):
+        if any(attempt.correct is False for attempt in tries):
             return KEPT
-        for attempt in made:
+        for attempt in tries:
             if isinstance(attempt.outcome, Failure):
                 return attempt.outcome
-        chance = int(hashes([name_of(example)])[0]) / 2**64
+        chance = int(hashes([make_problem_id(example)])[0]) / 2**64
         if chance < self.stay:
-            return Verdict(Ruling.KEPT, SOLVED)
-        return dropped(SOLVED, f"{len(made)} of {len(made)} answers are right")
+            return CheckResult(Ruling.KEPT, SOLVED)
+        return drop(SOLVED, f"{len(tries)} of {len(tries)} answers are right")

@@ -1,8 +1,8 @@
-"""Skills: discovered with a language model, or the task's own; and how far the two agree."""
+"""Skill discovery with a language model, skills files, and the agreement with the task's own skills."""
 
 from palaestra.teachers.skills.agreement import Agreement, agreement
 from palaestra.teachers.skills.discovery import STAGES, Discovery, Keep
-from palaestra.teachers.skills.gold import by_gold
+from palaestra.teachers.skills.gold import map_own_skills
 from palaestra.teachers.skills.overview import CategoryRow, Overview, overview
 from palaestra.teachers.skills.records import Category, SkillMap
 from palaestra.teachers.skills.task import Discovered, GenerativeDiscovered, original, relabel
@@ -19,7 +19,7 @@ __all__ = [
     "Overview",
     "SkillMap",
     "agreement",
-    "by_gold",
+    "map_own_skills",
     "original",
     "overview",
     "relabel",

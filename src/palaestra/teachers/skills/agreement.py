@@ -1,4 +1,4 @@
-"""How far two ways to divide the same problems agree, whatever the parts are called."""
+"""Measures of agreement between two clusterings of the same problems."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from palaestra.teachers.skills.records import SkillMap
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """How far discovered skills agree with gold ones, over the problems that have both.
+    """The agreement of discovered skills with gold skills, over the problems that have both.
 
     Arguments:
-        adjusted_rand: over pairs of problems, corrected for chance: 1 for the same division, about 0 for a random one.
-        mutual_information: normalised by the mean of the two entropies, from 0 to 1; grows with the number of
-            categories by chance alone.
-        purity: the share of problems in their category's most frequent gold skill; 1 where each is a category.
-        problems: how many were compared. With none there are no figures: `None`.
-        left_out: problems of either map that have no category in the other.
-        categories, gold: how many of each were met.
-        table: how many problems of each gold skill went to each category.
+        adjusted_rand: the adjusted Rand index: 1 for equal clusterings, about 0 for random ones.
+        mutual_information: normalised by the mean of the two entropies, from 0 to 1; grows by chance with the number of
+            categories.
+        purity: the fraction of problems in their category's most frequent gold skill.
+        problems: the number of compared problems. Without any, the measures are `None`.
+        left_out: problems of either map without a category in the other.
+        categories, gold: the number of different categories and gold skills.
+        table: problems by gold skill and category.
     """
 
     adjusted_rand: float | None
@@ -35,41 +35,41 @@ class Agreement:
     table: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 
-def agreement(found: SkillMap, gold: SkillMap) -> Agreement:
-    """Compare discovered skills with gold ones (`by_gold`)."""
-    both = [problem for problem in gold.assignment if problem in found.assignment]
-    one = [found.assignment[problem] for problem in both]
+def agreement(discovered: SkillMap, gold: SkillMap) -> Agreement:
+    """Compare discovered skills with gold skills (`map_own_skills`)."""
+    both = [problem for problem in gold.assignment if problem in discovered.assignment]
+    labels = [discovered.assignment[problem] for problem in both]
     other = [gold.assignment[problem] for problem in both]
     table: dict[str, dict[str, int]] = {}
-    for category, skill in zip(one, other, strict=True):
+    for category, skill in zip(labels, other, strict=True):
         row = table.setdefault(skill, {})
         row[category] = row.get(category, 0) + 1
-    known = {id_ for several in (found, gold) for id_ in (*several.assignment, *several.unassigned)}
-    counts = len(both), len(known) - len(both), len(set(one)), len(set(other))
+    known = {id_ for several in (discovered, gold) for id_ in (*several.assignment, *several.unassigned)}
+    counts = len(both), len(known) - len(both), len(set(labels)), len(set(other))
     if not both:
         return Agreement(None, None, None, *counts)
-    cells = contingency(one, other)
-    return Agreement(adjusted_rand(cells), mutual_information(cells), purity(cells), *counts, table)
+    cells = contingency(labels, other)
+    return Agreement(compute_rand_index(cells), mutual_information(cells), purity(cells), *counts, table)
 
 
-def contingency(one: Sequence[str], other: Sequence[str]) -> np.ndarray:
-    """How many things have each pair of labels, as an array `cells_CG`."""
-    rows, row = np.unique(list(one), return_inverse=True)
+def contingency(labels: Sequence[str], other: Sequence[str]) -> np.ndarray:
+    """The contingency table of two labellings, as an array `cells_CG`."""
+    rows, row = np.unique(list(labels), return_inverse=True)
     columns, column = np.unique(list(other), return_inverse=True)
     cells_CG = np.zeros((len(rows), len(columns)), dtype=np.int64)
     np.add.at(cells_CG, (row, column), 1)
     return cells_CG
 
 
-def adjusted_rand(cells_CG: np.ndarray) -> float:
+def compute_rand_index(cells_CG: np.ndarray) -> float:
     """The adjusted Rand index (Hubert and Arabie, 1985).
 
-    >>> round(adjusted_rand(contingency("aabb", "xxyz")), 4)
+    >>> round(compute_rand_index(contingency("aabb", "xxyz")), 4)
     0.5714
     """
     pairs = _pairs(cells_CG)
     rows, columns, total = _pairs(cells_CG.sum(1)), _pairs(cells_CG.sum(0)), _pairs(cells_CG.sum())
-    # Both put everything together, or nothing: they are the same, and chance could do no other.
+    # Both have a single cluster, or only clusters of one: they are equal, and the index is undefined.
     if rows == columns and rows in (0, total):
         return 1.0
     expected = rows * columns / total
@@ -88,12 +88,12 @@ def mutual_information(cells_CG: np.ndarray) -> float:
 
 
 def purity(cells_CG: np.ndarray) -> float:
-    """The share of things whose second label is the most frequent one under their first."""
+    """The fraction of items with the most frequent second label of their first label."""
     return float(cells_CG.max(1).sum() / cells_CG.sum())
 
 
 def _pairs(counts: np.ndarray) -> int:
-    """How many pairs of things lie together."""
+    """The number of pairs within the same cell."""
     return int((counts * (counts - 1)).sum()) // 2
 
 

@@ -1,8 +1,8 @@
-"""What is wrong with categories that a model made, and the categories with that put right.
+"""Find and repair errors in the categories that a model made.
 
-One function does both. What it finds is told to the model, which may answer again; after the last answer the same list is
-the report of what was repaired. Nothing is put into a category by a guess of ours: names that have none are sorted by a
-further question, and stage 3 asks about the problems of those that still have none.
+The model receives the list of errors and may answer again; after the last answer the list reports the repairs. No name is
+assigned by guessing: names without a category are sorted by a further question, and stage 3 asks about the problems of
+names that are still without one.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ from dataclasses import dataclass
 from pydantic import BaseModel, Field
 
 from palaestra.teachers.skills.records import Category
-from palaestra.teachers.skills.spelling import fault, key, quoted, tidy
+from palaestra.teachers.skills.spelling import fault, key, quote_names, tidy
 
 
-class Group(BaseModel):
-    """One category, as the model says it."""
+class SkillGroup(BaseModel):
+    """One category in the model's answer."""
 
     name: str = Field(description="what the category is called, in one to five words")
     description: str = Field("", description="one sentence that tells what belongs into it")
     skills: list[str] = Field(description="the skills in it, spelled as they were given")
 
 
-class Groups(BaseModel):
-    """What the model is to answer."""
+class SkillGroups(BaseModel):
+    """The schema of the model's answer."""
 
-    categories: list[Group]
+    categories: list[SkillGroup]
 
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """Something that is wrong, in words that a model can act on, and what is done where it does not."""
+    """An error, in words that a model can act on, and its repair."""
 
     wrong: str
     done: str
@@ -41,15 +41,15 @@ class Repair:
         return f"{self.wrong} ({self.done})"
 
 
-def settle(
-    groups: Groups, names: Mapping[str, int], wanted: int = 0, allowed: Sequence[Category] = ()
+def repair_categories(
+    groups: SkillGroups, names: Mapping[str, int], wanted: int = 0, allowed: Sequence[Category] = ()
 ) -> tuple[list[Category], list[Repair]]:
-    """Categories that are unique, not empty and share no name, and all that had to be put right for it.
+    """Repair categories: they become unique and not empty, and no name is in two of them. Returns them with the repairs.
 
     Arguments:
-        names: what was to be sorted, each with the number of its problems.
-        wanted: how many categories there are to be; 0 for as many as the model likes.
-        allowed: the only categories that may be used, which then may stay empty; empty for any.
+        names: the names to sort, each with the number of its problems.
+        wanted: the number of categories; 0: the model decides.
+        allowed: the categories that may be used, which may stay empty; empty: any.
     """
     spelled = {key(name): name for name in names}
     may = {key(category.name): category.name for category in allowed}
@@ -69,59 +69,61 @@ def settle(
             twice.append(called[own][0])
         called.setdefault(own, (may.get(own, tidy(group.name)), " ".join(group.description.split())))
         inside = members.setdefault(own, [])
-        for said in group.skills:
-            if key(said) not in spelled:
-                invented.append(tidy(said))
-            elif key(said) in placed:
-                repeated.append(spelled[key(said)])
+        for skill in group.skills:
+            if key(skill) not in spelled:
+                invented.append(tidy(skill))
+            elif key(skill) in placed:
+                repeated.append(spelled[key(skill)])
             else:
-                placed.add(key(said))
-                inside.append(spelled[key(said)])
+                placed.add(key(skill))
+                inside.append(spelled[key(skill)])
     empty = [called[own][0] for own, inside in members.items() if not inside and not may]
     left = [name for own, name in spelled.items() if own not in placed]
     later = "their problems are asked about one by one" if may else "sorted by a further question"
-    found = [
+    findings = [
         (bad, "; ".join(bad[:3]), "a category without a usable name is dissolved"),
-        (foreign, f"categories that were not given: {quoted(foreign)}", "left out"),
-        (twice, f"categories that are there more than once: {quoted(twice)}", "made one"),
-        (invented, f"not in the list of skills: {quoted(invented)}", "left out"),
-        (repeated, f"in more than one place: {quoted(repeated)}", "the first counts"),
-        (left, f"in no category: {quoted(left)}", later),
-        (empty, f"categories that hold no skill of the list: {quoted(empty)}", "left out"),
+        (foreign, f"categories that were not given: {quote_names(foreign)}", "left out"),
+        (twice, f"categories that are there more than once: {quote_names(twice)}", "made one"),
+        (invented, f"not in the list of skills: {quote_names(invented)}", "left out"),
+        (repeated, f"in more than one place: {quote_names(repeated)}", "the first counts"),
+        (left, f"in no category: {quote_names(left)}", later),
+        (empty, f"categories that hold no skill of the list: {quote_names(empty)}", "left out"),
     ]
-    repairs = [Repair(wrong, done) for several, wrong, done in found if several]
-    made = [Category(*called[own], tuple(inside)) for own, inside in members.items() if inside or may]
-    if wanted and len(made) != wanted:
-        told = f"expected exactly {wanted} categories that hold skills of the list; got {len(made)}"
-        made, done = _fit(made, names, wanted)
-        repairs.append(Repair(told, done))
-    return made, repairs
+    repairs = [Repair(wrong, done) for several, wrong, done in findings if several]
+    categories = [Category(*called[own], tuple(inside)) for own, inside in members.items() if inside or may]
+    if wanted and len(categories) != wanted:
+        mismatch = f"expected exactly {wanted} categories that hold skills of the list; got {len(categories)}"
+        categories, done = _fit(categories, names, wanted)
+        repairs.append(Repair(mismatch, done))
+    return categories, repairs
 
 
-def _fit(made: list[Category], names: Mapping[str, int], wanted: int) -> tuple[list[Category], str]:
-    """The categories in the number that is wanted, as far as that can be had, and what was done for it.
+def _fit(categories: list[Category], names: Mapping[str, int], wanted: int) -> tuple[list[Category], str]:
+    """Change the number of categories to `wanted`, as far as possible. Returns them with a description of the repair.
 
-    Too many: the smallest are dissolved. Too few: the commonest name of the largest becomes a category of its own.
+    Too many: the smallest are dissolved. Too few: the most frequent name of the largest becomes a category of its own.
     """
 
     def size(category: Category) -> int:
         return sum(names[name] for name in category.members)
 
-    if len(made) > wanted:
-        small = sorted(made, key=lambda one: (size(one), one.name))[: len(made) - wanted]
-        kept = [category for category in made if category not in small]
-        listed = quoted(category.name for category in small)
+    if len(categories) > wanted:
+        small = sorted(categories, key=lambda one: (size(one), one.name))[: len(categories) - wanted]
+        kept = [category for category in categories if category not in small]
+        listed = quote_names(category.name for category in small)
         return kept, f"dissolved, and sorted by a further question: {listed}"
     taken: list[str] = []
-    while len(made) < wanted:
-        used = {key(category.name) for category in made}
-        # The largest first; a name that is a category's already cannot become another's.
-        pairs = [(size(c), names[name], c, name) for c in made if len(c.members) > 1 for name in c.members]
+    while len(categories) < wanted:
+        used = {key(category.name) for category in categories}
+        # The largest category first. A name that is already a category cannot become another one.
+        pairs = [(size(c), names[name], c, name) for c in categories if len(c.members) > 1 for name in c.members]
         pairs = [pair for pair in pairs if key(pair[3]) not in used]
         if not pairs:
             break
         _, _, largest, name = max(pairs, key=lambda pair: (pair[0], pair[1], pair[2].name, pair[3]))
         rest = Category(largest.name, largest.description, tuple(n for n in largest.members if n != name))
-        made = [rest if category is largest else category for category in made] + [Category(name, "", (name,))]
+        categories = [rest if category is largest else category for category in categories] + [
+            Category(name, "", (name,))
+        ]
         taken.append(name)
-    return made, f"taken out of the largest: {quoted(taken)}" if taken else "there is nothing to divide"
+    return categories, f"taken out of the largest: {quote_names(taken)}" if taken else "there is nothing to divide"

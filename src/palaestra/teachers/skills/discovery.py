@@ -18,20 +18,20 @@ from dataclasses import replace
 from palaestra.core.errors import SettingsError
 from palaestra.core.records import Failure, Problem
 from palaestra.engines.base import Engine
-from palaestra.teachers.prompts import Prompts
+from palaestra.teachers.prompts import TeacherPrompts
 from palaestra.teachers.skills.assigning import assign
 from palaestra.teachers.skills.clustering import NAMES_A_CALL, cluster
-from palaestra.teachers.skills.llm_queries import Asking, may_pass
+from palaestra.teachers.skills.llm_queries import SkillQueries, is_transient
 from palaestra.teachers.skills.naming import name_skills
 from palaestra.teachers.skills.records import SkillMap
 
 STAGES = ("names", "categories", "assignment")
-"""The stages, in order, by the names under which `keep` is given what they brought."""
+"""The stages in order. `keep` receives the result of each under its name."""
 
 Keep = Callable[[str, SkillMap], None]
 
 
-def _forget(stage: str, found: SkillMap) -> None:
+def _forget(stage: str, skills: SkillMap) -> None:
     """Keep nothing."""
 
 
@@ -39,20 +39,20 @@ class Discovery:
     """Discovers skills with a language model.
 
     Arguments:
-        engine: who answers. A `CachedEngine` makes a stage that was killed go on where it was.
-        prompts: the templates; ours if none are given.
-        show_references: show the model the expected answer of a problem that it names. It never sees one otherwise.
-        tries: how often a question is asked at most, each time with what was wrong before.
-        max_tokens: of an answer; a clustering gets more by the number of its names.
-        names_a_call: names that are clustered, or sorted, by one call.
-        seed: of every request.
+        engine: the language model. With a `CachedEngine` a killed stage resumes without repeated calls.
+        prompts: the templates; default: the built-in ones.
+        show_references: include the expected answer in the prompt that names a problem's skill.
+        tries: maximum calls per question; each repetition contains the errors of the last answer.
+        max_tokens: maximum tokens of an answer; a clustering gets more by the number of its names.
+        names_a_call: names that one call clusters or sorts.
+        seed: the seed of every request.
     """
 
     def __init__(
         self,
         engine: Engine,
         *,
-        prompts: Prompts | None = None,
+        prompts: TeacherPrompts | None = None,
         show_references: bool = False,
         tries: int = 3,
         max_tokens: int = 1024,
@@ -61,127 +61,129 @@ class Discovery:
     ) -> None:
         if names_a_call < 2:
             raise SettingsError(f"a clustering needs at least 2 names a call; got names_a_call={names_a_call}")
-        self.asking = Asking(engine, prompts or Prompts(), tries, max_tokens, seed, show_references)
+        self.asking = SkillQueries(engine, prompts or TeacherPrompts(), tries, max_tokens, seed, show_references)
         self.names_a_call = names_a_call
 
     def discover(
         self, problems: Sequence[Problem], *, categories: int = 0, known: SkillMap | None = None, keep: Keep = _forget
     ) -> SkillMap:
-        """All three stages, or those that are left.
+        """Run all stages, or those that are left.
 
         Arguments:
-            categories: exactly so many; 0 leaves it to the model.
-            known: what was found before, to the end of any stage. Nothing that it holds is asked again, but for what
-                failed for a reason that may have passed. Other `categories` than its own mean: `recluster`.
-            keep: is given each stage when it is done, with everything found so far.
+            categories: the number of categories; 0: the model decides.
+            known: the result of an earlier stage. Only transient failures are asked again. If `categories` differs, the
+                names are clustered again (`recluster`).
+            keep: receives the skill map after each stage.
 
         Returns:
-            Every problem assigned, or unassigned with the cause.
+            The skill map, in which every problem is assigned, or unassigned with the cause.
         """
         if categories < 0:
             raise SettingsError(f"expected categories of at least 0; got {categories}")
-        found = known or SkillMap(wanted=categories)
-        if found.categories and found.wanted != categories:
-            return self.recluster(found, problems, categories=categories, keep=keep)
-        if not found.categories:
-            found = self._name(replace(found, wanted=categories), problems, keep)
-        return self._from_names(found, problems, keep)
+        skills = known or SkillMap(wanted=categories)
+        if skills.categories and skills.wanted != categories:
+            return self.recluster(skills, problems, categories=categories, keep=keep)
+        if not skills.categories:
+            skills = self._name(replace(skills, wanted=categories), problems, keep)
+        return self._from_names(skills, problems, keep)
 
-    def assign_more(self, found: SkillMap, problems: Sequence[Problem]) -> SkillMap:
-        """Assign problems that were not there before, without naming them. What is assigned is not asked again.
+    def assign_more(self, skills: SkillMap, problems: Sequence[Problem]) -> SkillMap:
+        """Assign further problems to the categories, without naming them.
 
         Raises:
-            SettingsError: there are no categories to choose from.
+            SettingsError: the map has no categories.
         """
-        if not found.categories:
+        if not skills.categories:
             raise SettingsError("the skill map has no categories to assign problems to; discover them first")
-        return self._assign(found, problems)
+        return self._assign(skills, problems)
 
     def recluster(
-        self, found: SkillMap, problems: Sequence[Problem], *, categories: int = 0, keep: Keep = _forget
+        self, skills: SkillMap, problems: Sequence[Problem], *, categories: int = 0, keep: Keep = _forget
     ) -> SkillMap:
-        """Other categories from the same names: nothing is named again.
+        """Cluster the same names to another number of categories.
 
         Arguments:
-            problems: those that are to be assigned. A problem with a name follows it; the others are asked about.
+            problems: the problems to assign, by their names if they have one.
 
         Raises:
-            SettingsError: there are no names to cluster.
+            SettingsError: the map has no names.
         """
-        if not found.names:
+        if not skills.names:
             raise SettingsError("the skill map has no names to cluster; discover them first")
         if categories < 0:
             raise SettingsError(f"expected categories of at least 0; got {categories}")
-        return self._from_names(replace(_without_categories(found), wanted=categories), problems, keep)
+        return self._from_names(replace(_without_categories(skills), wanted=categories), problems, keep)
 
-    def _from_names(self, found: SkillMap, problems: Sequence[Problem], keep: Keep) -> SkillMap:
-        """Stages 2 and 3, as far as they are not done."""
-        if not found.categories:
-            counted = Counter(found.names.values())
+    def _from_names(self, skills: SkillMap, problems: Sequence[Problem], keep: Keep) -> SkillMap:
+        """Run stages 2 and 3, as far as they are not done."""
+        if not skills.categories:
+            counted = Counter(skills.names.values())
             if not counted:
-                # Each problem has its own cause: why it could not be named.
-                return replace(found, unassigned=dict(found.unnamed))
+                # Without names, the failures of stage 1 are the causes.
+                return replace(skills, unassigned=dict(skills.unnamed))
             self.asking.again.clear()
-            made = cluster(counted, self.asking, found.wanted, self.names_a_call)
-            if made.failure is not None:
-                why = Failure(made.failure.cause, f"there are no categories: {made.failure.message}")
-                return replace(found, unassigned={problem.id: why for problem in problems})
-            found = replace(
-                self._asked(found, "categories"),
-                categories=made.categories,
-                repairs=made.repairs,
+            clustering = cluster(counted, self.asking, skills.wanted, self.names_a_call)
+            if clustering.failure is not None:
+                why = Failure(clustering.failure.cause, f"there are no categories: {clustering.failure.message}")
+                return replace(skills, unassigned={problem.id: why for problem in problems})
+            skills = replace(
+                self._add_stage(skills, "categories"),
+                categories=clustering.categories,
+                repairs=clustering.repairs,
                 assignment={},
                 unassigned={},
             )
-            keep("categories", found)
-        done = self._assign(found, problems)
-        if done != found:
+            keep("categories", skills)
+        done = self._assign(skills, problems)
+        if done != skills:
             keep("assignment", done)
         return done
 
-    def _name(self, found: SkillMap, problems: Sequence[Problem], keep: Keep) -> SkillMap:
-        """Stage 1 for the problems that have no name."""
-        final = {problem for problem, failure in found.unnamed.items() if not may_pass(failure)}
-        open_ = _distinct(p for p in problems if p.id not in found.names and p.id not in final)
+    def _name(self, skills: SkillMap, problems: Sequence[Problem], keep: Keep) -> SkillMap:
+        """Run stage 1 for the problems without a name."""
+        final = {problem for problem, failure in skills.unnamed.items() if not is_transient(failure)}
+        open_ = _distinct(p for p in problems if p.id not in skills.names and p.id not in final)
         if not open_:
-            return found
+            return skills
         self.asking.again.clear()
-        said = name_skills(open_, self.asking, found.names.values())
-        names = {problem: name for problem, name in said.items() if isinstance(name, str)}
-        failed = {problem: failure for problem, failure in said.items() if isinstance(failure, Failure)}
-        before = {problem: failure for problem, failure in found.unnamed.items() if problem not in said}
-        found = replace(self._asked(found, "names"), names={**found.names, **names}, unnamed={**before, **failed})
-        keep("names", found)
-        return found
+        answers = name_skills(open_, self.asking, skills.names.values())
+        names = {problem: name for problem, name in answers.items() if isinstance(name, str)}
+        failed = {problem: failure for problem, failure in answers.items() if isinstance(failure, Failure)}
+        before = {problem: failure for problem, failure in skills.unnamed.items() if problem not in answers}
+        skills = replace(
+            self._add_stage(skills, "names"), names={**skills.names, **names}, unnamed={**before, **failed}
+        )
+        keep("names", skills)
+        return skills
 
-    def _assign(self, found: SkillMap, problems: Sequence[Problem]) -> SkillMap:
-        """Stage 3 for the problems that have no category."""
-        final = {problem for problem, failure in found.unassigned.items() if not may_pass(failure)}
-        open_ = _distinct(p for p in problems if p.id not in found.assignment and p.id not in final)
+    def _assign(self, skills: SkillMap, problems: Sequence[Problem]) -> SkillMap:
+        """Run stage 3 for the problems without a category."""
+        final = {problem for problem, failure in skills.unassigned.items() if not is_transient(failure)}
+        open_ = _distinct(p for p in problems if p.id not in skills.assignment and p.id not in final)
         if not open_:
-            return found
+            return skills
         self.asking.again.clear()
-        said = assign(open_, found.names, found.categories, self.asking)
-        assigned = {problem: category for problem, category in said.items() if isinstance(category, str)}
-        failed = {problem: failure for problem, failure in said.items() if isinstance(failure, Failure)}
-        before = {problem: failure for problem, failure in found.unassigned.items() if problem not in said}
+        answers = assign(open_, skills.names, skills.categories, self.asking)
+        assigned = {problem: category for problem, category in answers.items() if isinstance(category, str)}
+        failed = {problem: failure for problem, failure in answers.items() if isinstance(failure, Failure)}
+        before = {problem: failure for problem, failure in skills.unassigned.items() if problem not in answers}
         return replace(
-            self._asked(found, "assignment"),
-            assignment={**found.assignment, **assigned},
+            self._add_stage(skills, "assignment"),
+            assignment={**skills.assignment, **assigned},
             unassigned={**before, **failed},
         )
 
-    def _asked(self, found: SkillMap, stage: str) -> SkillMap:
-        """The map with this engine among those who answered, and with what `stage` had to ask again."""
+    def _add_stage(self, skills: SkillMap, stage: str) -> SkillMap:
+        """Add the name of the engine and the number of repeated questions of `stage` to the map."""
         name, again = self.asking.engine.name, sum(self.asking.again)
-        models = found.models if name in found.models else (*found.models, name)
-        reasked = {**found.reasked, stage: found.reasked.get(stage, 0) + again} if again else found.reasked
-        return replace(found, models=models, reasked=reasked)
+        models = skills.models if name in skills.models else (*skills.models, name)
+        reasked = {**skills.reasked, stage: skills.reasked.get(stage, 0) + again} if again else skills.reasked
+        return replace(skills, models=models, reasked=reasked)
 
 
-def _without_categories(found: SkillMap) -> SkillMap:
-    reasked = {stage: count for stage, count in found.reasked.items() if stage == "names"}
-    return SkillMap(names=found.names, unnamed=found.unnamed, reasked=reasked, models=found.models)
+def _without_categories(skills: SkillMap) -> SkillMap:
+    reasked = {stage: count for stage, count in skills.reasked.items() if stage == "names"}
+    return SkillMap(names=skills.names, unnamed=skills.unnamed, reasked=reasked, models=skills.models)
 
 
 def _distinct(problems: Iterable[Problem]) -> list[Problem]:

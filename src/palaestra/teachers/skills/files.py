@@ -1,4 +1,4 @@
-"""Skills files: which skill every problem exercises, computed before and read from a file.
+"""Skills files: the skill of every problem, read from a file.
 
 The file holds one of
 
@@ -35,7 +35,7 @@ def read_skills(path: Path) -> SkillMap:
     """Read a skills file, or the skills file of a run folder.
 
     Raises:
-        SettingsError: there is none, or it has none of the known forms; says where.
+        SettingsError: the file is missing or has an unknown format; the message names the place.
     """
     path = path.expanduser()
     path = path / SKILLS_FILE if path.is_dir() else path
@@ -131,10 +131,10 @@ def _from_labels(rows: Iterable[tuple[str, tuple[str, str, str]]]) -> SkillMap:
 def _from_dataenvgym(data: dict[str, Any]) -> SkillMap:
     try:
         categories = tuple(
-            Category(str(one["descriptive_name"]), "", tuple(map(str, one["skills"])))
-            for one in data["skill_categories"]
+            Category(str(entry["descriptive_name"]), "", tuple(map(str, entry["skills"])))
+            for entry in data["skill_categories"]
         )
-        names = {str(one["instance_id"]): str(one["skill"]["name"]) for one in data["labeled_instructions"]}
+        names = {str(entry["instance_id"]): str(entry["skill"]["name"]) for entry in data["labeled_instructions"]}
         assignment = {
             str(problem): str(category["descriptive_name"])
             for problem, category in data["instance_id_to_skill_category"].items()

@@ -1,4 +1,4 @@
-"""The skills that a task gives its problems itself: what discovery can be measured against, or replaced by."""
+"""The task's own skills as a skill map, to compare discovered skills with."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from palaestra.teachers.skills.records import Category, SkillMap
 from palaestra.teachers.skills.task import original
 
 
-def by_gold(task: Task, problems: Sequence[Problem]) -> SkillMap:
-    """The map of the task's own skills; asks nobody.
+def map_own_skills(task: Task, problems: Sequence[Problem]) -> SkillMap:
+    """Make a skill map of the task's own skills.
 
     Raises:
-        TaskError: the task tells no skills apart.
+        TaskError: the task has fewer than two skills.
     """
     skills = task.skills()
     if len(skills) < 2:

@@ -1,4 +1,4 @@
-"""How the stages ask: the engine, the prompts, and what a question may cost."""
+"""Queries to the language model of a skill discovery."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from palaestra.core.records import Failure, ImagePart, Message, Problem, TextPar
 from palaestra.engines.base import Answer, BaseEngine, Engine, Request, Sampling, reads_schema
 from palaestra.engines.cached import CACHED_FAILURES
 from palaestra.engines.structured import Check, ask
-from palaestra.teachers.prompts import Prompts
+from palaestra.teachers.prompts import TeacherPrompts
 
 T = TypeVar("T", bound=BaseModel)
 
 
 @dataclass(frozen=True)
-class Asking:
-    """What all three stages share; see `Discovery` for the arguments.
+class SkillQueries:
+    """The engine, prompts and limits of all stages; see `Discovery` for the other arguments.
 
     Arguments:
-        again: how many questions of each call of `ask` had to be asked again; whoever reads it empties it.
+        again: the number of repeated questions of each call of `ask`; the reader empties the list.
     """
 
     engine: Engine
-    prompts: Prompts = field(default_factory=Prompts)
+    prompts: TeacherPrompts = field(default_factory=TeacherPrompts)
     tries: int = 3
     max_tokens: int = 1024
     seed: int = 0
@@ -34,7 +34,7 @@ class Asking:
     again: list[int] = field(default_factory=list, compare=False)
 
     def ask(self, questions: Sequence[Request], schema: type[T], *, check: Check[T] | None = None) -> list[T | Failure]:
-        """An answer of the given shape to every question, or its failure."""
+        """Ask questions. Returns an answer of the schema, or a failure, for each."""
         counted = _Counted(self.engine)
         answers = ask(counted, questions, schema, tries=self.tries, check=check)
         self.again.append(counted.requests - len(questions))
@@ -45,10 +45,10 @@ class Asking:
         return Request(messages, Sampling(max_tokens=max_tokens or self.max_tokens), self.seed)
 
     def about(self, problem: Problem, prompt: str, **variables: Any) -> Request:
-        """A question about one problem: the last message of it, with its images.
+        """A question about one problem, with its last message and images.
 
-        What stands before is instruction or worked problems, and an id may tell the task's own skill: the model sees
-        neither.
+        The model sees neither earlier messages, which are instructions or worked problems, nor the problem's id, which may
+        contain the task's own skill.
         """
         asked = problem.messages[-1]
         request = self.request(prompt, question=asked.text, **variables)
@@ -60,13 +60,13 @@ class Asking:
         return Request((*before, shown), request.sampling, request.seed)
 
 
-def may_pass(failure: Failure) -> bool:
-    """Whether a failure was one of the moment, so that asking again makes sense."""
+def is_transient(failure: Failure) -> bool:
+    """Whether a failure is transient, so that the question may be asked again."""
     return failure.cause not in CACHED_FAILURES
 
 
 class _Counted(BaseEngine):
-    """An engine with a count of its requests, those included that a cache answers: the same in every run."""
+    """An engine that counts its requests, including those that a cache answers."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine, self.name, self.requests = engine, engine.name, 0

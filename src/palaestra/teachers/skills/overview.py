@@ -1,4 +1,4 @@
-"""What a skill discovery came to, from the stages that a store keeps: for the summary of a run and for its report."""
+"""The summary of a skill discovery from its stored stages, for `summary.json` and the report."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from palaestra.teachers.skills.discovery import STAGES
 from palaestra.teachers.skills.records import Category, SkillMap
 
 TEST = "test"
-"""The stage after the others: test problems choose among the categories, which they did not shape."""
+"""The last stage: test problems are assigned to the categories, which they did not shape."""
 OWN = "own"
-"""Not a stage: the task's own skills, where it has any, kept beside the stages to compare with."""
+"""Not a stage: the task's own skills, stored with the stages for a comparison."""
 
 
 @dataclass(frozen=True, slots=True)
 class CategoryRow:
-    """A category and what is in it.
+    """A category with its contents.
 
     Arguments:
-        problems: of those that the categories come from.
-        test: test problems that were assigned to it.
-        names: the names of stage 1 in it, the commonest first, each with its problems.
+        problems: the number of problems that shaped the categories.
+        test: the number of test problems.
+        names: the names of stage 1 with their numbers of problems, the most frequent first.
         gold: its `problems` by the task's own skill, the most frequent first.
     """
 
@@ -39,16 +39,15 @@ class CategoryRow:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """A discovery in figures.
+    """The numbers of a discovery.
 
     Arguments:
-        stage: the last one that is done.
-        wanted: the number of categories that was asked for; 0 left it to the model.
-        problems, test: how many the categories come from, and how many only chose among them.
-        names: how many different names stage 1 gave.
-        unnamed, unassigned: problems that the model could not name or place, by cause; test problems are never named.
-        agreement: with the task's own skills, over the problems that the categories come from; `None` where the task
-            has none.
+        stage: the last finished stage.
+        wanted: the requested number of categories; 0: the model decided.
+        problems, test: the problems that shaped the categories, and those that were only assigned.
+        names: the number of different names of stage 1.
+        unnamed, unassigned: problems that could not be named or assigned, by cause; test problems are never named.
+        agreement: with the task's own skills, over the problems that shaped the categories; `None` if the task has none.
         agreement_test: the same over the test problems.
     """
 
@@ -67,7 +66,7 @@ class Overview:
     agreement_test: Agreement | None = None
 
     def plain(self) -> dict[str, Any]:
-        """As plain values, for a summary."""
+        """Convert to plain values for a summary."""
         return {
             "models": list(self.models),
             "wanted": self.wanted,
@@ -94,34 +93,34 @@ class Overview:
 
 
 def last_stage(stages: Mapping[str, SkillMap]) -> str:
-    """The furthest stage that is there; empty where none is."""
+    """The last stored stage; empty if there is none."""
     return next((stage for stage in (TEST, *reversed(STAGES)) if stage in stages), "")
 
 
 def overview(stages: Mapping[str, SkillMap]) -> Overview | None:
-    """What was found, from the stages as a store has them; `None` before the first of them is done."""
+    """Summarize a discovery from its stored stages; `None` if no stage is finished."""
     stage = last_stage(stages)
     if not stage:
         return None
-    found, gold = stages[stage], stages.get(OWN)
-    # Stage 1 has asked about every problem that the categories come from, and about no other. Skills of a file have no
-    # stage 1: the stage before the test problems has the problems that they are taught by.
-    shaping = stages.get("assignment", found)
-    source = {*found.names, *found.unnamed} if found.models else {*shaping.assignment, *shaping.unassigned}
-    of_source = found.select(source)
-    of_test = found.select({*found.assignment, *found.unassigned} - source)
+    skills, gold = stages[stage], stages.get(OWN)
+    # Stage 1 covers exactly the problems that shaped the categories. Skills of a file have no stage 1; their assignment
+    # stage has these problems.
+    shaping = stages.get("assignment", skills)
+    source = {*skills.names, *skills.unnamed} if skills.models else {*shaping.assignment, *shaping.unassigned}
+    of_source = skills.select(source)
+    of_test = skills.select({*skills.assignment, *skills.unassigned} - source)
     return Overview(
         stage=stage,
-        models=found.models,
-        wanted=found.wanted,
-        rows=tuple(_row(category, of_source, of_test, gold) for category in found.categories),
+        models=skills.models,
+        wanted=skills.wanted,
+        rows=tuple(_row(category, of_source, of_test, gold) for category in skills.categories),
         problems=len(source),
         test=len(of_test.assignment) + len(of_test.unassigned),
-        names=len(set(found.names.values())),
-        unnamed=_causes(found.unnamed.values()),
-        unassigned=_causes(found.unassigned.values()),
-        repairs=found.repairs,
-        reasked=found.reasked,
+        names=len(set(skills.names.values())),
+        unnamed=_causes(skills.unnamed.values()),
+        unassigned=_causes(skills.unassigned.values()),
+        repairs=skills.repairs,
+        reasked=skills.reasked,
         agreement=_compare(of_source, gold),
         agreement_test=_compare(of_test, gold),
     )
@@ -141,11 +140,11 @@ def _row(category: Category, source: SkillMap, test: SkillMap, gold: SkillMap | 
     )
 
 
-def _compare(found: SkillMap, gold: SkillMap | None) -> Agreement | None:
-    """How far they agree over the problems of `found`; nothing where the task's own skills do not divide them."""
-    if gold is None or not found.assignment:
+def _compare(skills: SkillMap, gold: SkillMap | None) -> Agreement | None:
+    """The agreement over the problems of `skills`; `None` if the task has one skill only."""
+    if gold is None or not skills.assignment:
         return None
-    compared = agreement(found, gold.select({*found.assignment, *found.unassigned}))
+    compared = agreement(skills, gold.select({*skills.assignment, *skills.unassigned}))
     return compared if compared.gold > 1 else None
 
 
@@ -153,19 +152,19 @@ def _causes(failures: Iterable[Failure]) -> dict[str, int]:
     return dict(sorted(Counter(str(failure.cause) for failure in failures).items()))
 
 
-def _plain(found: Agreement | None) -> dict[str, Any] | None:
-    if found is None:
+def _plain(skills: Agreement | None) -> dict[str, Any] | None:
+    if skills is None:
         return None
 
-    def rounded(value: float | None) -> float | None:
+    def shorten(value: float | None) -> float | None:
         return None if value is None else round(value, 4)
 
     return {
-        "adjusted_rand": rounded(found.adjusted_rand),
-        "mutual_information": rounded(found.mutual_information),
-        "purity": rounded(found.purity),
-        "problems": found.problems,
-        "left_out": found.left_out,
-        "categories": found.categories,
-        "gold": found.gold,
+        "adjusted_rand": shorten(skills.adjusted_rand),
+        "mutual_information": shorten(skills.mutual_information),
+        "purity": shorten(skills.purity),
+        "problems": skills.problems,
+        "left_out": skills.left_out,
+        "categories": skills.categories,
+        "gold": skills.gold,
     }

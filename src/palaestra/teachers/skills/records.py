@@ -1,4 +1,4 @@
-"""What skill discovery found: plain records, which a run's store keeps stage by stage."""
+"""The records of skill discovery, which a run stores stage by stage."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from palaestra.core.records import Failure, Problem
 
 @dataclass(frozen=True, slots=True)
 class Category:
-    """A skill that was discovered.
+    """A discovered skill.
 
     Arguments:
-        members: the names of stage 1 that it holds; no name is in two categories.
+        members: its names of stage 1; no name is in two categories.
     """
 
     name: str
@@ -23,20 +23,20 @@ class Category:
 
 @dataclass(frozen=True, slots=True)
 class SkillMap:
-    """Which skill every problem exercises, and how that was found.
+    """The skill of every problem.
 
-    A problem is in `assignment` or in `unassigned`, or nobody has asked yet (`missing`). One that could not be named
-    may still be assigned: the model picks a category from its question.
+    A problem is in `assignment`, in `unassigned`, or not processed yet (`missing`). A problem without a name can still be
+    assigned, by its question.
 
     Arguments:
-        names: the skill that stage 1 named, by the id of the problem.
-        categories: what stage 2 made of the names; empty until it is done.
-        assignment: the category's name, by the id of the problem.
-        unnamed, unassigned: what went wrong with a problem, by its id.
-        wanted: the number of categories that was asked for; 0 left it to the model.
-        repairs: what was wrong with the model's categories to the end, and what was done about it.
-        reasked: how often an answer did not fit and the model was asked again, by stage.
-        models: who answered; nobody where the skills are the task's own.
+        names: the names of stage 1 by problem id.
+        categories: the result of stage 2; empty before it.
+        assignment: the names of categories by problem id.
+        unnamed, unassigned: failures by problem id.
+        wanted: the requested number of categories; 0: the model decides.
+        repairs: errors in the model's last answer, and their repairs.
+        reasked: repeated questions after an invalid answer, by stage.
+        models: the models that answered; empty if the skills are the task's own.
     """
 
     names: Mapping[str, str] = field(default_factory=dict)
@@ -50,24 +50,24 @@ class SkillMap:
     models: tuple[str, ...] = ()
 
     def skills(self) -> dict[str, tuple[str, ...]]:
-        """Every category with its members: skills and subskills, as a task has them."""
+        """Categories with their members, as the skills and subskills of a task."""
         return {category.name: category.members for category in self.categories}
 
     def skill(self, problem: str) -> str:
-        """The category of the problem with this id; empty where it has none."""
+        """The category of the problem with this id; empty if it has none."""
         return self.assignment.get(problem, "")
 
     def subskill(self, problem: str) -> str:
-        """The problem's own name, where it is a member of its category; else empty."""
+        """The name of the problem if it is a member of its category; otherwise empty."""
         name, skill = self.names.get(problem, ""), self.skill(problem)
-        return name if any(name in one.members for one in self.categories if one.name == skill) else ""
+        return name if any(name in category.members for category in self.categories if category.name == skill) else ""
 
     def missing(self, problems: Iterable[Problem]) -> list[Problem]:
-        """The problems that nobody has asked about yet."""
+        """The problems that are neither assigned nor unassigned."""
         return [p for p in problems if p.id not in self.assignment and p.id not in self.unassigned]
 
     def select(self, problems: Iterable[str]) -> SkillMap:
-        """The same map for some problems only, by their ids."""
+        """Restrict the map to the problems with these ids."""
         ids = set(problems)
         return replace(
             self,

@@ -1,16 +1,16 @@
-"""When two names are the same name."""
+"""Normalise the spelling of skill names."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 LONGEST = 80
-"""Characters of a name; what is longer is a sentence."""
+"""Maximum characters of a name."""
 _AROUND = " \t.,;:!\"'`*_-"
 
 
 def tidy(name: str) -> str:
-    """A name on one line, without the quotes and full stops that models put around it.
+    """Remove line breaks, and the quotes and full stops around a name.
 
     >>> tidy(' "Adding\\n fractions". ')
     'Adding fractions'
@@ -19,7 +19,7 @@ def tidy(name: str) -> str:
 
 
 def key(name: str) -> str:
-    """What two spellings of one name share.
+    """A key that is equal for all spellings of a name.
 
     >>> key("Two-digit_sums.") == key("two digit  Sums")
     True
@@ -28,7 +28,7 @@ def key(name: str) -> str:
 
 
 def fault(name: str) -> str:
-    """What is wrong with a name, in words that a model can act on; empty where nothing is."""
+    """Describe the error of a name, in words that a model can act on; empty if it is valid."""
     if not key(name):
         return "a name is empty"
     if len(tidy(name)) > LONGEST:
@@ -38,8 +38,8 @@ def fault(name: str) -> str:
     return ""
 
 
-def quoted(names: Iterable[str], most: int = 10) -> str:
-    """The first of some names, for a message."""
+def quote_names(names: Iterable[str], most: int = 10) -> str:
+    """Quote the first of some names for a message."""
     given = list(names)
     more = f" and {len(given) - most} more" if len(given) > most else ""
     return ", ".join(repr(name[:LONGEST]) for name in given[:most]) + more

@@ -1,4 +1,4 @@
-"""A task with discovered skills in place of its own, so that every teacher works on them."""
+"""A task with discovered skills in place of its own."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from palaestra.tasks.base import GenerativeTask, Task, check_skills
 from palaestra.teachers.skills.records import SkillMap
 
 GOLD = "gold_skill"
-"""Where a relabelled problem keeps the task's own skill and subskill, in its metadata: scorers may need them."""
+"""The metadata key of a relabelled problem for the task's own skill and subskill, which scorers may need."""
 
 T = TypeVar("T", Problem, Attempt)
 
 
-def relabel(items: Sequence[T], found: SkillMap) -> list[T]:
-    """Problems, or attempts at them, with the skills of `found`; a problem that has none there has an empty one."""
+def relabel(items: Sequence[T], skill_map: SkillMap) -> list[T]:
+    """Problems, or attempts at them, with the skills of `skill_map`; a problem that has none there has an empty one."""
     return [
-        _relabelled(item, found)
+        _relabel(item, skill_map)
         if isinstance(item, Problem)
-        else replace(item, problem=_relabelled(item.problem, found))
+        else replace(item, problem=_relabel(item.problem, skill_map))
         for item in items
     ]
 
 
 def original(problem: Problem) -> Problem:
-    """A problem with the task's own skill, whether it was relabelled or not."""
+    """Restore the task's own skill of a problem."""
     if GOLD not in problem.metadata:
         return problem
     skill, subskill = problem.metadata[GOLD]
@@ -38,59 +38,58 @@ def original(problem: Problem) -> Problem:
     return replace(problem, skill=skill, subskill=subskill, metadata=metadata)
 
 
-def _relabelled(problem: Problem, found: SkillMap) -> Problem:
+def _relabel(problem: Problem, skill_map: SkillMap) -> Problem:
     own = original(problem)
     metadata = {**own.metadata, GOLD: [own.skill, own.subskill]}
-    return replace(own, skill=found.skill(own.id), subskill=found.subskill(own.id), metadata=metadata)
+    return replace(own, skill=skill_map.skill(own.id), subskill=skill_map.subskill(own.id), metadata=metadata)
 
 
 class Discovered:
-    """A task whose skills are those of a skill map; whatever else it has, it has of `task`.
+    """A task with the skills of a skill map. All other attributes are those of `task`.
 
-    The problems are the task's own, `per_skill` of each of its own skills, under other labels. So a run on discovered
-    skills is measured on the same problems as one on gold skills. A problem that could not be assigned has an empty
-    skill: it is measured, and no teacher that goes by skills sees it as one.
+    The problems are the task's own, `per_skill` of each of its own skills, with other labels, so runs on discovered and on
+    gold skills are measured on the same problems. An unassigned problem has an empty skill.
 
-    It writes no examples: the task's generators know only the task's skills. A language model has to write.
+    It has no generators, because those of the task know only the task's skills. A language model must write the examples.
 
     Arguments:
-        only: of the task's own skills, those whose problems are measured on; all if empty.
+        only: the task's own skills to use; empty: all.
 
     Raises:
         TaskError: the map has no categories.
     """
 
-    def __init__(self, task: Task, found: SkillMap, only: Sequence[str] = ()) -> None:
-        if not found.categories:
-            why = next((failure.message for failure in found.unassigned.values()), "nothing was discovered yet")
+    def __init__(self, task: Task, skill_map: SkillMap, only: Sequence[str] = ()) -> None:
+        if not skill_map.categories:
+            why = next((failure.message for failure in skill_map.unassigned.values()), "nothing was discovered yet")
             raise TaskError(f"there are no discovered skills for task '{task.name}': {why}")
-        self.task, self.found, self.only, self.name = task, found, tuple(only), task.name
+        self.task, self.skill_map, self.only, self.name = task, skill_map, tuple(only), task.name
 
     def __getattr__(self, name: str) -> Any:
-        # `task` is not there yet in a copy that is being made; the others go by the task's own skills.
+        # A copy has no `task` yet. The other two depend on the task's own skills.
         if name in ("task", "write_examples", "get_shots"):
             raise AttributeError(name)
         return getattr(self.task, name)
 
     def skills(self) -> Mapping[str, tuple[str, ...]]:
         """The categories, with the names of stage 1 as their subskills."""
-        return self.found.skills()
+        return self.skill_map.skills()
 
     def problems(self, split: Split, per_skill: int, seed: int, skills: Sequence[str] = ()) -> list[Problem]:
-        """The task's problems under their discovered skills, those of `skills` only if given.
+        """The task's problems with their discovered skills, optionally only those of `skills`.
 
         Raises:
-            TaskError: nobody has labelled some of them, in a split that is measured on; or none has one of `skills`.
+            TaskError: validation or test problems are not in the skill map, or no problem has one of `skills`.
         """
         check_skills(self, skills)
         own = self.task.problems(split, per_skill, seed, () if split is Split.TRAIN else self.only)
-        unseen = self.found.missing(own)
+        unseen = self.skill_map.missing(own)
         if unseen and split is not Split.TRAIN:
             raise TaskError(
                 f"{len(unseen)} of {len(own)} {split} problems of '{self.name}' are not in the skill map, "
                 f"{unseen[0].id} for one; give them to assign_more first"
             )
-        labelled = relabel(own, self.found)
+        labelled = relabel(own, self.skill_map)
         for skill in skills:
             if not any(problem.skill == skill for problem in labelled):
                 raise TaskError(
@@ -104,7 +103,7 @@ class Discovered:
 
 
 class GenerativeDiscovered(Discovered):
-    """The same for skills that the task's own generators know: those of a skills file that uses the task's names."""
+    """A `Discovered` task with generators, for a skills file that uses the task's own skill names."""
 
     def write_examples(self, skill: str, subskill: str, count: int, generator: np.random.Generator) -> list[Example]:
         assert isinstance(self.task, GenerativeTask)

@@ -1,8 +1,8 @@
-"""The skill tree: its records, its policies, and the limits that hold whatever a policy asks."""
+"""The skill tree: its records, its policies, and the limits that are enforced on them."""
 
-from palaestra.teachers.tree.limits import Limits, enforce
-from palaestra.teachers.tree.policies import POLICIES, Policy, make_policy
-from palaestra.teachers.tree.records import Action, Branch, Count, Exploit, Explore, Leaf, Tree, grow, tree_of
+from palaestra.teachers.tree.limits import TreeLimits, enforce
+from palaestra.teachers.tree.policies import POLICIES, TreePolicy, make_policy
+from palaestra.teachers.tree.records import Action, Branch, Count, Exploit, Explore, Leaf, TreeState, build_tree, grow
 from palaestra.teachers.tree.rewards import skill_rewards
 
 __all__ = [
@@ -13,12 +13,12 @@ __all__ = [
     "Exploit",
     "Explore",
     "Leaf",
-    "Limits",
-    "Policy",
-    "Tree",
+    "TreeLimits",
+    "TreePolicy",
+    "TreeState",
+    "build_tree",
     "enforce",
     "grow",
     "make_policy",
     "skill_rewards",
-    "tree_of",
 ]

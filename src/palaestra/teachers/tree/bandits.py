@@ -1,8 +1,7 @@
-"""Bandits over subskills: where will an example add the most, by the curves that the answers so far allow?
+"""Bandit policies over subskills, which use a posterior over learning curves.
 
-Both plan for all examples that are left, not for one lesson: since a student is trained on everything it was ever
-given, only the sum over the rounds counts. A lesson is its part of that plan. So every round gives data to what is
-surely worth it, and a little to what may be: that is what exploration costs, and the next posterior is what it buys.
+They plan for all remaining examples instead of one lesson, because the student is trained on the sum of all lessons. Each
+lesson is a part of this plan. It contains a few examples for uncertain subskills, which is the exploration.
 """
 
 from __future__ import annotations
@@ -13,19 +12,19 @@ import numpy as np
 
 from palaestra.teachers.allocation import share_out
 from palaestra.teachers.tree.curves import KNOWN, Array, Posterior, posterior
-from palaestra.teachers.tree.limits import Limits
-from palaestra.teachers.tree.records import Action, Branch, Exploit, Explore, Tree
+from palaestra.teachers.tree.limits import TreeLimits
+from palaestra.teachers.tree.records import Action, Branch, Exploit, Explore, TreeState
 
 FARTHEST = 4
-"""Lessons that are planned ahead at most."""
+"""Maximum number of lessons to plan ahead."""
 
 
 class Bandit(ABC):
-    """Plans by the gain of every further example of every subskill. Subclasses say how.
+    """Plans by the expected gain of every further example of every subskill. Subclasses implement `plan_examples`.
 
     Arguments:
-        keep: the share of a lesson that goes to what the student knew before the first one. Losses grow with the
-            training on other things, so the answers so far show too little of them.
+        keep: the fraction of a lesson for subskills that the student knew before the first round. Forgetting grows with
+            training, so the answers so far underestimate it.
     """
 
     open_at_once = 0
@@ -35,15 +34,15 @@ class Bandit(ABC):
         self.keep = keep
 
     @abstractmethod
-    def planned(self, known: Posterior, total: int, generator: np.random.Generator) -> Array:
-        """How many of the next `total` examples each subskill is to get."""
+    def plan_examples(self, known: Posterior, total: int, generator: np.random.Generator) -> Array:
+        """The number of the next `total` examples for each subskill."""
 
-    def decide(self, tree: Tree, size: int, limits: Limits, generator: np.random.Generator) -> list[Action]:
+    def decide(self, tree: TreeState, size: int, limits: TreeLimits, generator: np.random.Generator) -> list[Action]:
         known = posterior(tree)
         ahead = max(size, min(tree.budget, FARTHEST * size))
         kept_L = self.keep * ahead * _knew(known)
-        planned_L = kept_L + self.planned(known, ahead - round(kept_L.sum()), generator)
-        # Who gets the odd example changes from round to round.
+        planned_L = kept_L + self.plan_examples(known, ahead - round(kept_L.sum()), generator)
+        # A random order, so that the remainder goes to other subskills in each round.
         order = generator.permutation(len(planned_L)).tolist()
         shares = share_out(size, {row: float(planned_L[row]) for row in order})
         given: dict[str, dict[str, int]] = {}
@@ -67,10 +66,10 @@ class Bandit(ABC):
 
 
 class UpperConfidence(Bandit):
-    """Every example goes where its gain may be the largest: its expectation and some of its uncertainty.
+    """Allocates each example by an upper confidence bound of its gain.
 
     Arguments:
-        optimism: how many standard deviations of a gain are added to its expectation; 0 is greedy.
+        optimism: standard deviations that are added to the expected gain; 0: greedy.
     """
 
     name = "ucb"
@@ -79,17 +78,17 @@ class UpperConfidence(Bandit):
         super().__init__(keep)
         self.optimism = optimism
 
-    def planned(self, known: Posterior, total: int, generator: np.random.Generator) -> Array:
+    def plan_examples(self, known: Posterior, total: int, generator: np.random.Generator) -> Array:
         return plan(known.marginals(total, self.optimism), total)
 
 
 class Thompson(Bandit):
-    """Draws a curve for each subskill, and plans as if it were true; the mean of several such plans.
+    """Thompson sampling: samples a curve for each subskill and plans with it. The result is the mean of several plans.
 
-    One draw alone would stake a whole lesson on chance, and there are few lessons.
+    A single sample would have too much variance, because there are few lessons.
 
     Arguments:
-        draws: how many.
+        draws: the number of plans.
     """
 
     name = "thompson"
@@ -98,16 +97,16 @@ class Thompson(Bandit):
         super().__init__(keep)
         self.draws = draws
 
-    def planned(self, known: Posterior, total: int, generator: np.random.Generator) -> Array:
-        plans = [plan(known.drawn(total, generator), total) for _ in range(self.draws)]
-        found: Array = np.mean(plans, axis=0)
-        return found
+    def plan_examples(self, known: Posterior, total: int, generator: np.random.Generator) -> Array:
+        plans = [plan(known.sample(total, generator), total) for _ in range(self.draws)]
+        plan_L: Array = np.mean(plans, axis=0)
+        return plan_L
 
 
 def plan(gain_LN: Array, total: int) -> Array:
-    """How many examples each subskill gets of `total`, if each goes where it gains the most.
+    """Allocate `total` examples greedily by gain. Returns the number for each subskill.
 
-    Gains are taken to fall along a row, as those of a curve that flattens do.
+    Gains must not rise along a row, as on a flattening curve; rising ones are lowered.
     """
     gain_LN = np.minimum.accumulate(gain_LN, axis=1)
     best = np.argpartition(-gain_LN.ravel(), total - 1)[:total] if 0 < total < gain_LN.size else np.arange(total)
@@ -115,8 +114,8 @@ def plan(gain_LN: Array, total: int) -> Array:
 
 
 def _knew(known: Posterior) -> Array:
-    """What each subskill stands for, as far as the student knew it before; the shares add up to at most 1."""
+    """The weight of each subskill times the probability that it was known before; the sum is at most 1."""
     weight_L = known.value_L * (known.weights_LG @ (known.grid.kind_G == KNOWN))
-    # Where little was known, little is to be kept: a third of everything takes the whole share.
+    # If less than a third was known, the fraction for it shrinks in proportion.
     share_L: Array = weight_L / max(1.0 / 3, weight_L.sum())
     return share_L

@@ -1,17 +1,16 @@
-"""How a student answers to data: a posterior over learning curves, from a few validation answers.
+"""A posterior over learning curves of subskills, from a few validation answers.
 
 A subskill is one of three kinds: *known* before the first lesson, *learnable*, or *out of reach*. Once training has
 begun, its accuracy after `n` examples of its own is
 
     ceiling - (ceiling - start) * exp(-n / pace),      start = base * (1 - loss)
 
-where `loss` is what the training on everything else costs it, and `ceiling` is far above `base` only where it is
-learnable. All of this is a grid; the validation counts before the first round and after each give every point of
-it a likelihood (binomial, which is exact for small counts, where differences of accuracies are mostly noise).
+where `loss` is the forgetting by training on other subskills, and `ceiling` is far above `base` only if the subskill is
+learnable. The parameters form a grid. The validation counts before the first round and after each give every grid point a
+binomial likelihood.
 
-What is shared is learned from all: subskills of a skill share whether the skill is within reach, and all of a task
-share how fast it is learned, how much is lost, and how many are of which kind (a few steps of expectation
-maximisation, with a prior of `PRIOR_WEIGHT` subskills).
+Subskills of a skill share whether the skill is within reach. All subskills of a task share the distribution of paces,
+losses and kinds (a few steps of expectation maximisation, with a prior of `PRIOR_WEIGHT` subskills).
 """
 
 from __future__ import annotations
@@ -22,41 +21,42 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from palaestra.teachers.tree.records import Count, Leaf, Tree
+from palaestra.teachers.tree.records import Count, Leaf, TreeState
 
 Array = NDArray[np.float64]
 
 KNOWN, LEARNABLE, OUT = 0, 1, 2
 PACES = {3.0: 0.23, 6.0: 0.23, 12.0: 0.23, 24.0: 0.19, 60.0: 0.08, 150.0: 0.04}
-"""Examples after which a learnable subskill has closed 63 % of its gap, and how many are expected to be that fast."""
+"""Examples after which a learnable subskill has closed 63 % of its gap, with prior probabilities."""
 LOSSES = {0.0: 0.5, 0.2: 0.3, 0.5: 0.2}
-"""What training on other things takes of an accuracy; what was known comes back at twice the pace."""
+"""Fractions of an accuracy that training on other subskills costs, with prior probabilities. Known subskills recover twice
+as fast."""
 BASES = {KNOWN: (0.8, 0.92, 0.99), LEARNABLE: (0.01, 0.1, 0.25, 0.45, 0.65), OUT: (0.01, 0.1, 0.25, 0.45)}
 BASE_WEIGHTS = {KNOWN: (1.0, 2.0, 3.0), LEARNABLE: (5.0, 2.0, 1.5, 1.0, 0.5), OUT: (5.0, 2.0, 1.0, 0.5)}
 CEILINGS = (0.8, 0.97)
 SORTS = (0.2, 0.25, 0.55)
-"""How many skills are expected to be out of reach, to be new to the student, and to be known to it in part."""
+"""Prior probabilities of a skill: out of reach, new to the student, partly known."""
 KINDS = ((0.03, 0.07, 0.9), (0.03, 0.92, 0.05), (0.55, 0.42, 0.03))
-"""For each sort of skill the kinds of its subskills: known, learnable, out of reach."""
+"""For each sort of skill the prior probabilities of its subskills: known, learnable, out of reach."""
 LONGEST = 600
-"""Examples of a subskill for which there are curves; what follows is extrapolated."""
+"""The length of the curves in examples; beyond it they are extrapolated."""
 PRIOR_WEIGHT = 10.0
 STEPS = 4
 MOST_COUNTED = 24
-"""Answers of a subskill that count as such: the points of the grid are too far apart for finer differences."""
+"""Maximum weight of a subskill's answers, because the grid is too coarse for finer differences."""
 SLIP = 0.02
-"""No answer is certain: a subskill that is mastered fails this often."""
+"""The minimum error rate, also of a mastered subskill."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """The points of the grid, by their index into `kind`, `pace`, `loss`, and what they predict.
+    """The grid points, as indices of kind, pace and loss, with their predictions.
 
     Arguments:
         base_G: accuracy before any training.
-        prior_G: the weight of a point's base and ceiling within its kind.
+        prior_G: the prior of a point's base and ceiling within its kind.
         curve_GN: accuracy after training with 0, 1, 2, ... examples.
-        step_GN: what each further example adds to it.
+        step_GN: the gain of each further example.
     """
 
     kind_G: NDArray[np.int64]
@@ -70,14 +70,14 @@ class Grid:
 
 @dataclass(frozen=True, slots=True)
 class Posterior:
-    """What is known of every subskill of a tree.
+    """The posterior of every subskill of a tree.
 
     Arguments:
         keys: skill and subskill, in the order of the rows.
         weights_LG: the probability of each grid point, for each subskill.
-        value_L: the share of all validation problems that a subskill stands for, which its gain counts by.
+        value_L: the fraction of all validation problems of a subskill, which weights its gain.
         given_L: examples so far.
-        within: for each skill, the probability that it is within reach.
+        within: the probability that a skill is within reach, by skill.
     """
 
     keys: tuple[tuple[str, str], ...]
@@ -88,7 +88,7 @@ class Posterior:
     grid: Grid
 
     def marginals(self, more: int, optimism: float = 0.0) -> Array:
-        """What each of the next `more` examples of a subskill is expected to add to the accuracy over all problems.
+        """The expected gain in accuracy over all problems of each of the next `more` examples of a subskill.
 
         Arguments:
             optimism: standard deviations of the posterior that are added to its mean.
@@ -100,28 +100,28 @@ class Posterior:
             gain_LN = gain_LN + optimism * spread_LN
         return self._next(gain_LN, more)
 
-    def drawn(self, more: int, generator: np.random.Generator) -> Array:
-        """The same for one curve of each subskill, drawn from the posterior."""
+    def sample(self, more: int, generator: np.random.Generator) -> Array:
+        """The gains of one curve per subskill, sampled from the posterior."""
         sums_LG = np.cumsum(self.weights_LG, axis=1)
         place_L = (sums_LG < generator.random((len(sums_LG), 1)) * sums_LG[:, -1:]).sum(axis=1)
         return self._next(self.grid.step_GN[place_L], more)
 
     def _next(self, gain_LN: Array, more: int) -> Array:
-        """Of the gains of all examples, those that come after what was given."""
+        """Select the gains of the examples after those that were given."""
         place_LN, last = self.given_L[:, None] + np.arange(more)[None, :], gain_LN.shape[1] - 1
-        found_LN = np.take_along_axis(gain_LN, np.minimum(place_LN, last), axis=1) * self.value_L[:, None]
-        # Beyond the curves every further example brings still less, so that what is left is spread.
-        return np.where(place_LN > last, found_LN * (last / np.maximum(place_LN, 1)) ** 2, found_LN)
+        next_LN = np.take_along_axis(gain_LN, np.minimum(place_LN, last), axis=1) * self.value_L[:, None]
+        # Beyond the curves gains fall further, so that the remaining examples are spread.
+        return np.where(place_LN > last, next_LN * (last / np.maximum(place_LN, 1)) ** 2, next_LN)
 
     def accuracy(self) -> Array:
-        """The expected accuracy of every subskill after training on what was given."""
+        """The expected accuracy of every subskill after training on the given examples."""
         place_L = np.minimum(self.given_L, LONGEST)
-        found: Array = np.einsum("lg,gl->l", self.weights_LG, self.grid.curve_GN[:, place_L])
-        return found
+        accuracy_L: Array = np.einsum("lg,gl->l", self.weights_LG, self.grid.curve_GN[:, place_L])
+        return accuracy_L
 
 
-def posterior(tree: Tree) -> Posterior:
-    """What the validation answers so far say of every subskill."""
+def posterior(tree: TreeState) -> Posterior:
+    """Compute the posterior from the validation answers so far."""
     leaves = [(branch, leaf) for branch in tree for leaf in branch.leaves]
     grid = _grid()
     log_LG = np.stack([_log_likelihood(grid, leaf) for _, leaf in leaves])
@@ -149,7 +149,7 @@ def posterior(tree: Tree) -> Posterior:
 
 
 def _fit(grid: Grid, likelihood_LG: Array, skills: list[list[int]]) -> tuple[Array, Array]:
-    """The posterior of every subskill, and of every skill that it is within reach, with shared rates fitted."""
+    """Fit the shared distributions. Returns the posterior of every subskill, and the reach of every skill."""
     pace_P, loss_D = np.array(list(PACES.values())), np.array(list(LOSSES.values()))
     kind_RK, sort_R = np.array(KINDS), np.array(SORTS)
     prior_pace, prior_loss, prior_kind, prior_sort = pace_P, loss_D, kind_RK, sort_R
@@ -165,20 +165,20 @@ def _fit(grid: Grid, likelihood_LG: Array, skills: list[list[int]]) -> tuple[Arr
             reach_LR[rows] = chance_R
         weights_LRG = joint_LRG / evidence_LR[:, :, None] * reach_LR[:, :, None]
         weights_LG = weights_LRG.sum(axis=1)
-        kind_RK = _shared(
+        kind_RK = _estimate_rates(
             np.stack([_by(grid.kind_G, weights_LRG[:, r].sum(axis=0), 3) for r in range(len(KINDS))]), prior_kind
         )
         learning_G = weights_LG.sum(axis=0) * (grid.kind_G != OUT)
-        pace_P = _shared(_by(grid.pace_G, learning_G, len(PACES)), prior_pace)
-        loss_D = _shared(_by(grid.loss_G, weights_LG.sum(axis=0), len(LOSSES)), prior_loss)
-        sort_R = _shared(sort_SR.sum(axis=0), prior_sort)
+        pace_P = _estimate_rates(_by(grid.pace_G, learning_G, len(PACES)), prior_pace)
+        loss_D = _estimate_rates(_by(grid.loss_G, weights_LG.sum(axis=0), len(LOSSES)), prior_loss)
+        sort_R = _estimate_rates(sort_SR.sum(axis=0), prior_sort)
     return weights_LG / weights_LG.sum(axis=1, keepdims=True), 1 - sort_SR[:, 0]
 
 
-def _shared(counts: Array, prior: Array) -> Array:
-    """Rates from counts and a prior that weighs `PRIOR_WEIGHT` of them; along the last axis."""
-    found = counts + PRIOR_WEIGHT * prior
-    rates: Array = found / found.sum(axis=-1, keepdims=True)
+def _estimate_rates(counts: Array, prior: Array) -> Array:
+    """Estimate rates along the last axis from counts and a prior of weight `PRIOR_WEIGHT`."""
+    total = counts + PRIOR_WEIGHT * prior
+    rates: Array = total / total.sum(axis=-1, keepdims=True)
     return rates
 
 
@@ -187,19 +187,19 @@ def _by(index_G: NDArray[np.int64], weight_G: Array, count: int) -> Array:
 
 
 def _log_likelihood(grid: Grid, leaf: Leaf) -> Array:
-    found = _binomial(leaf.measured[0], grid.base_G)
-    # The same few problems are asked after every round: their answers are no independent ones.
+    log_G = _binomial(leaf.measured[0], grid.base_G)
+    # The same problems are asked after every round, so their answers are not independent.
     weight = max(1, len(leaf.measured) - 1) ** -0.5
     for place, measured in enumerate(leaf.measured[1:], 1):
-        found += weight * _binomial(measured, grid.curve_GN[:, min(LONGEST, sum(leaf.given[:place]))])
-    return found
+        log_G += weight * _binomial(measured, grid.curve_GN[:, min(LONGEST, sum(leaf.given[:place]))])
+    return log_G
 
 
 def _binomial(measured: Count, chance_G: Array) -> Array:
     chance_G = SLIP + (1 - 2 * SLIP) * chance_G
     wrong, weight = measured.count - measured.correct, min(1.0, MOST_COUNTED / max(1, measured.count))
-    found: Array = weight * (measured.correct * np.log(chance_G) + wrong * np.log1p(-chance_G))
-    return found
+    log_G: Array = weight * (measured.correct * np.log(chance_G) + wrong * np.log1p(-chance_G))
+    return log_G
 
 
 @cache

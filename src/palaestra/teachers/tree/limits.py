@@ -1,6 +1,6 @@
-"""What holds whatever a policy asks: nothing negative, nothing above a cap, and the lesson is spent exactly.
+"""Enforce limits on the actions of a policy: no negative count, none above a cap, and the exact size of the lesson.
 
-Where an action was changed, its reason says so.
+The reason of a changed action says what was changed.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from typing import TypeVar
 
 from palaestra.core.errors import SettingsError
 from palaestra.teachers.allocation import share_out
-from palaestra.teachers.tree.records import Action, Branch, Exploit, Explore, Tree
+from palaestra.teachers.tree.records import Action, Branch, Exploit, Explore, TreeState
 
 K = TypeVar("K", bound=Hashable)
 
 MOST_ASKED = 1_000_000
-"""What is asked above this is taken for this, so that proportions can be computed."""
+"""Larger requests are reduced to this, so that proportions can be computed."""
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class TreeLimits:
     """The limits of one lesson.
 
     Arguments:
-        cap: the largest share of a lesson that one skill may take, as long as there are enough skills that are not
-            mastered to spend a lesson on under it; with fewer there is none.
-        subskill_cap: the same for one subskill; what does not fit under it stays unspent.
-        max_subskills: how many subskills of a skill may be open; 0 is no limit.
-        open_at_once: how many subskills of a skill may be opened in one round; 0 is no limit.
+        cap: the maximum fraction of a lesson for one skill. It applies only if there are enough skills that are not
+            mastered to fill a lesson.
+        subskill_cap: the maximum fraction for one subskill; the excess stays unspent.
+        max_subskills: maximum open subskills per skill; 0: no limit.
+        open_at_once: maximum subskills that a skill opens per round; 0: no limit.
     """
 
     cap: float = 0.2
@@ -45,41 +45,41 @@ class Limits:
             if getattr(self, name) < 0:
                 raise SettingsError(f"{name} is at least 0, which is no limit; got {getattr(self, name)}")
 
-    def most(self, tree: Tree, size: int) -> int:
-        """The most examples that one skill may get."""
+    def most(self, tree: TreeState, size: int) -> int:
+        """Maximum examples of one skill."""
         return math.ceil(size * self.cap) if self.cap * len(tree.weak or tree.branches) >= 1 else size
 
     def most_of_subskill(self, size: int) -> int:
-        """The most examples that one subskill may get."""
+        """Maximum examples of one subskill."""
         return math.ceil(size * self.subskill_cap)
 
     def room(self, branch: Branch) -> int:
-        """How many subskills of a skill may be opened now."""
+        """The number of subskills of a skill that may be opened now."""
         closed = len(branch.closed)
         at_once = self.open_at_once or closed
         left = self.max_subskills - len(branch.opened) if self.max_subskills else closed
         return max(0, min(closed, at_once, left))
 
 
-def enforce(tree: Tree, actions: Sequence[Action], size: int, limits: Limits) -> list[Action]:
-    """The actions as they may be taken: at most one a skill, `size` examples in all.
+def enforce(tree: TreeState, actions: Sequence[Action], size: int, limits: TreeLimits) -> list[Action]:
+    """Change actions to comply with the limits: at most one per skill, `size` examples in total.
 
-    Unknown skills and subskills are refused, and so is a subskill that may not be opened; counts below 0 are 0. What
-    remains is scaled to the size of the lesson under the caps. What then is left over goes to what the policy did
-    not ask for, evenly. Less than `size` is spent only if `subskill_cap` or `max_subskills` leave no room for it.
+    Unknown skills and subskills are refused, and so is a subskill that may not be opened; negative counts become 0. The
+    rest is scaled to the size of the lesson under the caps. Remaining examples are spread evenly over other subskills.
+    Fewer than `size` examples result only if `subskill_cap` or `max_subskills` leave no room.
     """
-    asked, refused = _asked(tree, actions, limits)
-    caps = {one.branch.name: one for one in asked.values()}
+    asked, refused = _read_actions(tree, actions, limits)
+    caps = {request.branch.name: request for request in asked.values()}
     most, leaf_most = limits.most(tree, size), limits.most_of_subskill(size)
     shares = fill(
         size,
-        {name: float(sum(one.counts.values())) for name, one in caps.items()},
-        {name: min(most, leaf_most * sum(1 for n in one.counts.values() if n)) for name, one in caps.items()},
+        {name: float(sum(request.counts.values())) for name, request in caps.items()},
+        {name: min(most, leaf_most * sum(1 for n in request.counts.values() if n)) for name, request in caps.items()},
     )
     for name, share in shares.items():
         caps[name].take(share, leaf_most)
     _spend_rest(size - sum(shares.values()), caps, most, leaf_most, limits)
-    taken = [one.action(size) for one in caps.values() if one.spent]
+    taken = [request.action(size) for request in caps.values() if request.spent]
     if refused and taken:
         first = taken[0]
         taken[0] = _with_reason(first, f"{first.reason}; refused: {'; '.join(refused)}")
@@ -87,7 +87,7 @@ def enforce(tree: Tree, actions: Sequence[Action], size: int, limits: Limits) ->
 
 
 def fill(total: int, weights: Mapping[K, float], most: Mapping[K, int]) -> dict[K, int]:
-    """As `share_out`, with a cap for each.
+    """Like `share_out`, with a cap for each key.
 
     >>> fill(10, {"a": 9.0, "b": 1.0, "c": 0.0}, {"a": 4, "b": 9, "c": 9})
     {'a': 4, 'b': 6, 'c': 0}
@@ -106,8 +106,8 @@ def fill(total: int, weights: Mapping[K, float], most: Mapping[K, int]) -> dict[
 
 
 @dataclass(slots=True)
-class _Asked:
-    """What a policy asks for one skill, what may be had of it, and what it gets."""
+class _Request:
+    """The request of a policy for one skill, and the examples that it gets."""
 
     branch: Branch
     reason: str = ""
@@ -122,7 +122,7 @@ class _Asked:
 
     @property
     def new(self) -> tuple[str, ...]:
-        """Subskills that are opened by what was given."""
+        """Subskills that the given examples open."""
         closed = {leaf.name for leaf in self.branch.closed}
         return tuple(name for name, count in self.given.items() if count and name in closed)
 
@@ -141,9 +141,11 @@ class _Asked:
         return Exploit(self.branch.name, given, reason)
 
 
-def _asked(tree: Tree, actions: Iterable[Action], limits: Limits) -> tuple[dict[str, _Asked], list[str]]:
-    """What is asked for each skill of the tree, and what cannot be had."""
-    asked = {branch.name: _Asked(branch) for branch in tree}
+def _read_actions(
+    tree: TreeState, actions: Iterable[Action], limits: TreeLimits
+) -> tuple[dict[str, _Request], list[str]]:
+    """Read the requests for each skill of the tree. Returns them with the refusals."""
+    asked = {branch.name: _Request(branch) for branch in tree}
     seen: set[str] = set()
     refused: list[str] = []
     for action in actions:
@@ -154,64 +156,64 @@ def _asked(tree: Tree, actions: Iterable[Action], limits: Limits) -> tuple[dict[
         else:
             seen.add(action.skill)
             _read(asked[action.skill], action, limits)
-    # Where nothing is left of an action, its own reason may never be read.
-    lost = [one for one in asked.values() if one.notes and not one.total]
-    return asked, refused + [f"{one.branch.name}: {', '.join(one.notes)}" for one in lost]
+    # Notes of an action without examples would not appear in any reason.
+    lost = [request for request in asked.values() if request.notes and not request.total]
+    return asked, refused + [f"{request.branch.name}: {', '.join(request.notes)}" for request in lost]
 
 
-def _read(one: _Asked, action: Action, limits: Limits) -> None:
-    """Take an action apart: what of it may be had."""
-    one.reason = action.reason
-    room = limits.room(one.branch)
+def _read(request: _Request, action: Action, limits: TreeLimits) -> None:
+    """Read the valid part of an action into the request."""
+    request.reason = action.reason
+    room = limits.room(request.branch)
     for name, wanted in action.allocation.items():
-        leaf = one.branch.leaf(name)
-        # A policy from elsewhere may not keep to its types.
+        leaf = request.branch.leaf(name)
+        # A user's policy may return other types, such as NaN.
         sane = wanted == wanted and wanted >= 0
         count = int(min(MOST_ASKED, wanted)) if sane else 0
         if leaf is None:
-            one.notes.append(f"there is no subskill '{name}'")
+            request.notes.append(f"there is no subskill '{name}'")
         elif not sane:
-            one.notes.append(f"{wanted} for {name or one.branch.name} is none")
+            request.notes.append(f"{wanted} for {name or request.branch.name} is none")
         elif not leaf.open and count:
             if action.kind != "explore":
-                one.notes.append(f"{name} is not open")
+                request.notes.append(f"{name} is not open")
             elif not room:
-                one.notes.append(f"{name} may not be opened now")
+                request.notes.append(f"{name} may not be opened now")
             else:
                 room -= 1
-                one.counts[name] = count
+                request.counts[name] = count
         else:
-            one.counts[name] = count
-    one.total = sum(one.counts.values())
+            request.counts[name] = count
+    request.total = sum(request.counts.values())
 
 
-def _spend_rest(rest: int, asked: Mapping[str, _Asked], most: int, leaf_most: int, limits: Limits) -> None:
-    """Give what is left, evenly, to weak skills (to what is open, then to what may be opened), then to the others."""
-    weak = {name: one for name, one in asked.items() if not one.branch.mastered}
+def _spend_rest(rest: int, asked: Mapping[str, _Request], most: int, leaf_most: int, limits: TreeLimits) -> None:
+    """Spread remaining examples evenly over weak skills (open subskills, then new ones), then over all skills."""
+    weak = {name: request for name, request in asked.items() if not request.branch.mastered}
     for several, opening in ((weak, False), (weak, True), (asked, True)):
         if rest <= 0:
             return
-        usable = {name: _usable(one, limits, opening) for name, one in several.items()}
+        usable = {name: _usable(request, limits, opening) for name, request in several.items()}
         room = {
-            name: min(most - one.spent, sum(leaf_most - one.given.get(part, 0) for part in usable[name]))
-            for name, one in several.items()
+            name: min(most - request.spent, sum(leaf_most - request.given.get(part, 0) for part in usable[name]))
+            for name, request in several.items()
         }
         for name, share in fill(rest, dict.fromkeys(several, 1.0), room).items():
-            one = several[name]
-            left = {part: leaf_most - one.given.get(part, 0) for part in usable[name]}
+            request = several[name]
+            left = {part: leaf_most - request.given.get(part, 0) for part in usable[name]}
             for part, count in fill(share, dict.fromkeys(left, 1.0), left).items():
-                one.given[part] = one.given.get(part, 0) + count
+                request.given[part] = request.given.get(part, 0) + count
             rest -= share
-            if share and not one.reason:
-                one.reason = "what nothing else was asked for"
+            if share and not request.reason:
+                request.reason = "what nothing else was asked for"
 
 
-def _usable(one: _Asked, limits: Limits, opening: bool) -> list[str]:
-    """The subskills that may be given data: the open ones, those that are being opened, and as many more as may be."""
-    usable = [leaf.name for leaf in one.branch.opened] + list(one.new)
+def _usable(request: _Request, limits: TreeLimits, opening: bool) -> list[str]:
+    """The subskills that may get data: open ones, those being opened, and as many more as the limits allow."""
+    usable = [leaf.name for leaf in request.branch.opened] + list(request.new)
     if opening:
-        others = [leaf.name for leaf in one.branch.closed if leaf.name not in one.new]
-        usable += others[: max(0, limits.room(one.branch) - len(one.new))]
+        others = [leaf.name for leaf in request.branch.closed if leaf.name not in request.new]
+        usable += others[: max(0, limits.room(request.branch) - len(request.new))]
     return usable
 
 

@@ -1,4 +1,4 @@
-"""The policy `model`: a language model reads the whole history, and decides with reasons."""
+"""The policy `model`: a language model reads the history and decides, with reasons."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from palaestra.core.errors import SettingsError
 from palaestra.core.records import Failure
 from palaestra.engines.base import Engine, Request, Sampling
 from palaestra.engines.structured import ask
-from palaestra.teachers.prompts import Prompts
-from palaestra.teachers.tree.limits import Limits
-from palaestra.teachers.tree.records import Action, Branch, Exploit, Explore, Leaf, Tree
-from palaestra.teachers.tree.response import Response
+from palaestra.teachers.prompts import TeacherPrompts
+from palaestra.teachers.tree.limits import TreeLimits
+from palaestra.teachers.tree.records import Action, Branch, Exploit, Explore, Leaf, TreeState
+from palaestra.teachers.tree.response import TreeResponse
 
 SAMPLING = Sampling(max_tokens=4096, temperature=0.0)
 
@@ -28,7 +28,7 @@ class Share(BaseModel):
 
 
 class SkillAction(BaseModel):
-    """What is done with one skill."""
+    """The action of one skill."""
 
     skill: str
     action: Literal["explore", "exploit"]
@@ -42,14 +42,14 @@ class Decided(BaseModel):
     actions: list[SkillAction] = Field(min_length=1)
 
 
-class Model:
-    """Asks a language model once a round. Where it has no answer of the right form, `response` decides, and says so.
+class TreeModel:
+    """Asks a language model once per round. Without a valid answer the policy `response` decides.
 
     Arguments:
-        engine: the model, or what gives it when it is needed.
-        prompts: the templates; ours if none are given.
-        task: what the task is called in the prompt.
-        tries: how often it is asked at most.
+        engine: the language model, or a function that returns it.
+        prompts: the templates; default: the built-in ones.
+        task: the name of the task in the prompt.
+        tries: maximum calls per round.
     """
 
     open_at_once = 2
@@ -57,21 +57,21 @@ class Model:
     def __init__(
         self,
         engine: Engine | Callable[[], Engine | None] | None = None,
-        prompts: Prompts | None = None,
+        prompts: TeacherPrompts | None = None,
         task: str = "a task",
         tries: int = 3,
     ) -> None:
-        self._engine, self.prompts, self.task, self.tries = engine, prompts or Prompts(), task, tries
+        self._engine, self.prompts, self.task, self.tries = engine, prompts or TeacherPrompts(), task, tries
         self.engine()
 
     def engine(self) -> Engine:
-        """Who is asked; raises `SettingsError` where there is nobody."""
-        found = self._engine if self._engine is None or isinstance(self._engine, Engine) else self._engine()
-        if found is None:
+        """The language model. Raises `SettingsError` if there is none."""
+        engine = self._engine if self._engine is None or isinstance(self._engine, Engine) else self._engine()
+        if engine is None:
             raise SettingsError("the tree policy 'model' needs a language model; give an engine, or let one write")
-        return found
+        return engine
 
-    def decide(self, tree: Tree, size: int, limits: Limits, generator: np.random.Generator) -> list[Action]:
+    def decide(self, tree: TreeState, size: int, limits: TreeLimits, generator: np.random.Generator) -> list[Action]:
         messages = self.prompts.messages(
             "skill_tree/decide",
             task=self.task,
@@ -88,19 +88,19 @@ class Model:
         if isinstance(answer, Failure):
             return [
                 _as(action, f"{action.reason} (by 'response': the model had no answer: {answer.message})")
-                for action in Response().decide(tree, size, limits, generator)
+                for action in TreeResponse().decide(tree, size, limits, generator)
             ]
-        return [_action(said) for said in answer.actions]
+        return [_action(decision) for decision in answer.actions]
 
 
-def _action(said: SkillAction) -> Action:
+def _action(decision: SkillAction) -> Action:
     allocation: dict[str, int] = {}
-    for share in said.allocation:
+    for share in decision.allocation:
         allocation[share.subskill] = allocation.get(share.subskill, 0) + share.examples
-    reason = " ".join(said.reason.split())
-    if said.action == "explore":
-        return Explore(said.skill, allocation, reason, tuple(allocation))
-    return Exploit(said.skill, allocation, reason)
+    reason = " ".join(decision.reason.split())
+    if decision.action == "explore":
+        return Explore(decision.skill, allocation, reason, tuple(allocation))
+    return Exploit(decision.skill, allocation, reason)
 
 
 def _as(action: Action, reason: str) -> Action:
@@ -110,7 +110,7 @@ def _as(action: Action, reason: str) -> Action:
 
 
 def _counts(node: Branch | Leaf) -> str:
-    return ", ".join(f"{one.correct}/{one.count}" for one in node.measured)
+    return ", ".join(f"{score.correct}/{score.count}" for score in node.measured)
 
 
 def _points(branch: Branch) -> str:

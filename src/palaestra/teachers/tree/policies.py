@@ -1,4 +1,4 @@
-"""The policies of a skill tree: who decides what is explored, what is exploited, and with how much."""
+"""The policies of a skill tree, which decide what to explore and exploit, and with how many examples."""
 
 from __future__ import annotations
 
@@ -9,47 +9,47 @@ import numpy as np
 
 from palaestra.core.errors import SettingsError
 from palaestra.core.registry import Registry
-from palaestra.teachers.tree.limits import Limits
-from palaestra.teachers.tree.records import Action, Tree
+from palaestra.teachers.tree.limits import TreeLimits
+from palaestra.teachers.tree.records import Action, TreeState
 
 POLICIES = Registry("tree policy", "palaestra.tree_policies")
-for _name, _place, _said in (
-    ("response", "response:Response", "by what is left to learn, and how much of it data has brought so far"),
-    ("ucb", "bandits:UpperConfidence", "by the gain that learning curves promise for every further example"),
-    ("thompson", "bandits:Thompson", "the same for curves that are drawn from what the answers allow"),
+for _name, _place, _help in (
+    ("response", "response:TreeResponse", "by the gap to full accuracy, and by how much of it data has closed so far"),
+    ("ucb", "bandits:UpperConfidence", "by an upper confidence bound of the gain of every further example"),
+    ("thompson", "bandits:Thompson", "by the gains of learning curves that are sampled from their posterior"),
     ("alternating", "simple:Alternating", "explores in one round, exploits in the next"),
-    ("balanced", "simple:Balanced", "opens subskills up to the maximum, then fills them evenly"),
+    ("balanced", "simple:Balanced", "opens subskills up to the maximum, then balances their examples"),
     ("random", "simple:Random", "explores or exploits by chance"),
-    ("threshold", "simple:Threshold", "explores a skill whose last reward was small, exploits one whose was not"),
-    ("model", "model:Model", "a language model that reads the whole history and gives its reasons"),
+    ("threshold", "simple:Threshold", "explores a skill with a small last reward, exploits the others"),
+    ("model", "model:TreeModel", "a language model reads the history and decides, with reasons"),
 ):
-    POLICIES.register(_name, f"palaestra.teachers.tree.{_place}", _said)
+    POLICIES.register(_name, f"palaestra.teachers.tree.{_place}", _help)
 
 
-class Policy(Protocol):
+class TreePolicy(Protocol):
     """Decides the actions of a round.
 
     Arguments of `decide`:
-        tree: all that is known.
-        size: examples of the lesson.
-        limits: what will be enforced on whatever is asked, so a policy may ask for anything.
-        generator: the only source of chance.
+        tree: the skills with their history.
+        size: examples in the lesson.
+        limits: the limits, which are enforced afterwards; a policy may exceed them.
+        generator: the only source of randomness.
 
-    A policy keeps nothing between rounds. `open_at_once` is the limit that it is made for, where the user gives none.
+    A policy keeps no state between rounds. `open_at_once` is its default limit of that name.
     """
 
     open_at_once: int
 
-    def decide(self, tree: Tree, size: int, limits: Limits, generator: np.random.Generator) -> list[Action]:
-        """At most one action for each skill."""
+    def decide(self, tree: TreeState, size: int, limits: TreeLimits, generator: np.random.Generator) -> list[Action]:
+        """Return at most one action per skill."""
         ...
 
 
-def make_policy(name: str, **options: Any) -> Policy:
-    """Build the policy that is registered under `name`. An option that is `None` is the policy's own choice.
+def make_policy(name: str, **options: Any) -> TreePolicy:
+    """Build the policy that is registered under `name`. An option of `None` uses the policy's default.
 
     Raises:
-        SettingsError: the policy does not take one of the options; names what it takes.
+        SettingsError: the policy does not take one of the options; the message lists its options.
     """
     kind = POLICIES.get(name)
     known = list(inspect.signature(kind).parameters)
@@ -58,5 +58,5 @@ def make_policy(name: str, **options: Any) -> Policy:
         if option not in known:
             takes = f"it takes {', '.join(known)}" if known else "it takes none"
             raise SettingsError(f"tree policy '{name}' has no option '{option}'; {takes}")
-    policy: Policy = kind(**given)
+    policy: TreePolicy = kind(**given)
     return policy

@@ -1,4 +1,4 @@
-"""New subskills, proposed by a language model: exactly as many as were asked for, none twice, none that exist."""
+"""Ask a language model for new subskills: an exact number, without duplicates."""
 
 from __future__ import annotations
 
@@ -11,37 +11,37 @@ from pydantic import BaseModel, Field
 from palaestra.core.records import Failure
 from palaestra.engines.base import Engine, Request, Sampling
 from palaestra.engines.structured import ask
-from palaestra.teachers.prompts import Prompts
+from palaestra.teachers.prompts import TeacherPrompts
 from palaestra.teachers.tree.records import Branch
 
 if TYPE_CHECKING:
-    # Only the types: a list of teachers is to load no torch.
+    # Types only: listing the teachers must not import torch.
     from palaestra.envs.lesson.state import ValidationAttempt
 
 SHOWN = 6
-"""Wrong answers that the model is shown of a skill."""
+"""Wrong answers of a skill in the prompt."""
 SAMPLING = Sampling(max_tokens=512, temperature=0.7)
 
 
 class Proposal(BaseModel):
-    """What is asked for."""
+    """The schema of the model's answer."""
 
     subskills: list[str] = Field(description="names of subskills, each a few words")
 
 
 def propose(
     engine: Engine,
-    prompts: Prompts,
+    prompts: TeacherPrompts,
     task: str,
     branches: Sequence[Branch],
     count: int,
     wrong: Sequence[ValidationAttempt],
     generator: np.random.Generator,
 ) -> dict[str, tuple[str, ...]]:
-    """`count` new subskills for each of `branches`; a skill that the model has none for, even when asked again, is left out.
+    """Ask for `count` new subskills of each branch. Skills without a valid answer are left out.
 
     Arguments:
-        wrong: the student's wrong answers, of any skill.
+        wrong: the student's wrong answers of all skills.
     """
     questions = []
     for branch in branches:
@@ -64,7 +64,7 @@ def propose(
 
 
 def wrong_with(names: Sequence[str], count: int, existing: Sequence[str]) -> str:
-    """What is wrong with proposed names, or an empty string.
+    """Describe the error of proposed names; empty if they are valid.
 
     >>> wrong_with(["Sums ", "sums"], 2, [])
     "'sums' is there twice"
@@ -72,15 +72,15 @@ def wrong_with(names: Sequence[str], count: int, existing: Sequence[str]) -> str
     if len(names) != count:
         return f"expected exactly {count} subskills, got {len(names)}"
     seen = {_plain(name) for name in existing}
-    found: set[str] = set()
+    proposed: set[str] = set()
     for name in names:
         if not _plain(name):
             return "a subskill needs a name"
         if _plain(name) in seen:
             return f"'{name}' exists already"
-        if _plain(name) in found:
+        if _plain(name) in proposed:
             return f"'{name}' is there twice"
-        found.add(_plain(name))
+        proposed.add(_plain(name))
     return ""
 
 

@@ -1,4 +1,4 @@
-"""The tree of a skill-tree teacher, grown from the student's state alone, and the actions on it."""
+"""The tree of a skill-tree teacher, built from the student's state, and its actions."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING
 from palaestra.core.records import Report
 
 if TYPE_CHECKING:
-    # Only the types: a list of policies is to load no torch.
+    # Types only: listing the policies must not import torch.
     from palaestra.envs.lesson.state import StudentState
 
 MASTERED = 0.9
-"""Accuracy from which a skill only needs to be kept alive."""
+"""The accuracy from which a skill counts as mastered."""
 PRIOR_COUNT = 4.0
-"""How many imagined observations weigh against the few real ones of a subskill."""
+"""The weight of the skill's accuracy in the estimate of a subskill's, in observations."""
 UNKNOWN = 0.5
-"""The accuracy that is assumed where nothing was scored."""
+"""The assumed accuracy if nothing was scored."""
 
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """Answers that were right, of those that were scored."""
+    """Correct answers among the scored ones."""
 
     correct: int = 0
     count: int = 0
@@ -38,9 +38,9 @@ class Leaf:
     """A subskill.
 
     Arguments:
-        given: examples in each round that is over.
-        measured: validation before the first round, and after each.
-        open: it has been given data, or belongs to a skill that is mastered.
+        given: examples in each finished round.
+        measured: validation counts before the first round, and after each.
+        open: it has data, or its skill is mastered.
     """
 
     name: str
@@ -55,7 +55,7 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """A skill with its subskills; a skill without any has one, called `""`."""
+    """A skill with its subskills; a skill without subskills has one with the name `""`."""
 
     name: str
     given: tuple[int, ...]
@@ -68,13 +68,13 @@ class Branch:
 
     @property
     def accuracy(self) -> float:
-        """On validation, now; `UNKNOWN` where nothing was scored."""
-        return _known(self.measured[-1].accuracy)
+        """Current validation accuracy; `UNKNOWN` if nothing was scored."""
+        return _fill_unknown(self.measured[-1].accuracy)
 
     @property
     def before(self) -> float:
-        """The same before the first round."""
-        return _known(self.measured[0].accuracy)
+        """Validation accuracy before the first round."""
+        return _fill_unknown(self.measured[0].accuracy)
 
     @property
     def mastered(self) -> bool:
@@ -82,12 +82,12 @@ class Branch:
 
     @property
     def rewards(self) -> tuple[float | None, ...]:
-        """What each round changed of the skill's validation accuracy; `None` where nothing was scored."""
-        found: list[float | None] = []
+        """The change of the skill's validation accuracy in each round; `None` if nothing was scored."""
+        changes: list[float | None] = []
         for first, second in pairwise(self.measured):
             scored = first.accuracy is not None and second.accuracy is not None
-            found.append(_known(second.accuracy) - _known(first.accuracy) if scored else None)
-        return tuple(found)
+            changes.append(_fill_unknown(second.accuracy) - _fill_unknown(first.accuracy) if scored else None)
+        return tuple(changes)
 
     @property
     def opened(self) -> tuple[Leaf, ...]:
@@ -95,30 +95,30 @@ class Branch:
 
     @property
     def closed(self) -> tuple[Leaf, ...]:
-        """Subskills without data, the weakest first."""
+        """Subskills without data, the lowest accuracy first."""
         closed = (leaf for leaf in self.leaves if not leaf.open)
-        return tuple(sorted(closed, key=lambda leaf: (self.accuracy_of(leaf), leaf.name)))
+        return tuple(sorted(closed, key=lambda leaf: (self.estimate_accuracy(leaf), leaf.name)))
 
     def leaf(self, name: str) -> Leaf | None:
         return next((leaf for leaf in self.leaves if leaf.name == name), None)
 
-    def accuracy_of(self, leaf: Leaf, place: int = -1) -> float:
-        """A subskill's accuracy, drawn towards its skill's, being counted on few problems.
+    def estimate_accuracy(self, leaf: Leaf, place: int = -1) -> float:
+        """Estimate a subskill's accuracy, shrunk towards its skill's, because it has few problems.
 
         Arguments:
-            place: which measurement; 0 is before the first round, -1 the last.
+            place: the measurement; 0: before the first round, -1: the last.
         """
-        parent, own = _known(self.measured[place].accuracy), leaf.measured[place]
+        parent, own = _fill_unknown(self.measured[place].accuracy), leaf.measured[place]
         return (own.correct + PRIOR_COUNT * parent) / (own.count + PRIOR_COUNT)
 
 
 @dataclass(frozen=True, slots=True)
-class Tree:
-    """All skills of a task, as far as a teacher knows them.
+class TreeState:
+    """All skills of a task with their history, as a teacher sees them.
 
     Arguments:
-        round: rounds that are over.
-        budget: examples that may still be given, this lesson's included.
+        round: the number of finished rounds.
+        budget: examples that may still be given, including this lesson.
     """
 
     branches: tuple[Branch, ...]
@@ -133,7 +133,7 @@ class Tree:
 
     @property
     def weak(self) -> tuple[Branch, ...]:
-        """The skills that are not mastered."""
+        """Skills that are not mastered."""
         return tuple(branch for branch in self.branches if not branch.mastered)
 
 
@@ -155,7 +155,7 @@ class Explore:
 
 @dataclass(frozen=True, slots=True)
 class Exploit:
-    """Give examples to subskills of a skill that are open."""
+    """Give examples to open subskills of a skill."""
 
     skill: str
     allocation: Mapping[str, int]
@@ -166,16 +166,16 @@ class Exploit:
 Action = Explore | Exploit
 
 
-def tree_of(
+def build_tree(
     state: StudentState,
     skills: Mapping[str, Sequence[str]],
     more: Mapping[str, Sequence[str]] | None = None,
-) -> Tree:
-    """The tree in a state.
+) -> TreeState:
+    """Build the tree of a state.
 
     Arguments:
         skills: the task's skills with their subskills.
-        more: subskills beyond the task's, by skill. Those that were given data are found in the history.
+        more: further subskills by skill. Those with data are in the history.
     """
     reports = (state.before, *(past.report for past in state.history[:-1]), state.report)
     reports = reports if state.history else (state.report,)
@@ -189,14 +189,14 @@ def grow(
     given: Sequence[Mapping[str, Mapping[str, int]]],
     budget: int = 0,
     more: Mapping[str, Sequence[str]] | None = None,
-) -> Tree:
-    """The tree of an episode: for a state, and for a report from a run's store.
+) -> TreeState:
+    """Build the tree of an episode from its reports.
 
     Arguments:
         reports: validation before the first round, and after each.
         given: examples by skill and subskill in each round.
     """
-    return Tree(
+    return TreeState(
         tuple(_branch(skill, parts, reports, given, (more or {}).get(skill, ())) for skill, parts in skills.items()),
         len(given),
         budget,
@@ -215,11 +215,11 @@ def _branch(
     names = tuple(dict.fromkeys((*parts, *seen, *more))) or ("",)
     whole = [_slice(report, skill) for report in reports]
     measured = tuple(_count(report) for report in whole)
-    mastered = _known(measured[-1].accuracy) >= MASTERED
+    mastered = _fill_unknown(measured[-1].accuracy) >= MASTERED
     leaves = []
     for name in names:
         counts = tuple(allocation.get(name, 0) for allocation in rounds)
-        # A skill without subskills is its own leaf, measured as it is.
+        # The only leaf of a skill without subskills has the counts of the skill.
         own = tuple(_count(_slice(report, name)) for report in whole) if name else measured
         leaves.append(Leaf(name, counts, own, mastered or any(counts)))
     return Branch(skill, tuple(sum(allocation.values()) for allocation in rounds), measured, tuple(leaves))
@@ -235,5 +235,5 @@ def _count(report: Report | None) -> Count:
     return Count(report.correct, report.count) if report is not None else Count()
 
 
-def _known(accuracy: float | None) -> float:
+def _fill_unknown(accuracy: float | None) -> float:
     return UNKNOWN if accuracy is None else accuracy

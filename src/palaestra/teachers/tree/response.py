@@ -1,4 +1,4 @@
-"""The policy `response`: data goes where a gap is left, and where data so far has closed some of it."""
+"""The policy `response`: allocates by the gap of a skill and by its response to data so far."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from collections.abc import Mapping
 import numpy as np
 
 from palaestra.teachers.allocation import share_out
-from palaestra.teachers.tree.limits import Limits
-from palaestra.teachers.tree.records import Action, Branch, Exploit, Explore, Tree
+from palaestra.teachers.tree.limits import TreeLimits
+from palaestra.teachers.tree.records import Action, Branch, Exploit, Explore, TreeState
 
 PRIOR_RESPONSE = 0.5
-"""What an untried skill is expected to close of its gap."""
+"""The expected response of a skill without data."""
 EVIDENCE = 10.0
-"""Examples that weigh as much as the prior does."""
+"""The weight of the prior in examples."""
 
 
-class Response:
-    """Shares a lesson out by gap times response.
+class TreeResponse:
+    """Allocates a lesson by gap times response.
 
-    How much a skill gets depends on two estimates, both from validation alone: how much is left to learn, and how
-    much of that the data so far has brought (the skill's *response*). A skill that does not answer to data is given
-    less each round, and one that is mastered only what keeps it alive.
+    Both are estimated from validation: the gap to full accuracy, and the fraction of it that data has closed so far (the
+    *response*). A skill that does not respond to data gets less in each round. Mastered skills get a few examples against
+    forgetting.
 
     Arguments:
-        keep: the share of a lesson that is spread over mastered skills, so that they are not lost.
+        keep: the fraction of a lesson for mastered skills.
     """
 
     open_at_once = 2
@@ -32,7 +32,7 @@ class Response:
     def __init__(self, keep: float = 0.12) -> None:
         self.keep = keep
 
-    def decide(self, tree: Tree, size: int, limits: Limits, generator: np.random.Generator) -> list[Action]:
+    def decide(self, tree: TreeState, size: int, limits: TreeLimits, generator: np.random.Generator) -> list[Action]:
         mastered = {branch.name: 1.0 for branch in tree if branch.mastered}
         weak = {
             branch.name: (1.0 - branch.accuracy) * response(branch.accuracy, branch.before, branch.total)
@@ -46,10 +46,10 @@ class Response:
 
 
 def response(accuracy: float, before: float, given: int) -> float:
-    """How much of the gap data has closed, between 0.05 and 1; a prior where little was tried.
+    """Estimate the fraction of the gap that data has closed, between 0.05 and 1.
 
-    Three examples that bring nothing say little, thirty say a lot: evidence counts by its amount.
-    What the student could do before and has lost is within its reach, as far as it could do it.
+    Evidence counts by the number of examples; with few of them the prior dominates. If accuracy fell below that before the
+    first round, the response is at least that accuracy.
     """
     closed = max(0.0, accuracy - before) / max(1e-9, 1.0 - before)
     evidence = given / EVIDENCE
@@ -58,9 +58,9 @@ def response(accuracy: float, before: float, given: int) -> float:
     return min(1.0, max(0.05, answered, lost))
 
 
-def _act(branch: Branch, share: int, limits: Limits) -> Action:
-    """One skill's action: which subskills its share goes to, and why."""
-    now = {leaf.name: branch.accuracy_of(leaf) for leaf in branch.leaves}
+def _act(branch: Branch, share: int, limits: TreeLimits) -> Action:
+    """Decide the action of one skill."""
+    now = {leaf.name: branch.estimate_accuracy(leaf) for leaf in branch.leaves}
     if branch.mastered:
         reason = f"{branch.accuracy:.0%} on validation: keep it alive"
         return Exploit(branch.name, share_out(share, dict.fromkeys(now, 1.0)), reason)
@@ -73,7 +73,7 @@ def _act(branch: Branch, share: int, limits: Limits) -> Action:
         if names:
             return Explore(branch.name, allocation, f"open {names}", tuple(new))
     weights = {
-        leaf.name: (1.0 - now[leaf.name]) * response(now[leaf.name], branch.accuracy_of(leaf, 0), leaf.total)
+        leaf.name: (1.0 - now[leaf.name]) * response(now[leaf.name], branch.estimate_accuracy(leaf, 0), leaf.total)
         for leaf in branch.opened or branch.leaves
     }
     gained = branch.accuracy - branch.before
@@ -82,5 +82,5 @@ def _act(branch: Branch, share: int, limits: Limits) -> Action:
 
 
 def _positive(weights: Mapping[str, float]) -> dict[str, float]:
-    """The same weights with nothing at zero, so that a share is always spent."""
+    """Raise zero weights, so that all examples are allocated."""
     return {name: max(weight, 1e-3) for name, weight in weights.items()}

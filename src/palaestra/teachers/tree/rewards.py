@@ -1,4 +1,4 @@
-"""The reward of every skill: what a round changed of its validation accuracy, problem by problem."""
+"""The reward of every skill: the paired change of its validation accuracy in a round."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from palaestra.core.statistics import Gain, measure_gain
 
 
 def skill_rewards(rounds: Sequence[Sequence[Attempt]]) -> dict[str, tuple[Gain, ...]]:
-    """For each skill the gain of each round, in points with its interval.
+    """The gain of each round by skill, in points with its interval.
 
-    A teacher sees the same figures as `Branch.rewards`, without the attempts. They agree wherever every problem was
-    scored both times; a problem that failed around the model either time counts here for nothing.
+    They equal `Branch.rewards` if every problem was scored both times. Here a problem with an infrastructure failure either
+    time does not count.
 
     Arguments:
-        rounds: the attempts on the validation problems before the first round, and after each.
+        rounds: the attempts on validation problems before the first round, and after each.
     """
     skills = dict.fromkeys(attempt.problem.skill for attempts in rounds for attempt in attempts)
     return {

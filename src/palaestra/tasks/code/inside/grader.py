@@ -1,8 +1,8 @@
-"""Runs in a sandbox of its own, away from the program: holds the tests, asks for calls, compares.
+"""Runs the tests in their own sandbox, separate from the program: requests calls and compares the results.
 
-Its stdin and stdout carry lines to the host and, through it, to the program. The program may ask back, and only about
-objects that the tests gave it: it reads and sets public attributes of objects whose classes the tests define, and calls
-functions that the tests define. It never reaches a namespace, a frame, a module or a class's own attributes.
+Messages go to the host, which passes them on to the program. The program may send requests too, but only about objects
+that the tests passed to it: it can read and set public attributes of objects whose classes the tests define, and call
+functions that the tests define. It cannot reach namespaces, frames, modules or attributes of classes.
 """
 
 from __future__ import annotations
@@ -21,29 +21,30 @@ if TYPE_CHECKING:  # `typing` itself would take longer to import than everything
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import codec  # type: ignore[import-not-found]  # noqa: E402
-from peer import Peer, operate, qualified  # type: ignore[import-not-found]  # noqa: E402
+from peer import Peer, get_qualified_name, operate  # type: ignore[import-not-found]  # noqa: E402
 
 FUNCTION, METHOD, BUILTIN = type(lambda: None), type(codec.Seen().add), type(len)
 FINISHED = 77
-"""Exit status of a job that said all it had to say; tests that end their process do not have it."""
+"""Exit status of a job that completed. Tests that end their process have another one."""
 DEEPEST = 5000
-"""Calls within calls: a nested value takes some at every level."""
+"""Recursion limit: a nested value needs several calls for each level."""
 PASSED_ON = ("len", "getitem", "setitem", "delitem", "iter", "next", "reversed", "str", "repr", "bool")
-"""Operators of the program's objects that the program carries out. What it returns is a plain value, which tests compare."""
+"""Operators of the program's objects that the program evaluates. The tests compare the plain values that it returns."""
 BETWEEN = ("eq", "ne", "lt", "le", "gt", "ge", "add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor")  # fmt: skip
-"""Those that it carries out between two objects of its own only: it has no say in how one compares with an expected value."""
+"""Operators that the program evaluates only between two of its own objects. It cannot decide how one compares with an
+expected value."""
 
 
 class Gone(BaseException):
-    """The program gives no more answers: it was ended, and the host says why."""
+    """The program has ended. The host knows why."""
 
 
 class Faulty(BaseException):
-    """The tests are broken by themselves, or give the program what cannot be given to another process."""
+    """The tests are wrong, or pass an object to the program that cannot be shared."""
 
 
 class NotGiven(TypeError):
-    """An object of the tests that has no proxy."""
+    """An object of the tests that cannot be passed to the program."""
 
 
 class TestsPeer(Peer):  # type: ignore[misc]
@@ -52,7 +53,7 @@ class TestsPeer(Peer):  # type: ignore[misc]
     def __init__(self, channel: Any) -> None:
         super().__init__(channel, "tests", perform, keep, proxy)
         self.heard = 0
-        """Answers of the program so far."""
+        """Number of messages received from the program."""
         self.objects: dict[int, ProgramObject] = {}
         self.classes: dict[str, Any] = {}
 
@@ -79,11 +80,11 @@ peer: TestsPeer
 
 
 def keep(value: Any) -> Any:
-    """The reference to an object that stays here."""
+    """The reference to an object of this process."""
     if isinstance(value, ProgramObject):
         where = object.__getattribute__(value, "_where")
         return {"program": where["of"]} if "of" in where else where
-    if (named := qualified(value)) is not None:
+    if (named := get_qualified_name(value)) is not None:
         return {"named": named}
     if not may_be_given(value):
         raise NotGiven(f"the tests give the program a {type(value).__name__}, which cannot leave their process")
@@ -94,13 +95,17 @@ def keep(value: Any) -> Any:
     if kind.__module__ != codec.TESTS or isinstance(value, type):
         return {"tests": number, "class": [None, "function", []]}
     own = {
-        name for one in kind.__mro__ if one.__module__ == codec.TESTS for name, x in vars(one).items() if x is not None
+        name
+        for base in kind.__mro__
+        if base.__module__ == codec.TESTS
+        for name, x in vars(base).items()
+        if x is not None
     }
     return {"tests": number, "class": [peer.number(kind)[0], kind.__name__, sorted(own & codec.OPERATORS)]}
 
 
 def may_be_given(value: Any) -> bool:
-    """Whether the program may hold a proxy of an object: it is of the tests' own making, and no way into their process."""
+    """Whether the program may get a proxy of an object: the tests defined it, and it gives no access to their process."""
     kind = type(value)
     if isinstance(value, type) or kind is FUNCTION:
         return bool(value.__module__ == codec.TESTS)
@@ -111,12 +116,12 @@ def may_be_given(value: Any) -> bool:
             value.__self__, (type, type(sys))
         )
     if kind.__name__ == "partial" and kind.__module__ == "functools":
-        return qualified(value.func) is not None or may_be_given(value.func)
+        return get_qualified_name(value.func) is not None or may_be_given(value.func)
     return kind is object or bool(kind.__module__ == codec.TESTS)
 
 
 def perform(request: dict[str, Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """A request of the program about an object that it was given."""
+    """Handle a request of the program about an object that was passed to it."""
     what, target, name = request["what"], peer.kept[request["of"]], request.get("name", "")
     if what == "call":
         return target(*args, **kwargs)
@@ -146,10 +151,10 @@ def proxy(reference: dict[str, Any]) -> ProgramObject:
 
 
 class ProgramObject(codec.Proxy):  # type: ignore[misc]
-    """A function, class or object of the program, by its name or its number.
+    """A proxy of a function, class or object of the program, by name or number.
 
-    It is equal to itself. Whether it equals another object of the program is for the program to say; that it equals
-    anything else, the program cannot claim.
+    It equals itself. The program decides whether it equals another object of the program, but cannot claim that it equals
+    anything else.
     """
 
     def __init__(self, where: dict[str, Any]) -> None:
@@ -175,7 +180,7 @@ class ProgramObject(codec.Proxy):  # type: ignore[misc]
         return peer.ask(what="operate", name="__enter__", **object.__getattribute__(self, "_where"))
 
     def __exit__(self, *raised: Any) -> None:
-        """Leave the program's context; errors of the tests stay here."""
+        """Exit a context of the program. Exceptions of the tests are not passed on."""
         peer.ask((None, None, None), what="operate", name="__exit__", **object.__getattribute__(self, "_where"))
 
     def __copy__(self) -> Any:
@@ -203,7 +208,7 @@ for _name in (*PASSED_ON, *BETWEEN):
 
 
 class Asserts(ast.NodeTransformer):
-    """Every assertion becomes a test of its own, so that one that fails does not hide the others."""
+    """Turns every assertion into a separate test, so that a failure does not hide the others."""
 
     def visit_Assert(self, node: ast.Assert) -> ast.Expr:
         """`assert x` -> `__assert__(lambda: x)`."""
@@ -213,7 +218,7 @@ class Asserts(ast.NodeTransformer):
 
 
 def find_names(tree: ast.AST) -> dict[str, Any]:
-    """What the names stand for that the tests use and do not define: the program's, but for modules of Python."""
+    """Values for the names that the tests use but do not define: modules of Python, or names of the program."""
     stored: set[str] = set()
     loaded: set[str] = set()
     modules: set[str] = set()
@@ -231,12 +236,12 @@ def find_names(tree: ast.AST) -> dict[str, Any]:
             stored |= {(alias.asname or alias.name).split(".")[0] for alias in node.names}
         elif isinstance(node, ast.ExceptHandler):
             stored |= {node.name} if node.name else set()
-            errors |= {one.id for one in ast.walk(node.type or ast.Pass()) if isinstance(one, ast.Name)}
+            errors |= {child.id for child in ast.walk(node.type or ast.Pass()) if isinstance(child, ast.Name)}
     scope: dict[str, Any] = {}
     for name in loaded - stored - set(dir(builtins)):
         if name in modules and name in getattr(sys, "stdlib_module_names", ()):
             scope[name] = __import__(name)
-        elif name in errors:  # The program raises it, and the tests catch it by its name.
+        elif name in errors:  # The program raises it, and the tests catch it by name.
             scope[name] = type(name, (Exception,), {})
         else:
             scope[name] = ProgramObject({"root": name})
@@ -244,7 +249,7 @@ def find_names(tree: ast.AST) -> dict[str, Any]:
 
 
 def judge(job: dict[str, Any]) -> None:
-    """All tests of a job; says a verdict for each, and at last that it is done."""
+    """Run all tests of a job, and report a verdict for each."""
     count = 0
 
     def tell(verdict: str, error: Exception | None = None) -> None:
@@ -260,7 +265,7 @@ def judge(job: dict[str, Any]) -> None:
             tell("runtime_error", error)
 
     def raise_if_ours(error: Exception) -> None:
-        """An error before the program was asked anything, or a missing module, is a fault of the tests."""
+        """Raise if the tests are at fault: an error before the first request to the program, or a missing module."""
         foreign = getattr(error, "_of_program", False)
         if not foreign and (not peer.heard or isinstance(error, ImportError)):
             raise Faulty(explain(error)) from None
@@ -279,7 +284,7 @@ def judge(job: dict[str, Any]) -> None:
     except Gone:
         tell("gone")
     except Exception as error:
-        # Between the assertions something of the program raised, or gave what the tests cannot use.
+        # Between assertions, the program raised an exception or returned a value that the tests cannot use.
         raise_if_ours(error)
         tell("runtime_error", error)
     peer.send({"done": count})
@@ -290,9 +295,9 @@ def explain(error: BaseException) -> str:
 
 
 def limit(job: dict[str, Any]) -> None:
-    """What the tests do with a value of the program has an end."""
+    """Limit the resources that the tests may use on values of the program."""
     sys.setrecursionlimit(DEEPEST)
-    gc.disable()  # A job is short; looking for cycles among a million containers is not.
+    gc.disable()  # A job is short, and a garbage collection over a million containers is slow.
     for kind, most in ((resource.RLIMIT_CPU, job["seconds"]), (resource.RLIMIT_AS, job["memory"])):
         hard = resource.getrlimit(kind)[1]
         most = most if hard == resource.RLIM_INFINITY else min(most, hard)
@@ -300,11 +305,11 @@ def limit(job: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Jobs, one after the other, each in a process of its own: none finds anything of another."""
+    """Run jobs, each in a forked process, so that they cannot affect each other."""
     global peer
-    from channel import Channel  # type: ignore[import-not-found]
+    from channel import HostChannel  # type: ignore[import-not-found]
 
-    peer = TestsPeer(Channel())
+    peer = TestsPeer(HostChannel())
     while True:
         job = Peer.receive(peer)
         child = os.fork()

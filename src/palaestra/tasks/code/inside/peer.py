@@ -1,7 +1,7 @@
-"""One end of the channel between a program and its tests: requests, answers, and stand-ins for objects that stay.
+"""Requests and answers between a program and its tests. Both sides use this module.
 
-Both sides use it in the same way. A side sends a request, serves what the other side asks meanwhile (a callback), and
-reads the answer. Values are copied; objects of classes stay where they are, and the other side holds a proxy.
+A side sends a request, handles requests of the other side meanwhile (callbacks), and reads the answer. Values are
+copied. Other objects stay in their process, and the other side gets a proxy.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ _FUNCTIONS: dict[str, Any] = {
     "__str__": str, "__repr__": repr, "__bool__": bool, "__hash__": hash, "__len__": len, "__iter__": iter,
     "__next__": next, "__reversed__": reversed,
 }  # fmt: skip
-"""Those that Python has a function for, which knows what to do where a class has no such method."""
+"""Special methods with a builtin function, which also handles classes without the method."""
 
 
 class ForeignError(Exception):
-    """An error of the other side whose class is none of Python's own."""
+    """An exception of the other side whose class is not a builtin."""
 
 
 class Peer:
     """Exchanges requests and answers with the other side.
 
     Arguments:
-        channel: the `Channel` to the host, which passes messages on to the other side.
-        side: the name that this side's own objects have on the wire, `"program"` or `"tests"`.
-        perform: carries out a request of the other side: `perform(request, arguments, keywords)`.
-        keep: returns the reference to a value of ours that stays here.
-        proxy: returns what stands for an object of the other side.
-        catch: errors that are sent to the other side; others end this one.
+        channel: the `HostChannel`, which passes messages on to the other side.
+        side: the key of this side's objects in messages, `"program"` or `"tests"`.
+        perform: handles a request of the other side: `perform(request, arguments, keywords)`.
+        keep: returns the reference to an object of this side.
+        proxy: returns the proxy of an object of the other side.
+        catch: exceptions that are sent to the other side; others end this process.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Peer:
         self.kept: dict[int, Any] = {}
         self._numbers: dict[int, int] = {}
         self.errors: Mapping[str, Any] = {}
-        """Classes of errors that this side knows by name, beside Python's own."""
+        """Exception classes of this side by name, in addition to the builtins."""
         if hasattr(sys, "set_int_max_str_digits"):
             sys.set_int_max_str_digits(0)
         self._channel = channel
@@ -72,18 +72,18 @@ class Peer:
         return message
 
     def number(self, value: Any) -> tuple[int, bool]:
-        """The number of an object of ours, and whether it is new."""
+        """The number of an object of this side, and whether it is new."""
         known = id(value) in self._numbers
         if not known:
             self._numbers[id(value)] = len(self.kept)
-            self.kept[len(self.kept)] = value  # It stays alive, so that its id stays its own.
+            self.kept[len(self.kept)] = value  # Kept alive, so that its id is not reused.
         return self._numbers[id(value)], not known
 
     def ask(self, args: Any = (), kwargs: Mapping[str, Any] = {}, **request: Any) -> Any:
-        """Send a request and return the answer; raises what the other side raised."""
+        """Send a request and return the answer; raises the exception of the other side."""
         seen = codec.Seen()
-        request["args"] = [codec.pack(one, self.keep, seen) for one in args]
-        request["kwargs"] = {name: codec.pack(one, self.keep, seen) for name, one in kwargs.items()}
+        request["args"] = [codec.pack(value, self.keep, seen) for value in args]
+        request["kwargs"] = {name: codec.pack(value, self.keep, seen) for name, value in kwargs.items()}
         self.send({"ask": request})
         while "ask" in (message := self.receive()):
             self.answer(message["ask"])
@@ -99,11 +99,11 @@ class Peer:
         return codec.unpack(message["value"], self._resolve, seen)
 
     def answer(self, request: dict[str, Any]) -> None:
-        """Carry out a request and send what came of it: a value or an error, and the arguments that were changed."""
+        """Handle a request and send the result: a value or an error, and the changed arguments."""
         seen = codec.Seen()
         try:
-            args = [codec.unpack(one, self._resolve, seen) for one in request["args"]]
-            kwargs = {name: codec.unpack(one, self._resolve, seen) for name, one in request["kwargs"].items()}
+            args = [codec.unpack(item, self._resolve, seen) for item in request["args"]]
+            kwargs = {name: codec.unpack(item, self._resolve, seen) for name, item in request["kwargs"].items()}
             before = [_items(value) for value in seen.values]
             value, failed, own = None, None, {}
             try:
@@ -116,7 +116,7 @@ class Peer:
                 for number, items in enumerate(before)
                 if not _are_same(items, _items(seen.values[number]))
             ]
-            message = failed if failed is not None else self._returned(value, args, seen)
+            message = failed if failed is not None else self._pack_result(value, args, seen)
             if own:  # `error.code`, for a handler on the other side
                 message["attributes"] = codec.pack(own, self.keep, seen)
             if changed:
@@ -125,9 +125,9 @@ class Peer:
             message = describe_error(error)
         self.send(message)
 
-    def _returned(self, value: Any, args: list[Any], seen: Any) -> dict[str, Any]:
-        for place, one in enumerate(args):
-            if value is one:
+    def _pack_result(self, value: Any, args: list[Any], seen: Any) -> dict[str, Any]:
+        for place, argument in enumerate(args):
+            if value is argument:
                 return {"argument": place}
         return {"value": codec.pack(value, self.keep, seen)}
 
@@ -150,7 +150,7 @@ class Peer:
                 break
         else:
             name, kind = "", ForeignError
-        if name != names[0]:  # A class that only the other side has: it keeps its name on its way back.
+        if name != names[0]:  # A class of the other side: a class with the same name is created.
             kind = type(names[0], (kind,), {})
         try:
             error: Exception = kind(message)
@@ -160,7 +160,7 @@ class Peer:
 
 
 def describe_error(error: BaseException) -> dict[str, Any]:
-    """An error as a message: the names of its classes, the nearest first, and its text."""
+    """The message for an exception: the names of its classes in resolution order, and its text."""
     try:
         names = [kind.__name__ for kind in type(error).__mro__ if kind is not object][:20]
         return {"error": names, "message": str(error)[:1000]}
@@ -180,23 +180,23 @@ def operate(target: Any, name: str, args: list[Any]) -> Any:
     return method(target, *args)
 
 
-def qualified(value: Any) -> list[str] | None:
-    """Module and name of a function or class of Python's own, by which the other side finds its own."""
+def get_qualified_name(value: Any) -> list[str] | None:
+    """Module and name of a function or class of Python, so that the other side can look it up."""
     owner = getattr(value, "__objclass__", value)  # Of a method such as `str.upper`.
     module, name = getattr(owner, "__module__", None), getattr(value, "__qualname__", None)
     if value is NotImplemented or value is Ellipsis:
         module, name = "builtins", repr(value)
     if not isinstance(module, str) or not isinstance(name, str):
         return None
-    found: Any = sys.modules.get(module)
+    resolved: Any = sys.modules.get(module)
     for part in name.split("."):
-        found = getattr(found, part, None)
-    return [module, name] if found is value and value is not None else None
+        resolved = getattr(resolved, part, None)
+    return [module, name] if resolved is value and value is not None else None
 
 
 def _items(value: Any) -> list[Any]:
     if isinstance(value, dict):
-        return [one for pair in value.items() for one in pair]
+        return [item for pair in value.items() for item in pair]
     return list(value)
 
 

@@ -1,8 +1,7 @@
-"""Runs inside the sandbox, beside the program of a model: calls what it defines, and says what came back.
+"""Runs inside the sandbox of a model's program: calls its functions and returns the results.
 
-It is told one call at a time. It never sees a test, an expected value or another call before its turn. Objects of the
-tests are proxies here: their attributes are read and set, and they are called, in the process of the tests.
-Whatever the program does to this process, all it can change is what it answers.
+It receives one call at a time, and never a test, an expected value or a later call. Objects of the tests are proxies
+here. Whatever the program does to this process, it can only change its answers.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def main() -> None:
-    """Answer requests until there are no more."""
+    """Answer requests until the host closes the channel."""
     sys.path.insert(0, HERE)
     import codec  # type: ignore[import-not-found]
-    from channel import Channel  # type: ignore[import-not-found]
-    from peer import Peer, operate, qualified  # type: ignore[import-not-found]
+    from channel import HostChannel  # type: ignore[import-not-found]
+    from peer import Peer, get_qualified_name, operate  # type: ignore[import-not-found]
 
     sys.path.remove(HERE)
     module = type(sys)("solution")
@@ -62,10 +61,12 @@ def main() -> None:
     def keep(value: Any) -> Any:
         if isinstance(value, codec.Proxy):
             return {"tests": object.__getattribute__(value, "_number_")}
-        if isinstance(value, type) and value.__module__ == "builtins" and qualified(value):
-            return {"named": qualified(value)}
-        if any(value is one for one in (NotImplemented, Ellipsis, abs, all, any, len, max, min, round, sorted, sum)):
-            return {"named": qualified(value)}
+        if isinstance(value, type) and value.__module__ == "builtins" and get_qualified_name(value):
+            return {"named": get_qualified_name(value)}
+        if any(
+            value is builtin for builtin in (NotImplemented, Ellipsis, abs, all, any, len, max, min, round, sorted, sum)
+        ):
+            return {"named": get_qualified_name(value)}
         number, _ = peer.number(value)
         return {"program": number, "class": type(value).__name__}
 
@@ -82,7 +83,7 @@ def main() -> None:
         return proxies[number]
 
     def make_class(owner: int | None, name: str, operators: list[str]) -> Any:
-        """The class of the proxies of one class of the tests; calling it makes an object there."""
+        """The class of the proxies for a class of the tests. Calling it creates an object in the process of the tests."""
 
         def operator(name: str) -> Any:
             return lambda self, *args: peer.ask(args, what="operate", of=self._number_, name=name)
@@ -90,7 +91,7 @@ def main() -> None:
         def make(cls: Any, *args: Any, **kwargs: Any) -> Any:
             return peer.ask(args, kwargs, what="call", of=owner)
 
-        body: dict[str, Any] = {one: operator(one) for one in operators}
+        body: dict[str, Any] = {method: operator(method) for method in operators}
         if owner is not None:
             body["__new__"] = make
         body["__init__"] = lambda self, *args, **kwargs: None
@@ -101,7 +102,7 @@ def main() -> None:
         return type(name, (TestObject,), body)
 
     class TestObject(codec.Proxy):  # type: ignore[misc]
-        """An object of the tests."""
+        """A proxy of an object of the tests."""
 
         def __getattr__(self, name: str) -> Any:
             return peer.ask(what="get", of=object.__getattribute__(self, "_number_"), name=name)
@@ -112,7 +113,7 @@ def main() -> None:
         def __call__(self, *args: Any, **kwargs: Any) -> Any:
             return peer.ask(args, kwargs, what="call", of=object.__getattribute__(self, "_number_"))
 
-    peer = Peer(Channel(), "program", perform, keep, proxy, catch=BaseException)
+    peer = Peer(HostChannel(), "program", perform, keep, proxy, catch=BaseException)
     while True:
         peer.answer(peer.receive()["ask"])
 

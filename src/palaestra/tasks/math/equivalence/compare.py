@@ -1,16 +1,16 @@
 r"""Whether an answer equals a reference, in bounded time.
 
 Plain numbers, words, and lists, tuples, sets, intervals and matrices of them are compared exactly in pure
-Python. Everything else is decided by math-verify and sympy in a process of its own (`comparer`), which is
-stopped at the limit.
+Python. Everything else is compared by math-verify and sympy in another process (`sympy_client`), which is killed at the
+time limit.
 
-Where the comparison cannot be decided, whoever caused that bears it:
+If the comparison is undecided, the side that caused it is responsible:
 
-- the answer cannot be read, needs more than the limit, or ends the process twice: it is *wrong*, and the
-  verdict says why. A model could otherwise have its worst answers left out of the accuracy.
-- the reference cannot be read, or needs more than the limit by itself: a `Failure`. No answer could be right.
+- The answer cannot be read, exceeds the limit, or crashes the process twice: it is *wrong*, and the verdict says why.
+  Otherwise a model could have its worst answers excluded from the accuracy.
+- The reference cannot be read, or exceeds the limit by itself: a `Failure`, because no answer could be right.
 
-No answer equals nothing, not even another that is none.
+A missing answer equals nothing, not even a missing reference.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from fractions import Fraction
 from palaestra.core.errors import TaskError
 from palaestra.core.records import Failure, FailureCause
 from palaestra.tasks.math.equivalence.forms import Form, Relation, Scalar, same
-from palaestra.tasks.math.equivalence.latex import MAX_DEPTH, MAX_INPUT, MAX_LENGTH, depth_of, tidy
+from palaestra.tasks.math.equivalence.latex import MAX_DEPTH, MAX_INPUT, MAX_LENGTH, measure_depth, tidy
 from palaestra.tasks.math.equivalence.numerals import Numeral
 from palaestra.tasks.math.equivalence.parsing import read
-from palaestra.tasks.math.equivalence.sympy_client import shared
+from palaestra.tasks.math.equivalence.sympy_client import get_client
 from palaestra.tasks.math.equivalence.sympy_server import Answer
 
 LIMIT = 5.0
-"""Seconds that a comparison may take unless told otherwise."""
+"""Default time limit of a comparison in seconds."""
 
 _NONE = frozenset(
     {"", "no answer", "no_answer", "noanswer", "[invalidanswer]", "invalid", "n/a", "?", "unknown", "no final answer"}
@@ -41,9 +41,9 @@ class AnswerVerdict:
     """Whether an answer is equal to the reference.
 
     Arguments:
-        method: `none` (there is no answer), `text` (the same characters), `exact` (numbers and shapes),
+        method: `none` (no answer), `text` (the same characters), `exact` (numbers and shapes),
             `symbolic` (math-verify and sympy) or `undecided`.
-        note: why, where it needs saying.
+        note: the reason, if it needs one.
     """
 
     equal: bool
@@ -52,11 +52,11 @@ class AnswerVerdict:
 
 
 class _NeedsAlgebra(Exception):
-    """Numbers and shapes alone do not decide it."""
+    """The comparison needs sympy."""
 
 
 def is_answer(text: str | None) -> bool:
-    """Whether `text` says anything. What programs write for nothing (`None`, `NaN`) and "no answer" do not."""
+    """Whether `text` is an answer. `None`, `NaN`, "no answer" and the like are not."""
     if text is None:
         return False
     if text.isdigit():
@@ -73,8 +73,8 @@ def compare(answer: str | None, reference: str, *, limit: float = LIMIT) -> Answ
     r"""Compare an answer with a reference.
 
     Arguments:
-        limit: seconds that it may take, not counting the one or two that the comparing process needs to
-            start before its first comparison (see `comparer.Comparer.start`), nor waiting for other threads.
+        limit: time limit in seconds, without the start of the server before the first comparison (see
+            `SympyClient.start`) and without waiting for other threads.
 
     >>> compare(r"\frac12", "0.5"), compare("1,2", "12").equal, compare(None, "5").method
     (AnswerVerdict(equal=True, method='exact', note=''), False, 'none')
@@ -116,9 +116,9 @@ def equivalent(answer: str | None, reference: str, *, limit: float = LIMIT) -> b
 
 
 def compare_numbers(answer: str | None, reference: str) -> AnswerVerdict | Failure:
-    """As `compare`, where the reference is a plain number: needs nothing but Python, and never waits.
+    """Compare with a reference that is a plain number. Needs neither sympy nor another process.
 
-    An answer that is more than arithmetic on plain numbers is unequal.
+    An answer that is not arithmetic on plain numbers is unequal.
     """
     if answer is None or not is_answer(answer):
         return AnswerVerdict(False, "none", "no answer")
@@ -131,10 +131,10 @@ def compare_numbers(answer: str | None, reference: str) -> AnswerVerdict | Failu
     return AnswerVerdict(given.same(expected), "exact")
 
 
-def number_of(text: str | None) -> Fraction | None:
-    r"""The number that an answer is, its unit left aside; `None` if it is none.
+def read_answer_number(text: str | None) -> Fraction | None:
+    r"""The value of an answer without its unit; `None` if it is not a number.
 
-    >>> number_of("$1,200 in total"), number_of("x = 3/4"), number_of("1,2") is None
+    >>> read_answer_number("$1,200 in total"), read_answer_number("x = 3/4"), read_answer_number("1,2") is None
     (Fraction(1200, 1), Fraction(3, 4), True)
     """
     numeral = _numeral(text) if text is not None else None
@@ -153,37 +153,37 @@ def _tidy_bounded(text: str) -> str | None:
     if len(text) > MAX_INPUT:
         return None
     plain = tidy(text)
-    return None if len(plain) > MAX_LENGTH or depth_of(plain) > MAX_DEPTH else plain
+    return None if len(plain) > MAX_LENGTH or measure_depth(plain) > MAX_DEPTH else plain
 
 
-def _by_number(one: Form, other: Form) -> bool:
+def _by_number(form: Form, other: Form) -> bool:
     raise _NeedsAlgebra
 
 
 def _by_algebra(answer: str, reference: str, limit: float) -> AnswerVerdict | Failure:
-    found = shared().compare(answer, reference, limit)
-    if found.outcome == "crash":
-        # Once more, from a fresh start, with the reference alone to tell who is to blame.
-        alone = shared().compare(reference, reference, limit)
+    result = get_client().compare(answer, reference, limit)
+    if result.outcome == "crash":
+        # Compare the reference with itself first, to see which side is at fault.
+        alone = get_client().compare(reference, reference, limit)
         if alone.outcome != "equal":
             return Failure(
                 FailureCause.SCORER,
                 f"comparing with the reference {reference[:80]!r} failed: {alone.note or alone.outcome}",
             )
-        found = shared().compare(answer, reference, limit)
-    return _judged(found, reference, limit)
+        result = get_client().compare(answer, reference, limit)
+    return _to_verdict(result, reference, limit)
 
 
-def _judged(found: Answer, reference: str, limit: float) -> AnswerVerdict | Failure:
-    if found.outcome in ("equal", "unequal"):
-        return AnswerVerdict(found.outcome == "equal", "symbolic")
-    if found.outcome == "unreadable":
-        return AnswerVerdict(False, "undecided", f"the answer: {found.note}")
-    if found.outcome == "limit":
+def _to_verdict(result: Answer, reference: str, limit: float) -> AnswerVerdict | Failure:
+    if result.outcome in ("equal", "unequal"):
+        return AnswerVerdict(result.outcome == "equal", "symbolic")
+    if result.outcome == "unreadable":
+        return AnswerVerdict(False, "undecided", f"the answer: {result.note}")
+    if result.outcome == "limit":
         return AnswerVerdict(False, "undecided", f"undecided within {limit:g} s")
-    if found.outcome == "crash":
+    if result.outcome == "crash":
         return AnswerVerdict(False, "undecided", "the answer ended the comparing process twice")
-    if found.outcome == "start":
-        return Failure(FailureCause.SCORER, found.note)
-    why = found.note or f"takes more than {limit:g} s to read"
+    if result.outcome == "start":
+        return Failure(FailureCause.SCORER, result.note)
+    why = result.note or f"takes more than {limit:g} s to read"
     return Failure(FailureCause.SCORER, f"the reference {reference[:80]!r} cannot be compared with: {why}")

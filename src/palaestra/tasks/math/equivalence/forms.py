@@ -1,9 +1,9 @@
 r"""The structure of an answer: a scalar, words, a time, a list, a set, a tuple or interval, a union, a matrix, a relation.
 
-`same` compares two forms part by part (`reading.read` makes them). Scalars that are no plain numbers, such as
-`\sqrt{8}`, are left to a callback, so that numbers, and tuples of numbers, never need a computer algebra system.
+`same` compares two forms part by part; `parsing.read` creates them. Scalars that are not plain numbers, such as
+`\sqrt{8}`, are compared by a callback, so numbers and tuples of numbers do not need a computer algebra system.
 
-What is equal and what is not:
+Equality:
 
 - (1,2) is a pair or an open interval, [1,2] a closed one, \{1,2\} a set; none equals another. A list without
   brackets has no order, as in "find all solutions", and equals the set of the same elements. In a list of tuples a
@@ -26,7 +26,7 @@ from palaestra.tasks.math.equivalence.numerals import Numeral
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """One value: its text, its number if it is a plain one, its unit if that is a known one."""
+    """One value: its text, its number if it is a plain number, its unit if known."""
 
     text: str
     number: Numeral | None = None
@@ -91,43 +91,43 @@ _INTERVALS = ("()", "[]", "[)", "(]")
 _FUNCTION = re.compile(r"[A-Za-z]\([A-Za-z]\)")
 
 
-def same(one: Form, other: Form, decide: Decide) -> bool:
-    """Whether two forms are equal; `decide` is asked about scalars that are no plain numbers, and equations.
+def same(form: Form, other: Form, decide: Decide) -> bool:
+    """Whether two forms are equal; `decide` compares equations and scalars that are not plain numbers.
 
-    Symmetric if `decide` is.
+    It is symmetric if `decide` is.
     """
-    if isinstance(one, Scalar) and isinstance(other, Scalar):
-        return _same_scalar(one, other, decide)
-    if is_inequality(one) or is_inequality(other):
-        return one == other or (is_region(one) and is_region(other) and decide(one, other))
-    if isinstance(one, Relation) or isinstance(other, Relation):
-        return _same_relation(one, other, decide)
-    if isinstance(one, TimeOfDay) or isinstance(other, TimeOfDay):
-        return _same_time(one, other)
-    if isinstance(one, Words) and isinstance(other, Words):
-        return one.text == other.text and one.text != ""
-    if isinstance(one, Words | Scalar) and isinstance(other, Words | Scalar):
-        words, scalar = (one, other) if isinstance(one, Words) else (other, one)
+    if isinstance(form, Scalar) and isinstance(other, Scalar):
+        return _same_scalar(form, other, decide)
+    if is_inequality(form) or is_inequality(other):
+        return form == other or (is_region(form) and is_region(other) and decide(form, other))
+    if isinstance(form, Relation) or isinstance(other, Relation):
+        return _same_relation(form, other, decide)
+    if isinstance(form, TimeOfDay) or isinstance(other, TimeOfDay):
+        return _same_time(form, other)
+    if isinstance(form, Words) and isinstance(other, Words):
+        return form.text == other.text and form.text != ""
+    if isinstance(form, Words | Scalar) and isinstance(other, Words | Scalar):
+        words, scalar = (form, other) if isinstance(form, Words) else (other, form)
         return isinstance(scalar, Scalar) and len(words.text) == 1 and scalar.text.lower() == words.text
-    if isinstance(one, Matrix) and isinstance(other, Matrix):
-        return [len(row) for row in one.rows] == [len(row) for row in other.rows] and all(
+    if isinstance(form, Matrix) and isinstance(other, Matrix):
+        return [len(row) for row in form.rows] == [len(row) for row in other.rows] and all(
             same(a, b, decide)
-            for left, right in zip(one.rows, other.rows, strict=True)
+            for left, right in zip(form.rows, other.rows, strict=True)
             for a, b in zip(left, right, strict=True)
         )
-    if isinstance(one, Matrix | Scalar) and isinstance(other, Matrix | Scalar):
-        text = "".join(side.text for side in (one, other) if isinstance(side, Scalar))
-        return "\\begin{" in text and decide(one, other)
-    if isinstance(one, Collection) and isinstance(other, Collection):
-        return _same_collection(one, other, decide)
-    for either, value in ((one, other), (other, one)):
+    if isinstance(form, Matrix | Scalar) and isinstance(other, Matrix | Scalar):
+        text = "".join(side.text for side in (form, other) if isinstance(side, Scalar))
+        return "\\begin{" in text and decide(form, other)
+    if isinstance(form, Collection) and isinstance(other, Collection):
+        return _same_collection(form, other, decide)
+    for either, value in ((form, other), (other, form)):
         if isinstance(either, Collection) and either.brackets == "or":
             return all(same(part, value, decide) for part in either.parts)
     return False
 
 
 def is_inequality(form: Form) -> bool:
-    """Whether `form` is an inequality that has not been read as an interval."""
+    """Whether `form` is an inequality that is not an interval."""
     if isinstance(form, Relation):
         return form.sign in ("<", "\\le")
     return isinstance(form, Collection) and form.brackets == "&"
@@ -142,35 +142,35 @@ def is_region(form: Form) -> bool:
     return is_inequality(form)
 
 
-def _same_scalar(one: Scalar, other: Scalar, decide: Decide) -> bool:
-    if one.unit and other.unit and one.unit != other.unit:
+def _same_scalar(scalar: Scalar, other: Scalar, decide: Decide) -> bool:
+    if scalar.unit and other.unit and scalar.unit != other.unit:
         return False
-    if one.number and other.number:
-        return one.number.same(other.number)
-    return one.text == other.text or decide(one, other)
+    if scalar.number and other.number:
+        return scalar.number.same(other.number)
+    return scalar.text == other.text or decide(scalar, other)
 
 
-def _same_relation(one: Form, other: Form, decide: Decide) -> bool:
-    if isinstance(one, Relation) and isinstance(other, Relation):
-        if one.name and other.name:
-            return _same_name(one.name, other.name) and same(one.right, other.right, decide)
-        if one.sign != other.sign:
+def _same_relation(form: Form, other: Form, decide: Decide) -> bool:
+    if isinstance(form, Relation) and isinstance(other, Relation):
+        if form.name and other.name:
+            return _same_name(form.name, other.name) and same(form.right, other.right, decide)
+        if form.sign != other.sign:
             return False
-        return one == other or decide(one, other)
-    named, value = (one, other) if isinstance(one, Relation) else (other, one)
+        return form == other or decide(form, other)
+    named, value = (form, other) if isinstance(form, Relation) else (other, form)
     return isinstance(named, Relation) and bool(named.name) and same(named.right, value, decide)
 
 
-def _same_name(one: str, other: str) -> bool:
+def _same_name(symbol: str, other: str) -> bool:
     """Whether two names are the same. f(x) is named like f(n) and like y."""
-    functions = [bool(_FUNCTION.fullmatch(name)) for name in (one, other)]
-    return one == other or (all(functions) and one[0] == other[0]) or (any(functions) and "y" in (one, other))
+    functions = [bool(_FUNCTION.fullmatch(name)) for name in (symbol, other)]
+    return symbol == other or (all(functions) and symbol[0] == other[0]) or (any(functions) and "y" in (symbol, other))
 
 
-def _same_time(one: Form, other: Form) -> bool:
-    if isinstance(one, TimeOfDay) and isinstance(other, TimeOfDay):
-        return one.minutes == other.minutes
-    clock, bare = (one, _face(other)) if isinstance(one, TimeOfDay) else (other, _face(one))
+def _same_time(form: Form, other: Form) -> bool:
+    if isinstance(form, TimeOfDay) and isinstance(other, TimeOfDay):
+        return form.minutes == other.minutes
+    clock, bare = (form, _face(other)) if isinstance(form, TimeOfDay) else (other, _face(form))
     if not isinstance(clock, TimeOfDay) or bare is None:
         return False
     return bare in ((clock.hour, clock.minute), divmod(clock.minutes, 60))
@@ -185,17 +185,17 @@ def _face(form: Form) -> tuple[int, int] | None:
     return int(values[0]), int(values[1]) if len(values) > 1 else 0
 
 
-def _same_collection(one: Collection, other: Collection, decide: Decide) -> bool:
-    kinds = {one.brackets.removeprefix("or"), other.brackets.removeprefix("or")}
+def _same_collection(collection: Collection, other: Collection, decide: Decide) -> bool:
+    kinds = {collection.brackets.removeprefix("or"), other.brackets.removeprefix("or")}
     if kinds == {"", "()"}:
-        listed, pair = (one, other) if one.brackets in ("", "or") else (other, one)
+        listed, pair = (collection, other) if collection.brackets in ("", "or") else (other, collection)
         return _assigns(listed) and _each_same([part.right for part in listed.parts], pair.parts, decide)  # type: ignore[union-attr]
     if len(kinds) > 1 and kinds != {"", "{}"}:
         return False
-    left, right = one.parts, other.parts
+    left, right = collection.parts, other.parts
     if "{}" in kinds or (kinds == {""} and all(isinstance(part, Collection) for part in (*left, *right))):
         left, right = _distinct(left, decide), _distinct(right, decide)
-    if one.ordered:
+    if collection.ordered:
         return _each_same(left, right, decide)
     if len(left) != len(right):
         return False
@@ -210,8 +210,8 @@ def _same_collection(one: Collection, other: Collection, decide: Decide) -> bool
     return True
 
 
-def _each_same(one: Sequence[Form], other: Sequence[Form], decide: Decide) -> bool:
-    return len(one) == len(other) and all(same(a, b, decide) for a, b in zip(one, other, strict=True))
+def _each_same(forms: Sequence[Form], other: Sequence[Form], decide: Decide) -> bool:
+    return len(forms) == len(other) and all(same(a, b, decide) for a, b in zip(forms, other, strict=True))
 
 
 def _assigns(form: Collection) -> bool:

@@ -1,7 +1,6 @@
-"""Writing LaTeX one way: the same mathematics in the same characters, without evaluating any of it.
+"""Normalise LaTeX: one spelling for each notation, without evaluation.
 
-Nothing here knows what an expression means. Every function is linear in the length of its text, and
-none calls itself more than `MAX_DEPTH` deep.
+Every function takes linear time, and recursion is at most `MAX_DEPTH` deep.
 """
 
 from __future__ import annotations
@@ -9,11 +8,11 @@ from __future__ import annotations
 import re
 
 MAX_LENGTH = 1000
-"""Longer answers are not read as mathematics, only compared as they stand."""
+"""Longer answers are compared as text."""
 MAX_INPUT = 4 * MAX_LENGTH
-"""Longer texts are not looked at, not even to remove spaces and formatting."""
+"""Longer texts are not normalised at all."""
 MAX_DEPTH = 24
-"""Deeper brackets are not read as mathematics, only compared as they stand."""
+"""Answers with deeper brackets are compared as text."""
 
 _SIGNS = str.maketrans(
     {
@@ -76,7 +75,7 @@ _WRAPPED = (("**", "**"), ("__", "__"), ("`", "`"), ("*", "*"), ('"', '"'), ("'"
 
 
 def closing(text: str, start: int) -> int:
-    """Where the brace that opens at `start` is closed; -1 if it never is. Escaped braces do not count."""
+    """The index of the brace that closes the one at `start`; -1 if there is none. Escaped braces are ignored."""
     depth, index = 0, start
     while index < len(text):
         char = text[index]
@@ -94,7 +93,7 @@ def closing(text: str, start: int) -> int:
 
 
 def _matching(text: str, start: int) -> int:
-    """Where the parenthesis that opens at `start` is closed; -1 if it never is."""
+    """The index of the parenthesis that closes the one at `start`; -1 if there is none."""
     depth = 0
     for index in range(start, len(text)):
         depth += (text[index] == "(") - (text[index] == ")")
@@ -103,8 +102,8 @@ def _matching(text: str, start: int) -> int:
     return -1
 
 
-def depth_of(text: str) -> int:
-    """How deep the brackets of `text` are nested."""
+def measure_depth(text: str) -> int:
+    """The nesting depth of the brackets of `text`."""
     depth = deepest = 0
     for char in text:
         if char in "([{":
@@ -116,7 +115,7 @@ def depth_of(text: str) -> int:
 
 
 def tidy(text: str) -> str:
-    r"""`text` with one spelling for each notation, and without what is only for the eye.
+    r"""`text` with one spelling for each notation, and without formatting.
 
     >>> tidy(r"$\left( \dfrac12 ,\, 3 \right)$.")
     '(\\frac{1}{2}, 3)'
@@ -125,8 +124,8 @@ def tidy(text: str) -> str:
     """
     if _SIMPLE.fullmatch(text):
         return text
-    text = unwrapped(text.replace('\\"', '"'))
-    if len(text) > MAX_LENGTH or depth_of(text) > MAX_DEPTH:
+    text = unwrap(text.replace('\\"', '"'))
+    if len(text) > MAX_LENGTH or measure_depth(text) > MAX_DEPTH:
         return " ".join(text.split())
     text = text.translate(_SIGNS).replace("\\$", "").replace("$", "")
     if "\\\\begin" in text:
@@ -142,27 +141,27 @@ def tidy(text: str) -> str:
     for pattern, spelling in _RENAMED:
         text = pattern.sub(spelling, text)
     text = _SPACES.sub(" ", text).strip()
-    return _spaced(_ended(_braced(text, 0)))
+    return _add_spaces(_strip_end(_brace(text, 0)))
 
 
-def _spaced(text: str) -> str:
-    """`text` with a space only where it tells something: between words or numbers, after a comma, after a command."""
+def _add_spaces(text: str) -> str:
+    """`text` with only the necessary spaces: between words or numbers, after a comma, after a command."""
     text = _AROUND.sub(r"\1", text)
     text = _COMMA.sub(lambda found: "," if found.group() == "," else ", ", text)
     return _AFTER.sub(r"\1", _BEFORE.sub("", text)).strip()
 
 
-def _ended(text: str) -> str:
+def _strip_end(text: str) -> str:
     r"""`text` without the punctuation, spaces and backslashes (`\\\\` ends a line) at its end."""
     return text.rstrip(" \t\r\n.,;:。\\")
 
 
-def unwrapped(text: str) -> str:
+def unwrap(text: str) -> str:
     """`text` without the marks of emphasis and mathematics around it, and without trailing punctuation."""
     before = None
     while before != text:
         before = text
-        text = _ended(text.strip())
+        text = _strip_end(text.strip())
         for left, right in _WRAPPED:
             inner = text[len(left) : -len(right)]
             if (
@@ -178,19 +177,19 @@ def unwrapped(text: str) -> str:
 def _plain_text(text: str) -> str:
     r"""`\text{...}` and its kin without their command; `\text{and}` keeps a space on both sides."""
     parts, index = [], 0
-    while found := _TEXT.search(text, index):
-        end = closing(text, found.end() - 1)
-        parts.append(text[index : found.start()])
-        inner = text[found.end() : end if end >= 0 else len(text)]
-        if found["name"] != "tag":
+    while match := _TEXT.search(text, index):
+        end = closing(text, match.end() - 1)
+        parts.append(text[index : match.start()])
+        inner = text[match.end() : end if end >= 0 else len(text)]
+        if match["name"] != "tag":
             inner = _plain_text(inner)
             # A single letter in another typeface is still that letter; a word stands apart from what is around it.
-            parts.append(f" {inner} " if len(inner.strip()) > 1 or found["name"].startswith("text") else inner)
+            parts.append(f" {inner} " if len(inner.strip()) > 1 or match["name"].startswith("text") else inner)
         index = end + 1 if end >= 0 else len(text)
     return "".join([*parts, text[index:]])
 
 
-def _braced(text: str, depth: int) -> str:
+def _brace(text: str, depth: int) -> str:
     r"""Every argument of `\frac`, `\sqrt`, `\binom`, `^` and `_` in braces."""
     parts, index = [], 0
     while index < len(text):
@@ -210,10 +209,10 @@ def _braced(text: str, depth: int) -> str:
 
 def _command(text: str, index: int, depth: int) -> tuple[str, int]:
     """The command at `index` with its arguments in braces, and where it ends."""
-    found = _COMMAND.match(text, index)
-    if not found:
+    match = _COMMAND.match(text, index)
+    if not match:
         return text[index : index + 2], index + 2
-    name, index = found.group(), found.end()
+    name, index = match.group(), match.end()
     if name not in (r"\frac", r"\sqrt", r"\binom") or depth >= MAX_DEPTH:
         return name, index
     option = ""
@@ -224,16 +223,16 @@ def _command(text: str, index: int, depth: int) -> tuple[str, int]:
             option, index = text[index : end + 1], end + 1
             option = "" if option == "[2]" else option
         if index < len(text) and text[index] == "(" and (end := _matching(text, index)) >= 0:
-            inner = _braced(text[index + 1 : end], depth + 1)  # sqrt(x + 1), from plain text.
+            inner = _brace(text[index + 1 : end], depth + 1)  # sqrt(x + 1), from plain text.
             return f"{name}{option}{{{inner.strip()}}}", end + 1
     first, index = _argument(text, index, depth, digits=name == r"\sqrt")
     if name == r"\sqrt":
-        return f"{name}{option}{{{_joined(first)}}}", index
+        return f"{name}{option}{{{_join(first)}}}", index
     second, index = _argument(text, index, depth, digits=False)
-    return f"{name}{{{_joined(first)}}}{{{_joined(second)}}}", index
+    return f"{name}{{{_join(first)}}}{{{_join(second)}}}", index
 
 
-def _joined(argument: str) -> str:
+def _join(argument: str) -> str:
     """`argument` without separators of thousands. It is one value, so a comma in it separates nothing else."""
     return argument.replace(",", "") if _GROUPED.fullmatch(argument) else argument
 
@@ -249,9 +248,9 @@ def _argument(text: str, index: int, depth: int, *, digits: bool) -> tuple[str, 
         if end < 0:
             return text[index + 1 :].strip(), len(text)
         inner = text[index + 1 : end].strip()
-        return (_braced(inner, depth + 1).strip() if depth < MAX_DEPTH else inner), end + 1
+        return (_brace(inner, depth + 1).strip() if depth < MAX_DEPTH else inner), end + 1
     if text[index] == "\\":
         return _command(text, index, depth + 1)
-    if digits and (found := _DIGITS.match(text, index)):
-        return found.group(), found.end()
+    if digits and (match := _DIGITS.match(text, index)):
+        return match.group(), match.end()
     return text[index], index + 1

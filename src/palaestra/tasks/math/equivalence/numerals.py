@@ -1,7 +1,6 @@
-"""Plain numbers, read exactly: integers, decimals, fractions, mixed numbers, percent, powers of ten.
+"""Parse plain numbers exactly: integers, decimals, fractions, mixed numbers, percent, powers of ten.
 
-Everything is a `Fraction`; nothing is ever rounded. No number larger than `MAX_BITS` is computed, and no
-expression that needs more than `MAX_WORK`.
+Values are `Fraction`s and never rounded. Numbers above `MAX_BITS` and expressions above `MAX_WORK` are not computed.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ MAX_WORK = 50 * MAX_BITS
 MAX_LITERAL = 1000
 """The longest number that is read, in digits."""
 ROUNDED = 6
-"""A decimal with this many decimals and significant digits stands for what it is a rounding of."""
+"""A decimal with at least this many decimals and significant digits equals a value that it is a rounding of."""
 
 _WORDS = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
@@ -48,16 +47,16 @@ _TOKEN = re.compile(
 
 
 class TooLargeError(ArithmeticError):
-    """A number that would be too large to compute."""
+    """The number is too large to compute."""
 
 
 @dataclass(frozen=True, slots=True)
 class Numeral:
-    """A number, and how exactly it was written.
+    """A number and the precision of its notation.
 
     Arguments:
-        decimals: how many digits stand after the point, if it is a plain decimal.
-        digits: how many of its digits are significant.
+        decimals: number of digits after the point of a plain decimal.
+        digits: number of significant digits.
     """
 
     value: Fraction
@@ -69,7 +68,7 @@ class Numeral:
         return self.value == other.value or self.rounds(other.value) or other.rounds(self.value)
 
     def rounds(self, value: Fraction) -> bool:
-        """Whether this is `value` rounded, and written with enough digits to say so."""
+        """Whether this is a rounding of `value` with enough digits."""
         if self.decimals < ROUNDED or self.digits < ROUNDED:
             return False
         # A computed double has 16 or 17 digits, and the last ones may be off: 0.1 + 0.2 is 0.30000000000000004.
@@ -78,7 +77,7 @@ class Numeral:
 
 
 def read_number(text: str) -> Numeral | None:
-    r"""The number that `text` (tidied) is, or `None` if it is anything else, or more than a number.
+    r"""The number in a tidied text, or `None` if it is not exactly a number.
 
     >>> read_number("1,234.50").value, read_number(r"2\frac{1}{2}").value, read_number("10%").value
     (Fraction(2469, 2), Fraction(5, 2), Fraction(1, 10))
@@ -86,29 +85,29 @@ def read_number(text: str) -> Numeral | None:
     True
 
     Raises:
-        TooLargeError: it is a number, and too large to compute.
+        TooLargeError: the number is too large to compute.
     """
     text = text.strip()
     if not text or len(text) > MAX_LITERAL:
         return None
-    if found := _PLAIN.fullmatch(text):
-        return _plain(found[1], found[2])
+    if match := _PLAIN.fullmatch(text):
+        return _plain(match[1], match[2])
     if percent := _PERCENT.search(text):
         inner = read_number(text[: percent.start()])
         return inner and Numeral(inner.value / 100, inner.decimals + 2 if inner.decimals else 0, inner.digits)
-    if found := _MIXED.fullmatch(text):
-        sign, whole, *parts = found.groups()
+    if match := _MIXED.fullmatch(text):
+        sign, whole, *parts = match.groups()
         top, bottom = (int(part) for part in parts if part)
         if 0 < top < bottom:
             return Numeral((int(whole) + Fraction(top, bottom)) * (-1 if sign == "-" else 1))
         return None
-    if found := _SCIENTIFIC.fullmatch(text):
-        return _scientific(found[1], found[2], int(found[3] or found[4]))
-    if found := _REPEATING.fullmatch(text):
-        return _repeating(*found.groups())
+    if match := _SCIENTIFIC.fullmatch(text):
+        return _scientific(match[1], match[2], int(match[3] or match[4]))
+    if match := _REPEATING.fullmatch(text):
+        return _repeating(*match.groups())
     if (spelled := _SPELLED.get(text.lower())) is not None:
         return Numeral(spelled)
-    return _computed(text)
+    return _compute(text)
 
 
 def _plain(sign: str, body: str) -> Numeral:
@@ -120,7 +119,7 @@ def _plain(sign: str, body: str) -> Numeral:
 
 def _scientific(sign: str, mantissa: str, exponent: int) -> Numeral:
     number = _plain(sign, mantissa)
-    value = number.value * Fraction(10) ** _bounded(exponent)
+    value = number.value * Fraction(10) ** _check_bounds(exponent)
     return Numeral(value, max(0, number.decimals - exponent), number.digits)
 
 
@@ -130,16 +129,16 @@ def _repeating(sign: str, whole: str, fixed: str, again: str) -> Numeral:
     return Numeral(-value if sign == "-" else value)
 
 
-def _computed(text: str) -> Numeral | None:
+def _compute(text: str) -> Numeral | None:
     if "," in text and any(bracket in text for bracket in "({"):
         return None  # (1,234) is a pair.
     tokens, index = [], 0
     while index < len(text):
-        found = _TOKEN.match(text, index)
-        if not found:
+        match = _TOKEN.match(text, index)
+        if not match:
             return None
-        tokens.append(found["number"] or found["sign"])
-        index = found.end()
+        tokens.append(match["number"] or match["sign"])
+        index = match.end()
     try:
         return Numeral(_Arithmetic(tokens).value())
     except (_NotANumber, ZeroDivisionError):
@@ -147,11 +146,11 @@ def _computed(text: str) -> Numeral | None:
 
 
 class _NotANumber(Exception):
-    """The tokens are no arithmetic."""
+    """The tokens are not an arithmetic expression."""
 
 
 class _Arithmetic:
-    r"""Sums, products, quotients, powers and factorials of numbers: a parser by descent, no `eval`."""
+    r"""A recursive-descent parser for sums, products, quotients, powers and factorials of numbers."""
 
     def __init__(self, tokens: list[str]) -> None:
         self.tokens, self.index, self.depth, self.work = tokens, 0, 0, 0
@@ -170,7 +169,7 @@ class _Arithmetic:
             raise _NotANumber
         self.index += 1
 
-    def _checked(self, value: Fraction) -> Fraction:
+    def _check(self, value: Fraction) -> Fraction:
         bits = max(value.numerator.bit_length(), value.denominator.bit_length())
         self.work += bits
         if bits > MAX_BITS or self.work > MAX_WORK:
@@ -186,26 +185,26 @@ class _Arithmetic:
             minus = self._peek() == "-"
             self.index += 1
             term = self._product()
-            result = self._checked(result - term if minus else result + term)
+            result = self._check(result - term if minus else result + term)
         self.depth -= 1
         return result
 
     def _product(self) -> Fraction:
-        result = self._signed()
+        result = self._apply_sign()
         while True:
             token = self._peek()
             if token in ("\\cdot", "\\times", "x"):
                 self.index += 1
-                result = self._checked(result * self._signed())
+                result = self._check(result * self._apply_sign())
             elif token == "/":
                 self.index += 1
-                result = self._checked(result / self._signed())
+                result = self._check(result / self._apply_sign())
             elif token == "(" or (token == "{" and self.tokens[self.index - 1] != "}"):
-                result = self._checked(result * self._power())  # 2(3) is a product; 2 3 is not.
+                result = self._check(result * self._power())  # 2(3) is a product; 2 3 is not.
             else:
                 return result
 
-    def _signed(self) -> Fraction:
+    def _apply_sign(self) -> Fraction:
         minus = False
         while self._peek() in ("+", "-"):
             minus ^= self._peek() == "-"
@@ -219,10 +218,10 @@ class _Arithmetic:
             self.index += 1
             if self._peek() == "!":
                 raise _NotANumber  # A double factorial is another function.
-            base = self._checked(_factorial(base))
+            base = self._check(_factorial(base))
         if self._peek() == "^":
             self.index += 1
-            return self._checked(_raised(base, self._signed()))
+            return self._check(_raise_power(base, self._apply_sign()))
         return base
 
     def _atom(self) -> Fraction:
@@ -239,9 +238,9 @@ class _Arithmetic:
             self._take("{")
             bottom = self._sum()
             self._take("}")
-            return self._checked(top / bottom)
+            return self._check(top / bottom)
         if token and token[0] in "0123456789.":
-            return self._checked(_literal(token))
+            return self._check(_literal(token))
         raise _NotANumber
 
 
@@ -250,16 +249,16 @@ def _literal(token: str) -> Fraction:
     if len(exponent) > 5:
         raise TooLargeError(f"the exponent {exponent[:8]}... is too large")
     number = _plain("", mantissa).value
-    return number * Fraction(10) ** _bounded(int(exponent)) if exponent else number
+    return number * Fraction(10) ** _check_bounds(int(exponent)) if exponent else number
 
 
-def _bounded(exponent: int) -> int:
+def _check_bounds(exponent: int) -> int:
     if abs(exponent) > MAX_BITS // 4:
         raise TooLargeError(f"the exponent {exponent} is too large")
     return exponent
 
 
-def _raised(base: Fraction, exponent: Fraction) -> Fraction:
+def _raise_power(base: Fraction, exponent: Fraction) -> Fraction:
     if exponent.denominator != 1:
         raise _NotANumber  # A root: not rational in general.
     if base == 0 and exponent <= 0:

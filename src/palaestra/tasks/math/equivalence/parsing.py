@@ -1,4 +1,4 @@
-"""Take an answer apart along its outermost structure: from a text to its form."""
+"""Parse an answer into its form, along its outermost structure."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from palaestra.tasks.math.equivalence.forms import (
     Words,
     is_region,
 )
-from palaestra.tasks.math.equivalence.latex import MAX_DEPTH, MAX_INPUT, MAX_LENGTH, depth_of, tidy
+from palaestra.tasks.math.equivalence.latex import MAX_DEPTH, MAX_INPUT, MAX_LENGTH, measure_depth, tidy
 from palaestra.tasks.math.equivalence.numerals import Numeral, TooLargeError, read_number
-from palaestra.tasks.math.equivalence.splitting import bracketed, cut, elements, split
-from palaestra.tasks.math.equivalence.units import scale_of, unit_of
+from palaestra.tasks.math.equivalence.splitting import elements, split, split_at, strip_brackets
+from palaestra.tasks.math.equivalence.units import get_scale, get_unit
 from palaestra.tasks.math.equivalence.words import has_variable, is_unit, is_words, normalize, variables
 
 MAX_PARTS = 40
-"""Collections with more parts than this are compared as they stand."""
+"""Collections with more parts than this are compared as text."""
 
 _CURRENCY = re.compile(r"\s*(\\\$|[$€£¢]|US\$|USD\b)\s*(?=[-+]?\s*[\d.])")
 _HEDGE = re.compile(
@@ -46,7 +46,7 @@ _INEQUALITY = re.compile(r"[<>]|\\[lg]e(?![a-zA-Z])")
 _REGION = re.compile(rf"{_INEQUALITY.pattern}|[\[\]]|\\infty")
 _RELAXED = {"<": "<", "\\le": "\\le", "\\ge": "\\le", ">": "<", "=": "=", "\\ne": "\\ne"}
 
-# What an equation may give a value to: x, x_1, f(x), \angle A, |AB|, a:b, \frac{AB}{CD}, (x,y), the area.
+# The left side of an assignment: x, x_1, f(x), \angle A, |AB|, a:b, \frac{AB}{CD}, (x,y), the area.
 _ATOM = r"\\?[A-Za-z]+(?:_\{?[\w,]+\}?)?'*"
 _NAME = re.compile(
     rf"(?!\\pi|[ei]$)(?:{_ATOM}|\\(?:angle|triangle|sin|cos|tan|cot)\s*\\?[A-Za-z]+|[A-Za-z]\((?:[A-Za-z\d, ]|\\(?:cap|cup|mid))+\)|[A-Za-z][A-Za-z\s]*"
@@ -74,7 +74,7 @@ def read(text: str) -> Form:
     if currency and (currency[1] != "$" or text.count("$") % 2):
         unit = {"€": "euro", "£": "gbp", "¢": "cent"}.get(currency[1], "dollar")
         plain = plain.lstrip("€£¢ ").removeprefix("USD").removeprefix("US").strip()
-    if len(plain) > MAX_LENGTH or depth_of(plain) > MAX_DEPTH:
+    if len(plain) > MAX_LENGTH or measure_depth(plain) > MAX_DEPTH:
         return Scalar(plain)
     return _form(_HEDGE.sub("", plain, count=1) if _HEDGE.match(plain) else plain, unit, 0)
 
@@ -98,7 +98,7 @@ def _form(text: str, unit: str, depth: int) -> Form:
     unions = split(text, "\\cup")
     if len(unions) > 1:
         return Collection("u", tuple(_form(part, "", depth + 1) for part in unions))
-    brackets, inner = bracketed(text)
+    brackets, inner = strip_brackets(text)
     if brackets == "{}" and (condition := _CONDITION.fullmatch(inner)):
         return _form(condition[2], "", depth + 1)  # {x | x > 1}
     parts = elements(inner, bare=not brackets)
@@ -131,11 +131,11 @@ def _single(text: str, depth: int) -> Form | None:
     if clock := _CLOCK.fullmatch(text):
         return TimeOfDay(int(clock[1]), int(clock[2] or 0), f"{clock[3].lower()}m")
     if (based := _BASED.fullmatch(text)) and 2 <= int(based[3]) <= 36:
-        return _based(text, based[1], based[2] or "", int(based[3]))
-    if found := _MATRIX.fullmatch(text):
-        return _matrix(found[2], depth)
-    if found := _CASES.fullmatch(text):
-        rows = [row for row in found[1].replace("&", "").split("\\cr") if row.strip(" ,")]
+        return _read_base(text, based[1], based[2] or "", int(based[3]))
+    if match := _MATRIX.fullmatch(text):
+        return _matrix(match[2], depth)
+    if match := _CASES.fullmatch(text):
+        rows = [row for row in match[1].replace("&", "").split("\\cr") if row.strip(" ,")]
         return Collection("", tuple(_form(row.strip(" ,"), "", depth + 1) for row in rows[:MAX_PARTS]))
     return None
 
@@ -157,16 +157,16 @@ def _list(text: str, parts: list[Form]) -> Form:
 
 
 def _scalar(text: str, unit: str, *, plain_only: bool) -> Scalar | None:
-    """`text` as a scalar; `None` if it is words, or (`plain_only`) more than a number with a unit."""
+    """`text` as a scalar; `None` if it is language, or with `plain_only` if it is not a number with a unit."""
     number, too_large = _number(text)
     if number or too_large:
         return Scalar(text, number, unit, too_large)
-    if found := _TAIL.fullmatch(text):
-        head, gap, tail = found["head"].strip(), found["gap"], found["unit"].strip()
+    if match := _TAIL.fullmatch(text):
+        head, gap, tail = match["head"].strip(), match["gap"], match["unit"].strip()
         if head.endswith("^") and tail == "\\circ":
             head, gap, tail = head[:-1], " ", "degree"
-        scale, tail = scale_of(tail)
-        known = unit_of(tail)
+        scale, tail = get_scale(tail)
+        known = get_unit(tail)
         number, too_large = _number(head)
         # "5 apples" is five; "5x" is not, and neither is "5m", where m may be a variable: a unit stands apart.
         apart = gap or len(tail) > 1
@@ -193,8 +193,8 @@ def _number(text: str) -> tuple[Numeral | None, bool]:
         return None, True
 
 
-def _based(text: str, whole: str, part: str, base: int) -> Form:
-    """A number in another base: equal to the same number in any base that is named, not to bare digits."""
+def _read_base(text: str, whole: str, part: str, base: int) -> Form:
+    """A number in a named base. It equals the same number in any named base, but not bare digits."""
     try:
         value = Fraction(int(whole + part, base), base ** len(part))
     except ValueError:
@@ -211,8 +211,8 @@ def _matrix(body: str, depth: int) -> Form:
 
 
 def _relation(text: str, depth: int) -> Form | None:
-    """An equation or inequality; what only names or restates a value is that value with its name."""
-    parts, signs = cut(text)
+    """An equation or inequality. One that only names or restates a value is that value with its name."""
+    parts, signs = split_at(text)
     if not signs or any(not part.strip() for part in parts):
         return None
     parts = [part.strip() for part in parts]
@@ -253,7 +253,7 @@ def _equation(parts: list[str], depth: int) -> Form:
 
 
 def _inequality(parts: list[str], signs: list[str], depth: int) -> Form | None:
-    """An interval if a variable stands alone between numbers, else the inequality."""
+    """An interval if the inequality bounds a single variable by numbers, else the inequality."""
     if all(sign in (">", "\\ge") for sign in signs):
         parts, signs = parts[::-1], signs[::-1]
     elif len(signs) > 1 and not all(sign in ("<", "\\le") for sign in signs):

@@ -1,4 +1,4 @@
-"""Cutting a formula at the signs, commas and brackets that stand outermost."""
+"""Split a formula at its outermost signs, commas and brackets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _OPEN, _CLOSE = {"(": 1, "[": 1, "{": 1}, {")": 1, "]": 1, "}": 1}
 
 
 def _levels(text: str) -> list[int]:
-    """How deep in brackets each character is. Escaped braces count; half-open intervals close what they open."""
+    """The bracket depth of each character. Escaped braces count; half-open intervals are balanced."""
     depth, levels = 0, []
     for char in text:
         if char in _CLOSE:
@@ -25,13 +25,13 @@ def _levels(text: str) -> list[int]:
     return levels
 
 
-def cut(text: str) -> tuple[list[str], list[str]]:
-    """The parts between the relation signs that stand outside brackets, and the signs."""
-    found = list(_SIGN.finditer(text))
-    if not found:
+def split_at(text: str) -> tuple[list[str], list[str]]:
+    """The parts between the relation signs outside brackets, and the signs."""
+    marks = list(_SIGN.finditer(text))
+    if not marks:
         return [text], []
     levels, parts, signs, start = _levels(text), [], [], 0
-    for sign in found:
+    for sign in marks:
         if levels[sign.start()] == 0:
             parts.append(text[start : sign.start()])
             signs.append(sign.group())
@@ -40,7 +40,7 @@ def cut(text: str) -> tuple[list[str], list[str]]:
 
 
 def split(text: str, mark: str) -> list[str]:
-    """`text` cut at every `mark` outside brackets."""
+    """Split `text` at every `mark` outside brackets."""
     if mark not in text:
         return [text]
     levels, parts, start, index = _levels(text), [], 0, text.find(mark)
@@ -81,8 +81,8 @@ def elements(text: str, *, bare: bool) -> list[str]:
     return [piece.strip() for piece in joined]
 
 
-def bracketed(text: str) -> tuple[str, str]:
-    """The outermost brackets and what is inside, if one pair goes round everything; else "" and the text."""
+def strip_brackets(text: str) -> tuple[str, str]:
+    """The outermost brackets and their content if one pair encloses the whole text; else "" and the text."""
     for left, right, name in (("\\{", "\\}", "{}"), ("\\langle", "\\rangle", "<>")):
         if text.startswith(left) and text.endswith(right):
             inner = text[len(left) : -len(right)]

@@ -1,11 +1,10 @@
-"""Scalars and equations that are no plain numbers, decided with math-verify and sympy.
+"""Compare scalars and equations with math-verify and sympy.
 
-This module is only ever loaded inside the comparer's process (see `comparer`): whatever sympy does with
-an expression, it can be stopped. Texts reach it after `reading.read`: they are parsed by math-verify's
-grammar of LaTeX, never by `eval` or `sympify`.
+This module is only loaded in the process of `sympy_server`, which can be killed. Texts are parsed by `parsing.read` and
+then by math-verify's LaTeX grammar, never by `eval` or `sympify`.
 
-Values come before proofs. Two constants are computed to `DIGITS` digits, two expressions in variables at
-several points; only what cannot be computed (an unknown function, say) is left to math-verify's `verify`.
+Constants are compared numerically to `DIGITS` digits, expressions with variables at several points. Only expressions
+that cannot be evaluated, for example with an unknown function, are compared by math-verify's `verify`.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ from palaestra.tasks.math.equivalence.forms import Collection, Form, Matrix, Rel
 from palaestra.tasks.math.equivalence.numerals import TooLargeError, read_number
 
 DIGITS = 60
-"""To how many digits values are computed; they are equal if they agree in all but the last ten."""
+"""Number of computed digits. Values are equal if they agree in all but the last ten."""
 POINTS = 5
-"""At how many points two expressions must both have a real value, and the same."""
+"""Number of points at which two equal expressions must have the same real value."""
 MAX_EXPONENT = 2000
 
 _NORMAL = NormalizationConfig(
@@ -43,7 +42,7 @@ _BARE = re.compile(
 
 
 class UnreadableError(ValueError):
-    """A text that is no mathematics, or more of it than is computed."""
+    """The text is not a formula, or it is too large to compute."""
 
 
 def readable(form: Form) -> None:
@@ -58,25 +57,25 @@ def readable(form: Form) -> None:
             readable(part)
 
 
-def decide(one: Form, other: Form) -> bool:
+def decide(form: Form, other: Form) -> bool:
     """Whether two scalars, matrices, equations, inequalities or regions are equal."""
-    if isinstance(one, Matrix) or isinstance(other, Matrix):
-        return _same_matrix(_expression(one), _expression(other))
+    if isinstance(form, Matrix) or isinstance(other, Matrix):
+        return _same_matrix(_expression(form), _expression(other))
     if (
-        isinstance(one, Relation)
+        isinstance(form, Relation)
         and isinstance(other, Relation)
-        and one.sign == other.sign
-        and _same_relation(one, other)
+        and form.sign == other.sign
+        and _same_relation(form, other)
     ):
         return True
-    if is_inequality(one) or is_inequality(other):
-        return _same_region(_region(one), _region(other))
-    if not (isinstance(one, Scalar) and isinstance(other, Scalar)):
+    if is_inequality(form) or is_inequality(other):
+        return _same_region(_region(form), _region(other))
+    if not (isinstance(form, Scalar) and isinstance(other, Scalar)):
         return False
-    if (one.number and one.number.decimals) or (other.number and other.number.decimals):
-        rounded, exact = (one, other) if one.number else (other, one)
+    if (form.number and form.number.decimals) or (other.number and other.number.decimals):
+        rounded, exact = (form, other) if form.number else (other, form)
         return _near(rounded, exact)
-    return _same(_expression(one), _expression(other))
+    return _same(_expression(form), _expression(other))
 
 
 def _expression(scalar: Form) -> Any:
@@ -93,10 +92,10 @@ def _expression(scalar: Form) -> Any:
 
 @lru_cache(maxsize=256)
 def parse(text: str) -> Any:
-    """The sympy expression that `text` (tidied) stands for.
+    """Parse a tidied text into a sympy expression.
 
     Raises:
-        UnreadableError: it is no mathematics, or its powers and factorials are too large.
+        UnreadableError: it is not a formula, or its powers and factorials are too large.
     """
     guard(text)
     if _SUBSCRIPT.search(text):
@@ -105,20 +104,20 @@ def parse(text: str) -> Any:
     plain = _DEGREES.sub(r"(\1\\cdot\\frac{\\pi}{180})", text.removesuffix("%")).replace("^\\circ", "")
     plain = _BARE.sub(r"\\\1", plain).replace("\\cr", "\\\\ ")
     try:
-        found = latex2sympy(
+        expression = latex2sympy(
             normalize_latex(plain, _NORMAL), is_real=None, convert_degrees=False, normalization_config=None,
             conversion_config=_READING,
         )  # fmt: skip
         # Euler's number and the imaginary unit are read as letters.
-        found = found.subs(
-            {s: {"i": sympy.I, "e": sympy.E}[s.name] for s in found.free_symbols if s.name in ("i", "e")}
+        expression = expression.subs(
+            {s: {"i": sympy.I, "e": sympy.E}[s.name] for s in expression.free_symbols if s.name in ("i", "e")}
         )
-        found = found.xreplace({f: sympy.Rational(str(f)) for f in found.atoms(sympy.Float)})
+        expression = expression.xreplace({f: sympy.Rational(str(f)) for f in expression.atoms(sympy.Float)})
     except (MemoryError, RecursionError):
         raise
-    except Exception as error:  # The grammar raises bare exceptions, and sympy its own.
+    except Exception as error:  # The grammar and sympy raise various exceptions.
         raise UnreadableError(f"'{text[:80]}' cannot be read as mathematics") from error
-    return found / 100 if percent else found
+    return expression / 100 if percent else expression
 
 
 def guard(text: str) -> None:
@@ -127,11 +126,11 @@ def guard(text: str) -> None:
         if char == "^" and text[index + 1 : index + 2] == "{":
             inner = text[index + 2 : text.find("}", index) if text.count("{", index) == 1 else _end(text, index + 1)]
             if _NUMERIC.fullmatch(inner):
-                _bounded(inner)
+                _check_bounds(inner)
         elif char == "!":
             before = re.search(r"(\d+|\([^()]*\)|\{[^{}]*\})$", text[:index], re.ASCII)
             if before and _NUMERIC.fullmatch(before[1]):
-                _bounded(before[1])
+                _check_bounds(before[1])
             if text[index - 1 : index] == "!":
                 raise UnreadableError("too large to compute: a factorial of a factorial")
 
@@ -145,7 +144,7 @@ def _end(text: str, start: int) -> int:
     return len(text)
 
 
-def _bounded(text: str) -> None:
+def _check_bounds(text: str) -> None:
     try:
         number = read_number(text)
     except TooLargeError as error:
@@ -157,7 +156,7 @@ def _bounded(text: str) -> None:
 
 
 def _near(rounded: Scalar, exact: Scalar) -> bool:
-    """A decimal equals a constant that it is, or is a rounding of."""
+    """Whether a decimal equals a constant, or is a rounding of it."""
     assert rounded.number is not None
     if exact.number:
         return rounded.number.same(exact.number)
@@ -169,16 +168,16 @@ def _near(rounded: Scalar, exact: Scalar) -> bool:
     return rounded.number.rounds(real) or abs(rounded.number.value - real) <= scale / 10 ** (DIGITS - 10)
 
 
-def _same(one: Any, other: Any) -> bool:
-    if any(isinstance(side, sympy.Expr) and side.has(sympy.nan, sympy.zoo) for side in (one, other)):
-        return False  # 5/0 is nothing, and no two nothings are equal.
-    if one == other:
+def _same(value: Any, reference: Any) -> bool:
+    if any(isinstance(side, sympy.Expr) and side.has(sympy.nan, sympy.zoo) for side in (value, reference)):
+        return False  # 5/0 is undefined, and undefined values are not equal.
+    if value == reference:
         return True
-    if not (isinstance(one, sympy.Expr) and isinstance(other, sympy.Expr)):
-        return bool(verify(one, other, timeout_seconds=None) and verify(other, one, timeout_seconds=None))
+    if not (isinstance(value, sympy.Expr) and isinstance(reference, sympy.Expr)):
+        return bool(verify(value, reference, timeout_seconds=None) and verify(reference, value, timeout_seconds=None))
     compared = 0
-    for point in _points(one.free_symbols | other.free_symbols):
-        left, right = _value(one, point), _value(other, point)
+    for point in _points(value.free_symbols | reference.free_symbols):
+        left, right = _value(value, point), _value(reference, point)
         if left is None or right is None or (point and not (_real(left) and _real(right))):
             continue
         if not _equal(left, right):
@@ -186,13 +185,13 @@ def _same(one: Any, other: Any) -> bool:
         compared += 1
         if not point or compared == POINTS:
             return True
-    return bool(verify(one, other, timeout_seconds=None) or verify(other, one, timeout_seconds=None))
+    return bool(verify(value, reference, timeout_seconds=None) or verify(reference, value, timeout_seconds=None))
 
 
-def _same_relation(one: Relation, other: Relation) -> bool:
-    """Whether two equations or inequalities say the same: one is a multiple of the other."""
-    first = _expression(one.left) - _expression(one.right)
-    second = _expression(other.left) - _expression(other.right)
+def _same_relation(relation: Relation, reference: Relation) -> bool:
+    """Whether two equations or inequalities are equivalent: one is a multiple of the other."""
+    first = _expression(relation.left) - _expression(relation.right)
+    second = _expression(reference.left) - _expression(reference.right)
     ratio, compared = None, 0
     for point in _points(first.free_symbols | second.free_symbols):
         left, right = _value(first, point), _value(second, point)
@@ -202,19 +201,24 @@ def _same_relation(one: Relation, other: Relation) -> bool:
             return False
         ratio, compared = left / right, compared + 1
         if compared == POINTS:
-            return one.sign in ("=", "\\ne") or bool(_real(ratio) and sympy.re(ratio) > 0)
+            return relation.sign in ("=", "\\ne") or bool(_real(ratio) and sympy.re(ratio) > 0)
     return False
 
 
-def _same_matrix(one: Any, other: Any) -> bool:
-    one, other = (side.doit().as_explicit() if hasattr(side, "as_explicit") else side for side in (one, other))
-    if not (isinstance(one, sympy.MatrixBase) and isinstance(other, sympy.MatrixBase)) or one.shape != other.shape:
+def _same_matrix(matrix: Any, reference: Any) -> bool:
+    matrix, reference = (
+        side.doit().as_explicit() if hasattr(side, "as_explicit") else side for side in (matrix, reference)
+    )
+    if (
+        not (isinstance(matrix, sympy.MatrixBase) and isinstance(reference, sympy.MatrixBase))
+        or matrix.shape != reference.shape
+    ):
         return False
-    return all(_same(left, right) for left, right in zip(one, other, strict=True))
+    return all(_same(left, right) for left, right in zip(matrix, reference, strict=True))
 
 
-def _same_region(one: Any, other: Any) -> bool:
-    return bool(one == other or one.symmetric_difference(other) == sympy.EmptySet)
+def _same_region(left: Any, right: Any) -> bool:
+    return bool(left == right or left.symmetric_difference(right) == sympy.EmptySet)
 
 
 def _region(form: Form) -> Any:
@@ -240,7 +244,7 @@ def _region(form: Form) -> Any:
 
 
 def _points(symbols: set[Any]) -> Iterator[dict[Any, Any]]:
-    """Points to compare at: rationals of both signs without a pattern, the same in every process."""
+    """Points for the comparison: irregular rationals of both signs, the same in every process."""
     if not symbols:
         yield {}
         return
@@ -250,7 +254,7 @@ def _points(symbols: set[Any]) -> Iterator[dict[Any, Any]]:
         for symbol in sorted(symbols, key=lambda s: s.name):
             state = state * 6_364_136_223_846_793_005 + 1_442_695_040_888_963_407 & (1 << 64) - 1
             size = sympy.Rational((state >> 33) % 9973 + 1009, 4999)
-            # All positive at first, where logarithms and roots live; then signs of both kinds.
+            # First positive points, where logarithms and roots are defined; then both signs.
             point[symbol] = size if attempt % 2 == 0 or state >> 20 & 1 else -size
         if attempt % 2 == 1 and all(value > 0 for value in point.values()):
             point = {symbol: -value for symbol, value in point.items()}
@@ -258,7 +262,7 @@ def _points(symbols: set[Any]) -> Iterator[dict[Any, Any]]:
 
 
 def _value(expression: Any, point: dict[Any, Any]) -> Any:
-    """The number that `expression` is at `point`, or `None` if it is none."""
+    """The value of `expression` at `point`, or `None` if it has none."""
     try:
         value = expression.subs(point).doit().evalf(DIGITS)
     except (ArithmeticError, ValueError, TypeError, NotImplementedError, AttributeError):
@@ -273,8 +277,8 @@ def _real(value: Any) -> bool:
     return bool(abs(sympy.im(value)) <= sympy.Float(10) ** (10 - DIGITS) * max(1, abs(sympy.re(value))))
 
 
-def _equal(one: Any, other: Any) -> bool:
-    if one in (sympy.oo, -sympy.oo) or other in (sympy.oo, -sympy.oo):
-        return bool(one == other)
-    scale = max(1, abs(one), abs(other)) if abs(one) > 1e-9 or abs(other) > 1e-9 else max(abs(one), abs(other))
-    return bool(abs(one - other) <= sympy.Float(10, DIGITS) ** (10 - DIGITS) * (scale or 1))
+def _equal(left: Any, right: Any) -> bool:
+    if left in (sympy.oo, -sympy.oo) or right in (sympy.oo, -sympy.oo):
+        return bool(left == right)
+    scale = max(1, abs(left), abs(right)) if abs(left) > 1e-9 or abs(right) > 1e-9 else max(abs(left), abs(right))
+    return bool(abs(left - right) <= sympy.Float(10, DIGITS) ** (10 - DIGITS) * (scale or 1))

@@ -1,4 +1,4 @@
-"""The other side of `comparer`: the keeper, which watches, and the worker, which compares. Runs in its own process."""
+"""The server of `sympy_client` and its worker, which compares. They run in their own processes."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ OUTCOMES = frozenset(
     {"ready", "stage", "equal", "unequal", "unreadable", "reference", "limit", "reference_limit", "crash", "start"}
 )
 RENEW = 2000
-"""Comparisons after which a worker is replaced: sympy's caches only ever grow."""
+"""Comparisons after which a worker is replaced, because sympy's caches keep growing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the worker found.
+    """The result of a comparison.
 
     Arguments:
         outcome: `equal`, `unequal`, `unreadable` (the answer), `reference` (cannot be read), `limit`,
-            `reference_limit` (the reference alone took too long), `crash`, or `start` (it could not be asked).
+            `reference_limit` (reading the reference took too long), `crash`, or `start` (the server did not start).
     """
 
     outcome: str
@@ -45,13 +45,13 @@ class Answer:
         return cls(outcome, note)
 
 
-def line_of(message: Answer | dict[str, Any]) -> bytes:
+def encode_line(message: Answer | dict[str, Any]) -> bytes:
     return json.dumps(asdict(message) if isinstance(message, Answer) else message).encode() + b"\n"
 
 
-def read_line(descriptor: int, patience: float | None) -> Any:
-    """The next message, decoded; `None` at the end of the pipe, after `patience` seconds, or if it is no message."""
-    deadline = None if patience is None else time.monotonic() + patience
+def read_line(descriptor: int, timeout: float | None) -> Any:
+    """The next message; `None` at the end of the pipe, after `timeout` seconds, or if it is not valid."""
+    deadline = None if timeout is None else time.monotonic() + timeout
     data = bytearray()
     while not data.endswith(b"\n"):
         left = None if deadline is None else max(0.0, deadline - time.monotonic())
@@ -69,27 +69,27 @@ def read_line(descriptor: int, patience: float | None) -> Any:
         return None
 
 
-def keep() -> None:
-    """The keeper: reads requests, has them answered by a worker, kills it at the limit."""
+def serve() -> None:
+    """Run the server: pass requests to a worker, and kill it at the limit."""
     requests, replies = os.dup(0), os.dup(1)
     silence = os.open(os.devnull, os.O_RDWR)
     os.dup2(silence, 0)
     os.dup2(silence, 1)
     _warm()
-    os.write(replies, line_of(Answer("ready")))
+    os.write(replies, encode_line(Answer("ready")))
     worker = _Worker(requests, replies)
     while (request := read_line(requests, None)) is not None:
         reply = worker.answer(request)
-        os.write(replies, line_of(reply))
+        os.write(replies, encode_line(reply))
         if reply.outcome in ("limit", "reference_limit", "crash") or worker.done >= RENEW:
             worker.kill()
             worker = _Worker(requests, replies)
     worker.kill()
-    os._exit(0)  # Nobody waits: taking sympy apart again would only cost time.
+    os._exit(0)  # Skip the cleanup of sympy, which only costs time.
 
 
 def _warm() -> None:
-    """Import, and parse once, so that a worker's first comparison is as fast as its hundredth."""
+    """Import and parse once, so that the first comparison of a worker is as fast as later ones."""
     import logging
 
     logging.disable(logging.CRITICAL)
@@ -97,25 +97,25 @@ def _warm() -> None:
     from palaestra.tasks.math.equivalence.forms import same
     from palaestra.tasks.math.equivalence.parsing import read
 
-    for one, other in (
+    for left, right in (
         (r"\frac{\sqrt{2}}{2}", r"\frac{1}{\sqrt{2}}"),
         ("x^2+2x+1", "(x+1)^2"),
         (r"\sin\pi", r"\log_2 4"),
     ):
-        same(read(one), read(other), symbolic.decide)
+        same(read(left), read(right), symbolic.decide)
 
 
 class _Worker:
-    """A fork of the keeper that compares; lives in the keeper."""
+    """The server's handle of a forked process that compares."""
 
-    def __init__(self, *keepers: int) -> None:
+    def __init__(self, *server_pipes: int) -> None:
         self.done = 0
         down, up = os.pipe(), os.pipe()
         self.pid = os.fork()
         if self.pid == 0:
             try:
-                # A worker that held the keeper's pipes open would hide its death.
-                for descriptor in (down[1], up[0], *keepers):
+                # With the server's pipes open in the worker, the client would not notice the server's death.
+                for descriptor in (down[1], up[0], *server_pipes):
                     os.close(descriptor)
                 _work(down[0], up[1])
             finally:
@@ -128,7 +128,7 @@ class _Worker:
         self.done += 1
         deadline = request["deadline"]
         try:
-            os.write(self.requests, line_of(request))
+            os.write(self.requests, encode_line(request))
         except OSError:
             return Answer("crash", "the process that compares ended unexpectedly")
         stage = "reference"
@@ -159,7 +159,7 @@ def _work(requests: int, replies: int) -> None:
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     while (request := read_line(requests, None)) is not None:
-        # The kernel ends the worker even where the keeper can no longer do it.
+        # The kernel kills the worker even if the server no longer can.
         signal.setitimer(signal.ITIMER_REAL, max(0.0, request["deadline"] - time.monotonic()) + 5.0)
         try:
             answer = _compare(request["answer"], request["reference"], replies)
@@ -168,7 +168,7 @@ def _work(requests: int, replies: int) -> None:
         except RecursionError:
             answer = Answer("unreadable", "nested too deeply")
         signal.setitimer(signal.ITIMER_REAL, 0)
-        os.write(replies, line_of(answer))
+        os.write(replies, encode_line(answer))
 
 
 def _compare(answer: str, reference: str, replies: int) -> Answer:
@@ -181,7 +181,7 @@ def _compare(answer: str, reference: str, replies: int) -> Answer:
         symbolic.readable(expected)
     except (symbolic.UnreadableError, MemoryError, RecursionError) as error:
         return Answer("reference", str(error) or type(error).__name__)
-    os.write(replies, line_of(Answer("stage", "answer")))
+    os.write(replies, encode_line(Answer("stage", "answer")))
     try:
         given = read(answer)
         symbolic.readable(given)
@@ -190,5 +190,5 @@ def _compare(answer: str, reference: str, replies: int) -> Answer:
         return Answer("unreadable", str(error))
     except (MemoryError, RecursionError):
         raise
-    except Exception as error:  # Whatever sympy raises on an answer: the reference was read without it.
+    except Exception as error:  # Any error of sympy is caused by the answer: the reference was read before.
         return Answer("unreadable", f"cannot be compared: {type(error).__name__}: {str(error)[:120]}")

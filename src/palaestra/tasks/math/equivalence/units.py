@@ -1,4 +1,4 @@
-"""Units and words of scale after a number."""
+"""Units and scale words after a number."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ _UNIT_OF = {word: unit for unit, words in _UNITS.items() for word in words.split
 _SCALES = {"dozen": 12, "hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 
 
-def scale_of(tail: str) -> tuple[int, str]:
-    """How much a word such as "million" at the head of `tail` makes of a number, and what follows it."""
+def get_scale(tail: str) -> tuple[int, str]:
+    """The factor of a word such as "million" at the start of `tail`, and the rest."""
     first, _, rest = tail.partition(" ")
     scale = _SCALES.get(first.lower(), 1)
     return (scale, rest.strip()) if scale != 1 else (1, tail)
 
 
-def unit_of(words: str) -> str:
-    """The known unit that `words` name: square and cubic ones with their power."""
+def get_unit(words: str) -> str:
+    """The unit that `words` name, if known; square and cubic units with their power."""
     words = words.lower().replace(" per ", "/")
     if words.count("/") == 1:
-        parts = [unit_of(part) for part in words.split("/")]
+        parts = [get_unit(part) for part in words.split("/")]
         if parts[0] in ("dollar", "cent", "euro", "gbp"):
             return parts[0]  # $18 a day is $18.
         return "/".join(parts) if all(parts) else ""

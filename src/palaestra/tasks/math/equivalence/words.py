@@ -1,4 +1,4 @@
-"""Tell language from mathematics."""
+"""Distinguish language from mathematics."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def is_words(text: str) -> bool:
 
 
 def is_unit(text: str) -> bool:
-    """Whether the words after a number say what is counted, and leave the number as it is."""
+    """Whether the words after a number name what is counted, and do not change the number."""
     return bool(normalize(text)) and is_words(text) and not _CHANGES.search(text)
 
 

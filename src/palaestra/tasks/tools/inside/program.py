@@ -27,10 +27,10 @@ def main() -> None:
     """Run one program."""
     here = posix.getcwd()
     sys.path.insert(0, here)
-    from channel import Channel, encode  # type: ignore[import-not-found]
+    from channel import HostChannel, encode  # type: ignore[import-not-found]
 
     sys.path.remove(here)
-    channel = Channel()
+    channel = HostChannel()
 
     def send(message: dict[str, Any]) -> None:
         message = to_plain(message)

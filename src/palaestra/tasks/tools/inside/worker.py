@@ -16,11 +16,11 @@ MAX_BYTES = 32_768
 def main() -> None:
     """Make calls until the host closes the channel."""
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-    from channel import Channel  # type: ignore[import-not-found]
+    from channel import HostChannel  # type: ignore[import-not-found]
 
     from palaestra.tasks.tools.library import LIBRARY
 
-    channel = Channel()
+    channel = HostChannel()
     while (call := channel.receive()) is not None:
         try:
             reply = {"value": LIBRARY[call["tool"]].function(**call["arguments"])}

@@ -1,6 +1,6 @@
-"""Plans of m&m's: nodes as published, read from JSON or from a program, and checked against the tools.
+"""Plans of m&m's: read from JSON or from a program, and check against the tools.
 
-A node is `{"id": 0, "name": "image captioning", "args": {"image": "2327921.jpg"}}`; the text `<node-0>.text` in an argument stands for
+A node is `{"id": 0, "name": "image captioning", "args": {"image": "2327921.jpg"}}`; the text `<node-0>.text` in an argument refers to
 the output `text` of node 0. As a program the same is `output0 = image_captioning(image="2327921.jpg")` and `output0["text"]`.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from palaestra.tasks.code.extraction import fenced
+from palaestra.tasks.code.extraction import find_fenced
 from palaestra.tasks.tools.extraction import MOST_TEXT, find_json
 from palaestra.tasks.tools.mnms.tools import TOOLS
 
@@ -57,7 +57,9 @@ def read_nodes(value: Any) -> Nodes:
         number = node.get("id", place)
         if not isinstance(number, int):
             raise ValueError(f"the id of node {place} is no whole number")
-        nodes.append(PlanNode(number, tool_name(node["name"]), {str(name): one for name, one in (args or {}).items()}))
+        nodes.append(
+            PlanNode(number, tool_name(node["name"]), {str(name): argument for name, argument in (args or {}).items()})
+        )
     return tuple(nodes)
 
 
@@ -84,12 +86,12 @@ def read_literal(value: Any) -> Any:
 
 
 def extract_plan(text: str, form: str = "json") -> Nodes:
-    """The plan in a response: the last one as JSON, or the last program; the other form counts where there is none.
+    """The last plan in a response, as JSON or as a program. If the requested form is missing, the other one is accepted.
 
-    An empty plan where there is neither.
+    The plan is empty if there is neither.
     """
     readers = (_plan_in_json, _plan_in_code) if form == "json" else (_plan_in_code, _plan_in_json)
-    return next((found for read in readers if (found := read(text[-MOST_TEXT:]))), ())
+    return next((plan for read in readers if (plan := read(text[-MOST_TEXT:]))), ())
 
 
 def _plan_in_json(text: str) -> Nodes:
@@ -106,17 +108,17 @@ def _plan_in_json(text: str) -> Nodes:
 
 
 def _plan_in_code(text: str) -> Nodes:
-    for block in reversed([*fenced(text)] or [text]):
+    for block in reversed([*find_fenced(text)] or [text]):
         try:
             tree = ast.parse(block)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             continue
-        if nodes := _nodes_of(tree):
+        if nodes := _read_nodes(tree):
             return nodes
     return ()
 
 
-def _nodes_of(tree: ast.Module) -> Nodes:
+def _read_nodes(tree: ast.Module) -> Nodes:
     """The assignments of a program whose values are calls, in their order."""
     nodes: list[PlanNode] = []
     names: dict[str, int] = {}
@@ -126,7 +128,7 @@ def _nodes_of(tree: ast.Module) -> Nodes:
         if isinstance(target, ast.Name) and isinstance(call, ast.Call) and isinstance(call.func, ast.Name):
             number = _number(target.id, names)
             number = len(nodes) if number is None else number
-            args = {one.arg: _value(one.value, names) for one in call.keywords if one.arg}
+            args = {keyword.arg: _value(keyword.value, names) for keyword in call.keywords if keyword.arg}
             nodes.append(PlanNode(number, tool_name(call.func.id), args))
             names[target.id] = number
     return tuple(nodes)
@@ -149,8 +151,8 @@ def _value(node: ast.expr, names: Mapping[str, int]) -> Any:
 
 def _number(variable: str, names: Mapping[str, int]) -> int | None:
     """The node that a variable of a program stands for: by its assignment, or by its number."""
-    found = _OUTPUT.match(variable)
-    return names.get(variable, int(found[1]) if found else None)
+    match = _OUTPUT.match(variable)
+    return names.get(variable, int(match[1]) if match else None)
 
 
 def write_plan(nodes: Sequence[PlanNode], form: str) -> str:
@@ -173,10 +175,10 @@ def write_plan(nodes: Sequence[PlanNode], form: str) -> str:
 def _code(value: Any) -> str:
     if not isinstance(value, str) or not REFERENCE.search(value):
         return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
-    if found := REFERENCE.fullmatch(value):
-        return f'output{found[1]}["{found[2]}"]'
+    if match := REFERENCE.fullmatch(value):
+        return f'output{match[1]}["{match[2]}"]'
     escaped = json.dumps(value.replace("{", "{{").replace("}", "}}"), ensure_ascii=False)
-    return "f" + REFERENCE.sub(lambda found: f"{{output{found[1]}['{found[2]}']}}", escaped)
+    return "f" + REFERENCE.sub(lambda match: f"{{output{match[1]}['{match[2]}']}}", escaped)
 
 
 def check_plan(nodes: Sequence[PlanNode]) -> None:

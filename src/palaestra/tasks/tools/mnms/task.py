@@ -1,9 +1,9 @@
 """`mnms`: plans of tool calls (m&m's, Ma et al., 2024), from the published files or the hub.
 
-An answer is right if it uses the tools of the published plan in their order: the plan accuracy of the benchmark's own evaluation, and what
-DataEnvGym rewards. `match` asks for more. The paper's F1 measures are beside it; see `metrics`.
+An answer is right if it uses the tools of the published plan in order. This is the plan accuracy of the benchmark's evaluation and the
+reward of DataEnvGym. `match` makes the comparison stricter. The F1 metrics of the paper are in `metrics`.
 
-The skill is the number of calls, the subskill the kind of the tools. Nothing is executed: most tools are models or services.
+The skill is the number of calls, the subskill the kind of tools. Nothing is executed: most tools are models or services.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class Mnms(TaskHooks):
 
     Arguments:
         path: a folder with the published files, or a hub id; empty for the folder below `PALAESTRA_DATA`, else the hub.
-        parts: `auto`: the filtered plans are test, the other verified ones validation, and the generated ones that nobody
-            verified train. A part whose file is missing is made by the hash of the ids. `published`: the filtered plans are test, and
+        parts: `auto`: the filtered plans are test, the other verified ones validation, and the unverified
+            generated ones train. A part whose file is missing is made by the hash of the ids. `published`: the filtered plans are test, and
             there is nothing else.
         answer_form: `json` or `code`; see `palaestra.tasks.tools.mnms.plans`.
         prompt: `full`, or `short`: without the descriptions of the tools.
@@ -102,43 +102,45 @@ class Mnms(TaskHooks):
 
     def problems(self, split: Split, per_skill: int, seed: int, skills: Sequence[str] = ()) -> list[Problem]:
         check_skills(self, skills)
-        found = []
+        problems = []
         for skill in skills or self.skills():
             own = [problem for problem in self._load()[split] if problem.skill == skill]
             order = Seeds(seed).derive(self.name, split, skill).generator().permutation(len(own))
-            found += [own[place] for place in take(order.tolist(), per_skill, self, split, skill)]
-        return found
+            problems += [own[place] for place in take(order.tolist(), per_skill, self, split, skill)]
+        return problems
 
     def score(self, problem: Problem, completion: Completion) -> Score | Failure:
         """Compare the plan in a response with the published one."""
-        labels, said = MATCHES[self.match], extract_plan(completion.text, self.answer_form)
-        plans = [read_nodes(plan) for plan in self._accepted(problem)]
-        right = any(labels(said) == labels(plan) for plan in plans)
-        tools = any(metrics.tool_labels(said) == metrics.tool_labels(plan) for plan in plans)
-        outcome = "right" if right else "no_plan" if not said else "wrong_arguments" if tools else "wrong_tools"
+        labels, answer = MATCHES[self.match], extract_plan(completion.text, self.answer_form)
+        plans = [read_nodes(plan) for plan in self._accept(problem)]
+        right = any(labels(answer) == labels(plan) for plan in plans)
+        tools = any(metrics.tool_labels(answer) == metrics.tool_labels(plan) for plan in plans)
+        outcome = "right" if right else "no_plan" if not answer else "wrong_arguments" if tools else "wrong_tools"
         evidence = {
             "outcome": outcome,
-            "answer": "; ".join(labels(said))[:300],
+            "answer": "; ".join(labels(answer))[:300],
             "expected": "; ".join(labels(plans[0]))[:300],
         }
         return Score(float(right), evidence)
 
     def metrics(self, attempts: Sequence[Attempt]) -> Mapping[str, Mean]:
-        """The measures of the benchmark, against the published plan."""
+        """The metrics of the benchmark."""
         scored = [attempt for attempt in attempts if isinstance(attempt.outcome, Score)]
         pairs = [
-            (read_nodes(one.problem.metadata["plan"]), extract_plan(one.completion.text, self.answer_form))
-            for one in scored
-            if one.completion is not None
+            (read_nodes(result.problem.metadata["plan"]), extract_plan(result.completion.text, self.answer_form))
+            for result in scored
+            if result.completion is not None
         ]
-        return metrics.measure(pairs, [get_cluster(one.problem) for one in scored if one.completion is not None])
+        return metrics.measure(
+            pairs, [get_cluster(result.problem) for result in scored if result.completion is not None]
+        )
 
     def get_shots(self, skill: str, count: int) -> list[Example]:
         """The first plans of the train part."""
         return [self._taught(problem) for problem in self._load()[Split.TRAIN] if problem.skill == skill][:count]
 
     def write_examples(self, skill: str, subskill: str, count: int, generator: np.random.Generator) -> list[Example]:
-        """Published plans of the train part, in any order; all of them before one comes again."""
+        """Published plans of the train part, shuffled; all of them before one is repeated."""
         check_skills(self, [skill])
         if subskill and subskill not in KINDS:
             raise UnknownNameError(f"subskill of {skill}", subskill, KINDS)
@@ -155,13 +157,13 @@ class Mnms(TaskHooks):
         return writing.brief()
 
     def make_example(self, datum: writing.MnmsDatum, skill: str, subskill: str) -> Example:
-        nodes = writing.plan_of(datum)
+        nodes = writing.read_datum_plan(datum)
         reference = json.dumps([node.to_data() for node in nodes], ensure_ascii=False)
         question = Message("user", self._ask(datum.request.strip()))
         return Example((question,), write_plan(nodes, self.answer_form), skill, subskill, reference)
 
     def to_problem(self, example: Example) -> Problem | None:
-        """The problem that an example poses: its own plan is the one to find."""
+        """The problem of an example, with its own plan as the reference."""
         nodes = extract_plan(example.reference or example.response, "json" if example.reference else self.answer_form)
         if not nodes or not example.messages:
             return None
@@ -177,7 +179,7 @@ class Mnms(TaskHooks):
         )
 
     def execute_example(self, example: Example) -> Score | Failure | None:
-        """Whether the plan of an example could be carried out: its tools, arguments and references exist."""
+        """Whether the plan of an example is executable: its tools, arguments and references exist."""
         nodes = extract_plan(example.response, self.answer_form)
         try:
             check_plan(nodes)
@@ -185,7 +187,7 @@ class Mnms(TaskHooks):
             return Score(0.0, {"detail": str(error)})
         return Score(float(bool(nodes)), {} if nodes else {"detail": "there is no plan"})
 
-    def _accepted(self, problem: Problem) -> list[Any]:
+    def _accept(self, problem: Problem) -> list[Any]:
         return [problem.metadata["plan"], *(problem.metadata["alternatives"] if self.alternatives else ())]
 
     def _ask(self, request: str) -> str:
@@ -211,7 +213,7 @@ class Mnms(TaskHooks):
             names = [name for name in names if has_split(place, name)] or [FILTERED]
         if self.parts == "published":
             names = names[:1]
-        found: dict[Split, list[Problem]] = {split: [] for split in Split}
+        problems: dict[Split, list[Problem]] = {split: [] for split in Split}
         known: set[str] = set()
         for order, name in enumerate(names):
             for where, row in read_rows(self.source, self.path, name):
@@ -220,8 +222,8 @@ class Mnms(TaskHooks):
                 if problem is None or {problem.id, problem.messages[0].text} & known:
                     continue
                 known |= {problem.id, problem.messages[0].text}
-                found[self._part(problem.id, order, names)].append(problem)
-        return found
+                problems[self._part(problem.id, order, names)].append(problem)
+        return problems
 
     def _part(self, identity: str, order: int, names: Sequence[str]) -> Split:
         """The part of a plan that is in file `order` of `names` and in none before it."""
@@ -246,14 +248,14 @@ class Mnms(TaskHooks):
                 return None
             raise TaskError(f"{where}: {error}") from None
         plan = [node.to_data() for node in nodes]
-        kind = kind_of(nodes)
+        kind = get_kind(nodes)
         metadata = {"plan": plan, "alternatives": alternatives, "level": str(len(plan)), "type": kind}
         reference = json.dumps(plan, ensure_ascii=False)
         skill = SKILLS[min(len(plan), len(SKILLS)) - 1]
         return Problem(f"mnms/{number}", (Message("user", self._ask(request)),), reference, skill, kind, metadata)
 
 
-def kind_of(nodes: Nodes) -> str:
+def get_kind(nodes: Nodes) -> str:
     """The kind of the tools of a plan; `mixed` where there are several, or an unknown one."""
     kinds = {TOOLS[node.name].kind if node.name in TOOLS else "" for node in nodes}
     return kinds.pop() if len(kinds) == 1 and kinds <= set(KINDS) else "mixed"

@@ -40,7 +40,7 @@ def brief() -> str:
     )
 
 
-def plan_of(datum: MnmsDatum) -> Nodes:
+def read_datum_plan(datum: MnmsDatum) -> Nodes:
     """The nodes of a datum.
 
     Raises:

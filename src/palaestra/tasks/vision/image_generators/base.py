@@ -1,7 +1,7 @@
-"""Image generators: from descriptions to pictures.
+"""Image generators: from descriptions to images.
 
-    image_generator = make_image_generator("diffusers:owner/name,steps=4,size=256")
-    first, second = image_generator.generate(["a red ball on a lawn", "two cats on a sofa"], seed=0)
+    generator = make_image_generator("diffusers:owner/name,steps=4,size=256")
+    first, second = generator.generate(["a red ball on a lawn", "two cats on a sofa"], seed=0)
 
 A new image generator is a class and a registration; from another package by an entry point of the group `palaestra.image_generators`.
 """
@@ -34,37 +34,37 @@ IMAGE_GENERATORS.register(
 )
 
 Description = Scene | str
-"""What is to be seen: a structured scene, or words."""
+"""The description of an image: a structured scene, or words."""
 
 _OPTIONS = re.compile(r"(?:,[A-Za-z_]+=[^,]*)+$")
 
 
 class ImageGenerator(Protocol):
-    """Turns descriptions into pictures. Nothing heavy is loaded before the first of them."""
+    """Generates images from descriptions. Weights are loaded on first use."""
 
     reads: Literal["scene", "words"]
-    """The kind of description that it takes: what a writer has to give."""
+    """The kind of description that it needs from the writer."""
     identity: str
-    """All that its pictures depend on beside description and seed, in a line: the same line, the same pictures. They are
-    kept under it. Empty where a picture is drawn as fast as it is read."""
+    """A text that identifies everything that the images depend on, besides description and seed. It is the key of cached
+    images. Empty for generators that are too fast to need a cache."""
 
     def generate(self, descriptions: Sequence[Description], seed: int) -> list[Image.Image | Failure]:
-        """A picture of each description, in order; where there is none, a failure with its cause.
+        """Generate an image for each description, in order; or a failure with its cause.
 
-        A picture depends on its own description and the seed alone, never on what else is generated with it.
+        An image depends only on its description and the seed, not on the rest of the batch.
 
         Raises:
-            PalaestraError: it can generate nothing at all, for example because its weights cannot be loaded.
+            PalaestraError: the generator does not work, for example because its weights cannot be loaded.
         """
         ...
 
 
 def make_image_generator(text: str) -> ImageGenerator:
-    """The image_generator that is called `NAME`, `NAME:MODEL` or `NAME:MODEL,option=value,...`.
+    """Build an image generator from `NAME`, `NAME:MODEL` or `NAME:MODEL,option=value,...`.
 
     Raises:
-        UnknownNameError: nobody has that name.
-        SettingsError: it takes no model, needs one, or does not take one of the options.
+        UnknownNameError: the name is not registered.
+        SettingsError: the model is missing or not accepted, or an option is unknown.
 
     Example:
         >>> make_image_generator("procedural").reads
@@ -74,12 +74,12 @@ def make_image_generator(text: str) -> ImageGenerator:
         raise SettingsError(
             f"expected the name of an image generator, such as 'procedural' or 'diffusers:MODEL'; got {text!r}"
         )
-    # Only what looks like options is cut off: the name of a folder may have a comma.
-    found = _OPTIONS.search(text)
-    named = text[: found.start()] if found else text
+    # Only text that looks like options is split off: a folder name may contain a comma.
+    match = _OPTIONS.search(text)
+    named = text[: match.start()] if match else text
     name, _, model = named.partition(":")
     kind = IMAGE_GENERATORS.get(name)
-    options = dict(_option(part) for part in found[0][1:].split(",")) if found else {}
+    options = dict(_option(part) for part in match[0][1:].split(",")) if match else {}
     known = inspect.signature(kind).parameters
     if model and "model" not in known:
         raise SettingsError(f"image generator '{name}' takes no model; got '{model}'")
@@ -88,8 +88,8 @@ def make_image_generator(text: str) -> ImageGenerator:
     takes = [option for option in known if option != "model"]
     for option in options:
         if option not in takes:
-            said = f"it takes {', '.join(takes)}" if takes else "it takes none"
-            raise SettingsError(f"image generator '{name}' has no option '{option}'; {said}")
+            accepted = f"it takes {', '.join(takes)}" if takes else "it takes none"
+            raise SettingsError(f"image generator '{name}' has no option '{option}'; {accepted}")
     image_generator: ImageGenerator = kind(**({"model": model} if model else {}), **options)
     return image_generator
 

@@ -1,4 +1,4 @@
-"""Scenes drawn by our own renderer: the same scene, the same pixels, whatever the seed."""
+"""Draw scenes with the renderer of the package. The seed has no effect."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Procedural:
     identity = ""
 
     def generate(self, descriptions: Sequence[Description], seed: int) -> list[Image.Image | Failure]:
-        return [_drawn(description) for description in descriptions]
+        return [_draw(description) for description in descriptions]
 
 
-def _drawn(description: Description) -> Image.Image | Failure:
+def _draw(description: Description) -> Image.Image | Failure:
     if isinstance(description, str):
         return Failure(
             FailureCause.INVALID_REQUEST, "the procedural image generator draws scenes; got a description in words"

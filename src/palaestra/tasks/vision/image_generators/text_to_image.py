@@ -1,7 +1,7 @@
-"""Pictures from words, by any text-to-image pipeline of diffusers.
+"""Generate images from words with any text-to-image pipeline of diffusers.
 
-Every picture has a generator of its own, on the CPU, seeded from the seed and its description. So the noise that it
-starts from is the same in a batch of one or of eight, on a CPU or a GPU; what a GPU rounds differently remains.
+Every image has its own random generator on the CPU, seeded by the seed and the description. So its initial noise does not
+depend on the batch or the device. Rounding differences of GPUs remain.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ DTYPES = ("float32", "float16", "bfloat16")
 
 
 class TextToImage:
-    """A diffusers pipeline as an image generator; its weights are loaded when the first picture is asked for.
+    """A diffusers pipeline as an image generator. Its weights are loaded on first use.
 
     Arguments:
-        model: a folder that `save_pretrained` of a pipeline wrote, or a hub id.
-        steps: of the denoising; 0 means the pipeline's own number, as for `size`.
+        model: a folder written by `save_pretrained` of a pipeline, or a hub id.
+        steps: denoising steps; 0 for the default of the pipeline, as for `size`.
         size: width and height in pixels.
-        guidance: how closely the words are followed; `None` means the pipeline's own.
-        batch: pictures that are generated together.
-        device: for example `"cpu"` or `"cuda:1"`; empty means a GPU where there is one.
+        guidance: guidance scale; `None` for the default of the pipeline.
+        batch: images per batch.
+        device: for example `"cpu"` or `"cuda:1"`; empty for a GPU if there is one.
         dtype: one of `DTYPES`; empty means float32 on a CPU and bfloat16 on a GPU.
 
     Raises:
         MissingExtraError: diffusers or Pillow is not installed.
-        ModelError: there is no such folder, or no pipeline in it.
-        SettingsError: an option makes no sense.
+        ModelError: the folder does not exist or contains no pipeline.
+        SettingsError: an option is invalid.
     """
 
     reads: Literal["scene", "words"] = "words"
@@ -63,7 +63,7 @@ class TextToImage:
             raise MissingExtraError("diffusers", "diffusers", "painting pictures from words")
         need_pillow()
         self.model = str(model)
-        self.where = _located(self.model)
+        self.where = _locate(self.model)
         for name, value, least in (("steps", steps, 0), ("size", size, 0), ("batch", batch, 1)):
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
                 raise SettingsError(
@@ -85,20 +85,22 @@ class TextToImage:
         self._pipeline: Any = None
 
     def generate(self, descriptions: Sequence[Description], seed: int) -> list[Image.Image | Failure]:
-        pipeline = self._loaded()
-        found: list[Image.Image | Failure | None] = [_unreadable(pipeline, words) for words in descriptions]
-        open_ = [(place, str(descriptions[place])) for place, said in enumerate(found) if said is None]
+        pipeline = self._load()
+        results: list[Image.Image | Failure | None] = [_unreadable(pipeline, words) for words in descriptions]
+        open_ = [(place, str(descriptions[place])) for place, failure in enumerate(results) if failure is None]
         for start in range(0, len(open_), self.batch):
             part = open_[start : start + self.batch]
             for (place, _), generated in zip(part, self._together([words for _, words in part], seed), strict=True):
-                found[place] = generated
-        return [generated for generated in found if generated is not None]
+                results[place] = generated
+        return [generated for generated in results if generated is not None]
 
     def _together(self, words: list[str], seed: int) -> list[Image.Image | Failure]:
-        """The pictures of a batch; where it breaks, one after the other, so that one does not take the rest with it."""
+        """The images of a batch. If the batch fails, they are generated one by one."""
         generated = self._once(words, seed)
         if isinstance(generated, Failure):
-            return [generated] if len(words) == 1 else [one for text in words for one in self._together([text], seed)]
+            return (
+                [generated] if len(words) == 1 else [image for text in words for image in self._together([text], seed)]
+            )
         return generated
 
     def _once(self, words: list[str], seed: int) -> list[Image.Image | Failure] | Failure:
@@ -107,17 +109,17 @@ class TextToImage:
         own = [Seeds(seed).derive("picture", text).integer() for text in words]
         generators = [torch.Generator("cpu").manual_seed(number) for number in own]
         try:
-            made = self._pipeline(prompt=words, generator=generators, **self.options)
-            images = [image.convert("RGB") for image in made.images]
+            output = self._pipeline(prompt=words, generator=generators, **self.options)
+            images = [image.convert("RGB") for image in output.images]
             if len(images) != len(words):
                 raise ValueError(f"it gave {len(images)} images for {len(words)} descriptions")
-        except Exception as error:  # Pipelines are of many hands: what one raises is a failure of these pictures.
+        except Exception as error:  # Pipelines may raise anything.
             return Failure(FailureCause.ENGINE, f"the pipeline {self.model} broke: {_first_line(error)}")
-        held = getattr(made, "nsfw_content_detected", None) or [False] * len(words)
+        held = getattr(output, "nsfw_content_detected", None) or [False] * len(words)
         refused = Failure(FailureCause.REFUSED, f"the safety check of {self.model} held the picture back")
         return [refused if flag else image for image, flag in zip(images, held, strict=True)]
 
-    def _loaded(self) -> Any:
+    def _load(self) -> Any:
         if self._pipeline is not None:
             return self._pipeline
         import torch
@@ -127,10 +129,10 @@ class TextToImage:
         try:
             with _quiet():
                 kind: Any = import_module("diffusers").DiffusionPipeline
-                # Never a pickle: it could run code of whoever wrote it.
+                # Never a pickle, which could run code.
                 loaded = kind.from_pretrained(self.where, dtype=dtype, use_safetensors=True)
                 pipeline = loaded.to(device)
-        except Exception as error:  # diffusers, transformers, safetensors and torch each raise their own.
+        except Exception as error:  # diffusers, transformers, safetensors and torch raise different exceptions.
             raise ModelError(f"cannot load the pipeline '{self.model}': {_first_line(error)}") from error
         known = inspect.signature(pipeline.__call__).parameters
         for name in ("prompt", "generator"):
@@ -153,7 +155,7 @@ def _first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}".removesuffix(": ")
 
 
-def _located(model: str) -> str:
+def _locate(model: str) -> str:
     folder = Path(model).expanduser()
     if folder.is_dir():
         if not (folder / "model_index.json").exists():
@@ -165,7 +167,7 @@ def _located(model: str) -> str:
 
 
 def _fingerprint(where: str) -> str:
-    """A name for the weights: another checkpoint in the same folder is another image generator."""
+    """An identifier of the weights: another checkpoint in the same folder has another one."""
     folder = Path(where)
     if not folder.is_dir():
         return where
@@ -175,12 +177,12 @@ def _fingerprint(where: str) -> str:
 
 
 def _unreadable(pipeline: Any, words: Description) -> Failure | None:
-    """Why a description cannot be generated; pipelines cut off what is too long, and the picture would lack it."""
+    """Why a description cannot be used. Pipelines would silently truncate a description that is too long."""
     if not isinstance(words, str):
         return Failure(FailureCause.INVALID_REQUEST, "a text-to-image pipeline reads words; got a scene")
     try:
         words.encode()
-    except UnicodeEncodeError:  # Half of a surrogate pair, which no tokenizer takes.
+    except UnicodeEncodeError:  # A lone surrogate, which no tokenizer accepts.
         return Failure(FailureCause.INVALID_REQUEST, "the description is no valid Unicode text")
     components: Mapping[str, Any] = pipeline.components
     readers = [part for name, part in components.items() if name.startswith("tokenizer") and part is not None]
@@ -191,7 +193,7 @@ def _unreadable(pipeline: Any, words: Description) -> Failure | None:
         room = min(reader.model_max_length, longest or reader.model_max_length)
         length = len(reader(words, verbose=False)["input_ids"])
         if length <= room:
-            return None  # Of several text encoders it is enough that one reads all of it.
+            return None  # It is enough that one of several text encoders reads all of it.
         over.append((room, length))
     if not over:
         return None
