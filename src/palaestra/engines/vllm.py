@@ -66,12 +66,12 @@ class VLLMEngine(BaseEngine):
 
     @classmethod
     def open(cls, name: str, *, device: str = "", listener: Listener = ignore, **options: Any) -> Engine:
-        from palaestra.engines import models
-
         import torch
 
+        from palaestra.engines import models
+
         # Compilation takes minutes on a CPU, where small models run.
-        settings = {} if torch.cuda.is_available() else {"dtype": "float32", "enforce_eager": True}
+        settings: dict[str, Any] = {} if torch.cuda.is_available() else {"dtype": "float32", "enforce_eager": True}
         return cls(models.locate(_strip_scheme(name)), name, **settings)
 
     @classmethod

@@ -1,0 +1,130 @@
+"""The structure that a reader relies on: no import cycle, one class a name, functions named by verbs."""
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+SOURCE = Path(__file__).parents[2] / "src"
+PACKAGE = SOURCE / "palaestra"
+TOOLS = "tasks/tools/library/"
+"""Tools are named as the models see them, such as `birthday_of`."""
+VAGUE = {"found", "told", "said", "one", "made", "got"}
+"""Names that do not say what a variable holds."""
+PARTICIPLES = {
+    *[
+        "begun",
+        "built",
+        "brought",
+        "chosen",
+        "cut",
+        "done",
+        "drawn",
+        "found",
+        "given",
+        "gone",
+        "got",
+        "held",
+        "hidden",
+        "kept",
+        "known",
+        "left",
+        "lost",
+        "made",
+    ],
+    *["put", "said", "seen", "sent", "shown", "spoken", "taken", "told", "won", "written"],
+}
+"""Irregular participles; the regular ones end in -ed."""
+VERBS = {"embed", "exceed", "feed", "need", "proceed", "seed"}
+"""Verbs that end like a participle."""
+MODULES = {
+    path.relative_to(PACKAGE).as_posix(): ast.parse(path.read_text(encoding="utf-8"))
+    for path in sorted(PACKAGE.rglob("*.py"))
+    if not re.search(r"research/tasks/\w+/", path.as_posix())  # scripts of single tasks, not modules
+}
+
+
+def to_module_name(path: str) -> str:
+    return ".".join(["palaestra", *Path(path).with_suffix("").parts]).removesuffix(".__init__")
+
+
+def read_imports(tree: ast.Module, names: set[str]) -> Iterator[str]:
+    """Yield the imported modules among `names`, wherever the import stands: in functions and for types as well."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                submodule = f"{node.module}.{alias.name}"
+                if submodule in names:
+                    yield submodule
+                elif node.module in names:
+                    yield node.module
+
+
+def find_cycle(graph: dict[str, set[str]]) -> list[str]:
+    """Return a cycle of `graph`, or an empty list: remove leaves until none is left."""
+    graph = {name: set(targets) for name, targets in graph.items()}
+    while leaves := {name for name, targets in graph.items() if not targets}:
+        graph = {name: targets - leaves for name, targets in graph.items() if name not in leaves}
+    path: list[str] = []
+    while graph and (not path or path[-1] not in path[:-1]):
+        path.append(min(graph[path[-1]] if path else graph))
+    return path[path.index(path[-1]) :] if path else []
+
+
+def is_participle(name: str) -> bool:
+    words = name.strip("_").split("_")
+    return words[-1] == "of" or words[0] in PARTICIPLES or (words[0].endswith("ed") and words[0] not in VERBS)
+
+
+def is_property(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    return any(ast.unparse(decorator).endswith("property") for decorator in function.decorator_list)
+
+
+def test_a_cycle_is_found() -> None:
+    assert find_cycle({"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": set()}) == ["b", "c", "b"]
+    assert find_cycle({"a": {"b"}, "b": set()}) == []
+
+
+def test_no_modules_import_each_other() -> None:
+    names = {to_module_name(path) for path in MODULES}
+    graph = {to_module_name(p): set(read_imports(tree, names)) - {to_module_name(p)} for p, tree in MODULES.items()}
+    assert sum(map(len, graph.values())) > 1000
+    assert find_cycle(graph) == []
+
+
+def test_every_class_name_is_used_once() -> None:
+    places = defaultdict(list)
+    for path, tree in MODULES.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                places[node.name].append(path)
+    assert {name: paths for name, paths in places.items() if len(paths) > 1} == {}
+
+
+def test_functions_are_named_by_verbs() -> None:
+    assert is_participle("_told")
+    assert is_participle("loss_of")
+    assert not is_participle("seed_run")
+    participles = [
+        f"{path}:{node.lineno} {node.name}"
+        for path, tree in MODULES.items()
+        if not path.startswith(TOOLS)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and is_participle(node.name)
+        and not is_property(node)
+    ]
+    assert participles == []
+
+
+def test_variables_are_named_by_what_they_hold() -> None:
+    vague = []
+    for path, tree in MODULES.items():
+        for node in ast.walk(tree):
+            name = node.arg if isinstance(node, ast.arg) else node.id if isinstance(node, ast.Name) else ""
+            if name in VAGUE:
+                vague.append(f"{path}:{node.lineno} {name}")
+    assert vague == []
