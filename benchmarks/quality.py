@@ -119,7 +119,7 @@ def reworded(example: Example, rng: np.random.Generator) -> Example:
 def brute_force(texts: list[list[str]]) -> int:
     """Every pair."""
     cut = grams(texts, LENGTH)
-    sets = [frozenset(cut.of(k).tolist()) for k in range(len(texts))]
+    sets = [frozenset(cut.get(k).tolist()) for k in range(len(texts))]
     return sum(any(jaccard(sets[k], other) >= THRESHOLD for other in sets[:k]) for k in range(len(sets)))
 
 

@@ -84,12 +84,12 @@ def test_grams_are_equal_just_where_their_words_are(texts: list[list[str]], leng
 @settings(max_examples=50)
 def test_frequent_grams_are_those_of_many_texts(texts: list[list[str]], most: int) -> None:
     found = grams(texts, 2)
-    plain = Counter(h for text in range(len(texts)) for h in set(found.of(text).tolist()))
+    plain = Counter(h for text in range(len(texts)) for h in set(found.get(text).tolist()))
     assert frequent(found, most).tolist() == sorted(h for h, count in plain.items() if count > most)
     kept = found.without(frequent(found, most), np.arange(len(texts), dtype=np.uint64))
     for text in range(len(texts)):
-        rest = [h for h in found.of(text).tolist() if plain[h] <= most]
-        assert kept.of(text).tolist() == (rest or [text])
+        rest = [h for h in found.get(text).tolist() if plain[h] <= most]
+        assert kept.get(text).tolist() == (rest or [text])
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=20))
@@ -133,7 +133,7 @@ def test_bands_find_a_pair_at_the_threshold() -> None:
 @settings(max_examples=60, derandomize=True)  # At the threshold one pair in some ten thousands may be missed.
 def test_near_duplicates_are_exactly_those_of_brute_force(texts: list[list[str]], threshold: float) -> None:
     sets = grams(texts, 2)
-    plain = [frozenset(sets.of(text).tolist()) for text in range(len(texts))]
+    plain = [frozenset(sets.get(text).tolist()) for text in range(len(texts))]
     repeats, kept = Repeats(sets, threshold), list[int]()
     for text in range(len(texts)):
         found = repeats.add(text)
@@ -153,7 +153,7 @@ def test_near_duplicates_in_long_texts_are_found_and_others_are_not() -> None:
         other = [word if rng.random() > 0.04 else f"v{rng.integers(1000)}" for word in base]
         texts += [base, other]
     sets = grams(texts, 3)
-    plain = [frozenset(sets.of(text).tolist()) for text in range(len(texts))]
+    plain = [frozenset(sets.get(text).tolist()) for text in range(len(texts))]
     repeats = Repeats(sets, 0.8)
     found = {text: repeats.add(text) for text in range(len(texts))}
     truth = [k for k in range(1, 600, 2) if jaccard(plain[k - 1], plain[k]) >= 0.8]

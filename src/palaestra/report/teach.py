@@ -414,13 +414,15 @@ def make_skill_rows(
 ) -> tuple[SkillRow, ...]:
     """A row a skill, the largest gain first."""
 
-    def of(attempts: Sequence[Attempt], skill: str) -> list[Attempt]:
+    def select_skill(attempts: Sequence[Attempt], skill: str) -> list[Attempt]:
         return [attempt for attempt in attempts if attempt.problem.skill == skill]
 
     if not before:
         return ()
     rows = [
-        make_skill_row(skill, of(before, skill), of(after, skill), count_examples(allocation, skill))
+        make_skill_row(
+            skill, select_skill(before, skill), select_skill(after, skill), count_examples(allocation, skill)
+        )
         for skill in skills
     ]
     return tuple(sorted(rows, key=lambda row: (-(row.gain.points if row.gain else 0.0), row.name)))

@@ -215,7 +215,7 @@ class Grams:
         owners_G = self.owners_G[left_G]
         return Grams(hashes_G[left_G], owners_G, np.searchsorted(owners_G, np.arange(self.texts)))
 
-    def of(self, text: int) -> Hashes:
+    def get(self, text: int) -> Hashes:
         end = self.starts_N[text + 1] if text + 1 < self.texts else len(self.hashes_G)
         own: Hashes = self.hashes_G[self.starts_N[text] : end]
         return own

@@ -333,7 +333,7 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
                 phase=phase,
                 round_=round_,
                 known=known[at : at + len(problems)],
-                keep=lambda made, cost: self.journal.add_attempts(phase, made, cost),
+                keep=lambda attempts, cost: self.journal.add_attempts(phase, attempts, cost),
                 listener=self.listener,
             )
         report = report_on(attempts, split)

@@ -70,7 +70,7 @@ def compare_methods(
     methods = tuple(dict.fromkeys(run.method for run in runs))
     longest = max((len(ratios) for ratios in groups.values()), default=1)
     k = k or longest
-    tables = [_ScoreTable.of(measure, groups, scales, methods, min(k, longest)) for measure in Measure]
+    tables = [_ScoreTable.build(measure, groups, scales, methods, min(k, longest)) for measure in Measure]
     ratios = [performance_ratios(table.best(), table.baseline_T, table.higher_T) for table in tables]
     limit = threshold_limit(np.concatenate([result.penalty_T for result in ratios]))
     return Standings(
@@ -125,7 +125,7 @@ class _ScoreTable:
     drawn_TM: NDArray[np.int64]
 
     @classmethod
-    def of(
+    def build(
         cls,
         measure: Measure,
         groups: Mapping[tuple[str, str], Sequence[RunScore]],

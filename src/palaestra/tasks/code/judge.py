@@ -43,7 +43,7 @@ class Allowance:
     seconds: float = 10.0
     memory: int = 512 * MIB
 
-    def of(self, seconds: float, memory: int, slack: float) -> Limits:
+    def make_limits(self, seconds: float, memory: int, slack: float) -> Limits:
         """The limits for a problem, which may define its own."""
         allowed = (seconds or self.seconds) * slack
         return Limits(
@@ -94,7 +94,7 @@ class ProgramJudge:
         Returns:
             A failure if the sandbox or the tests themselves failed, which says nothing about the program.
         """
-        limits = self.allowance.of(seconds, memory, self.slack if seconds else 1.0)
+        limits = self.allowance.make_limits(seconds, memory, self.slack if seconds else 1.0)
         try:
             if isinstance(tests, Stdio):
                 return self._stdio(tests, code, limits)

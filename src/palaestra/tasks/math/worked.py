@@ -88,7 +88,7 @@ class WorkedTask(TaskHooks, ABC):
         problems = []
         for skill in skills or self.skills():
             chosen = list(
-                _in_turn(self._of(split, skill), self.skills()[skill], Seeds(seed).derive(self.name, split, skill))
+                _in_turn(self._select(split, skill), self.skills()[skill], Seeds(seed).derive(self.name, split, skill))
             )
             problems += [self._problem(item) for item in take(chosen, per_skill, self, split, skill)]
         return problems
@@ -112,7 +112,7 @@ class WorkedTask(TaskHooks, ABC):
         if subskill and subskill not in self.skills()[skill]:
             raise UnknownNameError(f"subskill of {skill}", subskill, self.skills()[skill])
         names = (subskill,) if subskill else self.skills()[skill]
-        items = [item for item in self._of(Split.TRAIN, skill) if item.subskill in names]
+        items = [item for item in self._select(Split.TRAIN, skill) if item.subskill in names]
         if not items:
             raise TaskError(
                 f"{self.name} has no train problems of {skill}{f' / {subskill}' if subskill else ''} to teach from"
@@ -162,7 +162,7 @@ class WorkedTask(TaskHooks, ABC):
             metadata={"worked": item.worked, "question": item.question} | dict(self._cuts(item)),
         )
 
-    def _of(self, split: Split, skill: str) -> list[WorkedProblem]:
+    def _select(self, split: Split, skill: str) -> list[WorkedProblem]:
         return [item for item in self._load()[split] if item.skill == skill]
 
     def _load(self) -> dict[Split, list[WorkedProblem]]:

@@ -16,7 +16,7 @@ from palaestra.core.records import Split
 from palaestra.tasks.sampling import between, pick
 from palaestra.tasks.vision.charts import CHARTS_READ, CHARTS_SEEN, bars, line, line_values, pie
 from palaestra.tasks.vision.drafts import PLURALS, VisionDraft, VisionSkill, any_size, coin, distinct, number, place
-from palaestra.tasks.vision.objects import OBJECTS, one
+from palaestra.tasks.vision.objects import OBJECTS, pick_kind
 from palaestra.tasks.vision.relations import RELATIONS, in_order, join_names, tally
 from palaestra.tasks.vision.scene import SHAPES, Item, Scene, scene_split
 
@@ -85,11 +85,11 @@ def _train(rng: np.random.Generator, drills: tuple[Drill, ...]) -> Shown:
 
 
 def _some(rng: np.random.Generator, most: int = 6) -> Scene:
-    return place(rng, [one(rng) for _ in range(between(rng, 1, most))])
+    return place(rng, [pick_kind(rng) for _ in range(between(rng, 1, most))])
 
 
 def _lone(rng: np.random.Generator) -> Item:
-    return place(rng, [one(rng)]).items[0]
+    return place(rng, [pick_kind(rng)]).items[0]
 
 
 def _single(rng: np.random.Generator) -> Shown:
@@ -194,7 +194,7 @@ def _read_pie(rng: np.random.Generator) -> Shown:
 def _read_row(rng: np.random.Generator) -> Shown:
     """Colours or shapes in reading order, with no pattern in them."""
     count, by_shape = between(rng, 3, 7), coin(rng)
-    kinds = [one(rng) for _ in range(count)]
+    kinds = [pick_kind(rng) for _ in range(count)]
     size, top = any_size(rng), between(rng, 0, 2)
     scene = place(rng, [(s, c, size) for s, c, _ in kinds], [(k % 4, top + k // 4) for k in range(count)])
     names = ", ".join(k[0] if by_shape else k[1] for k in kinds)

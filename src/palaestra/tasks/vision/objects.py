@@ -43,7 +43,7 @@ def ask(rng: np.random.Generator, wordings: tuple[str, ...], name: str) -> str:
     return _with_an(pick(rng, wordings).format(n=name))
 
 
-def one(rng: np.random.Generator) -> Kind:
+def pick_kind(rng: np.random.Generator) -> Kind:
     return pick(rng, SHAPES), pick(rng, COLOUR_NAMES), any_size(rng)
 
 
@@ -55,7 +55,7 @@ def _sizes_apart(rng: np.random.Generator, count: int) -> tuple[list[Kind], str]
 
 
 def _colour_single(rng: np.random.Generator) -> VisionDraft:
-    kind = one(rng)
+    kind = pick_kind(rng)
     return VisionDraft(place(rng, [kind]), ask(rng, WHICH_COLOUR, "shape"), (), kind[1], COLOUR_NAMES)
 
 
@@ -70,7 +70,7 @@ def _colour_sized(rng: np.random.Generator) -> VisionDraft:
 
 
 def _shape_single(rng: np.random.Generator) -> VisionDraft:
-    kind = one(rng)
+    kind = pick_kind(rng)
     wordings = ("What shape is it?", "Which shape is in the picture?", "Name the shape.")
     return VisionDraft(place(rng, [kind]), pick(rng, wordings), (), kind[0], SHAPES)
 
@@ -105,7 +105,7 @@ def _exists(by: str) -> Drawer:
 def _count_all(rng: np.random.Generator) -> VisionDraft:
     count = between(rng, 1, 8)
     return VisionDraft(
-        place(rng, [one(rng) for _ in range(count)]), ask(rng, HOW_MANY, "shapes"), (), str(count), NUMBERS
+        place(rng, [pick_kind(rng) for _ in range(count)]), ask(rng, HOW_MANY, "shapes"), (), str(count), NUMBERS
     )
 
 
@@ -140,7 +140,7 @@ def _half(axis: int, wordings: tuple[str, ...], words: tuple[str, str]) -> Drawe
 
 
 def _size_single(rng: np.random.Generator) -> VisionDraft:
-    kind = one(rng)
+    kind = pick_kind(rng)
     return VisionDraft(place(rng, [kind]), ask(rng, WHICH_SIZE, "shape"), (), kind[2], SIZES)
 
 
@@ -153,7 +153,7 @@ def _size_named(rng: np.random.Generator) -> VisionDraft:
 
 def _same(index: int, word: str, values: tuple[str, ...]) -> Drawer:
     def draw(rng: np.random.Generator) -> VisionDraft:
-        first, second = list(one(rng)), list(one(rng))
+        first, second = list(pick_kind(rng)), list(pick_kind(rng))
         alike = coin(rng)
         second[index] = first[index] if alike else pick(rng, [v for v in values if v != first[index]])
         scene = place(rng, [(k[0], k[1], k[2]) for k in (first, second)])

@@ -116,7 +116,7 @@ class Repeats:
 
     def _set(self, text: int) -> frozenset[int]:
         if text not in self._grams:
-            self._grams[text] = frozenset(self.sets.of(text).tolist())
+            self._grams[text] = frozenset(self.sets.get(text).tolist())
         return self._grams[text]
 
 

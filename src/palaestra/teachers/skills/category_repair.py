@@ -108,7 +108,7 @@ def _fit(categories: list[Category], names: Mapping[str, int], wanted: int) -> t
         return sum(names[name] for name in category.members)
 
     if len(categories) > wanted:
-        small = sorted(categories, key=lambda one: (size(one), one.name))[: len(categories) - wanted]
+        small = sorted(categories, key=lambda category: (size(category), category.name))[: len(categories) - wanted]
         kept = [category for category in categories if category not in small]
         listed = quote_names(category.name for category in small)
         return kept, f"dissolved, and sorted by a further question: {listed}"

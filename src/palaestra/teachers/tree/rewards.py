@@ -20,10 +20,13 @@ def skill_rewards(rounds: Sequence[Sequence[Attempt]]) -> dict[str, tuple[Gain, 
     """
     skills = dict.fromkeys(attempt.problem.skill for attempts in rounds for attempt in attempts)
     return {
-        skill: tuple(measure_gain(_of(before, skill), _of(after, skill)) for before, after in pairwise(rounds))
+        skill: tuple(
+            measure_gain(_select_skill(before, skill), _select_skill(after, skill))
+            for before, after in pairwise(rounds)
+        )
         for skill in skills
     }
 
 
-def _of(attempts: Sequence[Attempt], skill: str) -> list[Attempt]:
+def _select_skill(attempts: Sequence[Attempt], skill: str) -> list[Attempt]:
     return [attempt for attempt in attempts if attempt.problem.skill == skill]

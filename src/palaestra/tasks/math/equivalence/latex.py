@@ -147,7 +147,7 @@ def tidy(text: str) -> str:
 def _add_spaces(text: str) -> str:
     """`text` with only the necessary spaces: between words or numbers, after a comma, after a command."""
     text = _AROUND.sub(r"\1", text)
-    text = _COMMA.sub(lambda found: "," if found.group() == "," else ", ", text)
+    text = _COMMA.sub(lambda match: "," if match.group() == "," else ", ", text)
     return _AFTER.sub(r"\1", _BEFORE.sub("", text)).strip()
 
 

@@ -61,7 +61,7 @@ def elements(text: str, *, bare: bool) -> list[str]:
             return [text.strip()]  # x = 1,234
         if "and" in text or "or" in text:
             levels = _levels(text)
-            text = _AND.sub(lambda found: ", " if levels[found.end(0) - 1] == 0 else found.group(), text)
+            text = _AND.sub(lambda match: ", " if levels[match.end(0) - 1] == 0 else match.group(), text)
     pieces = split(text, ",")
     if len(pieces) == 1 or not any(piece.startswith(" ") for piece in pieces[1:]):
         return [piece.strip() for piece in pieces]

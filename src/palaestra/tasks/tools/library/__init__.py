@@ -20,7 +20,7 @@ from palaestra.tasks.tools.library import (
     travel,
     units,
 )
-from palaestra.tasks.tools.library.tool import Tool, tools_of
+from palaestra.tasks.tools.library.tool import Tool, collect_tools
 
 DOMAINS = (dates, clock, units, money, numbers, arithmetic, text, travel, people, shop)
-LIBRARY: Mapping[str, Tool] = {tool.name: tool for domain in DOMAINS for tool in tools_of(domain)}
+LIBRARY: Mapping[str, Tool] = {tool.name: tool for domain in DOMAINS for tool in collect_tools(domain)}

@@ -91,7 +91,7 @@ def shift_letters(text: str, places: int) -> str:
         text: any
         places: how many; below 0 for back
     """
-    return "".join(_shifted(sign, places) for sign in text)
+    return "".join(_shift(sign, places) for sign in text)
 
 
 def _words(text: str) -> list[str]:
@@ -101,7 +101,7 @@ def _words(text: str) -> list[str]:
     return words
 
 
-def _shifted(sign: str, places: int) -> str:
+def _shift(sign: str, places: int) -> str:
     for first in ("a", "A"):
         if "a" <= sign.lower() <= "z" and (sign >= "a") == (first == "a"):
             return chr((ord(sign) - ord(first) + places) % 26 + ord(first))

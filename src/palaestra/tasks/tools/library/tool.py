@@ -54,8 +54,8 @@ class ToolParameter:
 
     def schema(self) -> dict[str, Any]:
         kind = {"type": "string", "enum": list(self.choices)} if self.choices else dict(_SCHEMAS[self.kind])
-        found = {**kind, "description": self.description}
-        return found if self.default is REQUIRED else {**found, "default": self.default}
+        schema = {**kind, "description": self.description}
+        return schema if self.default is REQUIRED else {**schema, "default": self.default}
 
     def __str__(self) -> str:
         word = "|".join(map(repr, self.choices)) if self.choices else _WORDS[self.kind]
@@ -92,15 +92,15 @@ class Tool:
         return f"{self.name}({', '.join(parameter.name for parameter in self.parameters)})"
 
     def schema(self) -> dict[str, Any]:
-        """As OpenAI's interface is told of a tool."""
+        """Return the tool in OpenAI's format."""
         parameters = {
             "type": "object",
             "properties": {parameter.name: parameter.schema() for parameter in self.parameters},
             "required": [parameter.name for parameter in self.parameters if parameter.default is REQUIRED],
             "additionalProperties": False,
         }
-        told = {"name": self.name, "description": self.description, "parameters": parameters}
-        return {"type": "function", "function": told}
+        function = {"name": self.name, "description": self.description, "parameters": parameters}
+        return {"type": "function", "function": function}
 
     def bind(self, args: Sequence[Any] = (), kwargs: Mapping[str, Any] = {}) -> dict[str, Any]:
         """The arguments of a call by name, each of its type, defaults filled in.
@@ -121,7 +121,7 @@ class Tool:
         bound = {}
         for parameter in self.parameters:
             if parameter.name in given:
-                bound[parameter.name] = self._checked(parameter, given[parameter.name])
+                bound[parameter.name] = self._check_value(parameter, given[parameter.name])
             elif parameter.default is REQUIRED:
                 raise ArgumentError(f"{self.name} needs {parameter.name}; give it as {parameter}")
             else:
@@ -130,21 +130,21 @@ class Tool:
 
     def canonical(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Bound arguments, those whose order means nothing in a fixed one: equal for calls that mean the same."""
-        found = dict(arguments)
+        normal = dict(arguments)
         for name in self.unordered:
-            found[name] = sorted(found[name])
-        found.update(zip(self.alike, sorted(found[name] for name in self.alike), strict=True))
-        return found
+            normal[name] = sorted(normal[name])
+        normal.update(zip(self.alike, sorted(normal[name] for name in self.alike), strict=True))
+        return normal
 
-    def _checked(self, parameter: ToolParameter, value: Any) -> Any:
+    def _check_value(self, parameter: ToolParameter, value: Any) -> Any:
         where = f"{self.name}: {parameter.name}"
         if parameter.choices:
             if not isinstance(value, str) or value not in parameter.choices:
-                raise ArgumentError(f"{where} is one of {', '.join(parameter.choices)}; got {_shown(value)}")
+                raise ArgumentError(f"{where} is one of {', '.join(parameter.choices)}; got {_shorten(value)}")
             return value
         if parameter.kind in (list[float], list[str]):
             if not isinstance(value, list | tuple):
-                raise ArgumentError(f"{where} is a {_WORDS[parameter.kind]}; got {_shown(value)}")
+                raise ArgumentError(f"{where} is a {_WORDS[parameter.kind]}; got {_shorten(value)}")
             if not 0 < len(value) <= MOST_ITEMS:
                 raise ArgumentError(f"{where} has 1 to {MOST_ITEMS} items; got {len(value)}")
             (kind,) = typing.get_args(parameter.kind)
@@ -152,7 +152,7 @@ class Tool:
         return _scalar(where, parameter.kind, value)
 
 
-def tools_of(domain: ModuleType) -> list[Tool]:
+def collect_tools(domain: ModuleType) -> list[Tool]:
     """The tools of a file: its public functions."""
     own = [f for name, f in vars(domain).items() if inspect.isfunction(f) and not name.startswith("_")]
     return [make_tool(function) for function in own if function.__module__ == domain.__name__]
@@ -167,7 +167,7 @@ def make_tool(function: Callable[..., Any]) -> Tool:
     name = function.__name__
     hints = typing.get_type_hints(function)
     summary, _, rest = inspect.cleandoc(function.__doc__ or "").partition("\n")
-    told = {one.strip(): text.strip() for one, _, text in (line.partition(":") for line in rest.splitlines())}
+    descriptions = {name.strip(): text.strip() for name, _, text in (line.partition(":") for line in rest.splitlines())}
     parameters = []
     for parameter in inspect.signature(function).parameters.values():
         kind = hints.get(parameter.name)
@@ -175,9 +175,9 @@ def make_tool(function: Callable[..., Any]) -> Tool:
             raise TypeError(
                 f"tool {name}: {parameter.name} has type {kind}; expected one of {', '.join(_WORDS.values())}"
             )
-        if not told.get(parameter.name):
+        if not descriptions.get(parameter.name):
             raise TypeError(f"tool {name}: expected a line on {parameter.name} below 'Arguments:' in its docstring")
-        parameters.append(ToolParameter(parameter.name, kind, told[parameter.name], parameter.default))
+        parameters.append(ToolParameter(parameter.name, kind, descriptions[parameter.name], parameter.default))
     if not summary or hints.get("return") not in _SCHEMAS:
         raise TypeError(f"tool {name}: expected a docstring and a return type, one of {', '.join(_WORDS.values())}")
     return Tool(
@@ -195,15 +195,15 @@ def _scalar(where: str, kind: Any, value: Any) -> Any:
         return value
     if kind in (int, float) and isinstance(value, int | float) and not isinstance(value, bool):
         if not abs(value) <= MOST_NUMBER or not math.isfinite(value):
-            raise ArgumentError(f"{where} lies between {-MOST_NUMBER:.0e} and {MOST_NUMBER:.0e}; got {_shown(value)}")
+            raise ArgumentError(f"{where} lies between {-MOST_NUMBER:.0e} and {MOST_NUMBER:.0e}; got {_shorten(value)}")
         if kind is float:
             return float(value)
         if value == int(value):  # JSON does not tell 3 from 3.0.
             return int(value)
-    raise ArgumentError(f"{where} is of type {_WORDS[kind]}; got {_shown(value)}")
+    raise ArgumentError(f"{where} is of type {_WORDS[kind]}; got {_shorten(value)}")
 
 
-def _shown(value: Any) -> str:
+def _shorten(value: Any) -> str:
     """A value and its type, short, whatever it is."""
     try:
         text = json.dumps(value)

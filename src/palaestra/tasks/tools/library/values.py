@@ -25,10 +25,10 @@ def parse_date(text: str) -> datetime.date:
 
 def parse_time(text: str) -> int:
     """Minutes since midnight. Raises `ValueError` for anything but HH:MM."""
-    found = re.fullmatch(r"([01]\d|2[0-3]):([0-5]\d)", text, re.ASCII)
-    if found is None:
+    match = re.fullmatch(r"([01]\d|2[0-3]):([0-5]\d)", text, re.ASCII)
+    if match is None:
         raise ValueError(f"a time is written HH:MM, from 00:00 to 23:59; got {text[:40]!r}")
-    return int(found[1]) * 60 + int(found[2])
+    return int(match[1]) * 60 + int(match[2])
 
 
 def show_time(minutes: int) -> str:
