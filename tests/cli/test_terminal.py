@@ -167,3 +167,13 @@ def test_the_standings_fit_eighty_columns_and_no_figure_is_cut(count: int) -> No
     # Names are folded, not cut: put together again they are whole.
     first = "".join(line[:28].strip() for line in said.split("area under")[1].splitlines()[2:])
     assert f"{address}0" in first
+
+
+def test_a_reader_that_closes_the_pipe_is_no_error() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "wb") as closed:
+        result = subprocess.run(
+            [sys.executable, "-m", "palaestra", "list"], stdout=closed, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert "sys.exit" not in result.stderr

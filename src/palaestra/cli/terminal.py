@@ -62,6 +62,8 @@ class Commands(TyperGroup):
         except KeyboardInterrupt as error:
             raise StoppedError(error) from error
         except SystemExit as error:
+            if isinstance(error.__context__, BrokenPipeError):  # The reader of our output is gone, for example `head`.
+                raise
             raise PalaestraError(
                 f"the command was ended by sys.exit({short_repr(error.code)}){describe_origin(error)}"
             ) from error
