@@ -28,11 +28,11 @@ with tempfile.TemporaryDirectory() as folder:
         model_name="nano", datasets_path=data, reward_model_path=out, batch_size=16, epochs=2, patience=0
     )
     for when in ("before", "after"):
-        found = model.metrics[when]
+        report = model.metrics[f"report_{when}"]
         print(
-            f"{when}: {100 * found['accuracy']:.1f} % of {found['count']} held-out pairs "
-            f"[{100 * found['low']:.1f}, {100 * found['high']:.1f}], "
-            f"calibration error {found['calibration_error']:.3f}"
+            f"{when}: {100 * report['accuracy']:.1f} % of {report['count']} held-out pairs "
+            f"[{100 * report['low']:.1f}, {100 * report['high']:.1f}], "
+            f"calibration error {report['calibration_error']:.3f}"
         )
 
     loaded = load_reward_model(out)  # Or transformers' own AutoModelForSequenceClassification.

@@ -6,9 +6,7 @@ import shlex
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
-
-from palaestra.cli.main import app
+import warm
 
 PAGE = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text(encoding="utf-8")
 SECTION = PAGE[PAGE.index("## Add one of each") : PAGE.index("## Dependencies")]
@@ -47,13 +45,10 @@ def test_the_page_has_one_of_each() -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_the_command_of_the_page_runs(
-    command: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(folder)
+def test_the_command_of_the_page_runs(command: str, folder: Path, tmp_path: Path) -> None:
     arguments = shlex.split(command)
     out = tmp_path / "run"
-    result = CliRunner().invoke(app, [*arguments, *QUICK[arguments[0]].split(), "--out", str(out)])
-    assert result.exit_code == 0, (result.output, result.exception)
+    result = warm.command(*arguments, *QUICK[arguments[0]].split(), "--out", out, cwd=folder)
+    assert result.returncode == 0, result
     summary = json.loads((out / "summary.json").read_text())
     assert {"before", "after", "gain", "gain_low", "gain_high", "unit", "seconds"} <= summary.keys()

@@ -252,5 +252,5 @@ def test_what_a_student_cannot_be_shown_is_one_clear_line(tiny: LoadedModel, nan
         student.check([long])
     with pytest.raises(LessonError, match=r"an image that cannot be read: .*/no/such"):
         student.check([example("x", ImagePart("/no/such.png"), QUESTION)])
-    with pytest.raises(LessonError, match="the student reads text only; give one such as nano-vlm"):
+    with pytest.raises(LessonError, match="the student reads text only; use a model such as nano-vlm"):
         SupervisedStudent(nano).check(LESSON)

@@ -12,9 +12,9 @@ import sys
 
 
 def main() -> None:
-    from channel import Channel  # type: ignore[import-not-found]
+    from channel import HostChannel  # type: ignore[import-not-found]
 
-    channel = Channel()
+    channel = HostChannel()
     # From here on the submission's modules are imported, one called `channel` among them.
     del sys.modules["channel"]
     sys.path[0] = os.getcwd()
