@@ -200,4 +200,4 @@ def test_parsers_are_linear_in_the_length_of_a_text(name: str, piece: str) -> No
     parser, text = make_parser(name), piece * (200_000 // len(piece))
     start = time.process_time()
     parser(Message("assistant", text))
-    assert time.process_time() - start < 1.0
+    assert time.process_time() - start < 5.0  # a parser that is not linear would take minutes

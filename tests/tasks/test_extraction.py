@@ -174,7 +174,7 @@ def test_no_answer_is_none(text: str) -> None:
 def test_the_search_is_linear_in_hostile_texts(text: str) -> None:
     start = time.perf_counter()
     extract(text)
-    assert time.perf_counter() - start < 1.0
+    assert time.perf_counter() - start < 5.0  # a search that is not linear would take minutes
 
 
 numbers = st.integers(-(10**9), 10**9)

@@ -23,7 +23,7 @@ from palaestra.tasks.base import GenerativeTask, make_task
 from palaestra.tasks.vision import render as module
 from palaestra.tasks.vision.corpus import SEEN, TAUGHT, TRACE, corpus
 from palaestra.tasks.vision.drafts import PLURALS, VisionDraft, place
-from palaestra.tasks.vision.objects import one
+from palaestra.tasks.vision.objects import pick_kind
 from palaestra.tasks.vision.render import FLOOR, PAPER, STEP, agrees, png_url, render
 from palaestra.tasks.vision.scene import (
     COLOURS,
@@ -374,7 +374,7 @@ def test_a_scene_that_cannot_be_read_is_refused(scene: Scene, message: str) -> N
 @settings(max_examples=40, deadline=None)
 def test_any_placed_scene_can_be_drawn_survives_a_file_and_shows_all_its_colours(seed: int, count: int) -> None:
     rng = np.random.default_rng(seed)
-    scene = place(rng, [one(rng) for _ in range(count)])
+    scene = place(rng, [pick_kind(rng) for _ in range(count)])
     check_scene(scene)
     assert from_json(Scene, to_json(scene)) == scene
     drawn = pixels(scene)

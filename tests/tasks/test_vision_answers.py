@@ -213,7 +213,7 @@ def test_a_long_response_is_read_from_its_mark_on_and_takes_no_time() -> None:
         for choices in ((), COLOURS, YES_NO, LETTERS):
             start = time.process_time()
             assert extract(long, choices) is None
-            assert time.process_time() - start < 1
+            assert time.process_time() - start < 5
 
 
 def test_the_normal_form_agrees_with_the_official_vqa_evaluation_on_its_own_map() -> None:

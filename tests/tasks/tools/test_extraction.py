@@ -171,7 +171,7 @@ def test_no_response_takes_long_or_raises(name: str) -> None:
         for extract in (extract_program, extract_calls):
             start = time.process_time()
             found = extract(text)  # type: ignore[operator]
-            assert time.process_time() - start < 1.0
+            assert time.process_time() - start < 5.0
             assert isinstance(found, str | list)
             assert len(found) <= 60_000
 
