@@ -1,8 +1,9 @@
-import time
+from functools import partial
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from timing import measure
 
 from palaestra.tasks.vision.answers import equal, extract, judge, normalise
 
@@ -211,9 +212,8 @@ def test_a_long_response_is_read_from_its_mark_on_and_takes_no_time() -> None:
         "\ud800" * 10**5,
     ):
         for choices in ((), COLOURS, YES_NO, LETTERS):
-            start = time.process_time()
             assert extract(long, choices) is None
-            assert time.process_time() - start < 5
+            assert measure(partial(extract, long, choices)) < 1
 
 
 def test_the_normal_form_agrees_with_the_official_vqa_evaluation_on_its_own_map() -> None:

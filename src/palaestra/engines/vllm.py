@@ -5,8 +5,7 @@ built by our own chat template code, so that the token ids are those of every ot
 those of the model's own distribution, before temperature, top-k and top-p.
 
 vLLM runs in this process (`VLLM_ENABLE_V1_MULTIPROCESSING=0`): new weights are copied from the learner without touching
-the disk, and nothing is left running after `close`. With `tensor_parallel_size` above 1 vLLM starts a worker process
-for each GPU, and `close` ends them.
+the disk, and nothing is left running after `close`.
 """
 
 from __future__ import annotations
@@ -124,14 +123,6 @@ class VLLMEngine(BaseEngine):
         for index, completions in self._generate_batch(batch):
             answers[index] = completions
         return answers
-
-    def count_prompt_tokens(self, request: Request) -> int:
-        """Return the number of tokens of a request's prompt, 0 if it cannot be asked; images count as one token."""
-        prompt = self._make_prompt(request)
-        if isinstance(prompt, Failure):
-            return 0
-        ids = prompt.get("prompt_token_ids")
-        return len(ids if ids is not None else self.tokenizer.encode(prompt["prompt"]))
 
     def load_adapter(self, folder: Path) -> None:
         """Answer with a LoRA adapter in peft's format from now on; it replaces the one before.
