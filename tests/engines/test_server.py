@@ -14,9 +14,10 @@ import uvicorn
 
 from palaestra.core.records import Completion, Failure, FailureCause, Message, StopReason, Usage
 from palaestra.engines.base import Request, Sampling
+from palaestra.engines.batching import Batcher, TextStream
 from palaestra.engines.models import LoadedModel
 from palaestra.engines.openai import OpenAIEngine
-from palaestra.engines.server import Batcher, OpenAIServer, TextStream, is_loopback
+from palaestra.engines.server import OpenAIServer, is_loopback
 
 QUESTION = [{"role": "user", "content": "What is 3 + 4?"}]
 TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}]

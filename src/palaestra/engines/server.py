@@ -11,21 +11,18 @@ import asyncio
 import hmac
 import json
 import re
-import threading
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass, field
 from ipaddress import ip_address
-from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from palaestra.core.errors import MissingExtraError
 from palaestra.core.records import Completion, Failure, FailureCause, ImagePart, StopReason, ToolCall
-from palaestra.engines.base import Answer, Engine, Request, Sampling, StreamingEngine, reads_schema
+from palaestra.engines.base import Answer, Engine, Request, Sampling, reads_schema
+from palaestra.engines.batching import Batcher, TextStream
 from palaestra.engines.openai_format import parse_message, to_chat_call
 
 if TYPE_CHECKING:
@@ -103,119 +100,6 @@ class TextBody(CommonBody):
 
 
 Body = TypeVar("Body", bound=CommonBody)
-
-
-class Batcher:
-    """Answers requests of many clients in batches of an engine, in one thread.
-
-    Arguments:
-        max_batch: completions of a batch at most.
-        max_wait: seconds that a request waits for others at most.
-    """
-
-    def __init__(self, engine: Engine, max_batch: int = 128, max_wait: float = 0.01) -> None:
-        self.engine, self.max_batch, self.max_wait = engine, max_batch, max_wait
-        self._queue: SimpleQueue[_Pending | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="palaestra-serve", daemon=True)
-        self._thread.start()
-
-    def submit(self, request: Request, on_token: Callable[[int, int, int], None] | None = None) -> Future[list[Answer]]:
-        """Queue a request.
-
-        Arguments:
-            on_token: receives completion, position and token id of each new token, if the engine streams.
-        """
-        pending = _Pending(request, on_token)
-        self._queue.put(pending)
-        return pending.answers
-
-    def close(self) -> None:
-        """Answer what is queued, then stop."""
-        self._queue.put(None)
-        self._thread.join()
-
-    def _run(self) -> None:
-        while (first := self._queue.get()) is not None:
-            batch, closing = self._gather(first)
-            try:
-                answers = self._generate(batch)
-            except Exception as error:  # The clients are told; the server goes on.
-                failure = Failure(FailureCause.ENGINE, f"{type(error).__name__}: {error}")
-                for pending in batch:
-                    pending.answers.set_result([failure])
-            else:
-                for pending, several in zip(batch, answers, strict=True):
-                    pending.answers.set_result(several)
-            if closing:
-                return
-
-    def _gather(self, first: _Pending) -> tuple[list[_Pending], bool]:
-        """Return a batch, and whether the queue was closed behind it."""
-        batch, count = [first], first.request.sampling.count
-        deadline = time.monotonic() + self.max_wait
-        while count < self.max_batch:
-            try:
-                pending = self._queue.get(timeout=max(0.0, deadline - time.monotonic()))
-            except Empty:
-                break
-            if pending is None:
-                return batch, True
-            batch.append(pending)
-            count += pending.request.sampling.count
-        return batch, False
-
-    def _generate(self, batch: Sequence[_Pending]) -> list[list[Answer]]:
-        requests = [pending.request for pending in batch]
-        if not isinstance(self.engine, StreamingEngine) or all(pending.on_token is None for pending in batch):
-            return self.engine.generate(requests)
-
-        def forward(slot: tuple[int, int], position: int, token: int) -> None:
-            on_token = batch[slot[0]].on_token
-            if on_token is not None:
-                on_token(slot[1], position, token)
-
-        return self.engine.generate_streaming(requests, forward)
-
-
-@dataclass(frozen=True, slots=True)
-class _Pending:
-    request: Request
-    on_token: Callable[[int, int, int], None] | None
-    answers: Future[list[Answer]] = field(default_factory=Future)
-
-
-class TextStream:
-    """The text of a completion as it grows, in pieces that are final.
-
-    A piece ends where the tokens so far decode to whole characters, and before anything that may begin a stop string.
-    """
-
-    def __init__(self, tokenizer: Any, stop: Sequence[str]) -> None:
-        self.tokenizer, self.stop = tokenizer, stop
-        self.ids: list[int] = []
-        self.sent = 0
-
-    def add(self, position: int, token: int) -> str:
-        """Return the new piece, possibly empty. Positions that came before are ignored."""
-        if position < len(self.ids):
-            return ""
-        self.ids.append(token)
-        text = str(self.tokenizer.decode(self.ids, skip_special_tokens=True))
-        end = len(text.rstrip("\ufffd"))
-        for stop in self.stop:
-            at = text.find(stop)
-            if at >= 0:
-                end = min(end, at)
-            end = min(end, len(text) - next((k for k in range(len(stop) - 1, 0, -1) if text.endswith(stop[:k])), 0))
-        return self._send(text[:end])
-
-    def finish(self, text: str) -> str:
-        """Return what is missing of the whole text."""
-        return self._send(text)
-
-    def _send(self, text: str) -> str:
-        piece, self.sent = text[self.sent :], max(self.sent, len(text))
-        return piece
 
 
 class OpenAIServer:

@@ -196,8 +196,8 @@ def test_a_result_that_grows_beyond_measure_is_refused_and_breaks_nothing(judge:
 def test_nothing_of_a_problem_is_ever_inside(judge: ToolJudge) -> None:
     assert set(PROGRAM.files(compiled=False)) == {"program.py", "channel.py"}
     assert not any("tasks/tools/requests" in name or "plans" in name for name in library_files())
-    record = judge.run_program("import sys\nanswer(sorted(name for name in sys.modules if name == 'json'))", OFFERED)
-    assert record == Record((), None, value=[])
+    record = judge.run_program("import sys\nanswer(sorted(name for name in sys.modules if 'json' in name))", OFFERED)
+    assert record == Record((), None, value=["_json"])  # the channel's codec, and nothing that reads files
 
 
 def test_values_come_back_as_they_are(judge: ToolJudge) -> None:
