@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from palaestra.core.errors import MissingExtraError, TaskError
 from palaestra.core.records import Failure, FailureCause
-from palaestra.tasks.math.equivalence import sympy_client as module
+from palaestra.tasks.math.equivalence import sympy_process as module
 from palaestra.tasks.math.equivalence.compare import (
     AnswerVerdict,
     compare,
@@ -23,8 +23,7 @@ from palaestra.tasks.math.equivalence.compare import (
     equivalent,
     read_answer_number,
 )
-from palaestra.tasks.math.equivalence.sympy_client import SympyClient, get_client
-from palaestra.tasks.math.equivalence.sympy_server import Answer, read_line
+from palaestra.tasks.math.equivalence.sympy_process import Answer, SympyClient, get_client, read_line
 
 pytest.importorskip("math_verify", reason="the table needs palaestra[math]")
 

@@ -2,8 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from palaestra.tasks.vision.answers import equal
-from palaestra.tasks.vision.plurals import DIFFERENT, SINGULARS, is_plural
+from palaestra.tasks.vision.answers import DIFFERENT, SINGULARS, equal, is_plural
 
 PAIRS = """
 house houses, movie movies, tomato tomatoes, potato potatoes, wolf wolves, knife knives, leaf leaves, shelf shelves,
