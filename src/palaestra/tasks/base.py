@@ -48,12 +48,12 @@ TASKS.register(
 )
 TASKS.register(
     "gsm8k",
-    "palaestra.tasks.math.gsm8k:GSM8K",
+    "palaestra.tasks.math.published:GSM8K",
     "grade-school word problems with worked solutions, by path or hub id; slices by number of steps",
 )
 TASKS.register(
     "math",
-    "palaestra.tasks.math.math_dataset:MATH",
+    "palaestra.tasks.math.published:MATH",
     "competition mathematics with worked solutions, by path or hub id; slices by type and level",
 )
 TASKS.register(
