@@ -16,7 +16,7 @@ from palaestra.core.records import Decision, Example, Failure, Lesson
 from palaestra.core.registry import Registry
 from palaestra.core.user_code import describe_location, describe_origin
 from palaestra.tasks.base import GenerativeTask, Task
-from palaestra.tasks.checks import write_examples
+from palaestra.tasks.evaluate import write_examples
 
 if TYPE_CHECKING:
     from palaestra.envs.lesson.state import StudentState

@@ -34,7 +34,7 @@ from palaestra.envs.token.prompts import (
 )
 from palaestra.envs.token.rewards import compute_rewards, reward_error, to_reward
 from palaestra.envs.token.validation import check_tokens
-from palaestra.tasks.checks import draw_problems
+from palaestra.tasks.evaluate import draw_problems
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

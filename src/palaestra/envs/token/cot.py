@@ -13,7 +13,7 @@ from palaestra.envs.token.base import TokenVectorEnv
 from palaestra.envs.token.prompts import Response
 from palaestra.envs.token.single import TokenEnv
 from palaestra.tasks.base import Task, get_hooks
-from palaestra.tasks.scoring import score, score_all
+from palaestra.tasks.evaluate import score, score_all
 
 FORMATS = {
     "answer": r"(?s).*\bAnswer: \S.*",

@@ -192,7 +192,7 @@ def check_writer(settings: TeachSettings, task: Task) -> None:
     """Raise for an invalid writer, planner, teacher option, check or prompt folder. Opens no model."""
     from palaestra.engines.factory import check_model
     from palaestra.engines.mock import MockEngine
-    from palaestra.tasks.teaching import WritableTask
+    from palaestra.tasks.base import WritableTask
     from palaestra.teachers.base import TaskWriter, make_teacher
     from palaestra.teachers.model_writer import ModelWriter
     from palaestra.teachers.prompts import TeacherPrompts

@@ -173,7 +173,7 @@ def _load(settings: TeachSettings, task: Task, listener: Listener) -> Student:
 
 def make_scorer(task: Task) -> Scorer:
     """A function that scores an answer to an example's question with the task's scorer; `None` without a reference."""
-    from palaestra.tasks.scoring import score as score_answer
+    from palaestra.tasks.evaluate import score as score_answer
     from palaestra.teachers.quality.answers import pose
     from palaestra.teachers.quality.base import Context
 

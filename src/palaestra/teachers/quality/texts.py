@@ -14,8 +14,8 @@ from palaestra.core.errors import LessonError, SettingsError
 from palaestra.core.records import Example, Problem, Split
 from palaestra.core.seeding import Seeds
 from palaestra.tasks.leakage import COMMON, SHARE, HeldOut
-from palaestra.tasks.leakage_texts import LENGTH, normalise
 from palaestra.tasks.texts import (
+    LENGTH,
     Grams,
     Hashes,
     digest,
@@ -24,6 +24,7 @@ from palaestra.tasks.texts import (
     hashes,
     is_number,
     mix,
+    normalise,
     pictures,
     without_numbers,
     words,
