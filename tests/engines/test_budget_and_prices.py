@@ -6,8 +6,7 @@ import pytest
 
 from palaestra.core.errors import BudgetSpentError, SettingsError, TotalSpentError
 from palaestra.core.records import Usage
-from palaestra.engines.budget import Budget
-from palaestra.engines.prices import Price, Prices
+from palaestra.engines.budget import Budget, Price, Prices
 from palaestra.runs.ledger import Spending
 
 

@@ -23,8 +23,8 @@ from palaestra.engines.base import ENGINES, Answer, Engine, MonitoredEngine, Req
 from palaestra.engines.budget import Budget
 from palaestra.engines.cached import CachedEngine
 from palaestra.engines.openai import OpenAIEngine
+from palaestra.engines.openai_endpoint import RETRY, WAITING, RetryPolicy
 from palaestra.engines.openai_format import BrokenAnswerError, parse_response, read_usage
-from palaestra.engines.retry import RETRY, WAITING, RetryPolicy
 from palaestra.recipes.progress import RunProgress
 from palaestra.runs.cache import Cache
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from palaestra.core.errors import SettingsError
 from palaestra.core.seeding import Seeds
-from palaestra.engines.retry import RetryPolicy, parse_retry_after
+from palaestra.engines.openai_endpoint import RetryPolicy, parse_retry_after
 
 
 @pytest.mark.parametrize(

@@ -26,8 +26,8 @@ from palaestra.learn.nano_vlm import (
     picture_batches,
     to_pixel_values,
 )
+from palaestra.learn.optimizers import fork_torch_rng
 from palaestra.learn.pretrain import pretrain_model
-from palaestra.learn.randomness import fork_torch_rng
 from palaestra.tasks.vision.corpus import Shown, corpus
 from palaestra.tasks.vision.render import png_url, render
 from palaestra.tasks.vision.scene import Item, Scene

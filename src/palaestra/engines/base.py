@@ -28,7 +28,7 @@ from palaestra.core.registry import Registry
 LOCAL_SCHEME = "transformers"
 """The scheme of names without one."""
 ENGINES = Registry("engine", "palaestra.engines")
-ENGINES.register(LOCAL_SCHEME, "palaestra.engines.local:LocalModels", "a transformers model in this process")
+ENGINES.register(LOCAL_SCHEME, "palaestra.engines.models:LocalModels", "a transformers model in this process")
 ENGINES.register("vllm", "palaestra.engines.vllm:VLLMEngine", "a model in vLLM, in this process: vllm:MODEL")
 ENGINES.register("mock", "palaestra.engines.mock:MockEngine", "a fixed answer, for tests: mock:ANSWER")
 for _scheme, _description in {

@@ -27,8 +27,7 @@ from palaestra.engines.base import (
     is_remote,
     reads_schema,
 )
-from palaestra.engines.budget import Budget, Reservation
-from palaestra.engines.prices import Prices, missing_price
+from palaestra.engines.budget import Budget, Prices, Reservation, missing_price
 from palaestra.runs.cache import Cache, digest
 from palaestra.runs.ledger import Spending
 

@@ -23,7 +23,7 @@ from palaestra.core.events import Event, Listener, ignore
 from palaestra.core.records import Failure, FailureCause, Usage
 from palaestra.core.seeding import Seeds
 from palaestra.engines.base import Answer, BaseEngine, CallMonitor, Price, Request, Slot
-from palaestra.engines.openai_endpoint import Endpoint, find_list_price
+from palaestra.engines.openai_endpoint import RETRY, WAITING, Endpoint, RetryPolicy, find_list_price
 from palaestra.engines.openai_format import (
     LIMITS,
     BrokenAnswerError,
@@ -33,7 +33,6 @@ from palaestra.engines.openai_format import (
     classify_error,
     parse_response,
 )
-from palaestra.engines.retry import RETRY, WAITING, RetryPolicy
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI

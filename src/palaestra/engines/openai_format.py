@@ -26,9 +26,8 @@ from palaestra.core.records import (
 )
 from palaestra.core.seeding import Seeds
 from palaestra.engines.base import Answer, Request
-from palaestra.engines.openai_endpoint import Endpoint
-from palaestra.engines.retry import parse_retry_after
-from palaestra.engines.schemas import instruct, response_format
+from palaestra.engines.openai_endpoint import Endpoint, parse_retry_after
+from palaestra.engines.structured import instruct, response_format
 
 OPTIONAL = ("temperature", "top_p", "seed", "stop", "logprobs", "response_format", "return_token_ids")
 """Options that are left out if a server rejects them. `stop` is then applied to the returned text, and a schema is

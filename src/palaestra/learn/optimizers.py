@@ -1,4 +1,4 @@
-"""AdamW over the parameter groups of a policy, with a state that checkpoints can store."""
+"""AdamW over the parameter groups of a policy, with a state that checkpoints can store; training mode; seeded scopes."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from palaestra.core.errors import ModelError
+from palaestra.core.seeding import Seeds
 from palaestra.engines.cpu.kernels import select_matmul_kernels
 
 MAX_FLAT_PARAMETERS = 1_000_000
@@ -157,3 +158,11 @@ def training_mode(policy: Any) -> Iterator[None]:
     with select_matmul_kernels():
         yield
     policy.eval()
+
+
+@contextmanager
+def fork_torch_rng(seeds: Seeds) -> Iterator[None]:
+    """Seed torch's global generators within the scope and restore them after it."""
+    with torch.random.fork_rng():
+        torch.random.manual_seed(seeds.integer())
+        yield

@@ -20,8 +20,16 @@ from palaestra.engines.base import Engine
 from palaestra.engines.models import LoadedModel
 from palaestra.engines.transformers import TransformersEngine
 from palaestra.learn.batches import encode
-from palaestra.learn.supervised import Supervision, add_adapter, fine_tune
-from palaestra.learn.training_state import STATE_FILE, TrainingState, fingerprint_training, read_state, write_state
+from palaestra.learn.supervised import (
+    STATE_FILE,
+    Supervision,
+    TrainingState,
+    add_adapter,
+    fine_tune,
+    fingerprint_training,
+    read_state,
+    write_state,
+)
 from palaestra.runs.files import write_folder
 
 OnStep = Callable[[int, int, float], None]

@@ -11,9 +11,9 @@ from torch import nn
 from palaestra.core.errors import ModelError
 from palaestra.core.seeding import Seeds
 from palaestra.engines import models
+from palaestra.learn.optimizers import fork_torch_rng
 from palaestra.learn.policies.control import mlp
 from palaestra.learn.policies.language_model import LanguageModelCritic
-from palaestra.learn.randomness import fork_torch_rng
 
 
 class MLPActorNetwork(nn.Module):

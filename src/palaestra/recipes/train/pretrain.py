@@ -149,8 +149,8 @@ def _train_nano(
     import torch
 
     from palaestra.learn.nano import build_model, build_tokenizer
+    from palaestra.learn.optimizers import fork_torch_rng
     from palaestra.learn.pretrain import pretrain_model, text_batches
-    from palaestra.learn.randomness import fork_torch_rng
     from palaestra.tasks.math.corpus import TRACE, corpus
     from palaestra.tasks.math.task import MathSkills
 
@@ -181,8 +181,8 @@ def _train_nano_vlm(
     import torch
 
     from palaestra.learn.nano_vlm import build_model, build_processor, build_tokenizer, picture_batches
+    from palaestra.learn.optimizers import fork_torch_rng
     from palaestra.learn.pretrain import pretrain_model
-    from palaestra.learn.randomness import fork_torch_rng
     from palaestra.tasks.vision.corpus import TAUGHT, TRACE, corpus, of_skill
     from palaestra.tasks.vision.task import VisionSkills
 

@@ -30,9 +30,8 @@ from palaestra.runs.run import check_folder, new_folder
 
 if TYPE_CHECKING:
     from palaestra.learn.reward_data import ResponseComparison
-    from palaestra.learn.reward_model import RewardModel
-    from palaestra.learn.reward_training import RewardTraining
-    from palaestra.learn.training_state import TrainingState
+    from palaestra.learn.reward_model import RewardModel, RewardTraining
+    from palaestra.learn.supervised import TrainingState
 
 RECIPE = "reward"
 MAX_SMALL_PARAMETERS = 20_000_000
@@ -122,10 +121,9 @@ def train_reward(
 
 def _train(settings: RewardSettings, listener: Listener) -> RewardModel:
     from palaestra.engines import models
-    from palaestra.learn.reward_model import make_reward_model
-    from palaestra.learn.reward_report import report_to_dict
-    from palaestra.learn.reward_training import train_reward_model
-    from palaestra.learn.training_state import STATE_FILE, write_state
+    from palaestra.learn.reward_data import report_to_dict
+    from palaestra.learn.reward_model import make_reward_model, train_reward_model
+    from palaestra.learn.supervised import STATE_FILE, write_state
 
     started = time.perf_counter()
     models.check(settings.model_name)
@@ -280,7 +278,7 @@ def _split(
 
 
 def _training(settings: RewardSettings, model: RewardModel) -> RewardTraining:
-    from palaestra.learn.reward_training import RewardTraining
+    from palaestra.learn.reward_model import RewardTraining
 
     small = sum(p.numel() for p in model.weights.parameters()) <= MAX_SMALL_PARAMETERS
     return RewardTraining(
@@ -296,7 +294,7 @@ def _training(settings: RewardSettings, model: RewardModel) -> RewardTraining:
 
 def _find_state(settings: RewardSettings, progress: Path | None, fingerprint: str) -> TrainingState | None:
     """The state to resume from: that of `resume_checkpoint`, or that of an interrupted call with the same settings."""
-    from palaestra.learn.training_state import STATE_FILE, read_state
+    from palaestra.learn.supervised import STATE_FILE, read_state
 
     if settings.resume_checkpoint and not settings.dry_run:
         requested = Path(settings.resume_checkpoint).expanduser()
