@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from palaestra.core.errors import MissingExtraError, ModelError
+from palaestra.core.errors import MissingExtraError
 from palaestra.core.records import Completion, Failure, FailureCause, ImagePart, Message, Split, TextPart
 from palaestra.core.seeding import Seeds
 from palaestra.engines import images as module
@@ -204,17 +204,6 @@ def test_without_pillow_the_install_command_is_named(vlm: LoadedModel, monkeypat
     monkeypatch.setattr(module, "find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=r"pip install 'palaestra\[vision\]'"):
         vlm.engine().generate([ask(picture_of(RED), TextPart("?"))])
-
-
-def test_nano_vlm_is_registered_only_once_it_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(models, "NANO_VLM", tmp_path)
-    with pytest.raises(ModelError, match=r"palaestra pretrain --model nano-vlm") as caught:
-        models.locate("nano-vlm")
-    assert "\n" not in str(caught.value)
-    (tmp_path / "config.json").write_text("{}")
-    assert models.locate("nano-vlm") == str(tmp_path)
-    packaged = Path(models.__file__).parents[1] / "assets" / "nano_vlm" / "config.json"
-    assert ("nano-vlm" in models.MODELS) == packaged.exists()
 
 
 def test_training_sees_what_the_engine_asks(vlm: LoadedModel) -> None:

@@ -16,8 +16,9 @@ from palaestra.engines.base import Request, Sampling
 from palaestra.engines.images import load_image
 from palaestra.engines.models import LoadedModel
 from palaestra.learn.batches import Encoded, split_by_shape
-from palaestra.learn.nano_vlm import CONTEXT, build_model
+from palaestra.learn.nano_vlm import build_model
 from palaestra.learn.optimizers import fork_torch_rng
+from palaestra.learn.pretrain import CONTEXT
 from palaestra.learn.student import SupervisedStudent
 from palaestra.learn.supervised import Method, Supervision, add_adapter, fine_tune
 from palaestra.runs.files import write_folder

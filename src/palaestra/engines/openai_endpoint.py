@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from palaestra.core.errors import EngineError, MissingExtraError, SettingsError
 from palaestra.core.seeding import Seeds
+from palaestra.core.settings import check_ranges, setting
 from palaestra.engines.base import Price
 from palaestra.engines.budget import strip_date
 
@@ -144,24 +145,18 @@ WAITING = "no answer yet"
 class RetryPolicy:
     """Exponential backoff with jitter for calls with a temporary failure.
 
-    Arguments:
-        first: seconds before the second call. They double each time, minus a random fraction of up to a half.
-        longest: maximum seconds between two calls. A server's `Retry-After` takes precedence.
-        total: maximum seconds from the first call to the last. A `Retry-After` beyond that ends the retries.
-        tries: maximum number of calls for one answer.
-        unreached: replaces `total` while no server has ever answered at the address.
+    The wait doubles each time, minus a random fraction of up to a half. A server's `Retry-After` takes precedence over
+    `longest`, and ends the retries if it is beyond `total`.
     """
 
-    first: float = 0.5
-    longest: float = 60.0
-    total: float = 600.0
-    tries: int = 10
-    unreached: float = 10.0
+    first: float = setting(0.5, "Seconds before the second call.", low=0)
+    longest: float = setting(60.0, "Maximum seconds between two calls.", low=0)
+    total: float = setting(600.0, "Maximum seconds from the first call to the last.", low=0)
+    tries: int = setting(10, "Maximum number of calls for one answer.", low=1)
+    unreached: float = setting(10.0, "Replaces `total` while no server has ever answered at the address.", low=0)
 
     def __post_init__(self) -> None:
-        seconds = (self.first, self.longest, self.total, self.unreached)
-        if not (all(value >= 0 for value in seconds) and self.tries >= 1):
-            raise SettingsError(f"a retry policy needs seconds of 0 or more and at least 1 try; got {self}")
+        check_ranges(self)
 
     def wait(self, tried: int, elapsed: float, wish: float | None, seeds: Seeds, reached: bool = True) -> float | None:
         """Return the seconds until the next call; `None` for no further call.

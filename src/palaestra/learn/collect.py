@@ -132,20 +132,20 @@ class ControlCollector:
         """Reset every slot and drop the episodes in progress."""
         observation, _ = self.env.reset(seed=seed)  # type: ignore[arg-type]
         self._idle[:], self._return[:], self._length[:] = False, 0.0, 0
-        self.policy.clear_memory()
+        self.policy.memory = None
         self._inputs = self.policy.encode_observation(observation, np.ones(self.count, dtype=bool), None)
 
     def state(self) -> dict[str, Any]:
         """The state for a checkpoint, apart from the environment's own."""
         return {
             "inputs": self._inputs, "idle": self._idle, "return": self._return, "length": self._length,
-            "memory": self.policy.memory(),
+            "memory": self.policy.memory,
         }  # fmt: skip
 
     def load_state(self, state: dict[str, Any]) -> None:
         self._inputs, self._idle = state["inputs"], state["idle"]
         self._return, self._length = state["return"], state["length"]
-        self.policy.set_memory(state["memory"])
+        self.policy.memory = state["memory"]
 
     def collect(self, steps: int, generator: torch.Generator) -> Rollout:
         """Take `steps` steps in every slot. A sequence is a slot with one episode after another."""
@@ -187,7 +187,8 @@ class ControlCollector:
         start, environment_seconds = time.perf_counter(), 0.0
         policy, inputs = self.policy, self._inputs
         observed, actions, logprobs = [], [], []
-        rewards, terminations, ends, masks = [], [], [], []
+        rewards, terminations, masks = [], [], []
+        ends: list[np.ndarray] = []
         finals: dict[tuple[int, int], torch.Tensor] = {}
         returns: list[float] = []
         lengths: list[int] = []

@@ -16,9 +16,9 @@ import torch
 
 from palaestra.core.records import Example, Message
 from palaestra.core.seeding import Seeds
+from palaestra.learn import pretrain
 from palaestra.learn.batches import Encoded, collate
-from palaestra.learn.nano import build_tokenizer as build_nano_tokenizer
-from palaestra.learn.pretrain import Batch
+from palaestra.learn.pretrain import Batch, batch_by_length
 from palaestra.tasks.vision.corpus import Shown, corpus
 from palaestra.tasks.vision.render import render
 from palaestra.tasks.vision.scene import SIDE
@@ -31,7 +31,6 @@ WINDOW = 4
 PATCH = 8
 IMAGE_TOKENS = (SIDE // PATCH) ** 2
 """Tokens of an image."""
-CONTEXT = 256
 IMAGE_TOKEN = "<|image|>"
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
@@ -53,7 +52,7 @@ CHAT_TEMPLATE = (
 def build_tokenizer(texts: Sequence[Shown]) -> PreTrainedTokenizerFast:
     """Train a tokenizer like nano's on these texts and add the image token."""
     examples = (Example((Message("user", shown.question),), shown.response) for shown in texts)
-    tokenizer = build_nano_tokenizer(examples)
+    tokenizer = pretrain.build_tokenizer(examples)
     tokenizer.add_special_tokens({"additional_special_tokens": [IMAGE_TOKEN]}, replace_extra_special_tokens=False)
     tokenizer.chat_template = CHAT_TEMPLATE
     return tokenizer
@@ -76,42 +75,20 @@ def build_processor(tokenizer: PreTrainedTokenizerFast) -> LlavaProcessor:
 
 def build_model(tokenizer: PreTrainedTokenizerFast, layers: int = 4, width: int = 192) -> LlavaForConditionalGeneration:
     """An untrained `nano-vlm` with `layers` layers in each half. The caller seeds torch's global generator."""
-    from transformers import (
-        GenerationConfig,
-        LlamaConfig,
-        LlavaConfig,
-        LlavaForConditionalGeneration,
-        SiglipVisionConfig,
-    )
+    from transformers import LlavaConfig, LlavaForConditionalGeneration, SiglipVisionConfig
 
-    heads = width // 32
-    text = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=width,
-        intermediate_size=width * 8 // 3,
-        num_hidden_layers=layers,
-        num_attention_heads=heads,
-        num_key_value_heads=heads,
-        head_dim=32,
-        max_position_embeddings=CONTEXT,
-        tie_word_embeddings=True,
-        initializer_range=width**-0.5 / 2,
-        bos_token_id=None,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    )
     vision = SiglipVisionConfig(
         hidden_size=width,
         intermediate_size=width * 4,
         num_hidden_layers=layers,
-        num_attention_heads=heads,
+        num_attention_heads=width // 32,
         image_size=SIDE,
         patch_size=PATCH,
         vision_use_head=False,  # All patches are used, so there is no pooling.
     )
     config = LlavaConfig(
         vision_config=vision,
-        text_config=text,
+        text_config=pretrain.build_config(tokenizer, layers, width),
         image_token_index=tokenizer.convert_tokens_to_ids(IMAGE_TOKEN),
         image_seq_length=IMAGE_TOKENS,
         vision_feature_layer=-1,
@@ -119,23 +96,16 @@ def build_model(tokenizer: PreTrainedTokenizerFast, layers: int = 4, width: int 
         tie_word_embeddings=True,
     )
     model = LlavaForConditionalGeneration(config)
-    model.generation_config = GenerationConfig(
-        eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id, do_sample=False
-    )
+    model.generation_config = pretrain.build_generation_config(tokenizer)
     return model
 
 
 def encode_pictured(shown: Shown, tokenizer: PreTrainedTokenizerFast) -> Encoded:
     """The prompt ids as the engine encodes them, and the response ids."""
-    user, end, assistant, image = _special_ids(tokenizer)
+    user, end, assistant, image = tokenizer.convert_tokens_to_ids(["<|user|>", "<|end|>", "<|assistant|>", IMAGE_TOKEN])
     question, response = tokenizer([shown.question, shown.response], add_special_tokens=False)["input_ids"]
     image_ids = (image,) * (IMAGE_TOKENS if shown.scene is not None else 0)
     return Encoded((user, *image_ids, *question, end, assistant), (*response, end))
-
-
-def _special_ids(tokenizer: PreTrainedTokenizerFast) -> tuple[int, int, int, int]:
-    user, end, assistant, image = tokenizer.convert_tokens_to_ids(["<|user|>", "<|end|>", "<|assistant|>", IMAGE_TOKEN])
-    return user, end, assistant, image
 
 
 def to_pixel_values(pictures_NHWC: torch.Tensor) -> torch.Tensor:
@@ -162,10 +132,7 @@ class _PictureStream(torch.utils.data.IterableDataset[Arrays]):
             samples = [
                 (encode_pictured(shown, self.tokenizer), shown) for shown in islice(stream, WINDOW * self.batch_size)
             ]
-            samples.sort(key=lambda pair: len(pair[0]))
-            starts = list(range(0, len(samples), self.batch_size))
-            for start in starts[::2] + starts[1::2][::-1]:
-                rows = samples[start : start + self.batch_size]
+            for rows in batch_by_length(samples, self.batch_size, lambda pair: len(pair[0])):
                 batch = collate([row for row, _ in rows], int(self.tokenizer.pad_token_id))
                 arrays = {name: tensor.numpy() for name, tensor in batch.items()}
                 pictures = [np.asarray(render(shown.scene)) for _, shown in rows if shown.scene is not None]

@@ -23,14 +23,13 @@ from palaestra.engines.base import Engine, Request, Sampling
 from palaestra.engines.chat import end_ids
 from palaestra.engines.cpu.kernels import fuse_activations, select_matmul_kernels
 from palaestra.engines.families import context_length
-from palaestra.engines.models import LoadedModel
 from palaestra.learn.batches import IGNORE, Encoded, collate, encode, split_by_shape
 from palaestra.learn.collect import collect_responses
 from palaestra.learn.grpo import GRPO, GRPOConfig
 from palaestra.learn.policies.language_model import LanguageModelPolicy, ReferencePolicy
 from palaestra.learn.rollouts import ActionEvaluation, Rollout, Selection, make_episode_rollout, select_all
-from palaestra.learn.student import Keep, ModelStudent, OnStep, Scorer, Start
-from palaestra.learn.supervised import Supervision, TrainingState, padding_id
+from palaestra.learn.student import Keep, ModelStudent, OnStep, Scorer
+from palaestra.learn.supervised import TrainingState, padding_id
 
 Collect = Callable[[int], Rollout]
 """Samples the answers of an iteration."""
@@ -71,29 +70,17 @@ class PractisingStudent(ModelStudent):
 
     Settings = Practice
     settings: Practice
+    score: Scorer
 
-    def __init__(
-        self,
-        model: LoadedModel,
-        supervision: Supervision = Supervision(),
-        settings: Practice | None = None,
-        *,
-        score: Scorer | None = None,
-        environment: Callable[..., Any] | None = None,
-        start: Start = "base",
-        batch_size: int = 128,
-        keep_every: float = 120.0,
-    ) -> None:
-        super().__init__(model, supervision, settings, start=start, batch_size=batch_size, keep_every=keep_every)
-        if score is None:
+    def _prepare(self) -> None:
+        if self.score is None:
             raise SettingsError("a practising student needs a scorer; pass `score`")
-        if environment is None and model.processor is None:
+        if self.environment is None and self.processor is None:
             raise SettingsError("a practising student needs a token environment; pass environment=TokenVectorEnv")
-        if model.processor is not None and self.settings.temperature != 1.0:
+        if self.processor is not None and self.settings.temperature != 1.0:
             raise SettingsError(
-                f"{model.name} reads images; its practice option 'temperature' must be 1; got {self.settings.temperature}"
+                f"{self.name} reads images; its practice option 'temperature' must be 1; got {self.settings.temperature}"
             )
-        self.score, self.environment = score, environment
         # As the policy does, so that the student computes the same before, during and after practice.
         fuse_activations(self._model)
 

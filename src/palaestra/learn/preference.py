@@ -26,10 +26,9 @@ from palaestra.core.records import Completion, Example, Score
 from palaestra.core.seeding import Seeds
 from palaestra.core.settings import check_ranges, setting
 from palaestra.engines.base import Request, Sampling
-from palaestra.engines.models import LoadedModel
 from palaestra.learn.batches import IGNORE, Encoded, collate, encode
-from palaestra.learn.student import Keep, ModelStudent, OnStep, Scorer, Start
-from palaestra.learn.supervised import Supervision, TrainingState, all_batches, optimise, padding_id
+from palaestra.learn.student import Keep, ModelStudent, OnStep
+from palaestra.learn.supervised import TrainingState, all_batches, optimise, padding_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,20 +127,6 @@ class PreferenceStudent(ModelStudent):
 
     Settings = Preference
     settings: Preference
-
-    def __init__(
-        self,
-        model: LoadedModel,
-        supervision: Supervision = Supervision(),
-        settings: Preference | None = None,
-        *,
-        score: Scorer | None = None,
-        start: Start = "base",
-        batch_size: int = 128,
-        keep_every: float = 120.0,
-    ) -> None:
-        super().__init__(model, supervision, settings, start=start, batch_size=batch_size, keep_every=keep_every)
-        self.score = score
 
     def check(self, examples: Sequence[Example]) -> None:
         super().check(examples)

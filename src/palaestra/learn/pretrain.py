@@ -1,4 +1,6 @@
-"""Pretraining of the embedded students from scratch, on an endless corpus.
+"""The architecture of `nano`, and the pretraining of the embedded students from scratch, on an endless corpus.
+
+`nano` is a Llama model of two million parameters with a vocabulary of a thousand tokens.
 
 Two choices make it fit into an hour on two cores. The weight matrices are trained with Muon, which learned this corpus
 faster than AdamW. Batches consist of examples of similar length. The learning rate warms up, stays constant, and falls
@@ -7,10 +9,10 @@ linearly to zero at the end.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
@@ -18,12 +20,22 @@ from palaestra.core.records import Example
 from palaestra.learn.batches import collate, encode, response_loss
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import (
+        GenerationConfig,
+        LlamaConfig,
+        LlamaForCausalLM,
+        PreTrainedModel,
+        PreTrainedTokenizerBase,
+        PreTrainedTokenizerFast,
+    )
 
+T = TypeVar("T")
 Batch = dict[str, torch.Tensor]
 
 WINDOW = 16
 """Batches whose examples are sorted by length together."""
+WARMUP, DECAY = 0.03, 0.4
+"""The fractions of the steps in which the learning rate rises and falls."""
 
 
 def text_batches(
@@ -32,11 +44,16 @@ def text_batches(
     """An endless stream of batches of examples of similar length, for `pretrain_model`."""
     while True:
         rows = [encode(example, tokenizer, limit) for example in islice(corpus, WINDOW * batch_size)]
-        rows.sort(key=len)
-        # Short and long batches alternate.
-        starts = list(range(0, len(rows), batch_size))
-        for start in starts[::2] + starts[1::2][::-1]:
-            yield collate(rows[start : start + batch_size], tokenizer.pad_token_id, device)
+        for batch in batch_by_length(rows, batch_size, len):
+            yield collate(batch, tokenizer.pad_token_id, device)
+
+
+def batch_by_length(rows: Sequence[T], batch_size: int, length: Callable[[T], int]) -> Iterator[list[T]]:
+    """Batches of rows of similar length. Short and long batches alternate."""
+    ordered = sorted(rows, key=length)
+    starts = list(range(0, len(ordered), batch_size))
+    for start in starts[::2] + starts[1::2][::-1]:
+        yield ordered[start : start + batch_size]
 
 
 def pretrain_model(
@@ -46,8 +63,6 @@ def pretrain_model(
     steps: int,
     matrix_learning_rate: float,
     vector_learning_rate: float,
-    warmup: float = 0.03,
-    decay: float = 0.4,
     half: bool = False,
     on_step: Callable[[int, float], None] = lambda step, loss: None,
 ) -> None:
@@ -57,7 +72,6 @@ def pretrain_model(
         batches: keyword arguments of the model, on its device, and `labels` for the response tokens.
         matrix_learning_rate: learning rate of Muon, for the weight matrices of the blocks.
         vector_learning_rate: learning rate of AdamW, for the embeddings and the norms.
-        warmup, decay: the fractions of the steps in which the learning rate rises and falls.
         half: use bfloat16 autocast; the weights stay in float32.
         on_step: called with the number of completed steps and the last loss.
     """
@@ -71,7 +85,7 @@ def pretrain_model(
     learning_rates = [matrix_learning_rate, vector_learning_rate]
     model.train()
     for step, batch in enumerate(islice(batches, steps)):
-        scale = min(1.0, (step + 1) / max(1, warmup * steps), (steps - step) / max(1, decay * steps))
+        scale = min(1.0, (step + 1) / max(1, WARMUP * steps), (steps - step) / max(1, DECAY * steps))
         labels_BT = batch.pop("labels")
         with torch.autocast(model.device.type, torch.bfloat16) if half else nullcontext():
             logits_BTV = model(**batch).logits
@@ -100,14 +114,8 @@ class Muon(torch.optim.Optimizer):
     all matrices of one shape together.
     """
 
-    def __init__(
-        self, parameters: Iterable[torch.nn.Parameter], lr: float, momentum: float = 0.95, weight_decay: float = 0.0
-    ) -> None:
-        super().__init__(parameters, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.ndim != 2:
-                    raise ValueError(f"expected matrices; got a parameter of shape {tuple(parameter.shape)}")
+    def __init__(self, parameters: Iterable[torch.nn.Parameter], lr: float, weight_decay: float = 0.0) -> None:
+        super().__init__(parameters, {"lr": lr, "momentum": 0.95, "weight_decay": weight_decay})
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
@@ -142,3 +150,83 @@ def orthogonalise(matrices_MNK: torch.Tensor, iterations: int = 5) -> torch.Tens
         gram = x @ x.mT
         x = a * x + (b * gram + c * gram @ gram) @ x
     return x.mT if tall else x
+
+
+VOCABULARY = 1024
+CONTEXT = 256
+SPECIAL_TOKENS = ("<|pad|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>", "<|tool|>")
+# The generation tags mark the assistant's tokens, for example for TRL.
+CHAT_TEMPLATE = (
+    "{% for message in messages %}"
+    "{{ '<|' + message['role'] + '|>' }}"
+    "{% if message['role'] == 'assistant' %}"
+    "{% generation %}{{ message['content'] + '<|end|>' }}{% endgeneration %}"
+    "{% else %}{{ message['content'] + '<|end|>' }}{% endif %}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
+)
+
+
+def build_tokenizer(examples: Iterable[Example]) -> PreTrainedTokenizerFast:
+    """Train the tokenizer: byte-level BPE with single digits."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY,
+        special_tokens=list(SPECIAL_TOKENS),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator((text for e in examples for text in (e.messages[-1].text, e.response)), trainer)
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token="<|pad|>",
+        eos_token="<|end|>",
+        additional_special_tokens=list(SPECIAL_TOKENS[2:]),
+        model_max_length=CONTEXT,
+        padding_side="left",
+        clean_up_tokenization_spaces=False,
+    )
+    fast.chat_template = CHAT_TEMPLATE
+    return fast
+
+
+def build_model(tokenizer: PreTrainedTokenizerFast, layers: int = 4, width: int = 192) -> LlamaForCausalLM:
+    """An untrained `nano`. Its weights come from torch's global generator, which the caller seeds."""
+    from transformers import LlamaForCausalLM
+
+    model = LlamaForCausalLM(build_config(tokenizer, layers, width))
+    model.generation_config = build_generation_config(tokenizer)
+    return model
+
+
+def build_config(tokenizer: PreTrainedTokenizerFast, layers: int, width: int) -> LlamaConfig:
+    from transformers import LlamaConfig
+
+    return LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=width,
+        intermediate_size=width * 8 // 3,
+        num_hidden_layers=layers,
+        num_attention_heads=width // 32,
+        num_key_value_heads=width // 32,
+        head_dim=32,
+        max_position_embeddings=CONTEXT,
+        tie_word_embeddings=True,
+        initializer_range=width**-0.5 / 2,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+
+
+def build_generation_config(tokenizer: PreTrainedTokenizerFast) -> GenerationConfig:
+    from transformers import GenerationConfig
+
+    return GenerationConfig(eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id, do_sample=False)

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from palaestra.core.errors import LessonError, ModelError, TaskError
 from palaestra.core.records import Message
 from palaestra.core.seeding import Seeds
 from palaestra.engines.families import position_limit
-from palaestra.engines.models import locate
+from palaestra.engines.models import locate, short_errors
 from palaestra.learn.batches import plan_batches
 from palaestra.learn.optimizers import fork_torch_rng
 from palaestra.learn.reward_data import Prompt, ResponseComparison, RewardReport, report_on_scores
@@ -192,9 +191,7 @@ class RewardModel:
         return ids
 
 
-def make_reward_model(
-    name: str, seeds: Seeds, *, device: str = "", max_length: int = 0, batch_size: int = 64
-) -> RewardModel:
+def make_reward_model(name: str, seeds: Seeds, *, device: str = "", max_length: int = 0) -> RewardModel:
     """Load a backbone with a new head of one label. A reward model keeps its head.
 
     Arguments:
@@ -206,8 +203,8 @@ def make_reward_model(
         ModelError: it cannot be loaded.
     """
     with fork_torch_rng(seeds.derive("head")):
-        model, _ = _load(locate(name), name, device, num_labels=1, ignore_mismatched_sizes=True)
-    return RewardModel(model[0], model[1], max_length=max_length, batch_size=batch_size)
+        weights, tokenizer, _ = _load(locate(name), name, device, num_labels=1, ignore_mismatched_sizes=True)
+    return RewardModel(weights, tokenizer, max_length=max_length)
 
 
 def load_reward_model(path: str | Path, device: str = "") -> RewardModel:
@@ -221,13 +218,13 @@ def load_reward_model(path: str | Path, device: str = "") -> RewardModel:
     """
     from transformers import AutoConfig
 
-    where, device = locate(str(path)), str(device)
-    with _short_errors(str(path)):
+    where = locate(str(path))
+    with short_errors(str(path)):
         config = AutoConfig.from_pretrained(where)
     if config.num_labels != 1:
         kind = (config.architectures or ["the model"])[0]
         raise ModelError(f"{path} is not a reward model: expected one label; {kind} has {config.num_labels}")
-    (weights, tokenizer), missing = _load(where, str(path), device)
+    weights, tokenizer, missing = _load(where, str(path), device)
     if missing:
         raise ModelError(f"{path} is not a reward model: its checkpoint has no weights {', '.join(missing)}")
     model = RewardModel(weights, tokenizer)
@@ -236,33 +233,23 @@ def load_reward_model(path: str | Path, device: str = "") -> RewardModel:
     return model
 
 
-def _load(where: str, name: str, device: str, **options: Any) -> tuple[tuple[Any, Any], list[str]]:
+def _load(where: str, name: str, device: str, **options: Any) -> tuple[Any, Any, list[str]]:
     """Load weights and tokenizer; also returns the names of weights that are not in the checkpoint."""
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
-
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    with _short_errors(name):
-        tokenizer = AutoTokenizer.from_pretrained(where)
-        weights, info = AutoModelForSequenceClassification.from_pretrained(
-            where, dtype=torch.float32, output_loading_info=True, **options
-        )
-        return (weights.to(device), tokenizer), sorted(info["missing_keys"])
-
-
-@contextmanager
-def _short_errors(name: str) -> Iterator[None]:
-    """Shorten the errors of transformers to one line, and hide its warning about the new head."""
     from transformers.utils import logging
 
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     verbosity = logging.get_verbosity()
-    logging.set_verbosity_error()
+    logging.set_verbosity_error()  # A new head is no reason for a warning.
     try:
-        yield
-    except Exception as error:  # transformers, safetensors and torch raise different classes.
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise ModelError(f"cannot load the model '{name}': {reason}") from error
+        with short_errors(name):
+            tokenizer = AutoTokenizer.from_pretrained(where)
+            weights, info = AutoModelForSequenceClassification.from_pretrained(
+                where, dtype=torch.float32, output_loading_info=True, **options
+            )
     finally:
         logging.set_verbosity(verbosity)
+    return weights.to(device), tokenizer, sorted(info["missing_keys"])
 
 
 def _max_tokens(weights: Any, tokenizer: Any) -> int:

@@ -59,7 +59,8 @@ class ControlPolicy(nn.Module):
         self.register_buffer("seen", torch.zeros((), dtype=torch.float64))
         self.register_buffer("mean_F", torch.zeros(self.features, dtype=torch.float64))
         self.register_buffer("square_F", torch.ones(self.features, dtype=torch.float64))
-        self._memory: torch.Tensor | None = None
+        self.memory: torch.Tensor | None = None
+        """The windows of all slots; `None` before the first observation."""
 
     def encode_observation(
         self, observations: np.ndarray, fresh_N: np.ndarray, last_actions: torch.Tensor | None
@@ -73,11 +74,11 @@ class ControlPolicy(nn.Module):
         row_NF = self._row(observations, fresh_N, last_actions, update=self.training)
         if not self.window:
             return row_NF
-        if self._memory is None or self._memory.shape[0] != len(row_NF):
-            self._memory = torch.zeros(len(row_NF), self.window, row_NF.shape[-1])
-        memory_NWF = torch.cat([self._memory[:, 1:], row_NF[:, None]], 1)
+        if self.memory is None or self.memory.shape[0] != len(row_NF):
+            self.memory = torch.zeros(len(row_NF), self.window, row_NF.shape[-1])
+        memory_NWF = torch.cat([self.memory[:, 1:], row_NF[:, None]], 1)
         memory_NWF[torch.from_numpy(fresh_N), :-1] = 0.0
-        self._memory = memory_NWF
+        self.memory = memory_NWF
         return memory_NWF
 
     def encode_final_observation(self, observation: Any, slot: int, last_actions: torch.Tensor) -> torch.Tensor:
@@ -86,8 +87,8 @@ class ControlPolicy(nn.Module):
         row_1F = self._row(np.asarray(observation)[None], fresh, last_actions[slot : slot + 1], update=False)
         if not self.window:
             return row_1F[0]
-        assert self._memory is not None
-        return torch.cat([self._memory[slot, 1:], row_1F])
+        assert self.memory is not None
+        return torch.cat([self.memory[slot, 1:], row_1F])
 
     def _row(
         self, observations: np.ndarray, fresh_N: np.ndarray, last_actions: torch.Tensor | None, update: bool
@@ -102,16 +103,6 @@ class ControlPolicy(nn.Module):
         action_NA = self._action_features(last_actions, len(features_NF))
         action_NA[torch.from_numpy(fresh_N)] = 0.0
         return torch.cat([features_NF, action_NA, torch.ones(len(features_NF), 1)], -1)
-
-    def clear_memory(self) -> None:
-        self._memory = None
-
-    def memory(self) -> torch.Tensor | None:
-        """The windows of all slots, for a checkpoint."""
-        return self._memory
-
-    def set_memory(self, memory: torch.Tensor | None) -> None:
-        self._memory = memory
 
     @torch.no_grad()
     def act(self, inputs_NF: torch.Tensor, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:

@@ -148,9 +148,8 @@ def _train_nano(
 ) -> Pretrained:
     import torch
 
-    from palaestra.learn.nano import build_model, build_tokenizer
     from palaestra.learn.optimizers import fork_torch_rng
-    from palaestra.learn.pretrain import pretrain_model, text_batches
+    from palaestra.learn.pretrain import build_model, build_tokenizer, pretrain_model, text_batches
     from palaestra.tasks.math.corpus import TRACE, corpus
     from palaestra.tasks.math.task import MathSkills
 
