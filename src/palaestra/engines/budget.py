@@ -56,7 +56,7 @@ class Budget:
 
     Example:
         >>> budget = Budget(max_calls=1)
-        >>> call = budget.reserve(tokens=100)
+        >>> [call] = budget.reserve(tokens=100)
         >>> budget.settle(call, Usage(20, 10))
         >>> budget.reserve(tokens=100)
         Traceback (most recent call last):
@@ -86,21 +86,16 @@ class Budget:
         self._open: list[Reservation] = []
         self._lock = threading.Lock()
 
-    def reserve(self, tokens: int = 0, money: float = 0.0) -> Reservation | None:
-        """Reserve budget for one call of at most this cost; `None` if it must wait for running calls.
+    def reserve(self, tokens: int = 0, money: float = 0.0, calls: int = 1) -> list[Reservation]:
+        """Reserve budget for calls of at most this cost each; an empty list if they must wait for running calls.
 
         Raises:
-            BudgetSpentError: the call does not fit, and no call is running.
+            BudgetSpentError: the calls do not fit, and no call is running.
         """
-        reservations = self.reserve_all(1, tokens, money)
-        return reservations[0] if reservations else None
-
-    def reserve_all(self, calls: int, tokens: int = 0, money: float = 0.0) -> list[Reservation]:
-        """Reserve budget for several calls of at most this cost each; an empty list if they must wait. Raises like `reserve`."""
         with self._lock:
             short = self._short(calls, calls * tokens, calls * money)
             if not short:
-                if self.within is not None and not self.within.reserve_all(calls, tokens, money):
+                if self.within is not None and not self.within.reserve(tokens, money, calls):
                     return []
                 reservations = [Reservation(tokens, money) for _ in range(calls)]
                 self._open += reservations

@@ -154,7 +154,7 @@ class _CallMeter(CallMonitor):
     def _reserve(self, calls: int, request: Request, prompt: int) -> list[Reservation]:
         limit = Usage(prompt, request.sampling.max_tokens)
         money = self.home.price.cost(limit) if self.home.price else 0.0
-        return self.home.budget.reserve_all(calls, limit.prompt_tokens + limit.completion_tokens, money)
+        return self.home.budget.reserve(limit.prompt_tokens + limit.completion_tokens, money, calls)
 
     def after(self, slot: Slot, usage: Usage | None, seconds: float, answer: Answer | None) -> None:
         home = self.home

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any, get_args
@@ -308,8 +308,3 @@ def report_on_scores(scores: Sequence[Sequence[float]], best: Sequence[int], bin
         brier=float(briers.mean()),
         reliability=tuple(table),
     )
-
-
-def report_to_dict(report: RewardReport) -> dict[str, Any]:
-    """Convert a report to plain values for a file."""
-    return {**asdict(report), "reliability": [asdict(entry) for entry in report.reliability]}

@@ -12,7 +12,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -121,7 +121,6 @@ def train_reward(
 
 def _train(settings: RewardSettings, listener: Listener) -> RewardModel:
     from palaestra.engines import models
-    from palaestra.learn.reward_data import report_to_dict
     from palaestra.learn.reward_model import make_reward_model, train_reward_model
     from palaestra.learn.supervised import STATE_FILE, write_state
 
@@ -205,8 +204,8 @@ def _train(settings: RewardSettings, listener: Listener) -> RewardModel:
         "after": to_percent(after.accuracy),
         "gain": to_percent(after.accuracy - before.accuracy),
         "unit": PERCENT,
-        "report_before": report_to_dict(before),
-        "report_after": report_to_dict(after),
+        "report_before": asdict(before),
+        "report_after": asdict(after),
         "steps": len(history.curve),
         "best_epoch": history.best_epoch,
         "stopped_early": history.stopped_early,
