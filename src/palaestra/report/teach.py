@@ -27,10 +27,10 @@ from palaestra.report.parts import compare_attempts, make_appendix, make_skill_r
 from palaestra.runs.ledger import describe_cost
 from palaestra.runs.run import Run
 from palaestra.tasks.group import divide_attempts
-from palaestra.teachers.quality import Inspection
-from palaestra.teachers.skills import Overview, SkillMap, overview
-from palaestra.teachers.skills.overview import OWN, TEST
-from palaestra.teachers.tree.rewards import skill_rewards
+from palaestra.teachers.quality.base import Inspection
+from palaestra.teachers.skills.overview import OWN, TEST, Overview, overview
+from palaestra.teachers.skills.records import SkillMap
+from palaestra.teachers.tree.records import skill_rewards
 
 Attempts = Mapping[str, list[Attempt]]
 """Attempts by phase, for example `2/validation`."""
