@@ -10,7 +10,7 @@ import warm
 
 PLUGIN = Path(__file__).parents[1] / "helpers" / "user_plugin.py"
 TRAIN = [
-    "train", "--plugin", str(PLUGIN), "--env", "InterruptedCartPole-v0", "--iterations", "8", "--slots", "4", "--steps", "8",
+    "train", "--plugin", str(PLUGIN), "--env", "InterruptedCartPole-v0", "--iterations", "8", "--num-envs", "4", "--n-steps", "8",
     "--n-epochs", "1", "--evaluation", "2", "--threads", "1",
 ]  # fmt: skip
 TEACH = [
