@@ -57,5 +57,5 @@ def test_an_address_at_which_nobody_ever_was_is_tried_for_a_short_time() -> None
 
 
 def test_patience_that_makes_no_sense_is_refused() -> None:
-    with pytest.raises(SettingsError, match="setting .tries.: expected at least 1"):
+    with pytest.raises(SettingsError, match="setting 'tries': expected at least 1"):
         RetryPolicy(tries=0)
