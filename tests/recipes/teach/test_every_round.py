@@ -20,7 +20,7 @@ from palaestra.report import write_report
 from palaestra.runs.records import to_json
 from palaestra.runs.run import Run
 from palaestra.teachers.base import TEACHERS, make_teacher
-from palaestra.teachers.open_ended import OpenEnded
+from palaestra.teachers.simple import OpenEnded
 
 SMALL: dict[str, Any] = {
     "skills": SKILLS, "rounds": 3, "lesson_size": 6, "validation": 10, "test": 10, "teacher": "no_state",
@@ -102,7 +102,7 @@ def test_the_test_of_every_round_is_in_summary_and_report_and_every_checkpoint_s
     assert 100 * (compared.second.accuracy or 0) == pytest.approx(plain["after"], abs=0.01)
     page = write_report(tmp_path / "run").read_text()
     assert 'id="test-rounds"' in page
-    assert "The test accuracy as figures" in page
+    assert "Test accuracy as a table" in page
     assert 'id="test-rounds"' not in write_report(tmp_path / "plain").read_text()
 
 

@@ -18,12 +18,11 @@ from palaestra.core.records import Decision, Example, Failure, FailureCause, Les
 from palaestra.core.seeding import Seeds
 from palaestra.core.user_code import describe_location
 from palaestra.recipes.teach.settings import TeachSettings
-from palaestra.teachers.base import PlanningTeacher, Teacher, list_decisions, write_lesson
-from palaestra.teachers.writers import Order, TaskWriter, Written
+from palaestra.teachers.base import Order, PlanningTeacher, TaskWriter, Teacher, Written, list_decisions, write_lesson
 
 if TYPE_CHECKING:
     from palaestra.envs.lesson import LessonEnv, StudentState
-    from palaestra.teachers.quality import Check, Inspection
+    from palaestra.teachers.quality.base import Check, Inspection
 
 LEAKAGE = "overlap"
 """The name of the held-out check in counts of dropped examples."""
@@ -191,7 +190,7 @@ class LessonOrder:
         if not examples:
             return
         if self.checks:
-            from palaestra.teachers.quality import Context, inspect
+            from palaestra.teachers.quality.base import Context, inspect
 
             env, seeds = self.env, Seeds(self.settings.seed).derive("checks", self.round)
             context = Context(

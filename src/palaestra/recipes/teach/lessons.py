@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from palaestra.teachers.base import Teacher
     from palaestra.teachers.model_writer import ModelWriter
     from palaestra.teachers.prompts import TeacherPrompts
-    from palaestra.teachers.quality import Check
+    from palaestra.teachers.quality.base import Check
 
 
 class Lessons:
@@ -180,7 +180,7 @@ def list_planner_options(settings: TeachSettings, engine: Engine, prompts: Teach
 
 def select_checks(settings: TeachSettings) -> list[Check]:
     """Make the quality checks of a run; none by default if the task's own generators write."""
-    from palaestra.teachers.quality import make_checks
+    from palaestra.teachers.quality.base import make_checks
 
     wanted = settings.quality == "on" or (
         settings.quality == "auto" and (settings.writer != TASK_WRITER or settings.checks)
@@ -193,10 +193,9 @@ def check_writer(settings: TeachSettings, task: Task) -> None:
     from palaestra.engines.factory import check_model
     from palaestra.engines.mock import MockEngine
     from palaestra.tasks.teaching import WritableTask
-    from palaestra.teachers.base import make_teacher
+    from palaestra.teachers.base import TaskWriter, make_teacher
     from palaestra.teachers.model_writer import ModelWriter
     from palaestra.teachers.prompts import TeacherPrompts
-    from palaestra.teachers.writers import TaskWriter
 
     select_checks(settings)
     prompts = TeacherPrompts(Path(settings.prompts) if settings.prompts else None)

@@ -174,13 +174,13 @@ def _load(settings: TeachSettings, task: Task, listener: Listener) -> Student:
 def make_scorer(task: Task) -> Scorer:
     """A function that scores an answer to an example's question with the task's scorer; `None` without a reference."""
     from palaestra.tasks.scoring import score as score_answer
+    from palaestra.teachers.quality.answers import pose
     from palaestra.teachers.quality.base import Context
-    from palaestra.teachers.quality.problems import pose
 
     context = Context(task)
 
     def score(example: Example, completion: Completion) -> Score | Failure | None:
-        problem = pose(example, context).problem
+        problem, _ = pose(example, context)
         return None if problem is None else score_answer(task, problem, completion)
 
     return score

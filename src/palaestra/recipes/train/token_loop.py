@@ -1,4 +1,4 @@
-"""Train a language model in a token environment."""
+"""Train a language model in a token or turn environment."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from palaestra.core.events import Event, Listener
 from palaestra.core.records import Segment, Split, Trajectory, Usage
 from palaestra.core.seeding import Seeds
 from palaestra.core.statistics import Mean, mean_interval, report_on
-from palaestra.learn.chat_encoder import ChatEncoder
+from palaestra.engines.chat import ChatEncoder
 from palaestra.learn.collect import collect_responses
-from palaestra.learn.policies.language_model import LanguageModelPolicy
-from palaestra.learn.reference import ReferencePolicy, apply_kl_penalty
+from palaestra.learn.policies.language_model import LanguageModelPolicy, ReferencePolicy, apply_kl_penalty
 from palaestra.learn.rollouts import Rollout
 from palaestra.learn.turns import TurnEpisode, collect_turns
 from palaestra.recipes.summary import summarize_gain
@@ -25,8 +24,6 @@ from palaestra.runs.ledger import LedgerEntry
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from palaestra.runs.store import Store
-if TYPE_CHECKING:
     from palaestra.runs.store import Store
 
 

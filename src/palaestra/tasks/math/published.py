@@ -1,0 +1,346 @@
+r"""The base class of GSM8K and MATH: published problems with worked solutions.
+
+- TEST is the published test split. VALIDATION is a part of the published train split, selected by a hash of the
+  question, so it is the same everywhere and does not overlap TRAIN. A question that is in both published splits is only
+  in TEST.
+- All models get the same instruction, `INSTRUCTION`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+
+from palaestra.core.errors import MissingExtraError, SettingsError, TaskError, UnknownNameError
+from palaestra.core.records import Completion, Example, Failure, Message, Problem, Score, Split
+from palaestra.core.seeding import Seeds
+from palaestra.tasks.base import TaskHooks, check_skills, take
+from palaestra.tasks.math.base import WORKED_BRIEF, MathDatum, plain
+from palaestra.tasks.math.equivalence.compare import LIMIT, AnswerVerdict, compare, compare_numbers
+from palaestra.tasks.math.equivalence.sympy_process import get_client
+from palaestra.tasks.math.extraction import ExtractedAnswer, extract, find_boxed, numbers_in
+from palaestra.tasks.sources import Source, read_rows
+
+INSTRUCTION = "Reason step by step, and put your final answer within \\boxed{}."
+VALIDATION_SHARE = 15
+"""Percentage of the published train problems that are validation problems."""
+
+_ASKS_PERCENT = re.compile(r"\b(?:percent|percentage|per cent|%)", re.IGNORECASE)
+_PERCENT = re.compile(r"\s*(?:\\?%|\bpercent(?:age)?\b|\bper cent\b)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkedProblem:
+    """One published problem."""
+
+    question: str
+    worked: str
+    """The worked solution, which ends with the answer in a box."""
+    answer: str
+    skill: str
+    subskill: str
+
+    @property
+    def digest(self) -> str:
+        return hashlib.blake2b(" ".join(self.question.split()).encode(), digest_size=8).hexdigest()
+
+
+class WorkedTask(TaskHooks, ABC):
+    """A task of published problems with worked solutions.
+
+    Arguments:
+        path: a folder or a hub id; empty for the folder below `PALAESTRA_DATA`, else the hub (see `sources`).
+
+    The data is read on first use and kept in memory.
+    """
+
+    name: str
+    source: Source
+    datum = MathDatum
+
+    def __init__(self, path: str = "") -> None:
+        self.path = str(path)
+        self._items: dict[Split, list[WorkedProblem]] | None = None
+
+    @abstractmethod
+    def skills(self) -> Mapping[str, tuple[str, ...]]: ...
+
+    @abstractmethod
+    def _item(self, row: Mapping[str, Any], where: str) -> WorkedProblem:
+        """The problem of a row; raises `TaskError` with a message that starts with `where`."""
+
+    def _cuts(self, item: WorkedProblem) -> Mapping[str, str]:
+        """Metadata for slices of the report, across the skills."""
+        return {}
+
+    @abstractmethod
+    def _compare(self, answer: str | None, reference: str) -> AnswerVerdict | Failure:
+        """Whether an answer equals a reference."""
+
+    def problems(self, split: Split, per_skill: int, seed: int, skills: Sequence[str] = ()) -> list[Problem]:
+        """`per_skill` problems of each skill, with its subskills in turn."""
+        check_skills(self, skills)
+        problems = []
+        for skill in skills or self.skills():
+            chosen = list(
+                _in_turn(self._select(split, skill), self.skills()[skill], Seeds(seed).derive(self.name, split, skill))
+            )
+            problems += [self._problem(item) for item in take(chosen, per_skill, self, split, skill)]
+        return problems
+
+    def score(self, problem: Problem, completion: Completion) -> Score | Failure:
+        extracted = extract(completion.text)
+        verdict = self._verdict(extracted, problem)
+        if isinstance(verdict, Failure):
+            return verdict
+        evidence = {
+            "extracted": extracted.text if extracted else "",
+            "expected": problem.reference,
+            "found": extracted.evidence.value if extracted else "no answer",
+            "compared": verdict.method,
+        }
+        return Score(float(verdict.equal), evidence | ({"note": verdict.note} if verdict.note else {}))
+
+    def write_examples(self, skill: str, subskill: str, count: int, generator: np.random.Generator) -> list[Example]:
+        """`count` worked solutions of TRAIN with the prompts of an evaluation. They repeat once all are used."""
+        check_skills(self, [skill])
+        if subskill and subskill not in self.skills()[skill]:
+            raise UnknownNameError(f"subskill of {skill}", subskill, self.skills()[skill])
+        names = (subskill,) if subskill else self.skills()[skill]
+        items = [item for item in self._select(Split.TRAIN, skill) if item.subskill in names]
+        if not items:
+            raise TaskError(
+                f"{self.name} has no train problems of {skill}{f' / {subskill}' if subskill else ''} to teach from"
+            )
+        examples: list[Example] = []
+        while len(examples) < count:
+            for item in _in_turn(items, names, Seeds(int(generator.integers(1 << 62)))):
+                examples.append(_example(item))
+                if len(examples) == count:
+                    break
+        return examples
+
+    def brief(self) -> str:
+        return WORKED_BRIEF
+
+    def make_example(self, datum: MathDatum, skill: str, subskill: str) -> Example:
+        answer = plain(datum.answer)
+        worked = f"{datum.reasoning.strip()}\nThe answer is \\boxed{{{answer}}}."
+        return _example(WorkedProblem(datum.question, worked, answer, skill, subskill))
+
+    def get_shots(self, skill: str, count: int) -> list[Example]:
+        """Worked problems of all skills in turn, whatever the skill, so that they do not reveal the difficulty of a question."""
+        train = sorted(self._load()[Split.TRAIN], key=lambda item: item.digest)
+        return [_example(item) for item in list(_in_turn(train, tuple(self.skills()), None, by_skill=True))[:count]]
+
+    def _verdict(self, extracted: ExtractedAnswer | None, problem: Problem) -> AnswerVerdict | Failure:
+        given, expected = extracted.text if extracted else None, problem.reference
+        verdict = self._compare(given, expected)
+        if given is None or isinstance(verdict, Failure) or verdict.equal:
+            return verdict
+        # 10 % is 0.1. But for "what percentage ...?" 10 and 10 % are equal, because the sign is the requested unit.
+        asked = problem.metadata.get("question", "")
+        one_sign = bool(_PERCENT.search(given)) != bool(_PERCENT.search(expected))
+        if one_sign and _ASKS_PERCENT.search(_asking(asked)):
+            again = self._compare(_PERCENT.sub("", given), _PERCENT.sub("", expected))
+            if isinstance(again, AnswerVerdict) and again.equal:
+                return AnswerVerdict(True, again.method, "the question asks for a percentage")
+        return verdict
+
+    def _problem(self, item: WorkedProblem) -> Problem:
+        return Problem(
+            id=f"{self.name}/{item.skill}/{item.subskill}/{item.digest}",
+            messages=_messages(item),
+            reference=item.answer,
+            skill=item.skill,
+            subskill=item.subskill,
+            metadata={"worked": item.worked, "question": item.question} | dict(self._cuts(item)),
+        )
+
+    def _select(self, split: Split, skill: str) -> list[WorkedProblem]:
+        return [item for item in self._load()[split] if item.skill == skill]
+
+    def _load(self) -> dict[Split, list[WorkedProblem]]:
+        if self._items is None:
+            self._items = {}
+            seen: set[str] = set()
+            test = self._unseen("test", seen)
+            train = self._unseen("train", seen)
+            held = [int(item.digest, 16) % 100 < VALIDATION_SHARE for item in train]
+            self._items = {
+                Split.TEST: test,
+                Split.VALIDATION: [item for item, out in zip(train, held, strict=True) if out],
+                Split.TRAIN: [item for item, out in zip(train, held, strict=True) if not out],
+            }
+        return self._items
+
+    def _unseen(self, published: str, seen: set[str]) -> list[WorkedProblem]:
+        items = []
+        for where, row in read_rows(self.source, self.path, published):
+            item = self._item(row, where)
+            if item.digest not in seen:
+                seen.add(item.digest)
+                items.append(item)
+        return items
+
+
+def text_field(row: Mapping[str, Any], name: str, where: str) -> str:
+    """The text in field `name` of a row."""
+    value = row.get(name)
+    if not isinstance(value, str) or not value.strip():
+        raise TaskError(f"{where}: expected a text in the field '{name}'; got {value!r:.60}")
+    return value
+
+
+def _messages(item: WorkedProblem) -> tuple[Message, ...]:
+    return (Message("user", f"{item.question.strip()}\n\n{INSTRUCTION}"),)
+
+
+def _example(item: WorkedProblem) -> Example:
+    return Example(_messages(item), item.worked, item.skill, item.subskill, item.answer)
+
+
+def _asking(question: str) -> str:
+    """The question of a problem: its text from the last sentence with a question mark on, else its last sentence."""
+    sentences = re.split(r"(?<=[.?!])\s+", question.strip())
+    last = max((index for index, sentence in enumerate(sentences) if "?" in sentence), default=len(sentences) - 1)
+    return " ".join(sentences[last:])
+
+
+def _in_turn(
+    items: Sequence[WorkedProblem], names: Sequence[str], seeds: Seeds | None, *, by_skill: bool = False
+) -> Iterator[WorkedProblem]:
+    """`items` with the subskills (or skills) in turn, shuffled within each if `seeds` are given."""
+    queues = []
+    for name in names:
+        own = [item for item in items if (item.skill if by_skill else item.subskill) == name]
+        order = seeds.derive(name).generator().permutation(len(own)) if seeds else range(len(own))
+        queues.append([own[int(index)] for index in order])
+    for turn in range(max(map(len, queues), default=0)):
+        yield from (queue[turn] for queue in queues if turn < len(queue))
+
+
+STEPS = ("two_steps", "three_steps", "four_steps", "five_steps", "more_steps")
+OPERATIONS = ("additive", "multiplicative", "mixed")
+
+_CALCULATION = re.compile(r"<<([^<>]*)>>")
+_PROSE = re.compile(r"(?<!\\)[A-Za-z]{3,}")
+
+
+class GSM8K(WorkedTask):
+    r"""Grade-school mathematics by hub id or path; needs no extra to score.
+
+    Example:
+        >>> task = GSM8K(path="data/gsm8k")                              # doctest: +SKIP
+        >>> problem = task.problems(Split.TEST, per_skill=10, seed=0)[0] # doctest: +SKIP
+    """
+
+    name = "gsm8k"
+    source = Source("gsm8k", "openai/gsm8k", "main")
+
+    def skills(self) -> Mapping[str, tuple[str, ...]]:
+        return dict.fromkeys(STEPS, OPERATIONS)
+
+    def _item(self, row: Mapping[str, Any], where: str) -> WorkedProblem:
+        question, answer = text_field(row, "question", where), text_field(row, "answer", where)
+        solution, mark, final = answer.rpartition("####")
+        if not mark or not final.strip():
+            raise TaskError(f"{where}: expected an answer that ends with '#### NUMBER'; got ...{answer[-40:]!r}")
+        lines = [line for line in solution.strip().splitlines() if line.strip()]
+        reference = final.strip()
+        worked = f"{_CALCULATION.sub('', solution).strip()}\nThe answer is \\boxed{{{reference}}}."
+        return WorkedProblem(question, worked, reference, STEPS[min(max(len(lines), 2), 6) - 2], _operations(solution))
+
+    def _cuts(self, item: WorkedProblem) -> Mapping[str, str]:
+        return {"type": item.subskill}
+
+    def _compare(self, answer: str | None, reference: str) -> AnswerVerdict | Failure:
+        verdict = compare_numbers(answer, reference)
+        if (
+            isinstance(verdict, AnswerVerdict)
+            and verdict.note == "the answer is no number"
+            and answer
+            and _PROSE.search(answer)
+        ):
+            # A sentence in the box, with one number in it.
+            numbers = numbers_in(answer)
+            if len(numbers) == 1:
+                return compare_numbers(numbers[0], reference)
+        return verdict
+
+
+def _operations(solution: str) -> str:
+    calculations = _CALCULATION.findall(solution) or re.findall(r"[^=\n]*=", solution)
+    formulas = " ".join(calculation.rpartition("=")[0] or calculation for calculation in calculations)
+    sums, products = bool(re.search(r"[\d)]\s*[-+]", formulas)), bool(re.search(r"[*/x×÷%]", formulas))
+    return "mixed" if sums == products else "additive" if sums else "multiplicative"
+
+
+TYPES = {
+    "Algebra": "algebra",
+    "Counting & Probability": "counting_and_probability",
+    "Geometry": "geometry",
+    "Intermediate Algebra": "intermediate_algebra",
+    "Number Theory": "number_theory",
+    "Prealgebra": "prealgebra",
+    "Precalculus": "precalculus",
+}
+LEVELS = ("level_1", "level_2", "level_3", "level_4", "level_5")
+
+
+class MATH(WorkedTask):
+    """Competition mathematics by hub id or path; the skill is the type, the subskill the level.
+
+    A few published problems have no level; they are left out. Problems of a type are drawn from its levels in
+    turn, so a subset is balanced as far as the dataset is.
+
+    Arguments:
+        limit: time limit of a comparison in seconds.
+    """
+
+    name = "math"
+    source = Source("math", "DigitalLearningGmbH/MATH-lighteval")
+    max_tokens = 1024
+
+    def __init__(self, path: str = "", limit: float = LIMIT) -> None:
+        super().__init__(path)
+        if not isinstance(limit, int | float) or limit <= 0:
+            raise SettingsError(f"option 'limit' of {self.name}: expected seconds above 0; got {limit!r}")
+        self.limit = float(limit)
+
+    def skills(self) -> Mapping[str, tuple[str, ...]]:
+        return dict.fromkeys(TYPES.values(), LEVELS)
+
+    def _load(self) -> dict[Split, list[WorkedProblem]]:
+        if self._items is None:
+            if find_spec("math_verify") is None:
+                raise MissingExtraError("math-verify", "math", "scoring MATH")
+            # The server takes a second or two to start, while the data and the model are loaded.
+            get_client().start()
+        return super()._load()
+
+    def _item(self, row: Mapping[str, Any], where: str) -> WorkedProblem:
+        kind, level = text_field(row, "type", where), text_field(row, "level", where)
+        if kind not in TYPES and kind not in TYPES.values():
+            raise TaskError(f"{where}: expected 'type' to be one of {', '.join(TYPES)}; got {kind!r}")
+        problem, solution = text_field(row, "problem", where), text_field(row, "solution", where)
+        box = find_boxed(solution)
+        if box is None:
+            raise TaskError(f"{where}: expected a solution with its answer in \\boxed{{}}; got ...{solution[-40:]!r}")
+        digits = re.sub(r"\D", "", level)
+        return WorkedProblem(
+            problem, solution.strip(), box.text, TYPES.get(kind, kind), f"level_{digits}" if digits else ""
+        )
+
+    def _cuts(self, item: WorkedProblem) -> Mapping[str, str]:
+        return {"level": item.subskill}
+
+    def _compare(self, answer: str | None, reference: str) -> AnswerVerdict | Failure:
+        return compare(answer, reference, limit=self.limit)

@@ -1,0 +1,222 @@
+"""Conversations as ids: what a template adds behind an assistant's words, and templates under which that is no text."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from palaestra.core.errors import EnvError
+from palaestra.core.records import ImagePart, Message, TextPart
+from palaestra.engines.chat import ChatEncoder, prompt_ids
+from palaestra.engines.models import LoadedModel
+
+START = "{% for m in messages %}"
+ASK = "{% if add_generation_prompt %}"
+CHATML = START + "{{'<|im_start|>'+m['role']+'\n'+m['content']+'<|im_end|>\n'}}{% endfor %}" + ASK + "{{'<|im_start|>assistant\n'}}{% endif %}"  # fmt: skip
+TRIMMED = START + "{{'<|'+m['role']+'|>\n\n'+m['content']|trim+'<|end|>'}}{% endfor %}" + ASK + "{{'<|assistant|>\n\n'}}{% endif %}"  # fmt: skip
+ALTERNATING = (
+    "{{'<s>'}}" + START + "{% if (m['role']=='user') != (loop.index0 % 2 == 0) %}{{raise_exception('Conversation roles must alternate')}}"
+    "{% endif %}{% if m['role']=='user' %}{{'[INST] '+m['content']+' [/INST]'}}{% else %}{{' '+m['content']+' <|end|>'}}{% endif %}{% endfor %}"
+)  # fmt: skip
+DEAF = START + "{% if m['role'] != 'tool' %}{{'<|'+m['role']+'|>'+m['content']+'<|end|>'}}{% endif %}{% endfor %}" + ASK + "{{'<|assistant|>'}}{% endif %}"  # fmt: skip
+FORGETFUL = (
+    START + "{% set c = m['content'] %}{% if m['role']=='assistant' %}{% set c = c.split('</think>')[-1] %}{% endif %}"
+    "{{'<|'+m['role']+'|>'+c+'<|end|>'}}{% endfor %}" + ASK + "{{'<|assistant|>'}}{% endif %}"
+)  # fmt: skip
+LAST_ONLY = START + "{% if loop.index0 >= messages|length - 2 %}{{'<|'+m['role']+'|>'+m['content']+'<|end|>'}}{% endif %}{% endfor %}" + ASK + "{{'<|assistant|>'}}{% endif %}"  # fmt: skip
+THINKING = START + "{{'<|'+m['role']+'|>'+m['content']+'<|end|>'}}{% endfor %}" + ASK + "{{'<|assistant|><think>\n'}}{% endif %}"  # fmt: skip
+GEMMA = (
+    "{% if messages[0]['role']=='system' %}{{raise_exception('System role not supported')}}{% endif %}" + START
+    + "{{'<|'+m['role']+'|>'+m['content']|trim+'<|end|>'}}{% endfor %}" + ASK + "{{'<|assistant|>'}}{% endif %}"
+)  # fmt: skip
+ORDERLESS = START + "{% if m['role']=='user' %}{{'[INST] '+m['content']+' [/INST]'}}{% elif m['role']=='assistant' %}{{m['content']+'<|end|>'}}{% endif %}{% endfor %}"  # fmt: skip
+MOVING = (
+    "{% if messages[0]['role']=='system' %}{% set s=messages[0]['content']+'\n\n' %}{% set rest=messages[1:] %}{% else %}{% set s='' %}"
+    "{% set rest=messages %}{% endif %}{% for m in rest %}{% if m['role']=='user' %}{{'[INST] '+(s if loop.last else '')+m['content']+' [/INST]'}}"
+    "{% elif m['role']=='assistant' %}{{m['content']+'<|end|>'}}{% endif %}{% endfor %}"
+)  # fmt: skip
+MUTE = START + "{% if m['role']!='user' %}{{'<|'+m['role']+'|>'+m['content']+'<|end|>'}}{% endif %}{% endfor %}" + ASK + "{{'<|assistant|>'}}{% endif %}"  # fmt: skip
+SHORTENING = START + "{{'<|'+m['role']+'|>'+(m['content'] if m['role']!='user' or m['content']|length < 10 else '...')+'<|end|>'}}{% endfor %}" + ASK + "{{'<|assistant|>'}}{% endif %}"  # fmt: skip
+
+ASKED = [Message("user", "Guess.")]
+
+
+def tokenizer_with(nano: LoadedModel, template: str | None) -> Any:
+    own = copy.deepcopy(nano.tokenizer)
+    own.chat_template = template
+    return own
+
+
+@pytest.mark.parametrize("template", ["nano", CHATML, TRIMMED], ids=["nano", "chatml", "trimmed"])
+def test_the_ids_are_those_of_the_whole_conversation(nano: LoadedModel, template: str) -> None:
+    """Where the model samples the usual ids, growing at the end and encoding the whole come to the same."""
+    tokenizer = nano.tokenizer if template == "nano" else tokenizer_with(nano, template)
+    encoder = ChatEncoder(tokenizer)
+    messages = [Message("system", "Be brief."), Message("user", "Guess a number.")]
+    ids = list(encoder.encode_opening(messages))
+    for words, reply in (
+        ("Answer: 4", [Message("user", "Higher.")]),
+        ("é\n2", [Message("tool", "84"), Message("user", "Go on.")]),
+        ("", [Message("user", "Say a number.")]),
+    ):
+        said = Message("assistant", words)
+        ids += tokenizer.encode(words, add_special_tokens=False)
+        ids += encoder.encode_reply(messages, said, reply)
+        messages += [said, *reply]
+        assert ids == prompt_ids(tokenizer, messages)
+
+
+def test_a_message_that_the_model_ended_itself_is_not_ended_twice(nano: LoadedModel) -> None:
+    end = nano.tokenizer.eos_token_id
+    encoder = ChatEncoder(nano.tokenizer)
+    said, reply = Message("assistant", "4"), [Message("user", "Higher.")]
+    cut, whole = (encoder.encode_reply(ASKED, said, reply, last) for last in (7, end))
+    assert cut == (end, *whole)
+    assert nano.tokenizer.decode(whole) == "<|user|>Higher.<|end|><|assistant|>"
+    spaced = ChatEncoder(tokenizer_with(nano, ALTERNATING))
+    assert nano.tokenizer.decode(spaced.encode_reply(ASKED, said, reply, end)) == "[INST] Higher. [/INST]"
+
+
+def test_white_space_that_was_sampled_stays_as_it_is(nano: LoadedModel) -> None:
+    encoder = ChatEncoder(tokenizer_with(nano, TRIMMED))
+    said = Message("assistant", "\n 4 \n")
+    found = nano.tokenizer.decode(encoder.encode_reply(ASKED, said, [Message("user", "Higher.")]))
+    assert found == "<|end|><|user|>\n\nHigher.<|end|><|assistant|>\n\n"
+    before = [*ASKED, said, Message("user", "Higher.")]
+    assert encoder.encode_reply(before, Message("assistant", "6"), [Message("user", "Lower.")])
+
+
+@pytest.mark.parametrize("template", [ALTERNATING, DEAF], ids=["refuses tools", "leaves tools out"])
+def test_a_tool_speaks_as_a_user_where_the_template_knows_none(nano: LoadedModel, template: str) -> None:
+    encoder = ChatEncoder(tokenizer_with(nano, template))
+    said = Message("assistant", "calc: 12*7")
+    as_tool, as_user = (encoder.encode_reply(ASKED, said, [Message(role, "84")]) for role in ("tool", "user"))
+    assert as_tool == as_user
+    assert "84" in nano.tokenizer.decode(as_tool)
+    assert "tool" in nano.tokenizer.decode(
+        ChatEncoder(nano.tokenizer).encode_reply(ASKED, said, [Message("tool", "84")])
+    )
+
+
+@pytest.mark.parametrize(
+    "template", [GEMMA, ORDERLESS, MOVING], ids=["refuses system", "leaves system out", "moves system along"]
+)
+def test_system_text_begins_the_users_where_the_template_has_no_place_for_it(nano: LoadedModel, template: str) -> None:
+    tokenizer = tokenizer_with(nano, template)
+    encoder = ChatEncoder(tokenizer)
+    system, joined = Message("system", "Be brief."), Message("user", "Be brief.\n\nGuess.")
+    assert encoder.encode_opening([system, *ASKED]) == encoder.encode_opening([joined])
+    assert "Be brief.\n\nGuess." in tokenizer.decode(encoder.encode_opening([system, *ASKED]))
+    said, reply = Message("assistant", "4"), [Message("user", "Higher.")]
+    ids = (
+        encoder.encode_opening([system, *ASKED])
+        + tuple(tokenizer.encode("4"))
+        + encoder.encode_reply([system, *ASKED], said, reply)
+    )
+    assert list(ids) == prompt_ids(tokenizer, [joined, said, *reply])
+    assert tokenizer.decode(encoder.encode_reply([system, *ASKED], said, [system, *reply])).count("Be brief.") == 1
+    assert encoder.encode_opening([system]) == encoder.encode_opening([Message("user", "Be brief.")])
+
+
+def test_a_system_message_that_the_template_shows_stays_what_it_is(nano: LoadedModel) -> None:
+    found = ChatEncoder(nano.tokenizer).encode_opening([Message("system", "Be brief."), *ASKED])
+    assert nano.tokenizer.decode(found) == "<|system|>Be brief.<|end|><|user|>Guess.<|end|><|assistant|>"
+
+
+def test_a_template_that_loses_what_a_user_says_is_refused(nano: LoadedModel) -> None:
+    with pytest.raises(EnvError, match="the chat template of mine omits or changes a user message"):
+        ChatEncoder(tokenizer_with(nano, MUTE), "mine")
+    encoder = ChatEncoder(tokenizer_with(nano, SHORTENING))
+    long = Message("user", "Guess a number, any number.")
+    for lose in (
+        lambda: encoder.encode_opening([long]),
+        lambda: encoder.encode_reply(ASKED, Message("assistant", "4"), [Message("user", "Higher."), long]),
+    ):
+        with pytest.raises(EnvError, match=r"'Guess a number, any number.' is not in the rendered text") as caught:
+            lose()
+        assert "\n" not in str(caught.value)
+
+
+LLAMA = "{{'<s>'}}" + START + "{% if m['role']=='user' %}{{'[INST] '+m['content']+' [/INST]'}}{% else %}{{' '+m['content']+'</s>'}}{% endif %}{% endfor %}"  # fmt: skip
+BARE = START + "{{m['role']+': '+m['content']+'\n'}}{% endfor %}" + ASK + "{{'assistant: '}}{% endif %}"
+
+
+@pytest.mark.parametrize("scheme", ["first", "always", "never"])
+def test_a_text_behind_others_is_not_encoded_as_a_beginning(scheme: str) -> None:
+    """Tokenizers like SentencePiece put a space before a text; what is appended to a conversation has none there."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    raw = Tokenizer(models.BPE(unk_token="<unk>"))
+    raw.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme, split=False)
+    raw.decoder = decoders.Metaspace(prepend_scheme=scheme)
+    corpus = ["[INST] Guess. [/INST] 4 7 Higher. x user: assistant: \n"] * 9
+    raw.train_from_iterator(corpus, trainers.BpeTrainer(vocab_size=90, special_tokens=["<unk>", "<s>", "</s>"]))
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, bos_token="<s>", eos_token="</s>", unk_token="<unk>")
+    said, reply = Message("assistant", "4"), [Message("user", "Higher.")]
+
+    tokenizer.chat_template = LLAMA
+    encoder, end = ChatEncoder(tokenizer), tokenizer.eos_token_id
+    whole = prompt_ids(tokenizer, [*ASKED, said, *reply])
+    place = whole.index(end) + 1
+    assert list(encoder.encode_reply(ASKED, said, reply, end)) == whole[place:]
+    assert list(encoder.encode_reply(ASKED, said, reply, tokenizer.convert_tokens_to_ids("4"))) == whole[place - 1 :]
+
+    tokenizer.chat_template = BARE
+    encoder = ChatEncoder(tokenizer)
+    found = encoder.encode_reply(ASKED, said, reply, tokenizer.convert_tokens_to_ids("4"))
+    assert tokenizer.convert_ids_to_tokens(found[0]) == "\n"
+    assert list(found) == prompt_ids(tokenizer, [*ASKED, said, *reply])[-len(found) :]
+
+
+def test_words_that_the_template_begins_with_are_not_taken_for_the_end_of_a_message(nano: LoadedModel) -> None:
+    encoder = ChatEncoder(tokenizer_with(nano, BARE))
+    said, reply = Message("assistant", "4 us"), [Message("user", "Higher.")]
+    _, last, *_ = nano.tokenizer.encode("\nuser")
+    assert nano.tokenizer.decode(encoder.encode_reply(ASKED, said, reply, last)) == "\nuser: Higher.\nassistant: "
+
+
+@pytest.mark.parametrize("template", [FORGETFUL, LAST_ONLY, THINKING], ids=["reasoning", "last messages", "prefilled"])
+def test_a_template_that_changes_earlier_turns_is_refused_before_anything_is_sampled(
+    nano: LoadedModel, template: str
+) -> None:
+    with pytest.raises(EnvError, match="the chat template of mine changes earlier turns") as caught:
+        ChatEncoder(tokenizer_with(nano, template), "mine")
+    assert "\n" not in str(caught.value)
+    assert "First difference" in str(caught.value)
+
+
+def test_without_a_template_every_message_is_a_line(nano: LoadedModel) -> None:
+    encoder = ChatEncoder(tokenizer_with(nano, None))
+    ids = encoder.encode_opening(ASKED) + tuple(nano.tokenizer.encode("4"))
+    ids += encoder.encode_reply(ASKED, Message("assistant", "4"), [Message("user", "Higher.")])
+    assert nano.tokenizer.decode(ids) == "Guess.\n4\nHigher.\n"
+
+
+def test_what_cannot_be_encoded_is_refused_in_one_line(nano: LoadedModel) -> None:
+    encoder = ChatEncoder(nano.tokenizer)
+    picture = Message("user", (ImagePart("data:,"), TextPart("What is it?")))
+    with pytest.raises(EnvError, match="a message has an image"):
+        encoder.encode_opening([picture])
+    assert encoder.encode_opening([Message("user", (TextPart("Guess."),))]) == encoder.encode_opening(ASKED)
+    with pytest.raises(EnvError, match="at least one message"):
+        encoder.encode_opening([])
+    strict = ChatEncoder(tokenizer_with(nano, ALTERNATING), "strict")
+    with pytest.raises(
+        EnvError, match=r"the chat template of strict rejects messages of the roles user, user: .*alternate"
+    ) as caught:
+        strict.encode_opening([*ASKED, *ASKED])
+    assert "\n" not in str(caught.value)
+
+
+def test_a_template_that_names_the_day_survives_midnight(nano: LoadedModel) -> None:
+    dated = "{{ day }}" + nano.tokenizer.chat_template
+    tokenizer = tokenizer_with(nano, dated.replace("{{ day }}", "Monday"))
+    encoder = ChatEncoder(tokenizer)
+    said, reply = Message("assistant", "4"), [Message("user", "Higher.")]
+    monday = encoder.encode_reply(ASKED, said, reply)
+    tokenizer.chat_template = dated.replace("{{ day }}", "Tuesday")
+    assert encoder.encode_reply(ASKED, said, reply) == monday
+    assert encoder.encode_reply([*ASKED, said, *reply], said, reply) == monday
