@@ -19,7 +19,7 @@ from palaestra.core.records import Report
 from palaestra.teachers.simple import share_out
 from palaestra.teachers.tree.limits import TreeLimits, enforce
 from palaestra.teachers.tree.policies import TreePolicy, make_policy
-from palaestra.teachers.tree.records import Action, Explore, TreeState, grow
+from palaestra.teachers.tree.records import Action, TreeState, grow
 
 ROUNDS, SIZE, PROBLEMS = 3, 160, 12
 Given = dict[str, dict[str, int]]
@@ -133,7 +133,7 @@ class Uniform:
         given: Given = {}
         for (skill, part), count in share_out(size, {key: share[key[0]] for key in order}).items():
             given.setdefault(skill, {})[part] = count
-        return [Explore(skill, parts, "every skill gets the same") for skill, parts in given.items()]
+        return [Action(skill, parts, "every skill gets the same", "explore") for skill, parts in given.items()]
 
 
 def play(policy: TreePolicy, seed: int, **student: Any) -> float:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from palaestra.teachers.simple import share_out
 from palaestra.teachers.tree.limits import TreeLimits
-from palaestra.teachers.tree.records import Action, Branch, Count, Exploit, Explore, Leaf, TreeState
+from palaestra.teachers.tree.records import Action, Branch, Count, Leaf, TreeState
 
 FARTHEST = 4
 """Maximum number of lessons to plan ahead."""
@@ -57,14 +57,14 @@ class Bandit(ABC):
     def _action(
         self, branch: Branch, given: dict[str, int], known: Posterior, expected: dict[tuple[str, str], float]
     ) -> Action:
-        new = tuple(leaf.name for leaf in branch.closed if leaf.name in given)
         most = max(given, key=lambda name: given[name])
         where = f" most to {most}, which is" if most else ""
         reason = (
             f"{self.name}: within reach with {known.within[branch.name]:.0%};"
             f"{where} expected at {expected[branch.name, most]:.0%} after the {branch.total} examples so far"
         )
-        return Explore(branch.name, given, reason, new) if new else Exploit(branch.name, given, reason)
+        opens = any(leaf.name in given for leaf in branch.closed)
+        return Action(branch.name, given, reason, "explore" if opens else "exploit")
 
 
 class UpperConfidence(Bandit):

@@ -13,7 +13,7 @@ from palaestra.core.errors import SettingsError
 from palaestra.core.registry import Registry
 from palaestra.teachers.simple import share_out
 from palaestra.teachers.tree.limits import TreeLimits
-from palaestra.teachers.tree.records import Action, Branch, Exploit, Explore, TreeState
+from palaestra.teachers.tree.records import Action, Branch, TreeState
 
 POLICIES = Registry("tree policy", "palaestra.tree_policies")
 for _name, _place, _help in (
@@ -110,8 +110,8 @@ class Balanced(EvenShares):
         counts = f"{len(leaves)} of {len(branch.leaves)} subskills open"
         if any(allocation[leaf.name] for leaf in new):
             reason = f"{counts}: grow first, and fill evenly"
-            return Explore(branch.name, allocation, reason, tuple(leaf.name for leaf in new))
-        return Exploit(branch.name, allocation, f"{counts}: fill evenly, from {min(given.values())} examples up")
+            return Action(branch.name, allocation, reason, "explore")
+        return Action(branch.name, allocation, f"{counts}: fill evenly, from {min(given.values())} examples up")
 
 
 class Random(EvenShares):
@@ -124,12 +124,12 @@ class Random(EvenShares):
         if room and (not branch.opened or generator.random() < 0.5):
             count = int(generator.integers(1, room + 1))
             chosen = [branch.closed[int(place)].name for place in generator.permutation(len(branch.closed))[:count]]
-            reason, new = f"by chance: open {', '.join(chosen) or 'it'}", tuple(chosen)
+            reason, kind = f"by chance: open {', '.join(chosen) or 'it'}", "explore"
         else:
-            chosen, reason, new = [leaf.name for leaf in branch.opened], "by chance: what is open", ()
+            chosen, reason, kind = [leaf.name for leaf in branch.opened], "by chance: what is open", "exploit"
         weights = dict(zip(chosen, generator.dirichlet([1.0] * len(chosen)).tolist(), strict=True)) if chosen else {}
         allocation = share_out(share, weights)
-        return Explore(branch.name, allocation, reason, new) if new else Exploit(branch.name, allocation, reason)
+        return Action(branch.name, allocation, reason, kind)
 
 
 class Threshold(EvenShares):
@@ -156,7 +156,7 @@ def explore(branch: Branch, share: int, limits: TreeLimits, why: str) -> Action:
     """Open the weakest subskills and divide the examples evenly."""
     new = [leaf.name for leaf in branch.closed[: limits.room(branch)]]
     reason = f"{why}: open {', '.join(new) or 'it'}"
-    return Explore(branch.name, share_out(share, dict.fromkeys(new, 1.0)), reason, tuple(new))
+    return Action(branch.name, share_out(share, dict.fromkeys(new, 1.0)), reason, "explore")
 
 
 def exploit(branch: Branch, share: int, limits: TreeLimits, why: str) -> Action:
@@ -164,7 +164,7 @@ def exploit(branch: Branch, share: int, limits: TreeLimits, why: str) -> Action:
     if not branch.opened:
         return explore(branch, share, limits, f"{why}, and nothing is open")
     weights = {leaf.name: max(1e-3, 1.0 - branch.estimate_accuracy(leaf)) for leaf in branch.opened}
-    return Exploit(branch.name, share_out(share, weights), f"{why}: follow the gaps of what is open")
+    return Action(branch.name, share_out(share, weights), f"{why}: follow the gaps of what is open")
 
 
 def level(total: int, given: dict[str, int]) -> dict[str, int]:
@@ -232,7 +232,7 @@ def _act(branch: Branch, share: int, limits: TreeLimits) -> Action:
     now = {leaf.name: branch.estimate_accuracy(leaf) for leaf in branch.leaves}
     if branch.mastered:
         reason = f"{branch.accuracy:.0%} on validation: keep it alive"
-        return Exploit(branch.name, share_out(share, dict.fromkeys(now, 1.0)), reason)
+        return Action(branch.name, share_out(share, dict.fromkeys(now, 1.0)), reason)
     opened, closed = [leaf.name for leaf in branch.opened], [leaf.name for leaf in branch.closed]
     room = limits.room(branch)
     if room and (not opened or 1.0 - now[closed[0]] >= 0.1):
@@ -240,14 +240,14 @@ def _act(branch: Branch, share: int, limits: TreeLimits) -> Action:
         allocation = share_out(share, _positive({name: 1.0 - now[name] for name in (*opened, *new)}))
         names = ", ".join(f"{name} ({now[name]:.0%})" for name in new if allocation[name])
         if names:
-            return Explore(branch.name, allocation, f"open {names}", tuple(new))
+            return Action(branch.name, allocation, f"open {names}", "explore")
     weights = {
         leaf.name: (1.0 - now[leaf.name]) * response(now[leaf.name], branch.estimate_accuracy(leaf, 0), leaf.total)
         for leaf in branch.opened or branch.leaves
     }
     gained = branch.accuracy - branch.before
     reason = f"{branch.total} examples brought {100 * gained:+.0f} points; follow the gap and the response"
-    return Exploit(branch.name, share_out(share, _positive(weights)), reason)
+    return Action(branch.name, share_out(share, _positive(weights)), reason)
 
 
 def _positive(weights: Mapping[str, float]) -> dict[str, float]:
