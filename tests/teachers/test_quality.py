@@ -29,7 +29,7 @@ from palaestra.engines.mock import MockEngine
 from palaestra.runs.records import from_json, to_data, to_json
 from palaestra.sandbox import make_sandbox
 from palaestra.tasks.base import make_task
-from palaestra.tasks.code.judge import Allowance, ProgramJudge
+from palaestra.tasks.code.judge import ProgramJudge
 from palaestra.tasks.code.task import CodeSkills
 from palaestra.tasks.math.task import MathSkills
 from palaestra.tasks.tools.task import ToolsSkills
@@ -344,7 +344,7 @@ def judge() -> ProgramJudge:
         sandbox = make_sandbox()
     except SandboxError as error:
         pytest.skip(str(error))
-    return ProgramJudge(sandbox, Allowance(seconds=2.0, memory=256 * 2**20))
+    return ProgramJudge(sandbox, seconds=2.0)
 
 
 def program(code: str, tests: object = None, name: str = "") -> Example:
