@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from palaestra.core.errors import SettingsError
+from palaestra.core.checks import check_options
 from palaestra.core.registry import Registry
 from palaestra.teachers.simple import share_out
 from palaestra.teachers.tree.limits import TreeLimits
@@ -55,12 +55,8 @@ def make_policy(name: str, **options: Any) -> TreePolicy:
         SettingsError: the policy does not take one of the options; the message lists its options.
     """
     kind = POLICIES.get(name)
-    known = list(inspect.signature(kind).parameters)
     given = {option: value for option, value in options.items() if value is not None}
-    for option in given:
-        if option not in known:
-            takes = f"it takes {', '.join(known)}" if known else "it takes none"
-            raise SettingsError(f"tree policy '{name}' has no option '{option}'; {takes}")
+    check_options(f"tree policy '{name}'", given, list(inspect.signature(kind).parameters))
     policy: TreePolicy = kind(**given)
     return policy
 
