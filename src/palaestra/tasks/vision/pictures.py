@@ -151,7 +151,7 @@ class Pictures:
                 self._failed[key] = content
             else:
                 _write(key, content)
-        return [content for key in keys if (content := contents[key]) is not None]
+        return [known for key in keys if (known := contents[key]) is not None]
 
     def _generate(self, descriptions: Sequence[Description]) -> Sequence[Image.Image | Failure]:
         """The output of the image generator. Its exceptions become failures."""

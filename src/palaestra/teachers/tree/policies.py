@@ -117,15 +117,16 @@ class Random(EvenShares):
         self, branch: Branch, share: int, tree: TreeState, limits: TreeLimits, generator: np.random.Generator
     ) -> Action:
         room = limits.room(branch)
-        if room and (not branch.opened or generator.random() < 0.5):
+        explores = room > 0 and (not branch.opened or generator.random() < 0.5)
+        if explores:
             count = int(generator.integers(1, room + 1))
             chosen = [branch.closed[int(place)].name for place in generator.permutation(len(branch.closed))[:count]]
-            reason, kind = f"by chance: open {', '.join(chosen) or 'it'}", "explore"
+            reason = f"by chance: open {', '.join(chosen) or 'it'}"
         else:
-            chosen, reason, kind = [leaf.name for leaf in branch.opened], "by chance: what is open", "exploit"
+            chosen, reason = [leaf.name for leaf in branch.opened], "by chance: what is open"
         weights = dict(zip(chosen, generator.dirichlet([1.0] * len(chosen)).tolist(), strict=True)) if chosen else {}
         allocation = share_out(share, weights)
-        return Action(branch.name, allocation, reason, kind)
+        return Action(branch.name, allocation, reason, "explore" if explores else "exploit")
 
 
 class Threshold(EvenShares):
