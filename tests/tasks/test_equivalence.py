@@ -236,7 +236,7 @@ def test_without_math_verify_numbers_are_compared_and_the_rest_names_the_install
 
 def test_numbers_alone_never_need_a_process() -> None:
     assert compare_numbers("$1,200 in total", "1200") == AnswerVerdict(True, "exact")
-    assert compare_numbers(r"\sqrt{4}", "2") == AnswerVerdict(False, "exact", "the answer is no number")
+    assert compare_numbers(r"\sqrt{4}", "2") == AnswerVerdict(False, "exact", "the answer is not a number")
     assert compare_numbers(None, "2") == AnswerVerdict(False, "none", "no answer")
     assert isinstance(compare_numbers("2", "two apples and a pear"), Failure)
 

@@ -1,4 +1,4 @@
-"""Bar, line and pie charts: at a glance, by value, and with a step of arithmetic."""
+"""The skills about bar, line and pie charts: extremes and counts, values, and simple arithmetic."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def bars(rng: np.random.Generator) -> Chart:
 
 
 def pie(rng: np.random.Generator) -> Chart:
-    """Slices of which the largest and the smallest stand out by at least a twelfth of the pie."""
+    """Slices with a unique largest and a unique smallest one."""
     while True:
         count = between(rng, *SLICES)
         cuts = sorted(int(c) + 1 for c in rng.permutation(PIE_PARTS - 1)[: count - 1])
@@ -46,7 +46,7 @@ def pie(rng: np.random.Generator) -> Chart:
 
 
 def line(rng: np.random.Generator, *, steady: bool = False) -> Chart:
-    """Points with one highest and one lowest; if `steady`, only up or only down."""
+    """Points of different values; if `steady`, they only rise or only fall."""
     values = [int(v) for v in rng.permutation(TOP_VALUE + 1)[: between(rng, *POINTS)]]
     if steady:
         values.sort(reverse=coin(rng))

@@ -1,4 +1,8 @@
-"""Basic perception, which the embedded student knows already."""
+"""The skills about shapes.
+
+`OBJECTS` is basic perception, which the embedded student knows already. `RELATIONS` compares shapes: relations, extremes,
+tallies and patterns, with worked reasoning.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +44,7 @@ SAME = ("Do the two have the same {n}?", "Are both of the same {n}?", "Is the {n
 
 
 def _with_an(noun: str) -> str:
-    """`"Is there a orange star?"` is not English."""
+    """Correct the article: "a orange star" becomes "an orange star"."""
     for vowel in "aeiou":
         noun = noun.replace(f" a {vowel}", f" an {vowel}")
     return noun
@@ -55,7 +59,7 @@ def pick_kind(rng: np.random.Generator) -> Kind:
 
 
 def _sizes_apart(rng: np.random.Generator, count: int) -> tuple[list[Kind], str]:
-    """Different items of which the first alone has its size; returns that size too."""
+    """Draw different items. Only the first has the returned size."""
     size = pick(rng, SIZES)
     other = SIZES[1 - SIZES.index(size)]
     return [(s, c, size if k == 0 else other) for k, (s, c, _) in enumerate(distinct(rng, count))], size
@@ -102,7 +106,7 @@ def _exists(by: str) -> Drawer:
             )
         elif by == "shape":
             name = shape if there else pick(rng, [s for s in SHAPES if s not in {k[0] for k in kinds}])
-        else:  # Where it is missing, its shape and its colour are there, on two items.
+        else:  # If it is missing, its shape and its colour are there on two items.
             name = f"{colour if there else other} {shape}"
         return VisionDraft(place(rng, kinds), ask(rng, ANY, name), (), YES_NO[not there], YES_NO)
 
@@ -199,7 +203,7 @@ OBJECTS = (
 BESIDE = {
     "left of": (0, -1), "right of": (0, 1), "above": (1, -1), "below": (1, 1),
 }  # fmt: skip
-"""Which coordinate a relation compares, and its sign."""
+"""The coordinate that a relation compares, and its sign."""
 EXTREMES = {
     "leftmost": (0, -1), "rightmost": (0, 1), "highest": (1, -1), "lowest": (1, 1),
 }  # fmt: skip
@@ -217,12 +221,12 @@ def join_names(items: list[Item]) -> str:
 
 
 def in_order(scene: Scene, axis: int, sign: int) -> list[Item]:
-    """The items along a coordinate, up (`sign` 1) or down (-1); those at one place by the other coordinate."""
+    """The items sorted by a coordinate, ascending (`sign` 1) or descending (-1). The other one breaks ties."""
     return sorted(scene.items, key=lambda i: (sign * _at(i, axis), _at(i, 1 - axis)))
 
 
 def _apart(rng: np.random.Generator, count: int, axis: int) -> Scene:
-    """Different items, no two of them in one column (axis 0) or row (axis 1)."""
+    """Draw different items, each in its own column (axis 0) or row (axis 1)."""
     lines = [int(k) for k in rng.permutation(GRID)[:count]]
     others = [between(rng, 0, GRID - 1) for _ in lines]
     cells = [(a, b) if axis == 0 else (b, a) for a, b in zip(lines, others, strict=True)]
@@ -249,7 +253,7 @@ def _neighbour(rng: np.random.Generator) -> VisionDraft:
     axis, sign = BESIDE[relation]
     scene = _apart(rng, between(rng, 2, 4), axis)
     along = in_order(scene, axis, sign)
-    target, reference = along[-1], along[-2]  # Only the last of the order lies beyond the last but one.
+    target, reference = along[-1], along[-2]  # Only the last item is beyond the last but one.
     steps = (f"{reference.name}: {('column', 'row')[axis]} {_at(reference, axis) + 1}", f"{relation}: {target.name}")
     if coin(rng):
         return VisionDraft(scene, f"Which shape is {relation} the {reference.name}?", steps, target.shape, SHAPES)
@@ -272,7 +276,7 @@ def _extreme(words: tuple[str, str]) -> Drawer:
 
 
 def _odd(index: int) -> Drawer:
-    """One item differs from all others in one attribute, and the others differ in nothing else that is asked."""
+    """One item differs from all others in one attribute, in which the others are equal."""
 
     def draw(rng: np.random.Generator) -> VisionDraft:
         count = between(rng, 4, 7)
@@ -302,7 +306,7 @@ def _odd_size(rng: np.random.Generator) -> VisionDraft:
 
 
 def _crowd(rng: np.random.Generator, index: int, values: list[str], counts: list[int]) -> Scene:
-    """`counts[k]` items that have `values[k]` (a shape at index 0, a colour at index 1), in no order."""
+    """Draw `counts[k]` items with `values[k]` (shapes if `index` is 0, colours if it is 1), in random order."""
     kinds: list[Kind] = []
     for value, count in zip(values, counts, strict=True):
         for _ in range(count):
@@ -312,7 +316,7 @@ def _crowd(rng: np.random.Generator, index: int, values: list[str], counts: list
 
 
 def _group(index: int, value: str) -> str:
-    """What items of one value are called: circles, red shapes."""
+    """The name of the items with a value: circles, red shapes."""
     return PLURALS[value] if index == 0 else f"{value} shapes"
 
 
@@ -328,7 +332,7 @@ def _most(index: int) -> Drawer:
         word = ("shape", "colour")[index]
         wordings = (f"Which {word} is the most common?", f"Which {word} is there most often?")
         scene = _crowd(rng, index, values, counts)
-        order = [int(k) for k in rng.permutation(len(values))]  # The worked answer does not give away its end.
+        order = [int(k) for k in rng.permutation(len(values))]  # The order of the tally does not reveal the answer.
         steps = _tally(index, [values[k] for k in order], [counts[k] for k in order])
         return VisionDraft(scene, pick(rng, wordings), steps, values[0], (SHAPES, COLOUR_NAMES)[index])
 
@@ -345,7 +349,7 @@ def _more(rng: np.random.Generator) -> VisionDraft:
 
 
 def _both(rng: np.random.Generator) -> VisionDraft:
-    """Items of one colour and shape, among others that share only the one or the other."""
+    """Items of one colour and shape, among others with only the same colour or only the same shape."""
     shape, other_shape = several(rng, SHAPES, 2)
     colour, other_colour = several(rng, COLOUR_NAMES, 2)
     wanted, halves = between(rng, 0, 4), between(rng, 2, 4)
@@ -377,7 +381,7 @@ def _with_size(rng: np.random.Generator) -> VisionDraft:
 
 
 def _two_counts(rng: np.random.Generator, *, ordered: bool) -> tuple[int, str, str, int, int, Scene]:
-    """Two groups and their counts, the first the larger if `ordered`, perhaps among others."""
+    """Draw two groups with their counts, perhaps among others. If `ordered`, the first is larger."""
     index = between(rng, 0, 1)
     a, b, rest = several(rng, (SHAPES, COLOUR_NAMES)[index], 3)
     m, n = between(rng, 1, 4), between(rng, 1, 4)
@@ -409,7 +413,7 @@ def _find_rest(rng: np.random.Generator) -> VisionDraft:
 
 
 def _pattern(index: int, period: int) -> Drawer:
-    """Shapes in reading order that repeat; the next place is empty."""
+    """A repeating sequence in reading order; the next cell is empty."""
 
     def draw(rng: np.random.Generator) -> VisionDraft:
         word, choices = (("shape", SHAPES), ("colour", COLOUR_NAMES))[index]
@@ -449,7 +453,7 @@ RELATIONS = (
 
 
 def tally(scene: Scene, *, by_shape: bool) -> tuple[str, ...]:
-    """How often each shape or colour is there, in the order of the palette: a drill of the corpus."""
+    """The number of each shape or colour, in a fixed order."""
     counts = Counter(item.shape if by_shape else item.colour for item in scene.items)
     order = SHAPES if by_shape else COLOUR_NAMES
     return tuple(number(counts[v], PLURALS[v] if by_shape else v) for v in order if counts[v])

@@ -48,6 +48,9 @@ class AnswerVerdict:
     note: str = ""
 
 
+NO_NUMBER = AnswerVerdict(False, "exact", "the answer is not a number")
+
+
 class _NeedsAlgebra(Exception):
     """The comparison needs sympy."""
 
@@ -82,7 +85,7 @@ def compare(answer: str | None, reference: str, *, limit: float = LIMIT) -> Answ
     if answer is None or not is_answer(answer):
         return AnswerVerdict(False, "none", "no answer")
     if not is_answer(reference):
-        return Failure(FailureCause.SCORER, f"the reference {reference[:80]!r} is no answer")
+        return Failure(FailureCause.SCORER, f"the reference {reference[:80]!r} is not an answer")
     if answer == reference:
         return AnswerVerdict(True, "text")
     given, expected = _tidy_bounded(answer), _tidy_bounded(reference)
@@ -109,10 +112,10 @@ def compare_numbers(answer: str | None, reference: str) -> AnswerVerdict | Failu
         return AnswerVerdict(False, "none", "no answer")
     expected = _numeral(reference)
     if expected is None:
-        return Failure(FailureCause.SCORER, f"the reference {reference[:80]!r} is no number")
+        return Failure(FailureCause.SCORER, f"the reference {reference[:80]!r} is not a number")
     given = _numeral(answer)
     if given is None:
-        return AnswerVerdict(False, "exact", "the answer is no number")
+        return NO_NUMBER
     return AnswerVerdict(given.same(expected), "exact")
 
 
