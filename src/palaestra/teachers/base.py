@@ -106,7 +106,7 @@ def make_teacher(
     with _explain_errors(name, kind):
         teacher: Teacher = kind(task, skills, **given)
     if not callable(getattr(teacher, "write", None)):
-        raise LessonError(f"teacher '{name}' is no teacher: {type(teacher).__name__} has no method 'write'")
+        raise LessonError(f"teacher '{name}' is not a teacher: {type(teacher).__name__} has no method 'write'")
     return teacher
 
 
