@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from palaestra.tasks.sampling import between, pick
@@ -15,6 +17,7 @@ from palaestra.tasks.vision.scene import (
     TOP_VALUE,
     YES_NO,
     Chart,
+    Drawer,
     Scene,
     VisionDraft,
     VisionSkill,
@@ -53,34 +56,30 @@ def line(rng: np.random.Generator, *, steady: bool = False) -> Chart:
     return Chart("line", tuple(values), (pick(rng, COLOUR_NAMES),))
 
 
-def _bar_extreme(rng: np.random.Generator, *, highest: bool) -> VisionDraft:
-    chart = bars(rng)
-    best = (max if highest else min)(chart.values)
-    colour = chart.colours[chart.values.index(best)]
-    word = "highest" if highest else "lowest"
-    wordings = (f"What colour is the {word} bar?", f"Which bar is the {word}?", f"Name the colour of the {word} bar.")
-    return VisionDraft(Scene(chart=chart), pick(rng, wordings), (), colour, COLOUR_NAMES)
+def _extreme(make: Callable[[np.random.Generator], Chart], noun: str, word: str) -> Drawer:
+    choose = max if word in ("highest", "largest") else min
+
+    def draw(rng: np.random.Generator) -> VisionDraft:
+        chart = make(rng)
+        colour = chart.colours[chart.values.index(choose(chart.values))]
+        wordings = (
+            f"What colour is the {word} {noun}?",
+            f"Which {noun} is the {word}?",
+            f"Name the colour of the {word} {noun}.",
+        )
+        return VisionDraft(Scene(chart=chart), pick(rng, wordings), (), colour, COLOUR_NAMES)
+
+    return draw
 
 
-def _bar_count(rng: np.random.Generator) -> VisionDraft:
-    chart = bars(rng)
-    wordings = ("How many bars are there?", "Count the bars.", "What is the number of bars?")
-    return VisionDraft(Scene(chart=chart), pick(rng, wordings), (), str(len(chart.values)), NUMBERS)
+def _count(make: Callable[[np.random.Generator], Chart], noun: str) -> Drawer:
+    wordings = (f"How many {noun} are there?", f"Count the {noun}.", f"What is the number of {noun}?")
 
+    def draw(rng: np.random.Generator) -> VisionDraft:
+        chart = make(rng)
+        return VisionDraft(Scene(chart=chart), pick(rng, wordings), (), str(len(chart.values)), NUMBERS)
 
-def _pie_extreme(rng: np.random.Generator, *, largest: bool) -> VisionDraft:
-    chart = pie(rng)
-    best = (max if largest else min)(chart.values)
-    colour = chart.colours[chart.values.index(best)]
-    word = "largest" if largest else "smallest"
-    wordings = (f"What colour is the {word} slice?", f"Which slice is the {word}?", f"Name the colour of the {word} slice.")  # fmt: skip
-    return VisionDraft(Scene(chart=chart), pick(rng, wordings), (), colour, COLOUR_NAMES)
-
-
-def _pie_count(rng: np.random.Generator) -> VisionDraft:
-    chart = pie(rng)
-    wordings = ("How many slices are there?", "Count the slices.", "What is the number of slices?")
-    return VisionDraft(Scene(chart=chart), pick(rng, wordings), (), str(len(chart.values)), NUMBERS)
+    return draw
 
 
 def _pie_half(rng: np.random.Generator) -> VisionDraft:
@@ -144,17 +143,17 @@ CHARTS_SEEN = (
     VisionSkill(
         "bar_chart", "bars at a glance",
         {
-            "highest": lambda rng: _bar_extreme(rng, highest=True),
-            "lowest": lambda rng: _bar_extreme(rng, highest=False),
-            "count": _bar_count,
+            "highest": _extreme(bars, "bar", "highest"),
+            "lowest": _extreme(bars, "bar", "lowest"),
+            "count": _count(bars, "bars"),
         },
     ),
     VisionSkill(
         "pie_chart", "slices at a glance",
         {
-            "largest": lambda rng: _pie_extreme(rng, largest=True),
-            "smallest": lambda rng: _pie_extreme(rng, largest=False),
-            "count": _pie_count,
+            "largest": _extreme(pie, "slice", "largest"),
+            "smallest": _extreme(pie, "slice", "smallest"),
+            "count": _count(pie, "slices"),
             "half": _pie_half,
         },
     ),

@@ -70,30 +70,33 @@ def _colour_single(rng: np.random.Generator) -> VisionDraft:
     return VisionDraft(place(rng, [kind]), ask(rng, WHICH_COLOUR, "shape"), (), kind[1], COLOUR_NAMES)
 
 
-def _colour_named(rng: np.random.Generator) -> VisionDraft:
-    kinds = distinct(rng, between(rng, 2, 4))
-    return VisionDraft(place(rng, kinds), ask(rng, WHICH_COLOUR, kinds[0][0]), (), kinds[0][1], COLOUR_NAMES)
+def _named(index: int) -> Drawer:
+    """Ask for the shape (index 0) of a colour, or for the colour (index 1) of a shape."""
+
+    def draw(rng: np.random.Generator) -> VisionDraft:
+        kinds = distinct(rng, between(rng, 2, 4))
+        question = (place(rng, kinds), ask(rng, (WHICH_SHAPE, WHICH_COLOUR)[index], kinds[0][1 - index]))
+        return VisionDraft(*question, (), kinds[0][index], (SHAPES, COLOUR_NAMES)[index])
+
+    return draw
 
 
-def _colour_sized(rng: np.random.Generator) -> VisionDraft:
-    kinds, size = _sizes_apart(rng, between(rng, 2, 4))
-    return VisionDraft(place(rng, kinds), ask(rng, WHICH_COLOUR, f"{size} shape"), (), kinds[0][1], COLOUR_NAMES)
+def _sized(index: int) -> Drawer:
+    """Ask for the shape (index 0) or the colour (index 1) of the only item of a size."""
+
+    def draw(rng: np.random.Generator) -> VisionDraft:
+        kinds, size = _sizes_apart(rng, between(rng, 2, 4))
+        name = (size, f"{size} shape")[index]
+        question = (place(rng, kinds), ask(rng, (WHICH_SHAPE, WHICH_COLOUR)[index], name))
+        return VisionDraft(*question, (), kinds[0][index], (SHAPES, COLOUR_NAMES)[index])
+
+    return draw
 
 
 def _shape_single(rng: np.random.Generator) -> VisionDraft:
     kind = pick_kind(rng)
     wordings = ("What shape is it?", "Which shape is in the picture?", "Name the shape.")
     return VisionDraft(place(rng, [kind]), pick(rng, wordings), (), kind[0], SHAPES)
-
-
-def _shape_named(rng: np.random.Generator) -> VisionDraft:
-    kinds = distinct(rng, between(rng, 2, 4))
-    return VisionDraft(place(rng, kinds), ask(rng, WHICH_SHAPE, kinds[0][1]), (), kinds[0][0], SHAPES)
-
-
-def _shape_sized(rng: np.random.Generator) -> VisionDraft:
-    kinds, size = _sizes_apart(rng, between(rng, 2, 4))
-    return VisionDraft(place(rng, kinds), ask(rng, WHICH_SHAPE, size), (), kinds[0][0], SHAPES)
 
 
 def _exists(by: str) -> Drawer:
@@ -174,8 +177,8 @@ def _same(index: int, word: str, values: tuple[str, ...]) -> Drawer:
 
 
 OBJECTS = (
-    VisionSkill("colour", "the colour of a shape", {"single": _colour_single, "named": _colour_named, "sized": _colour_sized}),
-    VisionSkill("shape", "what a shape is", {"single": _shape_single, "named": _shape_named, "sized": _shape_sized}),
+    VisionSkill("colour", "the colour of a shape", {"single": _colour_single, "named": _named(1), "sized": _sized(1)}),
+    VisionSkill("shape", "what a shape is", {"single": _shape_single, "named": _named(0), "sized": _sized(0)}),
     VisionSkill(
         "existence", "whether something is there",
         {"colour": _exists("colour"), "shape": _exists("shape"), "both": _exists("both")},
