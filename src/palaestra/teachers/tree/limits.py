@@ -67,17 +67,16 @@ def enforce(tree: TreeState, actions: Sequence[Action], size: int, limits: TreeL
     Fewer than `size` examples result only if `subskill_cap` or `max_subskills` leave no room.
     """
     asked, refused = _read_actions(tree, actions, limits)
-    caps = {request.branch.name: request for request in asked.values()}
     most, leaf_most = limits.most(tree, size), limits.most_of_subskill(size)
     shares = share_out(
         size,
-        {name: float(sum(request.counts.values())) for name, request in caps.items()},
-        {name: min(most, leaf_most * sum(1 for n in request.counts.values() if n)) for name, request in caps.items()},
+        {name: float(sum(request.counts.values())) for name, request in asked.items()},
+        {name: min(most, leaf_most * sum(1 for n in request.counts.values() if n)) for name, request in asked.items()},
     )
     for name, share in shares.items():
-        caps[name].take(share, leaf_most)
-    _spend_rest(size - sum(shares.values()), caps, most, leaf_most, limits)
-    taken = [request.action(size) for request in caps.values() if request.spent]
+        asked[name].take(share, leaf_most)
+    _spend_rest(size - sum(shares.values()), asked, most, leaf_most, limits)
+    taken = [request.action(size) for request in asked.values() if request.spent]
     if refused and taken:
         first = taken[0]
         taken[0] = replace(first, reason=f"{first.reason}; refused: {'; '.join(refused)}")
@@ -176,7 +175,7 @@ def _spend_rest(rest: int, asked: Mapping[str, _Request], most: int, leaf_most: 
                 request.given[part] = request.given.get(part, 0) + count
             rest -= share
             if share and not request.reason:
-                request.reason = "what nothing else was asked for"
+                request.reason = "no action asked for these examples"
 
 
 def _usable(request: _Request, limits: TreeLimits, opening: bool) -> list[str]:
