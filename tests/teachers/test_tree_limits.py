@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from palaestra.core.errors import SettingsError
 from palaestra.teachers.tree.limits import TreeLimits, enforce
-from palaestra.teachers.tree.records import Action, Branch, Count, Leaf, TreeState
+from palaestra.teachers.tree.records import Branch, Count, Leaf, TreeAction, TreeState
 
 
 def branch(name: str, accuracy: float = 0.5, leaves: dict[str, int] | None = None) -> Branch:
@@ -34,7 +34,9 @@ asked = st.dictionaries(
 )
 actions = st.lists(
     st.builds(
-        lambda skill, explore, allocation: Action(skill, allocation, "because", "explore" if explore else "exploit"),
+        lambda skill, explore, allocation: TreeAction(
+            skill, allocation, "because", "explore" if explore else "exploit"
+        ),
         st.sampled_from(["s0", "s1", "s2", "s3", "s9"]),
         st.booleans(),
         asked,
@@ -52,7 +54,7 @@ limits = st.builds(
 
 @given(trees, actions, st.integers(1, 300), limits)
 def test_nothing_passes_a_limit_and_all_that_can_be_spent_is(
-    tree: TreeState, wanted: list[Action], size: int, limit: TreeLimits
+    tree: TreeState, wanted: list[TreeAction], size: int, limit: TreeLimits
 ) -> None:
     taken = enforce(tree, wanted, size, limit)
     assert len({action.skill for action in taken}) == len(taken)
@@ -72,7 +74,7 @@ def test_nothing_passes_a_limit_and_all_that_can_be_spent_is(
 
 
 @given(trees, actions, st.integers(1, 300), limits)
-def test_whatever_was_changed_is_said(tree: TreeState, wanted: list[Action], size: int, limit: TreeLimits) -> None:
+def test_whatever_was_changed_is_said(tree: TreeState, wanted: list[TreeAction], size: int, limit: TreeLimits) -> None:
     first = {action.skill: action for action in reversed(wanted)}
     taken = enforce(tree, wanted, size, limit)
     for action in taken:
@@ -85,7 +87,7 @@ def test_whatever_was_changed_is_said(tree: TreeState, wanted: list[Action], siz
 
 @given(trees, actions, st.integers(1, 300), limits)
 def test_what_is_within_the_limits_is_left_alone(
-    tree: TreeState, wanted: list[Action], size: int, limit: TreeLimits
+    tree: TreeState, wanted: list[TreeAction], size: int, limit: TreeLimits
 ) -> None:
     once = enforce(tree, wanted, size, limit)
     assert enforce(tree, once, size, limit) == once
@@ -93,17 +95,17 @@ def test_what_is_within_the_limits_is_left_alone(
 
 def test_a_cap_leaves_room_to_spend_the_lesson_on_what_is_weak() -> None:
     tree = TreeState((branch("weak"), branch("known", 1.0)), 1, 100)
-    (action,) = enforce(tree, [Action("weak", {"a": 100}, "all of it")], 100, TreeLimits(cap=0.2))
+    (action,) = enforce(tree, [TreeAction("weak", {"a": 100}, "all of it")], 100, TreeLimits(cap=0.2))
     assert action.allocation == {"a": 100}
     assert action.reason == "all of it"
 
 
 def test_clipping_is_said_in_the_reason() -> None:
     tree = TreeState(tuple(branch(f"s{k}") for k in range(10)), 1, 100)
-    wanted: list[Action] = [
-        Action("s0", {"a": 90, "b": 5, "z": 5}, "more"),
-        Action("s1", {"b": 10, "c": 10, "a": -3}, "new", "explore"),
-        *(Action(f"s{k}", {"a": 10}, "same") for k in range(2, 10)),
+    wanted: list[TreeAction] = [
+        TreeAction("s0", {"a": 90, "b": 5, "z": 5}, "more"),
+        TreeAction("s1", {"b": 10, "c": 10, "a": -3}, "new", "explore"),
+        *(TreeAction(f"s{k}", {"a": 10}, "same") for k in range(2, 10)),
     ]
     taken = {action.skill: action for action in enforce(tree, wanted, 100, TreeLimits(cap=0.2, open_at_once=1))}
     assert sum(taken["s0"].allocation.values()) == 20

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from palaestra.core.errors import SettingsError
 from palaestra.teachers.simple import share_out
-from palaestra.teachers.tree.records import Action, Branch, TreeState
+from palaestra.teachers.tree.records import Branch, TreeAction, TreeState
 
 MOST_ASKED = 1_000_000
 """Larger requests are reduced to this, so that proportions can be computed."""
@@ -40,8 +40,10 @@ class TreeLimits:
                 f"cap and subskill_cap are above 0 and at most 1; got {self.cap} and {self.subskill_cap}"
             )
         if self.max_subskills < 0 or self.open_at_once < 0:
-            got = f"{self.max_subskills} and {self.open_at_once}"
-            raise SettingsError(f"max_subskills and open_at_once are at least 0 (no limit); got {got}")
+            raise SettingsError(
+                "max_subskills and open_at_once are at least 0 (no limit); "
+                f"got {self.max_subskills} and {self.open_at_once}"
+            )
 
     def most(self, tree: TreeState, size: int) -> int:
         """Maximum examples of one skill."""
@@ -59,7 +61,7 @@ class TreeLimits:
         return max(0, min(closed, at_once, left))
 
 
-def enforce(tree: TreeState, actions: Sequence[Action], size: int, limits: TreeLimits) -> list[Action]:
+def enforce(tree: TreeState, actions: Sequence[TreeAction], size: int, limits: TreeLimits) -> list[TreeAction]:
     """Change actions to comply with the limits: at most one per skill, `size` examples in total.
 
     Unknown skills and subskills are refused, and so is a subskill that may not be opened; negative counts become 0. The
@@ -108,17 +110,17 @@ class _Request:
         counts = {name: float(count) for name, count in self.counts.items()}
         self.given = share_out(share, counts, leaf_most)
 
-    def action(self, size: int) -> Action:
+    def action(self, size: int) -> TreeAction:
         given = {name: count for name, count in self.given.items() if count}
         if self.total != self.spent or any(self.counts.get(name, 0) != count for name, count in given.items()):
             self.notes.append(f"{self.spent} of the lesson's {size} examples instead of {self.total}")
         limits = f"limits: {', '.join(self.notes)}" if self.notes else ""
         reason = "; ".join(part for part in (self.reason, limits) if part)
-        return Action(self.branch.name, given, reason, "explore" if self.new else "exploit")
+        return TreeAction(self.branch.name, given, reason, "explore" if self.new else "exploit")
 
 
 def _read_actions(
-    tree: TreeState, actions: Iterable[Action], limits: TreeLimits
+    tree: TreeState, actions: Iterable[TreeAction], limits: TreeLimits
 ) -> tuple[dict[str, _Request], list[str]]:
     """Read the requests for each skill of the tree. Returns them with the refusals."""
     asked = {branch.name: _Request(branch) for branch in tree}
@@ -137,7 +139,7 @@ def _read_actions(
     return asked, refused + [f"{request.branch.name}: {', '.join(request.notes)}" for request in lost]
 
 
-def _read(request: _Request, action: Action, limits: TreeLimits) -> None:
+def _read(request: _Request, action: TreeAction, limits: TreeLimits) -> None:
     """Read the valid part of an action into the request."""
     request.reason = action.reason
     room = limits.room(request.branch)

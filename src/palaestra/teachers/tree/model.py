@@ -16,7 +16,7 @@ from palaestra.engines.structured import ask
 from palaestra.teachers.prompts import TeacherPrompts
 from palaestra.teachers.tree.limits import TreeLimits
 from palaestra.teachers.tree.policies import TreeResponse
-from palaestra.teachers.tree.records import Action, Branch, Leaf, TreeState
+from palaestra.teachers.tree.records import Branch, Leaf, TreeAction, TreeState
 
 if TYPE_CHECKING:
     from palaestra.envs.lesson.state import ValidationAttempt
@@ -63,7 +63,9 @@ class TreeModel:
             raise SettingsError("the tree policy 'model' needs a language model; give an engine, or let one write")
         self.engine, self.prompts, self.task = engine, prompts, task
 
-    def decide(self, tree: TreeState, size: int, limits: TreeLimits, generator: np.random.Generator) -> list[Action]:
+    def decide(
+        self, tree: TreeState, size: int, limits: TreeLimits, generator: np.random.Generator
+    ) -> list[TreeAction]:
         messages = self.prompts.messages(
             "skill_tree/decide",
             task=self.task,
@@ -87,12 +89,12 @@ class TreeModel:
         return [_action(decision) for decision in answer.actions]
 
 
-def _action(decision: SkillAction) -> Action:
+def _action(decision: SkillAction) -> TreeAction:
     allocation: dict[str, int] = {}
     for share in decision.allocation:
         allocation[share.subskill] = allocation.get(share.subskill, 0) + share.examples
     reason = " ".join(decision.reason.split())
-    return Action(decision.skill, allocation, reason, decision.action)
+    return TreeAction(decision.skill, allocation, reason, decision.action)
 
 
 def _counts(node: Branch | Leaf) -> str:

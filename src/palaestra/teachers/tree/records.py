@@ -139,7 +139,7 @@ class TreeState:
 
 
 @dataclass(frozen=True, slots=True)
-class Action:
+class TreeAction:
     """Examples for the subskills of one skill.
 
     Arguments:
