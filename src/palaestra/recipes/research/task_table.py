@@ -11,7 +11,7 @@ from palaestra.research.judge.evaluation import make_judge
 from palaestra.research.judge.sandboxing import sandbox_for
 from palaestra.research.tasks.task import ResearchTask, load_task
 from palaestra.research.workspace.baseline import MeasuredSolution, measure
-from palaestra.runs.guard import storage_errors
+from palaestra.runs.files import storage_errors
 
 BEGIN, END = "<!-- research tasks: begin -->", "<!-- research tasks: end -->"
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from palaestra.core.errors import TaskError
 from palaestra.engines.models import cache_folder
-from palaestra.runs.guard import storage_errors
+from palaestra.runs.files import storage_errors
 
 SAID = 600
 """Characters of pip's error that are reported."""

@@ -18,7 +18,7 @@ from palaestra.engines.models import cache_folder
 from palaestra.research.tasks.plugins import task_error
 from palaestra.research.tasks.records import TaskData
 from palaestra.research.tasks.task import ResearchTask
-from palaestra.runs.guard import storage_errors
+from palaestra.runs.files import storage_errors
 
 
 def load_data(task: ResearchTask) -> TaskData:

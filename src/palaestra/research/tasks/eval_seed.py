@@ -11,7 +11,7 @@ from palaestra.core.errors import SettingsError
 from palaestra.core.seeding import Seeds
 from palaestra.engines.models import cache_folder
 from palaestra.research.tasks.task import ResearchTask
-from palaestra.runs.guard import storage_errors
+from palaestra.runs.files import storage_errors
 
 VARIABLE = "PALAESTRA_RESEARCH_SEED"
 """An environment variable with a number that replaces this machine's seed, to compare scores across machines."""

@@ -17,8 +17,7 @@ from palaestra.research.tasks.eval_seed import seed_mark
 from palaestra.research.tasks.records import Grade, InvalidSubmission
 from palaestra.research.tasks.task import ResearchTask
 from palaestra.research.workspace.workspace import Workspace
-from palaestra.runs.guard import storage_errors
-from palaestra.runs.records import from_json, to_json
+from palaestra.runs.files import from_json, storage_errors, to_json
 from palaestra.sandbox.base import Sandbox
 
 _measuring = threading.Lock()

@@ -10,7 +10,7 @@ from collections import Counter
 from pathlib import Path
 
 from palaestra.core.errors import SettingsError
-from palaestra.runs.guard import storage_errors
+from palaestra.runs.files import storage_errors
 
 BEGINNING = b'{"key": '
 """The beginning of every line of a memory file."""
