@@ -262,8 +262,6 @@ class RewardReport:
 def report_on_scores(scores: Sequence[Sequence[float]], best: Sequence[int], bins: int = 10) -> RewardReport:
     """Report on the scores of comparisons, given the index of the best response of each."""
     count = len(scores)
-    if count == 0:
-        raise ValueError("expected at least one comparison; got none")
     ranks, losses, briers, confidences, hits = (np.zeros(count) for _ in range(5))
     for index, (row, right) in enumerate(zip(scores, best, strict=True)):
         scores_K = np.asarray(row, dtype=np.float64)

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal, Protocol
 import torch
 from safetensors.torch import load_file
 
-from palaestra.core.errors import LessonError, RunError, SettingsError
+from palaestra.core.errors import LessonError, RunError
 from palaestra.core.interrupts import HeldInterrupts
 from palaestra.core.records import Completion, Example, Failure, Score
 from palaestra.core.seeding import Seeds
@@ -114,8 +114,6 @@ class ModelStudent(ABC):
         batch_size: int = 128,
         keep_every: float = 120.0,
     ) -> None:
-        if start not in ("base", "last"):
-            raise SettingsError(f"start: expected 'base' or 'last'; got {start!r}")
         self.name, self.tokenizer, self.supervision = model.name, model.tokenizer, supervision
         self.settings: Any = self.Settings() if settings is None and self.Settings is not None else settings
         self.processor, self.start = model.processor, start
