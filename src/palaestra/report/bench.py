@@ -11,13 +11,13 @@ from typing import Any
 from markupsafe import Markup
 
 from palaestra.recipes.research.bench import BenchEpisode, BenchResult
+from palaestra.recipes.research.episode_player import is_silent
 from palaestra.recipes.research.settings import ResearchSettings
-from palaestra.recipes.research.summary import is_silent
 from palaestra.report.appendix import ProvenancePart, SettingRow, read_provenance_part, setting_rows
 from palaestra.report.charts import FOOT, LEFT, PLOT, RIGHT, TOP, WIDTH, frame
 from palaestra.report.formatting import NOTHING, causes, plain, plural, share, tick_words
 from palaestra.report.svg import Point, Scale, drawing, polyline, ticks
-from palaestra.research.standings.scores import BASELINE, Area, Measure, MethodCell, Profile, Standings
+from palaestra.research.standings.standings import BASELINE, Area, Measure, MethodCell, Profile, Standings
 from palaestra.research.tasks.task import Direction
 
 COLOURS = 5

@@ -11,8 +11,8 @@ from markupsafe import Markup
 
 from palaestra.core.records import Message
 from palaestra.envs.turn.base import transcript
+from palaestra.recipes.research.episode_player import is_silent
 from palaestra.recipes.research.settings import ResearchSettings
-from palaestra.recipes.research.summary import is_silent
 from palaestra.report.appendix import Appendix, make_appendix
 from palaestra.report.charts import FOOT, LEFT, PLOT, RIGHT, TOP, WIDTH, frame
 from palaestra.report.formatting import plain, shorten, tick_words

@@ -10,8 +10,6 @@ from palaestra.recipes.metered_engines import CALL_TIMEOUT, CALL_TIMEOUT_HELP, c
 from palaestra.recipes.settings import check_finite, check_minimum, require, setting
 
 RECIPE = "research"
-NOTE = "note"
-"""The phase of an event whose data have a `text` for the user."""
 PATHS = ("mlgym", "agent_config", "prompts", "memory", "demonstration", "cache")
 """Settings that are paths."""
 
