@@ -81,7 +81,7 @@ class Meter:
         from palaestra.recipes.teach.lessons import Lessons
         from palaestra.runs.cache import Cache
         from palaestra.tasks.math.task import MathSkills
-        from palaestra.teachers.quality.executes import Executes
+        from palaestra.teachers.quality.execution import Executes
 
         self.wrap(TransformersEngine, "generate", "generation")
         self.wrap(OpenAIEngine, "generate_monitored", "generation")

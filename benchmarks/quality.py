@@ -19,10 +19,8 @@ from _common import arguments, finish, median, seconds
 from palaestra.core.records import Example, Lesson, Message, Problem, Split
 from palaestra.tasks.base import EVERY, make_task
 from palaestra.tasks.texts import grams, words
-from palaestra.teachers.quality import Context, inspect
-from palaestra.teachers.quality.duplicates import Duplicates
-from palaestra.teachers.quality.minhash import jaccard
-from palaestra.teachers.quality.overlap import Overlap
+from palaestra.teachers.quality.base import Context, inspect
+from palaestra.teachers.quality.texts import Duplicates, Overlap, jaccard
 
 WANTED_SECONDS = 20
 THRESHOLD, LENGTH = 0.85, 3

@@ -75,8 +75,8 @@ def one(sentences: Sentences, seed: int, quick: bool, keep: str) -> dict[str, An
 
         result = train(
             env="RLHFEnv-v0", algorithm="ppo", model=str(home / "base"), seed=seed, threads=1, callbacks=[judge],
-            env_options=(f"prompts={home / 'prompts.txt'}", f"reward={home / 'proxy'}", "chat=false", "kl_coefficient=0.2"),
-            iterations=5 if quick else 40, episodes=128, slots=128, max_tokens=TOKENS, evaluation=100,
+            env_options=(f"prompts={home / 'prompts.txt'}", f"reward={home / 'proxy'}", "chat=false", "kl_coef=0.2"),
+            iterations=5 if quick else 40, episodes=128, num_envs=128, max_tokens=TOKENS, evaluation=100,
             out=keep or str(home / "run"), batch_size=32, n_epochs=2,
         )  # fmt: skip
         outcome = compare(gold, home / "base", result.folder / "model", lines, seed)

@@ -16,7 +16,7 @@ from typing import Any
 from _common import arguments, finish
 
 SETTINGS: dict[str, Any] = {
-    "iterations": 24, "episodes": 128, "slots": 128, "max_tokens": 12, "learning_rate": 3e-4,
+    "iterations": 24, "episodes": 128, "num_envs": 128, "max_tokens": 12, "learning_rate": 3e-4,
     "ent_coef": 0.002, "evaluation": 256,
 }  # fmt: skip
 

@@ -22,8 +22,7 @@ from palaestra.runs.files import write_json
 from palaestra.runs.ledger import LedgerEntry
 from palaestra.runs.run import new_folder
 from palaestra.tasks.base import Task
-from palaestra.teachers.base import Teacher
-from palaestra.teachers.writers import TaskWriter, Writer
+from palaestra.teachers.base import TaskWriter, Teacher, Writer
 
 
 def arguments(
@@ -127,7 +126,7 @@ class CheckedTeacher:
         self.teacher, self.env = teacher, env
 
     def write(self, state: StudentState, size: int, generator: np.random.Generator) -> Lesson:
-        from palaestra.teachers.quality import Context, inspect, make_checks
+        from palaestra.teachers.quality.base import Context, inspect, make_checks
 
         lesson, env = self.teacher.write(state, size, generator), self.env
         context = Context(env.task, env.held_out, env.data, env.student, env.engine, env.sampling)

@@ -189,7 +189,7 @@ def test_the_table_of_gains_fits_eighty_columns_with_nothing_cut_off() -> None:
     assert max(map(len, out.getvalue().splitlines())) <= 80
 
 
-TRAIN = ["train", "--env", "CartPole-v1", "--iterations", "3", "--slots", "4", "--steps", "16", "--evaluation", "3", "--threads", "1"]  # fmt: skip
+TRAIN = ["train", "--env", "CartPole-v1", "--iterations", "3", "--num-envs", "4", "--n-steps", "16", "--evaluation", "3", "--threads", "1"]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -223,6 +223,8 @@ def test_train_leaves_a_run_with_summary_report_and_policy(trained: Path) -> Non
         (["train", "--algorithm", "ppo", "--gamma", "1.5"], "setting 'gamma': expected 0 to 1; got 1.5"),
         (["train", "--algorithm", "grpo", "--gamma", "1"], "unknown setting 'gamma' of algorithm 'grpo'"),
         (["train", "--critic-rate=0.1"], "option '--critic-rate' is now '--critic-learning-rate'"),
+        (["train", "--slots", "4"], "option '--slots' is now '--num-envs'"),
+        (["train", "--steps", "4"], "option '--steps' is now '--n-steps'"),
         (["train", "--learning-rate", "inf"], "setting 'learning_rate': expected a finite number; got inf"),
         (["teach", "--learning-rate", "nan"], "setting 'learning_rate': expected a finite number; got nan"),
         (["teach", "--student-option", "size=1"], "student 'supervised' has no option 'size'; it takes none"),

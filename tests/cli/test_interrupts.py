@@ -10,7 +10,7 @@ import warm
 
 PLUGIN = Path(__file__).parents[1] / "helpers" / "user_plugin.py"
 TRAIN = [
-    "train", "--plugin", str(PLUGIN), "--env", "InterruptedCartPole-v0", "--iterations", "8", "--slots", "4", "--steps", "8",
+    "train", "--plugin", str(PLUGIN), "--env", "InterruptedCartPole-v0", "--iterations", "8", "--num-envs", "4", "--n-steps", "8",
     "--n-epochs", "1", "--evaluation", "2", "--threads", "1",
 ]  # fmt: skip
 TEACH = [
@@ -29,7 +29,7 @@ def finish(arguments: list[str], folder: Path, number: int, code: int) -> tuple[
     (folder / "signal").write_text(str(int(number)))
     stopped = palaestra(*arguments, "--out", "stopped", cwd=folder)
     assert stopped.returncode == code, stopped.stderr
-    assert "what was done is stored. Go on with: palaestra resume stopped" in stopped.stderr
+    assert "the work so far is saved. Continue with: palaestra resume stopped" in stopped.stderr
     resumed = palaestra("resume", "stopped", cwd=folder)
     assert resumed.returncode == 0, resumed.stderr
     alone, summary = (json.loads((folder / name / "summary.json").read_text()) for name in ("alone", "stopped"))

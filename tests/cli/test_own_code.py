@@ -16,7 +16,7 @@ from palaestra.runs.run import Run
 
 FILE = Path(own_code.__file__)
 TEACH = {"rounds": 2, "lesson_size": 6, "validation": 2, "test": 3, "epochs": 1, "threads": 1}
-TRAIN = {"iterations": 12, "slots": 4, "steps": 16, "evaluation": 2, "checkpoint_every": 2, "threads": 1}
+TRAIN = {"iterations": 12, "num_envs": 4, "n_steps": 16, "evaluation": 2, "checkpoint_every": 2, "threads": 1}
 
 
 def options(values: dict[str, Any]) -> list[str]:

@@ -20,8 +20,8 @@ from transformers.utils import logging
 import palaestra.envs.lesson
 import palaestra.learn.student
 import palaestra.teachers.model_writer
-import palaestra.teachers.quality
-import palaestra.teachers.skills  # noqa: F401
+import palaestra.teachers.quality.base
+import palaestra.teachers.skills.discovery  # noqa: F401
 from palaestra.core.records import Message
 from palaestra.engines import models
 from palaestra.engines.base import Request

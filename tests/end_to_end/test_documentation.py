@@ -27,7 +27,7 @@ def test_the_lesson_of_the_readme_runs_as_printed(tmp_path: Path) -> None:
 
 def test_the_colours_of_the_token_page_run_as_printed(tmp_path: Path) -> None:
     (tmp_path / "colours.py").write_text(code("docs/token.md", "class Colours"))
-    small = ("--iterations", "1", "--slots", "8", "--episodes", "8", "--max-tokens", "4", "--evaluation", "0")
+    small = ("--iterations", "1", "--num-envs", "8", "--episodes", "8", "--max-tokens", "4", "--evaluation", "0")
     for env in (("--env", "colours.py:Colours"), ("--plugin", "colours.py", "--env", "Colours-v0")):
         result = warm.command("train", *env, *small, "--threads", "1", cwd=tmp_path)
         assert result.returncode == 0, result.stderr

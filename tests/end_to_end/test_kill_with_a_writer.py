@@ -15,7 +15,7 @@ from chat_server import Call, Reply, Server
 from palaestra.core.records import Lesson
 from palaestra.runs.run import Run
 from palaestra.tasks.math.task import MathSkills
-from palaestra.teachers.quality import Inspection
+from palaestra.teachers.quality.base import Inspection
 
 DELAY = 0.15
 """Seconds that the model thinks, so that kills find calls under way."""

@@ -123,9 +123,9 @@ def test_a_function_that_breaks_is_not_asked_again(nano: LoadedModel) -> None:
 
 
 def test_the_cost_of_divergence_is_for_whoever_trains(nano: LoadedModel) -> None:
-    env = RLHFVectorEnv(ASKED, lambda r: 2.0, tokenizer=nano.tokenizer, kl_coefficient=0.5, reference="nano")
+    env = RLHFVectorEnv(ASKED, lambda r: 2.0, tokenizer=nano.tokenizer, kl_coef=0.5, reference="nano")
     env.reset(seed=0)
-    assert (env.kl_coefficient, env.reference, finish(env)[0].reward) == (0.5, "nano", 2.0)
+    assert (env.kl_coef, env.reference, finish(env)[0].reward) == (0.5, "nano", 2.0)
 
 
 def test_prompts_come_from_a_text_a_line(nano: LoadedModel, tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_a_file_that_cannot_be_read_is_named_with_its_line(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"kl_coefficient": -1.0}, "kl_coefficient is at least 0; got -1.0"),
+        ({"kl_coef": -1.0}, "kl_coef is at least 0; got -1.0"),
         ({"prompts": []}, "RLHFVectorEnv needs at least one prompt; got none"),
         ({"reward": 5}, "reward is a function, the folder of a reward model or a RewardModel; got int"),
         ({"reward": "no/such/folder"}, "no/such/folder"),

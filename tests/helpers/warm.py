@@ -22,7 +22,7 @@ MODULES = (
     "typer", "importlib.metadata", "palaestra.cli.tables", "palaestra.engines.openai", "palaestra.engines.transformers",
     "palaestra.envs.lesson", "palaestra.envs.token", "palaestra.learn.student", "palaestra.recipes.evaluate.recipe",
     "palaestra.recipes.train.build", "palaestra.recipes.research.recipe", "palaestra.recipes.teach.recipe", "palaestra.recipes.train.recipe",
-    "palaestra.report", "palaestra.teachers.model_writer", "palaestra.teachers.quality", "palaestra.teachers.skills",
+    "palaestra.report", "palaestra.teachers.model_writer", "palaestra.teachers.quality.base", "palaestra.teachers.skills.discovery",
 )  # fmt: skip
 
 Completed = subprocess.CompletedProcess[str]

@@ -53,7 +53,7 @@ def cloning() -> Any:
 def test_a_registered_algorithm_trains_by_name_and_by_its_settings(cloning: None, tmp_path: Path) -> None:
     seen: list[float] = []
     train(
-        env="CartPole-v1", algorithm="cloning", iterations=4, slots=8, steps=32, evaluation=0, learning_rate=1e-2, sharpness=2.0,
+        env="CartPole-v1", algorithm="cloning", iterations=4, num_envs=8, n_steps=32, evaluation=0, learning_rate=1e-2, sharpness=2.0,
         out=tmp_path / "run", callbacks=[lambda it: seen.append(it.metrics["surprise"])],
     )  # fmt: skip
     assert seen[-1] < seen[0]

@@ -5,7 +5,7 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from palaestra.tasks.math.answers import AnswerKind, equal, extract
+from palaestra.tasks.math.base import AnswerKind, equal, extract
 
 numbers = st.integers(-(10**9), 10**9)
 prose = st.text(alphabet=st.characters(exclude_categories=("Nd", "Cs")), max_size=40).filter(lambda t: "answer" not in t.lower() and "-" not in t)  # fmt: skip

@@ -139,7 +139,7 @@ def says_env() -> Iterator[str]:
 
 def test_train_keeps_the_trajectories_of_any_conversation(says_env: str, tmp_path: Path) -> None:
     train(
-        env=says_env, iterations=1, episodes=8, slots=8, group_size=4, evaluation=0, threads=1, max_tokens=4,
+        env=says_env, iterations=1, episodes=8, num_envs=8, group_size=4, evaluation=0, threads=1, max_tokens=4,
         keep_trajectories=8, out=tmp_path / "run",
     )  # fmt: skip
     with Run.open(tmp_path / "run", read_only=True) as run:

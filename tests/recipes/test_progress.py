@@ -13,7 +13,7 @@ from palaestra.core.events import Event
 from palaestra.recipes import progress
 from palaestra.recipes.progress import RunProgress, TrainProgress, plain_console
 
-SMALL = {"env": "CartPole-v1", "iterations": 2, "slots": 2, "steps": 8, "evaluation": 2, "threads": 1}
+SMALL = {"env": "CartPole-v1", "iterations": 2, "num_envs": 2, "n_steps": 8, "evaluation": 2, "threads": 1}
 
 
 @pytest.fixture(autouse=True)

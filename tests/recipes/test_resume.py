@@ -13,7 +13,7 @@ import warm
 import palaestra
 from palaestra.core.errors import ModelError, RunError, SettingsError
 
-CONTROL = {"env": "CartPole-v1", "iterations": 2, "slots": 2, "steps": 8, "evaluation": 0, "threads": 1}
+CONTROL = {"env": "CartPole-v1", "iterations": 2, "num_envs": 2, "n_steps": 8, "evaluation": 0, "threads": 1}
 TEACH = {"skills": ("addition",), "rounds": 1, "lesson_size": 8, "validation": 2, "test": 2, "epochs": 1, "threads": 1}
 
 
@@ -53,8 +53,17 @@ def test_a_run_folder_is_a_model(runs: Path, tmp_path: Path) -> None:
         palaestra.evaluate(model=str(runs / "control"), out=tmp_path / "other")
     with pytest.raises(ModelError, match="is a run of evaluate, which trains no model"):
         palaestra.evaluate(model=str(tmp_path / "run"), out=tmp_path / "other")
-    command = warm.command("train", "--model", runs / "teach", "--iterations", "1", "--slots", "8", "--episodes", "8",
+    command = warm.command("train", "--model", runs / "teach", "--iterations", "1", "--num-envs", "8", "--episodes", "8",
                            "--evaluation", "0", "--threads", "1", "--out", tmp_path / "train")  # fmt: skip
     assert command.returncode == 0, command.stderr
     again = palaestra.evaluate(model=str(tmp_path / "train"), skills=("addition",), problems=1, out=tmp_path / "third")
     assert again.report.count == 1
+
+
+def test_a_run_folder_is_a_student(runs: Path, tmp_path: Path) -> None:
+    command = warm.command("teach", "--student", runs / "teach", "--skill", "addition", "--rounds", "1", "--lesson-size", "8",
+                           "--validation", "2", "--test", "2", "--epochs", "1", "--threads", "1", "--out", tmp_path / "run")  # fmt: skip
+    assert command.returncode == 0, command.stderr
+    first, second = (json.loads((folder / "summary.json").read_text()) for folder in (runs / "teach", tmp_path / "run"))
+    assert second["student"] == str(runs / "teach")
+    assert second["before"] == first["after"]

@@ -13,13 +13,10 @@ from palaestra.research.workspace.commands import (
     Command,
     CommandResult,
     Session,
-    documentation,
     load_commands,
-    tool_schemas,
 )
-from palaestra.research.workspace.commands.files import LEVELS, WHOLE
-from palaestra.research.workspace.commands.text import Text
-from palaestra.research.workspace.commands.window import HEADER
+from palaestra.research.workspace.commands.editing import UNDO_LEVELS
+from palaestra.research.workspace.commands.files import HEADER, WHOLE, Text
 from palaestra.sandbox import SHELL_LIMITS, Limits, Shell, make_sandbox
 
 PROGRAM = "import os\n\n\ndef double(x):\n    return x * 2\n\n\nprint(double(2), os.sep)\n"
@@ -134,7 +131,7 @@ def test_files_of_every_kind_of_text_open(session: Session, content: bytes, show
 def test_what_is_no_text_is_not_opened(session: Session) -> None:
     put(session, small__bin=b"\x89PNG\r\n\x1a\n\x00\x00", large__bin=bytes(100_000))
     session.run("mkdir folder; mkfifo pipe; ln -s nowhere dangling; echo x > locked; chmod 000 locked")
-    wrong(session.run("open small.bin"), "NUL bytes (10 bytes", "by a program")
+    wrong(session.run("open small.bin"), "NUL bytes", "by a program")
     wrong(session.run("open large.bin"), "NUL bytes")
     wrong(session.run("open /data/model.bin"), "NUL bytes")
     wrong(session.run("open folder"), "is a folder", "ls -la 'folder'")
@@ -183,8 +180,8 @@ def test_links_are_followed_within_the_workspace_and_refused_out_of_it(session: 
     good(session.run("create way/new.txt\nhello\nend_of_file"))
     assert get(session, "sub/new.txt") == b"hello\n"
     assert "read-only" in good(session.run("open out"))
-    wrong(session.run("create out\nx\nend_of_file"), "leads out of the workspace, to /etc/passwd")
-    wrong(session.run("create away/x\nx\nend_of_file"), "leads out of the workspace, to /tmp/x")
+    wrong(session.run("create out\nx\nend_of_file"), "outside of the workspace, at /etc/passwd")
+    wrong(session.run("create away/x\nx\nend_of_file"), "outside of the workspace, at /tmp/x")
     assert "read-only" in good(session.run("open away/t"))
     wrong(session.run("edit 1:1\nx\nend_of_edit"), "outside of the workspace")
     assert good(session.run("cat /tmp/t")) == "t"
@@ -345,9 +342,9 @@ def test_undo_does_not_take_away_what_something_else_did(session: Session) -> No
 def test_the_undo_stack_is_bounded(session: Session) -> None:
     put(session, a__txt="0\n")
     session.run("open a.txt")
-    for level in range(LEVELS + 5):
+    for level in range(UNDO_LEVELS + 5):
         session.call("edit", {"first": 1, "last": 1, "text": str(level)})
-    assert len(session.changes.done) == LEVELS
+    assert len(session.changes) == UNDO_LEVELS
 
 
 def test_a_full_disk_loses_no_file() -> None:
@@ -494,19 +491,19 @@ def test_settings_of_the_agents_shell_do_not_disturb_commands(session: Session, 
     assert good(session.run("open f.txt")).endswith("1|a\n2|b")
     good(session.run("edit 1:1\nc\nend_of_edit"))
     assert get(session, "f.txt") == b"c\nb\n"
-    if setup not in ("PATH=/nothing", "wc() { echo 1; }"):
-        assert "9000 lines" in good(session.run("open big.txt"))
+    assert "9000 lines" in good(session.run("open big.txt"))
+    assert "3001 lines" in good(session.run("open /data/table.csv"))
     assert session.state()["working_dir"] == "/workspace"
     assert "builtin" not in session.run(":").text
 
 
-def test_programs_that_the_agent_put_in_the_way_break_nothing(session: Session) -> None:
-    put(session, **{"big.txt": "line\n" * 9000, "bin/wc": "#!/bin/bash\nprintf '9%.0s' {1..5000}\n"})
-    session.run("PATH=/workspace/bin:$PATH")
-    wrong(session.run("open big.txt"), "cannot be looked at")
-    wrong(session.run("open /data/table.csv"), "cannot be looked at")
-    session.run("rm bin/wc; hash -r")
+def test_programs_that_the_agent_put_in_the_way_are_not_used(session: Session) -> None:
+    forged = "#!/bin/bash\nprintf '9%.0s' {1..5000}\n"
+    put(session, **{"big.txt": "line\n" * 9000, "bin/grep": forged, "bin/tail": forged})
+    session.run("chmod +x bin/*; PATH=/workspace/bin:$PATH; grep() { echo 1; }; command() { echo 1; }")
     assert "9000 lines" in good(session.run("open big.txt"))
+    assert "3001 lines" in good(session.run("open /data/table.csv"))
+    assert "[2 lines with 'printf'" in good(session.run("search_dir printf"))
 
 
 def test_a_command_of_the_agent_leaves_nothing_behind_in_its_shell(session: Session) -> None:
@@ -562,23 +559,6 @@ def test_a_session_has_the_commands_that_it_is_given(shell: Shell, hooks: Counti
     assert "made.txt" not in good(session.run("ls -a"))
     assert list(load_commands())[-1] == "bash"
     assert all(isinstance(command, Command) for command in load_commands().values())
-
-
-def test_quotes_around_the_term_of_a_tool_call_are_taken_off_where_nothing_holds_them(session: Session) -> None:
-    session.run("mkdir d; echo 'learning rate = 1' > d/a.py; echo 'say \"so it\" ' > b.txt")
-    assert "[1 lines with 'learning rate' in the current folder]\nd/a.py:1:" in good(
-        session.call("search_dir", {"term": '"learning rate"'})
-    )
-    for file in ("d/a.py", "/workspace/d/a.py"):
-        assert "1:learning rate" in good(session.call("search_file", {"term": "'learning rate'", "file": file}))
-    assert "d/a.py" in good(session.call("find_file", {"name": "'*.py'"}))
-    assert """lines with '"so it"' in""" in good(session.call("search_dir", {"term": '"so it"'}))  # as it stands
-    for term in ("''", '"nowhere"', "'learning rate\""):
-        assert f"holds '{term}'" in good(session.call("search_dir", {"term": term}))
-    assert "holds '\"learning rate\"'" in good(session.run("search_dir '\"learning rate\"'"))  # a text can mean it
-    schemas = {schema["function"]["name"]: schema["function"] for schema in tool_schemas()}
-    assert "quotes" not in str([schemas[name] for name in ("search_dir", "search_file", "find_file")])
-    assert "TERM: the text, in quotes if it has spaces" in documentation(["search_dir"])
 
 
 # Whatever comes

@@ -176,7 +176,7 @@ def misused(session: Any, arguments: Any) -> str:
     ("perform", "said"),
     [
         (divides, r"the command 'boom' broke: ZeroDivisionError: division by zero \(test_extending\.py, line \d+\)"),
-        (gives_nothing, "the command 'boom' broke: it gives a text or an CommandResult; got NoneType"),
+        (gives_nothing, "the command 'boom' broke: it must return a text or a CommandResult; got NoneType"),
         (Far(), r"the command 'boom' broke: KeyError: 'far' \(test_extending\.py, line \d+\)"),
         (misused, ""),
     ],

@@ -155,8 +155,8 @@ def test_several_calls_and_broken_ones() -> None:
     )
     assert isinstance(code, Action)
     assert json.loads(code.calls[0].arguments) == {"path": "x.html", "text": "<a>\n</a>"}
-    assert "this is not: '{bash: ls}'" in error_of("tool_call", "<tool_call>{bash: ls}</tool_call>")
-    assert "this is not: '{bash: ls}'" in error_of("tool_call", f"<tool_call>{{bash: ls}}</tool_call>\n{one}")
+    assert "this is not: '<tool_call>{bash: ls}" in error_of("tool_call", "<tool_call>{bash: ls}</tool_call>")
+    assert "this is not: '<tool_call>{bash: ls}" in error_of("tool_call", f"<tool_call>{{bash: ls}}</tool_call>\n{one}")
     assert "has none" in error_of("tool_call", "ls")
     assert "this is not" in error_of("tool_call", "[TOOL_CALLS] ls")
     assert "this is not" in error_of("tool_call", "<function=bash>ls</function>")

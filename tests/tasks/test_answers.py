@@ -1,6 +1,6 @@
 import pytest
 
-from palaestra.tasks.math.answers import AnswerKind, equal, extract
+from palaestra.tasks.math.base import AnswerKind, equal, extract
 
 N, C, L = AnswerKind.NUMBER, AnswerKind.CLOCK, AnswerKind.LIST
 

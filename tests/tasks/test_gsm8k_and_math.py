@@ -15,10 +15,8 @@ from palaestra.core.errors import MissingExtraError, SettingsError, TaskError, U
 from palaestra.core.records import Completion, Failure, Problem, Score, Split
 from palaestra.tasks import sources
 from palaestra.tasks.base import GenerativeTask, Task, make_task
-from palaestra.tasks.math import math_dataset
-from palaestra.tasks.math.gsm8k import OPERATIONS, STEPS
-from palaestra.tasks.math.math_dataset import LEVELS, TYPES
-from palaestra.tasks.math.worked import INSTRUCTION, WorkedTask
+from palaestra.tasks.math import published
+from palaestra.tasks.math.published import INSTRUCTION, LEVELS, OPERATIONS, STEPS, TYPES, WorkedTask
 
 DATA = Path(os.environ.get("PALAESTRA_DATA") or Path(__file__).parents[3] / "shared" / "data")
 
@@ -273,7 +271,7 @@ def test_what_is_wrong_with_the_data_is_said_in_one_line(tmp_path: Path, monkeyp
     monkeypatch.setattr(sources, "find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=r"palaestra\[data\]"):
         make_task("gsm8k").problems(Split.TEST, 1, 0)
-    monkeypatch.setattr(math_dataset, "find_spec", lambda name: None)
+    monkeypatch.setattr(published, "find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=r"palaestra\[math\]"):
         make_task("math").problems(Split.TEST, 1, 0)
 

@@ -7,7 +7,7 @@ import pytest
 
 from palaestra.core.records import Completion, Problem, Score, Split
 from palaestra.tasks.base import make_task
-from palaestra.tasks.math.answers import AnswerKind, equal, extract
+from palaestra.tasks.math.base import AnswerKind, equal, extract
 from palaestra.tasks.math.equivalence.compare import AnswerVerdict, compare, compare_numbers, read_answer_number
 
 N = 300_000

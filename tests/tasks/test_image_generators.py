@@ -18,14 +18,13 @@ from palaestra.tasks.base import Task, make_task
 from palaestra.tasks.teaching import UnusableError, WritableTask
 from palaestra.tasks.vision.image_generators import text_to_image
 from palaestra.tasks.vision.image_generators.base import IMAGE_GENERATORS, make_image_generator
-from palaestra.tasks.vision.pictures import Pictures
+from palaestra.tasks.vision.pictures import DescribedDatum, Pictures, VisionDatum
 from palaestra.tasks.vision.render import render
 from palaestra.tasks.vision.scene import Item, Scene
-from palaestra.tasks.vision.writing import DescribedDatum, VisionDatum
+from palaestra.teachers.base import Order
 from palaestra.teachers.model_writer import ModelWriter
 from palaestra.teachers.prompts import TeacherPrompts
-from palaestra.teachers.quality import Context, inspect, make_checks
-from palaestra.teachers.writers import Order
+from palaestra.teachers.quality.base import Context, inspect, make_checks
 
 DATUM = {
     "description": "A red disc beside a blue disc.",

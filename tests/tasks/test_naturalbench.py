@@ -19,8 +19,7 @@ from palaestra.core.statistics import Mean, report_on, wilson_interval
 from palaestra.engines.mock import MockEngine
 from palaestra.tasks.base import EVERY
 from palaestra.tasks.evaluate import evaluate
-from palaestra.tasks.vision.pairs import Group, compute_paired_means, of_groups
-from palaestra.tasks.vision.sets import NaturalBench
+from palaestra.tasks.vision.sets import Group, NaturalBench, compute_paired_means, of_groups
 
 
 def png(colour: str) -> bytes:

@@ -23,7 +23,7 @@ from palaestra.tasks.sources import (
     read_saved_rows,
 )
 from palaestra.tasks.tables import open_table
-from palaestra.tasks.vision.images import Images, data_url
+from palaestra.tasks.vision.pictures import Images, data_url
 from palaestra.tasks.vision.sets import EasyVQA, NaturalBench
 
 ROWS = [{"id": f"{k}", "text": f"row\u2028{k}"} for k in range(3)]

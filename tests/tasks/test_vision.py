@@ -22,19 +22,21 @@ from palaestra.tasks import procedural as task_module
 from palaestra.tasks.base import GenerativeTask, make_task
 from palaestra.tasks.vision import render as module
 from palaestra.tasks.vision.corpus import SEEN, TAUGHT, TRACE, corpus
-from palaestra.tasks.vision.drafts import PLURALS, VisionDraft, place
-from palaestra.tasks.vision.objects import pick_kind
 from palaestra.tasks.vision.render import FLOOR, PAPER, STEP, agrees, png_url, render
 from palaestra.tasks.vision.scene import (
     COLOURS,
+    PLURALS,
     RADII,
     SHAPES,
     Chart,
     Item,
     Scene,
+    VisionDraft,
     check_scene,
+    place,
     scene_split,
 )
+from palaestra.tasks.vision.shapes import pick_kind
 from palaestra.tasks.vision.task import SKILLS, VisionSkills
 
 TASK = VisionSkills()

@@ -13,10 +13,9 @@ from palaestra.engines.mock import MockEngine
 from palaestra.envs.lesson.state import StudentState, ValidationAttempt, to_validation_attempt
 from palaestra.tasks.base import Task, make_task
 from palaestra.tasks.teaching import WritableTask
-from palaestra.teachers.base import TEACHERS, make_teacher
+from palaestra.teachers.base import TEACHERS, Order, make_teacher
 from palaestra.teachers.model_writer import ModelWriter
 from palaestra.teachers.prompts import TeacherPrompts
-from palaestra.teachers.writers import Order
 
 MATH = {"question": "What is 20+31?", "reasoning": "20+31=51", "answer": "51"}
 CODE = {

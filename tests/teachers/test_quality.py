@@ -30,20 +30,26 @@ from palaestra.engines.mock import MockEngine
 from palaestra.runs.records import from_json, to_data, to_json
 from palaestra.sandbox import make_sandbox
 from palaestra.tasks.base import make_task
-from palaestra.tasks.code.judge import Allowance, ProgramJudge
+from palaestra.tasks.code.judge import ProgramJudge
 from palaestra.tasks.code.task import CodeSkills
 from palaestra.tasks.math.task import MathSkills
 from palaestra.tasks.tools.task import ToolsSkills
-from palaestra.teachers.quality import CHECKS, Check, CheckResult, Context, Inspection, inspect, make_checks
-from palaestra.teachers.quality.equations import Equations, holds
-from palaestra.teachers.quality.executes import Executes
-from palaestra.teachers.quality.picture import Picture
-from palaestra.teachers.quality.problems import pose
-from palaestra.teachers.quality.readable import Readable
-from palaestra.teachers.quality.records import KEPT, drop
-from palaestra.teachers.quality.scorer import Scorer
-from palaestra.teachers.quality.solved import SOLVED, Solved
-from palaestra.teachers.skills import Category, Discovered, SkillMap
+from palaestra.teachers.quality.answers import SOLVED, Equations, Scorer, Solved, holds, pose
+from palaestra.teachers.quality.base import (
+    CHECKS,
+    KEPT,
+    Check,
+    CheckResult,
+    Context,
+    Inspection,
+    drop,
+    inspect,
+    make_checks,
+)
+from palaestra.teachers.quality.execution import Executes, Picture
+from palaestra.teachers.quality.texts import Readable
+from palaestra.teachers.skills.records import Category, SkillMap
+from palaestra.teachers.skills.task import Discovered
 
 TASK = MathSkills()
 DETERMINISTIC = ["readable", "overlap", "scorer", "equations", "picture", "duplicates"]
@@ -339,7 +345,7 @@ def judge() -> ProgramJudge:
         sandbox = make_sandbox()
     except SandboxError as error:
         pytest.skip(str(error))
-    return ProgramJudge(sandbox, Allowance(seconds=2.0, memory=256 * 2**20))
+    return ProgramJudge(sandbox, seconds=2.0)
 
 
 def program(code: str, tests: object = None, name: str = "") -> Example:

@@ -15,10 +15,17 @@ from palaestra.core.records import Example, ImagePart, Lesson, Message, Problem,
 from palaestra.tasks.leakage import HeldOut
 from palaestra.tasks.math.task import MathSkills
 from palaestra.tasks.texts import Grams, distinct, frequent, grams, is_number, words
-from palaestra.teachers.quality import Context, Inspection, inspect
-from palaestra.teachers.quality.duplicates import EXACT, NEAR, Duplicates
-from palaestra.teachers.quality.minhash import Repeats, jaccard, rows_a_band, signatures
-from palaestra.teachers.quality.overlap import Overlap
+from palaestra.teachers.quality.base import Context, Inspection, inspect
+from palaestra.teachers.quality.texts import (
+    EXACT,
+    NEAR,
+    Duplicates,
+    Overlap,
+    Repeats,
+    jaccard,
+    rows_a_band,
+    signatures,
+)
 
 TASK = MathSkills()
 TEXTS = st.lists(st.sampled_from(["a", "b", "c", "d", "1", "2", "+"]), max_size=14).map(" ".join)
@@ -119,7 +126,7 @@ def test_signatures_estimate_the_similarity_of_sets(left: int, both: int, right:
 def test_signatures_do_not_depend_on_how_texts_are_blocked(monkeypatch: pytest.MonkeyPatch) -> None:
     sets = grams([[str(k % 7), str(k % 5), "x", str(k)] for k in range(50)], 2)
     whole = signatures(sets)
-    monkeypatch.setattr("palaestra.teachers.quality.minhash.BLOCK", 4)
+    monkeypatch.setattr("palaestra.teachers.quality.texts.HASH_BLOCK", 4)
     assert (signatures(sets) == whole).all()
 
 

@@ -37,21 +37,19 @@ from palaestra.runs.records import from_json, to_json
 from palaestra.tasks.base import GenerativeTask
 from palaestra.tasks.math.task import MathSkills
 from palaestra.tasks.shots import few_shot
-from palaestra.teachers.base import make_teacher
-from palaestra.teachers.skills import (
-    Category,
-    Discovered,
-    Discovery,
-    SkillMap,
+from palaestra.teachers.base import Order, Written, make_teacher
+from palaestra.teachers.skills.clustering import SkillGroup, SkillGroups, repair_categories
+from palaestra.teachers.skills.discovery import Discovery
+from palaestra.teachers.skills.overview import (
     agreement,
-    map_own_skills,
-    original,
+    compute_rand_index,
+    contingency,
+    mutual_information,
     overview,
-    relabel,
+    purity,
 )
-from palaestra.teachers.skills.agreement import compute_rand_index, contingency, mutual_information, purity
-from palaestra.teachers.skills.category_repair import SkillGroup, SkillGroups, repair_categories
-from palaestra.teachers.writers import Order, Written
+from palaestra.teachers.skills.records import Category, SkillMap
+from palaestra.teachers.skills.task import Discovered, map_own_skills, original, relabel
 
 SKILLS = {
     "sums": ("adding small numbers", "adding long numbers", "column addition"),

@@ -8,8 +8,8 @@ import pytest
 
 from palaestra.core.errors import SettingsError
 from palaestra.core.records import Failure, FailureCause
-from palaestra.teachers.skills import Category, SkillMap
 from palaestra.teachers.skills.files import read_skills, write_skills
+from palaestra.teachers.skills.records import Category, SkillMap
 
 FORMS = {
     "object": '{"a": "sums", "b": ["shapes", "area"], "c": {"skill": "shapes", "subskill": "side"}, "d": null}',

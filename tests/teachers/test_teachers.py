@@ -9,8 +9,8 @@ from palaestra.core.errors import UnknownNameError
 from palaestra.core.records import Lesson, Report
 from palaestra.envs.lesson.state import Round, StudentState, count_examples
 from palaestra.tasks.math.task import MathSkills
-from palaestra.teachers.allocation import share_out
 from palaestra.teachers.base import TEACHERS, make_teacher
+from palaestra.teachers.simple import share_out
 
 TASK = MathSkills()
 SKILLS = TASK.skills()

@@ -10,23 +10,12 @@ from palaestra.engines.mock import MockEngine
 from palaestra.envs.lesson.state import Round, StudentState, ValidationAttempt, count_examples
 from palaestra.runs.records import from_json, to_json
 from palaestra.tasks.math.task import MathSkills
-from palaestra.teachers.base import make_teacher
+from palaestra.teachers.base import Order, Written, make_teacher
 from palaestra.teachers.skill_tree import SkillTree
-from palaestra.teachers.tree import (
-    POLICIES,
-    Branch,
-    Count,
-    Explore,
-    Leaf,
-    TreeLimits,
-    TreeState,
-    build_tree,
-    make_policy,
-    skill_rewards,
-)
-from palaestra.teachers.tree.curves import posterior
-from palaestra.teachers.tree.simple import level
-from palaestra.teachers.writers import Order, Written
+from palaestra.teachers.tree.bandits import posterior
+from palaestra.teachers.tree.limits import TreeLimits
+from palaestra.teachers.tree.policies import POLICIES, level, make_policy
+from palaestra.teachers.tree.records import Branch, Count, Explore, Leaf, TreeState, build_tree, skill_rewards
 
 TASK = MathSkills()
 SKILLS = TASK.skills()

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from palaestra.core.errors import SettingsError
-from palaestra.teachers.tree import Action, Branch, Count, Exploit, Explore, Leaf, TreeLimits, TreeState, enforce
+from palaestra.teachers.tree.limits import TreeLimits, enforce
+from palaestra.teachers.tree.records import Action, Branch, Count, Exploit, Explore, Leaf, TreeState
 
 
 def branch(name: str, accuracy: float = 0.5, leaves: dict[str, int] | None = None) -> Branch:

@@ -16,8 +16,10 @@ import numpy as np
 import pytest
 
 from palaestra.core.records import Report
-from palaestra.teachers.allocation import share_out
-from palaestra.teachers.tree import Action, Explore, TreeLimits, TreePolicy, TreeState, enforce, grow, make_policy
+from palaestra.teachers.simple import share_out
+from palaestra.teachers.tree.limits import TreeLimits, enforce
+from palaestra.teachers.tree.policies import TreePolicy, make_policy
+from palaestra.teachers.tree.records import Action, Explore, TreeState, grow
 
 ROUNDS, SIZE, PROBLEMS = 3, 160, 12
 Given = dict[str, dict[str, int]]

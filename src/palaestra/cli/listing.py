@@ -8,9 +8,9 @@ from importlib import import_module
 REGISTRIES = {
     "tasks": "palaestra.tasks.base:TASKS",
     "teachers": "palaestra.teachers.base:TEACHERS",
-    "policies": "palaestra.teachers.tree:POLICIES",
+    "policies": "palaestra.teachers.tree.policies:POLICIES",
     "students": "palaestra.learn.students:STUDENTS",
-    "checks": "palaestra.teachers.quality:CHECKS",
+    "checks": "palaestra.teachers.quality.base:CHECKS",
     "image_generators": "palaestra.tasks.vision.image_generators.base:IMAGE_GENERATORS",
     "engines": "palaestra.engines.base:ENGINES",
     "algorithms": "palaestra.learn.algorithms:ALGORITHMS",

@@ -35,15 +35,14 @@ Scorer = Callable[[Example, Completion], Score | Failure | None]
 class Student(Protocol):
     """A model that predicts, learns, saves and restores.
 
-    Optional attributes:
-
-    - `start`: `"base"` (the default) or `"last"`. With `"last"` the student receives only the new examples and continues
-      from its current weights; the caller makes sure, by `load` if necessary, that they are the last round's. If such a
-      training fails, the student keeps the weights from before.
-    - `metrics`: further metrics of the last training, by name.
+    Attributes:
+        start: with `"base"` the student learns all examples so far from its base weights. With `"last"` it receives only
+            the new examples and continues from its current weights; the caller makes sure, by `load` if necessary, that
+            they are the last round's. If such a training fails, the student keeps the weights from before.
     """
 
     name: str
+    start: Start
 
     def engine(self) -> Engine:
         """The engine that generates with the student's current weights."""

@@ -154,13 +154,15 @@ class RunProgress:
             self._phase = name
         loss = event.data.get("loss")
         data = f"loss {loss:.3f}" if isinstance(loss, float) else ""
+        data = f"{event.data['tokens']} tokens" if "tokens" in event.data else data
         self._bar.update(self._task, completed=event.done, total=event.total or None, data=data)
 
     def _beat(self, event: Event) -> None:
         """Print the current phase where there is no terminal and no line has been printed for a while."""
         if not self._live and time.monotonic() - self._last_line >= HEARTBEAT:
             part = f": {event.done} of {event.total}" if event.total else ""
-            self._line(f"{event.phase}{part}")
+            tokens = f", {event.data['tokens']} tokens of the next" if "tokens" in event.data else ""
+            self._line(f"{event.phase}{part}{tokens}")
 
     def _show(self, content: RenderableType) -> None:
         """Draw `content` below the bar."""

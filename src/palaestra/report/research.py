@@ -179,7 +179,7 @@ def _episode(number: int, steps: Sequence[Step], kept: bool, several: int) -> Ep
 
 def _make_turn(step: Step, open_: bool) -> TranscriptTurn:
     first = next((line for line in step.action.splitlines() if line.strip()), "")
-    line = first or ("no action that can be read" if step.message is not None else "ended from outside")
+    line = first or ("no readable action" if step.message is not None else "ended from outside")
     scores = ", ".join(plain(float(score)) for score in step.info.get("validated") or ())
     return TranscriptTurn(
         number=step.position,

@@ -40,10 +40,10 @@ from palaestra.report.samples import SampleGroup, compare_attempts
 from palaestra.runs.ledger import describe_cost
 from palaestra.runs.run import Run
 from palaestra.tasks.group import divide_attempts
-from palaestra.teachers.quality import Inspection
-from palaestra.teachers.skills import Agreement, Overview, SkillMap, overview
-from palaestra.teachers.skills.overview import OWN, TEST
-from palaestra.teachers.tree.rewards import skill_rewards
+from palaestra.teachers.quality.base import Inspection
+from palaestra.teachers.skills.overview import OWN, TEST, Agreement, Overview, overview
+from palaestra.teachers.skills.records import SkillMap
+from palaestra.teachers.tree.records import skill_rewards
 
 STAGE_NAMES = {
     "names": "the skills of the problems are named",

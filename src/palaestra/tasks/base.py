@@ -48,12 +48,12 @@ TASKS.register(
 )
 TASKS.register(
     "gsm8k",
-    "palaestra.tasks.math.gsm8k:GSM8K",
+    "palaestra.tasks.math.published:GSM8K",
     "grade-school word problems with worked solutions, by path or hub id; slices by number of steps",
 )
 TASKS.register(
     "math",
-    "palaestra.tasks.math.math_dataset:MATH",
+    "palaestra.tasks.math.published:MATH",
     "competition mathematics with worked solutions, by path or hub id; slices by type and level",
 )
 TASKS.register(
@@ -63,18 +63,20 @@ TASKS.register(
 )
 TASKS.register(
     "humaneval",
-    "palaestra.tasks.code.task:HumanEval",
+    "palaestra.tasks.code.published:HumanEval",
     "HumanEval: functions to complete; evaluate asks all 164, teach divides them by hash; hub or folder",
 )
-TASKS.register("mbpp", "palaestra.tasks.code.task:MBPP", "MBPP: short functions, the sanitised part; hub or folder")
+TASKS.register(
+    "mbpp", "palaestra.tasks.code.published:MBPP", "MBPP: short functions, the sanitised part; hub or folder"
+)
 TASKS.register(
     "code-contests",
-    "palaestra.tasks.code.task:CodeContests",
+    "palaestra.tasks.code.published:CodeContests",
     "CodeContests: programs that read and print; hub or folder",
 )
 TASKS.register(
     "livecodebench",
-    "palaestra.tasks.code.task:LiveCodeBench",
+    "palaestra.tasks.code.published:LiveCodeBench",
     "LiveCodeBench: programs and methods, in parts by date; hub or folder",
 )
 TASKS.register(

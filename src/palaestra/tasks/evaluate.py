@@ -6,6 +6,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from palaestra.core.checks import short_repr
@@ -15,7 +16,7 @@ from palaestra.core.records import Attempt, Completion, Failure, Problem, Score,
 from palaestra.core.seeding import Seeds
 from palaestra.core.statistics import Mean, count_by_problem, get_cluster, mean_pass_at_k
 from palaestra.core.user_code import describe_location
-from palaestra.engines.base import Answer, Engine, Request, Sampling
+from palaestra.engines.base import Answer, Engine, Request, Sampling, Slot, StreamingEngine
 from palaestra.runs.ledger import LedgerEntry
 from palaestra.tasks.base import EVERY, Task, get_hooks
 from palaestra.tasks.checks import draw_problems
@@ -24,7 +25,9 @@ from palaestra.tasks.scoring import score_all
 CHUNK = 256
 """Maximum number of problems in a chunk. The attempts of a chunk are stored in one transaction."""
 CHUNK_TOKENS = CHUNK * 72
-"""Maximum number of tokens in a chunk. An interruption loses one chunk, and progress is reported per chunk."""
+"""Maximum number of tokens in a chunk. An interruption loses one chunk."""
+REPORT_TOKENS = 256
+"""Tokens between two progress events within a chunk."""
 DRAWN = 25
 """Default number of problems per skill of a procedural task."""
 
@@ -102,7 +105,7 @@ def evaluate(
         working = engine()
         start = time.perf_counter()
         requests = [Request(p.messages, sampling, Seeds(seed).derive("request", p.id).integer()) for p in chunk]
-        answers = working.generate(requests)
+        answers = _generate(working, requests, Event(phase, len(attempts), samples * len(problems), round_), listener)
         new = _attempts(task, chunk, answers)
         usage = sum((a.usage for several in answers for a in several if isinstance(a, Completion)), Usage())
         cost = LedgerEntry(phase, working.name, len(chunk) * samples, usage, time.perf_counter() - start)
@@ -110,6 +113,21 @@ def evaluate(
         attempts += new
         listener(Event(phase, len(attempts), samples * len(problems), round_))
     return attempts
+
+
+def _generate(engine: Engine, requests: Sequence[Request], event: Event, listener: Listener) -> list[list[Answer]]:
+    """Generate the answers of a chunk. A streaming engine reports its tokens, because a chunk may take minutes."""
+    if not isinstance(engine, StreamingEngine):
+        return engine.generate(requests)
+    tokens = 0
+
+    def on_token(slot: Slot, position: int, token: int) -> None:
+        nonlocal tokens
+        tokens += 1
+        if tokens % REPORT_TOKENS == 0:
+            listener(replace(event, data={"tokens": tokens}))
+
+    return engine.generate_streaming(requests, on_token)
 
 
 def measures(task: Task | None, attempts: Sequence[Attempt], samples: int) -> dict[str, Mean]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
@@ -40,6 +41,10 @@ class TaskHooks:
     """Whether the problems are generated. `EVERY` problem of a procedural task cannot be requested, only a number."""
     concurrent_scoring: bool = False
     """Whether several threads may call `score` at once."""
+    main: str = ""
+    """The name of the main task, for a group of tasks."""
+    answer_lengths: Mapping[str, int] = MappingProxyType({})
+    """`max_tokens` of each task by name, for a group of tasks."""
 
     def check_scoring(self) -> None:
         """Raise if answers cannot be scored on this machine, for example because no sandbox is installed."""

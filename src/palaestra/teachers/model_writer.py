@@ -15,8 +15,8 @@ from palaestra.engines.base import Engine, Request, Sampling
 from palaestra.engines.structured import ask
 from palaestra.tasks.base import Task, get_hooks
 from palaestra.tasks.teaching import UnusableError, WritableTask
+from palaestra.teachers.base import Order, Written
 from palaestra.teachers.prompts import TeacherPrompts
-from palaestra.teachers.writers import Order, Written
 
 SHOWN = 2
 """Worked problems of the train split in the prompt, which show the format of questions and answers."""

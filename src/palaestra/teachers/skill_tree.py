@@ -17,13 +17,12 @@ import numpy as np
 from palaestra.core.errors import SettingsError
 from palaestra.engines.base import Engine
 from palaestra.tasks.base import Task
-from palaestra.teachers.base import PlanningTeacher
+from palaestra.teachers.base import Order, PlanningTeacher, TaskWriter, Writer
 from palaestra.teachers.prompts import TeacherPrompts
 from palaestra.teachers.tree.limits import TreeLimits, enforce
+from palaestra.teachers.tree.model import propose
 from palaestra.teachers.tree.policies import TreePolicy, make_policy
-from palaestra.teachers.tree.propose import propose
 from palaestra.teachers.tree.records import Action, TreeState, build_tree
-from palaestra.teachers.writers import Order, TaskWriter, Writer
 
 if TYPE_CHECKING:
     # Types only: listing the teachers must not import torch.

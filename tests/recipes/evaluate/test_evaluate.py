@@ -90,6 +90,16 @@ def test_the_limit_is_spread_over_the_skills_and_every_takes_all(tmp_path: Path)
         choose(published, Split.TEST, 16, 0, ["two_steps"])
 
 
+def test_progress_is_reported_within_a_chunk(tmp_path: Path) -> None:
+    events: list[Event] = []
+    evaluate(
+        model="nano", skills=("addition", "clock"), problems=25, shots=2, out=tmp_path / "run", listener=events.append
+    )
+    within = [event for event in events if "tokens" in event.data]
+    assert within
+    assert {(event.phase, event.done, event.total) for event in within} == {("0/test", 0, 50)}
+
+
 def test_shots_and_a_plain_prompt_change_what_is_asked(tmp_path: Path) -> None:
     asked = {}
     for name, options in {"as it is": {}, "shown": {"shots": 1}, "plain": {"prompt": "plain", "stop": ["\n"]}}.items():

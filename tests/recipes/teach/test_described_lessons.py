@@ -18,7 +18,7 @@ from palaestra.report import write_report
 from palaestra.runs.run import Run
 from palaestra.tasks.base import make_task
 from palaestra.tasks.vision.image_generators.base import Description
-from palaestra.teachers.quality import Inspection
+from palaestra.teachers.quality.base import Inspection
 
 SMALL: dict[str, Any] = {
     "task": "vision-skills", "task_options": ("images=sketch,size=64", "images_seed=3"), "student": "nano-vlm",

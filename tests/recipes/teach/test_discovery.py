@@ -16,8 +16,10 @@ from palaestra.report import write_report
 from palaestra.runs.run import Run
 from palaestra.runs.store import Store
 from palaestra.tasks.math.task import MathSkills
-from palaestra.teachers.quality import Inspection
-from palaestra.teachers.skills import SkillMap, agreement, map_own_skills
+from palaestra.teachers.quality.base import Inspection
+from palaestra.teachers.skills.overview import agreement
+from palaestra.teachers.skills.records import SkillMap
+from palaestra.teachers.skills.task import map_own_skills
 
 SKILLS = ("addition", "geometry")
 VALIDATION, TEST = 4, 2

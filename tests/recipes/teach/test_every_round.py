@@ -20,7 +20,7 @@ from palaestra.report import write_report
 from palaestra.runs.records import to_json
 from palaestra.runs.run import Run
 from palaestra.teachers.base import TEACHERS, make_teacher
-from palaestra.teachers.open_ended import OpenEnded
+from palaestra.teachers.simple import OpenEnded
 
 SMALL: dict[str, Any] = {
     "skills": SKILLS, "rounds": 3, "lesson_size": 6, "validation": 10, "test": 10, "teacher": "no_state",

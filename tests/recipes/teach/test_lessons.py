@@ -15,7 +15,7 @@ from palaestra.engines.retry import RETRY
 from palaestra.recipes.teach import recipe as teach
 from palaestra.report import write_report
 from palaestra.runs.run import Run
-from palaestra.teachers.quality import Inspection
+from palaestra.teachers.quality.base import Inspection
 
 SMALL: dict[str, Any] = {
     "skills": ("addition", "geometry"), "rounds": 1, "lesson_size": 12, "validation": 3, "test": 3, "epochs": 1,

@@ -27,8 +27,8 @@ from palaestra.report import write_report
 from palaestra.runs.run import Run
 from palaestra.tasks.base import TASKS
 from palaestra.teachers.base import TEACHERS
-from palaestra.teachers.open_ended import OpenEnded
-from palaestra.teachers.quality import Inspection
+from palaestra.teachers.quality.base import Inspection
+from palaestra.teachers.simple import OpenEnded
 
 SMALL: dict[str, Any] = {
     "skills": SKILLS, "rounds": 2, "lesson_size": 8, "validation": 5, "test": 6, "teacher": "open_ended",

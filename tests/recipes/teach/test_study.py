@@ -23,18 +23,18 @@ def test_a_study_runs_every_combination_and_goes_on_where_it_was_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trained: list[str] = []
-    original = teach.teach
+    original = teach.start
 
-    def counted(settings: TeachSettings, **rest: Any) -> Any:
+    def counted(settings: TeachSettings, *rest: Any) -> Any:
         if len(trained) == 3:
             raise KeyboardInterrupt
         trained.append(f"{settings.teacher}/{settings.state}/{settings.seed}")
-        return original(settings, **rest)
+        return original(settings, *rest)
 
-    monkeypatch.setattr(teach, "teach", counted)
+    monkeypatch.setattr(teach, "start", counted)
     with pytest.raises(KeyboardInterrupt):
         study(TeachSettings(**SMALL, seed=3), GRID, 2, out=tmp_path / "study")
-    monkeypatch.setattr(teach, "teach", original)
+    monkeypatch.setattr(teach, "start", original)
     events: list[Event] = []
     result = study(TeachSettings(**SMALL, seed=3), GRID, 2, out=tmp_path / "study", listener=events.append)
     assert trained == ["no_state/on/3", "no_state/off/3", "skill_list/on/3"]

@@ -12,7 +12,7 @@ from palaestra.recipes.evaluate import recipe as evaluate
 from palaestra.recipes.teach import recipe as teach
 from palaestra.runs.run import Run
 from palaestra.teachers.base import TEACHERS
-from palaestra.teachers.no_state import NoState
+from palaestra.teachers.simple import NoState
 
 SMALL = {"skills": ("geometry", "percent", "addition"), "rounds": 2, "lesson_size": 40, "validation": 4, "test": 8, "threads": 1}  # fmt: skip
 

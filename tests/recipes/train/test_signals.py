@@ -38,7 +38,7 @@ def test_equal_returns_are_told_from_returns_that_differ(table: dict[int, Any], 
 
 def test_mountain_car_says_that_no_episode_reached_the_goal(tmp_path: Path) -> None:
     result = train(
-        env="MountainCar-v0", iterations=2, slots=2, steps=200, evaluation=2, normalise_observations=False, out=tmp_path / "run"
+        env="MountainCar-v0", iterations=2, num_envs=2, n_steps=200, evaluation=2, normalize_observations=False, out=tmp_path / "run"
     )  # fmt: skip
     told = "nothing was learned: no episode reached the goal; every return was -200"
     assert result.summary["nothing_learned"] == told
@@ -51,7 +51,7 @@ def test_mountain_car_says_that_no_episode_reached_the_goal(tmp_path: Path) -> N
 
 
 def test_a_run_that_learns_from_different_returns_says_nothing_of_it(tmp_path: Path) -> None:
-    result = train(env="CartPole-v1", iterations=1, slots=4, steps=64, evaluation=2, out=tmp_path / "run")
+    result = train(env="CartPole-v1", iterations=1, num_envs=4, n_steps=64, evaluation=2, out=tmp_path / "run")
     assert result.summary["nothing_learned"] == ""
     console = Console(record=True, width=200)
     console.print(outcome_table(result.summary))

@@ -31,8 +31,8 @@ from palaestra.report import write_report
 from palaestra.runs.run import Run
 
 TOKEN = {"env": "CoTEnv-v0", "env_options": ("problems=10", 'skills=["clock", "percent"]'), "iterations": 4, "episodes": 16,
-             "slots": 16, "group_size": 4, "evaluation": 4, "checkpoint_every": 2, "threads": 1, "max_tokens": 32}  # fmt: skip
-CONTROL = {"env": "CartPole-v1", "iterations": 5, "slots": 4, "steps": 16, "batch_size": 32, "n_epochs": 2, "evaluation": 3, "checkpoint_every": 2, "threads": 1}  # fmt: skip
+             "num_envs": 16, "group_size": 4, "evaluation": 4, "checkpoint_every": 2, "threads": 1, "max_tokens": 32}  # fmt: skip
+CONTROL = {"env": "CartPole-v1", "iterations": 5, "num_envs": 4, "n_steps": 16, "batch_size": 32, "n_epochs": 2, "evaluation": 3, "checkpoint_every": 2, "threads": 1}  # fmt: skip
 
 
 class Stop(Exception):
@@ -113,7 +113,7 @@ def test_a_stopped_language_model_goes_on_to_the_same_weights(
     [
         {},
         {"policy": "transformer"},
-        {"env": "Pendulum-v1", "normalise_observations": True},
+        {"env": "Pendulum-v1", "normalize_observations": True},
         {"algorithm": "grpo", "group_size": 2},
     ],
     ids=["mlp", "transformer", "slots", "groups"],
@@ -157,7 +157,7 @@ def test_every_algorithm_trains_a_language_model(tmp_path: Path, algorithm: str)
 
 def test_ppo_trains_a_separate_critic_and_a_lora_adapter_near_its_reference(tmp_path: Path) -> None:
     settings = {"env": "RLHFEnv-v0", "algorithm": "ppo", "critic": "separate", "method": "lora", "rank": 2, "iterations": 2, "episodes": 8,
-                    "slots": 8, "max_tokens": 12, "evaluation": 4, "batch_size": 4, "n_epochs": 1, "threads": 1}  # fmt: skip
+                    "num_envs": 8, "max_tokens": 12, "evaluation": 4, "batch_size": 4, "n_epochs": 1, "threads": 1}  # fmt: skip
     result = run(tmp_path / "run", **settings)
     with Run.open(result.folder, read_only=True) as opened:
         metrics = opened.store.metrics()
@@ -253,7 +253,14 @@ def test_a_reward_that_always_fails_stops_the_run_with_its_cause_and_leaves_the_
     try:
         with pytest.raises(RewardError, match=f"8 of 8 episodes failed in one iteration.*{said}"):
             train(
-                env=name, iterations=2, episodes=8, slots=8, max_tokens=4, evaluation=0, threads=1, out=tmp_path / "run"
+                env=name,
+                iterations=2,
+                episodes=8,
+                num_envs=8,
+                max_tokens=4,
+                evaluation=0,
+                threads=1,
+                out=tmp_path / "run",
             )
         with Run.open(tmp_path / "run", read_only=True) as opened:
             assert opened.summary is None
@@ -265,7 +272,7 @@ def test_a_reward_that_fails_now_and_then_is_counted_and_teaches_nothing(tmp_pat
     name = register("Flaky-v0", prompts=["a", "b"], reward=lambda r: 1 / 0 if r.episode == 5 else float(len(r.text)))
     try:
         result = train(
-            env=name, iterations=1, episodes=16, slots=8, max_tokens=6, evaluation=0, threads=1, out=tmp_path / "run"
+            env=name, iterations=1, episodes=16, num_envs=8, max_tokens=6, evaluation=0, threads=1, out=tmp_path / "run"
         )
     finally:
         del gymnasium.registry[name]
@@ -350,8 +357,8 @@ def test_settings_are_documented_and_survive_a_file() -> None:
     assert fill_presets(settings) == settings
     assert (settings.algorithm, settings.policy, settings.hyperparameters["gamma"]) == ("ppo", "mlp", 0.98)
     acrobot = {"env": "Acrobot-v1"}
-    assert fill_presets(make_settings(acrobot)).normalise_observations is True
-    assert fill_presets(make_settings({**acrobot, "normalise_observations": False})).normalise_observations is False
+    assert fill_presets(make_settings(acrobot)).normalize_observations is True
+    assert fill_presets(make_settings({**acrobot, "normalize_observations": False})).normalize_observations is False
 
 
 def test_training_ends_responses_where_the_engine_would(tmp_path: Path, fresh_nano: Any) -> None:

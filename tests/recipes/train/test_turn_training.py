@@ -31,7 +31,7 @@ from palaestra.recipes.train.settings import fill_presets, make_settings
 from palaestra.runs.run import Run
 
 SMALL: dict[str, Any] = {
-    "env": "palaestra/Guess-v0", "env_options": ("high=4", "attempts=2"), "iterations": 3, "episodes": 8, "slots": 6, "group_size": 4,
+    "env": "palaestra/Guess-v0", "env_options": ("high=4", "attempts=2"), "iterations": 3, "episodes": 8, "num_envs": 6, "group_size": 4,
     "evaluation": 6, "checkpoint_every": 2, "threads": 1, "max_tokens": 8, "learning_rate": 1e-3, "keep_trajectories": 8,
 }  # fmt: skip
 
@@ -201,7 +201,7 @@ def test_an_environment_that_changes_what_was_said_is_refused(tmp_path: Path) ->
 
 def test_turn_environments_have_settings_of_their_own(talk_env: str) -> None:
     settings = fill_presets(make_settings({"env": "palaestra/Guess-v0"}))
-    assert (settings.policy, settings.algorithm, settings.slots, settings.episodes) == ("lm", "grpo", 32, 128)
+    assert (settings.policy, settings.algorithm, settings.num_envs, settings.episodes) == ("lm", "grpo", 32, 128)
     assert (settings.evaluation, settings.hyperparameters["learning_rate"]) == (64, 1e-4)
     assert detect_kind("palaestra/Guess-v0", {}) == detect_kind(talk_env, {}) == "turn"
     assert (detect_kind("CoTEnv-v0", {}), detect_kind("CartPole-v1", {})) == ("token", "control")
@@ -278,7 +278,7 @@ def test_an_environment_that_breaks_is_counted_as_one(paying_env: str, tmp_path:
         "env_options": ("share=0.08",),
         "episodes": 24,
         "evaluation": 24,
-        "slots": 12,
+        "num_envs": 12,
     }
     result = train(out=tmp_path / "run", callbacks=[told.append], **settings)
     summary = result.summary
@@ -372,7 +372,7 @@ def test_the_documented_command_trains(tmp_path: Path) -> None:
 
     page = (Path(__file__).parents[3] / "docs" / "turn_training.md").read_text(encoding="utf-8")
     (command,) = [line for line in page.splitlines() if line.startswith("palaestra train --env palaestra/Task-v0")]
-    small = "--iterations 1 --episodes 8 --evaluation 4 --slots 8 --max-tokens 12 --threads 1"
+    small = "--iterations 1 --episodes 8 --evaluation 4 --num-envs 8 --max-tokens 12 --threads 1"
     arguments = [*shlex.split(command)[1:], *shlex.split(small), "--out", str(tmp_path / "run")]
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output

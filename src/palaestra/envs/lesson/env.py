@@ -203,7 +203,7 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
             if examples:
                 loss = self._train(data, examples, round_)
         except BaseException:
-            if getattr(self.student, "start", "base") != "last":  # With start="last" the student restores its weights.
+            if self.student.start != "last":  # With start="last" the student restores its weights.
                 self._in_memory = UNKNOWN  # The state of the episode is unchanged, but the weights may differ.
             raise
         self._data, self._round = data, round_
@@ -290,7 +290,7 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
         if self.journal.weights_sha256(round_) is not None:
             self.trained_round = round_
             return None
-        if getattr(self.student, "start", "base") == "last":
+        if self.student.start == "last":
             self._load_weights()
             data = new
 
@@ -321,14 +321,15 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
         round_ = self._round if round_ is None else round_
         phase = f"{round_}/{split}"
         task = self.test_task if split is Split.TEST else self.task
+        hooks = get_hooks(task)
         known, attempts = self.journal.attempts(phase), list[Attempt]()
-        for name, problems in divide_problems(self._problems[split], getattr(task, "main", "")).items():
+        for name, problems in divide_problems(self._problems[split], hooks.main).items():
             at = len(attempts)
             attempts += evaluate(
                 task,
                 problems,
                 self.engine,
-                sampling=self._given_sampling or Sampling(max_tokens=_answer_length(task, name)),
+                sampling=self._given_sampling or Sampling(max_tokens=hooks.answer_lengths.get(name, hooks.max_tokens)),
                 seed=self._seeds.derive("evaluate").integer(),
                 phase=phase,
                 round_=round_,
@@ -376,12 +377,6 @@ class _BestRound:
     round: int
     trained_round: int
     attempts: Sequence[Attempt]
-
-
-def _answer_length(task: Task, name: str) -> int:
-    """Maximum tokens of an answer to a problem of the task `name`, which may be a member of a group."""
-    lengths: Mapping[str, int] = getattr(task, "answer_lengths", {})
-    return lengths[name] if name in lengths else get_hooks(task).max_tokens
 
 
 def _student(name: str) -> Student:

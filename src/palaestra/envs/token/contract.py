@@ -45,7 +45,7 @@ class TokenEnvContract(VectorEnv[Observation, np.ndarray, np.ndarray]):
         group_size: number of consecutive episodes that share a prompt.
         task: the task that scores the responses. If it is set, training evaluates the policy on `draw_held_out_problems`
             by greedy decoding; otherwise on the environment that `hold_out` returns.
-        kl_coefficient: weight of the KL divergence from the reference model in training. `None` means no reference
+        kl_coef: weight of the KL divergence from the reference model in training. `None` means no reference
             model unless the run's settings ask for one; 0 only reports the divergence.
         reference: name of the reference model. Empty means the policy before training.
         num_prompts: number of prompts; `None` if the environment generates them.
@@ -59,7 +59,7 @@ class TokenEnvContract(VectorEnv[Observation, np.ndarray, np.ndarray]):
     width: int
     group_size: int = 1
     task: Task | None = None
-    kl_coefficient: float | None = None
+    kl_coef: float | None = None
     reference: str = ""
     num_prompts: int | None = None
     pad_id: int = 0

@@ -40,7 +40,7 @@ class RLHFVectorEnv(TokenVectorEnv):
             per line. Default: the questions of `math-skills`.
         reward: a function of the `Response` or of two texts (prompt and response), the folder of a reward model
             trained by `train_reward`, or a `ResponseScorer` such as a loaded `RewardModel`. Default: `prefer_brief`.
-        kl_coefficient: weight of the KL divergence from the reference model, see `TokenEnvContract`. Training applies
+        kl_coef: weight of the KL divergence from the reference model, see `TokenEnvContract`. Training applies
             it per token (`palaestra.learn.reference`); it is not part of this environment's reward.
         reference: name of the reference model. Empty means the policy before training; with a LoRA adapter that is the
             same weights with the adapter disabled.
@@ -53,15 +53,15 @@ class RLHFVectorEnv(TokenVectorEnv):
         prompts: Sequence[PromptLike] | str | Path | None = None,
         reward: RewardFunction | Callable[[str, str], float] | str | Path | ResponseScorer | None = None,
         *,
-        kl_coefficient: float = 0.05,
+        kl_coef: float = 0.05,
         reference: str = "",
         reward_device: str = "",
         max_tokens: int = 64,
         **arguments: Any,
     ) -> None:
-        if kl_coefficient < 0:
-            raise EnvError(f"kl_coefficient is at least 0; got {kl_coefficient}")
-        self.kl_coefficient, self.reference = kl_coefficient, reference
+        if kl_coef < 0:
+            raise EnvError(f"kl_coef is at least 0; got {kl_coef}")
+        self.kl_coef, self.reference = kl_coef, reference
         self._model: ResponseScorer | None = None
         function: RewardFunction | None = None
         if isinstance(reward, (str, Path)):

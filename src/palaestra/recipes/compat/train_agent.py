@@ -190,7 +190,7 @@ class _LanguageTrainer:
             critic = "head"
         self.policy = LanguageModelPolicy(actor.model, critic, vocabulary=self.env.vocabulary, seeds=self.seeds)
         if config.kl_coef is None:
-            config = dataclasses.replace(config, kl_coef=self.env.kl_coefficient or 0.0)
+            config = dataclasses.replace(config, kl_coef=self.env.kl_coef or 0.0)
         self.reference = None
         if config.kl_coef:
             from palaestra.engines import models

@@ -18,12 +18,11 @@ from palaestra.core.records import Decision, Example, Failure, FailureCause, Les
 from palaestra.core.seeding import Seeds
 from palaestra.core.user_code import describe_location
 from palaestra.recipes.teach.settings import TeachSettings
-from palaestra.teachers.base import PlanningTeacher, Teacher, list_decisions, write_lesson
-from palaestra.teachers.writers import Order, TaskWriter, Writer, Written
+from palaestra.teachers.base import Order, PlanningTeacher, TaskWriter, Teacher, Written, list_decisions, write_lesson
 
 if TYPE_CHECKING:
     from palaestra.envs.lesson import LessonEnv, StudentState
-    from palaestra.teachers.quality import Check, Inspection
+    from palaestra.teachers.quality.base import Check, Inspection
 
 LEAKAGE = "overlap"
 """The name of the held-out check in counts of dropped examples."""
@@ -134,10 +133,9 @@ class LessonOrder:
         answers = bool(lesson.examples)
         for attempt in range(1, self.settings.top_up + 1):
             again = self._list_missing(orders, owners)
-            if not again or not answers:
+            if not again or not answers or not isinstance(self.teacher, PlanningTeacher):
                 break
-            writer: Writer = self.teacher.writer  # type: ignore[attr-defined]
-            results = writer.write(list(again.values()), seeds.derive("top up", attempt).generator())
+            results = self.teacher.writer.write(list(again.values()), seeds.derive("top up", attempt).generator())
             owners |= {id(e): place for place, result in zip(again, results, strict=True) for e in result.examples}
             before = len(self._kept)
             self._add([example for result in results for example in result.examples], results)
@@ -162,7 +160,8 @@ class LessonOrder:
                 if lesson.examples != ():
                     self._check_shape(lesson)
                 parts.append(lesson)
-                written += getattr(self.teacher, "written", ())
+                if isinstance(self.teacher, PlanningTeacher):
+                    written += self.teacher.written
         return Lesson(
             tuple(example for lesson in parts for example in lesson.examples),
             tuple(decision for lesson in parts for decision in lesson.decisions),
@@ -191,7 +190,7 @@ class LessonOrder:
         if not examples:
             return
         if self.checks:
-            from palaestra.teachers.quality import Context, inspect
+            from palaestra.teachers.quality.base import Context, inspect
 
             env, seeds = self.env, Seeds(self.settings.seed).derive("checks", self.round)
             context = Context(

@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from palaestra.runs.run import Run
     from palaestra.tasks.base import Task
     from palaestra.teachers.base import Teacher
+    from palaestra.teachers.model_writer import ModelWriter
     from palaestra.teachers.prompts import TeacherPrompts
-    from palaestra.teachers.quality import Check
+    from palaestra.teachers.quality.base import Check
 
 
 class Lessons:
@@ -34,7 +35,8 @@ class Lessons:
 
     Arguments:
         checks: the quality checks of every lesson; empty for none.
-        engine: the language model that writes, if any.
+        writer: the writer of the teacher, if a language model writes.
+        engine: the engine of that language model.
         planner: the language model that the teacher plans with, if any.
     """
 
@@ -44,11 +46,12 @@ class Lessons:
         settings: TeachSettings,
         teacher: Teacher,
         checks: list[Check],
+        writer: ModelWriter | None = None,
         engine: CachedEngine | None = None,
         planner: CachedEngine | None = None,
     ) -> None:
         self.run, self.settings, self.teacher, self.checks = run, settings, teacher, checks
-        self.engine, self.planner = engine, planner
+        self.writer, self.engine, self.planner = writer, engine, planner
 
     def write(self, env: LessonEnv, state: StudentState, listener: Listener = ignore) -> Lesson:
         """Return the next round's lesson: from the store, or newly written, checked and stored.
@@ -79,9 +82,8 @@ class Lessons:
 
     def _set_phase(self, phase: str) -> None:
         """Book the calls of writer and planner under `phase`."""
-        writer: Any = getattr(self.teacher, "writer", None)
-        if self.engine is not None and writer is not None:
-            writer.engine = self.engine.at(phase)
+        if self.writer is not None and self.engine is not None:
+            self.writer.engine = self.engine.at(phase)
         if self.planner is not None:
             self.planner.phase = phase  # The teacher holds this engine object.
 
@@ -150,7 +152,7 @@ def open_lessons(run: Run, settings: TeachSettings, task: Task, listener: Listen
             planner = shared.at("") if shared is not None else calls.open(settings.planner)
             options |= list_planner_options(settings, planner, prompts)
         teacher = make_teacher(settings.teacher, task, settings.chosen_skills, writer=writer, **options)
-        yield Lessons(run, settings, teacher, checks, engine, planner)
+        yield Lessons(run, settings, teacher, checks, writer, engine, planner)
 
 
 def list_planner_options(settings: TeachSettings, engine: Engine, prompts: TeacherPrompts) -> dict[str, Any]:
@@ -178,7 +180,7 @@ def list_planner_options(settings: TeachSettings, engine: Engine, prompts: Teach
 
 def select_checks(settings: TeachSettings) -> list[Check]:
     """Make the quality checks of a run; none by default if the task's own generators write."""
-    from palaestra.teachers.quality import make_checks
+    from palaestra.teachers.quality.base import make_checks
 
     wanted = settings.quality == "on" or (
         settings.quality == "auto" and (settings.writer != TASK_WRITER or settings.checks)
@@ -191,10 +193,9 @@ def check_writer(settings: TeachSettings, task: Task) -> None:
     from palaestra.engines.factory import check_model
     from palaestra.engines.mock import MockEngine
     from palaestra.tasks.teaching import WritableTask
-    from palaestra.teachers.base import make_teacher
+    from palaestra.teachers.base import TaskWriter, make_teacher
     from palaestra.teachers.model_writer import ModelWriter
     from palaestra.teachers.prompts import TeacherPrompts
-    from palaestra.teachers.writers import TaskWriter
 
     select_checks(settings)
     prompts = TeacherPrompts(Path(settings.prompts) if settings.prompts else None)

@@ -65,13 +65,22 @@ def teach(
     folder = Path(out) if out else new_folder(RECIPE)
     tasks = check(settings)
     Run.check_new(folder)
-    started = time.perf_counter()
     rounds = settings.rounds
     with show_progress(listener, progress, lambda console: RunProgress(console, rounds)) as listener:
-        listener(_announce(settings, folder))
-        student = _load(settings, tasks.taught, listener)
-        with Run.create(folder, RECIPE, to_plain(settings)) as run:
-            return _play(run, settings, tasks, student, started, listener)
+        return start(settings, tasks, folder, listener)
+
+
+def start(settings: TeachSettings, tasks: TeachTasks, folder: Path, listener: Listener) -> TeachResult:
+    """Start a run whose settings have been checked.
+
+    Arguments:
+        tasks: as returned by `check`.
+    """
+    started = time.perf_counter()
+    listener(_announce(settings, folder))
+    student = _load(settings, tasks.taught, listener)
+    with Run.create(folder, RECIPE, to_plain(settings)) as run:
+        return _play(run, settings, tasks, student, started, listener)
 
 
 def resume(run: Run, *, listener: Listener = ignore, categories: int | None = None, **limits: float) -> TeachResult:
@@ -114,10 +123,15 @@ def check(settings: TeachSettings) -> TeachTasks:
     models.check(settings.student)
     models.check_device(settings.device)
     check_student(settings.learning, settings.parse("student_options"))
-    check_discovery(settings, tasks)
     check_writer(settings, tasks.taught)
-    check_tasks(settings, tasks)
+    check_problems(settings, tasks)
     return tasks
+
+
+def check_problems(settings: TeachSettings, tasks: TeachTasks) -> None:
+    """Check the problems that the seed of `settings` draws. This is the part of `check` that depends on the seed."""
+    check_discovery(settings, tasks)
+    check_tasks(settings, tasks)
 
 
 def _announce(settings: TeachSettings, folder: Path) -> Event:
@@ -160,8 +174,8 @@ def _load(settings: TeachSettings, task: Task, listener: Listener) -> Student:
 def make_scorer(task: Task) -> Scorer:
     """A function that scores an answer to an example's question with the task's scorer; `None` without a reference."""
     from palaestra.tasks.scoring import score as score_answer
+    from palaestra.teachers.quality.answers import pose
     from palaestra.teachers.quality.base import Context
-    from palaestra.teachers.quality.problems import pose
 
     context = Context(task)
 

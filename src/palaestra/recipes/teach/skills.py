@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from palaestra.engines.cached import CachedEngine
     from palaestra.runs.run import Run
     from palaestra.tasks.base import Task
-    from palaestra.teachers.skills import SkillMap
+    from palaestra.teachers.skills.records import SkillMap
 
 DISCOVERY = "skill discovery"
 """The phase of the discovery's calls in the ledger."""
@@ -43,8 +43,8 @@ def label_tasks(run: Run, settings: TeachSettings, tasks: TeachTasks, listener: 
     """
     if not settings.discover and not settings.skills_file:
         return tasks
-    from palaestra.teachers.skills import Discovered, GenerativeDiscovered
     from palaestra.teachers.skills.files import SKILLS_FILE, write_skills
+    from palaestra.teachers.skills.task import Discovered, GenerativeDiscovered
 
     skills = _load_skills(run, settings, tasks, listener)
     if not (run.folder / SKILLS_FILE).exists():
@@ -56,8 +56,8 @@ def label_tasks(run: Run, settings: TeachSettings, tasks: TeachTasks, listener: 
 
 def has_skills(run: Run) -> bool:
     """Whether the store of a run holds all of its discovered skills, or those of its skills file."""
-    from palaestra.teachers.skills import SkillMap
     from palaestra.teachers.skills.overview import TEST
+    from palaestra.teachers.skills.records import SkillMap
 
     return TEST in run.store.skills(SkillMap)
 
@@ -162,7 +162,8 @@ def regroup(run: Run, settings: TeachSettings, categories: int) -> None:
 
 def summarize_discovery(run: Run) -> dict[str, Any]:
     """Summarize discovered skills; empty if the run uses the task's own skills."""
-    from palaestra.teachers.skills import SkillMap, overview
+    from palaestra.teachers.skills.overview import overview
+    from palaestra.teachers.skills.records import SkillMap
 
     summary, file = overview(run.store.skills(SkillMap)), run.settings.get("skills_file")
     return ({"file": file} if file else {}) | summary.plain() if summary is not None else {}
@@ -170,8 +171,9 @@ def summarize_discovery(run: Run) -> dict[str, Any]:
 
 def _load_skills(run: Run, settings: TeachSettings, tasks: TeachTasks, listener: Listener) -> SkillMap:
     """The skill map of a run: from the store, from its skills file, or from a language model."""
-    from palaestra.teachers.skills import SkillMap, map_own_skills
     from palaestra.teachers.skills.overview import OWN, TEST, last_stage
+    from palaestra.teachers.skills.records import SkillMap
+    from palaestra.teachers.skills.task import map_own_skills
 
     stages = run.store.skills(SkillMap)
     if TEST in stages:
@@ -214,7 +216,7 @@ class _StoredDiscovery:
 
     def _discover(self, stored: SkillMap | None) -> SkillMap:
         from palaestra.teachers.prompts import TeacherPrompts
-        from palaestra.teachers.skills import Discovery
+        from palaestra.teachers.skills.discovery import Discovery
         from palaestra.teachers.skills.overview import TEST
 
         settings = self.settings
@@ -235,8 +237,8 @@ class _StoredDiscovery:
         return skills
 
     def _keep(self, stage: str, skills: SkillMap) -> None:
-        from palaestra.teachers.skills import map_own_skills
         from palaestra.teachers.skills.overview import OWN
+        from palaestra.teachers.skills.task import map_own_skills
 
         if not skills.names:
             return  # A resumed run starts with the names again; the cache has the answers.
@@ -263,7 +265,7 @@ class _StoredDiscovery:
 
     def _explain_failure(self, skills: SkillMap) -> str:
         """Explain why there are no categories, and what the user can do."""
-        from palaestra.teachers.skills.llm_queries import is_transient
+        from palaestra.teachers.skills.stages import is_transient
 
         model, count, failures = self.settings.discover, len(self.shaping), list(skills.unassigned.values())
         causes = ", ".join(f"{cause} {n}" for cause, n in sorted(Counter(str(f.cause) for f in failures).items()))

@@ -25,11 +25,12 @@ from palaestra.core.events import Listener
 from palaestra.core.statistics import Mean, holm, mean_interval, sign_flip_test, t_test
 from palaestra.recipes.progress import RunProgress, announce_start, show_progress
 from palaestra.recipes.provenance import hash_models
-from palaestra.recipes.settings import build, to_plain
+from palaestra.recipes.settings import build, resolve_settings, to_plain
 from palaestra.recipes.summary import PERCENT
 from palaestra.recipes.teach import recipe as teach
 from palaestra.recipes.teach.lesson_order import Delivery, add_up
 from palaestra.recipes.teach.settings import STUDY_SETTINGS, TeachSettings
+from palaestra.recipes.teach.task_groups import TeachTasks
 from palaestra.runs.files import read_json, write_json
 from palaestra.runs.guard import storage_errors
 from palaestra.runs.provenance import record_provenance
@@ -201,23 +202,24 @@ def study(
             raise SettingsError(
                 f"a study has one value of '{name}'; several may be given of {', '.join(STUDY_SETTINGS)}"
             )
+    settings = resolve_settings(TeachSettings, settings, {})
     every = range(settings.seed, settings.seed + seeds)
     cells = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
     arms = [build(TeachSettings, {**to_plain(settings), **cell}) for cell in cells]
-    for arm in arms:  # Before the first run costs anything.
-        teach.check(arm)
-        for seed in every[1:] if arm.skills_file else ():
-            teach.check(replace(arm, seed=seed))  # Another seed may draw problems that the file lacks.
+    tasks = [teach.check(arm) for arm in arms]  # Before the first run costs anything.
+    for arm, arm_tasks in zip(arms, tasks, strict=True):
+        for seed in every[1:]:
+            teach.check_problems(replace(arm, seed=seed), arm_tasks)
     folder = Path(out) if out else new_folder(RECIPE)
     names = [_name_arm(cell) or arm.teacher for cell, arm in zip(cells, arms, strict=True)]
     runs = {
-        folder / f"{name}-seed{seed}": replace(arm, seed=seed)
+        folder / f"{name}-seed{seed}": (replace(arm, seed=seed), arm_tasks)
         for seed in every
-        for name, arm in zip(names, arms, strict=True)
+        for name, arm, arm_tasks in zip(names, arms, tasks, strict=True)
     }
     if (folder / "settings.json").exists():
         raise RunError(f"{folder} holds a run and no study; choose another --out")
-    for run_folder, run_settings in runs.items():
+    for run_folder, (run_settings, _) in runs.items():
         _check_same(run_settings, run_folder)
     with storage_errors(folder, "making the study's folder"):
         folder.mkdir(parents=True, exist_ok=True)
@@ -232,10 +234,10 @@ def study(
                 RECIPE, folder, student=settings.student, arms=" ".join(names), seeds=str(seeds), task=settings.task
             )
         )
-        for run_folder, run_settings in runs.items():
+        for run_folder, (run_settings, run_tasks) in runs.items():
             # A run that ends with an error writes it to its summary. The other runs go on.
             with suppress(LessonError, EngineError):
-                _run(run_settings, run_folder, listener)
+                _run(run_settings, run_tasks, run_folder, listener)
     result = read_study(folder)
     write_json(folder / "summary.json", result.summary)
     return result
@@ -266,9 +268,10 @@ def _check_same(settings: TeachSettings, folder: Path) -> None:
                 raise RunError(f"{folder} holds a run with other settings; choose another --out")
 
 
-def _run(settings: TeachSettings, folder: Path, listener: Listener) -> None:
+def _run(settings: TeachSettings, tasks: TeachTasks, folder: Path, listener: Listener) -> None:
     if not (folder / "settings.json").exists():
-        teach.teach(settings, out=folder, listener=listener)
+        Run.check_new(folder)
+        teach.start(settings, tasks, folder, listener)
         return
     with Run.open(folder) as run:
         if run.summary is None or run.summary.get("error"):

@@ -158,7 +158,7 @@ def store_rewards(run: Run, round_: int) -> None:
 
 def measure_rewards(run: Run, first: int, last: int) -> dict[str, tuple[Gain, ...]]:
     """The gain on validation problems of each round after `first`, in points, by skill; `""` is all problems."""
-    from palaestra.teachers.tree.rewards import skill_rewards
+    from palaestra.teachers.tree.records import skill_rewards
 
     rounds = [run.store.attempts(f"{round_}/{Split.VALIDATION}") for round_ in range(first, last + 1)]
     whole = tuple(measure_gain(before, after) for before, after in pairwise(rounds))

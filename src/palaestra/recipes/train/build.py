@@ -44,18 +44,18 @@ def _build_token_loop(settings: TrainSettings, config: AlgorithmConfig, listener
     from palaestra.engines.families import context_length
     from palaestra.envs.factory import make_token_env
 
-    slots, evaluation = unwrap(settings.slots), unwrap(settings.evaluation)
+    num_envs, evaluation = unwrap(settings.num_envs), unwrap(settings.evaluation)
     loaded = models.load(settings.model, device=settings.device, listener=listener, trainable=True)
     context = context_length(loaded.weights.config)
     own = {"tokenizer": loaded.tokenizer, "max_tokens": settings.max_tokens, "context": context, "failures": "mark",
            "end_ids": end_ids(loaded.weights, loaded.tokenizer)}  # fmt: skip
-    env = make_token_env(settings.env, slots, settings.options, group_size=config.group_size, **own)
+    env = make_token_env(settings.env, num_envs, settings.options, group_size=config.group_size, **own)
     held_out = env.hold_out(evaluation) if evaluation and env.task is None else None
     policy = _build_policy(settings, config, loaded.weights, env.vocabulary, listener)
     if config.kl_coef is None:
-        config = replace(config, kl_coef=env.kl_coefficient or 0.0)
+        config = replace(config, kl_coef=env.kl_coef or 0.0)
     reference = None
-    if config.kl_coef or env.kl_coefficient is not None:
+    if config.kl_coef or env.kl_coef is not None:
         name = env.reference
         reference = ReferencePolicy(policy, models.load(name, device=settings.device).weights if name else None)
     settings = replace(settings, hyperparameters=asdict(config))
@@ -69,7 +69,7 @@ def _build_turn_loop(settings: TrainSettings, config: AlgorithmConfig, listener:
     from palaestra.envs.factory import make_turn_env, turn_options
     from palaestra.envs.token.prompts import find_end_ids, vocabulary_size
 
-    slots, evaluation = unwrap(settings.slots), unwrap(settings.evaluation)
+    num_envs, evaluation = unwrap(settings.num_envs), unwrap(settings.evaluation)
     options = turn_options(settings.env, settings.options)
     loaded = models.load(settings.model, device=settings.device, listener=listener, trainable=True)
     # Errors of the model or its chat template are raised before any workspace is created.
@@ -78,10 +78,10 @@ def _build_turn_loop(settings: TrainSettings, config: AlgorithmConfig, listener:
     policy = _build_policy(settings, config, loaded.weights, vocabulary_size(loaded.tokenizer), listener)
     own: dict[str, Any] = {"autoreset": False, "failures": "mark"}
     # No group size: the collector seeds every episode by the number of its group.
-    env = make_turn_env(settings.env, min(slots, unwrap(settings.episodes)), options, **own)
+    env = make_turn_env(settings.env, min(num_envs, unwrap(settings.episodes)), options, **own)
     held_out = None
     if evaluation:
-        held_out = make_turn_env(settings.env, min(slots, evaluation), options, held_out=True, **own)
+        held_out = make_turn_env(settings.env, min(num_envs, evaluation), options, held_out=True, **own)
     config = replace(config, kl_coef=config.kl_coef or 0.0)
     reference = ReferencePolicy(policy) if config.kl_coef else None
     more = tuple(f"{name}={json.dumps(value)}" for name, value in options.items() if name not in settings.options)
@@ -112,10 +112,10 @@ def _build_policy(
 def _build_control_loop(settings: TrainSettings, config: AlgorithmConfig) -> ControlLoop:
     from palaestra.envs.factory import make_control_env
 
-    env = make_control_env(settings.env, unwrap(settings.slots), settings.options, own_seeds=config.group_size > 1)
+    env = make_control_env(settings.env, unwrap(settings.num_envs), settings.options, own_seeds=config.group_size > 1)
     spaces = (env.single_observation_space, env.single_action_space)
     seeds = Seeds(settings.seed)
-    normalise, width, layers = bool(settings.normalise_observations), settings.width, settings.layers
+    normalise, width, layers = bool(settings.normalize_observations), settings.width, settings.layers
     try:
         if settings.policy == "transformer":
             policy = history_policy(

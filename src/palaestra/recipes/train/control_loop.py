@@ -49,7 +49,7 @@ class ControlLoop(Loop):
                 if not self._started:
                     self.collector.start(self.seeds.derive("environment", iteration).integer() % 2**31)
                     self._started = True
-                rollout = self.collector.collect(unwrap(settings.steps), generator)
+                rollout = self.collector.collect(unwrap(settings.n_steps), generator)
             self.policy.eval()
             metrics = self._count(rollout, "environment")
             if settings.reward_scale != 1.0:

@@ -21,13 +21,13 @@ class Preset:
     hyperparameters: Values = field(default_factory=dict)
 
 
-_COMMON = {"episodes": 256, "steps": 64, "normalise_observations": False, "activation": "tanh", "reward_scale": 1.0}
-_TOKEN = {**_COMMON, "slots": 128, "iterations": 40, "evaluation": 25}
+_COMMON = {"episodes": 256, "n_steps": 64, "normalize_observations": False, "activation": "tanh", "reward_scale": 1.0}
+_TOKEN = {**_COMMON, "num_envs": 128, "iterations": 40, "evaluation": 25}
 KINDS: Mapping[str, Values] = {
-    "control": {**_COMMON, "slots": 32, "iterations": 200, "evaluation": 20},
+    "control": {**_COMMON, "num_envs": 32, "iterations": 200, "evaluation": 20},
     "token": _TOKEN,
     # A slot of a turn environment may be a workspace with processes of its own.
-    "turn": {**_TOKEN, "slots": 32, "episodes": 128, "evaluation": 64},
+    "turn": {**_TOKEN, "num_envs": 32, "episodes": 128, "evaluation": 64},
 }
 ALGORITHMS: Mapping[tuple[str, str], Preset] = {
     ("token", "grpo"): Preset({}, {"num_minibatches": 2}),
@@ -41,26 +41,26 @@ ALGORITHMS: Mapping[tuple[str, str], Preset] = {
         "gae_lambda": 0.95, "max_grad_norm": 0.5,
     }),
     ("control", "grpo"): Preset(
-        {"slots": 64}, {"learning_rate": 3e-3, "n_epochs": 2, "num_minibatches": 4, "max_grad_norm": 0.5}
+        {"num_envs": 64}, {"learning_rate": 3e-3, "n_epochs": 2, "num_minibatches": 4, "max_grad_norm": 0.5}
     ),
     ("control", "rloo"): Preset(
-        {"slots": 64}, {"learning_rate": 3e-3, "n_epochs": 8, "num_minibatches": 4, "max_grad_norm": 0.5}
+        {"num_envs": 64}, {"learning_rate": 3e-3, "n_epochs": 8, "num_minibatches": 4, "max_grad_norm": 0.5}
     ),
-    ("control", "reinforce"): Preset({"steps": 128}, {
+    ("control", "reinforce"): Preset({"n_steps": 128}, {
         "learning_rate": 3e-3, "critic_learning_rate": 1e-2, "gamma": 0.99, "baseline": "critic", "max_grad_norm": 0.5,
     }),
 }  # fmt: skip
 ENVIRONMENTS: Mapping[tuple[str, str], Preset] = {
     ("CartPole-v1", "ppo"): Preset(
-        {"slots": 32, "steps": 32, "iterations": 150, "activation": "relu"},
+        {"num_envs": 32, "n_steps": 32, "iterations": 150, "activation": "relu"},
         {"learning_rate": 2e-3, "critic_learning_rate": 2e-3, "gamma": 0.98, "gae_lambda": 0.9, "batch_size": 256},
     ),
     ("Acrobot-v1", "ppo"): Preset(
-        {"slots": 16, "steps": 256, "iterations": 80, "normalise_observations": True},
+        {"num_envs": 16, "n_steps": 256, "iterations": 80, "normalize_observations": True},
         {"n_epochs": 4, "gae_lambda": 0.94},
     ),
     ("Pendulum-v1", "ppo"): Preset(
-        {"slots": 16, "steps": 128, "iterations": 120, "reward_scale": 0.1, "activation": "relu"},
+        {"num_envs": 16, "n_steps": 128, "iterations": 120, "reward_scale": 0.1, "activation": "relu"},
         {"gamma": 0.9, "gae_lambda": 0.95, "n_epochs": 10, "batch_size": 256},
     ),
 }

@@ -29,8 +29,11 @@ RENAMED = {
     "anneal": "anneal_lr",
     "weighting": "loss_aggregation",
     "mask_truncated": "mask_truncated_completions",
+    "slots": "num_envs",
+    "steps": "n_steps",
+    "normalise_observations": "normalize_observations",
 }
-"""Hyperparameters of earlier versions by their old names."""
+"""Settings and hyperparameters of earlier versions by their old names."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,7 @@ class TrainSettings:
     policy: Literal["lm", "mlp", "transformer"] | None = setting(
         None, "Policy: a language model, a perceptron, or a transformer over the history of observations."
     )
-    model: str = setting("nano", "Language model: a name of the model shelf, a folder, or a hub id.")
+    model: str = setting("nano", "Language model: a registered name, a folder or a hub id.")
     method: Literal["auto", "full", "lora"] = setting(
         "auto", "Train all weights or a LoRA adapter; auto: all weights up to 20 M parameters."
     )
@@ -62,13 +65,13 @@ class TrainSettings:
         "head", "Critic of a language model: a value head on the policy, or a separate model."
     )
     iterations: int | None = setting(None, "Iterations; each collects episodes and updates the policy.", low=1)
-    slots: int | None = setting(None, "Parallel environments or sequences.", low=1)
+    num_envs: int | None = setting(None, "Parallel environments or sequences.", low=1)
     episodes: int | None = setting(None, "Episodes per iteration, for language models.", low=1)
-    steps: int | None = setting(None, "Steps per slot and iteration, for classic environments.", low=1)
+    n_steps: int | None = setting(None, "Steps per environment and iteration, for classic environments.", low=1)
     temperature: float = setting(1.0, "Sampling temperature during training.", above=0)
     max_tokens: int = setting(72, "Maximum tokens of a response; at the turn scale, of a message.", low=1)
-    normalise_observations: bool | None = setting(
-        None, "Normalise observations by their running mean and standard deviation."
+    normalize_observations: bool | None = setting(
+        None, "Normalize observations by their running mean and standard deviation."
     )
     activation: Literal["relu", "tanh"] | None = setting(None, "Activation function of the perceptron.")
     reward_scale: float | None = setting(
@@ -103,7 +106,7 @@ def make_settings(values: Mapping[str, Any]) -> TrainSettings:
     """Build settings from plain values. Names that are not settings of the run are hyperparameters of the algorithm.
 
     Raises:
-        SettingsError: a value of the wrong type, or the old name of a hyperparameter.
+        SettingsError: a value of the wrong type, or an old name.
     """
     own = {f.name for f in fields(TrainSettings)}
     for name in values:
@@ -153,7 +156,7 @@ def fill_presets(settings: TrainSettings) -> TrainSettings:
     config = make_config(algorithm, {**preset.hyperparameters, **settings.hyperparameters})
     missing = {name: value for name, value in preset.settings.items() if getattr(settings, name) is None}
     settings = replace(settings, policy=policy, algorithm=algorithm, hyperparameters=asdict(config), **missing)
-    name = "episodes" if language else "slots"
+    name = "episodes" if language else "num_envs"
     count = getattr(settings, name)
     require(
         count % config.group_size == 0,
@@ -182,12 +185,12 @@ class TrainOptions(TypedDict, total=False):
     rank: int
     critic: Literal["head", "separate"]
     iterations: int | None
-    slots: int | None
+    num_envs: int | None
     episodes: int | None
-    steps: int | None
+    n_steps: int | None
     temperature: float
     max_tokens: int
-    normalise_observations: bool | None
+    normalize_observations: bool | None
     activation: Literal["relu", "tanh"] | None
     reward_scale: float | None
     width: int

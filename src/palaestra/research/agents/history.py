@@ -20,7 +20,7 @@ from palaestra.core.records import Message
 from palaestra.core.registry import Registry
 from palaestra.envs.turn.base import transcript
 from palaestra.research.agents.base import Halt
-from palaestra.research.workspace.commands.window import HEADER
+from palaestra.research.workspace.commands.files import HEADER
 from palaestra.research.workspace.templates import TaskText
 
 HISTORIES = Registry("history processor", "palaestra.histories")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from palaestra.tasks.math.answers import AnswerKind
-from palaestra.tasks.math.drafts import MathDraft, MathSkill, sort_pair
+from palaestra.tasks.math.base import AnswerKind, MathDraft, MathSkill, sort_pair
 from palaestra.tasks.sampling import between, pick
 
 NAMES = ("Ada", "Ben", "Cleo", "Dion", "Eva", "Finn")

@@ -7,12 +7,9 @@ from collections.abc import Mapping
 
 from palaestra.core.records import Completion, Example, Failure, Message, Problem, Score, Split
 from palaestra.tasks.base import get_split
-from palaestra.tasks.math.advanced import ADVANCED
-from palaestra.tasks.math.answers import equal, extract
-from palaestra.tasks.math.arithmetic import ARITHMETIC
-from palaestra.tasks.math.drafts import MathDraft, MathSkill
+from palaestra.tasks.math.arithmetic import ADVANCED, ARITHMETIC
+from palaestra.tasks.math.base import SKILLS_BRIEF, MathDatum, MathDraft, MathSkill, equal, extract, plain
 from palaestra.tasks.math.reasoning import REASONING
-from palaestra.tasks.math.writing import SKILLS_BRIEF, MathDatum, plain
 from palaestra.tasks.procedural import Family, ProceduralTask
 from palaestra.tasks.sampling import format_response
 

@@ -3,16 +3,18 @@
 Both sides are normalised: lower case, no articles, no punctuation, numbers as digits. If the set of possible answers is
 closed, the response may be a sentence that affirms exactly one of them: "It is not red" affirms none. Otherwise the
 answer must be equal to the reference, or its plural.
+
+A word is negated if it is in the scope of a negation: "not red", "isn't a circle", "blue rather than red". The scope ends
+with the clause, at "but", or at "and" if a new subject follows.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-
-from palaestra.tasks.vision.plurals import is_plural
-from palaestra.tasks.vision.words import ARTICLES, MARKS, Word, read_words, statement_words
 
 LONGEST = 20_000
 """Maximum length of the part with the answer."""
@@ -149,3 +151,187 @@ def judge(response: str, reference: str, choices: Sequence[str] = ()) -> tuple[b
         return False, ""
     right = given == normalise(reference) if choices else equal(given, reference)
     return right, given
+
+
+_TOKEN = re.compile(
+    r"(?P<number>-?\d+(?:\.\d+)?)(?P<ordinal>(?:st|nd|rd|th)(?![^\W_]))?|[^\W_]+(?:'[^\W_]+)?|[.,;:!?()\n\u2013\u2014]"
+)
+_DECIMAL = re.compile(r"(?P<sign>-?)(?P<whole>[0-9]+)(?:\.(?P<part>[0-9]+))?")
+_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
+ARTICLES = frozenset({"a", "an", "the"})
+_ONES = (
+    "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
+    "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen",
+)  # fmt: skip
+_TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
+_NUMBERS = {word: value for value, word in enumerate(_ONES)} | {word: 10 * n for n, word in enumerate(_TENS, 2)}
+_NUMBERS |= {"dozen": 12}
+_ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth")
+_SPELLINGS: Mapping[str, str] = {
+    "color": "colour", "gray": "grey", "yeah": "yes", "yep": "yes", "nope": "no", "true": "yes", "false": "no",
+    "correct": "yes", "incorrect": "no", "untrue": "no", "none": "0",
+}  # fmt: skip
+
+MARKS = frozenset(".,;:!?()\n\u2013\u2014")
+_SENTENCE_ENDS = frozenset(".!?;\n")
+_DENIALS = frozenset({
+    "not", "never", "no", "neither", "nor", "non", "without", "except", "excluding", "unlike", "cannot", "isnt", "arent",
+    "wasnt", "werent", "doesnt", "dont", "didnt", "cant", "wont", "aint", "hasnt", "havent", "couldnt", "wouldnt", "shouldnt",
+})  # fmt: skip
+_DENIAL_PAIRS = frozenset({
+    ("rather", "than"), ("other", "than"), ("instead", "of"), ("opposed", "to"), ("opposite", "of"), ("far", "from"),
+    ("apart", "from"), ("aside", "from"), ("anything", "but"),
+})  # fmt: skip
+_TURNS = frozenset({
+    "but", "however", "instead", "rather", "because", "since", "so", "although", "though", "while", "whereas", "yet",
+    "actually", "therefore", "hence",
+})  # fmt: skip
+_SUBJECTS = frozenset({
+    "it", "it's", "they", "they're", "this", "that", "that's", "these", "those", "there", "there's", "he", "she", "we",
+    "i", "is", "are",
+})  # fmt: skip
+_IDIOMS = (
+    (re.compile(r"\bno longer\b", re.IGNORECASE), "not"),
+    (re.compile(r"\b(?:no|without(?: an?| any)?) (?:doubt|question)\b", re.IGNORECASE), " "),
+    (re.compile(r"\bnot (only|just|merely|simply)\b", re.IGNORECASE), r"\1"),
+    (re.compile(r"\b(?:nothing|none|no) (?:but|other than)\b", re.IGNORECASE), " "),
+    (re.compile(r"\b(?:yes|true)\s*(?:or|and|/)\s*(?:no|false)\b", re.IGNORECASE), " "),
+)
+"""Phrases with a word of negation that negate nothing, and "no longer", which means "not"."""
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """A word or a punctuation mark of an answer.
+
+    Arguments:
+        text: in normal form.
+        raw: as it was written.
+        denied: it is in the scope of a negation.
+    """
+
+    text: str
+    raw: str
+    denied: bool = False
+
+
+def read_words(text: str) -> list[str]:
+    """The words in normal form, without punctuation and articles (unless there is nothing else)."""
+    return [word.text for word in _read(text) if word.text not in MARKS]
+
+
+def statement_words(text: str, *, keep_articles: bool = False) -> list[Word]:
+    """The words and punctuation marks of the statements of `text`, without its questions."""
+    for pattern, replacement in _IDIOMS:
+        text = pattern.sub(replacement, text)
+    kept: list[Word] = []
+    sentence: list[Word] = []
+    for word in _read(text, find_denied=True, keep_articles=keep_articles):
+        sentence.append(word)
+        if word.text in _SENTENCE_ENDS:
+            kept += sentence if word.text != "?" else ()
+            sentence = []
+    return kept + sentence
+
+
+def _read(text: str, *, find_denied: bool = False, keep_articles: bool = False) -> list[Word]:
+    text = _THOUSANDS.sub("", unicodedata.normalize("NFKC", text).replace("’", "'"))
+    tokens = [match.group() for match in _TOKEN.finditer(text)]
+    lower = [token.lower() for token in tokens]
+    denied = _find_denied(lower) if find_denied else [False] * len(lower)
+    kept = [k for k, token in enumerate(lower) if token not in ARTICLES]
+    if keep_articles or all(lower[k] in MARKS for k in kept):
+        kept = list(range(len(tokens)))
+    words, place = [], 0
+    while place < len(kept):
+        first = kept[place]
+        token, length = _read_number(lower[first], lower[kept[place + 1]] if place + 1 < len(kept) else "")
+        words.append(Word(_plain_number(_SPELLINGS.get(token, token)), tokens[first], denied[first]))
+        place += length
+    return words
+
+
+def _read_number(word: str, after: str) -> tuple[str, int]:
+    """A number below 100 in digits, and the number of words that it takes; any other word is returned unchanged.
+
+    >>> _read_number("twenty", "five"), _read_number("two", "three"), _read_number("twenty", "fifth"), _read_number("red", "")
+    (('25', 2), ('2', 1), ('twentyfifth', 2), ('red', 1))
+    """
+    if (word, after) == ("half", "dozen"):
+        return "6", 2
+    if word in _TENS and after in _ONES[1:10]:
+        return str(_NUMBERS[word] + _NUMBERS[after]), 2
+    if word in _TENS and after in _ORDINALS:
+        return word + after, 2  # An ordinal is not a number.
+    return str(_NUMBERS.get(word, word)), 1
+
+
+def _find_denied(tokens: Sequence[str]) -> list[bool]:
+    """Whether each token is in the scope of a negation."""
+    denied, active, commas = [], False, 0  # `commas`: the number of commas that do not end the scope.
+    for place, token in enumerate(tokens):
+        before = tokens[place - 1] if place else ""
+        after = tokens[place + 1] if place + 1 < len(tokens) else ""
+        inside = active
+        if (before, token) in _DENIAL_PAIRS or token in _DENIALS or token.endswith("n't"):
+            active = True
+            # "It is not, I think, red": the insertion does not end the scope. "No, it is red" does.
+            commas = 2 if after == "," and token != "no" else 0
+        elif token == "," and commas:
+            commas -= 1
+        elif token in MARKS or token in _TURNS or (token == "and" and after in _SUBJECTS):
+            active = inside = False
+        denied.append(inside)
+    return denied
+
+
+def _plain_number(word: str) -> str:
+    """A number without superfluous zeros: 3.0 becomes 3, 007 becomes 7. Words are returned unchanged."""
+    match = _DECIMAL.fullmatch(word) if word[0] in "-0123456789" else None
+    if match is None:
+        return word
+    whole, part = match["whole"].lstrip("0") or "0", (match["part"] or "").rstrip("0")
+    number = f"{whole}.{part}" if part else whole
+    return number if number == "0" else f"{match['sign']}{number}"
+
+
+_IRREGULAR: Mapping[str, str] = {
+    "ox": "oxen", "die": "dice", "quiz": "quizzes", "vertex": "vertices", "index": "indices", "matrix": "matrices",
+    "stomach": "stomachs", "human": "humans", "german": "germans",
+}  # fmt: skip
+_ENDINGS: Mapping[str, str] = {
+    "knife": "knives", "wife": "wives", "leaf": "leaves", "loaf": "loaves", "wolf": "wolves", "elf": "elves", "calf": "calves",
+    "half": "halves", "scarf": "scarves", "thief": "thieves", "man": "men", "child": "children", "person": "people",
+    "foot": "feet", "tooth": "teeth", "goose": "geese", "mouse": "mice",
+}  # fmt: skip
+"""Irregular nouns, also as the last part of a compound: bookshelf and bookshelves, snowman and snowmen."""
+DIFFERENT = frozenset({
+    "glasses", "shorts", "pants", "jeans", "news", "goods", "arms", "scales", "greens", "sands", "waters", "woods",
+    "clothes", "stairs", "irons", "means", "bangs", "briefs", "customs", "papers", "spectacles", "trunks", "slacks",
+    "tights", "overalls", "contents", "remains", "thanks", "quarters", "headquarters", "spirits", "skis",
+})  # fmt: skip
+"""Words with another meaning than their singular: glass and glasses, short and shorts."""
+_VOWELS = "aeiou"
+
+
+def is_plural(word: str, singular: str) -> bool:
+    """Whether `word` is a plural of `singular` with the same meaning. Both are in lower case.
+
+    >>> is_plural("tomatoes", "tomato"), is_plural("wolves", "wolf"), is_plural("glasses", "glass")
+    (True, True, False)
+    """
+    if word in DIFFERENT or len(singular) < 2 or not singular.isalpha():
+        return False
+    if singular in _IRREGULAR:
+        return word == _IRREGULAR[singular]
+    for ending, plural in _ENDINGS.items():
+        if singular.endswith(ending):
+            return word == singular[: -len(ending)] + plural
+    if singular.endswith(("s", "x", "z", "ch", "sh")):
+        classical = {"us": "i", "is": "es"}.get(singular[-2:])
+        return word == singular + "es" or (classical is not None and word == singular[:-2] + classical)
+    if singular[-1] == "y" and singular[-2] not in _VOWELS:
+        return word == singular[:-1] + "ies"
+    if singular[-1] == "o" and singular[-2] not in _VOWELS and word == singular + "es":
+        return True
+    return word == singular + "s" or (singular.endswith("um") and word == singular[:-2] + "a")

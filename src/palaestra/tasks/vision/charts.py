@@ -5,8 +5,23 @@ from __future__ import annotations
 import numpy as np
 
 from palaestra.tasks.sampling import between, pick
-from palaestra.tasks.vision.drafts import COLOUR_NAMES, NUMBERS, YES_NO, VisionDraft, VisionSkill, coin, number, several
-from palaestra.tasks.vision.scene import BARS, PIE_PARTS, POINTS, SLICES, TOP_VALUE, Chart, Scene
+from palaestra.tasks.vision.scene import (
+    BARS,
+    COLOUR_NAMES,
+    NUMBERS,
+    PIE_PARTS,
+    POINTS,
+    SLICES,
+    TOP_VALUE,
+    YES_NO,
+    Chart,
+    Scene,
+    VisionDraft,
+    VisionSkill,
+    coin,
+    number,
+    several,
+)
 
 TRENDS = ("rising", "falling")
 ORDINALS = ("first", "second", "third", "fourth", "fifth")

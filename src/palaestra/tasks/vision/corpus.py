@@ -15,10 +15,21 @@ import numpy as np
 from palaestra.core.records import Split
 from palaestra.tasks.sampling import between, pick
 from palaestra.tasks.vision.charts import CHARTS_READ, CHARTS_SEEN, bars, line, line_values, pie
-from palaestra.tasks.vision.drafts import PLURALS, VisionDraft, VisionSkill, any_size, coin, distinct, number, place
-from palaestra.tasks.vision.objects import OBJECTS, pick_kind
-from palaestra.tasks.vision.relations import RELATIONS, in_order, join_names, tally
-from palaestra.tasks.vision.scene import SHAPES, Item, Scene, scene_split
+from palaestra.tasks.vision.scene import (
+    PLURALS,
+    SHAPES,
+    Item,
+    Scene,
+    VisionDraft,
+    VisionSkill,
+    any_size,
+    coin,
+    distinct,
+    number,
+    place,
+    scene_split,
+)
+from palaestra.tasks.vision.shapes import OBJECTS, RELATIONS, in_order, join_names, pick_kind, tally
 
 SEEN: tuple[VisionSkill, ...] = (*OBJECTS, *CHARTS_SEEN)
 """The easy half of the skills, which the base model should know."""

@@ -6,32 +6,88 @@ a killed run finds the identical images when it is resumed.
 
 from __future__ import annotations
 
+import base64
 import io
+import mimetypes
 import os
 import tempfile
+import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field, StringConstraints
 
-from palaestra.core.errors import PalaestraError, SettingsError
+from palaestra.core.errors import PalaestraError, SettingsError, TaskError
 from palaestra.core.records import Example, Failure, FailureCause, ImagePart, Message, TextPart
 from palaestra.runs.cache import digest
 from palaestra.runs.guard import storage_errors
 from palaestra.runs.records import to_data
+from palaestra.tasks.sources import StoredImage, abbreviate
 from palaestra.tasks.teaching import UnusableError
 from palaestra.tasks.vision.image_generators.base import Description, make_image_generator
-from palaestra.tasks.vision.images import data_url
-from palaestra.tasks.vision.writing import SCENES, WORDS, DescribedDatum, VisionDatum
+from palaestra.tasks.vision.scene import COLOURS, GAP, RADII, SHAPES, SIDE, Scene
 
 if TYPE_CHECKING:
     from PIL import Image
+
 
 FOLDER = "pictures"
 """Folder in the user's cache for images that were generated from words."""
 _END = b"IEND\xaeB`\x82"
 """The last bytes of a complete PNG file."""
+
+
+SCENES = (
+    "A picture holds shapes or one chart. Shapes: "
+    f"{', '.join(SHAPES)}; colours: {', '.join(COLOURS)}; sizes: {', '.join(RADII)} (radius "
+    f"{', '.join(f'{name} {radius:g}' for name, radius in RADII.items())}). A shape's x and y are its middle in pixels from the "
+    f"upper left corner; shapes lie wholly inside and at least {GAP} pixels apart. A chart is of bars (values 1 to 8), a "
+    "line (values 0 to 8, one colour) or a pie (slices in twelfths that make 12)."
+)
+WORDS = (
+    "The picture is painted from your description alone, by a text-to-image model that does not see the question. "
+    "Describe in one to three plain sentences, of at most 45 words in all, what there is to be seen: the things, how many "
+    "there are of each, their colours, and where they are. Say outright whatever the question is about. Leave out what cannot be "
+    "seen, what is not in the picture, and writing in it; prefer few things that are easily told apart."
+)
+ABOUT_SCENES = f"Questions about small pictures of {SIDE} x {SIDE} pixels."
+ABOUT_WORDS = "Questions about simple pictures of coloured shapes, or of one chart of bars, a line or a pie."
+ANSWERS = (
+    "The question can be answered from the picture alone, in one word or number; the working says in a short sentence "
+    "what is seen."
+)
+
+Question = Annotated[str, Field(min_length=1, description="What is asked about the picture.")]
+Reasoning = Annotated[str, Field(min_length=1, description="What is seen, in a short sentence.")]
+Answer = Annotated[str, Field(min_length=1, description="The answer alone: a word or a number.")]
+Words = Annotated[
+    str,
+    StringConstraints(strip_whitespace=True, min_length=1, max_length=4000),
+    Field(description="What there is to be seen, in plain words."),
+]
+Choices = Annotated[list[str], Field(description="All possible answers, where they are a few.")]
+
+
+class VisionDatum(BaseModel):
+    """A picture that is drawn from its scene, with a question about it."""
+
+    scene: Scene = Field(description="What is in the picture: items, or a chart.")
+    question: Question
+    reasoning: Reasoning
+    answer: Answer
+    choices: Choices = []
+
+
+class DescribedDatum(BaseModel):
+    """A picture that is painted from words, with a question about it."""
+
+    description: Words
+    question: Question
+    reasoning: Reasoning
+    answer: Answer
+    choices: Choices = []
 
 
 class Pictures:
@@ -166,3 +222,60 @@ def _write(key: str, content: bytes) -> None:
             except BaseException:
                 Path(partial.name).unlink(missing_ok=True)
                 raise
+
+
+class Images:
+    """The images of a data set: files of its folder by name (below it, below `images/`, in `images.zip`), or stored in its rows.
+
+    Arguments:
+        folder: `None` if the data set is on the hub.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self.folder = folder
+        self._zip: zipfile.ZipFile | None = None
+
+    def url(self, held: Any, where: str) -> str:
+        """The image of a row as a `data:` URL with the unchanged bytes of the file.
+
+        Arguments:
+            held: the name of a file in the folder, or the stored value of a table.
+            where: the name of the row for error messages.
+
+        Raises:
+            TaskError: the image does not exist or cannot be read.
+        """
+        if isinstance(held, str) and self.folder is not None:
+            return self._find_by_name(self.folder, held)
+        value = held.read() if isinstance(held, StoredImage) else held
+        try:
+            if isinstance(value, Mapping) and (value.get("bytes") or value.get("path")):
+                name = str(value.get("path") or "")
+                return data_url(value.get("bytes") or Path(name).read_bytes(), name)
+        except OSError as error:
+            raise TaskError(f"{where}: its image cannot be read: {error}") from error
+        raise TaskError(f"{where}: expected an image; got {abbreviate(value)}")
+
+    def _find_by_name(self, folder: Path, name: str) -> str:
+        archive = folder / "images.zip"
+        try:
+            for file in (folder / name, folder / "images" / name):
+                if file.is_file():
+                    return data_url(file.read_bytes(), name)
+            if self._zip is None and archive.exists():
+                self._zip = zipfile.ZipFile(archive)
+            if self._zip is not None:
+                return data_url(self._zip.read(name), name)
+        except KeyError:
+            pass
+        except (zipfile.BadZipFile, zlib.error, OSError) as error:
+            raise TaskError(f"cannot read {name} of {folder}: {error}") from error
+        raise TaskError(f"there is no image {name} in {folder}, its images/ or its images.zip")
+
+
+def data_url(content: bytes, name: str = "") -> str:
+    """Bytes of an image file as a `data:` address, with the type that they begin with, or that `name` tells."""
+    begins = {b"\x89PNG": "image/png", b"\xff\xd8": "image/jpeg", b"GIF8": "image/gif"}
+    kind = next((kind for magic, kind in begins.items() if content.startswith(magic)), "")
+    kind = kind or mimetypes.guess_type(name)[0] or "image/png"
+    return f"data:{kind};base64,{base64.b64encode(content).decode()}"

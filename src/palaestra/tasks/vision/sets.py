@@ -10,13 +10,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import product
 from pathlib import Path
+from statistics import fmean
 from typing import Any
+
+from pydantic import BaseModel
 
 from palaestra.core.errors import TaskError
 from palaestra.core.records import (
     Attempt,
     Completion,
+    Example,
     Failure,
     ImagePart,
     Message,
@@ -26,14 +31,12 @@ from palaestra.core.records import (
     TextPart,
 )
 from palaestra.core.seeding import Seeds
-from palaestra.core.statistics import Mean
-from palaestra.tasks.base import check_skills, get_split, take
+from palaestra.core.statistics import Mean, rate_interval
+from palaestra.tasks.base import TaskHooks, check_skills, get_split, take
 from palaestra.tasks.sources import Rows, Source, field, locate, read_rows
-from palaestra.tasks.vision.answers import judge
-from palaestra.tasks.vision.images import Images
-from palaestra.tasks.vision.pairs import PLACES, compute_paired_means
-from palaestra.tasks.vision.pictures import Pictures
-from palaestra.tasks.vision.set_writing import WrittenSet
+from palaestra.tasks.teaching import UnusableError
+from palaestra.tasks.vision.answers import judge, normalise
+from palaestra.tasks.vision.pictures import Images, Pictures
 
 YES_NO = ("yes", "no")
 TRUE_FALSE = ("true", "false")
@@ -46,6 +49,33 @@ _EASY: Mapping[str, tuple[str, ...]] = {
     "shape": ("circle", "rectangle", "triangle"),
     "yes_no": YES_NO,
 }
+
+
+ABOUT: Mapping[str, str] = {
+    "gqa": (
+        "Questions about photographs of everyday scenes: what there is, its colour, material and doing, where it is, and "
+        "how things lie to each other. Kinds: verify (is it so?), query (an open question), choose (which of two that the "
+        "question names?), logical (both, either or none of two things?), compare (two things with each other). The "
+        "answer is one word or a short phrase in lower case; of verify and logical it is yes or no."
+    ),
+    "naturalbench": (
+        "Questions about photographs that nobody can answer without looking closely. Kinds: yes_no, whose answer is Yes or "
+        "No; multiple_choice, whose question ends with its two options, as in 'Option: A: on the left; B: on the right', "
+        "and whose answer is the letter A or B. Let either answer be as likely as the other."
+    ),
+    "easy-vqa": (
+        "Questions about a picture of one filled shape (circle, rectangle or triangle) on a plain background. Kinds: colour, "
+        "whose answer is black, blue, brown, gray, green, red, teal or yellow; shape, whose answer is circle, rectangle "
+        "or triangle; yes_no, whose answer is yes or no."
+    ),
+    "nlvr": (
+        "Statements about a picture of three grey boxes side by side that hold circles, squares and triangles in yellow, "
+        "black and blue. Kinds: tower, where squares are stacked in the boxes; scatter, where shapes lie about in them. "
+        "The question is one statement about numbers, colours or places, and the answer is true or false; let either be "
+        "as likely as the other."
+    ),
+}
+"""By the name of the task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +97,7 @@ class Question:
     metadata: tuple[tuple[str, str | int], ...] = ()
 
 
-class VisualSet(WrittenSet, ABC):
+class VisualSet(TaskHooks, ABC):
     """A data set of images with short answers. Subclasses interpret the rows.
 
     Arguments:
@@ -84,13 +114,18 @@ class VisualSet(WrittenSet, ABC):
     own_instruction = ""
     unit_size = 1
     kinds: tuple[str, ...]
+    closed: Mapping[str, tuple[str, ...]] = {}
+    """All possible answers of a kind of question, where they are few."""
+    datum: type[BaseModel]
+    """Exists only with an image generator. Without one, the task is not a `WritableTask`."""
 
     def __init__(self, path: str = "", instruction: str | None = None, images: str = "", images_seed: int = 0) -> None:
         self.path = path
         self.instruction = self.own_instruction if instruction is None else instruction
         self._rows: dict[Split, dict[str, list[Question]]] = {}
         if images:
-            self.let_write(Pictures(images, images_seed))
+            self.pictures = Pictures(images, images_seed)
+            self.datum = self.pictures.datum
 
     def skills(self) -> Mapping[str, tuple[str, ...]]:
         return dict.fromkeys(self.kinds, ())
@@ -117,6 +152,31 @@ class VisualSet(WrittenSet, ABC):
     def score(self, problem: Problem, completion: Completion) -> Score | Failure:
         right, given = judge(completion.text, problem.reference, problem.metadata["choices"])
         return Score(float(right), {"extracted": given, "expected": problem.reference})
+
+    def brief(self) -> str:
+        return f"{ABOUT[self.name]} {self.pictures.brief}"
+
+    def prepare(self, data: Sequence[Any]) -> None:
+        self.pictures.prepare(data)
+
+    def make_example(self, datum: Any, skill: str, subskill: str) -> Example:
+        """The training example of a datum, with the prompt of the data set and the answer alone as response."""
+        answer = datum.answer.strip()
+        kind = get_kind(answer, skill, self.closed)
+        asked = self.format_prompt(self.format_question(datum.question.strip(), kind))
+        return self.pictures.make_example(datum, asked, answer, self.choices(kind, answer), skill, subskill)
+
+    def choices(self, kind: str, answer: str) -> tuple[str, ...]:
+        """All answers that such a question can have; none where they are open."""
+        return self.closed.get(kind, ())
+
+    def format_question(self, question: str, kind: str) -> str:
+        """A question with what the set puts behind those of its kind."""
+        return question
+
+    def format_prompt(self, question: str) -> str:
+        """A question with the line that follows all of them."""
+        return f"{question}\n{self.instruction}" if self.instruction else question
 
     @abstractmethod
     def questions(self, split: Split) -> Iterator[Question]:
@@ -155,6 +215,26 @@ class VisualSet(WrittenSet, ABC):
             skill=question.skill,
             metadata={"choices": list(question.choices), **dict(question.metadata)},
         )
+
+
+def get_kind(answer: str, skill: str, closed: Mapping[str, tuple[str, ...]]) -> str:
+    """The kind of question that a datum is: its skill, or, where that is none of the set's own, the one that fits.
+
+    Arguments:
+        closed: the kinds that have few possible answers, with all of these.
+
+    Raises:
+        UnusableError: its kind cannot have that answer.
+    """
+    given = normalise(answer)
+    kinds = [skill] if skill in closed else list(closed)
+    for kind in kinds:
+        if given in map(normalise, closed[kind]):
+            return kind
+    if kinds:
+        possible = dict.fromkeys(choice for kind in kinds for choice in closed[kind])
+        raise UnusableError(f"the answer '{answer}' is none of {', '.join(possible)}")
+    return skill
 
 
 class GQA(VisualSet):
@@ -291,3 +371,52 @@ def _boxes(row: Mapping[str, Any]) -> str:
         len({i["x_loc"] for i in box}) <= 1 for box in boxes
     )
     return "tower" if stacked and items else "scatter"
+
+
+Group = tuple[tuple[bool, bool], tuple[bool, bool]]
+"""`group[question][image]`: whether that answer was right."""
+
+PLACES = tuple(product((0, 1), (0, 1)))
+"""Question and image of each of the four answers."""
+
+
+def compute_paired_means(attempts: Sequence[Attempt]) -> dict[str, Mean]:
+    """The three accuracies of attempts at groups of `naturalbench`, by name; empty if no group is complete.
+
+    A group counts if all four answers were scored. Others are left out, which the counts show. With several samples per
+    problem, the first samples form one group, the second ones another, and the value is the mean over these.
+
+    Raises:
+        TaskError: an attempt belongs to no group.
+    """
+    rounds: dict[tuple[str, int], dict[tuple[int, int], bool | None]] = {}
+    for attempt in attempts:
+        meta = attempt.problem.metadata
+        if not {"group", "question", "image"} <= set(meta):
+            raise TaskError(f"problem '{attempt.problem.id}' belongs to no group; paired accuracy is for naturalbench")
+        answers = rounds.setdefault((str(meta["group"]), attempt.sample), {})
+        answers[int(meta["question"]), int(meta["image"])] = attempt.correct
+    groups: dict[str, list[Group]] = {}
+    for (name, _), answers in rounds.items():
+        a, b, c, d = (answers.get(place) for place in PLACES)
+        if a is not None and b is not None and c is not None and d is not None:
+            groups.setdefault(name, []).append(((a, b), (c, d)))
+    return of_groups(list(groups.values())) if groups else {}
+
+
+def of_groups(groups: Sequence[Sequence[Group]]) -> dict[str, Mean]:
+    """The three accuracies of `groups`, of each of which there is one for every sample.
+
+    >>> found = of_groups([[((True, True), (True, False))], [((True, True), (True, True))]])
+    >>> {name: (mean.value, mean.count) for name, mean in found.items()}
+    {'question accuracy': (0.75, 4), 'image accuracy': (0.75, 4), 'group accuracy': (0.5, 2)}
+    """
+    judges: dict[str, tuple[Callable[[Group], bool], ...]] = {
+        "question accuracy": (lambda g: all(g[0]), lambda g: all(g[1])),
+        "image accuracy": (lambda g: g[0][0] and g[1][0], lambda g: g[0][1] and g[1][1]),
+        "group accuracy": (lambda g: all(map(all, g)),),
+    }
+    return {
+        name: rate_interval([fmean(map(right, samples)) for samples in groups for right in several])
+        for name, several in judges.items()
+    }

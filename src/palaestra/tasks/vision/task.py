@@ -12,13 +12,10 @@ from palaestra.tasks.procedural import Family, ProceduralTask
 from palaestra.tasks.sampling import format_response
 from palaestra.tasks.vision.answers import judge
 from palaestra.tasks.vision.charts import CHARTS_READ, CHARTS_SEEN
-from palaestra.tasks.vision.drafts import VisionDraft, VisionSkill
-from palaestra.tasks.vision.objects import OBJECTS
-from palaestra.tasks.vision.pictures import Pictures
-from palaestra.tasks.vision.relations import RELATIONS
+from palaestra.tasks.vision.pictures import ABOUT_SCENES, ABOUT_WORDS, ANSWERS, Pictures
 from palaestra.tasks.vision.render import png_url, render
-from palaestra.tasks.vision.scene import scene_split
-from palaestra.tasks.vision.writing import ABOUT_SCENES, ABOUT_WORDS, ANSWERS
+from palaestra.tasks.vision.scene import VisionDraft, VisionSkill, scene_split
+from palaestra.tasks.vision.shapes import OBJECTS, RELATIONS
 
 SKILLS: Mapping[str, VisionSkill] = {s.name: s for s in (*OBJECTS, *CHARTS_SEEN, *RELATIONS, *CHARTS_READ)}
 

@@ -19,11 +19,9 @@ from palaestra.core.errors import SettingsError
 from palaestra.core.records import Failure, Problem
 from palaestra.engines.base import Engine
 from palaestra.teachers.prompts import TeacherPrompts
-from palaestra.teachers.skills.assigning import assign
 from palaestra.teachers.skills.clustering import NAMES_A_CALL, cluster
-from palaestra.teachers.skills.llm_queries import SkillQueries, is_transient
-from palaestra.teachers.skills.naming import name_skills
 from palaestra.teachers.skills.records import SkillMap
+from palaestra.teachers.skills.stages import SkillQueries, assign, is_transient, name_skills
 
 STAGES = ("names", "categories", "assignment")
 """The stages in order. `keep` receives the result of each under its name."""

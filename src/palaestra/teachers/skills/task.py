@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 import numpy as np
 
 from palaestra.core.errors import TaskError
-from palaestra.core.records import Attempt, Completion, Example, Failure, Problem, Score, Split
+from palaestra.core.records import Attempt, Completion, Example, Failure, FailureCause, Problem, Score, Split
 from palaestra.tasks.base import GenerativeTask, Task, check_skills
-from palaestra.teachers.skills.records import SkillMap
+from palaestra.teachers.skills.records import Category, SkillMap
 
 GOLD = "gold_skill"
 """The metadata key of a relabelled problem for the task's own skill and subskill, which scorers may need."""
@@ -108,3 +108,26 @@ class GenerativeDiscovered(Discovered):
     def write_examples(self, skill: str, subskill: str, count: int, generator: np.random.Generator) -> list[Example]:
         assert isinstance(self.task, GenerativeTask)
         return self.task.write_examples(skill, subskill, count, generator)
+
+
+def map_own_skills(task: Task, problems: Sequence[Problem]) -> SkillMap:
+    """Make a skill map of the task's own skills.
+
+    Raises:
+        TaskError: the task has fewer than two skills.
+    """
+    skills = task.skills()
+    if len(skills) < 2:
+        raise TaskError(
+            f"task '{task.name}' has no skills of its own (expected at least 2, got {', '.join(skills) or 'none'}); "
+            "discover them with a language model"
+        )
+    own = [original(problem) for problem in problems]
+    nothing = Failure(FailureCause.INVALID_REQUEST, f"task '{task.name}' gives this problem no skill")
+    return SkillMap(
+        names={problem.id: problem.subskill for problem in own if problem.subskill},
+        categories=tuple(Category(name, "", tuple(parts)) for name, parts in skills.items()),
+        assignment={problem.id: problem.skill for problem in own if problem.skill},
+        unassigned={problem.id: nothing for problem in own if not problem.skill},
+        wanted=len(skills),
+    )

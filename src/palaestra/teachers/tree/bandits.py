@@ -7,13 +7,15 @@ lesson is a part of this plan. It contains a few examples for uncertain subskill
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
+from numpy.typing import NDArray
 
-from palaestra.teachers.allocation import share_out
-from palaestra.teachers.tree.curves import KNOWN, Array, Posterior, posterior
+from palaestra.teachers.simple import share_out
 from palaestra.teachers.tree.limits import TreeLimits
-from palaestra.teachers.tree.records import Action, Branch, Exploit, Explore, TreeState
+from palaestra.teachers.tree.records import Action, Branch, Count, Exploit, Explore, Leaf, TreeState
 
 FARTHEST = 4
 """Maximum number of lessons to plan ahead."""
@@ -119,3 +121,203 @@ def _knew(known: Posterior) -> Array:
     # If less than a third was known, the fraction for it shrinks in proportion.
     share_L: Array = weight_L / max(1.0 / 3, weight_L.sum())
     return share_L
+
+
+Array = NDArray[np.float64]
+
+KNOWN, LEARNABLE, OUT = 0, 1, 2
+PACES = {3.0: 0.23, 6.0: 0.23, 12.0: 0.23, 24.0: 0.19, 60.0: 0.08, 150.0: 0.04}
+"""Examples after which a learnable subskill has closed 63 % of its gap, with prior probabilities."""
+LOSSES = {0.0: 0.5, 0.2: 0.3, 0.5: 0.2}
+"""Fractions of an accuracy that training on other subskills costs, with prior probabilities. Known subskills recover twice
+as fast."""
+BASES = {KNOWN: (0.8, 0.92, 0.99), LEARNABLE: (0.01, 0.1, 0.25, 0.45, 0.65), OUT: (0.01, 0.1, 0.25, 0.45)}
+BASE_WEIGHTS = {KNOWN: (1.0, 2.0, 3.0), LEARNABLE: (5.0, 2.0, 1.5, 1.0, 0.5), OUT: (5.0, 2.0, 1.0, 0.5)}
+CEILINGS = (0.8, 0.97)
+SORTS = (0.2, 0.25, 0.55)
+"""Prior probabilities of a skill: out of reach, new to the student, partly known."""
+KINDS = ((0.03, 0.07, 0.9), (0.03, 0.92, 0.05), (0.55, 0.42, 0.03))
+"""For each sort of skill the prior probabilities of its subskills: known, learnable, out of reach."""
+LONGEST = 600
+"""The length of the curves in examples; beyond it they are extrapolated."""
+PRIOR_WEIGHT = 10.0
+STEPS = 4
+MOST_COUNTED = 24
+"""Maximum weight of a subskill's answers, because the grid is too coarse for finer differences."""
+SLIP = 0.02
+"""The minimum error rate, also of a mastered subskill."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """The grid points, as indices of kind, pace and loss, with their predictions.
+
+    Arguments:
+        base_G: accuracy before any training.
+        prior_G: the prior of a point's base and ceiling within its kind.
+        curve_GN: accuracy after training with 0, 1, 2, ... examples.
+        step_GN: the gain of each further example.
+    """
+
+    kind_G: NDArray[np.int64]
+    pace_G: NDArray[np.int64]
+    loss_G: NDArray[np.int64]
+    base_G: Array
+    prior_G: Array
+    curve_GN: Array
+    step_GN: Array
+
+
+@dataclass(frozen=True, slots=True)
+class Posterior:
+    """The posterior of every subskill of a tree.
+
+    Arguments:
+        keys: skill and subskill, in the order of the rows.
+        weights_LG: the probability of each grid point, for each subskill.
+        value_L: the fraction of all validation problems of a subskill, which weights its gain.
+        given_L: examples so far.
+        within: the probability that a skill is within reach, by skill.
+    """
+
+    keys: tuple[tuple[str, str], ...]
+    weights_LG: Array
+    value_L: Array
+    given_L: NDArray[np.int64]
+    within: dict[str, float]
+    grid: Grid
+
+    def marginals(self, more: int, optimism: float = 0.0) -> Array:
+        """The expected gain in accuracy over all problems of each of the next `more` examples of a subskill.
+
+        Arguments:
+            optimism: standard deviations of the posterior that are added to its mean.
+        """
+        step_GN = self.grid.step_GN
+        gain_LN = self.weights_LG @ step_GN
+        if optimism:
+            spread_LN = np.sqrt(np.maximum(0.0, self.weights_LG @ step_GN**2 - gain_LN**2))
+            gain_LN = gain_LN + optimism * spread_LN
+        return self._next(gain_LN, more)
+
+    def sample(self, more: int, generator: np.random.Generator) -> Array:
+        """The gains of one curve per subskill, sampled from the posterior."""
+        sums_LG = np.cumsum(self.weights_LG, axis=1)
+        place_L = (sums_LG < generator.random((len(sums_LG), 1)) * sums_LG[:, -1:]).sum(axis=1)
+        return self._next(self.grid.step_GN[place_L], more)
+
+    def _next(self, gain_LN: Array, more: int) -> Array:
+        """Select the gains of the examples after those that were given."""
+        place_LN, last = self.given_L[:, None] + np.arange(more)[None, :], gain_LN.shape[1] - 1
+        next_LN = np.take_along_axis(gain_LN, np.minimum(place_LN, last), axis=1) * self.value_L[:, None]
+        # Beyond the curves gains fall further, so that the remaining examples are spread.
+        return np.where(place_LN > last, next_LN * (last / np.maximum(place_LN, 1)) ** 2, next_LN)
+
+    def accuracy(self) -> Array:
+        """The expected accuracy of every subskill after training on the given examples."""
+        place_L = np.minimum(self.given_L, LONGEST)
+        accuracy_L: Array = np.einsum("lg,gl->l", self.weights_LG, self.grid.curve_GN[:, place_L])
+        return accuracy_L
+
+
+def posterior(tree: TreeState) -> Posterior:
+    """Compute the posterior from the validation answers so far."""
+    leaves = [(branch, leaf) for branch in tree for leaf in branch.leaves]
+    grid = _grid()
+    log_LG = np.stack([_log_likelihood(grid, leaf) for _, leaf in leaves])
+    likelihood_LG = np.exp(log_LG - log_LG.max(axis=1, keepdims=True))
+    rows: dict[str, list[int]] = {}
+    for row, (branch, _) in enumerate(leaves):
+        rows.setdefault(branch.name, []).append(row)
+    weights_LG, within = _fit(grid, likelihood_LG, list(rows.values()))
+    share = {branch.name: 1.0 / len(tree.branches) for branch in tree}
+    asked = {branch.name: sum(leaf.measured[-1].count for leaf in branch.leaves) for branch in tree}
+    value_L = np.array(
+        [
+            share[b.name] * (leaf.measured[-1].count / asked[b.name] if asked[b.name] else 1 / len(b.leaves))
+            for b, leaf in leaves
+        ]
+    )
+    return Posterior(
+        tuple((branch.name, leaf.name) for branch, leaf in leaves),
+        weights_LG,
+        value_L,
+        np.array([leaf.total for _, leaf in leaves], dtype=np.int64),
+        dict(zip(rows, within.tolist(), strict=True)),
+        grid,
+    )
+
+
+def _fit(grid: Grid, likelihood_LG: Array, skills: list[list[int]]) -> tuple[Array, Array]:
+    """Fit the shared distributions. Returns the posterior of every subskill, and the reach of every skill."""
+    pace_P, loss_D = np.array(list(PACES.values())), np.array(list(LOSSES.values()))
+    kind_RK, sort_R = np.array(KINDS), np.array(SORTS)
+    prior_pace, prior_loss, prior_kind, prior_sort = pace_P, loss_D, kind_RK, sort_R
+    for _ in range(STEPS):
+        point_RG = kind_RK[:, grid.kind_G] * grid.prior_G * pace_P[grid.pace_G] * loss_D[grid.loss_G]
+        joint_LRG = likelihood_LG[:, None, :] * point_RG[None, :, :]
+        evidence_LR = joint_LRG.sum(axis=2)
+        log_SR = np.stack([np.log(evidence_LR[rows]).sum(axis=0) for rows in skills]) + np.log(sort_R)
+        sort_SR = np.exp(log_SR - log_SR.max(axis=1, keepdims=True))
+        sort_SR /= sort_SR.sum(axis=1, keepdims=True)
+        reach_LR = np.empty_like(evidence_LR)
+        for rows, chance_R in zip(skills, sort_SR, strict=True):
+            reach_LR[rows] = chance_R
+        weights_LRG = joint_LRG / evidence_LR[:, :, None] * reach_LR[:, :, None]
+        weights_LG = weights_LRG.sum(axis=1)
+        kind_RK = _estimate_rates(
+            np.stack([_by(grid.kind_G, weights_LRG[:, r].sum(axis=0), 3) for r in range(len(KINDS))]), prior_kind
+        )
+        learning_G = weights_LG.sum(axis=0) * (grid.kind_G != OUT)
+        pace_P = _estimate_rates(_by(grid.pace_G, learning_G, len(PACES)), prior_pace)
+        loss_D = _estimate_rates(_by(grid.loss_G, weights_LG.sum(axis=0), len(LOSSES)), prior_loss)
+        sort_R = _estimate_rates(sort_SR.sum(axis=0), prior_sort)
+    return weights_LG / weights_LG.sum(axis=1, keepdims=True), 1 - sort_SR[:, 0]
+
+
+def _estimate_rates(counts: Array, prior: Array) -> Array:
+    """Estimate rates along the last axis from counts and a prior of weight `PRIOR_WEIGHT`."""
+    total = counts + PRIOR_WEIGHT * prior
+    rates: Array = total / total.sum(axis=-1, keepdims=True)
+    return rates
+
+
+def _by(index_G: NDArray[np.int64], weight_G: Array, count: int) -> Array:
+    return np.bincount(index_G, weights=weight_G, minlength=count).astype(np.float64)
+
+
+def _log_likelihood(grid: Grid, leaf: Leaf) -> Array:
+    log_G = _binomial(leaf.measured[0], grid.base_G)
+    # The same problems are asked after every round, so their answers are not independent.
+    weight = max(1, len(leaf.measured) - 1) ** -0.5
+    for place, measured in enumerate(leaf.measured[1:], 1):
+        log_G += weight * _binomial(measured, grid.curve_GN[:, min(LONGEST, sum(leaf.given[:place]))])
+    return log_G
+
+
+def _binomial(measured: Count, chance_G: Array) -> Array:
+    chance_G = SLIP + (1 - 2 * SLIP) * chance_G
+    wrong, weight = measured.count - measured.correct, min(1.0, MOST_COUNTED / max(1, measured.count))
+    log_G: Array = weight * (measured.correct * np.log(chance_G) + wrong * np.log1p(-chance_G))
+    return log_G
+
+
+@cache
+def _grid() -> Grid:
+    points: list[tuple[int, int, int, float, float, float, float]] = []
+    for kind, bases in BASES.items():
+        weights = np.array(BASE_WEIGHTS[kind]) / sum(BASE_WEIGHTS[kind])
+        ceilings = CEILINGS if kind == LEARNABLE else (0.0,)
+        for base, weight in zip(bases, weights.tolist(), strict=True):
+            for ceiling in ceilings:
+                for pace in range(len(PACES)):
+                    for loss, lost in enumerate(LOSSES):
+                        start = base * (1 - lost)
+                        top = {KNOWN: base, LEARNABLE: max(base, ceiling), OUT: start}[kind]
+                        points.append((kind, pace, loss, base, weight / len(ceilings), start, top))
+    kind_G, pace_G, loss_G = (np.array([point[k] for point in points], dtype=np.int64) for k in range(3))
+    base_G, prior_G, start_G, top_G = (np.array([point[k] for point in points]) for k in range(3, 7))
+    pace_of_G = np.array(list(PACES))[pace_G] * np.where(kind_G == KNOWN, 0.5, 1.0)
+    left_GN = np.exp(-np.arange(LONGEST + 1)[None, :] / pace_of_G[:, None])
+    curve_GN = top_G[:, None] - (top_G - start_G)[:, None] * left_GN
+    return Grid(kind_G, pace_G, loss_G, base_G, prior_G, curve_GN, np.diff(curve_GN, axis=1))

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from palaestra.core.errors import SettingsError
-from palaestra.teachers.allocation import share_out
+from palaestra.teachers.simple import share_out
 from palaestra.teachers.tree.records import Action, Branch, Exploit, Explore, TreeState
 
 K = TypeVar("K", bound=Hashable)

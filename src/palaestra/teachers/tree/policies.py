@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import numpy as np
 
 from palaestra.core.errors import SettingsError
 from palaestra.core.registry import Registry
+from palaestra.teachers.simple import share_out
 from palaestra.teachers.tree.limits import TreeLimits
-from palaestra.teachers.tree.records import Action, TreeState
+from palaestra.teachers.tree.records import Action, Branch, Exploit, Explore, TreeState
 
 POLICIES = Registry("tree policy", "palaestra.tree_policies")
 for _name, _place, _help in (
-    ("response", "response:TreeResponse", "by the gap to full accuracy, and by how much of it data has closed so far"),
+    ("response", "policies:TreeResponse", "by the gap to full accuracy, and by how much of it data has closed so far"),
     ("ucb", "bandits:UpperConfidence", "by an upper confidence bound of the gain of every further example"),
     ("thompson", "bandits:Thompson", "by the gains of learning curves that are sampled from their posterior"),
-    ("alternating", "simple:Alternating", "explores in one round, exploits in the next"),
-    ("balanced", "simple:Balanced", "opens subskills up to the maximum, then balances their examples"),
-    ("random", "simple:Random", "explores or exploits by chance"),
-    ("threshold", "simple:Threshold", "explores a skill with a small last reward, exploits the others"),
+    ("alternating", "policies:Alternating", "explores in one round, exploits in the next"),
+    ("balanced", "policies:Balanced", "opens subskills up to the maximum, then balances their examples"),
+    ("random", "policies:Random", "explores or exploits by chance"),
+    ("threshold", "policies:Threshold", "explores a skill with a small last reward, exploits the others"),
     ("model", "model:TreeModel", "a language model reads the history and decides, with reasons"),
 ):
     POLICIES.register(_name, f"palaestra.teachers.tree.{_place}", _help)
@@ -60,3 +63,193 @@ def make_policy(name: str, **options: Any) -> TreePolicy:
             raise SettingsError(f"tree policy '{name}' has no option '{option}'; {takes}")
     policy: TreePolicy = kind(**given)
     return policy
+
+
+class EvenShares(ABC):
+    """A policy that gives every skill the same number of examples. Subclasses implement `act`."""
+
+    open_at_once = 2
+
+    @abstractmethod
+    def act(
+        self, branch: Branch, share: int, tree: TreeState, limits: TreeLimits, generator: np.random.Generator
+    ) -> Action:
+        """Decide the action of one skill with `share` examples."""
+
+    def decide(self, tree: TreeState, size: int, limits: TreeLimits, generator: np.random.Generator) -> list[Action]:
+        # A random order, so that the remainder goes to other skills in each round.
+        order = [tree.branches[int(place)] for place in generator.permutation(len(tree.branches))]
+        shares = share_out(size, {branch.name: 1.0 for branch in order})
+        return [
+            self.act(branch, shares[branch.name], tree, limits, generator) for branch in tree if shares[branch.name]
+        ]
+
+
+class Alternating(EvenShares):
+    """Explores in the first round, exploits in the second, and so on; a skill without closed subskills exploits."""
+
+    def act(
+        self, branch: Branch, share: int, tree: TreeState, limits: TreeLimits, generator: np.random.Generator
+    ) -> Action:
+        if tree.round % 2 == 0 and limits.room(branch):
+            return explore(branch, share, limits, "a round to explore")
+        turn = "a round to exploit" if tree.round % 2 else "nothing to open"
+        return exploit(branch, share, limits, turn)
+
+
+class Balanced(EvenShares):
+    """Opens subskills up to the limit, then gives examples to those with the least data."""
+
+    def act(
+        self, branch: Branch, share: int, tree: TreeState, limits: TreeLimits, generator: np.random.Generator
+    ) -> Action:
+        new = branch.closed[: limits.room(branch)]
+        leaves = (*branch.opened, *new)
+        given = {leaf.name: leaf.total for leaf in leaves}
+        allocation = level(share, given)
+        counts = f"{len(leaves)} of {len(branch.leaves)} subskills open"
+        if any(allocation[leaf.name] for leaf in new):
+            reason = f"{counts}: grow first, and fill evenly"
+            return Explore(branch.name, allocation, reason, tuple(leaf.name for leaf in new))
+        return Exploit(branch.name, allocation, f"{counts}: fill evenly, from {min(given.values())} examples up")
+
+
+class Random(EvenShares):
+    """Explores or exploits at random, with random allocations."""
+
+    def act(
+        self, branch: Branch, share: int, tree: TreeState, limits: TreeLimits, generator: np.random.Generator
+    ) -> Action:
+        room = limits.room(branch)
+        if room and (not branch.opened or generator.random() < 0.5):
+            count = int(generator.integers(1, room + 1))
+            chosen = [branch.closed[int(place)].name for place in generator.permutation(len(branch.closed))[:count]]
+            reason, new = f"by chance: open {', '.join(chosen) or 'it'}", tuple(chosen)
+        else:
+            chosen, reason, new = [leaf.name for leaf in branch.opened], "by chance: what is open", ()
+        weights = dict(zip(chosen, generator.dirichlet([1.0] * len(chosen)).tolist(), strict=True)) if chosen else {}
+        allocation = share_out(share, weights)
+        return Explore(branch.name, allocation, reason, new) if new else Exploit(branch.name, allocation, reason)
+
+
+class Threshold(EvenShares):
+    """Explores a skill whose last reward is below a threshold or missing; exploits the others.
+
+    Arguments:
+        threshold: a change of the skill's validation accuracy in a round, from -1 to 1.
+    """
+
+    def __init__(self, threshold: float = 0.05) -> None:
+        self.threshold = threshold
+
+    def act(
+        self, branch: Branch, share: int, tree: TreeState, limits: TreeLimits, generator: np.random.Generator
+    ) -> Action:
+        last = branch.rewards[-1] if branch.rewards else None
+        reason = "no reward yet" if last is None else f"the last round brought {100 * last:+.0f} points"
+        if limits.room(branch) and (last is None or last < self.threshold):
+            return explore(branch, share, limits, reason)
+        return exploit(branch, share, limits, reason)
+
+
+def explore(branch: Branch, share: int, limits: TreeLimits, why: str) -> Action:
+    """Open the weakest subskills and divide the examples evenly."""
+    new = [leaf.name for leaf in branch.closed[: limits.room(branch)]]
+    reason = f"{why}: open {', '.join(new) or 'it'}"
+    return Explore(branch.name, share_out(share, dict.fromkeys(new, 1.0)), reason, tuple(new))
+
+
+def exploit(branch: Branch, share: int, limits: TreeLimits, why: str) -> Action:
+    """Divide the examples among open subskills by their gaps; explore if none is open."""
+    if not branch.opened:
+        return explore(branch, share, limits, f"{why}, and nothing is open")
+    weights = {leaf.name: max(1e-3, 1.0 - branch.estimate_accuracy(leaf)) for leaf in branch.opened}
+    return Exploit(branch.name, share_out(share, weights), f"{why}: follow the gaps of what is open")
+
+
+def level(total: int, given: dict[str, int]) -> dict[str, int]:
+    """Distribute `total` so that the final numbers are as even as possible.
+
+    >>> level(6, {"a": 5, "b": 1, "c": 0})
+    {'a': 0, 'b': 3, 'c': 3}
+    """
+    has = dict(given)
+    for _ in range(total):
+        has[min(has, key=lambda name: has[name])] += 1
+    return {name: has[name] - given[name] for name in given}
+
+
+PRIOR_RESPONSE = 0.5
+"""The expected response of a skill without data."""
+EVIDENCE = 10.0
+"""The weight of the prior in examples."""
+
+
+class TreeResponse:
+    """Allocates a lesson by gap times response.
+
+    Both are estimated from validation: the gap to full accuracy, and the fraction of it that data has closed so far (the
+    *response*). A skill that does not respond to data gets less in each round. Mastered skills get a few examples against
+    forgetting.
+
+    Arguments:
+        keep: the fraction of a lesson for mastered skills.
+    """
+
+    open_at_once = 2
+
+    def __init__(self, keep: float = 0.12) -> None:
+        self.keep = keep
+
+    def decide(self, tree: TreeState, size: int, limits: TreeLimits, generator: np.random.Generator) -> list[Action]:
+        mastered = {branch.name: 1.0 for branch in tree if branch.mastered}
+        weak = {
+            branch.name: (1.0 - branch.accuracy) * response(branch.accuracy, branch.before, branch.total)
+            for branch in tree.weak
+        }
+        # A mastered skill never gets more than half of what an average weak one gets.
+        keep = min(self.keep, 0.5 * len(mastered) / len(tree.branches))
+        kept = round(size * keep) if weak else size
+        shares = share_out(size - kept, weak, limits.most(tree, size)) | share_out(kept if mastered else 0, mastered)
+        return [_act(branch, shares[branch.name], limits) for branch in tree if shares.get(branch.name)]
+
+
+def response(accuracy: float, before: float, given: int) -> float:
+    """Estimate the fraction of the gap that data has closed, between 0.05 and 1.
+
+    Evidence counts by the number of examples; with few of them the prior dominates. If accuracy fell below that before the
+    first round, the response is at least that accuracy.
+    """
+    closed = max(0.0, accuracy - before) / max(1e-9, 1.0 - before)
+    evidence = given / EVIDENCE
+    answered = (PRIOR_RESPONSE + evidence * closed) / (1.0 + evidence)
+    lost = before if accuracy < before else 0.0
+    return min(1.0, max(0.05, answered, lost))
+
+
+def _act(branch: Branch, share: int, limits: TreeLimits) -> Action:
+    """Decide the action of one skill."""
+    now = {leaf.name: branch.estimate_accuracy(leaf) for leaf in branch.leaves}
+    if branch.mastered:
+        reason = f"{branch.accuracy:.0%} on validation: keep it alive"
+        return Exploit(branch.name, share_out(share, dict.fromkeys(now, 1.0)), reason)
+    opened, closed = [leaf.name for leaf in branch.opened], [leaf.name for leaf in branch.closed]
+    room = limits.room(branch)
+    if room and (not opened or 1.0 - now[closed[0]] >= 0.1):
+        new = closed[:room]
+        allocation = share_out(share, _positive({name: 1.0 - now[name] for name in (*opened, *new)}))
+        names = ", ".join(f"{name} ({now[name]:.0%})" for name in new if allocation[name])
+        if names:
+            return Explore(branch.name, allocation, f"open {names}", tuple(new))
+    weights = {
+        leaf.name: (1.0 - now[leaf.name]) * response(now[leaf.name], branch.estimate_accuracy(leaf, 0), leaf.total)
+        for leaf in branch.opened or branch.leaves
+    }
+    gained = branch.accuracy - branch.before
+    reason = f"{branch.total} examples brought {100 * gained:+.0f} points; follow the gap and the response"
+    return Exploit(branch.name, share_out(share, _positive(weights)), reason)
+
+
+def _positive(weights: Mapping[str, float]) -> dict[str, float]:
+    """Raise zero weights, so that all examples are allocated."""
+    return {name: max(weight, 1e-3) for name, weight in weights.items()}

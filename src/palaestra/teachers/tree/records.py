@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from palaestra.core.records import Report
+from palaestra.core.records import Attempt, Report
+from palaestra.core.statistics import Gain, measure_gain
 
 if TYPE_CHECKING:
-    # Types only: listing the policies must not import torch.
     from palaestra.envs.lesson.state import StudentState
+
 
 MASTERED = 0.9
 """The accuracy from which a skill counts as mastered."""
@@ -237,3 +238,26 @@ def _count(report: Report | None) -> Count:
 
 def _fill_unknown(accuracy: float | None) -> float:
     return UNKNOWN if accuracy is None else accuracy
+
+
+def skill_rewards(rounds: Sequence[Sequence[Attempt]]) -> dict[str, tuple[Gain, ...]]:
+    """The gain of each round by skill, in points with its interval.
+
+    They equal `Branch.rewards` if every problem was scored both times. Here a problem with an infrastructure failure either
+    time does not count.
+
+    Arguments:
+        rounds: the attempts on validation problems before the first round, and after each.
+    """
+    skills = dict.fromkeys(attempt.problem.skill for attempts in rounds for attempt in attempts)
+    return {
+        skill: tuple(
+            measure_gain(_select_skill(before, skill), _select_skill(after, skill))
+            for before, after in pairwise(rounds)
+        )
+        for skill in skills
+    }
+
+
+def _select_skill(attempts: Sequence[Attempt], skill: str) -> list[Attempt]:
+    return [attempt for attempt in attempts if attempt.problem.skill == skill]

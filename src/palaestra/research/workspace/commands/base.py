@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import re
+import shlex
+import textwrap
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
-from palaestra.core.errors import PalaestraError, SandboxError, SettingsError
+from palaestra.core.errors import PalaestraError, SandboxError, SettingsError, suggest
 from palaestra.core.registry import Registry
+from palaestra.core.text import clean_text
 
 COMMANDS = Registry("command", "palaestra.commands")
 
@@ -16,6 +21,8 @@ ORDER = (
     "find_file", "memory_write", "memory_read", "validate", "submit",
 )  # fmt: skip
 """The order of the commands in the prompt. Others follow, and bash comes last."""
+WIDTH = 100
+"""The width of the documentation."""
 
 SessionT = TypeVar("SessionT")
 Kind = Literal["command", "bash", "blocked", "error"]
@@ -81,7 +88,6 @@ class CommandParameter:
 
     Arguments:
         kind: the JSON type; as text an integer is written in digits.
-        written: how it is written as text; not shown for tool calls.
         rest: as text it takes the whole rest of the message.
     """
 
@@ -90,7 +96,6 @@ class CommandParameter:
     kind: Literal["string", "integer"] = "string"
     required: bool = True
     rest: bool = False
-    written: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,12 +125,14 @@ class Command(Generic[SessionT]):
     textual: bool = True
 
     @property
+    def all_parameters(self) -> tuple[CommandParameter, ...]:
+        """The parameters, including the body."""
+        return self.parameters if self.body is None else (*self.parameters, self.body)
+
+    @property
     def usage(self) -> str:
         """The syntax as text, for example `open PATH [LINE]`."""
-        words = [
-            parameter.name.upper() if parameter.required else f"[{parameter.name.upper()}]"
-            for parameter in self.parameters
-        ]
+        words = [p.name.upper() if p.required else f"[{p.name.upper()}]" for p in self.parameters]
         line = f"{self.name} {(self.joined or ' ').join(words)}".strip()
         if self.body is None:
             return line
@@ -149,5 +156,166 @@ def load_commands(names: Iterable[str] = ()) -> dict[str, Command[Any]]:
     commands = {name: COMMANDS.get(name) for name in (tuple(names) or ordered)}
     for name, command in commands.items():
         if not isinstance(command, Command) or command.name != name:
-            raise SettingsError(f"what is registered as '{name}' must be a Command of that name; got {command!r}")
+            raise SettingsError(f"the registered command '{name}' must be a Command of that name; got {command!r}")
     return commands
+
+
+# Arguments
+
+
+def from_text(command: Command[Any], text: str) -> dict[str, Any]:
+    """Parse the arguments of a message that starts with the command's name.
+
+    Words are split like in a shell, so that quotes keep a word with spaces together.
+
+    Raises:
+        CommandError: the syntax is wrong; includes the usage.
+    """
+    line, newline, below = text.strip().partition("\n")
+    line = line.strip()[len(command.name) :].strip()
+    if command.parameters and command.parameters[-1].rest:
+        words = (line + newline + below).split(None, len(command.parameters) - 1)
+    else:
+        words = _split_words(command, line)
+        if command.body is None and below.strip():
+            raise command.error(f"it stands alone, one command a message; got more below it: {_shorten(below.strip())}")
+    if len(words) > len(command.parameters):
+        more = _shorten(" ".join(words[len(command.parameters) :]))
+        raise command.error(
+            f"it stands alone, with {len(command.parameters)} words at most; got {more} besides. "
+            "Put quotes around a word with spaces"
+        )
+    pairs = zip(command.parameters, words, strict=False)
+    arguments = {parameter.name: _convert(command, parameter, word) for parameter, word in pairs}
+    _check_complete(command, command.parameters, arguments)
+    if command.body is not None and (newline or command.body.required):
+        arguments[command.body.name] = _parse_body(command, below)
+    return arguments
+
+
+def from_json(command: Command[Any], arguments: Mapping[str, Any] | str) -> dict[str, Any]:
+    """Parse the arguments of a tool call; null means that an argument is not given.
+
+    Raises:
+        CommandError: they are not a JSON object, or do not match the parameters.
+    """
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments, strict=False) if arguments.strip() else {}
+        except (ValueError, RecursionError) as error:
+            raise CommandError(
+                f"{command.name}: arguments are a JSON object; this is not JSON: {error}. Send the call again"
+            ) from error
+    if not isinstance(arguments, Mapping):
+        raise CommandError(f"{command.name}: arguments are a JSON object; got {_shorten(str(arguments))}")
+    known = {parameter.name: parameter for parameter in command.all_parameters}
+    values: dict[str, Any] = {}
+    for name, value in arguments.items():
+        if name not in known:
+            takes = suggest(name, known) if known else "it takes none"
+            raise CommandError(f"{command.name}: there is no argument {_shorten(str(name))}; {takes}")
+        if value is not None:
+            values[name] = _convert(command, known[name], value)
+    _check_complete(command, command.all_parameters, values)
+    return values
+
+
+def _split_words(command: Command[Any], line: str) -> list[str]:
+    try:
+        words = shlex.split(line)
+    except ValueError as error:
+        raise command.error(f"the quotes do not match in {_shorten(line)} ({error})") from error
+    if not command.joined:
+        return words
+    if len(words) == 1 and words[0].count(command.joined) == len(command.parameters) - 1:
+        return words[0].split(command.joined)
+    raise command.error(f"expected {command.usage.splitlines()[0]} on the first line; got {_shorten(line)}")
+
+
+def _parse_body(command: Command[Any], below: str) -> str:
+    """Return the lines before the end marker, each with its newline."""
+    lines = below.split("\n")
+    place = next((k for k, line in enumerate(lines) if line.strip() == command.end), None)
+    if place is None:
+        raise command.error(f"the text must end with a line that is only {command.end}; nothing was changed")
+    after = "\n".join(lines[place + 1 :]).strip()
+    if after:
+        raise command.error(
+            f"one command a message, and there is more below {command.end}: {_shorten(after)}; nothing was changed"
+        )
+    return "".join(line + "\n" for line in lines[:place])
+
+
+def _convert(command: Command[Any], parameter: CommandParameter, value: Any) -> Any:
+    if parameter.kind == "string":
+        if isinstance(value, str):
+            return clean_text(value)
+        raise command.error(f"{parameter.name.upper()} is a text; got {_shorten(json.dumps(value, default=str))}")
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if isinstance(value, str) and re.fullmatch(r"[+-]?[0-9]{1,15}", value.strip()):
+        return int(value)
+    raise command.error(f"{parameter.name.upper()} is a whole number; got {_shorten(str(value))}")
+
+
+def _check_complete(
+    command: Command[Any], parameters: Iterable[CommandParameter], arguments: Mapping[str, Any]
+) -> None:
+    for parameter in parameters:
+        if parameter.required and parameter.name not in arguments:
+            raise command.error(f"{parameter.name.upper()} is missing ({parameter.description})")
+
+
+def _shorten(text: str) -> str:
+    return f"'{text if len(text) <= 80 else text[:79] + '…'}'"
+
+
+# Documentation for models
+
+
+def documentation(commands: Mapping[str, Command[Any]] | None = None) -> str:
+    """Return the documentation for the prompt: usage, description, arguments and an example of each command.
+
+    Arguments:
+        commands: the result of `load_commands`; by default all.
+    """
+    return "\n\n".join(_describe(command) for command in (commands or load_commands()).values())
+
+
+def tool_schemas(commands: Mapping[str, Command[Any]] | None = None) -> list[dict[str, Any]]:
+    """Return the commands as strict OpenAI tools; optional arguments may be null."""
+    return [
+        {
+            "type": "function",
+            "function": {
+                "name": command.name,
+                "description": command.docs,
+                "strict": True,
+                "parameters": {
+                    "type": "object",
+                    "properties": {
+                        p.name: {"type": p.kind if p.required else [p.kind, "null"], "description": p.description}
+                        for p in command.all_parameters
+                    },
+                    "required": [parameter.name for parameter in command.all_parameters],
+                    "additionalProperties": False,
+                },
+            },
+        }
+        for command in (commands or load_commands()).values()
+    ]
+
+
+def _describe(command: Command[Any]) -> str:
+    lines = [command.usage if command.textual else "any other text: bash"]
+    docs = command.docs
+    if command.body is not None:
+        docs += f" {command.body.name.upper()} stands on the lines below, down to a line that is only {command.end}."
+    lines += textwrap.wrap(docs, WIDTH, initial_indent="    ", subsequent_indent="    ")
+    for parameter in command.all_parameters if command.textual else ():
+        optional = "" if parameter.required else " (optional)"
+        text = f"{parameter.name.upper()}{optional}: {parameter.description}"
+        lines += textwrap.wrap(text, WIDTH, initial_indent="    - ", subsequent_indent="      ")
+    if command.example:
+        lines += ["    Example:", textwrap.indent(command.example, "        ", lambda line: True)]
+    return "\n".join(lines)

@@ -6,40 +6,47 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from palaestra.research.workspace.commands.base import Command, CommandError, CommandParameter, CommandResult
-from palaestra.research.workspace.commands.files import WHOLE, Change, FileLocation
+from palaestra.research.workspace.commands.files import (
+    WHOLE,
+    FileLocation,
+    Text,
+    count_lines,
+    select_around,
+    show_window,
+)
 from palaestra.research.workspace.commands.lint import LINTER, Finding, new_errors
-from palaestra.research.workspace.commands.session import Session
-from palaestra.research.workspace.commands.text import Text, split_lines
-from palaestra.research.workspace.commands.window import around, window
+from palaestra.research.workspace.commands.session import WINDOW, Change, Session
 
 ERRORS_SHOWN = 10
+UNDO_LEVELS, UNDO_BYTES = 100, 32 << 20
+"""The number of changes that can be undone, and the bytes kept for that."""
 
 
 def _create(session: Session, arguments: Mapping[str, Any]) -> str:
     path, body = arguments["path"], arguments.get("text")
     location = session.files.locate(path)
     if location.kind not in ("missing", "file"):
-        location = session.files.existing(path)  # raises with the actual kind
+        location = session.files.existing(path)  # Raises with the actual kind.
     _check_writable(session, location)
-    before = session.files.read(location) if location.kind == "file" else None
-    if before and body is None:
-        raise CREATE.error(
-            f"'{path}' exists already ({location.size} bytes); open it, or give the text that is to take its location"
-        )
-    after = Text(tuple(split_lines(body or ""))).encode()
-    _check(after)
+    if location.kind == "file" and location.data != b"" and body is None:
+        raise CREATE.error(f"'{path}' exists already; open it, or give a text to replace it")
+    after = Text(tuple(split_lines(body or "")))
     _write(session, location, after, f"create {path}")
     created = session.files.existing(location.path)
-    summary = f"'{path}' is written anew; undo brings the old one back." if before else f"'{path}' is made."
-    return f"{summary}{_remarks(created, Text.decode(after))}\n{session.show(created, 1)}"
+    summary = f"'{path}' is written anew; undo brings the old one back." if location.data else f"'{path}' is made."
+    # A new file with errors is kept: fixing it is cheaper than writing it again.
+    findings = LINTER.check(after.source) if created.path.endswith(".py") else None
+    if findings and findings.errors:
+        summary += f" It has errors:\n{_list_errors(findings.errors)}"
+    return f"{summary}\n{session.show(created, 1)}"
 
 
 def _edit(session: Session, arguments: Mapping[str, Any]) -> str | CommandResult:
     first, last = arguments["first"], arguments["last"]
-    location, text = _editable(session, "edit")
+    location, text = _open_text(session, "edit")
     total = len(text.lines)
     if not total and (first, last) in ((1, 1), (1, 0), (0, 0)):
-        first, last = 1, 0  # an empty file has no lines
+        first, last = 1, 0  # An empty file has no lines.
     elif first < 1 or last < first or last > total:
         raise EDIT.error(
             f"FIRST:LAST are lines of '{location.given}', from 1 to {total}, FIRST not behind LAST; got {first}:{last}. "
@@ -49,47 +56,55 @@ def _edit(session: Session, arguments: Mapping[str, Any]) -> str | CommandResult
 
 
 def _insert(session: Session, arguments: Mapping[str, Any]) -> str | CommandResult:
-    line = arguments["line"]
-    location, text = _editable(session, "insert")
+    line, new = arguments["line"], split_lines(arguments["text"])
+    location, text = _open_text(session, "insert")
     if not 0 <= line <= len(text.lines):
         raise INSERT.error(
             f"LINE is the line of '{location.given}' behind which the text goes, from 0 (before the first) to {len(text.lines)}; got {line}"
         )
-    new = split_lines(arguments["text"])
     if not new:
         raise INSERT.error("there is no text to insert")
     return _change(session, "insert", location, text, line + 1, line, new)
 
 
 def _undo(session: Session, arguments: Mapping[str, Any]) -> str:
-    if not session.changes.done:
+    if not session.changes:
         raise CommandError("undo: there is nothing to undo. Only what create, edit and insert did can be undone")
-    change = session.changes.done[-1]
+    change = session.changes[-1]
     now = session.shell.read_files([change.relative], len(change.after) + 1).get(change.relative)
     if now != change.after:
-        session.changes.forget(change.relative)
+        session.changes = [other for other in session.changes if other.relative != change.relative]
         raise CommandError(
-            f"undo: '{change.relative}' was changed by something else since '{change.what}', which undo would take away too, "
-            f"so it was left as it is. Changes to other files can still be undone: {len(session.changes.done)}"
+            f"undo: '{change.relative}' was changed by something else since '{change.what}', so it was left as it is. "
+            f"Changes to other files can still be undone: {len(session.changes)}"
         )
     path = f"{session.shell.workspace.rstrip('/')}/{change.relative}"
     if change.before is None:
         session.files.remove(change.relative)
-        session.changes.done.pop()
         if session.view is not None and session.view.path == path:
             session.view = None
-        return f"Undone: {change.what}. '{change.relative}' is gone. {_undo_left(session)}"
-    location = session.files.existing(path)
-    session.files.write(location, change.before)
-    session.changes.done.pop()
-    location = session.files.existing(path)
-    first = session.view.first if session.view is not None and session.view.path == location.path else 1
-    return f"Undone: {change.what}. {_undo_left(session)}\n{session.show(location, first)}"
+        shown = f"'{change.relative}' is gone."
+    else:
+        session.files.write(session.files.existing(path), change.before)
+        location = session.files.existing(path)
+        first = session.first_line if session.view is not None and session.view.path == location.path else 1
+        shown = session.show(location, first)
+    session.changes.pop()
+    return f"Undone: {change.what}. Changes that can still be undone: {len(session.changes)}.\n{shown}"
 
 
-def _editable(session: Session, name: str) -> tuple[FileLocation, Text]:
+def split_lines(text: str) -> list[str]:
+    """Split a text of the agent into lines; a final newline begins no further line.
+
+    >>> split_lines("a\\nb\\n"), split_lines("a\\nb"), split_lines(""), split_lines("\\n")
+    (['a', 'b'], ['a', 'b'], [], [''])
+    """
+    return text.replace("\r\n", "\n").removesuffix("\n").split("\n") if text else []
+
+
+def _open_text(session: Session, name: str) -> tuple[FileLocation, Text]:
     """Return the open file if it can be changed."""
-    location = session.open_place(name)
+    location = session.locate_open_file(name)
     _check_writable(session, location)
     return location, session.files.text(location)
 
@@ -97,22 +112,11 @@ def _editable(session: Session, name: str) -> tuple[FileLocation, Text]:
 def _check_writable(session: Session, location: FileLocation) -> None:
     if location.relative is None:
         raise CommandError(
-            f"'{location.given}' {f'leads out of the workspace, to {location.path}' if location.link else 'lies outside of the workspace'}; "
+            f"'{location.given}' lies outside of the workspace, at {location.path}; "
             f"only files in {session.shell.workspace} can be changed. Copy it there"
         )
     if location.kind == "file" and not location.writable:
-        raise CommandError(
-            f"'{location.given}' is read-only. If it is yours, allow it with: chmod u+w '{location.given}'"
-        )
-
-
-def _check(data: bytes) -> None:
-    if b"\0" in data:
-        raise CommandError("a text cannot hold NUL bytes; let a program write a binary file")
-    if len(data) > WHOLE:
-        raise CommandError(
-            f"a file of at most {WHOLE} bytes can be written here; this has {len(data)}. Let a program write it"
-        )
+        raise CommandError(f"'{location.given}' is read-only. Allow writing with: chmod u+w '{location.given}'")
 
 
 def _change(
@@ -120,59 +124,50 @@ def _change(
 ) -> str | CommandResult:
     """Replace lines and show the result; if that adds errors to a Python file, show these instead."""
     changed = text.replace_lines(first, last, new)
-    after = changed.encode()
-    _check(after)
-    remark = ""
-    end = first + len(new) - 1
+    remark, end = "", first + len(new) - 1
     if location.path.endswith(".py"):
         was, now = LINTER.check(text.source), LINTER.check(changed.source)
-        if was is not None and now is not None:
-            if errors := new_errors(was, now):
-                return CommandResult(
-                    _report_rollback(session, name, location, text, changed, (first, last, end), errors), ok=False
-                )
-            if now.errors:
-                remark = f" Errors that the file had before are still in it:\n{_list_errors(now.errors)}"
-    _write(session, location, after, f"{name} {location.given}")
-    page = around(changed.lines, first, end, session.window)
-    session.view_from(location, page)
+        errors = new_errors(was, now) if was is not None and now is not None else []
+        if errors:
+            size = WINDOW // 2
+            wanted, had = select_around(changed.lines, first, end, size), select_around(text.lines, first, last, size)
+            session.set_view(location, had)
+            return CommandResult(
+                f"The {name} was not made, because it brings {len(errors)} new error{'s' if len(errors) > 1 else ''} into the file:\n"
+                f"{_list_errors(errors)}\nThis is how it would have looked:\n{show_window(location.path, wanted, 'as you wanted it')}\n"
+                f"This is how it is, unchanged:\n{show_window(location.path, had)}\n"
+                f"Send the {name} again, corrected. Look at the line numbers and at the indentation; if a name is defined elsewhere, change "
+                "that place first, or write the file with create.",
+                ok=False,
+            )
+        if now is not None and now.errors:
+            remark = f" Errors that the file had before are still in it:\n{_list_errors(now.errors)}"
+    _write(session, location, changed, f"{name} {location.given}")
+    page = select_around(changed.lines, first, end, WINDOW)
+    session.set_view(location, page)
     gone = last - first + 1
-    did = f"{_lines(gone)} replaced by {len(new)}" if gone and new else _lines(gone) + " deleted" if gone else _lines(len(new)) + " inserted"  # fmt: skip
-    return f"{did}. If that is not what you meant: undo.{remark}\n{window(location.path, page)}"
+    if gone and new:
+        summary = f"{count_lines(gone)} replaced by {len(new)}"
+    else:
+        summary = f"{count_lines(gone)} deleted" if gone else f"{count_lines(len(new))} inserted"
+    return f"{summary}. If that is not what you meant: undo.{remark}\n{show_window(location.path, page)}"
 
 
-def _report_rollback(
-    session: Session,
-    name: str,
-    location: FileLocation,
-    text: Text,
-    changed: Text,
-    span: tuple[int, int, int],
-    errors: Sequence[Finding],
-) -> str:
-    first, last, end = span
-    size = max(10, session.window // 2)
-    wanted, had = around(changed.lines, first, end, size), around(text.lines, first, last, size)
-    session.view_from(location, had)
-    return (
-        f"The {name} was not made, because it brings {len(errors)} new error{'s' if len(errors) > 1 else ''} into the file:\n"
-        f"{_list_errors(errors)}\nThis is how it would have looked:\n{window(location.path, wanted, 'as you wanted it')}\n"
-        f"This is how it is, unchanged:\n{window(location.path, had)}\n"
-        f"Send the {name} again, corrected. Look at the line numbers and at the indentation; where a name is defined elsewhere, change that "
-        "location first, or write the file with create."
-    )
-
-
-def _write(session: Session, location: FileLocation, after: bytes, what: str) -> None:
+def _write(session: Session, location: FileLocation, text: Text, what: str) -> None:
+    """Write a file of the workspace and remember the change for `undo`."""
     assert location.relative is not None
+    after = text.encode()
+    if b"\0" in after or len(after) > WHOLE:
+        raise CommandError(
+            f"a text of at most {WHOLE} bytes without NUL bytes can be written here; let a program write other files"
+        )
     session.files.write(location, after)
-    session.changes.add(Change(location.relative, location.data, after, what))
-
-
-def _remarks(location: FileLocation, text: Text) -> str:
-    """Describe the errors of a new file. The file is kept: fixing it is cheaper than writing it again."""
-    findings = LINTER.check(text.source) if location.path.endswith(".py") else None
-    return f" It has errors:\n{_list_errors(findings.errors)}" if findings and findings.errors else ""
+    changes = session.changes
+    changes.append(Change(location.relative, location.data, after, what))
+    while len(changes) > 1 and (
+        len(changes) > UNDO_LEVELS or sum(len(c.before or b"") + len(c.after) for c in changes) > UNDO_BYTES
+    ):
+        del changes[0]
 
 
 def _list_errors(errors: Sequence[Finding]) -> str:
@@ -180,15 +175,6 @@ def _list_errors(errors: Sequence[Finding]) -> str:
     if len(errors) > ERRORS_SHOWN:
         lines.append(f"- and {len(errors) - ERRORS_SHOWN} more")
     return "\n".join(lines)
-
-
-def _lines(count: int) -> str:
-    return "1 line" if count == 1 else f"{count} lines"
-
-
-def _undo_left(session: Session) -> str:
-    left = len(session.changes.done)
-    return f"{left} more can be undone." if left else "Nothing more can be undone."
 
 
 CREATE = Command(

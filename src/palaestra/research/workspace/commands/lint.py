@@ -16,7 +16,6 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -110,7 +109,10 @@ class Linter:
         if not line:  # it died or hangs
             self.close()
             return None
-        return _read(json.loads(line))
+        answer = json.loads(line)
+        if answer is None:
+            return None
+        return Findings(tuple(Finding(*error) for error in answer["errors"]), answer["broken"])
 
     def _start(self) -> subprocess.Popen[bytes]:
         if self._worker is not None and self._owner == os.getpid() and self._worker.poll() is None:
@@ -133,11 +135,3 @@ class Linter:
 LINTER = Linter()
 """The linter of this process; its worker starts with the first check."""
 atexit.register(LINTER.close)
-
-
-def _read(answer: dict[str, object] | None) -> Findings | None:
-    if answer is None:
-        return None
-    errors = answer["errors"]
-    assert isinstance(errors, Sequence)
-    return Findings(tuple(Finding(line, message) for line, message in errors), bool(answer["broken"]))

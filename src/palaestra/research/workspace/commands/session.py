@@ -12,22 +12,24 @@ from typing import Any, NamedTuple
 from palaestra.core.errors import PalaestraError, suggest
 from palaestra.core.text import clean_text
 from palaestra.core.user_code import describe_error_within
-from palaestra.research.workspace.commands.arguments import from_json, from_text
 from palaestra.research.workspace.commands.base import (
     BrokenCommandError,
     Command,
     CommandError,
     CommandResult,
     Hooks,
+    from_json,
+    from_text,
     load_commands,
 )
-from palaestra.research.workspace.commands.blocklist import Blocklist
-from palaestra.research.workspace.commands.files import Changes, FileLocation, Files, Page
+from palaestra.research.workspace.commands.blocklist import refuse
+from palaestra.research.workspace.commands.files import FileLocation, Files, Page, show_window
 from palaestra.research.workspace.commands.memory import Memory
 from palaestra.research.workspace.commands.shell_query import ShellQuery
-from palaestra.research.workspace.commands.window import window
 from palaestra.sandbox.base import Shell
 
+WINDOW = 100
+"""The lines of a window."""
 PATIENCE = 40.0
 """Seconds that the shell queries of one command may take together."""
 
@@ -41,6 +43,15 @@ class View(NamedTuple):
     total: int
 
 
+class Change(NamedTuple):
+    """A change of a workspace file by a command; `before` is `None` if the file was new."""
+
+    relative: str
+    before: bytes | None
+    after: bytes
+    what: str
+
+
 class Session:
     """The commands of one episode and their shared state. One action at a time.
 
@@ -52,8 +63,6 @@ class Session:
         shell: the agent's shell.
         hooks: what validate and submit do.
         commands: the names of the agent's commands; all registered ones if empty.
-        blocklist: programs that are refused.
-        window: the lines of a window.
         memory: a file that keeps notes across episodes.
         timeout: the maximum seconds of a bash command; by default the shell's own limit.
 
@@ -69,46 +78,43 @@ class Session:
         shell: Shell,
         hooks: Hooks,
         commands: Iterable[str] = (),
-        blocklist: Blocklist = Blocklist(),
-        window: int = 100,
         memory: Path | None = None,
         timeout: float | None = None,
     ) -> None:
-        self.shell, self.hooks, self.blocklist, self.timeout = shell, hooks, blocklist, timeout
+        self.shell, self.hooks, self.timeout = shell, hooks, timeout
         self.commands: dict[str, Command[Session]] = load_commands(commands)
-        self.window = max(1, window)
         self.memory = Memory(memory)
         self.query = ShellQuery(shell, [name for name, command in self.commands.items() if command.textual])
         self.files = Files(self.query)
-        self.changes = Changes()
+        self.changes: list[Change] = []
         self.view: View | None = None
-        self.ok, self.by_tool = True, False
-        """Whether the last action succeeded; whether it was a tool call."""
+        self.ok = True
+        """Whether the last action succeeded."""
 
     def run(self, text: str) -> CommandResult:
         """Perform an action given as text: a command if the first word is one, else bash if the agent has it."""
-        text, self.by_tool = clean_text(text).replace("\r\n", "\n"), False
+        text = clean_text(text).replace("\r\n", "\n")
         words = text.split(None, 1)
         command = self.commands.get(words[0]) if words else None
         if command is not None and command.textual:
             return self._perform(command, lambda: from_text(command, text))
         if "bash" not in self.commands:
-            name = clean_text(words[0][:80]) if words else ""
+            name = words[0][:80] if words else ""
             message = f"there is no command '{name}', and no bash; a message is one of: {', '.join(self.commands)}"
             return self._record(CommandResult(message, False, "error"))
         return self._record(self.run_bash(text))
 
     def call(self, name: str, arguments: Mapping[str, Any] | str) -> CommandResult:
         """Perform an action given as a tool call, including `bash`; the arguments may be JSON text."""
-        command, self.by_tool = self.commands.get(name), True
+        command = self.commands.get(name)
         if command is None:
             message = f"there is no tool '{name[:80]}'; {suggest(name[:80], self.commands)}"
             return self._record(CommandResult(message, False, "error"))
         return self._perform(command, lambda: from_json(command, arguments))
 
     def run_bash(self, text: str) -> CommandResult:
-        """Run a text in the agent's shell, unless the blocklist refuses it."""
-        refusal = self.blocklist.refusal(text)
+        """Run a text in the agent's shell, unless it starts an interactive program."""
+        refusal = refuse(text)
         if refusal is not None:
             return CommandResult(refusal, ok=False, kind="blocked")
         result = self.query.execute(text, self.timeout)
@@ -132,26 +138,39 @@ class Session:
 
     # For commands
 
-    def open_place(self, name: str) -> FileLocation:
+    @property
+    def first_line(self) -> int:
+        """The first line of the open window."""
+        return 1 if self.view is None else self.view.first
+
+    def locate_open_file(self, name: str) -> FileLocation:
         """Return the open file, for the command `name`."""
         if self.view is None:
             raise CommandError(f"{name}: no file is open. Open one first: open PATH")
-        try:
-            return self.files.existing(self.view.path)
-        except CommandError:
-            if self.files.locate(self.view.path).kind != "file":
-                self.view = None
-            raise
+        location = self.files.locate(self.view.path)
+        if location.kind != "file":
+            self.view = None
+            return self.files.existing(location.path)  # Raises with the actual kind.
+        return location
 
-    def show(self, location: FileLocation, first: int, line: int | None = None) -> str:
-        """Open a file at a line and return its window; `line` must exist."""
-        page = self.files.page(location, first, self.window)
-        if line is not None and line > max(1, page.total):
+    def show(self, location: FileLocation, first: int) -> str:
+        """Open a file at a line and return its window."""
+        return self._show_page(location, self.files.page(location, first, WINDOW))
+
+    def show_line(self, location: FileLocation, line: int) -> str:
+        """Open a file and show a line, with some lines above it."""
+        if line < 1:
+            raise CommandError(f"LINE counts from 1; got {line}")
+        page = self.files.page(location, line - WINDOW // 4, WINDOW)
+        if line > max(1, page.total):
             raise CommandError(f"'{location.given}' has {page.total} lines; there is no line {line}")
-        self.view_from(location, page)
-        return window(location.path, page, "" if location.relative is not None else "read-only")
+        return self._show_page(location, page)
 
-    def view_from(self, location: FileLocation, page: Page) -> None:
+    def _show_page(self, location: FileLocation, page: Page) -> str:
+        self.set_view(location, page)
+        return show_window(location.path, page, "" if location.relative is not None else "read-only")
+
+    def set_view(self, location: FileLocation, page: Page) -> None:
         """Set the open window."""
         self.view = View(location.path, page.first, page.first + max(0, len(page.lines) - 1), page.total)
 
@@ -173,7 +192,9 @@ class Session:
             self.query.deadline = math.inf
         outcome = CommandResult(done) if isinstance(done, str) else done
         if not isinstance(outcome, CommandResult):
-            raise BrokenCommandError(command.name, f"it gives a text or an CommandResult; got {type(done).__name__}")
+            raise BrokenCommandError(
+                command.name, f"it must return a text or a CommandResult; got {type(done).__name__}"
+            )
         seconds = outcome.seconds or time.monotonic() - start
         return self._record(replace(outcome, name=command.name, seconds=seconds))
 

@@ -23,10 +23,10 @@ command_not_found_handle() {{
 export -f command_not_found_handle
 """
 
-# A query is a function with local variables, so that nothing is left behind, and starts no extra processes. The
-# variable names are unlikely to be read-only. The agent's shell options do not apply in it; behind `||`, neither does
-# `set -e`. The answer is in `__a` and is printed between two marks by one builtin: output of background processes comes
-# before or after it.
+# A query is a function with local variables, so that nothing is left behind. The variable names are unlikely to be
+# read-only. The agent's shell options do not apply in it; behind `||`, neither does `set -e`. Programs are run by
+# `command -p`, which ignores the agent's PATH and functions. The answer is in `__a` and is printed between two marks by
+# one builtin: output of background processes comes before or after it.
 QUESTION = """{{
 palaestra_question() {{
 local - __a=(); set +eufx; [[ ${{PWD-}} == /* ]] || builtin cd .
@@ -70,7 +70,7 @@ class ShellQuery:
         """
         left = self.deadline - time.monotonic()
         if left <= 0:
-            raise CommandError("the shell is too slow to answer; look at what runs in the background, or at your PATH")
+            raise CommandError("the shell is too slow to answer; look at what runs in the background")
         mark = secrets.token_hex(12)
         words = " ".join(map(shlex.quote, arguments))
         result = self._run(QUESTION.format(script=script, mark=mark, arguments=words), min(timeout, left))

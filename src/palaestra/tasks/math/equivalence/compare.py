@@ -24,8 +24,7 @@ from palaestra.tasks.math.equivalence.forms import Form, Relation, Scalar, same
 from palaestra.tasks.math.equivalence.latex import MAX_DEPTH, MAX_INPUT, MAX_LENGTH, measure_depth, tidy
 from palaestra.tasks.math.equivalence.numerals import Numeral
 from palaestra.tasks.math.equivalence.parsing import read
-from palaestra.tasks.math.equivalence.sympy_client import get_client
-from palaestra.tasks.math.equivalence.sympy_server import Answer
+from palaestra.tasks.math.equivalence.sympy_process import Answer, get_client
 
 LIMIT = 5.0
 """Default time limit of a comparison in seconds."""

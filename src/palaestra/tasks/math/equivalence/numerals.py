@@ -5,8 +5,11 @@ Values are `Fraction`s and never rounded. Numbers above `MAX_BITS` and expressio
 
 from __future__ import annotations
 
+import ast
 import math
+import operator
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -39,11 +42,14 @@ _SCIENTIFIC = re.compile(
     r"([+-]?)\s*(\d+\.\d+)\s*(?:[eE]([+-]?\d{1,4})|(?:\\cdot|\\times)\s*10\^\{([+-]?\d{1,4})\})", re.ASCII
 )
 _REPEATING = re.compile(r"([+-]?)\s*(\d*)\.(\d*)\\(?:overline|bar|dot)\s*\{?\s*(\d+)\s*\}?", re.ASCII)
-_TOKEN = re.compile(
-    rf"\s*(?:(?P<number>(?:{_GROUPED}|\d+)(?:\.\d+)?(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?)"
-    r"|(?P<sign>\\cdot(?![a-zA-Z])|\\times(?![a-zA-Z])|\\frac(?![a-zA-Z])|(?<=\d\s)x(?=\s\d)|[-+/^(){}!]))",
-    re.ASCII,
+_LITERAL = re.compile(
+    rf"(?P<number>(?:(?:{_GROUPED}|\d+)(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d+)?)(?P<factorial>!(?!!))?", re.ASCII
 )
+_ARITHMETIC = re.compile(r"[\d\s.,eE+\-*/()!]+", re.ASCII)
+_IMPLICIT = re.compile(r"(?<=[\d)}])\s*\(", re.ASCII)  # 2(3) is a product; 2 3 is not.
+_TIMES = re.compile(r"\\(?:cdot|times)(?![a-zA-Z])|(?<=\d\s)x(?=\s\d)", re.ASCII)
+_FRACTION = re.compile(r"\\frac\{([^{}]*)\}\{([^{}]*)\}")
+_POWER = re.compile(r"\^\{([^{}]*)\}")
 
 
 class TooLargeError(ArithmeticError):
@@ -130,126 +136,54 @@ def _repeating(sign: str, whole: str, fixed: str, again: str) -> Numeral:
 
 
 def _compute(text: str) -> Numeral | None:
+    """Evaluate sums, products, quotients and integer powers of numbers, in the syntax of Python."""
     if "," in text and any(bracket in text for bracket in "({"):
         return None  # (1,234) is a pair.
-    tokens, index = [], 0
-    while index < len(text):
-        match = _TOKEN.match(text, index)
-        if not match:
-            return None
-        tokens.append(match["number"] or match["sign"])
-        index = match.end()
-    try:
-        return Numeral(_Arithmetic(tokens).value())
-    except (_NotANumber, ZeroDivisionError):
-        return None
+    values: dict[str, Fraction] = {}
+    work = 0
 
+    def name(match: re.Match[str]) -> str:
+        key = f"n{len(values)}"
+        values[key] = check(_literal(match["number"], factorial=bool(match["factorial"])))
+        return key
 
-class _NotANumber(Exception):
-    """The tokens are not an arithmetic expression."""
-
-
-class _Arithmetic:
-    r"""A recursive-descent parser for sums, products, quotients, powers and factorials of numbers."""
-
-    def __init__(self, tokens: list[str]) -> None:
-        self.tokens, self.index, self.depth, self.work = tokens, 0, 0, 0
-
-    def value(self) -> Fraction:
-        result = self._sum()
-        if self.index < len(self.tokens):
-            raise _NotANumber
-        return result
-
-    def _peek(self) -> str:
-        return self.tokens[self.index] if self.index < len(self.tokens) else ""
-
-    def _take(self, token: str) -> None:
-        if self._peek() != token:
-            raise _NotANumber
-        self.index += 1
-
-    def _check(self, value: Fraction) -> Fraction:
+    def check(value: Fraction) -> Fraction:
+        nonlocal work
         bits = max(value.numerator.bit_length(), value.denominator.bit_length())
-        self.work += bits
-        if bits > MAX_BITS or self.work > MAX_WORK:
+        work += bits
+        if bits > MAX_BITS or work > MAX_WORK:
             raise TooLargeError("the number is too large")
         return value
 
-    def _sum(self) -> Fraction:
-        self.depth += 1
-        if self.depth > 60:
-            raise _NotANumber
-        result = self._product()
-        while self._peek() in ("+", "-"):
-            minus = self._peek() == "-"
-            self.index += 1
-            term = self._product()
-            result = self._check(result - term if minus else result + term)
-        self.depth -= 1
-        return result
+    def evaluate(node: ast.expr) -> Fraction:
+        if isinstance(node, ast.BinOp) and type(node.op) in _OPERATIONS:
+            return check(_OPERATIONS[type(node.op)](evaluate(node.left), evaluate(node.right)))
+        if isinstance(node, ast.UnaryOp):
+            value = evaluate(node.operand)
+            return -value if isinstance(node.op, ast.USub) else value
+        if isinstance(node, ast.Name) and node.id in values:
+            return values[node.id]
+        raise ValueError("not arithmetic on numbers")
 
-    def _product(self) -> Fraction:
-        result = self._apply_sign()
-        while True:
-            token = self._peek()
-            if token in ("\\cdot", "\\times", "x"):
-                self.index += 1
-                result = self._check(result * self._apply_sign())
-            elif token == "/":
-                self.index += 1
-                result = self._check(result / self._apply_sign())
-            elif token == "(" or (token == "{" and self.tokens[self.index - 1] != "}"):
-                result = self._check(result * self._power())  # 2(3) is a product; 2 3 is not.
-            else:
-                return result
-
-    def _apply_sign(self) -> Fraction:
-        minus = False
-        while self._peek() in ("+", "-"):
-            minus ^= self._peek() == "-"
-            self.index += 1
-        result = self._power()
-        return -result if minus else result
-
-    def _power(self) -> Fraction:
-        base = self._atom()
-        while self._peek() == "!":
-            self.index += 1
-            if self._peek() == "!":
-                raise _NotANumber  # A double factorial is another function.
-            base = self._check(_factorial(base))
-        if self._peek() == "^":
-            self.index += 1
-            return self._check(_raise_power(base, self._apply_sign()))
-        return base
-
-    def _atom(self) -> Fraction:
-        token = self._peek()
-        self.index += 1
-        if token in ("(", "{"):
-            result = self._sum()
-            self._take(")" if token == "(" else "}")
-            return result
-        if token == "\\frac":
-            self._take("{")
-            top = self._sum()
-            self._take("}")
-            self._take("{")
-            bottom = self._sum()
-            self._take("}")
-            return self._check(top / bottom)
-        if token and token[0] in "0123456789.":
-            return self._check(_literal(token))
-        raise _NotANumber
+    source, before = _TIMES.sub("*", _IMPLICIT.sub("*(", text)), ""
+    while source != before:
+        before, source = source, _POWER.sub(r"**(\1)", _FRACTION.sub(r"((\1)/(\2))", source))
+    if not _ARITHMETIC.fullmatch(source):
+        return None
+    try:
+        return Numeral(evaluate(ast.parse(_LITERAL.sub(name, source).strip(), mode="eval").body))
+    except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
+        return None
 
 
-def _literal(token: str) -> Fraction:
-    mantissa, _, exponent = token.lower().partition("e")
+def _literal(number: str, *, factorial: bool) -> Fraction:
+    mantissa, _, exponent = number.lower().partition("e")
     if len(exponent) > 5:
         raise TooLargeError(f"the exponent {exponent[:8]}... is too large")
-    number = _plain("", mantissa).value
-    return number * Fraction(10) ** _check_bounds(int(exponent)) if exponent else number
+    value = _plain("", mantissa).value
+    if exponent:
+        value *= Fraction(10) ** _check_bounds(int(exponent))
+    return _factorial(value) if factorial else value
 
 
 def _check_bounds(exponent: int) -> int:
@@ -260,9 +194,9 @@ def _check_bounds(exponent: int) -> int:
 
 def _raise_power(base: Fraction, exponent: Fraction) -> Fraction:
     if exponent.denominator != 1:
-        raise _NotANumber  # A root: not rational in general.
+        raise ValueError("a root is not rational in general")
     if base == 0 and exponent <= 0:
-        raise _NotANumber
+        raise ValueError("a power of zero without a value")
     bits = max(abs(base.numerator), base.denominator).bit_length() - (0 if abs(base) != 1 else 1)
     if bits * abs(exponent.numerator) > MAX_BITS:
         raise TooLargeError("the power is too large")
@@ -270,8 +204,57 @@ def _raise_power(base: Fraction, exponent: Fraction) -> Fraction:
 
 
 def _factorial(value: Fraction) -> Fraction:
-    if value.denominator != 1 or value < 0:
-        raise _NotANumber
+    if value.denominator != 1:
+        raise ValueError("a factorial of a fraction")
     if value > MAX_BITS or math.lgamma(float(value) + 1) > MAX_BITS * math.log(2):
         raise TooLargeError("the factorial is too large")
     return Fraction(math.factorial(value.numerator))
+
+
+_OPERATIONS: Mapping[type[ast.operator], Callable[[Fraction, Fraction], Fraction]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.Pow: _raise_power,
+}
+
+
+_UNITS = {
+    "cm": "cm|centimeter|centimetre", "mm": "mm|millimeter|millimetre", "km": "km|kilometer|kilometre", "m": "m|meter|metre",
+    "inch": "in|inch|inche", "foot": "ft|foot|feet", "yard": "yd|yard", "mile": "mi|mile", "g": "g|gram|gramme", "kg": "kg|kilogram|kilo",
+    "mg": "mg|milligram", "lb": "lb|pound", "oz": "oz|ounce", "second": "s|sec|second", "minute": "min|minute", "hour": "h|hr|hour",
+    "day": "day", "week": "week", "month": "month", "year": "yr|year", "l": "l|liter|litre", "ml": "ml|milliliter|millilitre",
+    "gallon": "gal|gallon", "mph": "mph", "dollar": "dollar|usd|buck", "cent": "cent|¢", "euro": "euro|eur|€", "gbp": "gbp|£",
+    "degree": "degree|deg", "radian": "rad|radian",
+}  # fmt: skip
+_UNIT_OF = {name: unit for unit, names in _UNITS.items() for name in names.split("|")}
+_SCALES = {"dozen": 12, "hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
+
+
+def get_scale(tail: str) -> tuple[int, str]:
+    """The factor of a word such as "million" at the start of `tail`, and the rest."""
+    first, _, rest = tail.partition(" ")
+    scale = _SCALES.get(first.lower(), 1)
+    return (scale, rest.strip()) if scale != 1 else (1, tail)
+
+
+def get_unit(words: str) -> str:
+    """The unit that `words` name, if known; square and cubic units with their power."""
+    words = words.lower().replace(" per ", "/")
+    if words.count("/") == 1:
+        parts = [get_unit(part) for part in words.split("/")]
+        if parts[0] in ("dollar", "cent", "euro", "gbp"):
+            return parts[0]  # $18 a day is $18.
+        return "/".join(parts) if all(parts) else ""
+    words, _, power = words.partition("^")
+    power = power.strip("{}")
+    kept = []
+    for word in words.replace(".", " ").split():
+        if word in ("square", "sq", "cubic", "cu"):
+            power = "2" if word in ("square", "sq") else "3"
+        else:
+            kept.append(_UNIT_OF.get(word) or _UNIT_OF.get(word.removesuffix("s")) or "")
+    if len(kept) != 1 or not kept[0]:
+        return ""
+    return f"{kept[0]}^{power}" if power and power != "1" else kept[0]

@@ -15,11 +15,8 @@ from palaestra.tasks.math.equivalence.forms import (
     Words,
     is_region,
 )
-from palaestra.tasks.math.equivalence.latex import MAX_DEPTH, MAX_INPUT, MAX_LENGTH, measure_depth, tidy
-from palaestra.tasks.math.equivalence.numerals import Numeral, TooLargeError, read_number
-from palaestra.tasks.math.equivalence.splitting import elements, split, split_at, strip_brackets
-from palaestra.tasks.math.equivalence.units import get_scale, get_unit
-from palaestra.tasks.math.equivalence.words import has_variable, is_unit, is_words, normalize, variables
+from palaestra.tasks.math.equivalence.latex import MAX_DEPTH, MAX_INPUT, MAX_LENGTH, closing, measure_depth, tidy
+from palaestra.tasks.math.equivalence.numerals import Numeral, TooLargeError, get_scale, get_unit, read_number
 
 MAX_PARTS = 40
 """Collections with more parts than this are compared as text."""
@@ -274,3 +271,151 @@ def _inequality(parts: list[str], signs: list[str], depth: int) -> Form | None:
     if constant[0] and alone[1] and constant[2]:
         return Collection(("(" if signs[0] == "<" else "[") + (")" if signs[1] == "<" else "]"), (first, last))
     return Collection("&", (Relation(first, signs[0], middle), Relation(middle, signs[1], last)))
+
+
+_SIGN = re.compile(r"\\(?:le|ge|ne|in|approx)(?![a-zA-Z])|[=<>]")
+_AND = re.compile(r"\s*,?\s*(?<![A-Za-z\\])(?:and|or)(?![a-z])\s*")
+_GROUP = re.compile(r"\d{3}(?:\.\d+)?", re.ASCII)
+_ASSIGNED = re.compile(r"[^,]*[=<>]\s*[-+]?\d{1,3}(?:,\d{3})+(?![\d,])[^,]*", re.ASCII)
+_OPEN, _CLOSE = {"(": 1, "[": 1, "{": 1}, {")": 1, "]": 1, "}": 1}
+
+
+def _levels(text: str) -> list[int]:
+    """The bracket depth of each character. Escaped braces count; half-open intervals are balanced."""
+    depth, levels = 0, []
+    for char in text:
+        if char in _CLOSE:
+            depth = max(0, depth - 1)
+        levels.append(depth)
+        if char in _OPEN:
+            depth += 1
+    return levels
+
+
+def split_at(text: str) -> tuple[list[str], list[str]]:
+    """The parts between the relation signs outside brackets, and the signs."""
+    marks = list(_SIGN.finditer(text))
+    if not marks:
+        return [text], []
+    levels, parts, signs, start = _levels(text), [], [], 0
+    for sign in marks:
+        if levels[sign.start()] == 0:
+            parts.append(text[start : sign.start()])
+            signs.append(sign.group())
+            start = sign.end()
+    return [*parts, text[start:]], signs
+
+
+def split(text: str, mark: str) -> list[str]:
+    """Split `text` at every `mark` outside brackets."""
+    if mark not in text:
+        return [text]
+    levels, parts, start, index = _levels(text), [], 0, text.find(mark)
+    while index >= 0:
+        if levels[index] == 0:
+            parts.append(text[start:index])
+            start = index + len(mark)
+        index = text.find(mark, index + len(mark))
+    return [*parts, text[start:]]
+
+
+def elements(text: str, *, bare: bool) -> list[str]:
+    """Split a list at commas, semicolons and (`bare`) "and" and "or". Separators of thousands do not split."""
+    if ";" in text and len(parts := split(text, ";")) > 1:
+        return [part.strip() for part in parts]
+    if bare:
+        if _ASSIGNED.fullmatch(text):
+            return [text.strip()]  # x = 1,234
+        if "and" in text or "or" in text:
+            levels = _levels(text)
+            text = _AND.sub(lambda match: ", " if levels[match.end(0) - 1] == 0 else match.group(), text)
+    pieces = split(text, ",")
+    if len(pieces) == 1 or not any(piece.startswith(" ") for piece in pieces[1:]):
+        return [piece.strip() for piece in pieces]
+    # "1,234, 5": where some commas have a space after them, the others may be separators of thousands.
+    joined = [pieces[0]]
+    for piece in pieces[1:]:
+        digits = joined[-1].rpartition("=")[2].strip().lstrip("+-")
+        if (
+            _GROUP.fullmatch(piece)
+            and digits
+            and digits.replace(",", "").isdigit()
+            and (len(digits) <= 3 or "," in digits)
+        ):
+            joined[-1] += f",{piece}"
+        else:
+            joined.append(piece)
+    return [piece.strip() for piece in joined]
+
+
+def strip_brackets(text: str) -> tuple[str, str]:
+    """The outermost brackets and their content if one pair encloses the whole text; else "" and the text."""
+    for left, right, name in (("\\{", "\\}", "{}"), ("\\langle", "\\rangle", "<>")):
+        if text.startswith(left) and text.endswith(right):
+            inner = text[len(left) : -len(right)]
+            if left not in inner or min(_levels(inner + ")")) >= 0:
+                return name, inner
+    if len(text) > 1 and text[0] == "{" and closing(text, 0) == len(text) - 1:
+        return "group", text[1:-1]
+    if len(text) > 1 and text[0] in "([" and text[-1] in ")]":
+        depth = 0
+        for index, char in enumerate(text):
+            depth += 1 if char in "([{" else -1 if char in ")]}" else 0
+            if depth == 0 and index < len(text) - 1:
+                return "", text
+        return text[0] + text[-1], text[1:-1]
+    return "", text
+
+
+_FUNCTIONS = frozenset({
+    "sin", "cos", "tan", "cot", "sec", "csc", "arcsin", "arccos", "arctan", "sinh", "cosh", "tanh", "log",
+    "ln", "exp", "sqrt", "lcm", "gcd", "max", "min", "mod", "pi", "cis", "det",
+})  # fmt: skip
+_SHORT_WORDS = frozenset({
+    "no", "on", "yes", "or", "and", "odd", "not", "all", "any", "one", "two", "six", "ten", "the", "sum", "set",
+    "add", "top", "low", "up", "to", "in", "is", "it", "as", "at", "if", "of", "mon", "tue", "wed", "thu",
+    "fri", "sat", "sun", "red", "day", "dog", "cat", "old", "new", "big", "few",
+})  # fmt: skip
+# Words after a number that make another number of it.
+_CHANGES = re.compile(
+    r"\b(?:hal(?:f|ves)|thirds?|quarters?|(?:ten|hundred|thousand|fif|six|seven|eigh|nin|twelf)ths?|squared|cubed|than|plus|minus|times \w*[\d.]|divided|factorial|root|power|million|thousand)\b",
+    re.IGNORECASE,
+)
+_WORD = re.compile(r"(?<!\\)\b[A-Za-z]{2,}")
+_LETTERS = re.compile(r"[A-Za-z][A-Za-z\s'’.,\-]*")
+_COMMANDS = re.compile(r"\\[A-Za-z]+")
+_JOINING = re.compile(r"(?<![A-Za-z])(?:and|or)(?![a-z])")
+_VARIABLE = re.compile(r"[A-Za-z]")
+_PUNCTUATION = re.compile(r"(?<!\b[A-Za-z])(?<!')'|[^\w\s.+/%\\'-]")
+
+
+def is_words(text: str) -> bool:
+    """Whether `text` is language rather than mathematics."""
+    if any(sign in text for sign in "'\"`;#@?") or "__" in text:
+        return True  # Mathematics does not contain these. A text with them is never parsed.
+    runs = [run for run in _WORD.findall(text) if run not in _FUNCTIONS]
+    if any(len(run) > 3 for run in runs):
+        return True
+    if not _LETTERS.fullmatch(text):
+        return False
+    # Letters alone: xy is a product, "no" is a word, AB is a name.
+    return any(run.lower() in _SHORT_WORDS or not run.islower() for run in runs) or (" " in text and bool(runs))
+
+
+def is_unit(text: str) -> bool:
+    """Whether the words after a number name what is counted, and do not change the number."""
+    return bool(normalize(text)) and is_words(text) and not _CHANGES.search(text)
+
+
+def normalize(text: str) -> str:
+    """Lower-case words without punctuation. The prime of a letter, as in E', is not punctuation."""
+    return " ".join(_PUNCTUATION.sub(" ", text.lower()).split()).strip(" .")
+
+
+def variables(text: str) -> set[str]:
+    """The letters of a formula that may be variables; e and i are numbers."""
+    return set(_VARIABLE.findall(_COMMANDS.sub("", _JOINING.sub("", text)))) - {"e", "i"}
+
+
+def has_variable(text: str) -> bool:
+    return bool(variables(text))

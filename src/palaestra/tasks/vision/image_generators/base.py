@@ -14,18 +14,20 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from palaestra.core.errors import SettingsError
-from palaestra.core.records import Failure
+from palaestra.core.errors import SettingsError, TaskError
+from palaestra.core.records import Failure, FailureCause
 from palaestra.core.registry import Registry
+from palaestra.tasks.vision.render import render
 from palaestra.tasks.vision.scene import Scene
 
 if TYPE_CHECKING:
     from PIL import Image
 
+
 IMAGE_GENERATORS = Registry("image generator", "palaestra.image_generators")
 _HERE = "palaestra.tasks.vision.image_generators"
 IMAGE_GENERATORS.register(
-    "procedural", f"{_HERE}.procedural:Procedural", "draws structured scenes of shapes and charts, exactly"
+    "procedural", f"{_HERE}.base:Procedural", "draws structured scenes of shapes and charts, exactly"
 )
 IMAGE_GENERATORS.register(
     "diffusers",
@@ -101,3 +103,24 @@ def _option(text: str) -> tuple[str, Any]:
         return name, json.loads(value)
     except ValueError:
         return name, value
+
+
+class Procedural:
+    """Draws scenes of shapes and charts; see `palaestra.tasks.vision.render`."""
+
+    reads: Literal["scene", "words"] = "scene"
+    identity = ""
+
+    def generate(self, descriptions: Sequence[Description], seed: int) -> list[Image.Image | Failure]:
+        return [_draw(description) for description in descriptions]
+
+
+def _draw(description: Description) -> Image.Image | Failure:
+    if isinstance(description, str):
+        return Failure(
+            FailureCause.INVALID_REQUEST, "the procedural image generator draws scenes; got a description in words"
+        )
+    try:
+        return render(description)
+    except TaskError as error:
+        return Failure(FailureCause.MALFORMED, str(error))

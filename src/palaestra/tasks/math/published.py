@@ -13,17 +13,19 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 
-from palaestra.core.errors import TaskError, UnknownNameError
+from palaestra.core.errors import MissingExtraError, SettingsError, TaskError, UnknownNameError
 from palaestra.core.records import Completion, Example, Failure, Message, Problem, Score, Split
 from palaestra.core.seeding import Seeds
 from palaestra.tasks.base import TaskHooks, check_skills, take
-from palaestra.tasks.math.equivalence.compare import AnswerVerdict
-from palaestra.tasks.math.extraction import ExtractedAnswer, extract
-from palaestra.tasks.math.writing import WORKED_BRIEF, MathDatum, plain
+from palaestra.tasks.math.base import WORKED_BRIEF, MathDatum, plain
+from palaestra.tasks.math.equivalence.compare import LIMIT, AnswerVerdict, compare, compare_numbers
+from palaestra.tasks.math.equivalence.sympy_process import get_client
+from palaestra.tasks.math.extraction import ExtractedAnswer, extract, find_boxed, numbers_in
 from palaestra.tasks.sources import Source, read_rows
 
 INSTRUCTION = "Reason step by step, and put your final answer within \\boxed{}."
@@ -223,3 +225,122 @@ def _in_turn(
         queues.append([own[int(index)] for index in order])
     for turn in range(max(map(len, queues), default=0)):
         yield from (queue[turn] for queue in queues if turn < len(queue))
+
+
+STEPS = ("two_steps", "three_steps", "four_steps", "five_steps", "more_steps")
+OPERATIONS = ("additive", "multiplicative", "mixed")
+
+_CALCULATION = re.compile(r"<<([^<>]*)>>")
+_PROSE = re.compile(r"(?<!\\)[A-Za-z]{3,}")
+
+
+class GSM8K(WorkedTask):
+    r"""Grade-school mathematics by hub id or path; needs no extra to score.
+
+    Example:
+        >>> task = GSM8K(path="data/gsm8k")                              # doctest: +SKIP
+        >>> problem = task.problems(Split.TEST, per_skill=10, seed=0)[0] # doctest: +SKIP
+    """
+
+    name = "gsm8k"
+    source = Source("gsm8k", "openai/gsm8k", "main")
+
+    def skills(self) -> Mapping[str, tuple[str, ...]]:
+        return dict.fromkeys(STEPS, OPERATIONS)
+
+    def _item(self, row: Mapping[str, Any], where: str) -> WorkedProblem:
+        question, answer = text_field(row, "question", where), text_field(row, "answer", where)
+        solution, mark, final = answer.rpartition("####")
+        if not mark or not final.strip():
+            raise TaskError(f"{where}: expected an answer that ends with '#### NUMBER'; got ...{answer[-40:]!r}")
+        lines = [line for line in solution.strip().splitlines() if line.strip()]
+        reference = final.strip()
+        worked = f"{_CALCULATION.sub('', solution).strip()}\nThe answer is \\boxed{{{reference}}}."
+        return WorkedProblem(question, worked, reference, STEPS[min(max(len(lines), 2), 6) - 2], _operations(solution))
+
+    def _cuts(self, item: WorkedProblem) -> Mapping[str, str]:
+        return {"type": item.subskill}
+
+    def _compare(self, answer: str | None, reference: str) -> AnswerVerdict | Failure:
+        verdict = compare_numbers(answer, reference)
+        if (
+            isinstance(verdict, AnswerVerdict)
+            and verdict.note == "the answer is no number"
+            and answer
+            and _PROSE.search(answer)
+        ):
+            # A sentence in the box, with one number in it.
+            numbers = numbers_in(answer)
+            if len(numbers) == 1:
+                return compare_numbers(numbers[0], reference)
+        return verdict
+
+
+def _operations(solution: str) -> str:
+    calculations = _CALCULATION.findall(solution) or re.findall(r"[^=\n]*=", solution)
+    formulas = " ".join(calculation.rpartition("=")[0] or calculation for calculation in calculations)
+    sums, products = bool(re.search(r"[\d)]\s*[-+]", formulas)), bool(re.search(r"[*/x×÷%]", formulas))
+    return "mixed" if sums == products else "additive" if sums else "multiplicative"
+
+
+TYPES = {
+    "Algebra": "algebra",
+    "Counting & Probability": "counting_and_probability",
+    "Geometry": "geometry",
+    "Intermediate Algebra": "intermediate_algebra",
+    "Number Theory": "number_theory",
+    "Prealgebra": "prealgebra",
+    "Precalculus": "precalculus",
+}
+LEVELS = ("level_1", "level_2", "level_3", "level_4", "level_5")
+
+
+class MATH(WorkedTask):
+    """Competition mathematics by hub id or path; the skill is the type, the subskill the level.
+
+    A few published problems have no level; they are left out. Problems of a type are drawn from its levels in
+    turn, so a subset is balanced as far as the dataset is.
+
+    Arguments:
+        limit: time limit of a comparison in seconds.
+    """
+
+    name = "math"
+    source = Source("math", "DigitalLearningGmbH/MATH-lighteval")
+    max_tokens = 1024
+
+    def __init__(self, path: str = "", limit: float = LIMIT) -> None:
+        super().__init__(path)
+        if not isinstance(limit, int | float) or limit <= 0:
+            raise SettingsError(f"option 'limit' of {self.name}: expected seconds above 0; got {limit!r}")
+        self.limit = float(limit)
+
+    def skills(self) -> Mapping[str, tuple[str, ...]]:
+        return dict.fromkeys(TYPES.values(), LEVELS)
+
+    def _load(self) -> dict[Split, list[WorkedProblem]]:
+        if self._items is None:
+            if find_spec("math_verify") is None:
+                raise MissingExtraError("math-verify", "math", "scoring MATH")
+            # The server takes a second or two to start, while the data and the model are loaded.
+            get_client().start()
+        return super()._load()
+
+    def _item(self, row: Mapping[str, Any], where: str) -> WorkedProblem:
+        kind, level = text_field(row, "type", where), text_field(row, "level", where)
+        if kind not in TYPES and kind not in TYPES.values():
+            raise TaskError(f"{where}: expected 'type' to be one of {', '.join(TYPES)}; got {kind!r}")
+        problem, solution = text_field(row, "problem", where), text_field(row, "solution", where)
+        box = find_boxed(solution)
+        if box is None:
+            raise TaskError(f"{where}: expected a solution with its answer in \\boxed{{}}; got ...{solution[-40:]!r}")
+        digits = re.sub(r"\D", "", level)
+        return WorkedProblem(
+            problem, solution.strip(), box.text, TYPES.get(kind, kind), f"level_{digits}" if digits else ""
+        )
+
+    def _cuts(self, item: WorkedProblem) -> Mapping[str, str]:
+        return {"level": item.subskill}
+
+    def _compare(self, answer: str | None, reference: str) -> AnswerVerdict | Failure:
+        return compare(answer, reference, limit=self.limit)

@@ -1,0 +1,249 @@
+"""Compare answers with sympy in another process, with a time limit that always holds.
+
+    this process  --pipe-->  the server  --fork-->  the worker
+
+The server imports sympy and math-verify once, which takes about a second. The worker is forked from it within
+milliseconds. It reads the requests and writes the answers. A timer of the kernel kills it at the limit of a request; then
+the server answers and forks another one. Neither outlives the process that started them: the worker ends when its input
+closes, and the server ends with it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import gc
+import json
+import mmap
+import os
+import resource
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import asdict, dataclass
+from importlib.util import find_spec
+from typing import Any
+
+from palaestra.core.errors import MissingExtraError
+
+START_LIMIT = 120.0
+"""Seconds for the server to import sympy, which is slow on a cold disk."""
+MARGIN = 0.1
+"""Fraction of a limit that is reserved for the answer to arrive in time."""
+LEAST_MARGIN = 0.12
+"""Minimum of the same in seconds, for small limits on a busy machine."""
+EXTRA_SECONDS = 2.0
+"""Seconds after a limit until a silent server counts as dead."""
+MEMORY = 2 * 1024**3
+"""Address space of a worker, in bytes."""
+RENEW = 2000
+"""Comparisons after which a worker is replaced, because sympy's caches keep growing."""
+IDLE, REFERENCE, ANSWER = 0, 1, 2
+"""What a worker is reading. The server reads this byte when the worker dies."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The result of a comparison.
+
+    Arguments:
+        outcome: `equal`, `unequal`, `unreadable` (the answer), `reference` (cannot be read), `limit`,
+            `reference_limit` (reading the reference took too long), `crash`, or `start` (the server did not start).
+    """
+
+    outcome: str
+    note: str = ""
+
+
+CRASH = Answer("crash", "the process that compares ended unexpectedly")
+
+
+class SympyClient:
+    """The client of one server, which starts on first use. Threads take turns.
+
+    Raises:
+        MissingExtraError: math-verify is not installed.
+    """
+
+    def __init__(self) -> None:
+        if find_spec("math_verify") is None:
+            raise MissingExtraError("math-verify", "math", "comparing answers that are no plain numbers")
+        self._lock = threading.Lock()
+        self._server: subprocess.Popen[bytes] | None = None
+        self._ready = False
+
+    def start(self) -> None:
+        """Start the server, without waiting until it is ready."""
+        with self._lock:
+            self._launch()
+
+    def compare(self, answer: str, reference: str, limit: float) -> Answer:
+        """Compare two texts within `limit` seconds, counted from when the server is ready and idle."""
+        with self._lock:
+            reply = None
+            try:
+                pipes = self._launch()
+                if not self._ready and read_line(pipes[1], START_LIMIT) is None:
+                    return Answer("start", "the process that compares could not be started")
+                self._ready = True
+                # The monotonic clock is the same for all processes, so the time of the transfer counts too.
+                deadline = time.monotonic() + limit - min(max(MARGIN * limit, LEAST_MARGIN), limit / 2)
+                request = {"answer": answer, "reference": reference, "deadline": deadline}
+                with contextlib.suppress(OSError):
+                    os.write(pipes[0], _encode(request))
+                    reply = read_line(pipes[1], limit + EXTRA_SECONDS)
+                return reply or CRASH
+            finally:
+                if reply is None:
+                    self._stop()  # A late reply must not be taken for that of the next request.
+
+    def close(self) -> None:
+        """Stop the server and its worker."""
+        with self._lock:
+            self._stop()
+
+    def _launch(self) -> tuple[int, int]:
+        """Start the server unless it runs. Returns the descriptors of its input and output."""
+        if self._server is not None and self._server.poll() is not None:
+            self._stop()  # It was killed while it was idle.
+        if self._server is None:
+            start = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import serve; serve()"
+            self._server = subprocess.Popen(
+                [sys.executable, "-c", start],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        assert self._server.stdin is not None
+        assert self._server.stdout is not None
+        return self._server.stdin.fileno(), self._server.stdout.fileno()
+
+    def _stop(self) -> None:
+        server, self._server, self._ready = self._server, None, False
+        if server is not None:
+            # The server leads its own process group, so the worker is killed with it.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(server.pid, signal.SIGKILL)
+            server.communicate()
+
+
+_SHARED: dict[int, SympyClient] = {}
+
+
+def get_client() -> SympyClient:
+    """The client that all comparisons of this process share. A forked process gets its own."""
+    pid = os.getpid()
+    return _SHARED.get(pid) or _SHARED.setdefault(pid, SympyClient())
+
+
+@atexit.register
+def _close_shared() -> None:
+    if client := _SHARED.get(os.getpid()):
+        client.close()
+
+
+def read_line(descriptor: int, timeout: float) -> Answer | None:
+    """The next answer; `None` at the end of the pipe, after `timeout` seconds, or if it is not valid."""
+    deadline = time.monotonic() + timeout
+    data = b""
+    while not data.endswith(b"\n"):
+        if not select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            return None
+        part = os.read(descriptor, 65_536)
+        if not part:
+            return None
+        data += part
+    try:
+        return Answer(**json.loads(data))
+    except (ValueError, TypeError):
+        return None
+
+
+def serve() -> None:
+    """Run the server: fork a worker, answer in its place if it dies, and replace it."""
+    replies, stage = os.dup(1), mmap.mmap(-1, 1)
+    os.dup2(os.open(os.devnull, os.O_RDWR), 1)
+    _warm()
+    gc.freeze()
+    os.write(replies, _encode(Answer("ready")))
+    status = -1
+    while status:
+        pid = os.fork()
+        if pid == 0:
+            try:
+                _work(replies, stage)
+            finally:
+                os._exit(1)
+        _, status = os.waitpid(pid, 0)
+        if stage[0] and os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGALRM:
+            os.write(replies, _encode(Answer("limit" if stage[0] == ANSWER else "reference_limit")))
+        elif stage[0]:
+            os.write(replies, _encode(CRASH))
+        stage[0] = IDLE
+    os._exit(0)  # Skip the cleanup of sympy, which only costs time.
+
+
+def _warm() -> None:
+    """Import and parse once, so that the first comparison is as fast as later ones."""
+    import logging
+
+    logging.disable(logging.CRITICAL)
+    from palaestra.tasks.math.equivalence import symbolic
+    from palaestra.tasks.math.equivalence.forms import same
+    from palaestra.tasks.math.equivalence.parsing import read
+
+    for left, right in (
+        (r"\frac{\sqrt{2}}{2}", r"\frac{1}{\sqrt{2}}"),
+        ("x^2+2x+1", "(x+1)^2"),
+        (r"\sin\pi", r"\log_2 4"),
+    ):
+        same(read(left), read(right), symbolic.decide)
+
+
+def _work(replies: int, stage: mmap.mmap) -> None:
+    """Run a worker: compare for each request on standard input. A timer of the kernel kills it at the limit."""
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    for _ in range(RENEW):
+        line = sys.stdin.buffer.readline()
+        if not line:
+            os._exit(0)
+        request = json.loads(line)
+        stage[0] = REFERENCE
+        signal.setitimer(signal.ITIMER_REAL, max(1e-3, request["deadline"] - time.monotonic()))
+        answer = _compare(request["answer"], request["reference"], stage)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        stage[0] = IDLE
+        os.write(replies, _encode(answer))
+
+
+def _compare(answer: str, reference: str, stage: mmap.mmap) -> Answer:
+    from palaestra.tasks.math.equivalence import symbolic
+    from palaestra.tasks.math.equivalence.forms import same
+    from palaestra.tasks.math.equivalence.parsing import read
+
+    try:
+        expected = read(reference)
+        symbolic.readable(expected)
+    except (symbolic.UnreadableError, MemoryError, RecursionError) as error:
+        return Answer("reference", str(error) or type(error).__name__)
+    stage[0] = ANSWER
+    try:
+        given = read(answer)
+        symbolic.readable(given)
+        return Answer("equal" if same(given, expected, symbolic.decide) else "unequal")
+    except symbolic.UnreadableError as error:
+        return Answer("unreadable", str(error))
+    except MemoryError:
+        return Answer("unreadable", f"too large to compute: it needs more than {MEMORY // 1024**3} GiB of memory")
+    except RecursionError:
+        return Answer("unreadable", "nested too deeply")
+    except Exception as error:  # Any error of sympy is caused by the answer: the reference was read before.
+        return Answer("unreadable", f"cannot be compared: {type(error).__name__}: {str(error)[:120]}")
+
+
+def _encode(message: Answer | dict[str, Any]) -> bytes:
+    return json.dumps(asdict(message) if isinstance(message, Answer) else message).encode() + b"\n"

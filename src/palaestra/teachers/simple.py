@@ -1,0 +1,156 @@
+"""The baseline: a teacher that does not look at its student."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Mapping
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+
+from palaestra.tasks.base import Task
+from palaestra.teachers.base import Order, PlanningTeacher, Writer
+
+if TYPE_CHECKING:
+    from palaestra.envs.lesson.state import StudentState
+if TYPE_CHECKING:
+    from palaestra.envs.lesson.state import StudentState, ValidationAttempt
+
+
+class NoState(PlanningTeacher):
+    """Orders the same number of examples for every skill, and for every subskill of a skill."""
+
+    def plan(self, state: StudentState, size: int, generator: np.random.Generator) -> list[Order]:
+        orders = []
+        # A random order, so that the remainder goes to other skills in each round.
+        names = [str(name) for name in generator.permutation(list(self.skills))]
+        for skill, count in share_out(size, dict.fromkeys(names, 1.0)).items():
+            parts = [str(part) for part in generator.permutation(list(self.skills[skill]) or [""])]
+            orders += [
+                Order(skill, part, share, "uniform", "every skill gets the same")
+                for part, share in share_out(count, dict.fromkeys(parts, 1.0)).items()
+            ]
+        return orders
+
+
+class OpenEnded(PlanningTeacher):
+    """Samples wrong answers of all skills and orders some examples for each.
+
+    Without wrong answers (all are correct, or the state is hidden) it teaches all skills equally.
+
+    Arguments:
+        per_error: examples for each wrong answer; fewer if there are too many errors for the lesson.
+    """
+
+    def __init__(
+        self, task: Task, skills: tuple[str, ...] = (), *, writer: Writer | None = None, per_error: int = 4
+    ) -> None:
+        super().__init__(task, skills, writer=writer)
+        self.per_error = per_error
+
+    def plan(self, state: StudentState, size: int, generator: np.random.Generator) -> list[Order]:
+        wrong = [a for a in state.attempts if a.correct == "no" and (a.skill in self.skills or not a.skill)]
+        if not wrong:
+            return NoState(self.task, tuple(self.skills), writer=self.writer).plan(state, size, generator)
+        # Sample without replacement. With few errors, each gets more examples.
+        count = min(len(wrong), max(1, -(-size // self.per_error)))
+        drawn = [wrong[int(place)] for place in generator.permutation(len(wrong))[:count]]
+        shares = share_out(size, dict.fromkeys(range(count), 1.0))
+        seen = Counter(error.skill for error in drawn)
+        return [
+            Order(
+                error.skill,
+                error.subskill,
+                shares[place],
+                "mend",
+                f"{seen[error.skill]} of {count} wrong answers that were looked at",
+                errors=(error,),
+            )
+            for place, error in enumerate(drawn)
+        ]
+
+
+class SkillList(PlanningTeacher):
+    """Divides a lesson by the error rate of each skill, and each skill among a few hypotheses.
+
+    A hypothesis is a subskill with wrong answers; those with the most come first. A language model as the writer sees the
+    wrong answers. Without wrong answers (all are correct, or the state is hidden) it teaches all skills equally.
+
+    Arguments:
+        hypotheses: hypotheses per skill and round.
+        shown: wrong answers in the writer's prompt for each hypothesis.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        skills: tuple[str, ...] = (),
+        *,
+        writer: Writer | None = None,
+        hypotheses: int = 3,
+        shown: int = 4,
+    ) -> None:
+        super().__init__(task, skills, writer=writer)
+        self.hypotheses, self.shown = hypotheses, shown
+
+    def plan(self, state: StudentState, size: int, generator: np.random.Generator) -> list[Order]:
+        wrong: dict[str, list[ValidationAttempt]] = {}
+        asked = Counter(attempt.skill for attempt in state.attempts if attempt.correct != "failed")
+        for attempt in state.attempts:
+            if attempt.correct == "no" and attempt.skill in self.skills:
+                wrong.setdefault(attempt.skill, []).append(attempt)
+        if not wrong:
+            return NoState(self.task, tuple(self.skills), writer=self.writer).plan(state, size, generator)
+        rates = {skill: len(several) / asked[skill] for skill, several in wrong.items()}
+        orders = []
+        for skill, share in share_out(size, rates).items():
+            reason = f"{len(wrong[skill])} of {asked[skill]} answers wrong"
+            parts = Counter(attempt.subskill for attempt in wrong[skill])
+            # A random order breaks ties between subskills with equally many errors.
+            order = {name: k for k, name in enumerate(generator.permutation(sorted(parts)).tolist())}
+            chosen = sorted(parts, key=lambda name: (-parts[name], order[name]))[: self.hypotheses]
+            for part, count in share_out(share, {name: float(parts[name]) for name in chosen}).items():
+                errors = [attempt for attempt in wrong[skill] if attempt.subskill == part]
+                picked = generator.permutation(len(errors))[: self.shown]
+                orders.append(
+                    Order(skill, part, count, "mend", reason, errors=tuple(errors[int(place)] for place in picked))
+                )
+        return orders
+
+
+K = TypeVar("K", bound=Hashable)
+
+
+def share_out(total: int, weights: Mapping[K, float], cap: int | None = None) -> dict[K, int]:
+    """Split `total` by `weights` into integers that add up to it, none of them above `cap`.
+
+    The excess of a capped part goes to the others; if all are capped, the rest stays unspent.
+    Rounding uses largest remainders; the order of `weights` breaks ties.
+
+    >>> share_out(10, {"a": 2.0, "b": 1.0, "c": 0.0})
+    {'a': 7, 'b': 3, 'c': 0}
+    >>> share_out(10, {"a": 9.0, "b": 1.0}, cap=6)
+    {'a': 6, 'b': 4}
+    """
+    if total < 0 or any(weight < 0 for weight in weights.values()):
+        raise ValueError(f"expected a total and weights of at least 0; got {total} and {dict(weights)}")
+    shares = dict.fromkeys(weights, 0)
+    left = total
+    while left > 0:
+        open_keys = [k for k in weights if weights[k] > 0 and (cap is None or shares[k] < cap)]
+        mass = sum(weights[k] for k in open_keys)
+        if not open_keys:
+            break
+        exact = {k: left * weights[k] / mass for k in open_keys}
+        whole = {k: int(exact[k]) for k in open_keys}
+        rest = left - sum(whole.values())
+        for k in sorted(open_keys, key=lambda k: whole[k] - exact[k])[:rest]:
+            whole[k] += 1
+        before = left
+        for k in open_keys:
+            given = whole[k] if cap is None else min(whole[k], cap - shares[k])
+            shares[k] += given
+            left -= given
+        if left == before:
+            break
+    return shares
