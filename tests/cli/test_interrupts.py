@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM leave a checkpoint, and the run goes on from it to the same result."""
+"""Ctrl-C and SIGTERM leave a checkpoint, and the resumed run reaches the same result."""
 
 from __future__ import annotations
 

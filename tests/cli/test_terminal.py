@@ -1,4 +1,4 @@
-"""The terminal: text as it is, Ctrl-C with a way back, standings that fit, and lines that say what goes on."""
+"""Terminal output: plain text, resume hints after Ctrl-C, the width of standings, progress lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mistakes in a user's own code are one line with the user's file and line, and never a damaged run or a zero."""
+"""Mistakes in user code are reported in one line with file and line. They never damage a run or score 0."""
 
 from __future__ import annotations
 

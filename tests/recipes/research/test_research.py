@@ -1,4 +1,4 @@
-"""A run of research: its summary, its limits, its end by a person, and its way back after a kill."""
+"""Research runs: summary, limits, interrupts, and resuming after a kill."""
 
 from __future__ import annotations
 
