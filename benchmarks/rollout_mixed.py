@@ -34,7 +34,7 @@ class Lengths(TokenVectorEnv):
     def prompt(self, episode: int) -> Prompt:
         return self._prompt(episode % len(self))
 
-    def _stopped(self, slots: np.ndarray) -> list[int]:
+    def _find_stopped(self, slots: np.ndarray) -> list[int]:
         count = self._length - self._prompt_length
         return [int(s) for s in slots if count[s] >= self._slot_prompts[s].source]  # type: ignore[union-attr]
 

@@ -141,7 +141,7 @@ def check_cache(path: str) -> None:
 
 def check_prices(max_cost: float, *models: str) -> None:
     """Raise if a cost limit is set for a model without a known price. Local models are free."""
-    from palaestra.engines.prices import check_price
+    from palaestra.engines.budget import check_price
 
     if max_cost:
         for name in models:
@@ -155,7 +155,7 @@ def check_call_timeout(seconds: float) -> None:
 
 def service_options(call_timeout: float, **options: Any) -> dict[str, Any]:
     """Arguments of `OpenAIEngine`: `call_timeout` limits each call and all of its retries together."""
-    from palaestra.engines.retry import RetryPolicy
+    from palaestra.engines.openai_endpoint import RetryPolicy
 
     return {"timeout": call_timeout, "retry_policy": RetryPolicy(total=call_timeout), **options}
 

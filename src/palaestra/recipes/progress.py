@@ -21,7 +21,7 @@ from rich.text import Text, TextType
 
 from palaestra.core.events import NOTICE, Event, Listener, ignore, notice
 from palaestra.core.records import Report
-from palaestra.engines.retry import RETRY, WAITING
+from palaestra.engines.openai_endpoint import RETRY, WAITING
 
 SWITCH = "PALAESTRA_PROGRESS"
 """The environment variable that turns the progress of Python calls off if it is 0."""

@@ -306,5 +306,5 @@ def test_a_conversation_goes_to_an_openai_client_and_its_answer_comes_back() -> 
         {"role": "assistant", "tool_calls": [{}]},
     ):
         env.reset(seed=0)
-        with pytest.raises(EnvError, match="an assistant message has the role 'assistant'"):
+        with pytest.raises(EnvError, match="an action is an assistant's text or message"):
             env.step(wrong)

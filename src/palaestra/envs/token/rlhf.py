@@ -41,7 +41,7 @@ class RLHFVectorEnv(TokenVectorEnv):
         reward: a function of the `Response` or of two texts (prompt and response), the folder of a reward model
             trained by `train_reward`, or a `ResponseScorer` such as a loaded `RewardModel`. Default: `prefer_brief`.
         kl_coef: weight of the KL divergence from the reference model, see `TokenEnvContract`. Training applies
-            it per token (`palaestra.learn.reference`); it is not part of this environment's reward.
+            it per token (`palaestra.learn.policies.language_model`); it is not part of this environment's reward.
         reference: name of the reference model. Empty means the policy before training; with a LoRA adapter that is the
             same weights with the adapter disabled.
         reward_device: device of the reward model.

@@ -14,7 +14,7 @@ from palaestra.core.checks import check_integer, check_number
 from palaestra.core.errors import EnvError
 from palaestra.core.records import Failure, FailureCause, Message
 from palaestra.core.user_code import describe_location
-from palaestra.engines.openai_format import parse_assistant_message
+from palaestra.engines.openai_format import parse_message
 from palaestra.envs.turn.records import (
     AssistantSpace,
     Conversation,
@@ -144,7 +144,7 @@ class TurnEnv(gymnasium.Env[Conversation, Action]):
         """
         if isinstance(action, Mapping):
             try:
-                action = parse_assistant_message(action)
+                action = parse_message(action)
             except ValueError as error:
                 raise EnvError(f"an action is an assistant's text or message: {error}") from error
         if isinstance(action, str):

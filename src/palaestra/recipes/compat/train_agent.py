@@ -171,8 +171,7 @@ class _LanguageTrainer:
         from palaestra.engines.chat import end_ids
         from palaestra.engines.families import context_length
         from palaestra.envs.factory import is_token_env, make_token_env
-        from palaestra.learn.policies.language_model import LanguageModelPolicy
-        from palaestra.learn.reference import ReferencePolicy
+        from palaestra.learn.policies.language_model import LanguageModelPolicy, ReferencePolicy
 
         if not is_token_env(env_name, options):
             raise EnvError(
@@ -202,7 +201,7 @@ class _LanguageTrainer:
 
     def iterate(self, iteration: int, progress_remaining: float) -> Any:
         from palaestra.learn.collect import collect_responses
-        from palaestra.learn.reference import apply_kl_penalty
+        from palaestra.learn.policies.language_model import apply_kl_penalty
 
         rollout = collect_responses(self.env, self.policy, self.count, self.seeds, first=(iteration - 1) * self.count)
         metrics = {"reward": _mean(rollout.episode_returns), "length": _mean(rollout.episode_lengths)}

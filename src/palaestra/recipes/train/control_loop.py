@@ -76,7 +76,7 @@ class ControlLoop(Loop):
         env = make_control_env(
             self.settings.env, unwrap(self.settings.evaluation), self.settings.options, own_seeds=True
         )
-        memory = self.policy.memory()
+        memory = self.policy.memory
         try:
             seed = self.seeds.derive("evaluation").integer()
             with select_matmul_kernels(small=True):
@@ -84,7 +84,7 @@ class ControlLoop(Loop):
                 collector = ControlCollector(env, self.policy)
                 rollout = collector.collect_episodes(1, seed, torch.Generator(), _max_steps(env), greedy=True)
         finally:
-            self.policy.set_memory(memory)
+            self.policy.memory = memory
             env.close()
         metrics = self._measure(rollout, rollout.sequence_returns(), "environment")
         return metrics, LedgerEntry("", unwrap(self.settings.policy), rollout.num_sequences)

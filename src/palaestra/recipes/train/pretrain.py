@@ -148,9 +148,8 @@ def _train_nano(
 ) -> Pretrained:
     import torch
 
-    from palaestra.learn.nano import build_model, build_tokenizer
-    from palaestra.learn.pretrain import pretrain_model, text_batches
-    from palaestra.learn.randomness import fork_torch_rng
+    from palaestra.learn.optimizers import fork_torch_rng
+    from palaestra.learn.pretrain import build_model, build_tokenizer, pretrain_model, text_batches
     from palaestra.tasks.math.corpus import TRACE, corpus
     from palaestra.tasks.math.task import MathSkills
 
@@ -180,9 +179,14 @@ def _train_nano_vlm(
 ) -> Pretrained:
     import torch
 
-    from palaestra.learn.nano_vlm import build_model, build_processor, build_tokenizer, picture_batches
-    from palaestra.learn.pretrain import pretrain_model
-    from palaestra.learn.randomness import fork_torch_rng
+    from palaestra.learn.optimizers import fork_torch_rng
+    from palaestra.learn.pretrain import (
+        build_processor,
+        build_vlm,
+        build_vlm_tokenizer,
+        picture_batches,
+        pretrain_model,
+    )
     from palaestra.tasks.vision.corpus import TAUGHT, TRACE, corpus, of_skill
     from palaestra.tasks.vision.task import VisionSkills
 
@@ -190,9 +194,9 @@ def _train_nano_vlm(
     texts = list(islice(corpus(generator), TOKENIZER_EXAMPLES))
     for skill in TAUGHT:
         texts += [of_skill(generator, skill) for _ in range(TOKENIZER_EXAMPLES_PER_SKILL)]
-    tokenizer = build_tokenizer(texts)
+    tokenizer = build_vlm_tokenizer(texts)
     with fork_torch_rng(seeds.derive("weights")):
-        model = build_model(tokenizer, settings.layers, settings.width)
+        model = build_vlm(tokenizer, settings.layers, settings.width)
     model.to(device)
     start = time.perf_counter()
     batches = picture_batches(tokenizer, batch_size, seeds, torch.device(device), settings.workers)

@@ -12,7 +12,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,9 +30,8 @@ from palaestra.runs.run import check_folder, new_folder
 
 if TYPE_CHECKING:
     from palaestra.learn.reward_data import ResponseComparison
-    from palaestra.learn.reward_model import RewardModel
-    from palaestra.learn.reward_training import RewardTraining
-    from palaestra.learn.training_state import TrainingState
+    from palaestra.learn.reward_model import RewardModel, RewardTraining
+    from palaestra.learn.supervised import TrainingState
 
 RECIPE = "reward"
 MAX_SMALL_PARAMETERS = 20_000_000
@@ -122,10 +121,8 @@ def train_reward(
 
 def _train(settings: RewardSettings, listener: Listener) -> RewardModel:
     from palaestra.engines import models
-    from palaestra.learn.reward_model import make_reward_model
-    from palaestra.learn.reward_report import report_to_dict
-    from palaestra.learn.reward_training import train_reward_model
-    from palaestra.learn.training_state import STATE_FILE, write_state
+    from palaestra.learn.reward_model import make_reward_model, train_reward_model
+    from palaestra.learn.supervised import STATE_FILE, write_state
 
     started = time.perf_counter()
     models.check(settings.model_name)
@@ -207,8 +204,8 @@ def _train(settings: RewardSettings, listener: Listener) -> RewardModel:
         "after": to_percent(after.accuracy),
         "gain": to_percent(after.accuracy - before.accuracy),
         "unit": PERCENT,
-        "report_before": report_to_dict(before),
-        "report_after": report_to_dict(after),
+        "report_before": asdict(before),
+        "report_after": asdict(after),
         "steps": len(history.curve),
         "best_epoch": history.best_epoch,
         "stopped_early": history.stopped_early,
@@ -280,7 +277,7 @@ def _split(
 
 
 def _training(settings: RewardSettings, model: RewardModel) -> RewardTraining:
-    from palaestra.learn.reward_training import RewardTraining
+    from palaestra.learn.reward_model import RewardTraining
 
     small = sum(p.numel() for p in model.weights.parameters()) <= MAX_SMALL_PARAMETERS
     return RewardTraining(
@@ -296,7 +293,7 @@ def _training(settings: RewardSettings, model: RewardModel) -> RewardTraining:
 
 def _find_state(settings: RewardSettings, progress: Path | None, fingerprint: str) -> TrainingState | None:
     """The state to resume from: that of `resume_checkpoint`, or that of an interrupted call with the same settings."""
-    from palaestra.learn.training_state import STATE_FILE, read_state
+    from palaestra.learn.supervised import STATE_FILE, read_state
 
     if settings.resume_checkpoint and not settings.dry_run:
         requested = Path(settings.resume_checkpoint).expanduser()

@@ -9,8 +9,7 @@ from palaestra.core.events import Event, Listener
 from palaestra.core.records import Segment, Split, Trajectory, Usage
 from palaestra.core.statistics import report_on
 from palaestra.learn.collect import collect_responses
-from palaestra.learn.policies.language_model import LanguageModelPolicy
-from palaestra.learn.reference import ReferencePolicy, apply_kl_penalty
+from palaestra.learn.policies.language_model import LanguageModelPolicy, ReferencePolicy, apply_kl_penalty
 from palaestra.learn.rollouts import Rollout
 from palaestra.recipes.summary import summarize_gain
 from palaestra.recipes.train.loop import Loop, summarize_returns

@@ -10,9 +10,8 @@ from palaestra.core.events import Event, Listener
 from palaestra.core.records import Trajectory
 from palaestra.core.seeding import Seeds
 from palaestra.core.statistics import Mean, mean_interval
-from palaestra.learn.chat_encoder import ChatEncoder
-from palaestra.learn.policies.language_model import LanguageModelPolicy
-from palaestra.learn.reference import ReferencePolicy, apply_kl_penalty
+from palaestra.engines.chat import ChatEncoder
+from palaestra.learn.policies.language_model import LanguageModelPolicy, ReferencePolicy, apply_kl_penalty
 from palaestra.learn.rollouts import Rollout
 from palaestra.learn.turns import TurnEpisode, collect_turns
 from palaestra.recipes.train.loop import summarize_returns
