@@ -68,7 +68,7 @@ class Scripted(TokenVectorEnv):
         self.vocabulary = VOCABULARY
 
     def prompt(self, episode: int) -> Prompt:
-        return self._prompt(episode % len(self))
+        return self._prompts[episode % len(self.items)]
 
     def _find_stopped(self, slots: np.ndarray) -> list[int]:
         count = self._length - self._prompt_length
