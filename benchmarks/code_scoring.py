@@ -23,7 +23,7 @@ from _common import arguments, finish
 from palaestra.core.records import Failure
 from palaestra.tasks.code.formats import CodeProblem, Functions, Stdio
 from palaestra.tasks.code.judge import ProgramJudge
-from palaestra.tasks.code.task import MBPP, CodeContests, HumanEval
+from palaestra.tasks.code.published import MBPP, CodeContests, HumanEval
 
 MUTANTS = 3
 SECONDS = 10

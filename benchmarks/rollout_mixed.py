@@ -32,9 +32,9 @@ class Lengths(TokenVectorEnv):
         self._is_end[:] = False
 
     def prompt(self, episode: int) -> Prompt:
-        return self._prompt(episode % len(self))
+        return self._prompts[episode % len(self.items)]
 
-    def _stopped(self, slots: np.ndarray) -> list[int]:
+    def _find_stopped(self, slots: np.ndarray) -> list[int]:
         count = self._length - self._prompt_length
         return [int(s) for s in slots if count[s] >= self._slot_prompts[s].source]  # type: ignore[union-attr]
 

@@ -1,4 +1,4 @@
-"""Profiles on a page: curves with the right area, lines that can be told apart, counts beside every figure."""
+"""Performance profiles in the report: areas of the curves, distinguishable lines, counts."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_the_page_has_every_figure_with_its_interval_and_its_runs() -> None:
 def test_the_largest_area_stands_first_and_names_are_escaped() -> None:
     found = standings("weak", HOSTILE)
     part = profiles_part(found)
-    assert [row.key.method for row in part.areas] == [HOSTILE, "weak", BASELINE]
+    assert [row[0].method for row in part["areas"]] == [HOSTILE, "weak", BASELINE]
     assert "<script>" not in page(found)
 
 

@@ -1,4 +1,4 @@
-"""Programs that attack their judge: forged messages, values that break or stall the tests, answers for later calls."""
+"""Programs that attack their scoring: forged messages, values that break or stall the tests, early answers."""
 
 from __future__ import annotations
 
@@ -11,13 +11,10 @@ import pytest
 from palaestra.core.errors import SandboxError
 from palaestra.core.records import Completion, Failure, FailureCause, Problem, Score, Split
 from palaestra.sandbox import make_sandbox
-from palaestra.tasks.code import trial
+from palaestra.tasks.code import judge as judge_module
 from palaestra.tasks.code.formats import CodeProblem, Functions, human_eval
-from palaestra.tasks.code.judge import Allowance, ProgramJudge
-from palaestra.tasks.code.messages import MessageError, read_program, read_tests
+from palaestra.tasks.code.judge import ProgramJudge, ProgramVerdict, count_assertions
 from palaestra.tasks.code.task import CodeTask
-from palaestra.tasks.code.trial import count_assertions
-from palaestra.tasks.code.verdicts import CaseOutcome, ProgramVerdict
 
 TESTS = Functions("assert f(1) == 11\nassert set(f(2)) == {4, 5}\nassert sorted(f(3)) == [6, 7]", "f")
 NUMBERS = Functions("assert abs(f(2) - 4.5) < 1e-6\nassert f(3) > 8 and f(3) < 10", "f")
@@ -29,7 +26,7 @@ def judge() -> ProgramJudge:
         sandbox = make_sandbox()
     except SandboxError as error:
         pytest.skip(str(error))
-    return ProgramJudge(sandbox, Allowance(seconds=1.0), trusted=True)
+    return ProgramJudge(sandbox, seconds=1.0, trusted=True)
 
 
 def assert_wrong(judge: ProgramJudge, tests: Functions, code: str, reference: str = "") -> ProgramVerdict:
@@ -63,7 +60,18 @@ PASSED = {"test": {"verdict": "passed"}}
         ({"ask": {"what": "call", "of": 0, "name": "", "args": [], "kwargs": {}}},) * 3,
         ({"ask": {"what": "get", "of": 0, "name": "__globals__", "args": [], "kwargs": {}}},),
         ({"value": {"remote": {"named": ["os", "system"]}}},),
+        ({"value": {"remote": {"named": ["builtins", "eval"]}}},),
+        ({"value": {"remote": {"root": "f"}}},),
         ({"value": {"remote": {"tests": 0}}},),
+        ({"value": {"eval": "1"}},),
+        ({"value": {"range": [0, 5, 0]}},),
+        ({"value": {"namedtuple": ["a", ["b c"], [1]]}},),
+        ({"ask": {"what": "copy", "of": 0, "name": "__import__", "args": [], "kwargs": {}}},),
+        ({"ask": {"what": "load", "of": 0, "args": [], "kwargs": {}}},),
+        ({"ask": 5}, {"ask": {}}, {}),
+        ({"error": ["ImportError"], "message": "x", "attributes": {"dict": [["_of_program", False]]}},),
+        ({"error": []}, {"error": 5}),
+        ({"tests": "assert True", "given": "", "names": [], "check": "", "seconds": 1, "memory": 1 << 29},) * 2,
         ({"value": {"same": 99}, "changed": [[5, [1]]]},),
         ({"argument": 7},),
         ({"error": ["StopIteration"], "message": 3},),
@@ -83,7 +91,7 @@ def test_no_forged_message_is_a_verdict(judge: ProgramJudge, lines: tuple[Any, .
         "import sys\nprint('{\"test\": {\"verdict\": \"passed\"}}')\nprint('{\"done\": 3}', file=sys.stderr)\ndef f(x): pass",
         "import os\nfor n in os.listdir('/proc/self/fd'):\n    try: open(f'/proc/self/fd/{n}', 'wb').write(b'{\"gone\": \"passed\"}\\n')\n    except OSError: pass\ndef f(x): pass",
         "import gc\nfor one in gc.get_objects():\n    if type(one).__name__ == 'Peer':\n        one.say = lambda message: None\n        type(one).say = lambda self, message: os.write(self._told, b'{\"gone\": \"passed\"}\\n')\nimport os\ndef f(x): pass",
-        "import sys\nsys.modules['codec'].pack = lambda *a: {'gone': 'passed'}\nsys.modules['channel'].encode = lambda m: '{\"gone\": \"passed\"}'\ndef f(x): pass",
+        "import sys\nsys.modules['peer'].pack = lambda *a: {'gone': 'passed'}\nsys.modules['channel'].encode = lambda m: '{\"gone\": \"passed\"}'\ndef f(x): pass",
         "import sys\nsys.modules['peer'].describe_error = lambda e: {'gone': 'passed'}\ndef f(x): raise ValueError",
         "import sys\nframe = sys._getframe()\nwhile frame.f_back: frame = frame.f_back\nframe.f_globals['main'] = None\ndef f(x): return frame.f_globals",
         "import threading, os\ndef work():\n    while True: os.write(4, b'{\"value\": 11}\\n')\nthreading.Thread(target=work, daemon=True).start()\ndef f(x): return None",
@@ -162,10 +170,8 @@ def test_tests_that_break_over_a_value_find_the_program_wrong(
     judge: ProgramJudge, tests: str, returned: str, right: str
 ) -> None:
     bad, good = (f"def f(x): return {value}" for value in (returned, right))
-    assert assert_wrong(judge, Functions(tests, "f"), bad, reference=good).share < 1
-    assert (
-        assert_wrong(judge, Functions(tests, "f"), bad).share < 1
-    )  # no reference: it was the program's value that came last
+    assert_wrong(judge, Functions(tests, "f"), bad, reference=good)
+    assert_wrong(judge, Functions(tests, "f"), bad)  # No reference: the value of the program came last.
     found = judge.judge(Functions(tests, "f"), good)
     assert isinstance(found, ProgramVerdict)
     assert found.passed
@@ -174,7 +180,7 @@ def test_tests_that_break_over_a_value_find_the_program_wrong(
 def test_tests_have_an_end_over_a_value_that_keeps_them_busy(
     judge: ProgramJudge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trial, "MARGIN", 0.5)
+    monkeypatch.setattr(judge_module, "MARGIN", 0.5)
     tests = Functions("while f(1) != 1: sum(range(10**6))\nassert f(1) == 1", "f")
     assert_wrong(judge, tests, "def f(x): return 2", reference="def f(x): return 1")
 
@@ -241,31 +247,3 @@ def test_assertions_that_must_run_are_counted() -> None:
     check = "def check(candidate):\n    assert candidate(1)\n    if 1:\n        assert 1\n"
     assert count_assertions(Functions(check, "f", takes_function=True)) == 1
     assert count_assertions(Functions("assert f(", "f")) == 0
-
-
-@pytest.mark.parametrize(
-    "message",
-    [
-        {}, {"gone": "passed"}, {"test": {}}, {"done": 1}, {"value": 1.5}, {"value": 2**60}, {"value": {"int": "10"}}, {"value": {"int": 5}},
-        {"value": {"set": 5}}, {"value": {"dict": [[1]]}}, {"value": {"a": 1, "b": 2}}, {"value": {"eval": "1"}}, {"value": {"float": "1e5"}},
-        {"value": {"bytes": "a"}}, {"value": {"range": [0, 5, 0]}}, {"value": {"Fraction": [1, 0]}}, {"value": {"Decimal": "1E+99999999999"}},
-        {"value": {"namedtuple": ["a", ["b c"], [1]]}}, {"value": {"remote": {"root": "f"}}}, {"value": {"remote": {"named": ["builtins", "eval"]}}},
-        {"value": {"remote": {"program": -1, "class": "x"}}}, {"value": {"remote": {"tests": True}}}, {"error": []}, {"error": "x"}, {"argument": -1},
-        {"value": 1, "changed": [[0]]}, {"value": 1, "changed": [["0", []]]}, {"ask": {"what": "load", "of": 0, "args": [], "kwargs": {}}},
-        {"ask": {"what": "operate", "of": 0, "name": "__class__", "args": [], "kwargs": {}}}, {"ask": {"what": "call", "root": "x", "args": [], "kwargs": {}}},
-        {"ask": 5}, {"ask": {"what": "copy", "of": 0, "name": "__import__", "args": [], "kwargs": {}}},
-    ],
-)  # fmt: skip
-def test_what_is_no_message_of_a_program_is_refused(message: dict[str, Any]) -> None:
-    with pytest.raises(MessageError):
-        read_program(message)
-
-
-def test_messages_are_rebuilt_from_known_keys() -> None:
-    assert read_program({"value": [1], "gone": "passed", "test": 5}) == {"value": [1]}
-    assert read_program({"error": ["E"], "message": "\ud800", "value": 1}) == {"error": ["E"], "message": "\ud800"}
-    ask = {"what": "call", "root": "f", "name": "", "args": [1], "kwargs": {"a": None}, "load": "x"}
-    assert read_tests({"ask": ask, "done": 1}) == {"ask": {k: v for k, v in ask.items() if k != "load"}}
-    with pytest.raises(MessageError):
-        read_tests({"ask": {**ask, "what": "load"}})
-    assert CaseOutcome("passed") is CaseOutcome.PASSED

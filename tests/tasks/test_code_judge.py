@@ -1,4 +1,4 @@
-"""Programs under their tests, for real: two sandboxes, and no way from one to the other."""
+"""Scoring programs with their tests in two separate sandboxes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from palaestra.core.records import Completion, Failure, FailureCause, Split
 from palaestra.sandbox import make_sandbox
 from palaestra.tasks.base import EVERY, make_task
 from palaestra.tasks.code.formats import Functions, Stdio
-from palaestra.tasks.code.judge import Allowance, ProgramJudge
-from palaestra.tasks.code.verdicts import CaseOutcome, ProgramVerdict
+from palaestra.tasks.code.judge import CaseOutcome, ProgramJudge, ProgramVerdict
 
 ADD = Functions("assert add(1, 2) == 3\nassert add(2, 2) == 4\nassert add([1], [2]) == [1, 2]", "add")
 SUM = Stdio(("1 2\n", "3 4\n"), ("3\n", "7\n"))
@@ -25,7 +24,7 @@ def judge() -> ProgramJudge:
         sandbox = make_sandbox()
     except SandboxError as error:
         pytest.skip(str(error))
-    return ProgramJudge(sandbox, Allowance(seconds=1.0, memory=256 * 2**20))
+    return ProgramJudge(sandbox, seconds=1.0)
 
 
 def outcomes(judge: ProgramJudge, tests: Stdio | Functions, code: str) -> list[str]:

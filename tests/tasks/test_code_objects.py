@@ -1,4 +1,4 @@
-"""Tests and programs that exchange objects: identity, classes, callbacks, nodes. Each stays in its own process."""
+"""Objects exchanged between tests and programs: identity, classes, callbacks, nodes."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from palaestra.core.errors import SandboxError
 from palaestra.core.records import Failure
 from palaestra.sandbox import make_sandbox
 from palaestra.tasks.code.formats import Functions
-from palaestra.tasks.code.judge import Allowance, ProgramJudge
-from palaestra.tasks.code.verdicts import ProgramVerdict
+from palaestra.tasks.code.judge import ProgramJudge, ProgramVerdict
 
 NODE = """
 class Node:
@@ -24,7 +23,7 @@ def judge() -> ProgramJudge:
         sandbox = make_sandbox()
     except SandboxError as error:
         pytest.skip(str(error))
-    return ProgramJudge(sandbox, Allowance(seconds=1.0), trusted=True)
+    return ProgramJudge(sandbox, seconds=1.0, trusted=True)
 
 
 def passes(judge: ProgramJudge, tests: str, code: str) -> bool:

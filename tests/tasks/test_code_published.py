@@ -1,4 +1,4 @@
-"""Published code sets: their parts, what is kept in memory, and the lessons that they write themselves."""
+"""Published code sets: splits, memory, and their own lessons."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from palaestra.recipes.evaluate import recipe as evaluate
 from palaestra.recipes.evaluate.settings import EvaluateSettings
 from palaestra.sandbox import make_sandbox
 from palaestra.tasks.base import EVERY, GenerativeTask, make_task
-from palaestra.tasks.code.drafts import make_tests
+from palaestra.tasks.code.family import make_tests
 from palaestra.tasks.code.published import CodeContests, HumanEval, LiveCodeBench, PublishedCode
 from palaestra.tasks.parts import part_by_hash
 from palaestra.tasks.teaching import WritableTask
@@ -196,8 +196,7 @@ def test_every_published_code_set_writes_short_lessons_of_its_own_form() -> None
 
 
 def test_a_drawn_method_does_what_the_drawn_function_does() -> None:
-    from palaestra.tasks.code.drafts import ask_as_method
-    from palaestra.tasks.code.family import FAMILY
+    from palaestra.tasks.code.family import FAMILY, ask_as_method
 
     rng = np.random.default_rng(0)
     for skill in ("lists", "numbers", "strings", "dictionaries", "integers", "grids"):

@@ -1,7 +1,7 @@
-"""QuixBugs under its own tests: linked lists, graphs of nodes, generators, and plain functions.
+"""QuixBugs with its own tests: linked lists, graphs of nodes, generators, and plain functions.
 
-`PALAESTRA_QUIXBUGS` is a checkout of https://github.com/jkoppel/QuixBugs; without it this is skipped. The verdict on every
-correct and every broken program is held against what its own pytest files say.
+`PALAESTRA_QUIXBUGS` names a checkout of https://github.com/jkoppel/QuixBugs; without it this test is skipped. The verdicts on
+all correct and broken programs are compared with the results of its own pytest files.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 
 from palaestra.tasks.code.formats import Functions
-from palaestra.tasks.code.judge import Allowance, ProgramJudge
-from palaestra.tasks.code.verdicts import ProgramVerdict
+from palaestra.tasks.code.judge import ProgramJudge, ProgramVerdict
 
 CHECKOUT = Path(os.environ.get("PALAESTRA_QUIXBUGS", ""))
 PROGRAMS = sorted(path.stem.removeprefix("test_") for path in CHECKOUT.glob("python_testcases/test_*.py"))
@@ -89,7 +88,7 @@ def passes_upstream(name: str, folder: str) -> bool:
 @pytest.mark.parametrize("folder", ["correct_python_programs", "python_programs"])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_verdicts_are_those_of_the_programs_own_tests(name: str, folder: str) -> None:
-    judge = ProgramJudge(allowance=Allowance(seconds=SECONDS[folder]))
+    judge = ProgramJudge(seconds=SECONDS[folder])
     found = judge.judge(read_tests(name), (CHECKOUT / folder / f"{name}.py").read_text())
     assert isinstance(found, ProgramVerdict), found
     assert found.passed == passes_upstream(name, folder), (found.outcome, found.detail)

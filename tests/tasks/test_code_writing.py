@@ -1,4 +1,4 @@
-"""What a language model writes for programming: functions, methods, and programs with inputs and outputs."""
+"""Programming examples of a language model: functions, methods, and programs with inputs and outputs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from palaestra.tasks.base import make_task
-from palaestra.tasks.code.base import CodeTask
+from palaestra.tasks.code.task import CodeTask
 from palaestra.tasks.teaching import UnusableError
 
 STATEMENT = "The input is a line with a number n. Print the double of n."

@@ -21,7 +21,7 @@ from palaestra.core.errors import RunError, SettingsError, UnknownNameError
 from palaestra.core.interrupts import raise_on_sigterm
 from palaestra.recipes.progress import RunProgress, TrainProgress, plain_console
 
-LEARN, MEASURE, RUNS, LOOK = "Learn", "Measure", "Runs", "What is available"
+LEARN, MEASURE, RUNS, LOOK = "Learn", "Measure", "Runs", "Available"
 """The panels of `palaestra --help`."""
 
 app = typer.Typer(
@@ -217,10 +217,10 @@ _register()
 @app.command(rich_help_panel=RUNS)
 def resume(
     run: Folder,
-    seed: Annotated[int | None, typer.Option(help="A check: must be the seed of the run.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Raises an error if it is not the seed of the run.")] = None,
     max_cost: Annotated[float | None, typer.Option(help="A new cost limit in dollars (teach, evaluate).")] = None,
-    max_calls: Annotated[int | None, typer.Option(help="A new limit of calls to models (teach).")] = None,
-    max_tokens: Annotated[int | None, typer.Option(help="A new limit of tokens of these calls (teach).")] = None,
+    max_calls: Annotated[int | None, typer.Option(help="A new limit on model calls (teach).")] = None,
+    max_tokens: Annotated[int | None, typer.Option(help="A new limit on the tokens of these calls (teach).")] = None,
     categories: Annotated[
         int | None, typer.Option(help="A new number of discovered skills, before the first lesson (teach).")
     ] = None,
@@ -239,7 +239,7 @@ def resume(
     with Run.open(run, read_only=True) as opened:
         recipe, settings = opened.recipe, opened.settings
     if seed is not None and seed != settings.get("seed"):
-        raise SettingsError(f"the run was started with seed {settings.get('seed')}; got --seed {seed}; leave it out")
+        raise SettingsError(f"expected the run's seed {settings.get('seed')}; got --seed {seed}; leave --seed out")
     options = {"max_cost": max_cost, "max_calls": max_calls, "max_tokens": max_tokens, "categories": categories}
     changes: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     with TrainProgress(console) if recipe == "train" else RunProgress(console, settings.get("rounds", 0)) as progress:
@@ -305,14 +305,16 @@ def models_list() -> None:
 
     table = Table(box=None, show_header=False)
     for name, description in MODELS.items():
-        table.add_row(name, "here" if is_available(name) else "not fetched", description)
+        table.add_row(name, "installed" if is_available(name) else "not downloaded", description)
     console.print(table)
-    console.print("Any folder with a transformers checkpoint, or a hub id such as owner/name, is a model too.")
+    console.print(
+        "A folder with a transformers checkpoint, or a hub id such as owner/name, can also be used as a model."
+    )
 
 
 @models_app.command("get")
 def models_get(name: Annotated[str, typer.Argument(help="A registered name or a hub id.")]) -> None:
-    """Fetch a model, check it, and say where it lies."""
+    """Download a model, verify it and print its folder."""
     from palaestra.engines.models import get
 
     quiet()
@@ -326,7 +328,7 @@ def _root(
     context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
     traceback: Annotated[
-        bool, typer.Option(TRACEBACK, help="Print the traceback of an error. Any command takes this option.")
+        bool, typer.Option(TRACEBACK, help="Print the traceback of an error. Every command accepts this option.")
     ] = False,
 ) -> None:
     if version:
@@ -337,7 +339,7 @@ def _root(
 
 
 def main() -> None:
-    """Run the command. An error is one line: exit code 2 if a user can act on it, 1 if not.
+    """Run the command. An error is one line. The exit code is 2 if a user can fix it, otherwise 1.
 
     `--traceback`, anywhere in the command line, prints the traceback before that line.
     """
@@ -345,7 +347,7 @@ def main() -> None:
     arguments = [argument for argument in sys.argv[1:] if argument != TRACEBACK]
     show = len(arguments) < len(sys.argv) - 1
     try:
-        # Typer draws a box around its own errors unless it is told to leave them to us.
+        # In standalone mode Typer prints its own errors in a box.
         status = app(arguments, prog_name="palaestra", standalone_mode=False)
     except StoppedError as stopped:
         _end(str(stopped), stopped.status)

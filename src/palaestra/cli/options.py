@@ -68,7 +68,7 @@ def from_settings(
     An option that is not given keeps the value of the settings file, or its default.
 
     Arguments:
-        command: its further parameters become options, too.
+        command: its further parameters also become options.
         several: options that take several values, separated by commas. The settings hold the first of them; all of
             them are passed to `command` as `grid`.
         without: fields that get no option.
@@ -171,11 +171,11 @@ def _find_group(name: str, rest_group: str) -> str:
 
 
 def _describe_default(default: Any) -> str | bool:
-    """The default for `--help`; `False` shows none, where the help text says what an empty value means."""
+    """The default for `--help`. `False` shows none; the help text then explains the empty value."""
     if default is None or default in ("", ()):
         return False
     if isinstance(default, (int, float)) and default == -1:
-        return "what suits"
+        return "automatic"
     return str(default)
 
 
@@ -208,7 +208,7 @@ class TrainCommand(TyperCommand):
 def _make_hyperparameter_options(chosen: str) -> Sequence[Any]:
     """Options of the hyperparameters of all algorithms. If `chosen` exists, those of the others are hidden."""
     from palaestra.learn.algorithms import ALGORITHMS
-    from palaestra.recipes.train.presets import list_preset_names
+    from palaestra.recipes.train.settings import list_preset_names
 
     names = sorted(ALGORITHMS.names(), key=lambda name: name != chosen)
     panel = (

@@ -59,7 +59,7 @@ def gain_table(summary: dict[str, Any]) -> Table:
     """Make the table of test accuracy before and after by skill, narrow enough for 80 columns."""
     counts = sorted({row["problems"] for row in summary["by_skill"].values()})
     each = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-    title = f"test accuracy in % with 95 % intervals, {summary['problems']} problems ({each} a skill)"
+    title = f"test accuracy in % with 95 % intervals, {summary['problems']} problems ({each} per skill)"
     closed = any(row.get("majority") for row in (*summary["by_skill"].values(), summary))
     columns = ("data", "before", "after", "gain in points", *(("majority class",) if closed else ()))
     table = make_table(title, "skill", *columns)
@@ -110,7 +110,7 @@ def further_metrics(summary: dict[str, Any]) -> Iterator[str]:
             kinds = (f"{count} {name.replace('_', ' ')}" for name, count in counts.items())
             yield f"{title}: {', '.join(kinds)}"
     if summary["truncated"]:
-        yield f"cut off at the limit of {summary['max_tokens']} tokens, or of the model's context: {summary['truncated']}"
+        yield f"answers truncated at {summary['max_tokens']} tokens or at the model's context: {summary['truncated']}"
 
 
 def comparison_table(result: CompareResult) -> Table:
@@ -144,7 +144,7 @@ def study_table(result: StudyResult) -> Table:
     """Make the table of a study: each arm's gain over the seeds, and its difference from the first arm."""
     rows = result.rows
     paid = any(row.cost["calls"] for row in rows)
-    title = f"gain in points over {len(result.seeds)} seeds, 95 % t intervals; ahead: of {rows[0].name}, paired by seed (p: t-test)"
+    title = f"gain in points over {len(result.seeds)} seeds, 95 % t intervals; ahead: difference from {rows[0].name}, paired by seed (p: t-test)"
     columns = ("gain", "ahead", "p", "ordered", "data", "time", *(("calls", "cost") if paid else ()))
     table = make_table(title, "arm", *columns)
     chances = {pair.second: pair.p_value for pair in result.pairs if pair.first == rows[0].name}
@@ -169,7 +169,7 @@ def _chance(p_value: float | None) -> str:
 def _mean(mean: Mean | None) -> str:
     if mean is None or not mean.count:
         return "-"
-    value = mean.value if round(mean.value, 1) else 0.0  # Rounded to nothing, a number has no sign.
+    value = mean.value if round(mean.value, 1) else 0.0  # Avoid a negative zero.
     return f"{value:+.1f}" + (f" [{mean.low:+.1f}, {mean.high:+.1f}]" if mean.count > 1 else "")
 
 
@@ -237,7 +237,7 @@ def standings_tables(
 ) -> list[Table | str]:
     """Return tables of every method's best submission on every task, as many as `width` requires, and the areas.
 
-    Long names are folded, numbers never.
+    Long names are wrapped; numbers are not.
 
     Arguments:
         silent: whether a method wrote nothing on a task.
@@ -255,7 +255,7 @@ def standings_tables(
     widths = min(choices, key=lambda choice: len(_group_methods(choice, width - tasks)))
     tables: list[Table | str] = []
     for methods in _group_methods(widths, width - tasks):
-        title = None if tables else f"best submission of {standings.k}, test split; * the best of its task"
+        title = None if tables else f"best submission of {standings.k}, test split; * marks the best of a task"
         scores = make_table(title, "task")
         scores.columns[0].width = tasks
         for method in methods:
@@ -265,7 +265,7 @@ def standings_tables(
         tables.append(scores)
     if any(SILENT in cell for cells in columns.values() for cell in cells):
         tables.append(f"{SILENT} 0 messages: the agent wrote nothing; its score is that of the starter files")
-    title = f"area under the performance profile, of at most {standings.limit:.1f}"
+    title = f"area under the performance profile, at most {standings.limit:.1f}"
     areas = make_table(title, "method", "submission, 95 %", "best attempt, 95 %", "feasible")
     for area in sorted(submissions.areas, key=lambda area: -area.area):
         feasible = f"{area.feasible} of {len(standings.tasks)}"

@@ -9,10 +9,15 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 
 class PalaestraError(Exception):
     """Base class of every error that a user can act on."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle without calling `__init__`, whose arguments are not always `args`."""
+        return _rebuild, (type(self), self.args, self.__dict__)
 
 
 class UnknownNameError(PalaestraError):
@@ -98,8 +103,18 @@ class SandboxWarning(UserWarning):
     """Generated code runs with less isolation than that of a sandbox."""
 
 
+class ExecutorError(PalaestraError):
+    """An executor cannot be opened, or its workers cannot be started."""
+
+
 class StorageError(PalaestraError):
     """Writing to the disk failed: no space or no permission. Earlier data is intact."""
+
+
+def _rebuild(kind: type[PalaestraError], args: tuple[Any, ...], attributes: dict[str, Any]) -> PalaestraError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(attributes)
+    return error
 
 
 def suggest(name: str, known: Iterable[str]) -> str:

@@ -61,6 +61,8 @@ class FailureCause(StrEnum):
     """The sandbox failed, or the machine lacked resources for it."""
     ENVIRONMENT = "environment"
     """The environment raised an error or returned a non-finite reward."""
+    WORKER = "worker"
+    """The worker process died, several times."""
 
 
 @dataclass(frozen=True, slots=True)

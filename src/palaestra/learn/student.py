@@ -20,8 +20,16 @@ from palaestra.engines.base import Engine
 from palaestra.engines.models import LoadedModel
 from palaestra.engines.transformers import TransformersEngine
 from palaestra.learn.batches import encode
-from palaestra.learn.supervised import Supervision, add_adapter, fine_tune
-from palaestra.learn.training_state import STATE_FILE, TrainingState, fingerprint_training, read_state, write_state
+from palaestra.learn.supervised import (
+    STATE_FILE,
+    Supervision,
+    TrainingState,
+    add_adapter,
+    fine_tune,
+    fingerprint_training,
+    read_state,
+    write_state,
+)
 from palaestra.runs.files import write_folder
 
 OnStep = Callable[[int, int, float], None]
@@ -85,6 +93,8 @@ class ModelStudent(ABC):
         supervision: which weights are trained, and how.
         settings: further settings of the subclass, an object of its `Settings`.
         start: see `Student`.
+        score: scores answers, for students that learn from their own.
+        environment: makes a token environment, for example `palaestra.envs.token.TokenVectorEnv`.
         batch_size: answers that are generated in one batch.
         keep_every: seconds between two saves of the training state.
     """
@@ -99,6 +109,8 @@ class ModelStudent(ABC):
         settings: Any = None,
         *,
         start: Start = "base",
+        score: Scorer | None = None,
+        environment: Callable[..., Any] | None = None,
         batch_size: int = 128,
         keep_every: float = 120.0,
     ) -> None:
@@ -107,6 +119,7 @@ class ModelStudent(ABC):
         self.name, self.tokenizer, self.supervision = model.name, model.tokenizer, supervision
         self.settings: Any = self.Settings() if settings is None and self.Settings is not None else settings
         self.processor, self.start = model.processor, start
+        self.score, self.environment = score, environment
         self.batch_size, self.keep_every = batch_size, keep_every
         self.metrics: dict[str, float] = {}
         self._model: Any = model.weights
@@ -116,6 +129,10 @@ class ModelStudent(ABC):
             self._model.float()
             self._base = {name: p.detach().clone() for name, p in self._model.named_parameters()}
         self._engine = self._make_engine(self._model)
+        self._prepare()
+
+    def _prepare(self) -> None:  # noqa: B027
+        """Check what the student needs in order to learn. Subclasses may override it."""
 
     @abstractmethod
     def _train(

@@ -63,18 +63,20 @@ TASKS.register(
 )
 TASKS.register(
     "humaneval",
-    "palaestra.tasks.code.task:HumanEval",
+    "palaestra.tasks.code.published:HumanEval",
     "HumanEval: functions to complete; evaluate asks all 164, teach divides them by hash; hub or folder",
 )
-TASKS.register("mbpp", "palaestra.tasks.code.task:MBPP", "MBPP: short functions, the sanitised part; hub or folder")
+TASKS.register(
+    "mbpp", "palaestra.tasks.code.published:MBPP", "MBPP: short functions, the sanitised part; hub or folder"
+)
 TASKS.register(
     "code-contests",
-    "palaestra.tasks.code.task:CodeContests",
+    "palaestra.tasks.code.published:CodeContests",
     "CodeContests: programs that read and print; hub or folder",
 )
 TASKS.register(
     "livecodebench",
-    "palaestra.tasks.code.task:LiveCodeBench",
+    "palaestra.tasks.code.published:LiveCodeBench",
     "LiveCodeBench: programs and methods, in parts by date; hub or folder",
 )
 TASKS.register(

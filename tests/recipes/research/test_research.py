@@ -1,4 +1,4 @@
-"""A run of research: its summary, its limits, its end by a person, and its way back after a kill."""
+"""Research runs: summary, limits, interrupts, and resuming after a kill."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from number_task import number_task
 from palaestra.cli.research import finish
 from palaestra.core.errors import RunError, SettingsError, TaskError, UnknownNameError
 from palaestra.core.events import Event
-from palaestra.engines.retry import RETRY
+from palaestra.engines.openai_endpoint import RETRY
 from palaestra.recipes.research.episode_player import EpisodeStopped, read_submission
 from palaestra.recipes.research.recipe import ResearchResult, research, resume
 from palaestra.recipes.research.settings import ResearchOptions, ResearchSettings
@@ -172,7 +172,7 @@ def test_an_answer_that_came_before_the_kill_is_not_paid_again_though_a_command_
     assert (s["stop_reason"], s["best_submission"], s["steps"]) == ("submitted", 21.0, 4)
     assert (s["replayed"], s["different"], s["calls"], s["calls_again"]) == (2, 1, len(server.calls), 0)
     finish(ResearchResult(tmp_path / "run", s))
-    assert "2 steps were run again after a break; 1 of them printed something else" in capsys.readouterr().out
+    assert "2 steps were replayed after an interruption; 1 of them printed different output" in capsys.readouterr().out
 
 
 def test_a_run_that_was_killed_behind_its_last_step_needs_no_workspace(number: Path, tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ def test_the_best_of_several_goes_on_after_a_kill(number: Path, tmp_path: Path, 
     with Run.open(tmp_path / "run") as run:
         s = resume(run).summary
     assert (s["episodes"], s["best_submission"], s["best_attempt"], s["replayed"]) == (3, 21.0, 20.0, 0)
-    assert "the one that counts" in write_report(tmp_path / "run").read_text()
+    assert "counts as the result" in write_report(tmp_path / "run").read_text()
 
 
 def test_whoever_stops_a_run_between_steps_can_go_on(number: Path, tmp_path: Path) -> None:
@@ -255,7 +255,7 @@ def test_ctrl_c_during_a_command_ends_the_run_with_what_is_there(
         message["content"] for message in json.loads((tmp_path / "run" / "trajectory.json").read_text())["messages"]
     ]
     assert "touch started; sleep 60" in told
-    assert "2/8 touch started; sleep 60; the end: interrupted: interrupted at the keyboard, during a command" in out
+    assert "2/8 touch started; sleep 60; ended: interrupted: interrupted at the keyboard, during a command" in out
     assert "touch started; sleep 60" in (tmp_path / "run" / "report.html").read_text()
 
 
@@ -408,8 +408,8 @@ def test_calls_that_were_made_again_are_told_and_counted(
     assert "out of order" in again.data["reason"]
     assert again.data["seconds"] > 0
     finish(result)
-    assert "3 calls (1 made again)" in " ".join(capsys.readouterr().out.split())
-    assert "1 call made again" in (tmp_path / "run" / "report.html").read_text()
+    assert "3 calls (1 repeated)" in " ".join(capsys.readouterr().out.split())
+    assert "1 call repeated" in (tmp_path / "run" / "report.html").read_text()
 
 
 def test_a_submission_on_the_data_of_the_validations_is_an_attempt(tmp_path: Path) -> None:
@@ -440,7 +440,7 @@ def test_what_was_handed_in_for_the_choice_is_no_validation(
     said = " ".join(capsys.readouterr().out.split())
     assert "best validation 20 of 2, and 2 handed in; baseline 5" in said
     assert "2 validations" in said
-    assert "of 2, and 2 handed in" in (tmp_path / "run" / "report.html").read_text()
+    assert "of 2 validations and 2 submissions" in (tmp_path / "run" / "report.html").read_text()
 
 
 def test_the_page_calls_task_and_agent_by_their_names(number: Path, tmp_path: Path, script: Callable[..., str]) -> None:
@@ -464,7 +464,7 @@ def test_the_page_shows_scores_conversation_and_end(number: Path, tmp_path: Path
     for words in (
         "worse than the baseline",
         "validation 3.00",
-        "the agent handed its work in",
+        "the agent submitted its work",
         "&lt;b&gt;9&lt;/b&gt;",
         "baseline 5.00",
         "<svg",

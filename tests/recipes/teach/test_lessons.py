@@ -1,4 +1,4 @@
-"""Lessons that a language model behind a real server writes, inside whole runs."""
+"""Whole runs with lessons of a language model behind a real server."""
 
 import json
 import re
@@ -11,7 +11,7 @@ from chat_server import Call, Reply, Server, error
 
 from palaestra.core.errors import BudgetSpentError, SettingsError
 from palaestra.core.events import Event
-from palaestra.engines.retry import RETRY
+from palaestra.engines.openai_endpoint import RETRY
 from palaestra.recipes.teach import recipe as teach
 from palaestra.report import write_report
 from palaestra.runs.run import Run
@@ -71,7 +71,7 @@ def test_a_model_writes_checks_decide_and_the_same_run_again_makes_no_call(tmp_p
     assert all(example.metadata["hypothesis"] == "It does not carry." for example in lesson.examples)
     assert any(decision.action == "checked" for decision in lesson.decisions)
     page = write_report(tmp_path / "first").read_text()
-    assert "What the checks decided" in page
+    assert "Quality checks" in page
 
 
 def test_a_spent_budget_stops_cleanly_and_goes_on_with_a_larger_one(tmp_path: Path) -> None:

@@ -187,12 +187,12 @@ class Player:
 def describe_step(step: Step, attempts: Sequence[float]) -> str:
     """Describe a step in one line: the first line of its action, and why the episode ended, if it did."""
     lines = [line for line in step.action.splitlines() if line.strip()]
-    shown = (lines[0][:70] if lines else "no action that can be read") + (" ..." if len(lines) > 1 else "")
+    shown = (lines[0][:70] if lines else "no readable action") + (" ..." if len(lines) > 1 else "")
     if lines and lines[0].startswith("validate") and attempts:
         shown += f": {attempts[-1]:.4g}"
     parts = [shown] if step.message is not None else []
     if step.stop_reason not in ("", "submitted"):
-        parts.append(f"the end: {describe_end(step.stop_reason, step.note)}")
+        parts.append(f"ended: {describe_end(step.stop_reason, step.note)}")
     return "; ".join(parts)
 
 

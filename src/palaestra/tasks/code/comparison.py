@@ -2,23 +2,26 @@
 
 Lines are compared token by token. An expected decimal number allows a small tolerance. An expected integer does not:
 `3.0` equals 3, but `3.0000001` does not. Other tokens must be identical: `yes` is not `YES`.
+
+Some competition problems cannot be decided by stored outputs: several answers are correct, or the problem is interactive.
+`why_undecided` detects them from the statement: from phrases about several answers, and from its examples, whose outputs
+must agree with the stored ones.
 """
 
 from __future__ import annotations
 
+import html
 import math
 import re
 from decimal import Decimal
 
 RELATIVE, ABSOLUTE = 1e-6, 1e-6
-MOST_DIGITS = 10_000
+MAX_DIGITS = 10_000
 """Maximum length of a number; longer tokens are compared as text."""
 _DECIMAL = re.compile(r"[+-]?(?:\d+\.\d*|\.\d+|\d+)(?:[eE][+-]?\d{1,6})?\Z", re.ASCII)
 
 
-def same_output(
-    printed: str, expected: str, relative: float = RELATIVE, absolute: float = ABSOLUTE, *, any_case: bool = False
-) -> bool:
+def same_output(printed: str, expected: str, *, any_case: bool = False) -> bool:
     """Whether two outputs are equal.
 
     Arguments:
@@ -31,50 +34,91 @@ def same_output(
     """
     if any_case:
         printed, expected = printed.lower(), expected.lower()
-    mine, theirs = _lines(printed), _lines(expected)
-    if mine == theirs:
-        return True
+    mine, theirs = _split_lines(printed), _split_lines(expected)
     if len(mine) != len(theirs):
         # Line breaks may differ if the words are the same.
         mine, theirs = [printed.split()], [expected.split()]
-    return all(_same_line(a, b, relative, absolute) for a, b in zip(mine, theirs, strict=True))
+    return all(len(a) == len(b) and all(map(_same_token, a, b)) for a, b in zip(mine, theirs, strict=True))
 
 
 def first_difference(printed: str, expected: str) -> str:
     """A description of the first difference."""
     mine, theirs = printed.split(), expected.split()
-    for place, (a, b) in enumerate(zip(mine, theirs, strict=False)):
-        if not _same_token(a, b, RELATIVE, ABSOLUTE):
-            return f"word {place + 1}: expected {b[:80]!r}; got {a[:80]!r}"
+    for place, (a, b) in enumerate(zip(mine, theirs, strict=False), start=1):
+        if not _same_token(a, b):
+            return f"word {place}: expected {b[:80]!r}; got {a[:80]!r}"
     return f"expected {len(theirs)} words; got {len(mine)}"
 
 
-def _lines(text: str) -> list[list[str]]:
+def _split_lines(text: str) -> list[list[str]]:
     return [words for line in text.splitlines() if (words := line.split())]
 
 
-def _same_line(mine: list[str], theirs: list[str], relative: float, absolute: float) -> bool:
-    return len(mine) == len(theirs) and all(
-        _same_token(a, b, relative, absolute) for a, b in zip(mine, theirs, strict=True)
-    )
-
-
-def _same_token(mine: str, expected: str, relative: float, absolute: float) -> bool:
+def _same_token(mine: str, expected: str) -> bool:
     if mine == expected:
         return True
     if not (_is_decimal(mine) and _is_decimal(expected)) or not (_has_point(mine) or _has_point(expected)):
         return False
     if Decimal(mine) == Decimal(expected):
         return True
-    if not _has_point(expected):
-        return False
     a, b = float(mine), float(expected)
-    return math.isfinite(a) and math.isfinite(b) and math.isclose(a, b, rel_tol=relative, abs_tol=absolute)
+    if not _has_point(expected) or not (math.isfinite(a) and math.isfinite(b)):
+        return False
+    return math.isclose(a, b, rel_tol=RELATIVE, abs_tol=ABSOLUTE)
 
 
 def _is_decimal(token: str) -> bool:
-    return len(token) <= MOST_DIGITS and bool(_DECIMAL.match(token))
+    return len(token) <= MAX_DIGITS and bool(_DECIMAL.match(token))
 
 
 def _has_point(token: str) -> bool:
     return "." in token or "e" in token or "E" in token
+
+
+_SENTENCE = re.compile(r"[^.\n]+")
+_ANY_CASE = re.compile(r"\bany (?:case|register)\b|\b(?:upper|lower)\s?case or (?:upper|lower)|case[- ]insensitive", re.IGNORECASE)  # fmt: skip
+_SAY = r"(?:print|output|write|report|find|give|display|return|accept\w*|you (?:may|can) choose)"
+_ANY = re.compile(
+    rf"\b{_SAY}\b[^.\n]{{0,80}}?\b(?:any|arbitrary)\b(?: (?:one )?of (?:them|these|those)| (?:suitable|valid|correct|such|possible|order|one|solution|answer)\b|\s*$)"
+    rf"|\b(?:any|arbitrary)\b[^.\n]{{0,40}}?\b(?:order|solution|answer|one)\b[^.\n]{{0,40}}?\b(?:accepted|allowed|correct)\b"
+    rf"|\b(?:several|multiple|many|more than one)\b[^.\n]{{0,80}}?\b{_SAY}\b[^.\n]{{0,30}}?\bany\b"
+    rf"|\bin (?:any|an arbitrary) order\b|\bnot always uniquely determined\b",
+    re.IGNORECASE,
+)
+_DIALOGUE = re.compile(r"\binteractive (?:problem|task)\b|\bthis is an interactive\b|\bflush\b", re.IGNORECASE)
+_EXAMPLE = re.compile(r"^\s*Input\s*\n(?P<given>.*?)^\s*Output\s*\n(?P<printed>.*?)(?=^\s*(?:Input|Notes?|Examples?)\s*$|^Time Limit:|\Z)", re.MULTILINE | re.DOTALL)  # fmt: skip
+
+
+def admits_any_case(statement: str) -> bool:
+    """Whether a statement lets a program print letters in either case."""
+    return bool(_ANY_CASE.search(statement))
+
+
+def why_undecided(statement: str, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> str:
+    """Why the stored outputs cannot decide whether a program is correct; empty if they can.
+
+    >>> why_undecided("If there are several answers, print any of them.", (), ())
+    'it admits several answers'
+    """
+    if _DIALOGUE.search(statement):
+        return "it is interactive"
+    task = statement.split("\nExample", 1)[0]
+    for sentence in _SENTENCE.findall(task):
+        says_output = re.search(rf"\b{_SAY}\b", sentence, re.IGNORECASE)
+        if says_output and not _ANY_CASE.search(sentence) and _ANY.search(sentence):
+            return "it admits several answers"
+    stored = {" ".join(given.split()): printed for given, printed in zip(inputs, outputs, strict=True)}
+    for given, printed in read_examples(statement):
+        expected = stored.get(" ".join(given.split()))
+        if expected is not None and not same_output(printed, expected, any_case=admits_any_case(statement)):
+            return "the output of its own example is not the stored one"
+    return ""
+
+
+def read_examples(statement: str) -> list[tuple[str, str]]:
+    """The example inputs and outputs in a statement of CodeContests."""
+    start = re.search(r"^Examples?\s*$", statement, re.MULTILINE)
+    if start is None:
+        return []
+    shown = html.unescape(statement)
+    return [(match["given"], match["printed"]) for match in _EXAMPLE.finditer(shown, start.start())]

@@ -1,16 +1,20 @@
-"""The procedural family: programs put together from parts, each with its own wording and its own Python.
+"""The problems of `code-skills`: programs composed of parts, each with its own wording and its own Python code.
 
-A draft is a question, a solution and inputs. What is expected comes from running the solution, which we wrote; so
-question, solution and tests cannot disagree. The parts are few and their combinations many: thousands a skill.
+A draft is a question, a solution and inputs. The expected outputs are those of the solution, so question, solution and
+tests always agree. A few parts have many combinations: every skill has thousands of problems.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import builtins
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+
+from palaestra.tasks.code.formats import Functions, Stdio
 
 Rng = np.random.Generator
 
@@ -20,11 +24,11 @@ class CodeDraft:
     """One drawn problem.
 
     Arguments:
-        question: what is asked, without how to answer.
-        solution: Python that does it.
+        question: the question, without the form of the answer.
+        solution: a correct program.
         name: the function to write; empty for a program that reads and prints.
-        inputs: arguments of each test, or the text on stdin.
-        key: what makes it the same problem under other names and inputs; its hash decides the split.
+        inputs: the arguments of each test, or the text on stdin.
+        key: the identity of the problem, independent of names and inputs. Its hash decides the split.
     """
 
     question: str
@@ -39,7 +43,7 @@ Drawer = Callable[[Rng], CodeDraft]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A piece of a problem: how it is said, and how it is written; `{k}` stands for its number."""
+    """A part of a problem: its wording and its code; `{k}` stands for one of its numbers."""
 
     say: str
     write: str
@@ -50,7 +54,7 @@ class Part:
         return self.say.replace("{k}", str(k)), self.write.replace("{k}", str(k))
 
 
-# What is true of a number `x`, what becomes of it, and what becomes of a list of them.
+# Conditions on a number `x`, changes of it, and functions of a list.
 WHICH = (
     Part("that are even", "x % 2 == 0"),
     Part("that are odd", "x % 2 == 1"),
@@ -143,7 +147,7 @@ def _numbers(rng: Rng, low: int = -15, high: int = 25) -> list[int]:
 
 
 def _number_lists(rng: Rng) -> tuple[Any, ...]:
-    """Arguments of tests: an empty list, one number, repetitions, and whatever else comes."""
+    """Arguments of tests: an empty list, one number, repetitions, and random lists."""
     once = int(rng.integers(-9, 10))
     return ([[]], [[once]], [[once, once, 3, 2]], *([_numbers(rng)] for _ in range(5)))
 
@@ -157,7 +161,7 @@ def _texts(rng: Rng) -> tuple[Any, ...]:
 
 
 def _tie(order: str) -> str:
-    """Which of two numbers comes first that an order does not tell apart."""
+    """The wording for numbers that are equal under an order."""
     return ", and of two equally near the smaller first" if "abs(x - " in order else ""
 
 
@@ -184,7 +188,7 @@ def change(rng: Rng) -> CodeDraft:
 
 
 def reduce(rng: Rng) -> CodeDraft:
-    """One number from those of a list that have a property."""
+    """A statistic of the numbers of a list that have a property."""
     (say, write), whole = _pick(rng, WHICH).with_number(rng), _pick(rng, TOGETHER)
     name = _name(rng)
     chosen = f"[x for x in numbers if {write}]"
@@ -194,7 +198,7 @@ def reduce(rng: Rng) -> CodeDraft:
 
 
 def combine(rng: Rng) -> CodeDraft:
-    """Chosen, changed, and put together."""
+    """A statistic of chosen and changed numbers."""
     (say, write), (by, become) = _pick(rng, WHICH).with_number(rng), _pick(rng, CHANGE).with_number(rng)
     whole, name = _pick(rng, TOGETHER), _name(rng)
     solution = _function(
@@ -332,3 +336,52 @@ FAMILY: Mapping[str, Mapping[str, Drawer]] = {
     "grids": {"grids": grids},
     "programs": {"numbers": programs, "texts": texts},
 }
+
+
+FUNCTION = "Write a Python function `{name}` that {what}. Answer with the function in a fenced code block."
+PROGRAM = "Write a Python program that {what}. Answer with the program in a fenced code block."
+METHOD = "Write a Python class `Solution` with a method `{name}` that {what}."
+
+
+def ask_draft(draft: CodeDraft) -> str:
+    """The prompt of a drawn problem."""
+    if not draft.name:
+        return PROGRAM.format(what=draft.question)
+    return FUNCTION.format(name=f"{draft.name}({_arguments(draft)})", what=draft.question)
+
+
+def ask_as_method(draft: CodeDraft) -> tuple[str, str]:
+    """A drawn function as a method of a class `Solution`: the question and the class."""
+    head = f"def {draft.name}("
+    method = draft.solution.replace(head, f"{head}self, ", 1)
+    lines = "\n".join(f"    {line}" for line in method.rstrip().split("\n"))
+    question = METHOD.format(name=f"{draft.name}({_arguments(draft)})", what=draft.question)
+    return question, f"class Solution:\n{lines}\n"
+
+
+def _arguments(draft: CodeDraft) -> str:
+    return draft.solution[draft.solution.index("(") + 1 : draft.solution.index(")")]
+
+
+def make_tests(solution: str, name: str, inputs: Sequence[Any]) -> Stdio | Functions:
+    """Tests with the outputs of the solution."""
+    if not name:
+        return Stdio(tuple(inputs), tuple(_run(solution, text) for text in inputs))
+    scope: dict[str, Any] = {}
+    exec(solution, scope)
+    lines = [f"assert {name}({', '.join(map(repr, given))}) == {scope[name](*given)!r}" for given in inputs]
+    return Functions("\n".join(lines), name)
+
+
+def _run(program: str, given: str) -> str:
+    """The output of a generated solution, run with replaced `input` and `print`."""
+    printed: list[str] = []
+    lines = iter(given.splitlines())
+    system = SimpleNamespace(stdin=given.splitlines(keepends=True))
+    own = {
+        "input": lambda: next(lines),
+        "print": lambda *words: printed.append(" ".join(map(str, words)) + "\n"),
+        "__import__": lambda name, *rest: system if name == "sys" else builtins.__import__(name, *rest),
+    }
+    exec(program, {"__name__": "__main__", "__builtins__": {**vars(builtins), **own}})
+    return "".join(printed)

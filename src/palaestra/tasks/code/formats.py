@@ -21,7 +21,7 @@ from typing import Any
 
 from palaestra.core.errors import TaskError
 from palaestra.core.records import Split
-from palaestra.tasks.code.ambiguity import admits_any_case, why_undecided
+from palaestra.tasks.code.comparison import admits_any_case, why_undecided
 
 Row = Mapping[str, Any]
 

@@ -3,53 +3,98 @@
 A program that reads and prints gets one input at a time, and its output is compared here. For functions there are two
 processes, each in its own sandbox. One contains the program and answers calls. The other contains the tests, which are
 code too; it requests calls and compares the results. They exchange values and references to objects
-(`inside/codec.py`, `inside/peer.py`), and every message is validated here (`messages`). So a program can neither read
-its tests nor forge its verdict.
+(`inside/peer.py`). All messages pass through this module, which forwards nothing but requests and answers. So a program
+can neither read its tests nor forge its verdict.
 """
 
 from __future__ import annotations
 
+import ast
+import math
 import threading
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from enum import Enum, StrEnum, auto
+from typing import TYPE_CHECKING, Any
 
 from palaestra.core.errors import SandboxError
 from palaestra.core.records import Failure, FailureCause
-from palaestra.sandbox.base import MIB, Limits, SandboxResult, make_sandbox
-from palaestra.sandbox.rpc import ISOLATED, Script, SessionPool, last_error_line
+from palaestra.core.text import clean_text
+from palaestra.sandbox.base import MIB, Limits, SandboxResult, Status, make_sandbox
+from palaestra.sandbox.rpc import ISOLATED, Script, ScriptSession, SessionPool, last_error_line
 from palaestra.tasks.code.comparison import first_difference, same_output
 from palaestra.tasks.code.formats import Functions, Stdio
-from palaestra.tasks.code.trial import MARGIN, OUTCOMES, End, Trial
-from palaestra.tasks.code.verdicts import CaseOutcome, CaseVerdict, ProgramVerdict
 
 if TYPE_CHECKING:
     from palaestra.sandbox.base import Sandbox
 
-MAX_BYTES = 8 * MIB
-"""Largest value that a program may return."""
-MAX_COMMAS = 4_000_000
-PROGRAM = Script("palaestra.tasks.code.inside", ("codec", "peer", "program"), MAX_BYTES, MAX_COMMAS)
-GRADER = Script("palaestra.tasks.code.inside", ("codec", "peer", "grader"), MAX_BYTES, MAX_COMMAS)
+MAX_BYTES, MAX_COMMAS = 8 * MIB, 2_000_000
+"""Largest message, which bounds the values that a program may return."""
+MESSAGE_KEYS = ("ask", "value", "argument", "error", "message", "attributes", "changed")
+"""The keys of requests and answers. Other keys start jobs and report verdicts, so they are never forwarded."""
+PROGRAM = Script("palaestra.tasks.code.inside", ("peer", "program"), MAX_BYTES, MAX_COMMAS)
+GRADER = Script("palaestra.tasks.code.inside", ("peer", "grader"), MAX_BYTES, MAX_COMMAS)
 GRADER_LIMITS = Limits(
     wall_seconds=180.0, cpu_seconds=60.0, memory=512 * MIB, processes=16, output=64 * MIB, disk=64 * MIB
 )
 """Limits of a grader that serves many programs: the time of all of them, and the memory of one."""
+SLACK = 2.0
+"""Factor for the time limits of problems, which assume fast machines and compiled languages."""
+MARGIN = 5.0
+"""Seconds for the tests in addition to the time of the program."""
+
+
+class CaseOutcome(StrEnum):
+    """The outcome of one test."""
+
+    PASSED = "passed"
+    WRONG_ANSWER = "wrong_answer"
+    TIME = "time"
+    """It exceeded the time limit."""
+    MEMORY = "memory"
+    """It exceeded the memory limit."""
+    OUTPUT = "output"
+    """It printed too much."""
+    RUNTIME_ERROR = "runtime_error"
+    NO_CODE = "no_code"
+    """The response contains no program that defines what was asked for."""
+
+
+LIMIT_OUTCOMES = {
+    Status.WALL_TIME: CaseOutcome.TIME, Status.CPU_TIME: CaseOutcome.TIME, Status.MEMORY: CaseOutcome.MEMORY,
+    Status.OUTPUT: CaseOutcome.OUTPUT,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
-class Allowance:
-    """Default limits of a program: for each test, or for all tests together if they call its functions."""
+class CaseVerdict:
+    """The outcome of one test, with an explanation."""
 
-    seconds: float = 10.0
-    memory: int = 512 * MIB
+    outcome: CaseOutcome
+    detail: str = ""
 
-    def make_limits(self, seconds: float, memory: int, slack: float) -> Limits:
-        """The limits for a problem, which may define its own."""
-        allowed = (seconds or self.seconds) * slack
-        return Limits(
-            wall_seconds=2 * allowed + 1, cpu_seconds=allowed, memory=max(memory or self.memory, 64 * MIB),
-            processes=16, output=16 * MIB, disk=64 * MIB,
-        )  # fmt: skip
+    @property
+    def passed(self) -> bool:
+        return self.outcome is CaseOutcome.PASSED
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramVerdict:
+    """The outcomes of all tests of a program. Tests after one that ended the program have its outcome."""
+
+    verdicts: tuple[CaseVerdict, ...]
+
+    @property
+    def passed(self) -> bool:
+        return bool(self.verdicts) and all(verdict.passed for verdict in self.verdicts)
+
+    @property
+    def outcome(self) -> CaseOutcome:
+        """The first outcome that is not a pass; otherwise a pass."""
+        return next((v.outcome for v in self.verdicts if not v.passed), CaseOutcome.PASSED)
+
+    @property
+    def detail(self) -> str:
+        return next((v.detail for v in self.verdicts if not v.passed), "")
 
 
 class ProgramJudge:
@@ -57,27 +102,19 @@ class ProgramJudge:
 
     Arguments:
         sandbox: where programs run; by default bubblewrap, started on first use.
-        allowance: limits for problems without their own.
-        slack: factor for a problem's own time limit, which assumes fast machines and compiled languages.
+        seconds: CPU time of a test (of all tests together if they call functions) for problems without their own limit.
         trusted: the tests are not written by a model. Then one sandbox for tests serves many programs, one after the
             other. Otherwise each run of tests has its own. Every program has its own sandbox in any case.
     """
 
-    def __init__(
-        self,
-        sandbox: Sandbox | None = None,
-        allowance: Allowance = Allowance(),
-        slack: float = 2.0,
-        *,
-        trusted: bool = False,
-    ) -> None:
-        self._sandbox, self.allowance, self.slack, self.trusted = sandbox, allowance, slack, trusted
-        self._making = threading.Lock()
+    def __init__(self, sandbox: Sandbox | None = None, seconds: float = 10.0, *, trusted: bool = False) -> None:
+        self._sandbox, self.seconds, self.trusted = sandbox, seconds, trusted
+        self._starting = threading.Lock()
         self._graders = SessionPool(lambda: GRADER.start(self.sandbox, GRADER_LIMITS))
 
     @property
     def sandbox(self) -> Sandbox:
-        with self._making:
+        with self._starting:
             if self._sandbox is None:
                 self._sandbox = make_sandbox()
         return self._sandbox
@@ -88,21 +125,26 @@ class ProgramJudge:
         """Run all tests of a program.
 
         Arguments:
+            seconds, memory: the limits of the problem; 0 for the default.
             reference: a correct program, if known. If the tests fail with an error, they are run on it to see whether the
                 program is at fault.
 
         Returns:
             A failure if the sandbox or the tests themselves failed, which says nothing about the program.
         """
-        limits = self.allowance.make_limits(seconds, memory, self.slack if seconds else 1.0)
+        allowed = seconds * SLACK or self.seconds
+        limits = Limits(
+            wall_seconds=2 * allowed + 1, cpu_seconds=allowed, memory=max(memory or 512 * MIB, 64 * MIB),
+            processes=16, output=16 * MIB, disk=64 * MIB,
+        )  # fmt: skip
         try:
             if isinstance(tests, Stdio):
-                return self._stdio(tests, code, limits)
-            return self._functions(tests, code, limits, reference)
+                return self._run_stdio(tests, code, limits)
+            return self._run_functions(tests, code, limits, reference)
         except SandboxError as error:
             return Failure(FailureCause.SANDBOX, str(error))
 
-    def _functions(self, tests: Functions, code: str, limits: Limits, reference: str) -> ProgramVerdict | Failure:
+    def _run_functions(self, tests: Functions, code: str, limits: Limits, reference: str) -> ProgramVerdict | Failure:
         trial = self._try(tests, code, limits)
         if trial.end is End.DONE and (verdicts := trial.complete_verdicts()):
             return ProgramVerdict(tuple(verdicts))
@@ -119,13 +161,13 @@ class ProgramJudge:
         return again.end is End.DONE and ProgramVerdict(tuple(again.complete_verdicts())).passed
 
     def _try(self, tests: Functions, code: str, limits: Limits) -> Trial:
-        calm = replace(limits, wall_seconds=limits.wall_seconds + MARGIN)
         while True:
             program = PROGRAM.start(self.sandbox, limits, {"solution.py": code.encode("utf-8", "replace")})
             if self.trusted:
                 grader, fresh = self._graders.acquire()
             else:
-                grader, fresh = GRADER.start(self.sandbox, calm), True
+                longer = replace(limits, wall_seconds=limits.wall_seconds + MARGIN)
+                grader, fresh = GRADER.start(self.sandbox, longer), True
             trial = Trial(program, grader, tests, limits)
             try:
                 trial.run()
@@ -140,22 +182,15 @@ class ProgramJudge:
                 return trial
             if fresh:
                 result = grader.wait_for(MARGIN)
-                trial.end, trial.why = (
-                    End.BROKEN,
-                    last_error_line(result) if result is not None else "they gave no verdict",
-                )
+                trial.end, trial.why = End.BROKEN, last_error_line(result) if result is not None else ""
                 return trial
             # A used session may have reached a limit meanwhile; try again with a new one.
 
-    def _stdio(self, tests: Stdio, code: str, limits: Limits) -> ProgramVerdict:
+    def _run_stdio(self, tests: Stdio, code: str, limits: Limits) -> ProgramVerdict:
         verdicts: list[CaseVerdict] = []
+        files = {"main.py": code.encode("utf-8", "replace")}
         for given, expected in zip(tests.inputs, tests.outputs, strict=True):
-            result = self.sandbox.run(
-                (*ISOLATED, "main.py"),
-                {"main.py": code.encode("utf-8", "replace")},
-                given.encode("utf-8", "replace"),
-                limits,
-            )
+            result = self.sandbox.run((*ISOLATED, "main.py"), files, given.encode("utf-8", "replace"), limits)
             verdicts.append(_judge_output(result, expected, tests.any_case))
             if result.status.is_limit:
                 # A program that exceeds a limit would do so for every input.
@@ -164,11 +199,153 @@ class ProgramJudge:
         return ProgramVerdict(tuple(verdicts))
 
 
+class End(Enum):
+    """How the tests of a program ended."""
+
+    DONE = auto()
+    FAULTY = auto()
+    """The tests are wrong, whatever the program returns."""
+    BROKEN = auto()
+    """Their process sent an invalid message, or was killed."""
+    LOST = auto()
+    """Their process ended without a result."""
+
+
+class Trial:
+    """Passes requests and answers between a program and its tests, and records the verdicts.
+
+    At any time it reads from one side only. An unrequested message of the program is read as its next answer.
+
+    Attributes:
+        heard: the number of messages of the program that the tests received.
+        why: the reason if the tests did not complete.
+    """
+
+    def __init__(self, program: ScriptSession, grader: ScriptSession, tests: Functions, limits: Limits) -> None:
+        self.program, self.grader, self.tests, self.limits = program, grader, tests, limits
+        self.verdicts: list[CaseVerdict] = []
+        self.end, self.why, self.heard = End.LOST, "", 0
+        self._gone: CaseVerdict | None = None
+
+    def run(self) -> None:
+        """Run all tests."""
+        for session in (self.program, self.grader):
+            session.channel.set_timeout(self.limits.wall_seconds + 2 * MARGIN)
+        loaded = self._ask_program({"ask": {"what": "load", "name": "solution.py", "args": [], "kwargs": {}}})
+        if loaded is None or "value" not in loaded:
+            self.verdicts.append(self._gone or _error_verdict(loaded or {}))
+            self.end = End.DONE
+            return
+        wanted = self.tests.wanted
+        self.grader.send({
+            "tests": self.tests.code, "given": self.tests.given, "check": wanted if self.tests.takes_function else "",
+            "names": [wanted] if wanted else [], "seconds": math.ceil(max(self.limits.cpu_seconds, MARGIN)),
+            "memory": GRADER_LIMITS.memory,
+        })  # fmt: skip
+        while self.end is End.LOST:
+            message = self.grader.receive()
+            if message is None:
+                if self.grader.channel.too_long:
+                    self.end, self.why = End.FAULTY, "they give the program a value that is too large"
+                return
+            self._handle(message)
+
+    def complete_verdicts(self) -> list[CaseVerdict]:
+        """The verdicts; with a wrong answer in addition if all passed but some assertions did not run."""
+        if self.verdicts and all(verdict.passed for verdict in self.verdicts):
+            missing = count_assertions(self.tests) - len(self.verdicts)
+            if missing > 0:
+                return [*self.verdicts, CaseVerdict(CaseOutcome.WRONG_ANSWER, f"{missing} tests were not run")]
+        return self.verdicts
+
+    def _handle(self, message: dict[str, Any]) -> None:
+        """Handle a message of the tests."""
+        if "test" in message:
+            self.verdicts.append(self._read_verdict(message["test"]))
+        elif "done" in message:
+            self.end = End.DONE
+        elif "broken" in message:
+            self.end = End.FAULTY if message.get("faulty") is True else End.BROKEN
+            self.why = _clean(message["broken"])
+        elif request := _select_keys(message):
+            answer = self._ask_program(request) if self._gone is None else None
+            self.heard += 1
+            self.grader.send({"gone": True} if answer is None else answer)
+        else:
+            self.end, self.why = End.BROKEN, "they sent an invalid message"
+
+    def _ask_program(self, message: dict[str, Any]) -> dict[str, Any] | None:
+        """The program's reply to a message; None if it has ended or its reply is invalid."""
+        self.program.send(message)
+        reply = self.program.receive()
+        if reply is not None and (answer := _select_keys(reply)):
+            return answer
+        channel = self.program.channel
+        if channel.too_long:
+            self._gone = CaseVerdict(CaseOutcome.OUTPUT, "the program returned a value that is too large")
+        elif reply is not None or channel.garbled:
+            self._gone = CaseVerdict(CaseOutcome.RUNTIME_ERROR, "the program sent an invalid message")
+        elif (result := self.program.wait_for(MARGIN)) is None:
+            self._gone = CaseVerdict(CaseOutcome.RUNTIME_ERROR, "the program ended")
+        elif result.status in LIMIT_OUTCOMES:
+            self._gone = CaseVerdict(LIMIT_OUTCOMES[result.status], result.status.value)
+        else:
+            self._gone = CaseVerdict(CaseOutcome.RUNTIME_ERROR, _clean(last_error_line(result)))
+        channel.close()
+        return None
+
+    def _read_verdict(self, report: Any) -> CaseVerdict:
+        """The verdict on one test. An invalid report is a wrong answer."""
+        name, detail = (report.get("verdict"), report.get("detail")) if isinstance(report, dict) else ("", "")
+        if name == "gone" and self._gone is not None:
+            return self._gone
+        detail = _clean(detail)
+        if name == "runtime_error":
+            return CaseVerdict(_error_outcome(detail), detail)
+        return CaseVerdict(CaseOutcome.PASSED if name == "passed" else CaseOutcome.WRONG_ANSWER, detail)
+
+
+def count_assertions(tests: Functions) -> int:
+    """The number of assertions that always run: those at the top level of the module and of `check`."""
+    if len(tests.code) > 200_000:
+        return 0
+    try:
+        body = ast.parse(tests.code).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return 0
+    if tests.takes_function:
+        checks = [node for node in body if isinstance(node, ast.FunctionDef) and node.name == "check"]
+        body = body + (checks[-1].body if checks else [])
+    return sum(isinstance(node, ast.Assert) for node in body)
+
+
 def _judge_output(result: SandboxResult, expected: str, any_case: bool) -> CaseVerdict:
-    if result.status in OUTCOMES:
-        return CaseVerdict(OUTCOMES[result.status], result.status.value)
+    if result.status in LIMIT_OUTCOMES:
+        return CaseVerdict(LIMIT_OUTCOMES[result.status], result.status.value)
     if not result.ok:
         return CaseVerdict(CaseOutcome.RUNTIME_ERROR, last_error_line(result))
     if same_output(result.text, expected, any_case=any_case):
         return CaseVerdict(CaseOutcome.PASSED)
     return CaseVerdict(CaseOutcome.WRONG_ANSWER, first_difference(result.text, expected))
+
+
+def _select_keys(message: dict[str, Any]) -> dict[str, Any]:
+    """The request or answer in a message; empty if there is none."""
+    return {key: message[key] for key in MESSAGE_KEYS if key in message}
+
+
+def _error_verdict(answer: dict[str, Any]) -> CaseVerdict:
+    """The verdict on a program that raised an exception when it was loaded."""
+    names = answer.get("error")
+    name = names[0] if isinstance(names, list) and names else "Exception"
+    detail = _clean(f"{name}: {answer.get('message', '')}")
+    return CaseVerdict(_error_outcome(detail), detail)
+
+
+def _error_outcome(detail: str) -> CaseOutcome:
+    return CaseOutcome.MEMORY if detail.startswith("MemoryError") else CaseOutcome.RUNTIME_ERROR
+
+
+def _clean(text: Any) -> str:
+    """A text from a sandbox, cleaned so that it can be stored."""
+    return clean_text(text[:300]) if isinstance(text, str) else ""

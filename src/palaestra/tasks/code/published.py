@@ -25,10 +25,9 @@ from palaestra.core.errors import SettingsError, TaskError, UnknownNameError
 from palaestra.core.records import Example, Message, Problem, Split
 from palaestra.core.seeding import Seeds
 from palaestra.tasks.base import check_skills, get_split, take
-from palaestra.tasks.code.base import ASKED, CodeTask
-from palaestra.tasks.code.drafts import ask_as_method, ask_draft
-from palaestra.tasks.code.family import FAMILY
+from palaestra.tasks.code.family import FAMILY, ask_as_method, ask_draft
 from palaestra.tasks.code.formats import FORMATS, CodeProblem, Functions, Row, Stdio, contest_day, live_code_bench
+from palaestra.tasks.code.task import ASKED, CodeTask
 from palaestra.tasks.code.writing import Form, begin_function, make_example, read_datum
 from palaestra.tasks.parts import part_by_date, part_by_hash
 from palaestra.tasks.sources import Source, has_split, locate

@@ -20,10 +20,10 @@ if TYPE_CHECKING:  # `typing` itself would take longer to import than everything
     from typing import Any
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-import codec  # type: ignore[import-not-found]  # noqa: E402
-from peer import Peer, get_qualified_name, operate  # type: ignore[import-not-found]  # noqa: E402
 
-FUNCTION, METHOD, BUILTIN = type(lambda: None), type(codec.Seen().add), type(len)
+from peer import OPERATORS, SHARED, TESTS, Peer, Proxy, Seen, operate  # type: ignore[import-not-found]  # noqa: E402
+
+FUNCTION, METHOD, BUILTIN = type(lambda: None), type(Seen().add), type(len)
 FINISHED = 77
 """Exit status of a job that completed. Tests that end their process have another one."""
 DEEPEST = 5000
@@ -92,23 +92,31 @@ def keep(value: Any) -> Any:
     number, new = peer.number(value)
     if not new:
         return {"tests": number}
-    if kind.__module__ != codec.TESTS or isinstance(value, type):
+    if kind.__module__ != TESTS or isinstance(value, type):
         return {"tests": number, "class": [None, "function", []]}
-    own = {
-        name
-        for base in kind.__mro__
-        if base.__module__ == codec.TESTS
-        for name, x in vars(base).items()
-        if x is not None
-    }
-    return {"tests": number, "class": [peer.number(kind)[0], kind.__name__, sorted(own & codec.OPERATORS)]}
+    own = {name for base in kind.__mro__ if base.__module__ == TESTS for name, x in vars(base).items() if x is not None}
+    return {"tests": number, "class": [peer.number(kind)[0], kind.__name__, sorted(own & OPERATORS)]}
+
+
+def get_qualified_name(value: Any) -> list[str] | None:
+    """Module and name of a function or class of Python, so that the other side can look it up."""
+    owner = getattr(value, "__objclass__", value)  # Of a method such as `str.upper`.
+    module, name = getattr(owner, "__module__", None), getattr(value, "__qualname__", None)
+    if value is NotImplemented or value is Ellipsis:
+        module, name = "builtins", repr(value)
+    if not isinstance(module, str) or not isinstance(name, str):
+        return None
+    resolved: Any = sys.modules.get(module)
+    for part in name.split("."):
+        resolved = getattr(resolved, part, None)
+    return [module, name] if resolved is value and value is not None else None
 
 
 def may_be_given(value: Any) -> bool:
     """Whether the program may get a proxy of an object: the tests defined it, and it gives no access to their process."""
     kind = type(value)
     if isinstance(value, type) or kind is FUNCTION:
-        return bool(value.__module__ == codec.TESTS)
+        return bool(value.__module__ == TESTS)
     if kind is METHOD:
         return may_be_given(value.__func__)
     if kind is BUILTIN:  # `results.append`
@@ -117,7 +125,7 @@ def may_be_given(value: Any) -> bool:
         )
     if kind.__name__ == "partial" and kind.__module__ == "functools":
         return get_qualified_name(value.func) is not None or may_be_given(value.func)
-    return kind is object or bool(kind.__module__ == codec.TESTS)
+    return kind is object or bool(kind.__module__ == TESTS)
 
 
 def perform(request: dict[str, Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -125,22 +133,21 @@ def perform(request: dict[str, Any], args: list[Any], kwargs: dict[str, Any]) ->
     what, target, name = request["what"], peer.kept[request["of"]], request.get("name", "")
     if what == "call":
         return target(*args, **kwargs)
-    if (
-        isinstance(target, type)
-        or type(target).__module__ != codec.TESTS
-        or name.startswith("__") != (what == "operate")
-    ):
+    if isinstance(target, type) or type(target).__module__ != TESTS or name.startswith("__") != (what == "operate"):
         raise AttributeError(f"'{type(target).__name__}' object has no attribute '{name}'")
     if what == "get":
         return getattr(target, name)
     if what == "set":
         return setattr(target, name, args[0])
-    if what == "copy":
+    if what == "copy" and name in ("copy", "deepcopy"):
         return getattr(__import__("copy"), name)(target)
     return operate(target, name, args)
 
 
-def proxy(reference: dict[str, Any]) -> ProgramObject:
+def proxy(reference: dict[str, Any]) -> Any:
+    """The builtin that the program names, or the proxy of its object."""
+    if "named" in reference:
+        return SHARED[reference["named"][1]]
     number = reference["program"]
     if number not in peer.objects:
         name = reference["class"]
@@ -150,7 +157,7 @@ def proxy(reference: dict[str, Any]) -> ProgramObject:
     return peer.objects[number]
 
 
-class ProgramObject(codec.Proxy):  # type: ignore[misc]
+class ProgramObject(Proxy):  # type: ignore[misc]
     """A proxy of a function, class or object of the program, by name or number.
 
     It equals itself. The program decides whether it equals another object of the program, but cannot claim that it equals
@@ -274,7 +281,7 @@ def judge(job: dict[str, Any]) -> None:
         tree = ast.parse(job["tests"])
         scope = find_names(tree)
         scope.update({name: ProgramObject({"root": name}) for name in job["names"]})
-        scope.update({"__name__": codec.TESTS, "__assert__": check})
+        scope.update({"__name__": TESTS, "__assert__": check})
         peer.errors = scope
         exec(compile(job["given"], "given.py", "exec"), scope)
         tree = ast.fix_missing_locations(Asserts().visit(tree))

@@ -1,12 +1,21 @@
 """Requests and answers between a program and its tests. Both sides use this module.
 
-A side sends a request, handles requests of the other side meanwhile (callbacks), and reads the answer. Values are
-copied. Other objects stay in their process, and the other side gets a proxy.
+A side sends a request, handles requests of the other side meanwhile (callbacks), and reads the answer.
+
+Values are copied: they become JSON with tags, and decoding runs no code of the sender. A list stays a list. A value that
+JSON does not have becomes an object with one key, the tag. Mutable containers are numbered in the order of their first
+occurrence. A later occurrence is `{"same": number}`, and an answer can refer to a container of its request. This
+preserves identity, aliases and cycles. Other objects stay in their process, and the other side gets a proxy (`remote`).
+
+Python starts anew for every program, so this module imports almost nothing: modules written in Python would take longer
+to import than most programs run.
 """
 
 from __future__ import annotations
 
+import binascii
 import builtins
+import itertools
 import os
 import sys
 from _operator import is_
@@ -16,8 +25,51 @@ if TYPE_CHECKING:  # `typing` itself would take longer to import than everything
     from collections.abc import Callable, Mapping
     from typing import Any
 
-import codec  # type: ignore[import-not-found]  # noqa: E402
-
+TESTS = "tests"
+"""Name of the module in which the tests define their classes and functions."""
+MAX_ITEMS = 1_000_000
+"""Largest number of items that are read from an iterator."""
+OPERATORS = frozenset(
+    f"__{name}__"
+    for name in (
+        "len", "getitem", "setitem", "delitem", "contains", "iter", "next", "reversed", "str", "repr", "format",
+        "bool", "call", "int", "float", "index", "hash", "add", "sub", "mul", "truediv", "floordiv", "mod", "pow",
+        "neg", "pos", "abs", "and", "or", "xor", "invert", "lshift", "rshift", "matmul", "radd", "rsub", "rmul",
+        "rtruediv", "rfloordiv", "rmod", "rpow", "iadd", "isub", "imul", "lt", "le", "gt", "ge", "eq", "ne", "enter",
+        "exit",
+    )
+)  # fmt: skip
+"""The special methods that a proxy forwards."""
+_NAMES = {
+    "abs", "all", "any", "len", "max", "min", "round", "sorted", "sum", "NotImplemented", "Ellipsis", "bool", "int",
+    "float", "complex", "str", "bytes", "bytearray", "list", "tuple", "set", "frozenset", "dict", "range", "object",
+}  # fmt: skip
+SHARED = {
+    name: value
+    for name, value in vars(builtins).items()
+    if name in _NAMES or (isinstance(value, type) and issubclass(value, BaseException))
+}
+"""Builtins that a program may return by name. None of them can affect the process of the tests."""
+_MUTABLE = ("list", "set", "dict", "bytearray", "deque", "OrderedDict", "Counter", "defaultdict")
+_DATES = ("date", "datetime", "time")
+_MODULES = {
+    **dict.fromkeys(("list", "tuple", "set", "frozenset", "dict", "bytes", "bytearray", "complex", "range"), "builtins"),
+    **dict.fromkeys(("deque", "OrderedDict", "defaultdict"), "_collections"),
+    **dict.fromkeys((*_DATES, "timedelta"), "datetime"),
+    "Counter": "collections", "Fraction": "fractions", "Decimal": "decimal",
+}  # fmt: skip
+"""The classes whose instances are copied, with the modules that define them."""
+_ARGUMENTS: dict[str, Any] = {
+    "complex": lambda value: (value.real, value.imag),
+    "range": lambda value: (value.start, value.stop, value.step),
+    "Fraction": lambda value: (value.numerator, value.denominator),
+    "Decimal": lambda value: (str(value),),
+    "timedelta": lambda value: (value.days, value.seconds, value.microseconds),
+    **dict.fromkeys(_DATES, lambda value: (value.isoformat(),)),
+}
+"""The arguments that create a value anew."""
+_VIEWS: Any = (type({}.keys()), type({}.values()), type({}.items()))
+_PLAIN: Any = (bool, int, float, str, list, tuple, set, dict)
 _FUNCTIONS: dict[str, Any] = {
     "__str__": str, "__repr__": repr, "__bool__": bool, "__hash__": hash, "__len__": len, "__iter__": iter,
     "__next__": next, "__reversed__": reversed,
@@ -29,6 +81,108 @@ class ForeignError(Exception):
     """An exception of the other side whose class is not a builtin."""
 
 
+class Proxy:
+    """Base class of proxies for objects of the other process."""
+
+
+class Seen:
+    """The mutable containers of one request and its answer, numbered by first occurrence."""
+
+    def __init__(self) -> None:
+        self.values: list[Any] = []
+        self.numbers: dict[int, int] = {}
+
+    def add(self, value: Any) -> Any:
+        self.numbers[id(value)] = len(self.values)
+        self.values.append(value)
+        return value
+
+
+def pack(value: Any, keep: Callable[[Any], Any], seen: Seen) -> Any:
+    """Encode a value for JSON; `keep(value)` returns the reference to an object that cannot be copied."""
+    kind: Any = type(value)
+    if value is None or kind is str or kind is bool or kind is float:
+        return value
+    if kind is int:
+        return value if abs(value) < 2**53 else {"int": hex(value)}
+    name = kind.__name__
+    if type(name) is str and name in _MODULES and kind is getattr(sys.modules.get(_MODULES[name]), name, None):
+        if name in _MUTABLE:
+            if id(value) in seen.numbers:
+                return {"same": seen.numbers[id(value)]}
+            seen.add(value)
+        packed = pack_contents(value, keep, seen)
+        return packed if kind is list else {"dict" if name == "defaultdict" else name: packed}
+    if isinstance(value, (type, Proxy)):
+        return {"remote": keep(value)}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return {"namedtuple": [name, list(value._fields), [pack(item, keep, seen) for item in value]]}
+    for plain in _PLAIN:
+        if isinstance(value, plain):  # A subclass: its contents are sent.
+            return pack(plain(value), keep, seen)
+    if isinstance(value, _VIEWS):
+        return pack(list(value), keep, seen)
+    if hasattr(kind, "__next__") and hasattr(kind, "__iter__") and kind.__module__ not in (TESTS, "_io"):
+        return {"iterator": [pack(item, keep, seen) for item in itertools.islice(value, MAX_ITEMS)]}
+    return {"remote": keep(value)}
+
+
+def pack_contents(value: Any, keep: Callable[[Any], Any], seen: Seen) -> Any:
+    """The encoded contents of a value that is copied."""
+    if isinstance(value, (bytes, bytearray)):
+        return binascii.b2a_base64(value, newline=False).decode()
+    if isinstance(value, dict):
+        return [[pack(k, keep, seen), pack(v, keep, seen)] for k, v in value.items()]
+    if isinstance(value, (set, frozenset)):
+        value = sorted(value, key=repr)
+    elif type(value).__name__ in _ARGUMENTS:
+        value = _ARGUMENTS[type(value).__name__](value)
+    return [pack(item, keep, seen) for item in value]
+
+
+def unpack(packed: Any, remote: Callable[[Any], Any], seen: Seen) -> Any:
+    """Decode a value; `remote(reference)` returns the object or proxy for a reference."""
+    if isinstance(packed, list):
+        return refill(seen.add([]), packed, remote, seen)
+    if not isinstance(packed, dict):
+        return packed
+    ((tag, inner),) = packed.items()
+    if tag == "int":
+        return int(inner, 16)
+    if tag == "same":
+        return seen.values[inner]
+    if tag == "remote":
+        return remote(inner)
+    if tag == "namedtuple":
+        kind = __import__("collections").namedtuple(inner[0], inner[1])
+        return kind(*[unpack(item, remote, seen) for item in inner[2]])
+    if tag == "bytes":
+        return binascii.a2b_base64(inner)
+    if tag == "iterator":
+        return iter([unpack(item, remote, seen) for item in inner])
+    kind = getattr(__import__(_MODULES[tag]), tag)
+    if tag in _MUTABLE:
+        return refill(seen.add(kind()), inner, remote, seen)
+    items = [unpack(item, remote, seen) for item in inner]
+    if tag in _DATES:
+        return kind.fromisoformat(*items)
+    return kind(*items) if tag in _ARGUMENTS else kind(items)
+
+
+def refill(value: Any, packed: Any, remote: Callable[[Any], Any], seen: Seen) -> Any:
+    """Replace the contents of a mutable container by encoded contents."""
+    if isinstance(value, bytearray):
+        value[:] = binascii.a2b_base64(packed)
+        return value
+    if isinstance(value, dict):
+        items: Any = {unpack(k, remote, seen): unpack(v, remote, seen) for k, v in packed}
+    else:
+        items = [unpack(item, remote, seen) for item in packed]
+    value.clear()
+    (value.update if isinstance(value, (dict, set)) else value.extend)(items)
+    return value
+
+
 class Peer:
     """Exchanges requests and answers with the other side.
 
@@ -37,7 +191,7 @@ class Peer:
         side: the key of this side's objects in messages, `"program"` or `"tests"`.
         perform: handles a request of the other side: `perform(request, arguments, keywords)`.
         keep: returns the reference to an object of this side.
-        proxy: returns the proxy of an object of the other side.
+        proxy: returns the object of a reference that is not to an object of this side.
         catch: exceptions that are sent to the other side; others end this process.
     """
 
@@ -56,8 +210,7 @@ class Peer:
         self._numbers: dict[int, int] = {}
         self.errors: Mapping[str, Any] = {}
         """Exception classes of this side by name, in addition to the builtins."""
-        if hasattr(sys, "set_int_max_str_digits"):
-            sys.set_int_max_str_digits(0)
+        sys.set_int_max_str_digits(0)
         self._channel = channel
 
     def send(self, message: dict[str, Any]) -> None:
@@ -81,29 +234,29 @@ class Peer:
 
     def ask(self, args: Any = (), kwargs: Mapping[str, Any] = {}, **request: Any) -> Any:
         """Send a request and return the answer; raises the exception of the other side."""
-        seen = codec.Seen()
-        request["args"] = [codec.pack(value, self.keep, seen) for value in args]
-        request["kwargs"] = {name: codec.pack(value, self.keep, seen) for name, value in kwargs.items()}
+        seen = Seen()
+        request["args"] = [pack(value, self.keep, seen) for value in args]
+        request["kwargs"] = {name: pack(value, self.keep, seen) for name, value in kwargs.items()}
         self.send({"ask": request})
         while "ask" in (message := self.receive()):
             self.answer(message["ask"])
         for number, inner in message.get("changed", ()):
-            codec.refill(seen.values[number], inner, self._resolve, seen)
+            refill(seen.values[number], inner, self._resolve, seen)
         if "error" in message:
             error = self._error(message["error"], message["message"])
-            if "attributes" in message:
-                vars(error).update(codec.unpack(message["attributes"], self._resolve, seen))
+            attributes = unpack(message.get("attributes", {"dict": []}), self._resolve, seen)
+            vars(error).update({name: value for name, value in attributes.items() if name[:1] != "_"})
             raise error
         if "argument" in message:
             return args[message["argument"]]
-        return codec.unpack(message["value"], self._resolve, seen)
+        return unpack(message["value"], self._resolve, seen)
 
     def answer(self, request: dict[str, Any]) -> None:
         """Handle a request and send the result: a value or an error, and the changed arguments."""
-        seen = codec.Seen()
+        seen = Seen()
         try:
-            args = [codec.unpack(item, self._resolve, seen) for item in request["args"]]
-            kwargs = {name: codec.unpack(item, self._resolve, seen) for name, item in request["kwargs"].items()}
+            args = [unpack(item, self._resolve, seen) for item in request["args"]]
+            kwargs = {name: unpack(item, self._resolve, seen) for name, item in request["kwargs"].items()}
             before = [_items(value) for value in seen.values]
             value, failed, own = None, None, {}
             try:
@@ -112,13 +265,13 @@ class Peer:
                 failed = describe_error(error)
                 own = {name: value for name, value in vars(error).items() if type(name) is str and name[:1] != "_"}
             changed = [
-                [number, codec.contents(seen.values[number], self.keep, seen)]
+                [number, pack_contents(seen.values[number], self.keep, seen)]
                 for number, items in enumerate(before)
                 if not _are_same(items, _items(seen.values[number]))
             ]
             message = failed if failed is not None else self._pack_result(value, args, seen)
             if own:  # `error.code`, for a handler on the other side
-                message["attributes"] = codec.pack(own, self.keep, seen)
+                message["attributes"] = pack(own, self.keep, seen)
             if changed:
                 message["changed"] = changed
         except self.catch as error:
@@ -129,17 +282,11 @@ class Peer:
         for place, argument in enumerate(args):
             if value is argument:
                 return {"argument": place}
-        return {"value": codec.pack(value, self.keep, seen)}
+        return {"value": pack(value, self.keep, seen)}
 
     def _resolve(self, reference: dict[str, Any]) -> Any:
         if self.side in reference:
             return self.kept[reference[self.side]]
-        if "named" in reference:
-            module, name = reference["named"]
-            value = builtins if module == "builtins" else __import__(module, fromlist=["_"])
-            for part in name.split("."):
-                value = getattr(value, part)
-            return value
         return self.proxy(reference)
 
     def _error(self, names: list[str], message: str) -> Exception:
@@ -170,7 +317,7 @@ def describe_error(error: BaseException) -> dict[str, Any]:
 
 def operate(target: Any, name: str, args: list[Any]) -> Any:
     """Call a special method of an object."""
-    if name not in codec.OPERATORS:
+    if name not in OPERATORS:
         raise AttributeError(name)
     if name in _FUNCTIONS:
         return _FUNCTIONS[name](target)
@@ -178,20 +325,6 @@ def operate(target: Any, name: str, args: list[Any]) -> Any:
     if method is None:
         raise TypeError(f"'{type(target).__name__}' object has no {name}")
     return method(target, *args)
-
-
-def get_qualified_name(value: Any) -> list[str] | None:
-    """Module and name of a function or class of Python, so that the other side can look it up."""
-    owner = getattr(value, "__objclass__", value)  # Of a method such as `str.upper`.
-    module, name = getattr(owner, "__module__", None), getattr(value, "__qualname__", None)
-    if value is NotImplemented or value is Ellipsis:
-        module, name = "builtins", repr(value)
-    if not isinstance(module, str) or not isinstance(name, str):
-        return None
-    resolved: Any = sys.modules.get(module)
-    for part in name.split("."):
-        resolved = getattr(resolved, part, None)
-    return [module, name] if resolved is value and value is not None else None
 
 
 def _items(value: Any) -> list[Any]:

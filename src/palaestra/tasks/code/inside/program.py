@@ -19,9 +19,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 def main() -> None:
     """Answer requests until the host closes the channel."""
     sys.path.insert(0, HERE)
-    import codec  # type: ignore[import-not-found]
     from channel import HostChannel  # type: ignore[import-not-found]
-    from peer import Peer, get_qualified_name, operate  # type: ignore[import-not-found]
+    from peer import SHARED, Peer, Proxy, operate  # type: ignore[import-not-found]
 
     sys.path.remove(HERE)
     module = type(sys)("solution")
@@ -59,20 +58,23 @@ def main() -> None:
         return operate(target, name, args)
 
     def keep(value: Any) -> Any:
-        if isinstance(value, codec.Proxy):
+        if isinstance(value, Proxy):
             return {"tests": object.__getattribute__(value, "_number_")}
-        if isinstance(value, type) and value.__module__ == "builtins" and get_qualified_name(value):
-            return {"named": get_qualified_name(value)}
-        if any(
-            value is builtin for builtin in (NotImplemented, Ellipsis, abs, all, any, len, max, min, round, sorted, sum)
-        ):
-            return {"named": get_qualified_name(value)}
+        for name, builtin in SHARED.items():
+            if value is builtin:
+                return {"named": ["builtins", name]}
         number, _ = peer.number(value)
         return {"program": number, "class": type(value).__name__}
 
     def proxy(reference: dict[str, Any]) -> Any:
         if "root" in reference:
             return find(reference["root"])
+        if "named" in reference:
+            where, name = reference["named"]
+            value = __import__(where, fromlist=["_"])
+            for part in name.split("."):
+                value = getattr(value, part)
+            return value
         number = reference["tests"]
         if number not in proxies:
             owner, name, operators = reference["class"]
@@ -101,7 +103,7 @@ def main() -> None:
             body["__hash__"] = None
         return type(name, (TestObject,), body)
 
-    class TestObject(codec.Proxy):  # type: ignore[misc]
+    class TestObject(Proxy):  # type: ignore[misc]
         """A proxy of an object of the tests."""
 
         def __getattr__(self, name: str) -> Any:

@@ -1,0 +1,1 @@
+"""Where independent items run: in this process, in several, or on a Ray cluster."""

@@ -1,0 +1,102 @@
+"""Workers that are processes of this machine, each a pool of one from the standard library."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
+from typing import Any
+
+from palaestra.core.errors import ExecutorError
+from palaestra.executors.base import Executor, Resources, State, Worker, WorkerLost, call
+
+_STATE: list[Any] = []
+"""The state of this process, if it is a worker."""
+
+
+class ProcessExecutor(Executor):
+    """Runs items in processes.
+
+    The processes are spawned, so scripts need `if __name__ == "__main__":`. Numeric libraries share the cores: each
+    worker gets its part as threads, unless `OMP_NUM_THREADS` is set.
+
+    Arguments:
+        argument: the number of processes; empty: one per core.
+    """
+
+    def __init__(self, argument: str = "") -> None:
+        if argument and not argument.isdecimal():
+            raise ExecutorError(f"expected the number of processes as in 'processes:4'; got 'processes:{argument}'")
+        super().__init__(int(argument) if argument else len(os.sched_getaffinity(0)))
+
+    def make_worker(self, make_state: Callable[[], State], resources: Resources) -> Worker[State]:
+        return _ProcessWorker(make_state, max(1, len(os.sched_getaffinity(0)) // self.workers))
+
+
+class _ProcessWorker(Worker[State]):
+    def __init__(self, make_state: Callable[[], State], threads: int) -> None:
+        spawn = multiprocessing.get_context("spawn")
+        self._pool = ProcessPoolExecutor(1, mp_context=spawn, initializer=_initialize, initargs=(threads,))
+        self._make_state = make_state
+        self._pid: int | None = None
+
+    def start(self) -> Future[Any]:
+        self._pool.submit(os.getpid).add_done_callback(self._set_pid)
+        return _translate(self._pool.submit(call, _make, self._make_state))
+
+    def submit(self, function: Callable[[State, Any], Any], item: Any) -> Future[Any]:
+        return _translate(self._pool.submit(call, _apply, function, item))
+
+    def stop(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        if self._pid is not None:
+            with suppress(ProcessLookupError):
+                os.kill(self._pid, signal.SIGKILL)
+
+    def _set_pid(self, future: Future[int]) -> None:
+        if not future.cancelled() and future.exception() is None:
+            self._pid = future.result()
+
+
+def _initialize(threads: int) -> None:
+    """Leave Ctrl-C to the parent, end with it, and keep to a share of the cores."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.environ.setdefault("OMP_NUM_THREADS", str(threads))
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+
+
+def _end_with(parent: Any) -> None:
+    parent.join()
+    os._exit(1)
+
+
+def _make(make_state: Callable[[], Any]) -> None:
+    _STATE[:] = [make_state()]
+
+
+def _apply(function: Callable[[Any, Any], Any], item: Any) -> Any:
+    return function(_STATE[0], item)
+
+
+def _translate(future: Future[Any]) -> Future[Any]:
+    """A future like the given one, with `WorkerLost` for a broken pool."""
+    translated: Future[Any] = Future()
+
+    def finish(ended: Future[Any]) -> None:
+        error = None if ended.cancelled() else ended.exception()
+        if ended.cancelled() or isinstance(error, BrokenProcessPool):
+            translated.set_exception(WorkerLost("its process ended; it was killed or ran out of memory"))
+        elif error is not None:
+            translated.set_exception(error)
+        else:
+            translated.set_result(ended.result())
+
+    future.add_done_callback(finish)
+    return translated

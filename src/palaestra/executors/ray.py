@@ -1,0 +1,115 @@
+"""Workers that are actors of a Ray cluster."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+from palaestra.core.errors import ExecutorError, MissingExtraError
+from palaestra.executors.base import Executor, Resources, State, Worker, WorkerLost, call
+
+
+class RayExecutor(Executor):
+    """Runs items in actors of a Ray cluster. Ray places the actors by the resources that they need.
+
+    Every node needs the same Palaestra, and the files that settings name (models, plugins, data) at the same path.
+    Ray does not restart the actors: a restarted actor waits for its share of the cluster, and its item would wait with
+    it. `map` gives the item to a living actor instead, and starts another actor.
+
+    Arguments:
+        argument: the address of the cluster. Empty: `RAY_ADDRESS` or the cluster of this machine; if there is none, a
+            new one on this machine.
+    """
+
+    def __init__(self, argument: str = "") -> None:
+        try:
+            import ray
+        except ImportError:
+            raise MissingExtraError("ray", "ray", "the executor 'ray'") from None
+        self._ray = ray
+        self._connected = not ray.is_initialized()
+        if self._connected:
+            try:
+                _check_reachable(argument)
+                ray.init(address=argument or None, logging_level="warning")
+            except (OSError, RuntimeError, ValueError) as error:
+                where = f"at {argument}" if argument else "of this machine"
+                first_line = str(error).strip().split("\n")[0]
+                raise ExecutorError(f"cannot use the Ray cluster {where}: {first_line}") from error
+        super().__init__(max(1, int(ray.cluster_resources().get("CPU", 1))))
+
+    def count_workers(self, resources: Resources) -> int:
+        """The workers that the cluster has room for.
+
+        Raises:
+            ExecutorError: there is no room for one.
+        """
+        room = self._ray.cluster_resources()
+        wanted = {"CPU": resources.cpus, "GPU": resources.gpus, "memory": resources.memory}
+        count = min(int(room.get(name, 0) / amount) for name, amount in wanted.items() if amount)
+        if not count:
+            listing = ", ".join(f"{name} {room.get(name, 0):g}" for name in wanted)
+            raise ExecutorError(f"the Ray cluster has no room for a worker with {resources}; it has {listing}")
+        return count
+
+    def make_worker(self, make_state: Callable[[], State], resources: Resources) -> Worker[State]:
+        return _RayWorker(self._ray, make_state, resources)
+
+    def close(self) -> None:
+        if self._connected:
+            self._ray.shutdown()
+
+
+def _check_reachable(address: str) -> None:
+    """Raise `OSError` if nothing listens at `host:port`. Ray itself would try for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if host and port.isdecimal():
+        socket.create_connection((host, int(port)), timeout=10).close()
+
+
+class _Actor:
+    """The class of the actors: a state, and calls with it."""
+
+    def start(self, make_state: Callable[[], Any]) -> Any:
+        def make() -> None:
+            self._state = make_state()
+
+        return call(make)
+
+    def apply(self, function: Callable[[Any, Any], Any], item: Any) -> Any:
+        return call(function, self._state, item)
+
+
+class _RayWorker(Worker[State]):
+    def __init__(self, ray: Any, make_state: Callable[[], State], resources: Resources) -> None:
+        self._ray, self._make_state = ray, make_state
+        options: dict[str, Any] = {"num_cpus": resources.cpus, "num_gpus": resources.gpus, "max_restarts": 0}
+        if resources.memory:
+            options["memory"] = resources.memory
+        self._actor = ray.remote(_Actor).options(**options).remote()
+
+    def start(self) -> Future[Any]:
+        return self._translate(self._actor.start.remote(self._make_state))
+
+    def submit(self, function: Callable[[State, Any], Any], item: Any) -> Future[Any]:
+        return self._translate(self._actor.apply.remote(function, item))
+
+    def stop(self) -> None:
+        self._ray.kill(self._actor)
+
+    def _translate(self, reference: Any) -> Future[Any]:
+        """A future of the result, with `WorkerLost` for Ray's errors: exceptions of the function are results here."""
+        translated: Future[Any] = Future()
+
+        def finish(ended: Future[Any]) -> None:
+            error = ended.exception()
+            if error is None:
+                translated.set_result(ended.result())
+            else:
+                first_line = str(error).strip().split("\n")[0]
+                translated.set_exception(WorkerLost(f"{type(error).__name__}: {first_line}"))
+
+        reference.future().add_done_callback(finish)
+        return translated
