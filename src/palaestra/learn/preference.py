@@ -27,6 +27,7 @@ from palaestra.core.seeding import Seeds
 from palaestra.engines.base import Request, Sampling
 from palaestra.engines.models import LoadedModel
 from palaestra.learn.batches import IGNORE, Encoded, collate, encode
+from palaestra.learn.llama_factory import LlamaFactory, TrainingRow
 from palaestra.learn.student import Keep, ModelStudent, OnStep, Scorer, Start
 from palaestra.learn.supervised import Supervision, all_batches, optimise, padding_id
 from palaestra.learn.training_state import TrainingState
@@ -150,8 +151,11 @@ class PreferenceStudent(ModelStudent):
         start: Start = "base",
         batch_size: int = 128,
         keep_every: float = 120.0,
+        trainer: LlamaFactory | None = None,
     ) -> None:
-        super().__init__(model, supervision, settings, start=start, batch_size=batch_size, keep_every=keep_every)
+        super().__init__(
+            model, supervision, settings, start=start, batch_size=batch_size, keep_every=keep_every, trainer=trainer
+        )
         self.score = score
 
     def check(self, examples: Sequence[Example]) -> None:
@@ -231,6 +235,17 @@ class PreferenceStudent(ModelStudent):
 
         batches = list(all_batches([pair.longer for pair in pairs], supervision, seeds))
         return optimise(model, batches, batch_loss, supervision, seeds, on_step=on_step, state=state, keep_state=keep)
+
+    def _make_rows(self, examples: Sequence[Example], seeds: Seeds) -> tuple[list[TrainingRow], dict[str, Any]]:
+        """Pairs only: LLaMA-Factory's DPO has no place for examples without a rejected answer."""
+        pairs = [pair for pair in self.make_pairs(examples, seeds) if pair.rejected is not None]
+        if not pairs:
+            raise LessonError(self._explain_no_pairs(len(examples)))
+        rows = []
+        for pair in pairs:
+            chosen, rejected = (self._decode_row(row) for row in pair.rows)
+            rows.append(replace(chosen, rejected=rejected.response))
+        return rows, {"pref_beta": self.settings.beta, "pref_ftx": self.settings.sft_weight}
 
     @torch.no_grad()
     def _reference(self, pairs: Sequence[PreferencePair], pad_id: int) -> dict[int, list[float]]:
