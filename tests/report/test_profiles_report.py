@@ -111,7 +111,7 @@ def test_the_page_has_every_figure_with_its_interval_and_its_runs() -> None:
 def test_the_largest_area_stands_first_and_names_are_escaped() -> None:
     found = standings("weak", HOSTILE)
     part = profiles_part(found)
-    assert [row.key.method for row in part.areas] == [HOSTILE, "weak", BASELINE]
+    assert [row[0].method for row in part["areas"]] == [HOSTILE, "weak", BASELINE]
     assert "<script>" not in page(found)
 
 

@@ -31,10 +31,9 @@ from palaestra.recipes.evaluate.settings import EvaluateSettings
 from palaestra.recipes.settings import to_plain
 from palaestra.recipes.teach.settings import TeachSettings
 from palaestra.report import write_report
-from palaestra.report.charts import running_mean, thin
+from palaestra.report.charts import element, running_mean, thin, ticks
 from palaestra.report.diagrams import allocation_rows, build_tree
-from palaestra.report.samples import compare_attempts, spread
-from palaestra.report.svg import element, ticks
+from palaestra.report.parts import compare_attempts, spread
 from palaestra.runs.ledger import LedgerEntry
 from palaestra.runs.run import Run
 
@@ -287,7 +286,7 @@ def test_the_round_that_is_kept_is_named_and_marked(tmp_path: Path) -> None:
             store.add_training(round_, f"{round_}" * 16, [(1, 1.0)], cost(f"{round_}/train"))
             store.add_attempts(f"{round_}/validation", attempts(right), cost(f"{round_}/validation"))
         _, page = read(folder)
-        assert "Best so far, and kept if it stays so: the student after round 1 of 3" in page.said
+        assert "Best so far: the student after round 1 of 3" in page.said
         store.add_attempts("1/test", attempts(14), cost("1/test"))
         run.write_summary({"recipe": "teach", "kept_round": 1})
         text, page = read(folder)
@@ -296,7 +295,7 @@ def test_the_round_that_is_kept_is_named_and_marked(tmp_path: Path) -> None:
     assert "Test after 70.0 %" in page.said
     assert "111111111111" in page.said
     assert text.count("kept: round 1</title>") == 1
-    assert "Every round goes on from the last one" in page.said
+    assert "Every round continues from the last one" in page.said
 
 
 def test_samples_are_sorted_by_what_became_of_them(tmp_path: Path) -> None:
@@ -312,10 +311,10 @@ def test_samples_are_sorted_by_what_became_of_them(tmp_path: Path) -> None:
         attempt("s", "", 2, False),
         attempt("s", "", 3, None),
     ]
-    groups = {group.title: group for group in compare_attempts(before, after)}
+    groups = {group["title"]: group for group in compare_attempts(before, after)}
     for title, number in (("Now right", 0), ("Still wrong", 1), ("Lost", 2)):
-        assert [sample.reference for sample in groups[title].samples] == [f"reference {number}"]
-        assert groups[title].total == 3  # A failure is no comparison.
+        assert [sample["reference"] for sample in groups[title]["samples"]] == [f"reference {number}"]
+        assert groups[title]["total"] == 3  # A failure is no comparison.
 
 
 def test_samples_are_spread_over_the_skills() -> None:
@@ -431,7 +430,7 @@ def test_a_tree_without_subskills_has_its_skills() -> None:
 
 def test_heat_reaches_from_none_to_the_most() -> None:
     rows = allocation_rows({1: {("a", "x"): 10}, 2: {("a", "x"): 1, ("a", "y"): 5}})
-    assert [(row.subskill, row.by_round, row.heat) for row in rows] == [("x", (10, 1), (5, 1)), ("y", (0, 5), (0, 3))]
+    assert rows == [("a", "x", [(10, 5), (1, 1)]), ("a", "y", [(0, 0), (5, 3)])]
 
 
 def test_a_long_curve_is_thinned_and_keeps_its_ends() -> None:

@@ -105,7 +105,7 @@ def test_failures_costs_and_what_was_kept_are_shown(tmp_path: Path) -> None:
     assert "skill_list 90.0 9 3 000 600 $0.75" in page.said
     assert "all 270.0 27" in page.said
     assert "2 kept 1" in page.said
-    assert "Differ in teacher" in page.said
+    assert "Varied settings teacher" in page.said
     assert "Examples in one lesson." in page.said
 
 

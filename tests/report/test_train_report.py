@@ -230,8 +230,8 @@ def test_a_gain_over_the_same_episodes_is_paired(tmp_path: Path) -> None:
 
 def test_intervals_of_groups_say_that_groups_are_independent(tmp_path: Path) -> None:
     said = read(turn_run(tmp_path / "run")).section("reward")
-    assert "the intervals of the training take the groups as independent, and not their members" in said
-    assert "groups as independent" not in read(rlhf_run(tmp_path / "single")).section("reward")
+    assert "the training intervals treat groups as independent, but not their members" in said
+    assert "treat groups as independent" not in read(rlhf_run(tmp_path / "single")).section("reward")
 
 
 def test_an_evaluation_in_which_no_episode_counts_says_so(tmp_path: Path) -> None:
@@ -403,7 +403,7 @@ def test_a_run_without_iterations(tmp_path: Path, kind: Any) -> None:
 def test_a_run_that_goes_on_leaves_out_the_evaluation_under_way(tmp_path: Path) -> None:
     page = read(task_run(tmp_path / "run", ended=False))
     assert "The run has not ended. 2 of 10 iterations are done" in page.said
-    assert "Under way and left out: the held-out evaluation after iteration 2 (10 attempts so far)." in page.said
+    assert "Not finished and left out: the held-out evaluation after iteration 2 (10 attempts so far)." in page.said
     assert "Held-out after – – –" in page.said
     assert "Gain in points – not measured yet" in page.said
     assert page.section("samples") == ""

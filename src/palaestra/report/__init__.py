@@ -1,4 +1,4 @@
-"""A run folder as one page to read: `report.html`, with nothing outside of it."""
+"""Write the report of a run as one self-contained page, `report.html`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Numbers as a reader wants them: with their unit, their sign and their interval."""
+"""Format numbers for a page: with unit, sign and interval."""
 
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
@@ -12,45 +13,31 @@ from palaestra.core.statistics import Gain, Mean
 from palaestra.runs.ledger import describe_cost
 
 NOTHING = "–"
-"""Stands where there is no figure, as opposed to a figure of 0."""
+"""Stands for a missing number, as opposed to 0."""
 
 
-def percent(report: Report | None) -> str:
-    """The accuracy of a report.
+def percent(rate: Report | Mean | None) -> str:
+    """Format an accuracy, or a mean of values from 0 to 1.
 
-    >>> percent(Report("all", 0.5, 0.3, 0.7, 10, 5))
-    '50.0 %'
+    >>> percent(Report("all", 0.5, 0.3, 0.7, 10, 5)), percent(Mean(0.25, 0.1, 0.5, 8)), percent(None)
+    ('50.0 %', '25.0 %', '–')
     """
-    return NOTHING if report is None or report.accuracy is None else f"{100 * report.accuracy:.1f} %"
+    if rate is None or not rate.count:
+        return NOTHING
+    return f"{100 * ((rate.accuracy or 0.0) if isinstance(rate, Report) else rate.value):.1f} %"
 
 
-def interval(report: Report | None) -> str:
-    """The 95 % interval of a report in percent.
+def interval(rate: Report | Mean | None) -> str:
+    """Format the 95 % interval of `percent`.
 
     >>> interval(Report("all", 0.5, 0.3, 0.7, 10, 5))
     '30.0–70.0 %'
     """
-    if report is None or report.accuracy is None:
-        return NOTHING
-    return f"{100 * report.low:.1f}–{100 * report.high:.1f} %"
-
-
-def mean_percent(mean: Mean) -> str:
-    """A rate that is a mean over problems.
-
-    >>> mean_percent(Mean(0.5, 0.3, 0.7, 10))
-    '50.0 %'
-    """
-    return f"{100 * mean.value:.1f} %" if mean.count else NOTHING
-
-
-def mean_interval(mean: Mean) -> str:
-    """Its 95 % interval in percent."""
-    return f"{100 * mean.low:.1f}–{100 * mean.high:.1f} %" if mean.count else NOTHING
+    return NOTHING if rate is None or not rate.count else f"{100 * rate.low:.1f}–{100 * rate.high:.1f} %"
 
 
 def chance(p_value: float | None) -> str:
-    """A p-value, as finely as it means anything.
+    """Format a p-value with three decimals.
 
     >>> chance(0.0312), chance(0.00001), chance(1.0)
     ('p = 0.031', 'p < 0.001', 'p = 1.000')
@@ -61,7 +48,7 @@ def chance(p_value: float | None) -> str:
 
 
 def counts(report: Report | None) -> str:
-    """How many were right of how many that were scored, and beside that how many failed.
+    """Format the counts of a report: right, scored, failed.
 
     >>> counts(Report("all", 0.5, 0.3, 0.7, 10, 5, {"engine": 2}))
     '5 of 10 right, 2 failed'
@@ -74,7 +61,7 @@ def counts(report: Report | None) -> str:
 
 
 def majority(report: Report | None) -> str:
-    """What always giving the most common answer would score.
+    """Format the majority class baseline of a report.
 
     >>> from palaestra.core.records import Majority
     >>> majority(Report("all", 0.5, 0.3, 0.7, 10, 5, majority=Majority("true", 6, 10)))
@@ -88,7 +75,7 @@ def majority(report: Report | None) -> str:
 
 
 def format_signed(value: float) -> str:
-    """A number with its sign, and a real minus.
+    """Format a number with one decimal, its sign and a true minus character.
 
     >>> format_signed(-3.25), format_signed(2.0), format_signed(-0.01)
     ('−3.2', '+2.0', '0.0')
@@ -97,38 +84,32 @@ def format_signed(value: float) -> str:
     return "0.0" if float(text) == 0 else text.replace("-", "−")
 
 
-def format_signed_mean(mean: Mean | None) -> str:
-    """A mean in points with its sign.
+def points(change: Gain | Mean | None) -> str:
+    """Format a change in points with its sign.
 
-    >>> format_signed_mean(Mean(2.0, 1.0, 3.0, 5)), format_signed_mean(None)
-    ('+2.0', '–')
+    >>> points(Mean(2.0, 1.0, 3.0, 5)), points(Gain(-1.5, -3.0, 0.0, 8)), points(None)
+    ('+2.0', '−1.5', '–')
     """
-    return NOTHING if mean is None or not mean.count else format_signed(mean.value)
+    if change is None or not change.count:
+        return NOTHING
+    return format_signed(change.points if isinstance(change, Gain) else change.value)
 
 
-def format_signed_interval(mean: Mean | None) -> str:
-    """The 95 % interval of a mean in points; one value has none.
+def points_interval(change: Gain | Mean | None) -> str:
+    """Format the 95 % interval of `points`. The mean of a single value has none.
 
-    >>> format_signed_interval(Mean(2.0, -1.0, 5.0, 5)), format_signed_interval(Mean(2.0, 0.0, 0.0, 1))
+    >>> points_interval(Mean(2.0, -1.0, 5.0, 5)), points_interval(Mean(2.0, 0.0, 0.0, 1))
     ('−1.0 to +5.0', 'no interval')
     """
-    if mean is None or not mean.count:
+    if change is None or not change.count:
         return NOTHING
-    return f"{format_signed(mean.low)} to {format_signed(mean.high)}" if mean.count > 1 else "no interval"
-
-
-def points(gain: Gain | None) -> str:
-    """A gain in points, or a dash where no problem was scored both times."""
-    return NOTHING if gain is None or gain.count == 0 else format_signed(gain.points)
-
-
-def points_interval(gain: Gain | None) -> str:
-    """The 95 % interval of a gain in points."""
-    return NOTHING if gain is None or gain.count == 0 else f"{format_signed(gain.low)} to {format_signed(gain.high)}"
+    if isinstance(change, Mean) and change.count == 1:
+        return "no interval"
+    return f"{format_signed(change.low)} to {format_signed(change.high)}"
 
 
 def whole(value: float) -> str:
-    """A count with its thousands apart.
+    """Format a count with separated thousands.
 
     >>> whole(1234567).split()
     ['1', '234', '567']
@@ -137,7 +118,7 @@ def whole(value: float) -> str:
 
 
 def seconds(value: float) -> str:
-    """A duration: tenths of a second, and above that minutes or hours.
+    """Format a duration in seconds, minutes or hours.
 
     >>> seconds(12.34), seconds(139.3), seconds(7320)
     ('12.3 s', '2 min 19 s', '2 h 2 min')
@@ -150,16 +131,16 @@ def seconds(value: float) -> str:
 
 
 def dollars(value: float) -> str:
-    """An amount of money; small amounts keep their first figures.
+    """Format an amount in US dollars. Amounts below a cent keep two digits.
 
     >>> dollars(0), dollars(0.00123), dollars(12.5)
     ('$0.00', '$0.0012', '$12.50')
     """
-    return f"${value:.2g}" if 0 < value < 0.01 else f"${value:,.2f}"
+    return describe_cost({"cost": value})
 
 
 def causes(failures: dict[str, int]) -> str:
-    """Failures by cause as one phrase.
+    """Format counts by name as one phrase.
 
     >>> causes({"engine": 2, "scorer": 1}), causes({})
     ('engine 2, scorer 1', 'none')
@@ -168,7 +149,7 @@ def causes(failures: dict[str, int]) -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    """A count with its noun.
+    """Format a count with its noun.
 
     >>> plural(1, "round"), plural(3, "round")
     ('1 round', '3 rounds')
@@ -177,7 +158,7 @@ def plural(count: int, noun: str) -> str:
 
 
 def shorten(text: str, characters: int) -> str:
-    """At most `characters` of a text, the cut marked.
+    """Cut a text to at most `characters`. An ellipsis marks the cut.
 
     >>> shorten("multiplication", 8)
     'multipl…'
@@ -186,7 +167,7 @@ def shorten(text: str, characters: int) -> str:
 
 
 def phase_name(phase: str) -> str:
-    """A phase of the store or ledger in words.
+    """Describe a phase of the store or the ledger.
 
     >>> phase_name("2/train"), phase_name("0/test"), phase_name("load")
     ('round 2: training', 'start: test', 'load')
@@ -199,7 +180,7 @@ def phase_name(phase: str) -> str:
 
 
 def plain(value: float | None, size: float = 0.0) -> str:
-    """A number of any size with three figures or more; written like one of `size`, if that is larger.
+    """Format a number with at least three digits. A larger `size` decides the number of decimals.
 
     >>> plain(0.57039), plain(460.75), plain(-3.2437), plain(0.0), plain(0.00002)
     ('0.570', '460.8', '−3.24', '0', '2.0e−05')
@@ -215,13 +196,13 @@ def plain(value: float | None, size: float = 0.0) -> str:
         written = f"{value:.1e}"
     else:
         written = f"{value:.{1 if size >= 100 else 2 if size >= 1 else 3 if size >= 0.1 else 4}f}"
-        # Rounded to nothing, a number has no sign.
+        # A number that is rounded to 0 has no sign.
         written = written if float(written) else written.lstrip("-")
     return written.replace("-", "−")
 
 
 def share(value: float | None) -> str:
-    """A share from 0 to 1 in percent.
+    """Format a fraction from 0 to 1 in percent.
 
     >>> share(0.125), share(1.0)
     ('12.5 %', '100 %')
@@ -230,7 +211,7 @@ def share(value: float | None) -> str:
 
 
 def tick_words(values: Sequence[float]) -> Callable[[float], str]:
-    """How the ticks of an axis are written: all with the decimals that tell them apart.
+    """Return the formatter of the ticks of an axis, with as many decimals as the ticks need.
 
     >>> [tick_words([0.0, 0.005])(value) for value in (0.0, 0.005)]
     ['0.000', '0.005']
@@ -247,25 +228,10 @@ def tick_words(values: Sequence[float]) -> Callable[[float], str]:
 
 
 FILTERS: dict[str, Callable[..., Any]] = {
-    "percent": percent,
-    "majority": majority,
-    "interval": interval,
-    "mean_percent": mean_percent,
-    "mean_interval": mean_interval,
-    "chance": chance,
-    "counts": counts,
-    "signed": format_signed,
-    "signed_mean": format_signed_mean,
-    "signed_interval": format_signed_interval,
-    "points": points,
-    "points_interval": points_interval,
-    "whole": whole,
-    "seconds": seconds,
-    "dollars": dollars,
-    "cost": describe_cost,
-    "causes": causes,
-    "plural": plural,
-    "phase_name": phase_name,
-    "plain": plain,
-    "share": share,
-}
+    function.__name__: function
+    for function in (
+        percent, interval, chance, counts, majority, points, points_interval, whole, seconds, dollars, causes, plural,
+        phase_name, plain, share,
+    )
+} | {"cost": describe_cost, "shell_join": shlex.join}  # fmt: skip
+"""The filters of the templates."""

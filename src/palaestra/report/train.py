@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from markupsafe import Markup
@@ -12,7 +12,6 @@ from markupsafe import Markup
 from palaestra.core.records import Attempt, Split, Trajectory
 from palaestra.core.statistics import report_on
 from palaestra.recipes.train.settings import TrainSettings
-from palaestra.report.appendix import Appendix, CostRow, make_appendix
 from palaestra.report.charts import (
     BARS,
     NOISY,
@@ -21,6 +20,7 @@ from palaestra.report.charts import (
     Panel,
     Series,
     average_neighbours,
+    axis_range,
     bar_chart,
     line_chart,
     metric_points,
@@ -29,6 +29,7 @@ from palaestra.report.charts import (
     span,
 )
 from palaestra.report.formatting import (
+    NOTHING,
     counts,
     interval,
     percent,
@@ -37,396 +38,173 @@ from palaestra.report.formatting import (
     points,
     points_interval,
     share,
-    shorten,
 )
-from palaestra.report.samples import LONGEST, SampleGroup, compare_attempts
-from palaestra.report.teach import SkillRow, make_skill_row, make_skill_rows
+from palaestra.report.parts import compare_attempts, make_appendix, make_skill_row, make_skill_rows, truncate
 from palaestra.runs.ledger import LedgerTotal
 from palaestra.runs.run import Run
 
+LISTED = 60
+"""Maximum iterations in the table of metrics; of more, some at even distances are listed."""
 PHASES = {
     "model": "the policy acts", "environment": "environment: steps and rewards", "reference": "log-probs of the reference",
     "update": "learning", "evaluate": "held-out evaluation",
 }  # fmt: skip
 COSTS = {"load": "loading", "train": "collecting and learning", "test": "held-out evaluation", "rest": "the rest"}
-
-
-@dataclass(frozen=True, slots=True)
-class PhaseRow:
-    """The seconds of a part of the work; `class_` is its colour in the chart, empty where it is not in it."""
-
-    name: str
-    class_: str
-    seconds: float
-    share: float
-
-
-def is_phase(name: str) -> bool:
-    return name.startswith("seconds_")
-
-
-def seconds_by_phase(table: Metrics, ledger: float) -> tuple[float, tuple[PhaseRow, ...]]:
-    """All seconds, and where they went, in the order in which the work is done."""
-    sums: dict[str, float] = {}
-    for row in table.values():
-        for name, value in row.items():
-            if is_phase(name):
-                sums[name.removeprefix("seconds_")] = sums.get(name.removeprefix("seconds_"), 0.0) + value
-    order = sorted(sums, key=lambda name: (list(PHASES).index(name) if name in PHASES else len(PHASES), name))
-    # The ledger of a run that goes on lacks what is booked at its end.
-    total = max(ledger, sum(sums.values()))
-    rows, colour = [], 0
-    for name in order:
-        colour += name != "evaluate"
-        class_ = "" if name == "evaluate" else f"s{(colour - 1) % 6 + 1}"
-        rows.append(PhaseRow(PHASES.get(name, name), class_, sums[name], sums[name] / total if total else 0.0))
-    rest = total - sum(sums.values())
-    if rows and rest > 0:
-        rows.append(PhaseRow("the rest: loading, checkpoints, the store", "", rest, rest / total))
-    return total, tuple(rows)
-
-
-def phase_chart(trained: Metrics, phases: Sequence[PhaseRow]) -> Markup | None:
-    keys = {words: name for name, words in PHASES.items()}
-    names = {f"seconds_{keys.get(row.name, row.name)}": row.class_ for row in phases if row.class_}
-    if not names or not trained:
-        return None
-    label = "seconds of an iteration by phase; in all " + ", ".join(
-        f"{row.name} {row.seconds:.1f}" for row in phases if row.class_
-    )
-    return bar_chart(trained, names, "seconds an iteration", label)
-
-
-def costs_by_kind(appendix: Appendix) -> Appendix:
-    """The costs of all iterations together: a row each would be hundreds."""
-    sums: dict[str, LedgerTotal] = {}
-    for row in appendix.costs:
-        kind = COSTS.get(row.phase.rpartition("/")[2], row.phase)
-        known = sums.get(kind)
-        sums[kind] = row.total if known is None else _add_totals(known, row.total)
-    seconds = appendix.total.seconds
-    costs = tuple(CostRow(kind, total, total.seconds / seconds if seconds else 0.0) for kind, total in sums.items())
-    return replace(appendix, costs=costs)
-
-
-def _add_totals(first: LedgerTotal, second: LedgerTotal) -> LedgerTotal:
-    return LedgerTotal(*(getattr(first, n) + getattr(second, n) for n in LedgerTotal.__dataclass_fields__))
-
-
 SHARES = ("clip_fraction", "groups_without_variance", "truncated")
 """Metrics from 0 to 1 that are shown in percent."""
 
 
-@dataclass(frozen=True, slots=True)
-class HealthMetric:
-    """One figure of the health panel."""
-
-    name: str
-    last: str
-    meaning: str
-    picture: Markup
-
-
-def health_panel(trained: Metrics, settings: Mapping[str, Any]) -> tuple[HealthMetric, ...]:
-    """The metrics that there are; one that the last iteration lacks says at which iteration it was taken."""
-    language = settings.get("policy") == "lm"
-    hyperparameters: Mapping[str, Any] = settings.get("hyperparameters", {})
-    unit = "token" if language else "decision"
-    shown = [
-        ("approx_kl", "KL of the update", f"nats a {unit}, new policy from the one that collected", "target_kl"),
-        ("reference_kl", "KL to the reference", "nats a response", ""),
-        ("clip_fraction", "Clip fraction", "% of ratios outside the clipping range", ""),
-        ("entropy", "Entropy", f"nats a {unit}", ""),
-        ("explained_variance", "Explained variance", "of returns by the critic; 1 is all, below 0 worse than none", ""),
-        (
-            "groups_without_variance",
-            "Groups without variance",
-            "% whose rewards are all alike: nothing to learn from",
-            "",
-        ),
-        ("length", "Response length" if language else "Episode length", "tokens" if language else "steps", ""),
-        ("turns", "Turns", "messages of the model an episode", ""),
-        ("truncated", "Cut at the limit", f"% of {'messages' if metric_points(trained, 'turns') else 'responses'}", ""),
-        ("grad_norm", "Gradient norm", "before clipping", "max_grad_norm"),
-    ]
-    last, metrics = max(trained, default=0), []
-    for name, title, meaning, level in shown:
-        values = metric_points(trained, name)
-        if not values:
-            continue
-        shares = name in SHARES
-        limit = hyperparameters.get(level)
-        limit = float(limit) if isinstance(limit, int | float) and limit > 0 else math.nan
-        if not math.isnan(limit):
-            meaning += f"; limit {plain(limit)}"
-        drawn = [replace(r, value=100 * r.value) for r in values] if shares else values
-        written = (share if shares else plain)(values[-1].value)
-        if values[-1].iteration < last:
-            written += f" at {values[-1].iteration}"
-        metrics.append(HealthMetric(title, written, meaning, small_chart(drawn, last, title, limit)))
-    return tuple(metrics)
-
-
-LISTED = 60
-"""Iterations that the table of metrics lists; of more, some at even distances."""
-
-
-@dataclass(frozen=True, slots=True)
-class Box:
-    """One figure of the headline with the lines below it."""
-
-    name: str
-    big: str
-    details: tuple[str, ...]
-    main: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class IterationRow:
-    """An iteration in metrics; what it does not have is `None`."""
-
-    iteration: int
-    decisions: float | None
-    episodes: float | None
-    failures: float | None
-    reward: MetricPoint | None
-    test: MetricPoint | None
-    gold: MetricPoint | None
-
-
-@dataclass(frozen=True, slots=True)
-class EpisodeRow:
-    """A kept episode of a language model: what it was asked, what it said and what that brought."""
-
-    prompt: str
-    response: str
-    reward: float
-    stop: str
-    tokens: int
-    logprob: float | None
-    failure: str
-
-
-@dataclass(frozen=True, slots=True)
-class TrainPage:
-    """Everything on the page of a train run. Pictures are there only where there is something to draw."""
-
-    ended: bool
-    stopped_early: bool
-    under_way: tuple[tuple[int, int], ...]
-    env: str
-    learner: str
-    language: bool
-    algorithm: str
-    grouped: bool
-    seed: int
-    iterations: int
-    planned: int
-    decisions: int
-    episodes: int
-    failures: int
-    test_failures: int
-    test_asked: int
-    weights_sha256: str
-    boxes: tuple[Box, ...]
-    verdict: str
-    reward: Markup | None
-    recent: bool
-    held_out: bool
-    accuracy: Markup | None
-    path: Markup | None
-    proxy_gold: Markup | None
-    gold: tuple[MetricPoint, MetricPoint] | None
-    path_averaged: bool
-    rows: tuple[IterationRow, ...]
-    health: tuple[HealthMetric, ...]
-    phases: tuple[PhaseRow, ...]
-    phase_chart: Markup | None
-    seconds: float
-    speed: Markup | None
-    speed_mean: float | None
-    episodes_to_read: tuple[tuple[int, tuple[EpisodeRow, ...]], ...]
-    asked: bool
-    overall: SkillRow
-    skills: tuple[SkillRow, ...]
-    axis: Markup
-    samples: tuple[SampleGroup, ...]
-    appendix: Appendix
-
-    bars: int = BARS
-    noisy: int = NOISY
-
-    @property
-    def unit(self) -> str:
-        return "tokens" if self.language else "steps"
-
-
-def train_page(run: Run) -> TrainPage:
-    """Read what a train run has done so far."""
-    # The summary is written last: asked for first, it cannot promise what the store does not hold yet.
-    summary = run.summary
+def train_page(run: Run) -> dict[str, Any]:
+    """Read the iterations of a train run so far."""
+    # The summary is written last. If it is read first, the store holds everything that it mentions.
+    ended, summary = run.summary is not None, run.summary or {}
     settings, table = run.settings, run.store.metrics()
     trained = {iteration: row for iteration, row in table.items() if iteration > 0}
-    done = max(trained, default=0)
-    language = settings.get("policy") == "lm"
-    # An evaluation has its seconds once it has ended; what it asked before that is no result.
+    done, language = max(trained, default=0), settings.get("policy") == "lm"
+    # An evaluation has its seconds once it has ended; before that, it is left out.
     asked = {int(p.split("/")[0]): run.store.attempts(p) for p in run.store.phases() if p.endswith(f"/{Split.TEST}")}
     whole = {iteration: part for iteration, part in asked.items() if "seconds_evaluate" in table.get(iteration, {})}
-    before, after = whole.get(0, []), whole[max(whole)] if max(whole, default=0) else []
-    overall, appendix = make_skill_row("all skills", before, after, 0), costs_by_kind(make_appendix(run, TrainSettings))
+    last = max(whole, default=0)
+    before, after = whole.get(0, []), whole[last] if last else []
+    overall = make_skill_row("all skills", before, after)
     reward, test = metric_points(trained, "reward"), metric_points(table, "test_reward", count="test_count")
-    proxy, gold = (
-        average_neighbours(metric_points(trained, "reward", along="reference_kl")),
-        metric_points(table, "gold_reward"),
-    )
+    gold, path = metric_points(table, "gold_reward"), metric_points(trained, "reward", along="reference_kl")
     recent = [] if language else metric_points(trained, "recent_return")
-    if asked:
-        boxes, verdict = _task_headline(overall, max(whole, default=0))
-    else:
-        boxes, verdict = _headline(reward, test, table, _read_paired_gain(summary or {}))
-    nothing = str((summary or {}).get("nothing_learned", ""))
-    if nothing:
+    boxes, verdict = _task_headline(overall, last) if asked else _reward_headline(reward, test, table, summary)
+    if nothing := str(summary.get("nothing_learned", "")):
         verdict = f"{nothing[0].upper()}{nothing[1:]}."
-        failed = bool(summary and summary.get("failures"))
-        boxes = (
-            boxes if asked or failed else (Box("Change", "none", (f"after {plural(done, 'iteration')}",), main=True),)
-        )
-    seconds, phases = seconds_by_phase(table, appendix.total.seconds)
+        if not asked and not summary.get("failures"):
+            boxes = [_make_box("Change", "none", f"after {plural(done, 'iteration')}")]
+    appendix = _sum_costs(make_appendix(run, TrainSettings))
+    seconds, phases = seconds_by_phase(table, appendix["total"].seconds)
     speed = metric_points(trained, "tokens_per_second" if language else "steps_per_second")
-    decisions = sum(row.get("decisions", 0.0) for row in trained.values())
-    working = sum(v for row in trained.values() for n, v in row.items() if is_phase(n) and n != "seconds_evaluate")
-    test_failures = sum(report_on(part).failure_count for part in whole.values())
-    test_failures += int(sum(row.get("test_failures", 0.0) for row in table.values()))
-    return TrainPage(
-        ended=summary is not None,
-        stopped_early=bool(summary and summary.get("stopped_early")),
-        under_way=tuple((i, len(part)) for i, part in asked.items() if i not in whole),
-        env=str(settings.get("env", "")),
-        learner=str(settings.get("model" if language else "policy", "")).rstrip("/").rsplit("/", 1)[-1],
-        language=language,
-        algorithm=_name_algorithm(settings),
-        grouped=any("groups_without_variance" in row for row in trained.values()),
-        seed=int(settings.get("seed", 0)),
-        iterations=done,
-        planned=int(settings.get("iterations", 0)),
-        decisions=round(decisions),
-        episodes=round(sum(row.get("episodes", 0.0) for row in trained.values())),
-        failures=round(sum(row.get("failures", 0.0) for row in trained.values())),
-        test_failures=test_failures,
-        test_asked=sum(len(part) for part in whole.values()) + _test_episodes(table),
-        weights_sha256=str((summary or {}).get("weights_sha256", "")),
-        boxes=boxes,
-        verdict=verdict,
-        reward=_reward_chart(reward, test, recent),
-        recent=bool(recent),
-        held_out=bool(test),
-        accuracy=_accuracy_chart(whole),
-        path=_path_chart(table, proxy) if proxy else None,
-        proxy_gold=_proxy_gold_chart(reward, gold) if gold else None,
-        gold=(max(gold, key=lambda r: r.value), gold[-1]) if gold else None,
-        path_averaged=len(proxy) < len(metric_points(trained, "reward", along="reference_kl")),
-        rows=_iteration_rows(table),
-        health=health_panel(trained, settings),
-        phases=phases,
-        phase_chart=phase_chart(trained, phases),
-        seconds=seconds,
-        speed=_speed_chart(speed, "tokens a second" if language else "steps a second"),
-        speed_mean=decisions / working if working else None,
-        episodes_to_read=_read_episodes(run, done) if language else (),
-        asked=bool(asked),
-        overall=overall,
-        skills=make_skill_rows(sorted({attempt.problem.skill for attempt in before} - {""}), before, after, {}),
-        axis=rate_axis(),
-        samples=compare_attempts(before, after) if after else (),
-        appendix=appendix,
-    )
+    decisions = _sum_metric(trained, "decisions")
+    working = sum(v for row in trained.values() for n, v in row.items() if _is_phase(n) and n != "seconds_evaluate")
+    episodes, failures = _sum_metric(trained, "episodes"), _sum_metric(trained, "failures")
+    measured = {k: row for k, row in table.items() if "test_reward" in row or "test_failures" in row}
+    test_failures = _sum_metric(measured, "test_failures")
+    played = _sum_metric(measured, "test_count") + test_failures
+    return {
+        "ended": ended,
+        "stopped_early": summary.get("stopped_early", False),
+        "under_way": [(i, len(part)) for i, part in asked.items() if i not in whole],
+        "env": settings.get("env", ""),
+        "learner": str(settings.get("model" if language else "policy", "")).rstrip("/").rsplit("/", 1)[-1],
+        "language": language,
+        "unit": "tokens" if language else "steps",
+        "algorithm": _name_algorithm(settings),
+        "grouped": any("groups_without_variance" in row for row in trained.values()),
+        "seed": settings.get("seed", 0),
+        "iterations": done,
+        "planned": settings.get("iterations", 0),
+        "decisions": decisions,
+        "episodes": episodes,
+        "failures": failures,
+        "test_failures": test_failures + sum(report_on(part).failure_count for part in whole.values()),
+        "test_asked": played + sum(len(part) for part in whole.values()),
+        "weights_sha256": summary.get("weights_sha256", ""),
+        "boxes": boxes,
+        "verdict": verdict,
+        "reward": _reward_chart(reward, test, recent) if reward or test else None,
+        "recent": bool(recent),
+        "held_out": bool(test),
+        "accuracy": _accuracy_chart(whole),
+        "path": _path_chart(table, path) if path else None,
+        "path_averaged": len(average_neighbours(path)) < len(path),
+        "proxy_gold": _proxy_gold_chart(reward, gold) if gold else None,
+        "gold": (max(gold, key=lambda r: r.value), gold[-1]) if gold else None,
+        "rows": _iteration_rows(table),
+        "health": health_panel(trained, settings),
+        "noisy": done > NOISY,
+        "phases": phases,
+        "phase_chart": _phase_chart(trained, phases),
+        "bars_averaged": done > BARS,
+        "seconds": seconds,
+        "speed": _speed_chart(speed, "tokens a second" if language else "steps a second") if speed else None,
+        "speed_mean": decisions / working if working else None,
+        "episodes_to_read": _read_episodes(run, done) if language else [],
+        "asked": bool(asked),
+        "overall": overall,
+        "skills": make_skill_rows({attempt.problem.skill for attempt in before} - {""}, before, after),
+        "axis": rate_axis(),
+        "samples": compare_attempts(before, after) if after else [],
+        "appendix": appendix,
+    }
+
+
+def _sum_metric(table: Metrics, name: str) -> int:
+    return round(sum(row.get(name, 0.0) for row in table.values()))
+
+
+def _name_algorithm(settings: Mapping[str, Any]) -> str:
+    name, variant = str(settings.get("algorithm", "")), str(settings.get("hyperparameters", {}).get("variant", ""))
+    name = variant if name == "grpo" and variant else name
+    return {"dr_grpo": "Dr. GRPO"}.get(name, name.upper())
 
 
 # The headline
 
 
-def _task_headline(overall: SkillRow, last: int) -> tuple[tuple[Box, ...], str]:
-    before, after, gain = overall.before, overall.after, overall.gain
-    boxes = (
-        Box("Held-out before", percent(before), (interval(before), counts(before))),
-        Box("Held-out after", percent(after), (interval(after), counts(after), *_describe_iteration(last))),
-        Box(
-            "Gain in points",
-            points(gain),
-            (points_interval(gain), f"on {plural(gain.count, 'problem')} scored both times")
-            if gain
-            else ("not measured yet",),
-            main=True,
-        ),
-    )
+def _make_box(name: str, big: str, *details: str) -> dict[str, Any]:
+    return {"name": name, "big": big, "details": details}
+
+
+def _task_headline(overall: Mapping[str, Any], last: int) -> tuple[list[dict[str, Any]], str]:
+    before, after, gain = overall["before"], overall["after"], overall["gain"]
+    scored = [points_interval(gain), f"on {plural(gain.count, 'problem')} scored both times"] if gain else []
+    boxes = [
+        _make_box("Held-out before", percent(before), interval(before), counts(before)),
+        _make_box("Held-out after", percent(after), interval(after), counts(after), *_describe_iteration(last)),
+        _make_box("Gain in points", points(gain), *(scored or ["not measured yet"])),
+    ]
     return boxes, _verdict(gain.low, gain.high) if gain and gain.count else ""
 
 
-def _headline(
-    reward: Sequence[MetricPoint], test: Sequence[MetricPoint], table: Metrics, paired: MetricPoint | None
-) -> tuple[tuple[Box, ...], str]:
-    """The held-out reward before and after; of a run without evaluations, the reward of its first and last iteration.
-
-    Arguments:
-        paired: the change over the same episodes, where the run has measured it.
-    """
-    evaluations = [
-        iteration for iteration, row in sorted(table.items()) if "test_reward" in row or "test_failures" in row
-    ]
-    before, after = (
-        (evaluations[0] if evaluations and evaluations[0] == 0 else None),
-        (evaluations[-1] if evaluations and evaluations[-1] > 0 else None),
-    )
-    known = {reading.iteration: reading for reading in test}
+def _reward_headline(
+    reward: Sequence[MetricPoint], test: Sequence[MetricPoint], table: Metrics, summary: Mapping[str, Any]
+) -> tuple[list[dict[str, Any]], str]:
+    """Show the held-out reward before and after; without evaluations, the reward of the first and last iteration."""
+    evaluations = [i for i, row in sorted(table.items()) if "test_reward" in row or "test_failures" in row]
+    before = 0 if 0 in evaluations else None
+    after = max((i for i in evaluations if i), default=None)
+    known = {point.iteration: point for point in test}
     first, last = known.get(0), known.get(after) if after else None
     names = ("Held-out reward before", "Held-out reward after")
     if not evaluations:
         first, last = (reward[0], reward[-1]) if reward else (None, None)
         names = ("Reward, first iteration", "Reward, last iteration")
-    change, how = paired, f"paired over {plural(paired.count or 0, 'episode')}" if paired else ""
-    if change is None and first and last and first is not last:
+    change, how = None, ""
+    if summary.get("gain") is not None and "gain_episodes" in summary:
+        # Only an ended run of turns measures the change over the same episodes.
+        change = MetricPoint(0, 0, summary["gain"], summary["gain_low"], summary["gain_high"])
+        how = f"paired over {plural(summary['gain_episodes'], 'episode')}"
+    elif first and last and first is not last:
         change, how = _difference(first, last), "the two taken as independent"
     if change is None:
         why = "not measured yet" if before is None or after is None else "not known"
-        moved = Box("Change", plain(None), (why,), main=True)
+        moved = _make_box("Change", NOTHING, why)
     else:
-        moved = Box("Change", _format_change(change), (span(change), *([] if change.low is None else [how])), main=True)
-    boxes = (
-        _box(names[0], first, _explain_missing(table, before)),
-        _box(names[1], last, _explain_missing(table, after)),
-        moved,
-    )
+        moved = _make_box("Change", _format_change(change), span(change), *([] if change.low is None else [how]))
+    boxes = [_reward_box(names[0], first, table, before), _reward_box(names[1], last, table, after), moved]
     if change is None or change.low is None or change.high is None:
         return boxes, ""
     return boxes, _verdict(change.low, change.high)
 
 
-def _read_paired_gain(summary: Mapping[str, Any]) -> MetricPoint | None:
-    """The change over the same held-out episodes, which only a whole run of turns has."""
-    if summary.get("gain") is None or "gain_episodes" not in summary:
-        return None
-    low, high = summary["gain_low"], summary["gain_high"]
-    last = int(summary["iterations"])
-    return MetricPoint(last, last, summary["gain"], low, high, int(summary["gain_episodes"]))
-
-
-def _explain_missing(table: Metrics, evaluation: int | None) -> str:
-    """Why there is no reward of an evaluation; `None` where it has not been made."""
+def _reward_box(name: str, point: MetricPoint | None, table: Metrics, evaluation: int | None) -> dict[str, Any]:
+    """Show a reward, or why it is missing. `evaluation` is its iteration, `None` before it."""
+    if point is not None:
+        count = [] if point.count is None else [f"mean of {plural(point.count, 'episode')}"]
+        return _make_box(name, plain(point.value), span(point), *count, *_describe_iteration(point.iteration))
     if evaluation is None:
-        return "not measured yet"
+        return _make_box(name, NOTHING, "not measured yet")
     failed = round(table[evaluation].get("test_failures", 0.0))
-    return f"not known: {plural(failed, 'episode')} failed, and no other was played" if failed else "not known"
-
-
-def _box(name: str, reading: MetricPoint | None, why: str) -> Box:
-    if reading is None:
-        return Box(name, plain(None), (why,))
-    count = () if reading.count is None else (f"mean of {plural(reading.count, 'episode')}",)
-    return Box(name, plain(reading.value), (span(reading), *count, *_describe_iteration(reading.iteration)))
+    why = f"not known: {plural(failed, 'episode')} failed, and no other was played" if failed else "not known"
+    return _make_box(name, NOTHING, why)
 
 
 def _format_change(change: MetricPoint) -> str:
-    """A change with its sign, and with no more decimals than its interval gives a meaning to."""
+    """Format a change with its sign and with the decimals of its interval."""
     written = plain(change.value, max(abs(change.low or 0.0), abs(change.high or 0.0)))
     return f"+{written}" if change.value > 0 else written
 
@@ -440,7 +218,7 @@ def _verdict(low: float, high: float) -> str:
 
 
 def _difference(first: MetricPoint, last: MetricPoint) -> MetricPoint:
-    """How far the mean has moved, where the reward of a single held-out episode is not known: nothing is paired."""
+    """Return the change of the mean. The rewards of single held-out episodes are not known, so nothing is paired."""
     moved = last.value - first.value
     if first.low is None or first.high is None or last.low is None or last.high is None:
         return MetricPoint(last.iteration, last.x, moved)
@@ -448,68 +226,50 @@ def _difference(first: MetricPoint, last: MetricPoint) -> MetricPoint:
     return MetricPoint(last.iteration, last.x, moved, moved - half, moved + half)
 
 
-def _describe_iteration(iteration: int) -> tuple[str, ...]:
-    return (f"after iteration {iteration}",) if iteration else ()
-
-
-def _name_algorithm(settings: Mapping[str, Any]) -> str:
-    name, variant = str(settings.get("algorithm", "")), str(settings.get("hyperparameters", {}).get("variant", ""))
-    name = variant if name == "grpo" and variant else name
-    return {"dr_grpo": "Dr. GRPO"}.get(name, name.upper())
-
-
-def _test_episodes(table: Metrics) -> int:
-    rows = [row for row in table.values() if "test_reward" in row or "test_failures" in row]
-    return round(sum(row.get("test_count", 0.0) + row.get("test_failures", 0.0) for row in rows))
+def _describe_iteration(iteration: int) -> list[str]:
+    return [f"after iteration {iteration}"] if iteration else []
 
 
 # Charts
 
 
-def _reward_chart(
-    reward: Sequence[MetricPoint], test: Sequence[MetricPoint], recent: Sequence[MetricPoint]
-) -> Markup | None:
-    if not reward and not test:
-        return None
+def _reward_chart(reward: Sequence[MetricPoint], test: Sequence[MetricPoint], recent: Sequence[MetricPoint]) -> Markup:
     series = [
         Series("training", reward, "s1"),
-        Series("mean of the last 100 episodes", recent, "s6", "dashed"),
+        Series("mean of the last 100 episodes", recent, "s6", "line", dashes="6 4"),
         Series("held-out", test, "s2", "marks"),
     ]
     return line_chart([Panel("reward of an episode", series)], "iteration", "reward by iteration")
 
 
 def _accuracy_chart(whole: Mapping[int, Sequence[Attempt]]) -> Markup | None:
-    points = []
-    for iteration, attempts in sorted(whole.items()):
-        report = report_on(attempts)
-        if report.accuracy is not None:
-            points.append(
-                MetricPoint(
-                    iteration, iteration, 100 * report.accuracy, 100 * report.low, 100 * report.high, report.count
-                )
-            )
-    if not points:
-        return None
-    panel = Panel("held-out accuracy (%)", [Series("held-out accuracy", points, "s2", "marks")])
-    return line_chart([panel], "iteration", "held-out accuracy by iteration")
-
-
-def _path_chart(table: Metrics, proxy: Sequence[MetricPoint]) -> Markup:
-    """Training and held-out reward over the divergence that they were bought with; below it the gold reward."""
-    test = metric_points(table, "test_reward", along="test_reference_kl", count="test_count")
-    gold = average_neighbours(metric_points(table, "gold_reward", along="reference_kl"))
-    panels = [
-        Panel(
-            "reward" if not gold else "proxy reward",
-            [Series("training", proxy, "s1", "path"), Series("held-out", test, "s2", "marks")],
-        )
+    reports = {iteration: report_on(attempts) for iteration, attempts in sorted(whole.items())}
+    points = [
+        MetricPoint(iteration, iteration, 100 * report.accuracy, 100 * report.low, 100 * report.high, report.count)
+        for iteration, report in reports.items()
+        if report.accuracy is not None
     ]
+    panel = Panel("held-out accuracy (%)", [Series("held-out accuracy", points, "s2", "marks")])
+    return line_chart([panel], "iteration", "held-out accuracy by iteration") if points else None
+
+
+def _path_chart(table: Metrics, path: Sequence[MetricPoint]) -> Markup:
+    """Draw training and held-out reward over the divergence from the reference; below it the gold reward."""
+    test = metric_points(table, "test_reward", along="test_reference_kl", count="test_count")
+    gold = metric_points(table, "gold_reward", along="reference_kl")
+    series = [_path_series("training", path, "s1"), Series("held-out", test, "s2", "marks")]
+    panels = [Panel("proxy reward" if gold else "reward", series)]
     if gold:
-        panels.append(Panel("gold reward", [Series("gold", gold, "s3", "path")]))
+        panels.append(Panel("gold reward", [_path_series("gold", gold, "s3")]))
     return line_chart(
         panels, "KL to the reference (nats a response)", "reward against the divergence from the reference"
     )
+
+
+def _path_series(name: str, points: Sequence[MetricPoint], class_: str) -> Series:
+    shown = average_neighbours(points)
+    labels = [str(point.iteration) if point in (shown[0], shown[-1]) else "" for point in shown]
+    return Series(name, shown, class_, "path", labels=labels)
 
 
 def _proxy_gold_chart(reward: Sequence[MetricPoint], gold: Sequence[MetricPoint]) -> Markup:
@@ -518,46 +278,70 @@ def _proxy_gold_chart(reward: Sequence[MetricPoint], gold: Sequence[MetricPoint]
     return line_chart(panels, "iteration", "proxy and gold reward by iteration")
 
 
-def _speed_chart(speed: Sequence[MetricPoint], y_label: str) -> Markup | None:
-    return (
-        line_chart([Panel(y_label, [Series(y_label, speed, "s6")], from_zero=True)], "iteration", "speed by iteration")
-        if speed
-        else None
-    )
+def _speed_chart(speed: Sequence[MetricPoint], y_label: str) -> Markup:
+    panel = Panel(y_label, [Series(y_label, speed, "s6")], (0.0, axis_range(speed)[1]))
+    return line_chart([panel], "iteration", "speed by iteration")
+
+
+def health_panel(trained: Metrics, settings: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Show the metrics that exist. A metric that the last iteration lacks names its iteration."""
+    language = settings.get("policy") == "lm"
+    unit = "token" if language else "decision"
+    shown = [
+        ("approx_kl", "KL of the update", f"nats a {unit}, new policy from the one that collected", "target_kl"),
+        ("reference_kl", "KL to the reference", "nats a response", ""),
+        ("clip_fraction", "Clip fraction", "% of ratios outside the clipping range", ""),
+        ("entropy", "Entropy", f"nats a {unit}", ""),
+        ("explained_variance", "Explained variance", "of returns by the critic; 1 is all, below 0 worse than none", ""),
+        ("groups_without_variance", "Groups without variance", "% with equal rewards: no learning signal", ""),
+        ("length", "Response length" if language else "Episode length", "tokens" if language else "steps", ""),
+        ("turns", "Turns", "messages of the model an episode", ""),
+        ("truncated", "Cut at the limit", f"% of {'messages' if metric_points(trained, 'turns') else 'responses'}", ""),
+        ("grad_norm", "Gradient norm", "before clipping", "max_grad_norm"),
+    ]
+    last, metrics = max(trained, default=0), []
+    for name, title, meaning, level in shown:
+        values = metric_points(trained, name)
+        if not values:
+            continue
+        limit = settings.get("hyperparameters", {}).get(level) or math.nan
+        if not math.isnan(limit):
+            meaning += f"; limit {plain(limit)}"
+        written = (share if name in SHARES else plain)(values[-1].value)
+        if values[-1].iteration < last:
+            written += f" at {values[-1].iteration}"
+        drawn = [replace(r, value=100 * r.value) for r in values] if name in SHARES else values
+        picture = small_chart(drawn, last, title, limit)
+        metrics.append({"name": title, "last": written, "meaning": meaning, "picture": picture})
+    return metrics
 
 
 # Iterations and episodes
 
 
-def _iteration_rows(table: Metrics) -> tuple[IterationRow, ...]:
+def _iteration_rows(table: Metrics) -> list[dict[str, Any]]:
     def by_iteration(name: str, count: str = "") -> dict[int, MetricPoint]:
-        return {reading.iteration: reading for reading in metric_points(table, name, count=count)}
+        return {point.iteration: point for point in metric_points(table, name, count=count)}
 
     reward, gold = by_iteration("reward"), by_iteration("gold_reward")
     test = by_iteration("test_reward", "test_count") | by_iteration("test_accuracy", "test_count")
     order = sorted(table)
-    step = math.ceil(len(order) / LISTED)
-    kept = {iteration for k, iteration in enumerate(order) if k % max(1, step) == 0 or iteration in test} | set(
-        order[-1:]
-    )
-    return tuple(
-        IterationRow(
-            i, table[i].get("total_decisions"), table[i].get("episodes"), table[i].get("failures"), reward.get(i),
-            test.get(i), gold.get(i),
-        )
-        for i in order
-        if i in kept
-    )  # fmt: skip
+    step = max(1, math.ceil(len(order) / LISTED))
+    return [
+        {"iteration": i, "metrics": table[i], "reward": reward.get(i), "test": test.get(i), "gold": gold.get(i)}
+        for k, i in enumerate(order)
+        if k % step == 0 or i in test or i == order[-1]
+    ]
 
 
-def _read_episodes(run: Run, done: int) -> tuple[tuple[int, tuple[EpisodeRow, ...]], ...]:
-    """The episodes that were kept of the first, a middle and the last iteration."""
+def _read_episodes(run: Run, done: int) -> list[tuple[int, list[dict[str, Any]]]]:
+    """Read the stored episodes of the first, a middle and the last iteration."""
     chosen = sorted({1, (1 + done) // 2, done}) if done else []
-    kept = [(iteration, tuple(map(_read_episode, run.store.trajectories(iteration)))) for iteration in chosen]
-    return tuple((iteration, episodes) for iteration, episodes in kept if episodes)
+    kept = [(iteration, [_read_episode(t) for t in run.store.trajectories(iteration)]) for iteration in chosen]
+    return [(iteration, episodes) for iteration, episodes in kept if episodes]
 
 
-def _read_episode(trajectory: Trajectory) -> EpisodeRow:
+def _read_episode(trajectory: Trajectory) -> dict[str, Any]:
     info: Mapping[str, Any] = trajectory.infos[0] if trajectory.infos else {}
     chosen = [
         logprob
@@ -565,12 +349,59 @@ def _read_episode(trajectory: Trajectory) -> EpisodeRow:
         for logprob, own in zip(segment.logprobs, segment.chosen, strict=True)
         if own
     ]
-    return EpisodeRow(
-        prompt=shorten(str(info.get("prompt", "")), LONGEST),
-        response=shorten(str(info.get("response", "")), LONGEST),
-        reward=trajectory.total_reward,
-        stop=str(info.get("stop_reason", "")),
-        tokens=len(chosen),
-        logprob=math.fsum(chosen) / len(chosen) if chosen else None,
-        failure=str(info.get("failure", "")),
-    )
+    return {
+        "prompt": truncate(str(info.get("prompt", ""))),
+        "response": truncate(str(info.get("response", ""))),
+        "reward": trajectory.total_reward,
+        "stop": info.get("stop_reason", ""),
+        "tokens": len(chosen),
+        "logprob": math.fsum(chosen) / len(chosen) if chosen else None,
+        "failure": info.get("failure", ""),
+    }
+
+
+# Time and costs
+
+
+def _is_phase(name: str) -> bool:
+    return name.startswith("seconds_")
+
+
+def seconds_by_phase(table: Metrics, ledger: float) -> tuple[float, list[dict[str, Any]]]:
+    """Return all seconds, and the seconds of each phase in the order of the work.
+
+    The class of a row is its colour in the chart; it is empty for phases that are not drawn.
+    """
+    names = {name for row in table.values() for name in row if _is_phase(name)}
+    sums = {name: math.fsum(row.get(name, 0.0) for row in table.values()) for name in names}
+    order = [f"seconds_{name}" for name in PHASES]
+    # The ledger of a running run lacks the costs that are booked at its end.
+    total = max(ledger, sum(sums.values()))
+    rows: list[dict[str, Any]] = []
+    for name in sorted(sums, key=lambda name: (order.index(name) if name in order else len(order), name)):
+        words = name.removeprefix("seconds_")
+        class_ = "" if words == "evaluate" else f"s{sum(bool(row['class_']) for row in rows) % 6 + 1}"
+        rows.append({"key": name, "name": PHASES.get(words, words), "class_": class_, "seconds": sums[name]})
+    rest = total - sum(sums.values())
+    if rows and rest > 0:
+        rows.append({"key": "", "name": "the rest: loading, checkpoints, the store", "class_": "", "seconds": rest})
+    return total, rows
+
+
+def _phase_chart(trained: Metrics, phases: Sequence[Mapping[str, Any]]) -> Markup | None:
+    drawn = {row["key"]: row for row in phases if row["class_"]}
+    if not drawn or not trained:
+        return None
+    sums = ", ".join(f"{row['name']} {row['seconds']:.1f}" for row in drawn.values())
+    names = {key: row["class_"] for key, row in drawn.items()}
+    return bar_chart(trained, names, "seconds an iteration", f"seconds of an iteration by phase; in all {sums}")
+
+
+def _sum_costs(appendix: dict[str, Any]) -> dict[str, Any]:
+    """Sum up the costs of all iterations, which would fill hundreds of rows."""
+    sums: dict[str, LedgerTotal] = {}
+    for row in appendix["costs"]:
+        kind = COSTS.get(row["phase"].rpartition("/")[2], row["phase"])
+        known, total = sums.get(kind, LedgerTotal()), row["total"]
+        sums[kind] = LedgerTotal(*(getattr(known, n) + getattr(total, n) for n in LedgerTotal.__dataclass_fields__))
+    return {**appendix, "costs": [{"phase": kind, "total": total, "unpriced": False} for kind, total in sums.items()]}

@@ -200,7 +200,7 @@ def test_the_best_of_several_goes_on_after_a_kill(number: Path, tmp_path: Path, 
     with Run.open(tmp_path / "run") as run:
         s = resume(run).summary
     assert (s["episodes"], s["best_submission"], s["best_attempt"], s["replayed"]) == (3, 21.0, 20.0, 0)
-    assert "the one that counts" in write_report(tmp_path / "run").read_text()
+    assert "counts as the result" in write_report(tmp_path / "run").read_text()
 
 
 def test_whoever_stops_a_run_between_steps_can_go_on(number: Path, tmp_path: Path) -> None:
@@ -407,7 +407,7 @@ def test_calls_that_were_made_again_are_told_and_counted(
     assert again.data["seconds"] > 0
     finish(result)
     assert "3 calls (1 made again)" in " ".join(capsys.readouterr().out.split())
-    assert "1 call made again" in (tmp_path / "run" / "report.html").read_text()
+    assert "1 call repeated" in (tmp_path / "run" / "report.html").read_text()
 
 
 def test_a_submission_on_the_data_of_the_validations_is_an_attempt(tmp_path: Path) -> None:
@@ -438,7 +438,7 @@ def test_what_was_handed_in_for_the_choice_is_no_validation(
     said = " ".join(capsys.readouterr().out.split())
     assert "best validation 20 of 2, and 2 handed in; baseline 5" in said
     assert "2 validations" in said
-    assert "of 2, and 2 handed in" in (tmp_path / "run" / "report.html").read_text()
+    assert "of 2 validations and 2 submissions" in (tmp_path / "run" / "report.html").read_text()
 
 
 def test_the_page_calls_task_and_agent_by_their_names(number: Path, tmp_path: Path, script: Callable[..., str]) -> None:
@@ -462,7 +462,7 @@ def test_the_page_shows_scores_conversation_and_end(number: Path, tmp_path: Path
     for words in (
         "worse than the baseline",
         "validation 3.00",
-        "the agent handed its work in",
+        "the agent submitted its work",
         "&lt;b&gt;9&lt;/b&gt;",
         "baseline 5.00",
         "<svg",

@@ -102,7 +102,7 @@ def test_the_test_of_every_round_is_in_summary_and_report_and_every_checkpoint_s
     assert 100 * (compared.second.accuracy or 0) == pytest.approx(plain["after"], abs=0.01)
     page = write_report(tmp_path / "run").read_text()
     assert 'id="test-rounds"' in page
-    assert "The test accuracy as figures" in page
+    assert "Test accuracy as a table" in page
     assert 'id="test-rounds"' not in write_report(tmp_path / "plain").read_text()
 
 

@@ -71,7 +71,7 @@ def test_a_model_writes_checks_decide_and_the_same_run_again_makes_no_call(tmp_p
     assert all(example.metadata["hypothesis"] == "It does not carry." for example in lesson.examples)
     assert any(decision.action == "checked" for decision in lesson.decisions)
     page = write_report(tmp_path / "first").read_text()
-    assert "What the checks decided" in page
+    assert "Quality checks" in page
 
 
 def test_a_spent_budget_stops_cleanly_and_goes_on_with_a_larger_one(tmp_path: Path) -> None:

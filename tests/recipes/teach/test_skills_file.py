@@ -61,7 +61,7 @@ def test_the_skills_that_one_run_discovers_are_the_skills_file_of_another(
     for name in ("categories", "problems", "test", "agreement", "agreement_test"):
         assert second["discovery"][name] == first["discovery"][name]
     page = write_report(tmp_path / "second").read_text()
-    assert "The skills of the skills file" in page
+    assert "Skills of the skills file" in page
 
 
 def test_the_tasks_own_generators_write_for_a_file_with_their_skills_and_a_resume_needs_no_file(tmp_path: Path) -> None:
