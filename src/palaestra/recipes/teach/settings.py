@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypedDict
 
 from palaestra.recipes.metered_engines import CALL_TIMEOUT, CALL_TIMEOUT_HELP, check_call_timeout
-from palaestra.recipes.settings import check_finite, check_minimum, parse_options, setting
+from palaestra.recipes.settings import check_finite, check_minimum, parse_options, require, setting
 
 TASK_WRITER = "task"
 """The setting `writer` for the task's own generators."""
@@ -35,6 +35,12 @@ class TeachSettings:
     student: str = setting("nano", "The model that learns: a registered name, a folder or a hub id.")
     learning: str = setting("supervised", "How the student learns; `palaestra list students` lists the methods.")
     student_options: tuple[str, ...] = setting((), "Options of the learning method, each as name=value.")
+    trainer: Literal["palaestra", "llama-factory"] = setting(
+        "palaestra", "What runs the training: our own loop, or LLaMA-Factory, which trains LoRA adapters."
+    )
+    trainer_options: tuple[str, ...] = setting(
+        (), "Options of LLaMA-Factory, each as name=value: command=PATH, and keys of its YAML file."
+    )
     start: Literal["base", "last"] = setting(
         "base",
         "Where a round's training starts: base (the base model, on all data so far) or last (the last round's weights, "
@@ -111,9 +117,17 @@ class TeachSettings:
         check_minimum(self, 0, "answer_tokens", "max_cost", "max_calls", "max_tokens", "categories", "discover_train")
         check_minimum(self, 0, "top_up", "budget", "learning_rate", "threads", "checkpoint_seconds", "seed")
         check_call_timeout(self.call_timeout)
+        require(
+            self.trainer == "palaestra" or self.method != "full",
+            "setting 'trainer': LLaMA-Factory trains adapters; leave the method at 'auto' or 'lora'",
+        )
+        require(
+            self.trainer != "palaestra" or not self.trainer_options,
+            "setting 'trainer_options': these are options of LLaMA-Factory; set the trainer to 'llama-factory'",
+        )
 
     def parse(self, name: str) -> dict[str, Any]:
-        """Parse `task_options`, `student_options` or `teacher_options`."""
+        """Parse `task_options`, `student_options`, `trainer_options` or `teacher_options`."""
         return parse_options(getattr(self, name), name)
 
     @property
@@ -143,6 +157,8 @@ class TeachOptions(TypedDict, total=False):
     student: str
     learning: str
     student_options: Sequence[str]
+    trainer: Literal["palaestra", "llama-factory"]
+    trainer_options: Sequence[str]
     start: Literal["base", "last"]
     keep: Literal["last", "best"]
     checkpoints: Literal["kept", "all"]
