@@ -18,12 +18,12 @@ from _common import arguments, finish, median, seconds
 
 from palaestra.core.records import Example, Lesson, Message, Problem, Split
 from palaestra.tasks.base import EVERY, make_task
-from palaestra.tasks.texts import grams, words
+from palaestra.tasks.texts import words
 from palaestra.teachers.quality.base import Context, inspect
-from palaestra.teachers.quality.texts import Duplicates, Overlap, jaccard
+from palaestra.teachers.quality.texts import NGRAM, Duplicates, Overlap, cut_grams, jaccard
 
 WANTED_SECONDS = 20
-THRESHOLD, LENGTH = 0.85, 3
+THRESHOLD = 0.85
 LONG = 70
 """Words of a question of which one changed leaves it a near duplicate."""
 
@@ -34,7 +34,7 @@ def main() -> None:
     examples, problems, copies, leaks = material(size, options.data)
     context = Context(make_task("math-skills"), {Split.TEST: problems})
     lesson = Lesson(tuple(examples))
-    checks = (Overlap(), Duplicates(THRESHOLD, LENGTH))
+    checks = (Overlap(), Duplicates(THRESHOLD))
     runs, busy = [], time.process_time()
     for _ in range(1 if options.quick else 3):
         start = time.perf_counter()
@@ -116,8 +116,7 @@ def reworded(example: Example, rng: np.random.Generator) -> Example:
 
 def brute_force(texts: list[list[str]]) -> int:
     """Every pair."""
-    cut = grams(texts, LENGTH)
-    sets = [frozenset(cut.get(k).tolist()) for k in range(len(texts))]
+    sets = [cut_grams(text) for text in texts]
     return sum(any(jaccard(sets[k], other) >= THRESHOLD for other in sets[:k]) for k in range(len(sets)))
 
 
@@ -127,7 +126,7 @@ def datasketch(texts: list[list[str]]) -> int:
     index, repeated = MinHashLSH(threshold=THRESHOLD, num_perm=128), 0
     for place, text in enumerate(texts):
         made = MinHash(num_perm=128)
-        made.update_batch([" ".join(text[k : k + LENGTH]).encode() for k in range(max(1, len(text) - LENGTH + 1))])
+        made.update_batch([" ".join(text[k : k + NGRAM]).encode() for k in range(max(1, len(text) - NGRAM + 1))])
         repeated += bool(index.query(made))
         index.insert(place, made)
     return repeated

@@ -19,7 +19,7 @@ from palaestra.cli.main import main
 from palaestra.cli.research import ResearchProgress
 from palaestra.cli.standings import standings_tables
 from palaestra.core.events import Event
-from palaestra.engines.retry import RETRY
+from palaestra.engines.openai_endpoint import RETRY
 from palaestra.recipes.progress import RunProgress, plain_console
 from palaestra.research.standings.scores import RunScore, Standings, TaskScale
 from palaestra.research.standings.standings import compare_methods

@@ -12,8 +12,7 @@ from palaestra.engines.base import Request, Sampling
 from palaestra.engines.cached import CachedEngine
 from palaestra.engines.mock import MockEngine
 from palaestra.engines.openai import OpenAIEngine
-from palaestra.engines.schemas import response_format, strict_schema
-from palaestra.engines.structured import ask, find_candidates, parse
+from palaestra.engines.structured import ask, find_candidates, parse, response_format, strict_schema
 from palaestra.runs.cache import Cache
 
 

@@ -84,7 +84,7 @@ def test_a_run_with_a_missing_command_is_refused_before_it_starts(tmp_path: Path
 
 
 def test_a_student_that_practises_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="cannot train a student of kind 'practice'"):
+    with pytest.raises(SettingsError, match="got learning PractisingStudent"):
         make_pupil("practice", LlamaFactory("true"))
 
 

@@ -19,6 +19,7 @@ from palaestra.core.seeding import Seeds
 from palaestra.engines import models
 from palaestra.engines.base import Request
 from palaestra.engines.models import LoadedModel
+from palaestra.learn.optimizers import fork_torch_rng
 from palaestra.learn.preference import (
     Preference,
     PreferencePair,
@@ -26,7 +27,6 @@ from palaestra.learn.preference import (
     preference_loss,
     response_logprobs_BT,
 )
-from palaestra.learn.randomness import fork_torch_rng
 from palaestra.learn.student import SupervisedStudent
 from palaestra.learn.students import STUDENTS, make_student
 from palaestra.learn.supervised import Method, Supervision, padding_id
@@ -200,7 +200,7 @@ def test_what_cannot_be_a_rejected_answer_is_one_clear_line(nano: LoadedModel) -
         student.check([replace(EXAMPLES[0], metadata={"rejected": ["1"]})])
     with pytest.raises(LessonError, match="tokens and the student reads at most"):
         student.check([replace(EXAMPLES[0], metadata={"rejected": "1+" * 2000})])
-    with pytest.raises(SettingsError, match="option 'beta': expected above 0; got 0"):
+    with pytest.raises(SettingsError, match="setting 'beta': expected above 0; got 0"):
         Preference(beta=0)
 
 

@@ -10,17 +10,18 @@ import torch
 from palaestra.core.errors import LessonError, ModelError
 from palaestra.core.records import Message
 from palaestra.core.seeding import Seeds
-from palaestra.learn.reward_data import ResponseComparison
-from palaestra.learn.reward_model import RewardModel, load_reward_model, make_reward_model
-from palaestra.learn.reward_report import RewardReport, report_on_scores
-from palaestra.learn.reward_training import (
+from palaestra.learn.reward_data import ResponseComparison, RewardReport, report_on_scores
+from palaestra.learn.reward_model import (
+    RewardModel,
     RewardTraining,
     _is_out_of_patience,
     _schedule,
     best_of_k_loss,
+    load_reward_model,
+    make_reward_model,
     train_reward_model,
 )
-from palaestra.learn.training_state import TrainingState
+from palaestra.learn.supervised import TrainingState
 
 TEXTS = ["a good film", "bad", "a film that is very very good and a little long", "", "a bad film <|end|>"]
 

@@ -8,8 +8,15 @@ from pathlib import Path
 import pytest
 
 from palaestra.sandbox import LimitReport, report_limits
-from palaestra.sandbox.cgroups import LEAF, ControlGroup, Hierarchy, _remove_stale, _start_time, find_hierarchy
-from palaestra.sandbox.systemd import request_scope
+from palaestra.sandbox.cgroups import (
+    LEAF,
+    ControlGroup,
+    Hierarchy,
+    _remove_stale,
+    _start_time,
+    find_hierarchy,
+    request_scope,
+)
 
 PID = str(os.getpid())
 

@@ -38,6 +38,7 @@ from palaestra.tasks.base import GenerativeTask
 from palaestra.tasks.math.task import MathSkills
 from palaestra.tasks.shots import few_shot
 from palaestra.teachers.base import Order, Written, make_teacher
+from palaestra.teachers.skills import discovery as module
 from palaestra.teachers.skills.clustering import SkillGroup, SkillGroups, repair_categories
 from palaestra.teachers.skills.discovery import Discovery
 from palaestra.teachers.skills.overview import (
@@ -345,11 +346,12 @@ def test_more_categories_than_names_make_each_name_one_and_say_so() -> None:
     assert model.count() == {"name": len(PROBLEMS)}
 
 
-def test_more_names_than_one_answer_holds_are_sorted_into_the_categories_of_the_first() -> None:
+def test_more_names_than_one_answer_holds_are_sorted_into_the_categories_of_the_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "NAMES_A_CALL", 4)
     model = Model()
-    found = Discovery(model.engine, names_a_call=4).discover(
-        [*PROBLEMS, *[p for p in problems(2, 5) if p.skill == "time"]]
-    )
+    found = Discovery(model.engine).discover([*PROBLEMS, *[p for p in problems(2, 5) if p.skill == "time"]])
     asked = [asked_names(text) for stage, text in model.calls if stage in ("cluster", "sort")]
     assert [len(several) for several in asked] == [4, 3]
     assert {"reading a clock", "counting days"} <= set(asked[0])  # the commonest come first
@@ -358,9 +360,10 @@ def test_more_names_than_one_answer_holds_are_sorted_into_the_categories_of_the_
     assert model.count().get("assign") is None
 
 
-def test_a_part_that_cannot_be_sorted_is_reported_and_asked_about() -> None:
+def test_a_part_that_cannot_be_sorted_is_reported_and_asked_about(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "NAMES_A_CALL", 6)
     model = Model(sort=lambda text: REFUSED)
-    found = Discovery(model.engine, names_a_call=6).discover(PROBLEMS)
+    found = Discovery(model.engine).discover(PROBLEMS)
     (sorted_later,) = found.repairs
     assert re.fullmatch(r"not sorted \(no\): '[\w ]+' \(their problems are asked about one by one\)", sorted_later)
     assert model.count()["assign"] == 2
@@ -523,16 +526,6 @@ def test_clustering_again_to_another_number_names_nothing() -> None:
     assert discovery.discover([*PROBLEMS, *new], categories=2, known=before) == found  # the same by another way
     with pytest.raises(SettingsError, match="no names to cluster"):
         discovery.recluster(SkillMap(), PROBLEMS, categories=2)
-
-
-@pytest.mark.parametrize(
-    "wrong", [lambda d: d.discover(PROBLEMS, categories=-1), lambda d: d.recluster(by_hand(), [], categories=-1)]
-)
-def test_a_number_that_makes_no_sense_is_refused(wrong: Callable[[Discovery], object]) -> None:
-    with pytest.raises(SettingsError, match="at least 0; got -1"):
-        wrong(Discovery(Model().engine))
-    with pytest.raises(SettingsError, match="at least 2 names a call; got names_a_call=1"):
-        Discovery(Model().engine, names_a_call=1)
 
 
 # Gold skills and agreement

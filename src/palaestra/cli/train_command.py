@@ -44,7 +44,7 @@ class TrainCommand(TyperCommand):
 def _make_hyperparameter_options(chosen: str) -> Sequence[Any]:
     """Options of the hyperparameters of all algorithms. If `chosen` exists, those of the others are hidden."""
     from palaestra.learn.algorithms import ALGORITHMS
-    from palaestra.recipes.train.presets import list_preset_names
+    from palaestra.recipes.train.settings import list_preset_names
 
     names = sorted(ALGORITHMS.names(), key=lambda name: name != chosen)
     panel = (

@@ -19,6 +19,7 @@ from palaestra.core.records import Completion, Failure, FailureCause, ImagePart,
 from palaestra.engines.base import (
     Answer,
     BaseEngine,
+    CallMonitor,
     Engine,
     MonitoredEngine,
     Price,
@@ -27,8 +28,7 @@ from palaestra.engines.base import (
     is_remote,
     reads_schema,
 )
-from palaestra.engines.budget import Budget, Reservation
-from palaestra.engines.prices import Prices, missing_price
+from palaestra.engines.budget import Budget, Prices, Reservation, missing_price
 from palaestra.runs.cache import Cache, digest
 from palaestra.runs.ledger import Spending
 
@@ -126,7 +126,7 @@ class CachedEngine(BaseEngine):
         return dict(pairs)
 
 
-class _CallMeter:
+class _CallMeter(CallMonitor):
     """The monitor of one batch: reserves budget before each call, and stores answer and cost after it."""
 
     def __init__(self, home: CachedEngine, requests: list[Request], keys: list[tuple[str, ...]]) -> None:
@@ -154,7 +154,7 @@ class _CallMeter:
     def _reserve(self, calls: int, request: Request, prompt: int) -> list[Reservation]:
         limit = Usage(prompt, request.sampling.max_tokens)
         money = self.home.price.cost(limit) if self.home.price else 0.0
-        return self.home.budget.reserve_all(calls, limit.prompt_tokens + limit.completion_tokens, money)
+        return self.home.budget.reserve(limit.prompt_tokens + limit.completion_tokens, money, calls)
 
     def after(self, slot: Slot, usage: Usage | None, seconds: float, answer: Answer | None) -> None:
         home = self.home

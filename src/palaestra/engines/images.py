@@ -41,14 +41,13 @@ class VisualPrompt:
     ids: list[int]
     inputs: Mapping[str, torch.Tensor]
 
-    @property
-    def signature(self) -> str:
-        """Names and shapes of the inputs. Prompts with the same signature can share a batch."""
-        length = len(self.ids)
-        return ";".join(
-            name if along_tokens(tensor, length) else f"{name}{list(tensor.shape[1:])}"
-            for name, tensor in sorted(self.inputs.items())
-        )
+
+Shapes = tuple[tuple[str, tuple[int, ...]], ...]
+
+
+def image_shapes(inputs: Mapping[str, torch.Tensor], length: int) -> Shapes:
+    """Names and shapes of the processed images of a prompt. Prompts with the same shapes can share a batch."""
+    return tuple((name, tuple(t.shape[1:])) for name, t in sorted(inputs.items()) if not along_tokens(t, length))
 
 
 def along_tokens(tensor: torch.Tensor, length: int) -> bool:
@@ -157,7 +156,7 @@ def _parts(message: Message) -> list[dict[str, str]]:
 def batch_inputs(
     prompts: Sequence[VisualPrompt], length: int, device: torch.device, dtype: torch.dtype
 ) -> dict[str, torch.Tensor]:
-    """Batch the image inputs of prompts with one signature. Inputs per token are padded on the left to `length`."""
+    """Batch the image inputs of prompts with the same image shapes. Inputs per token are padded on the left to `length`."""
     batch: dict[str, torch.Tensor] = {}
     for name in prompts[0].inputs:
         tensors = [prompt.inputs[name] for prompt in prompts]

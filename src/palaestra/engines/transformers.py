@@ -24,7 +24,15 @@ from palaestra.core.seeding import Seeds
 from palaestra.engines.base import Answer, BaseEngine, Request, Sampling, Slot
 from palaestra.engines.chat import end_ids, prompt_ids, with_tools
 from palaestra.engines.families import original_context, position_limit, takes_padding
-from palaestra.engines.images import ImageError, VisualPrompt, batch_inputs, has_image, visual_prompt
+from palaestra.engines.images import (
+    ImageError,
+    Shapes,
+    VisualPrompt,
+    batch_inputs,
+    has_image,
+    image_shapes,
+    visual_prompt,
+)
 from palaestra.engines.sequences import SequenceStepper
 
 if TYPE_CHECKING:
@@ -48,8 +56,8 @@ class _Row:
     """The processed prompt of a model that reads images."""
 
     @property
-    def signature(self) -> str:
-        return self.visual.signature if self.visual is not None else ""
+    def shapes(self) -> Shapes:
+        return image_shapes(self.visual.inputs, len(self.prompt)) if self.visual is not None else ()
 
 
 class TransformersEngine(BaseEngine):
@@ -124,8 +132,8 @@ class TransformersEngine(BaseEngine):
         return 0 if isinstance(prompt, Failure) else len(prompt[0])
 
     def _batches(self, rows: list[_Row]) -> Iterator[list[_Row]]:
-        rows.sort(key=lambda row: (row.signature, len(row.prompt), row.limit, row.slot))
-        for _, alike in groupby(rows, key=lambda row: (row.signature, len(row.prompt) > self._original > 0)):
+        rows.sort(key=lambda row: (row.shapes, len(row.prompt), row.limit, row.slot))
+        for _, alike in groupby(rows, key=lambda row: (row.shapes, len(row.prompt) > self._original > 0)):
             group = list(alike)
             for start in range(0, len(group), self.batch_size):
                 yield group[start : start + self.batch_size]

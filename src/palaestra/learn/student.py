@@ -22,8 +22,16 @@ from palaestra.engines.models import LoadedModel
 from palaestra.engines.transformers import TransformersEngine
 from palaestra.learn.batches import Encoded, encode
 from palaestra.learn.llama_factory import LlamaFactory, TrainingRow
-from palaestra.learn.supervised import Supervision, add_adapter, fine_tune
-from palaestra.learn.training_state import STATE_FILE, TrainingState, fingerprint_training, read_state, write_state
+from palaestra.learn.supervised import (
+    STATE_FILE,
+    Supervision,
+    TrainingState,
+    add_adapter,
+    fine_tune,
+    fingerprint_training,
+    read_state,
+    write_state,
+)
 from palaestra.runs.files import write_folder
 
 OnStep = Callable[[int, int, float], None]
@@ -87,6 +95,8 @@ class ModelStudent(ABC):
         supervision: which weights are trained, and how.
         settings: further settings of the subclass, an object of its `Settings`.
         start: see `Student`.
+        score: scores answers, for students that learn from their own.
+        environment: makes a token environment, for example `palaestra.envs.token.TokenVectorEnv`.
         batch_size: answers that are generated in one batch.
         keep_every: seconds between two saves of the training state.
         trainer: trains the adapter in place of our own loop; `None` for our own.
@@ -94,6 +104,8 @@ class ModelStudent(ABC):
 
     Settings: ClassVar[type[Any] | None] = None
     """The dataclass of the subclass's settings; all fields have defaults."""
+    _make_rows: Callable[..., tuple[list[TrainingRow], dict[str, Any]]] | None = None
+    """Makes the data for an outside trainer, and keys of its settings; `None` if it cannot train such a student."""
 
     def __init__(
         self,
@@ -102,17 +114,23 @@ class ModelStudent(ABC):
         settings: Any = None,
         *,
         start: Start = "base",
+        score: Scorer | None = None,
+        environment: Callable[..., Any] | None = None,
         batch_size: int = 128,
         keep_every: float = 120.0,
         trainer: LlamaFactory | None = None,
     ) -> None:
-        if trainer is not None and supervision.method != "lora":
-            raise SettingsError("LLaMA-Factory trains adapters: set the method to 'lora'")
+        if trainer is not None and (self._make_rows is None or supervision.method != "lora"):
+            raise SettingsError(
+                "LLaMA-Factory trains LoRA adapters by learning 'supervised' or 'preference'; got learning "
+                f"{type(self).__name__}, method '{supervision.method}'"
+            )
         if start not in ("base", "last"):
             raise SettingsError(f"start: expected 'base' or 'last'; got {start!r}")
         self.name, self.tokenizer, self.supervision = model.name, model.tokenizer, supervision
         self.settings: Any = self.Settings() if settings is None and self.Settings is not None else settings
         self.processor, self.start = model.processor, start
+        self.score, self.environment = score, environment
         self.batch_size, self.keep_every, self.trainer = batch_size, keep_every, trainer
         self.metrics: dict[str, float] = {}
         self._model: Any = model.weights
@@ -122,6 +140,10 @@ class ModelStudent(ABC):
             self._model.float()
             self._base = {name: p.detach().clone() for name, p in self._model.named_parameters()}
         self._engine = self._make_engine(self._model)
+        self._prepare()
+
+    def _prepare(self) -> None:  # noqa: B027
+        """Check what the student needs in order to learn. Subclasses may override it."""
 
     @abstractmethod
     def _train(
@@ -224,16 +246,6 @@ class ModelStudent(ABC):
             digest.update(tensor.contiguous().view(torch.uint8).numpy().tobytes())
         return digest.hexdigest()
 
-    def _make_rows(self, examples: Sequence[Example], seeds: Seeds) -> tuple[list[TrainingRow], dict[str, Any]]:
-        """The data for an outside trainer, and keys of its settings.
-
-        Raises:
-            SettingsError: an outside trainer cannot train this kind of student.
-        """
-        raise SettingsError(
-            f"LLaMA-Factory cannot train a {type(self).__name__}; use learning 'supervised' or 'preference'"
-        )
-
     def _decode_row(self, encoded: Encoded) -> TrainingRow:
         if encoded.images:
             raise LessonError("the trainer llama-factory gets text only, and an example has an image")
@@ -252,6 +264,7 @@ class ModelStudent(ABC):
         progress: Path | None,
     ) -> list[tuple[int, float]]:
         """Train the adapter in a process of LLaMA-Factory, then load it."""
+        assert self._make_rows is not None
         rows, values = self._make_rows(examples, seeds)
         supervision = self.supervision
         with TemporaryDirectory() as temporary:

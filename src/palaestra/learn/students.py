@@ -7,6 +7,7 @@ a registration: here, with `STUDENTS.register` in a plugin, or through the entry
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
@@ -42,6 +43,8 @@ def check_student(kind: str, options: Mapping[str, Any]) -> None:
         UnknownNameError: no student of that kind is registered.
         SettingsError: it has no such option, or the value is invalid.
     """
+    from pydantic import TypeAdapter, ValidationError
+
     settings = getattr(STUDENTS.get(kind), "Settings", None)
     names = [field.name for field in fields(settings)] if settings is not None else []
     for option in options:
@@ -49,11 +52,12 @@ def check_student(kind: str, options: Mapping[str, Any]) -> None:
             raise SettingsError(
                 f"student '{kind}' has no option '{option}'; {suggest(option, names) if names else 'it takes none'}"
             )
-    try:
-        if settings is not None:
-            settings(**options)
-    except TypeError as error:
-        raise SettingsError(f"student '{kind}' has an option of the wrong type: {error}") from error
+    if settings is not None:
+        try:
+            TypeAdapter(settings).validate_json(json.dumps(dict(options)), strict=True)
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise SettingsError(f"option '{first['loc'][0]}' of student '{kind}': {first['msg'].lower()}") from error
 
 
 def make_student(
@@ -98,8 +102,6 @@ def make_student(
         "trainer": trainer,
     }
     parameters = inspect.signature(student_class).parameters
-    if trainer is not None and "trainer" not in parameters:
-        raise SettingsError(f"LLaMA-Factory cannot train a student of kind '{kind}'; use 'supervised' or 'preference'")
     student: Student = student_class(
         model,
         supervision if supervision is not None else supervision_for(model.weights),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -141,21 +140,16 @@ def check_cache(path: str) -> None:
 
 def check_prices(max_cost: float, *models: str) -> None:
     """Raise if a cost limit is set for a model without a known price. Local models are free."""
-    from palaestra.engines.prices import check_price
+    from palaestra.engines.budget import check_price
 
     if max_cost:
         for name in models:
             check_price(name)
 
 
-def check_call_timeout(seconds: float) -> None:
-    """Raise unless the setting `call_timeout` is positive and finite."""
-    require(0 < seconds < math.inf, f"setting 'call_timeout': expected seconds above 0, and finite; got {seconds}")
-
-
 def service_options(call_timeout: float, **options: Any) -> dict[str, Any]:
     """Arguments of `OpenAIEngine`: `call_timeout` limits each call and all of its retries together."""
-    from palaestra.engines.retry import RetryPolicy
+    from palaestra.engines.openai_endpoint import RetryPolicy
 
     return {"timeout": call_timeout, "retry_policy": RetryPolicy(total=call_timeout), **options}
 

@@ -200,21 +200,6 @@ class Grams:
         """The grams with hashes that also depend on a value for each text."""
         return Grams(mix(self.hashes_G ^ mix(salts_N)[self.owners_G]), self.owners_G, self.starts_N)
 
-    def without(self, common: Hashes, instead_N: Hashes) -> Grams:
-        """The grams without those in `common`. A text without any other gets the single gram `instead_N`.
-
-        Arguments:
-            common: sorted hashes of grams.
-        """
-        left_G = ~among(self.hashes_G, common)
-        bare_N = np.add.reduceat(left_G, self.starts_N, dtype=np.int64) == 0 if self.texts else self.starts_N
-        hashes_G = self.hashes_G.copy()
-        first_of_bare = self.starts_N[np.flatnonzero(bare_N)]
-        hashes_G[first_of_bare] = instead_N[np.flatnonzero(bare_N)]
-        left_G[first_of_bare] = True
-        owners_G = self.owners_G[left_G]
-        return Grams(hashes_G[left_G], owners_G, np.searchsorted(owners_G, np.arange(self.texts)))
-
     def get(self, text: int) -> Hashes:
         end = self.starts_N[text + 1] if text + 1 < self.texts else len(self.hashes_G)
         own: Hashes = self.hashes_G[self.starts_N[text] : end]

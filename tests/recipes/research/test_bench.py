@@ -109,7 +109,7 @@ def test_a_run_that_cannot_be_made_stops_no_other(number: str, tmp_path: Path) -
     settings = ResearchSettings(cache=str(tmp_path / "calls.sqlite"))
     nobody = "model:http://127.0.0.1:9/v1#nobody"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("palaestra.engines.retry.RetryPolicy.wait", lambda *_: None)
+        patch.setattr("palaestra.engines.openai_endpoint.RetryPolicy.wait", lambda *_: None)
         with pytest.raises(EngineError, match="no server answers"):
             bench(settings, tasks=[number], agents=[nobody, "baseline"], out=tmp_path / "bench")
     found = read_bench(tmp_path / "bench")

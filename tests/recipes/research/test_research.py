@@ -20,7 +20,7 @@ from number_task import number_task
 from palaestra.cli.research import finish
 from palaestra.core.errors import RunError, SettingsError, TaskError, UnknownNameError
 from palaestra.core.events import Event
-from palaestra.engines.retry import RETRY
+from palaestra.engines.openai_endpoint import RETRY
 from palaestra.recipes.research.episode_player import EpisodeStopped, read_submission
 from palaestra.recipes.research.recipe import ResearchResult, research, resume
 from palaestra.recipes.research.settings import ResearchOptions, ResearchSettings

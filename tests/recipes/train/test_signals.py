@@ -10,7 +10,7 @@ from rich.console import Console
 
 from palaestra import train
 from palaestra.cli.tables import outcome_table
-from palaestra.recipes.train.signals import describe_no_signal
+from palaestra.recipes.train.recipe import describe_no_signal
 from palaestra.report import write_report
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from palaestra.tasks.tools.paths import is_other_path
+from palaestra.tasks.tools.matching import is_other_path
 from palaestra.tasks.tools.plans import ExecutedCall, read_plan
 
 TIMES = {"a": "12:25", "b": "04:50", "c": "01:40"}

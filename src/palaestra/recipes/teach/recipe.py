@@ -197,7 +197,7 @@ def make_scorer(task: Task) -> Scorer:
     context = Context(task)
 
     def score(example: Example, completion: Completion) -> Score | Failure | None:
-        problem = pose(example, context).problem
+        problem, _ = pose(example, context)
         return None if problem is None else score_answer(task, problem, completion)
 
     return score

@@ -265,7 +265,7 @@ class _StoredDiscovery:
 
     def _explain_failure(self, skills: SkillMap) -> str:
         """Explain why there are no categories, and what the user can do."""
-        from palaestra.teachers.skills.stages import is_transient
+        from palaestra.teachers.skills.discovery import is_transient
 
         model, count, failures = self.settings.discover, len(self.shaping), list(skills.unassigned.values())
         causes = ", ".join(f"{cause} {n}" for cause, n in sorted(Counter(str(f.cause) for f in failures).items()))

@@ -22,7 +22,7 @@ from palaestra.research.judge.inside.serve import CHANGED
 from palaestra.research.judge.inside.stub import PIPES
 from palaestra.sandbox.base import Limits, Sandbox, SandboxResult
 from palaestra.sandbox.bubblewrap import Bubblewrap
-from palaestra.sandbox.spawn import duplicate_high
+from palaestra.sandbox.program import duplicate_high
 
 LIBRARY, PACKAGE = "/opt/runner", "_palaestra_inside"
 INSIDE = ("pipe", "serve", "stub", "values")

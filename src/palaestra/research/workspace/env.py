@@ -236,6 +236,7 @@ class ResearchEnv(TurnEnv):
         return {"baseline": self._reference(self.split), "metric": self.task.metric.name}
 
     def close(self) -> None:
+        super().close()
         workspace, self._workspace, self._session = self._workspace, None, None
         if workspace is not None:
             workspace.close()

@@ -267,11 +267,6 @@ class CheckReport:
             seconds=round(self.seconds + later.seconds, 4),
         )  # fmt: skip
 
-    def share(self, reason: str) -> float:
-        """The fraction of the examples with this reason or remark, from 0 to 1."""
-        count = self.reasons.get(reason, 0) + self.remarks.get(reason, 0)
-        return count / self.given if self.given else 0.0
-
 
 @dataclass(frozen=True, slots=True)
 class Inspection:

@@ -1,10 +1,10 @@
-"""The check `executes`: runs programs against their tests, and plans of tools by their calls.
+"""Checks that run or draw: `executes` runs programs and tool plans in the sandbox, `picture` compares images with scenes.
 
-Everything runs in the sandbox. A task of another kind takes part with one method,
+Other tasks take part in `executes` with one method, which runs the response of an example:
 
     def execute_example(self, example: Example) -> Score | Failure | None
 
-which runs the response: a score of 1 is kept, `None` says that there is nothing to run.
+A score of 1 is kept; `None` means that there is nothing to run.
 """
 
 from __future__ import annotations
@@ -18,12 +18,11 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from palaestra.core.errors import SettingsError, TaskError
+from palaestra.core.errors import TaskError
 from palaestra.core.records import Example, Failure, FailureCause, ImagePart, Score
 from palaestra.runs.records import from_json
 from palaestra.tasks.base import Task, get_hooks
-from palaestra.tasks.texts import digest
-from palaestra.teachers.quality.answers import bare, make_problem_id
+from palaestra.teachers.quality.answers import bare
 from palaestra.teachers.quality.base import KEPT, CheckResult, Context, Ruling, drop, not_judged
 
 if TYPE_CHECKING:
@@ -31,10 +30,12 @@ if TYPE_CHECKING:
     from palaestra.tasks.code.judge import ProgramJudge
 
 
-NO_PROGRAM, NO_PLAN, BAD_TESTS = "no program", "no plan", "its tests are none"
+NO_PROGRAM, NO_PLAN, BAD_TESTS = "no program", "no plan", "invalid tests"
 FAILED, STOPPED = "fails its tests", "does not run"
 NO_TESTS, NOTHING_TO_RUN = "no tests: parsed only", "nothing to run"
 
+WORKERS = 2
+"""Programs that run concurrently."""
 _DEFINED = re.compile(r"^(?:async def|def|class)\s+(\w+)", re.MULTILINE)
 Runner = Callable[[Example], CheckResult | Failure]
 
@@ -44,27 +45,28 @@ class Executes:
 
     Arguments:
         judge: runs programs; default: a new one.
-        workers: programs that run concurrently.
     """
 
     name = "executes"
     rank = 40
     needed = True
 
-    def __init__(self, judge: ProgramJudge | None = None, workers: int = 2) -> None:
-        if workers < 1:
-            raise SettingsError(f"executes needs workers of at least 1; got {workers}")
-        self._programs, self.workers = judge, workers
+    def __init__(self, judge: ProgramJudge | None = None) -> None:
+        self._programs = judge
 
     def judge(self, examples: Sequence[Example], context: Context) -> list[CheckResult | Failure]:
         run = self._runner(bare(context.task))
         if run is None:
             return [not_judged(NOTHING_TO_RUN)] * len(examples)
-        keys = [digest(make_problem_id(e), repr(e.metadata)) for e in examples]
-        different = dict(zip(keys, examples, strict=True))
-        with ThreadPoolExecutor(self.workers) as pool:
-            results = dict(zip(different, pool.map(_catch_errors(run), different.values()), strict=True))
-        return [results[key] for key in keys]
+
+        def run_safely(example: Example) -> CheckResult | Failure:
+            try:
+                return run(example)
+            except Exception as error:  # It concerns one example only.
+                return Failure(FailureCause.SCORER, f"{type(error).__name__}: {error}")
+
+        with ThreadPoolExecutor(WORKERS) as pool:
+            return list(pool.map(run_safely, examples))
 
     def _runner(self, task: Task) -> Runner | None:
         from palaestra.tasks.code.judge import ProgramJudge
@@ -80,16 +82,6 @@ class Executes:
         if isinstance(task, ToolsSkills):
             return lambda example: _plan(example, task)
         return None
-
-
-def _catch_errors(run: Runner) -> Runner:
-    def run_safely(example: Example) -> CheckResult | Failure:
-        try:
-            return run(example)
-        except Exception as error:  # It concerns one example only.
-            return Failure(FailureCause.SCORER, f"{type(error).__name__}: {error}")
-
-    return run_safely
 
 
 def _to_result(outcome: Score | Failure | None) -> CheckResult | Failure:

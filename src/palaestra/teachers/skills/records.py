@@ -92,18 +92,18 @@ def tidy(name: str) -> str:
     return " ".join(name.split()).strip(_AROUND)
 
 
-def key(name: str) -> str:
+def make_key(name: str) -> str:
     """A key that is equal for all spellings of a name.
 
-    >>> key("Two-digit_sums.") == key("two digit  Sums")
+    >>> make_key("Two-digit_sums.") == make_key("two digit  Sums")
     True
     """
     return " ".join(tidy(name).casefold().replace("-", " ").replace("_", " ").split())
 
 
-def fault(name: str) -> str:
+def describe_fault(name: str) -> str:
     """Describe the error of a name, in words that a model can act on; empty if it is valid."""
-    if not key(name):
+    if not make_key(name):
         return "a name is empty"
     if len(tidy(name)) > LONGEST:
         return (
