@@ -2,7 +2,7 @@
 
 A group also counts memory that belongs to no single process (pipe and socket buffers, files in memory, page tables)
 and the CPU time of orphaned processes. Version 2 is used if this process may create groups with the memory controller,
-version 1 as root; see `find_hierarchy`. Without either, `processes.LimitMonitor` polls `/proc`, which is less complete.
+version 1 as root; see `find_hierarchy`. The service manager of an ordinary user (systemd) can give such a group. Without either, `processes.LimitMonitor` polls `/proc`, which is less complete.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import os
 import secrets
+import shutil
 import subprocess
 import threading
 import time
@@ -19,13 +20,12 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from palaestra.sandbox.systemd import request_scope
-
 PROC = Path("/proc")
 LEAF = "palaestra-host"
 """The group of this process. In version 2 a group with limited children cannot contain processes itself."""
 PREFIX = "palaestra"
 MEMORY_AND_SWAP = "memory.memsw.limit_in_bytes"
+SYSTEMD_SECONDS = 3.0
 TCP_SHARE = 8
 """Fraction (1/8) of the memory limit for TCP and UDP buffers in version 1, which counts them separately."""
 
@@ -129,12 +129,10 @@ class ControlGroup:
         tasks = int(self._read("pids.current")) if "pids" in self.folders else None
         return GroupUsage(tasks, self.read_memory() if self.limits_memory else None, self.read_cpu_seconds())
 
-    def read_memory(self, few: int = 0) -> int:
-        """Bytes used, without cached files. A total of at most `few` is returned as it is, which is faster."""
+    def read_memory(self) -> int:
+        """Bytes used, without cached files."""
         _, used, details, _ = FILES[self.version]["memory"]
         memory = int(self._read(used))
-        if memory <= few:
-            return memory
         counts, prefix = self._counts(details), "total_" if self.version == 1 else ""
         return max(0, memory - counts.get(f"{prefix}inactive_file", 0) - counts.get(f"{prefix}active_file", 0))
 
@@ -260,6 +258,45 @@ def _try_group(hierarchy: Hierarchy) -> None:
             group.read_usage()
     finally:
         group.close()
+
+
+def request_scope(own: Path = Path("/proc/self/cgroup")) -> bool:
+    """Ask the user's service manager to move this process into a scope of its own that it may divide.
+
+    Only a process of a login session or of the user's services is moved: one that a batch system or a container
+    manages stays where it was put.
+
+    Returns:
+        Whether the process was moved.
+    """
+    before = own.read_text()
+    user = f"/user.slice/user-{os.getuid()}.slice/"
+    busctl, runtime = shutil.which("busctl"), os.environ.get("XDG_RUNTIME_DIR", f"/run/user/{os.getuid()}")
+    if user not in before or busctl is None or not os.path.exists(f"{runtime}/bus"):
+        return False
+    pid = str(os.getpid())
+    properties = ["PIDs", "au", "1", pid, "Delegate", "b", "true", "CollectMode", "s", "inactive-or-failed"]
+    command = [
+        busctl, "--user", "call", "org.freedesktop.systemd1", "/org/freedesktop/systemd1",
+        "org.freedesktop.systemd1.Manager", "StartTransientUnit", "ssa(sv)a(sa(sv))",
+        f"palaestra-{pid}.scope", "replace", "3", *properties, "0",
+    ]  # fmt: skip
+    try:
+        answer = subprocess.run(
+            command,
+            env={**os.environ, "XDG_RUNTIME_DIR": runtime},
+            capture_output=True,
+            timeout=SYSTEMD_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    end = time.monotonic() + SYSTEMD_SECONDS
+    while answer.returncode == 0 and time.monotonic() < end:  # the answer comes before the move
+        if own.read_text() != before:
+            return True
+        time.sleep(0.01)
+    return False
 
 
 def find_hierarchy(

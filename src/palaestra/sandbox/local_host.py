@@ -1,23 +1,25 @@
-"""A shell whose processes run on this machine, in a sandbox or not."""
+"""Run programs and shells as processes of this machine, in a sandbox or not."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import signal
+import socket
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from os import PathLike
 
 from palaestra.core.errors import SandboxError
-from palaestra.sandbox.base import MIB, Files, Limits, Status
+from palaestra.sandbox.base import MIB, SHELL_LIMITS, Files, Limits, SandboxResult, Status
 from palaestra.sandbox.bash_protocol import LOCAL_FILES, LOOP, SUPERVISOR, StatusLine
 from palaestra.sandbox.cgroups import ControlGroup
 from palaestra.sandbox.files import list_files, read_files, write_files
 from palaestra.sandbox.processes import LimitMonitor, ProcTree
-from palaestra.sandbox.shell import BURST, GRACE, START, end_all, readable
-from palaestra.sandbox.spawn import GONE, Child, receive
+from palaestra.sandbox.program import GONE, Child, make_gated_command, receive, supervise
+from palaestra.sandbox.shell import BURST, GRACE, START, BashShell, ShellHost, end_all, readable
 
 MIN_COMMAND_MEMORY = 16 * MIB
 """Memory that each command of a shell gets, however much the files in its folders take."""
@@ -30,9 +32,10 @@ def find_bash() -> str:
     return os.path.realpath(bash)
 
 
-def make_supervisor_command(bash: str) -> list[str]:
-    """The command of the supervisor. Three file descriptors must be appended, see `LOCAL_FILES`."""
-    return [bash, "--norc", "--noprofile", "-c", SUPERVISOR, "bash", bash, LOCAL_FILES + LOOP]
+def make_supervisor_command(bash: str, step: int) -> list[str]:
+    """The command of the supervisor of shells. `step` is the descriptor of the script for each command."""
+    arguments = [bash, LOCAL_FILES + LOOP, str(step), Child.STDIN, Child.STATUS]
+    return [bash, "--norc", "--noprofile", "-c", SUPERVISOR, "bash", *arguments]
 
 
 @dataclass(slots=True)
@@ -48,6 +51,8 @@ class RunningSandbox:
     folders: Sequence[int] = ()
     """Descriptors of the folders on the sandbox's own file systems."""
     group: ControlGroup | None = None
+    place: str = ""
+    """The path of the workspace for the programs."""
     handle: int = field(default=-1)
 
     def __post_init__(self) -> None:
@@ -74,13 +79,77 @@ class RunningSandbox:
                 self.group.close()
 
 
-class LocalHost:
+class LocalSandbox:
+    """Runs programs and shells as processes of this machine. Subclasses start the processes."""
+
+    def run(
+        self,
+        argv: Sequence[str],
+        files: Mapping[str, bytes | str] = {},
+        stdin: bytes | socket.socket = b"",
+        limits: Limits = Limits(),
+        env: Mapping[str, str] = {},
+        read_back: Sequence[str] = (),
+        workspace: str | PathLike[str] | None = None,
+        read_only: Mapping[str, str] = {},
+        pass_fds: Sequence[int] = (),
+    ) -> SandboxResult:
+        """See `Sandbox.run`. The program inherits the open files `pass_fds` under the same numbers."""
+        if not argv:
+            raise SandboxError("run needs a program; got an empty argv")
+        env = {"OMP_NUM_THREADS": "1", **env}  # a thread for each core would exceed the limit on processes
+        running = self._start(make_gated_command(argv), limits, env, workspace, read_only, pass_fds)
+        try:
+            write_files(running.workspace, files)
+            running.child.release()
+            monitor = LimitMonitor(running.tree, limits, running.folders, running.group, own_tasks=1)
+            result = supervise(running.child, stdin, limits, monitor, running.kill)
+            if read_back:
+                running.kill()  # without a process namespace, processes may be left
+                result = replace(result, files=read_files(running.workspace, read_back, limits.file_size))
+        finally:
+            running.close()
+        return result
+
+    def shell(
+        self,
+        limits: Limits = SHELL_LIMITS,
+        files: Mapping[str, bytes | str] = {},
+        env: Mapping[str, str] = {},
+        workspace: str | PathLike[str] | None = None,
+        read_only: Mapping[str, str] = {},
+    ) -> BashShell:
+        """See `Sandbox.shell`."""
+
+        def start_host() -> LocalHost:
+            running = self._start(None, limits, env, workspace, read_only)
+            try:
+                write_files(running.workspace, files)
+                return LocalHost(running, limits)
+            except BaseException:
+                running.close()
+                raise
+
+        return BashShell(start_host, limits)
+
+    def _start(
+        self,
+        command: Sequence[str] | None,
+        limits: Limits,
+        env: Mapping[str, str],
+        workspace: str | PathLike[str] | None,
+        read_only: Mapping[str, str],
+        pass_fds: Sequence[int] = (),
+    ) -> RunningSandbox:
+        """Start a command, or the supervisor of a shell if it is None. It waits at its gate, with its limits set."""
+        raise NotImplementedError
+
+
+class LocalHost(ShellHost):
     """Hosts a shell whose supervisor is a process of this machine."""
 
-    def __init__(
-        self, running: RunningSandbox, limits: Limits, workspace: str, on_close: Callable[[], None] = lambda: None
-    ) -> None:
-        self.running, self.limits, self.workspace, self.on_close = running, limits, workspace, on_close
+    def __init__(self, running: RunningSandbox, limits: Limits) -> None:
+        self.running, self.limits, self.workspace = running, limits, running.place
         child = running.child
         assert child.status is not None
         self._shell_socket, self._supervisor_socket = child.status, child.control
@@ -202,10 +271,7 @@ class LocalHost:
         return list_files(self.running.workspace, most)
 
     def close(self) -> None:
-        try:
-            self.running.close()
-        finally:
-            self.on_close()
+        self.running.close()
 
     def _empty_stdin(self) -> bool:
         """Discard what the last shell did not read, so that the next one does not run it. False if another process
