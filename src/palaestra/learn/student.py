@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal, Protocol
 import torch
 from safetensors.torch import load_file
 
-from palaestra.core.errors import LessonError, RunError
+from palaestra.core.errors import LessonError, RunError, SettingsError
 from palaestra.core.interrupts import HeldInterrupts
 from palaestra.core.records import Completion, Example, Failure, Score
 from palaestra.core.seeding import Seeds
