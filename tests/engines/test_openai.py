@@ -1,4 +1,4 @@
-"""The engine for services against a real HTTP server, ours, that breaks in every way we could think of."""
+"""The OpenAI engine against a local HTTP server with many kinds of faults."""
 
 import asyncio
 import base64
@@ -434,7 +434,7 @@ def test_a_silent_server_is_told_again_and_again_and_then_given_up() -> None:
     assert [event.phase for event in told] == [WAITING] * 3
     assert all(later.data["seconds"] >= 2 * event.data["seconds"] for event, later in itertools.pairwise(told))
     assert told[0].data["seconds"] < 0.3
-    assert "2 calls have had no answer for 0 s; still waiting, at most 0.6 s" in screen.export_text()
+    assert "no answer to 2 calls for 0 s; still waiting, at most 0.6 s" in screen.export_text()
 
 
 def test_an_answer_that_stops_in_the_middle_is_told_too_and_a_quick_server_says_nothing() -> None:

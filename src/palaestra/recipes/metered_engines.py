@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -146,11 +145,6 @@ def check_prices(max_cost: float, *models: str) -> None:
     if max_cost:
         for name in models:
             check_price(name)
-
-
-def check_call_timeout(seconds: float) -> None:
-    """Raise unless the setting `call_timeout` is positive and finite."""
-    require(0 < seconds < math.inf, f"setting 'call_timeout': expected seconds above 0, and finite; got {seconds}")
 
 
 def service_options(call_timeout: float, **options: Any) -> dict[str, Any]:

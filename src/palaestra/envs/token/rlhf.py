@@ -10,9 +10,8 @@ from typing import Any, Protocol, runtime_checkable
 
 from palaestra.core.errors import EnvError, RewardError
 from palaestra.core.records import Message, Problem
-from palaestra.envs.token.base import RewardFunction, TokenVectorEnv
+from palaestra.envs.token.base import RewardFunction, TokenEnv, TokenVectorEnv
 from palaestra.envs.token.prompts import Prompt, PromptLike, Response
-from palaestra.envs.token.single import TokenEnv
 
 
 def prefer_brief(response: Response) -> float:
