@@ -74,9 +74,13 @@ def our_step(name: str, kind: str) -> Callable[[], None]:
     from palaestra.core.seeding import Seeds
     from palaestra.envs.token import RLHFVectorEnv
     from palaestra.learn.collect import collect_responses
-    from palaestra.learn.policies.language_model import LanguageModelCritic, LanguageModelPolicy
+    from palaestra.learn.policies.language_model import (
+        LanguageModelCritic,
+        LanguageModelPolicy,
+        ReferencePolicy,
+        apply_kl_penalty,
+    )
     from palaestra.learn.ppo import PPO, PPOConfig
-    from palaestra.learn.reference import ReferencePolicy, apply_kl_penalty
     from palaestra.learn.reward_model import RewardModel
 
     model, tokenizer = load(name)

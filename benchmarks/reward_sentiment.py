@@ -23,11 +23,9 @@ from typing import NamedTuple
 from _common import arguments, finish
 
 from palaestra.core.seeding import Seeds
-from palaestra.learn.randomness import fork_torch_rng
-from palaestra.learn.reward_data import ResponseComparison
-from palaestra.learn.reward_model import RewardModel
-from palaestra.learn.reward_report import RewardReport, report_on_scores
-from palaestra.learn.reward_training import RewardTraining, train_reward_model
+from palaestra.learn.optimizers import fork_torch_rng
+from palaestra.learn.reward_data import ResponseComparison, RewardReport, report_on_scores
+from palaestra.learn.reward_model import RewardModel, RewardTraining, train_reward_model
 
 BAR = 0.75
 HOW = (

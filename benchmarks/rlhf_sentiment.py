@@ -24,7 +24,7 @@ from reward_sentiment import HOW, Sentences, build_backbone, part, read_sentence
 from palaestra.core.seeding import Seeds
 from palaestra.core.statistics import mean_interval
 from palaestra.learn.batches import Encoded, collate, plan_batches, response_loss
-from palaestra.learn.randomness import fork_torch_rng
+from palaestra.learn.optimizers import fork_torch_rng
 from palaestra.learn.reward_model import RewardModel
 
 TOKENS, WORDS = 20, 4
@@ -92,8 +92,7 @@ def compare(gold: RewardModel, base: Path, tuned: Path, prompts: list[str], seed
     from palaestra.engines import models
     from palaestra.envs.token import RLHFVectorEnv
     from palaestra.learn.collect import collect_responses
-    from palaestra.learn.policies.language_model import LanguageModelPolicy
-    from palaestra.learn.reference import ReferencePolicy, apply_kl_penalty
+    from palaestra.learn.policies.language_model import LanguageModelPolicy, ReferencePolicy, apply_kl_penalty
 
     scores, divergence = [], 0.0
     models = [models.load(str(folder), device="cpu") for folder in (base, tuned)]

@@ -32,7 +32,7 @@ class Lengths(TokenVectorEnv):
         self._is_end[:] = False
 
     def prompt(self, episode: int) -> Prompt:
-        return self._prompt(episode % len(self))
+        return self._prompts[episode % len(self.items)]
 
     def _find_stopped(self, slots: np.ndarray) -> list[int]:
         count = self._length - self._prompt_length

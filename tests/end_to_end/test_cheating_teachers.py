@@ -1,4 +1,4 @@
-"""Teachers of users that cheat or break, as installed plugins that `palaestra teach` really runs."""
+"""User teachers that cheat or raise, installed as plugins and run by `palaestra teach`."""
 
 import json
 from pathlib import Path
@@ -102,7 +102,7 @@ def write_line(name: str) -> int:
         ("CopiesValidation", "no examples left; dropped by checks: overlap: repeats a validation problem 8"),
         ("ReturnsList", f"must return a Lesson; its write returned list (own_teachers.py, line {write_line('ReturnsList')})"),
         ("Raises", f"raised KeyError: 'lesson' (own_teachers.py, line {line_of('lesson' + chr(34) + ']')})"),
-        ("WrongExample", "example 1 of 1: unknown role 'teacher'; expected one of system, user, assistant, tool"),
+        ("WrongExample", "examples.1.messages.1.role: input should be 'system', 'user', 'assistant' or 'tool'; got 'teacher'"),
     ],
 )  # fmt: skip
 def test_a_teacher_that_cheats_or_breaks_ends_with_one_line_and_without_a_gain(

@@ -6,19 +6,16 @@ import pytest
 
 from palaestra.core.errors import BudgetSpentError, SettingsError, TotalSpentError
 from palaestra.core.records import Usage
-from palaestra.engines.budget import Budget
-from palaestra.engines.prices import Price, Prices
+from palaestra.engines.budget import Budget, Price, Prices
 from palaestra.runs.ledger import Spending
 
 
 def test_a_call_waits_for_those_under_way_before_the_budget_is_called_spent() -> None:
     budget = Budget(max_tokens=100)
-    first = budget.reserve(80)
-    assert first is not None
-    assert budget.reserve(80) is None
+    [first] = budget.reserve(80)
+    assert not budget.reserve(80)
     budget.settle(first, Usage(10, 10))
-    second = budget.reserve(80)
-    assert second is not None
+    [second] = budget.reserve(80)
     budget.settle(second, Usage(40, 40))
     with pytest.raises(BudgetSpentError, match="100 of at most 100 tokens used"):
         budget.reserve(1)
@@ -26,8 +23,7 @@ def test_a_call_waits_for_those_under_way_before_the_budget_is_called_spent() ->
 
 def test_a_call_of_unknown_cost_counts_at_its_most() -> None:
     budget = Budget(max_cost=1.0)
-    call = budget.reserve(10, 0.7)
-    assert call is not None
+    [call] = budget.reserve(10, 0.7)
     budget.settle(call, None)
     with pytest.raises(BudgetSpentError, match=r"\$0\.7000 of at most \$1\.0000"):
         budget.reserve(10, 0.4)
@@ -42,19 +38,17 @@ def test_a_call_must_fit_into_the_budget_of_all_runs_too() -> None:
     whole = Budget(max_cost=1.0, spent=Spending(money=0.2), error=TotalSpentError, advice="ask for more")
     one, other = Budget(max_cost=0.7, within=whole), Budget(within=whole)
     assert other.limits_money
-    first = one.reserve(10, 0.5)
-    assert first is not None
-    assert other.reserve(10, 0.5) is None  # It may yet fit, once the other run's call has ended.
+    [first] = one.reserve(10, 0.5)
+    assert not other.reserve(10, 0.5)  # It may yet fit, once the other run's call has ended.
     one.settle(first, Usage(1, 1), 0.1)
-    second = other.reserve(10, 0.5)
-    assert second is not None
+    [second] = other.reserve(10, 0.5)
     other.settle(second, None)
     assert (one.money, other.money, whole.money) == pytest.approx((0.1, 0.5, 0.8))
     with pytest.raises(BudgetSpentError, match="raise --max-cost and resume"):
         one.reserve(10, 0.65)
     with pytest.raises(TotalSpentError, match="ask for more"):
         other.reserve(10, 0.3)
-    assert one.reserve(10, 0.1) is not None
+    assert one.reserve(10, 0.1)
 
 
 @pytest.mark.parametrize("bad", [{"max_cost": -1.0}, {"max_calls": -1}, {"max_cost": float("nan")}])
@@ -69,10 +63,10 @@ def test_threads_share_a_budget_without_passing_it() -> None:
     def spend() -> None:
         while True:
             try:
-                call = budget.reserve(1)
+                calls = budget.reserve(1)
             except BudgetSpentError:
                 return
-            if call is not None:
+            for call in calls:
                 passed.append(call)
                 budget.settle(call, Usage(1, 0))
 

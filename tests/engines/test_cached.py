@@ -12,12 +12,11 @@ from chat_server import Call, Reply, Server, error
 from palaestra.core.errors import BudgetSpentError, SettingsError
 from palaestra.core.records import Completion, Failure, FailureCause, ImagePart, Message, TextPart, Usage
 from palaestra.engines.base import Request, Sampling
-from palaestra.engines.budget import Budget
+from palaestra.engines.budget import Budget, Price, Prices
 from palaestra.engines.cached import CachedEngine, request_keys
 from palaestra.engines.mock import MockEngine
 from palaestra.engines.openai import OpenAIEngine
-from palaestra.engines.prices import Price, Prices
-from palaestra.engines.retry import RetryPolicy
+from palaestra.engines.openai_endpoint import RetryPolicy
 from palaestra.runs.cache import Cache
 
 QUICK = RetryPolicy(first=0.01, longest=0.05, total=20.0, tries=4)
@@ -232,7 +231,7 @@ def test_an_engine_that_raises_leaves_the_budget_and_the_ledger_in_order(cache: 
 WORKER = """
 import os, signal, sys, time
 from pathlib import Path
-import openai, openai.resources.chat.completions, palaestra.runs.records
+import openai, openai.resources.chat.completions, palaestra.runs.files
 from palaestra.core.records import Completion, Message
 from palaestra.engines.base import Request, Sampling
 from palaestra.engines.cached import CachedEngine, request_keys

@@ -7,9 +7,9 @@ from chat_server import Reply, Server
 from palaestra.core.errors import EngineError, UnknownNameError
 from palaestra.core.records import Completion, Message
 from palaestra.engines.base import ENGINES, Answer, BaseEngine, Price, Request, get_scheme, is_remote
+from palaestra.engines.budget import Prices
 from palaestra.engines.factory import check_model, open_cached, open_engine
 from palaestra.engines.openai import OpenAIEngine
-from palaestra.engines.prices import Prices
 from palaestra.engines.transformers import TransformersEngine
 from palaestra.runs.cache import Cache
 

@@ -1,4 +1,4 @@
-"""The engine for services against a real HTTP server, ours, that breaks in every way we could think of."""
+"""The OpenAI engine against a local HTTP server with many kinds of faults."""
 
 import asyncio
 import base64
@@ -23,8 +23,8 @@ from palaestra.engines.base import ENGINES, Answer, Engine, MonitoredEngine, Req
 from palaestra.engines.budget import Budget
 from palaestra.engines.cached import CachedEngine
 from palaestra.engines.openai import OpenAIEngine
+from palaestra.engines.openai_endpoint import RETRY, WAITING, RetryPolicy
 from palaestra.engines.openai_format import BrokenAnswerError, parse_response, read_usage
-from palaestra.engines.retry import RETRY, WAITING, RetryPolicy
 from palaestra.recipes.progress import RunProgress
 from palaestra.runs.cache import Cache
 
@@ -34,9 +34,12 @@ MARKED = (3, 7)
 
 
 def engine(server: Server, **settings: Any) -> OpenAIEngine:
-    return OpenAIEngine(
-        server.model, **{"retry_policy": QUICK, "stall": 0.5, "timeout": 30.0, "max_bytes": 500_000} | settings
-    )
+    limits = {"stall": 0.5, "max_bytes": 500_000}
+    limits |= {name: settings.pop(name) for name in ("stall", "notice") if name in settings}
+    opened = OpenAIEngine(server.model, **{"retry_policy": QUICK, "timeout": 30.0} | settings)
+    for name, value in limits.items():
+        setattr(opened, name, value)
+    return opened
 
 
 def ask(text: str, **sampling: Any) -> Request:
@@ -431,7 +434,7 @@ def test_a_silent_server_is_told_again_and_again_and_then_given_up() -> None:
     assert [event.phase for event in told] == [WAITING] * 3
     assert all(later.data["seconds"] >= 2 * event.data["seconds"] for event, later in itertools.pairwise(told))
     assert told[0].data["seconds"] < 0.3
-    assert "2 calls have had no answer for 0 s; still waiting, at most 0.6 s" in screen.export_text()
+    assert "no answer to 2 calls for 0 s; still waiting, at most 0.6 s" in screen.export_text()
 
 
 def test_an_answer_that_stops_in_the_middle_is_told_too_and_a_quick_server_says_nothing() -> None:
@@ -448,8 +451,8 @@ def test_an_answer_that_stops_in_the_middle_is_told_too_and_a_quick_server_says_
 def test_the_user_is_told_after_15_seconds_and_the_limit_is_10_minutes_unless_another_is_given() -> None:
     asked = OpenAIEngine("http://127.0.0.1:9/v1#m")
     assert (asked.notice, asked.timeout) == (15.0, 600.0)
-    with pytest.raises(SettingsError, match="timeout, stall and notice above 0"):
-        OpenAIEngine("http://127.0.0.1:9/v1#m", notice=0)
+    with pytest.raises(SettingsError, match="a timeout above 0"):
+        OpenAIEngine("http://127.0.0.1:9/v1#m", timeout=0)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from palaestra.core.errors import SettingsError
 from palaestra.core.seeding import Seeds
-from palaestra.engines.retry import RetryPolicy, parse_retry_after
+from palaestra.engines.openai_endpoint import RetryPolicy, parse_retry_after
 
 
 @pytest.mark.parametrize(
@@ -57,5 +57,5 @@ def test_an_address_at_which_nobody_ever_was_is_tried_for_a_short_time() -> None
 
 
 def test_patience_that_makes_no_sense_is_refused() -> None:
-    with pytest.raises(SettingsError, match="at least 1 try"):
+    with pytest.raises(SettingsError, match="setting 'tries': expected at least 1"):
         RetryPolicy(tries=0)

@@ -1,4 +1,4 @@
-"""Other architectures than nano-vlm's: asked and trained as their own code would, in any company."""
+"""Vision architectures other than nano-vlm's agree with their own code in generation and training, in any batch."""
 
 import copy
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from palaestra.core.seeding import Seeds
 from palaestra.engines.base import Request, Sampling
 from palaestra.engines.images import visual_prompt
 from palaestra.engines.models import LoadedModel
-from palaestra.learn.randomness import fork_torch_rng
+from palaestra.learn.optimizers import fork_torch_rng
 from palaestra.learn.supervised import Supervision, fine_tune
 from palaestra.tasks.vision.task import VisionSkills
 

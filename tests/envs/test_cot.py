@@ -66,7 +66,7 @@ def test_it_is_made_by_gymnasium_in_both_views_with_all_defaults() -> None:
     assert (reward, terminated, truncated) == (0.0, True, False)
     vector = gymnasium.make_vec("CoTEnv-v0", num_envs=3, problems=2)
     assert isinstance(vector, CoTVectorEnv)
-    assert (vector.num_envs, len(vector)) == (3, 36)
+    assert (vector.num_envs, len(vector.items)) == (3, 36)
 
 
 def test_the_reward_is_the_score_of_the_task(nano: LoadedModel) -> None:
@@ -146,7 +146,7 @@ def test_only_the_skills_that_were_asked_for_are_drawn_and_training_never_sees_t
     for split in Split:
         env = CoTVectorEnv(split=split, skills=["addition", "geometry"], problems=40, tokenizer=nano.tokenizer)
         assert {item.skill for item in env.items} == {"addition", "geometry"}  # type: ignore[union-attr]
-        texts[split] = {env._prompt(index).text for index in range(len(env))}
+        texts[split] = {prompt.text for prompt in env._prompts}
     assert all(len(found) == 80 for found in texts.values())
     assert texts[Split.TRAIN].isdisjoint(texts[Split.TEST] | texts[Split.VALIDATION])
     other = CoTVectorEnv(skills="addition", problems=40, problem_seed=1, tokenizer=nano.tokenizer)

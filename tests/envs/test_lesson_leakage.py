@@ -1,4 +1,4 @@
-"""The lesson environment teaches no held-out problem and refuses what is no lesson, whoever calls it."""
+"""The lesson environment drops held-out problems and rejects invalid lessons."""
 
 from dataclasses import replace
 from typing import Any
@@ -9,7 +9,7 @@ import pytest
 
 import palaestra  # noqa: F401  (registers the environments)
 from palaestra.core.errors import LessonError, PalaestraError, SettingsError
-from palaestra.core.records import Decision, Example, ImagePart, Lesson, Message, Problem, Split, ToolCall
+from palaestra.core.records import Decision, Example, Lesson, Message, Problem, Split, ToolCall
 from palaestra.engines.models import LoadedModel
 from palaestra.envs.lesson import LessonEnv
 from palaestra.learn.student import SupervisedStudent
@@ -55,40 +55,25 @@ def bad(**values: Any) -> Lesson:
     ("lesson", "message"),
     [
         (None, "expected a Lesson as the action; got None"),
-        ([GOOD], "expected a Lesson as the action; got list"),
-        (Lesson(None), "the lesson's examples must be a tuple of Example; got None"),
-        (Lesson([GOOD]), "the lesson's examples must be a tuple of Example; got list"),
-        (Lesson("text"), "the lesson's examples must be a tuple of Example; got str"),
-        (Lesson((GOOD, "What is 1+1?")), "must be a tuple of Example; it holds str"),
-        (Lesson((GOOD, None)), "must be a tuple of Example; it holds None"),
+        ([GOOD], "expected a Lesson as the action; got [Example("),
+        (Lesson(None), "the lesson's examples: input should be a valid tuple; got None"),
+        (Lesson([GOOD]), "the lesson's examples: input should be a valid tuple; got [Example("),
+        (Lesson((GOOD, "What is 1+1?")), "the lesson's examples.2: input should be an instance of example; got 'What is 1+1?'"),
         (Lesson(()), "a lesson needs at least one example; got none"),
-        (Lesson((GOOD,), "why"), "the lesson's decisions must be a tuple of Decision; got str"),
-        (Lesson((GOOD,), (Decision("a", "b", "c"), 3)), "must be a tuple of Decision; it holds int"),
-        (bad(messages="1+1?"), "example 2 of 2: its messages must be a tuple of Message; got str"),
-        (bad(messages=("1+1?",)), "example 2 of 2: its messages must be a tuple of Message; it holds str"),
+        (Lesson((GOOD,), "why"), "the lesson's decisions: input should be a valid tuple; got 'why'"),
+        (bad(messages="1+1?"), "the lesson's examples.2.messages: input should be a valid tuple; got '1+1?'"),
         (bad(messages=()), "example 2 of 2 needs a question"),
-        (bad(messages=(Message("student", "a"),)), "unknown role 'student'; expected one of system, user, assistant"),
-        (bad(messages=(Message(None, "a"),)), "unknown role None"),
-        (bad(messages=(Message("user", 7),)), "the content of the user's message must be a tuple of TextPart or ImagePart"),
-        (bad(messages=(Message("user", ("a",)),)), "it holds str"),
+        (bad(messages=(Message("student", "a"),)), "messages.1.role: input should be 'system', 'user', 'assistant' or 'tool'"),
+        (bad(messages=(Message("user", 7),)), "messages.1.content.str: input should be a valid string; got 7"),
         (bad(messages=(Message("user", ()),)), "example 2 of 2 needs a question: its messages are empty"),
         (bad(messages=(Message("system", ""), Message("user", " \n"))), "needs a question: its messages are empty"),
-        (bad(messages=(Message("user", "a", "x"),)), "the tool_calls of the user's message must be a tuple of ToolCall"),
-        (bad(messages=(Message("user", "a", (ToolCall(3),)),)), "a tool call: its name must be a text; got int"),
-        (bad(messages=(Message("user", "a", (), 4),)), "a message: its tool_call_id must be a text; got int"),
-        (bad(messages=(Message("user", (ImagePart(3),)),)), "a part of a message must be a text; got int"),
-        (bad(response=5), "its response must be a text; got int"),
+        (bad(messages=(Message("user", "a", (ToolCall(3),)),)), "tool_calls.1.name: input should be a valid string; got 3"),
+        (bad(response=5), "examples.2.response: input should be a valid string; got 5"),
         (bad(response=" "), "needs a response that is not empty"),
-        (bad(response="x" * (1 << 20) + "x"), "its response must have at most 1048576 characters; got 1048577"),
-        (bad(skill=3), "its skill must be a text; got int"),
         (bad(skill="additon"), "unknown skill 'additon'; did you mean 'addition'?"),
-        (bad(subskill=None), "its subskill must be a text; got None"),
-        (bad(metadata=[1]), "its metadata must be a mapping; got list"),
-        (bad(metadata={1: 2}), "a name in its metadata must be a text; got int"),
-        (bad(metadata={"a": object()}), "its metadata 'a' cannot be stored as JSON"),
-        (Lesson((GOOD,), (Decision("a", "b", 3),)), "decision 1 of 1: its reason must be a text; got int"),
-        (Lesson((GOOD,), (Decision("a", "b", "c", None),)), "its allocation must be a mapping; got None"),
-        (Lesson((GOOD,), (Decision("a", "b", "c", {"d": "e"}),)), "its allocation 'd' must be a whole number; got str"),
+        (bad(metadata=[1]), "examples.2.metadata: input should be a valid dictionary; got [1]"),
+        (bad(metadata={"a": object()}), "its metadata cannot be stored as JSON"),
+        (Lesson((GOOD,), (Decision("a", "b", 3),)), "decisions.1.reason: input should be a valid string; got 3"),
     ],
 )  # fmt: skip
 def test_what_is_no_lesson_is_refused_in_one_line_before_anything_is_tokenised(

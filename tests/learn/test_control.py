@@ -1,4 +1,4 @@
-"""Control policies and their rollouts: every kind of action, both kinds of autoreset, memory."""
+"""Control policies and their rollouts: every action space, both autoreset modes, memory."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from palaestra.core.errors import EnvError
 from palaestra.core.seeding import Seeds
 from palaestra.learn.collect import ControlCollector
-from palaestra.learn.policies.control import history_policy, mlp_policy
-from palaestra.learn.policies.distributions import make_action_head
+from palaestra.learn.policies.control import history_policy, make_action_head, mlp_policy
 from palaestra.learn.ppo import PPO, PPOConfig
 from palaestra.learn.rollouts import make_minibatches, select_all
 

@@ -1,4 +1,4 @@
-"""Students that read images: the loss is transformers' own, they learn from the picture, and everything repeats."""
+"""Students with images: the loss equals transformers', they learn from the picture, and training is reproducible."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,8 +16,8 @@ from palaestra.engines.base import Request, Sampling
 from palaestra.engines.images import load_image
 from palaestra.engines.models import LoadedModel
 from palaestra.learn.batches import Encoded, split_by_shape
-from palaestra.learn.nano_vlm import CONTEXT, build_model
-from palaestra.learn.randomness import fork_torch_rng
+from palaestra.learn.optimizers import fork_torch_rng
+from palaestra.learn.pretrain import CONTEXT, build_vlm
 from palaestra.learn.student import SupervisedStudent
 from palaestra.learn.supervised import Method, Supervision, add_adapter, fine_tune
 from palaestra.runs.files import write_folder
@@ -48,7 +48,7 @@ def tiny(processor: Any) -> LoadedModel:
 
 def build(processor: Any, layers: int = 1, width: int = 32) -> LoadedModel:
     with fork_torch_rng(Seeds(1)):
-        model = build_model(processor.tokenizer, layers, width).eval()
+        model = build_vlm(processor.tokenizer, layers, width).eval()
     for name, weight in model.named_parameters():
         if weight.ndim > 1 and "embed" not in name:  # Random weights at which pictures matter.
             weight.data.mul_(3)

@@ -1,4 +1,4 @@
-"""Learning by practice: rewards rise, failures are no zeros, and everything repeats."""
+"""Learning by practice: rewards rise, failures are not zeros, and training is reproducible."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ from palaestra.engines import models
 from palaestra.engines.base import Request, Sampling
 from palaestra.engines.models import LoadedModel
 from palaestra.envs.token import TokenVectorEnv
-from palaestra.learn.collect import collect_answers
-from palaestra.learn.policies.visual import VisualPolicy
-from palaestra.learn.practice import Practice, PractisingStudent
+from palaestra.learn.policies.language_model import ReferencePolicy
+from palaestra.learn.practice import Practice, PractisingStudent, VisualPolicy, collect_answers
 from palaestra.learn.students import make_student
 from palaestra.learn.supervised import Method, Supervision, padding_id
 from palaestra.runs.files import write_folder
@@ -101,7 +100,7 @@ def test_a_practice_killed_in_the_middle_ends_as_one_that_was_not(fresh_nano: Lo
 def test_the_weights_of_a_small_model_have_memory_of_their_own_after_practice(
     fresh_nano: LoadedModel, tmp_path: Path
 ) -> None:
-    from palaestra.learn.nano import build_model
+    from palaestra.learn.pretrain import build_model
 
     torch.manual_seed(0)  # Its random words decide whether one answer is longer than another.
     model = LoadedModel("tiny", build_model(fresh_nano.tokenizer, layers=1, width=32).eval(), fresh_nano.tokenizer)
@@ -143,16 +142,15 @@ def test_what_nobody_can_judge_is_no_problem_and_a_failure_is_no_zero(fresh_nano
 
 
 def test_the_divergence_is_from_the_base_also_after_a_round(fresh_nano: LoadedModel) -> None:
-    from palaestra.learn.practice import _TokenSource
-
     for method in ("full", "lora"):
         student = student_of(models.load("nano", device="cpu"), method=method, start="last")  # type: ignore[arg-type]
         student.learn(EXAMPLES[:4], Seeds(0))
-        source = _TokenSource(student, EXAMPLES, Seeds(0))
-        rollout = source.collect(1, 2)
-        reference_BT = source.reference_BT(rollout)
+        policy, collect = student._practise_in_environment(EXAMPLES, 2, Seeds(0))
+        rollout = collect(1)
+        reference_BT = ReferencePolicy(policy, student._copy_base()).logprobs_BT(rollout)
         student.restore()
-        base_BT = _TokenSource(student, EXAMPLES, Seeds(0)).policy.logprobs_BT(rollout)
+        policy, _ = student._practise_in_environment(EXAMPLES, 2, Seeds(0))
+        base_BT = policy.logprobs_BT(rollout)
         assert torch.allclose(reference_BT, base_BT, atol=1e-4)
 
 
@@ -161,7 +159,7 @@ def test_what_is_missing_is_one_clear_line(fresh_nano: LoadedModel) -> None:
         make_student("practice", fresh_nano, environment=TokenVectorEnv)
     with pytest.raises(SettingsError, match="pass environment=TokenVectorEnv"):
         make_student("practice", fresh_nano, score=score)
-    with pytest.raises(SettingsError, match="option 'group_size': expected at least 2"):
+    with pytest.raises(SettingsError, match="setting 'group_size': expected at least 2"):
         make_student("practice", fresh_nano, score=score, environment=TokenVectorEnv, group_size=1)
     made = make_student("practice", fresh_nano, score=score, environment=TokenVectorEnv, passes=2, kl_coef=0.1)
     assert isinstance(made, PractisingStudent)
@@ -180,7 +178,7 @@ def test_answers_to_pictures_are_judged_as_they_were_given(scenes: list[Example]
     examples = [*scenes[:2], EXAMPLES[0]]
     prompts = [encode(one, vlm.tokenizer, 1 << 20, vlm.processor) for one in examples]
     rollout = collect_answers(vlm.engine(), examples, prompts, lambda e, c: float(len(c.text) % 2), 2, 24, [1, 2, 3])
-    policy = VisualPolicy(vlm.weights, padding_id(vlm.tokenizer), microbatch_size=4)
+    policy = VisualPolicy(vlm.weights, padding_id(vlm.tokenizer))
     found_BT = policy.logprobs_BT(rollout)
     assert torch.allclose(found_BT, rollout.logprobs_BT, atol=1e-4)
     assert rollout.group_B is not None

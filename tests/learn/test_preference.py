@@ -1,4 +1,4 @@
-"""Learning from preferences: the loss is TRL's, wrong answers are wrong, and everything repeats."""
+"""Learning from preferences: the loss equals TRL's, rejected answers are wrong, and training is reproducible."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from palaestra.core.seeding import Seeds
 from palaestra.engines import models
 from palaestra.engines.base import Request
 from palaestra.engines.models import LoadedModel
+from palaestra.learn.optimizers import fork_torch_rng
 from palaestra.learn.preference import (
     Preference,
     PreferencePair,
@@ -26,7 +27,6 @@ from palaestra.learn.preference import (
     preference_loss,
     response_logprobs_BT,
 )
-from palaestra.learn.randomness import fork_torch_rng
 from palaestra.learn.student import SupervisedStudent
 from palaestra.learn.students import STUDENTS, make_student
 from palaestra.learn.supervised import Method, Supervision, padding_id
@@ -200,7 +200,7 @@ def test_what_cannot_be_a_rejected_answer_is_one_clear_line(nano: LoadedModel) -
         student.check([replace(EXAMPLES[0], metadata={"rejected": ["1"]})])
     with pytest.raises(LessonError, match="tokens and the student reads at most"):
         student.check([replace(EXAMPLES[0], metadata={"rejected": "1+" * 2000})])
-    with pytest.raises(SettingsError, match="option 'beta': expected above 0; got 0"):
+    with pytest.raises(SettingsError, match="setting 'beta': expected above 0; got 0"):
         Preference(beta=0)
 
 
@@ -255,5 +255,3 @@ def test_students_are_made_by_how_they_learn(nano: LoadedModel) -> None:
         make_student("preferences", nano)
     with pytest.raises(SettingsError, match="student 'preference' has no option 'betta'; did you mean 'beta'"):
         make_student("preference", nano, betta=1)
-    with pytest.raises(SettingsError, match="expected 'base' or 'last'; got 'first'"):
-        make_student("supervised", nano, start="first")  # type: ignore[arg-type]

@@ -27,8 +27,3 @@ def test_steps_are_those_of_torchs_own_muon_within_its_bfloat16() -> None:
         second.step()
     moved = float((ours.detach() - start).norm())
     assert float((ours.detach() - theirs.detach()).norm()) < 0.01 * moved
-
-
-def test_a_vector_is_refused() -> None:
-    with pytest.raises(ValueError, match="matrices"):
-        Muon([torch.nn.Parameter(torch.zeros(3))], lr=0.1)

@@ -10,17 +10,18 @@ import torch
 from palaestra.core.errors import LessonError, ModelError
 from palaestra.core.records import Message
 from palaestra.core.seeding import Seeds
-from palaestra.learn.reward_data import ResponseComparison
-from palaestra.learn.reward_model import RewardModel, load_reward_model, make_reward_model
-from palaestra.learn.reward_report import RewardReport, report_on_scores
-from palaestra.learn.reward_training import (
+from palaestra.learn.reward_data import ResponseComparison, RewardReport, report_on_scores
+from palaestra.learn.reward_model import (
+    RewardModel,
     RewardTraining,
     _is_out_of_patience,
     _schedule,
     best_of_k_loss,
+    load_reward_model,
+    make_reward_model,
     train_reward_model,
 )
-from palaestra.learn.training_state import TrainingState
+from palaestra.learn.supervised import TrainingState
 
 TEXTS = ["a good film", "bad", "a film that is very very good and a little long", "", "a bad film <|end|>"]
 
@@ -357,13 +358,6 @@ def test_a_loss_that_is_not_finite_stops_with_advice() -> None:
         model.weights.score.weight.fill_(float("nan"))
     with pytest.raises(LessonError, match="nan at step 1; lower the learning rate"):
         train_reward_model(model, numbers(8), numbers(4), FAST, Seeds(0))
-
-
-def test_training_needs_comparisons_and_early_stopping_needs_others() -> None:
-    with pytest.raises(LessonError, match="at least one comparison"):
-        train_reward_model(tiny("gpt2"), [], [], FAST, Seeds(0))
-    with pytest.raises(LessonError, match="set patience to 0"):
-        train_reward_model(tiny("gpt2"), numbers(4), [], FAST, Seeds(0))
 
 
 def test_the_rate_rises_over_at_most_a_tenth_and_falls_as_a_cosine() -> None:

@@ -126,7 +126,7 @@ def test_a_damaged_checkpoint_is_one_clear_line(fresh_nano: LoadedModel, tmp_pat
 
 
 def test_the_checkpoint_of_another_model_is_refused(fresh_nano: LoadedModel, tmp_path: Path) -> None:
-    from palaestra.learn.nano import build_model
+    from palaestra.learn.pretrain import build_model
 
     build_model(fresh_nano.tokenizer, layers=4, width=64).save_pretrained(tmp_path)
     with pytest.raises(RunError, match="does not belong to the model nano"):

@@ -8,8 +8,7 @@ from palaestra.core.errors import LessonError, MissingExtraError
 from palaestra.core.records import Example
 from palaestra.core.seeding import Seeds
 from palaestra.engines.models import LoadedModel
-from palaestra.learn.supervised import Supervision, _schedule, add_adapter, fine_tune, supervision_for
-from palaestra.learn.training_state import TrainingState
+from palaestra.learn.supervised import Supervision, TrainingState, _schedule, add_adapter, fine_tune, supervision_for
 from palaestra.tasks.math.task import MathSkills
 
 

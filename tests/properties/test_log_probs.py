@@ -1,7 +1,7 @@
-"""The first invariant of the token scale: the log-prob of a token is the same by stepping and in training.
+"""The log-prob of a token is the same in the rollout and in training.
 
-For models shaped like GPT-2 and like Llama (with grouped heads), any batch size, prompt lengths, response
-lengths, refills and order of slots: before any gradient step every ratio new/old is 1.
+For GPT-2 and Llama architectures (with grouped heads) and any batch size, prompt lengths, response lengths, refills and
+order of slots: before any gradient step every ratio new/old is 1.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Scripted(TokenVectorEnv):
         self.vocabulary = VOCABULARY
 
     def prompt(self, episode: int) -> Prompt:
-        return self._prompt(episode % len(self))
+        return self._prompts[episode % len(self.items)]
 
     def _find_stopped(self, slots: np.ndarray) -> list[int]:
         count = self._length - self._prompt_length
@@ -145,7 +145,7 @@ def test_the_ratio_is_one_with_an_adapter_and_the_reference_is_the_adapter_off(m
     pytest.importorskip("peft")
     import copy
 
-    from palaestra.learn.reference import ReferencePolicy, apply_kl_penalty
+    from palaestra.learn.policies.language_model import ReferencePolicy, apply_kl_penalty
     from palaestra.learn.supervised import Supervision, add_adapter
 
     plain = LanguageModelPolicy(copy.deepcopy(model), vocabulary=VOCABULARY)
@@ -190,7 +190,7 @@ def test_dropout_stays_off_while_learning(model: Any, nano: LoadedModel) -> None
 
 
 def test_the_divergence_of_a_policy_from_itself_is_zero(model: Any, nano: LoadedModel) -> None:
-    from palaestra.learn.reference import ReferencePolicy, apply_kl_penalty
+    from palaestra.learn.policies.language_model import ReferencePolicy, apply_kl_penalty
 
     policy = LanguageModelPolicy(model, vocabulary=VOCABULARY)
     env = Scripted([6, 11, 3], [[5, 6], [7, 8, 9], [4]], nano.tokenizer, 3)

@@ -1,4 +1,4 @@
-"""What `provenance.json` says of a run, and what it must not say."""
+"""The content of `provenance.json`, and the secrets that it must not contain."""
 
 import hashlib
 import json
@@ -11,7 +11,7 @@ import pytest
 
 from palaestra import __version__
 from palaestra.core.errors import RunError
-from palaestra.engines import models, weights
+from palaestra.engines import models
 from palaestra.runs import provenance
 from palaestra.runs.provenance import mask_secrets, read_checkout, read_provenance, record_provenance
 
@@ -25,7 +25,7 @@ def git(folder: Path, *arguments: str) -> str:
 
 def test_a_start_records_versions_packages_command_and_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["palaestra", "teach", "--seed", "3"])
-    record_provenance(tmp_path, {"nano": weights.hash_model("nano")})
+    record_provenance(tmp_path, {"nano": models.hash_model("nano")})
     found = json.loads((tmp_path / "provenance.json").read_text())
     started = found["started"]
     assert found["resumed"] == []
@@ -122,26 +122,26 @@ def test_hashes_of_large_files_are_cached_until_the_file_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PALAESTRA_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(weights, "CACHED_FROM", 4)
+    monkeypatch.setattr(models, "CACHED_FROM", 4)
     folder = tmp_path / "model"
     folder.mkdir()
     (folder / "config.json").write_text("{}")
     (folder / "model.safetensors").write_bytes(b"12345")
-    first = weights.hash_files(folder)
+    first = models.hash_files(folder)
     assert first["model.safetensors"] == hashlib.sha256(b"12345").hexdigest()
     hashed: list[str] = []
-    real = weights.hash_file
-    monkeypatch.setattr(weights, "hash_file", lambda path: hashed.append(path.name) or real(path))
-    assert weights.hash_files(folder) == first
+    real = models.hash_file
+    monkeypatch.setattr(models, "hash_file", lambda path: hashed.append(path.name) or real(path))
+    assert models.hash_files(folder) == first
     assert hashed == ["config.json"]
     (folder / "model.safetensors").write_bytes(b"1234567")
-    assert weights.hash_files(folder)["model.safetensors"] == hashlib.sha256(b"1234567").hexdigest()
+    assert models.hash_files(folder)["model.safetensors"] == hashlib.sha256(b"1234567").hexdigest()
     (tmp_path / "cache" / "hashes.json").write_text("no json")
-    assert weights.hash_files(folder)["model.safetensors"] == hashlib.sha256(b"1234567").hexdigest()
-    assert weights.hash_model("nobody/nothing") is None
-    before = weights.hash_files(folder)
+    assert models.hash_files(folder)["model.safetensors"] == hashlib.sha256(b"1234567").hexdigest()
+    assert models.hash_model("nobody/nothing") is None
+    before = models.hash_files(folder)
     (folder / "provenance.json").write_text("{}")  # How the weights were made is no part of them.
-    assert weights.hash_files(folder) == before
+    assert models.hash_files(folder) == before
 
 
 def test_a_pretrained_checkpoint_says_what_made_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

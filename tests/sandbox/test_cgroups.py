@@ -1,4 +1,4 @@
-"""Where control groups are looked for: trees of folders laid out as the kernel's, for every way to get one."""
+"""The search for usable cgroups, on folder trees like the kernel's."""
 
 from __future__ import annotations
 
@@ -8,8 +8,15 @@ from pathlib import Path
 import pytest
 
 from palaestra.sandbox import LimitReport, report_limits
-from palaestra.sandbox.cgroups import LEAF, ControlGroup, Hierarchy, _remove_stale, _start_time, find_hierarchy
-from palaestra.sandbox.systemd import request_scope
+from palaestra.sandbox.cgroups import (
+    LEAF,
+    ControlGroup,
+    Hierarchy,
+    _remove_stale,
+    _start_time,
+    find_hierarchy,
+    request_scope,
+)
 
 PID = str(os.getpid())
 

@@ -1,4 +1,4 @@
-"""The filter of system calls, run by an interpreter of BPF: what the kernel would do on each processor family."""
+"""The system-call filter, run by a BPF interpreter for each processor family."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from palaestra.sandbox.seccomp import CONDITIONS, MACHINES, seccomp_filter
-from palaestra.sandbox.syscalls import ABSENT, ALLOWED, PRETENDED
+from palaestra.sandbox.seccomp import ABSENT, ALLOWED, CONDITIONS, MACHINES, PRETENDED, seccomp_filter
 
 ALLOW, SUCCESS = "allow", 0
 FAMILIES = list(MACHINES)

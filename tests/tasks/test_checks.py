@@ -1,4 +1,4 @@
-"""What a user's task, teacher or scorer is and returns is checked where it comes in."""
+"""Type checks of a user's task, teacher and scorer and of their return values."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from palaestra.core.errors import LessonError, SettingsError, TaskError
 from palaestra.core.records import Decision, Example, Failure, FailureCause, Lesson, Message, Problem, Split
-from palaestra.envs.lesson.validation import check_lesson
+from palaestra.envs.lesson.state import check_lesson
 from palaestra.tasks.base import HOOKS, RENAMED_HOOKS, TASKS, get_hooks, make_task
 from palaestra.tasks.checks import draw_problems, write_examples
 from palaestra.tasks.evaluate import measures
@@ -126,7 +126,9 @@ def test_a_failure_has_a_known_cause_and_a_text() -> None:
     "decision", [Decision("sums", "drill", None, {}), Decision("sums", "drill", "weak", {"all": "1"})]  # type: ignore[arg-type]
 )  # fmt: skip
 def test_decisions_of_a_lesson_are_checked(decision: Decision) -> None:
-    with pytest.raises(LessonError, match=r"decision 1 of 1: its (reason|allocation .*) must be"):
+    with pytest.raises(
+        LessonError, match=r"decisions.1.(reason|allocation.all): input should be a valid (string|integer)"
+    ):
         check_lesson(Lesson((Sums.example,), (decision,)), ["sums"])
 
 

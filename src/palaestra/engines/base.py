@@ -24,11 +24,12 @@ from palaestra.core.errors import SettingsError
 from palaestra.core.events import Listener, ignore
 from palaestra.core.records import Completion, Failure, Message, Usage
 from palaestra.core.registry import Registry
+from palaestra.core.settings import check_ranges, setting
 
 LOCAL_SCHEME = "transformers"
 """The scheme of names without one."""
 ENGINES = Registry("engine", "palaestra.engines")
-ENGINES.register(LOCAL_SCHEME, "palaestra.engines.local:LocalModels", "a transformers model in this process")
+ENGINES.register(LOCAL_SCHEME, "palaestra.engines.models:LocalModels", "a transformers model in this process")
 ENGINES.register("vllm", "palaestra.engines.vllm:VLLMEngine", "a model in vLLM, in this process: vllm:MODEL")
 ENGINES.register("mock", "palaestra.engines.mock:MockEngine", "a fixed answer, for tests: mock:ANSWER")
 for _scheme, _description in {
@@ -69,35 +70,19 @@ class Price:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """Sampling parameters.
+    """Sampling parameters."""
 
-    Arguments:
-        max_tokens: maximum number of tokens of a completion.
-        temperature: 0 means greedy decoding; 1 samples from the model's own distribution.
-        top_p: sample from the smallest set of tokens with this probability.
-        top_k: sample from this many tokens; 0 means all.
-        stop: strings that end a completion; they are not part of its text.
-        count: number of completions of the prompt.
-    """
-
-    max_tokens: int = 64
-    temperature: float = 0.0
-    top_p: float = 1.0
-    top_k: int = 0
-    stop: tuple[str, ...] = ()
-    count: int = 1
+    max_tokens: int = setting(64, "Maximum number of tokens of a completion.", low=1)
+    temperature: float = setting(0.0, "0 means greedy decoding; 1 samples from the model's own distribution.", low=0)
+    top_p: float = setting(1.0, "Sample from the smallest set of tokens with this probability.", above=0, high=1)
+    top_k: int = setting(0, "Sample from this many tokens; 0 means all.", low=0)
+    stop: tuple[str, ...] = setting((), "Strings that end a completion; they are not part of its text.")
+    count: int = setting(1, "Number of completions of the prompt.", low=1)
 
     def __post_init__(self) -> None:
-        for name, valid, expected in (
-            ("max_tokens", self.max_tokens >= 1, "at least 1"),
-            ("temperature", self.temperature >= 0, "at least 0"),
-            ("top_p", 0 < self.top_p <= 1, "above 0 and at most 1"),
-            ("top_k", self.top_k >= 0, "at least 0"),
-            ("count", self.count >= 1, "at least 1"),
-            ("stop", all(self.stop), "non-empty strings"),
-        ):
-            if not valid:
-                raise SettingsError(f"sampling needs {name} {expected}; got {getattr(self, name)!r}")
+        check_ranges(self)
+        if not all(self.stop):
+            raise SettingsError(f"setting 'stop': expected non-empty strings; got {self.stop!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,8 +184,11 @@ def reads_schema(engine: Engine) -> bool:
     return isinstance(engine, BaseEngine) and engine.reads_schema
 
 
-class CallMonitor(Protocol):
-    """Is notified before and after every call of a `MonitoredEngine`, in the thread of the call."""
+class CallMonitor:
+    """Is notified before and after every call of a `MonitoredEngine`, in the thread of the call.
+
+    This one allows every call and records nothing.
+    """
 
     def before(self, slot: Slot) -> bool:
         """A call for `slot` is about to start. Return false to postpone it; the engine asks again a little later.
@@ -208,7 +196,7 @@ class CallMonitor(Protocol):
         Raises:
             BudgetSpentError: no further call may start. The engine finishes the running calls and raises the error.
         """
-        ...
+        return True
 
     def after(self, slot: Slot, usage: Usage | None, seconds: float, answer: Answer | None) -> None:
         """The call has ended.
@@ -217,7 +205,6 @@ class CallMonitor(Protocol):
             usage: the billed tokens; `None` if unknown, for example after a broken connection.
             answer: the answer of the slot; `None` if the call failed and is repeated.
         """
-        ...
 
 
 @runtime_checkable

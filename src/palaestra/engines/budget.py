@@ -1,12 +1,31 @@
-"""A limit on the cost of calls, checked before each call. Running calls count at their maximum cost."""
+"""What calls cost, and a limit on it.
+
+Prices are in US dollars per million tokens. Each engine has the list prices of its own models
+(`EngineScheme.list_price`), without discounts, so the ledger rather overstates than understates. A JSON file of the user
+comes first, given as a path or by the variable `PALAESTRA_PRICES`, for example
+
+    {"gpt-4o-mini": [0.15, 0.60], "azure:my-deployment": {"prompt": 2.5, "completion": 10}, "http://gpu-*": [0, 0]}
+
+A key is the name of the engine (`http://HOST:PORT/v1#MODEL`) or of the model alone, and may be a pattern with `*`.
+
+A `Budget` is checked before each call. Running calls count at their maximum cost.
+"""
 
 from __future__ import annotations
 
+import json
+import os
+import re
 import threading
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
 
 from palaestra.core.errors import BudgetSpentError, SettingsError
 from palaestra.core.records import Usage
+from palaestra.engines.base import ENGINES, EngineScheme, Price, get_scheme, is_remote
 from palaestra.runs.ledger import Spending
 
 
@@ -37,7 +56,7 @@ class Budget:
 
     Example:
         >>> budget = Budget(max_calls=1)
-        >>> call = budget.reserve(tokens=100)
+        >>> [call] = budget.reserve(tokens=100)
         >>> budget.settle(call, Usage(20, 10))
         >>> budget.reserve(tokens=100)
         Traceback (most recent call last):
@@ -67,21 +86,16 @@ class Budget:
         self._open: list[Reservation] = []
         self._lock = threading.Lock()
 
-    def reserve(self, tokens: int = 0, money: float = 0.0) -> Reservation | None:
-        """Reserve budget for one call of at most this cost; `None` if it must wait for running calls.
+    def reserve(self, tokens: int = 0, money: float = 0.0, calls: int = 1) -> list[Reservation]:
+        """Reserve budget for calls of at most this cost each; an empty list if they must wait for running calls.
 
         Raises:
-            BudgetSpentError: the call does not fit, and no call is running.
+            BudgetSpentError: the calls do not fit, and no call is running.
         """
-        reservations = self.reserve_all(1, tokens, money)
-        return reservations[0] if reservations else None
-
-    def reserve_all(self, calls: int, tokens: int = 0, money: float = 0.0) -> list[Reservation]:
-        """Reserve budget for several calls of at most this cost each; an empty list if they must wait. Raises like `reserve`."""
         with self._lock:
             short = self._short(calls, calls * tokens, calls * money)
             if not short:
-                if self.within is not None and not self.within.reserve_all(calls, tokens, money):
+                if self.within is not None and not self.within.reserve(tokens, money, calls):
                     return []
                 reservations = [Reservation(tokens, money) for _ in range(calls)]
                 self._open += reservations
@@ -129,3 +143,90 @@ class Budget:
 
     def _go_on(self, advice: str) -> str:
         return f"; what was answered is stored: {advice}" if self.resumable else ""
+
+
+VARIABLE = "PALAESTRA_PRICES"
+
+
+def strip_date(model: str) -> str:
+    """Remove the date of a model's version.
+
+    >>> strip_date("gpt-4o-mini-2024-07-18")
+    'gpt-4o-mini'
+    """
+    return re.sub(r"-20\d\d-\d\d-\d\d$", "", model)
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """The price table: the user's entries before the engines' list prices.
+
+    >>> Prices().find("openai:gpt-4o-mini-2024-07-18")
+    Price(prompt=0.15, completion=0.6)
+    >>> Prices({"gpt-4o-mini": Price(0.1, 0.2)}).find("openai:gpt-4o-mini")
+    Price(prompt=0.1, completion=0.2)
+    >>> Prices({"big": Price(1.0, 2.0)}).find("https://elsewhere/v1#big")
+    Price(prompt=1.0, completion=2.0)
+    >>> Prices().find("openai:something-new") is None
+    True
+    """
+
+    own: Mapping[str, Price] = field(default_factory=dict)
+
+    @classmethod
+    def load(cls, path: Path | None = None) -> Prices:
+        """Load the user's entries from a JSON file: `path`, or what `PALAESTRA_PRICES` names, or none.
+
+        Raises:
+            SettingsError: the file cannot be read, or an entry is not a price.
+        """
+        file = path or (Path(os.environ[VARIABLE]).expanduser() if os.environ.get(VARIABLE) else None)
+        if file is None:
+            return cls()
+        try:
+            data = json.loads(file.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise SettingsError(f"the price table {file} cannot be read as JSON: {error}") from error
+        if not isinstance(data, dict):
+            raise SettingsError(f"the price table {file} must be an object of model names; got {type(data).__name__}")
+        return cls({name: _parse_price(file, name, entry) for name, entry in data.items()})
+
+    def find(self, name: str) -> Price | None:
+        """Return the price of a model by the name of its engine (`openai:gpt-4o`); `None` if it is unknown."""
+        model = name.partition("#")[2] if "#" in name else name.partition(":")[2]
+        for key in (name, model, strip_date(model)):
+            if key in self.own:
+                return self.own[key]
+        for pattern, price in self.own.items():
+            if "*" in pattern and (fnmatchcase(name, pattern) or fnmatchcase(model, pattern)):
+                return price
+        scheme: type[EngineScheme] = ENGINES.get(get_scheme(name))
+        return scheme.list_price(name)
+
+
+def check_price(name: str) -> None:
+    """Raise if a model has no known price. Local models are free.
+
+    Raises:
+        SettingsError: names the model and how to give its price.
+    """
+    if is_remote(name) and Prices.load().find(name) is None:
+        raise missing_price(name)
+
+
+def missing_price(name: str) -> SettingsError:
+    """The error for a cost limit on a model without a known price."""
+    return SettingsError(
+        f"a limit in dollars needs the price of {name}; add it to a price table: "
+        f'{VARIABLE}=prices.json with {{"{name}": [prompt, completion]}}, dollars per million tokens'
+    )
+
+
+def _parse_price(path: Path, name: str, entry: Any) -> Price:
+    values: Any = [entry.get("prompt"), entry.get("completion")] if isinstance(entry, dict) else entry
+    numbers = isinstance(values, list) and len(values) == 2 and all(type(value) in (int, float) for value in values)
+    if not numbers:
+        raise SettingsError(
+            f"the price of '{name}' in {path} must be [prompt, completion] in dollars per million tokens; got {entry!r}"
+        )
+    return Price(float(values[0]), float(values[1]))

@@ -19,6 +19,7 @@ from palaestra.core.records import Completion, Failure, FailureCause, ImagePart,
 from palaestra.engines.base import (
     Answer,
     BaseEngine,
+    CallMonitor,
     Engine,
     MonitoredEngine,
     Price,
@@ -27,8 +28,7 @@ from palaestra.engines.base import (
     is_remote,
     reads_schema,
 )
-from palaestra.engines.budget import Budget, Reservation
-from palaestra.engines.prices import Prices, missing_price
+from palaestra.engines.budget import Budget, Prices, Reservation, missing_price
 from palaestra.runs.cache import Cache, digest
 from palaestra.runs.ledger import Spending
 
@@ -126,7 +126,7 @@ class CachedEngine(BaseEngine):
         return dict(pairs)
 
 
-class _CallMeter:
+class _CallMeter(CallMonitor):
     """The monitor of one batch: reserves budget before each call, and stores answer and cost after it."""
 
     def __init__(self, home: CachedEngine, requests: list[Request], keys: list[tuple[str, ...]]) -> None:
@@ -154,7 +154,7 @@ class _CallMeter:
     def _reserve(self, calls: int, request: Request, prompt: int) -> list[Reservation]:
         limit = Usage(prompt, request.sampling.max_tokens)
         money = self.home.price.cost(limit) if self.home.price else 0.0
-        return self.home.budget.reserve_all(calls, limit.prompt_tokens + limit.completion_tokens, money)
+        return self.home.budget.reserve(limit.prompt_tokens + limit.completion_tokens, money, calls)
 
     def after(self, slot: Slot, usage: Usage | None, seconds: float, answer: Answer | None) -> None:
         home = self.home
@@ -173,36 +173,31 @@ class _CallMeter:
         answers: list[list[Answer]] = []
         while len(answers) < len(self.requests):
             slots: list[list[Slot]] = []
-            spent: BudgetSpentError | None = None
             for index, request in enumerate(self.requests[len(answers) :][:_CHUNK], len(answers)):
                 request_slots = [(index, k) for k in range(request.sampling.count)]
                 try:
                     if not self._begin(request_slots):
                         break
-                except BudgetSpentError as error:
-                    spent = error
+                except BudgetSpentError:
+                    if not slots:
+                        raise
                     break
                 slots.append(request_slots)
-            if spent is not None and not slots:
-                raise spent
-            if not slots:
+            if slots:
+                answers += self._ask_chunk(slots)
+            else:
                 time.sleep(_POLL)  # Calls of another engine hold the budget.
-            answers += self._ask_chunk(slots)
         return answers
 
     def _ask_chunk(self, slots: list[list[Slot]]) -> list[list[Answer]]:
         began = time.monotonic()
         try:
-            answers = (
-                self.home.engine.generate([self.requests[request_slots[0][0]] for request_slots in slots])
-                if slots
-                else []
-            )
+            answers = self.home.engine.generate([self.requests[request_slots[0][0]] for request_slots in slots])
         except BaseException:
             for slot in list(self.open):
                 self.after(slot, None, 0.0, None)
             raise
-        each = (time.monotonic() - began) / max(1, sum(map(len, slots)))
+        each = (time.monotonic() - began) / sum(map(len, slots))
         for request_slots, row in zip(slots, answers, strict=True):
             for slot, answer in zip(request_slots, row, strict=True):
                 self.after(slot, answer.usage if isinstance(answer, Completion) else Usage(), each, answer)

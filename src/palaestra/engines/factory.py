@@ -11,9 +11,8 @@ from palaestra.core.errors import SettingsError, UnknownNameError
 from palaestra.core.events import Listener, ignore
 from palaestra.core.records import Problem
 from palaestra.engines.base import ENGINES, Engine, EngineScheme, get_scheme
-from palaestra.engines.budget import Budget
+from palaestra.engines.budget import Budget, Prices
 from palaestra.engines.cached import CachedEngine
-from palaestra.engines.prices import Prices
 from palaestra.runs.cache import Cache
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9_+.-]*):")

@@ -7,6 +7,7 @@ family decodes one sequence at a time, without padding (`sequences.SequenceStepp
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -46,6 +47,12 @@ def check_trainable(config: Any, name: str = "") -> None:
     if reason is not None:
         label = f"the model '{name}'" if name else "the model"
         raise ModelError(f"{label} ({config.model_type}) cannot be trained here: {reason}")
+
+
+def forward_parameters(model: Any) -> Mapping[str, inspect.Parameter]:
+    """Return the parameters of a model's forward pass. Peft's wrapper hides them, so the model inside it is asked."""
+    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    return inspect.signature(inner.forward).parameters
 
 
 def takes_slots(config: Any) -> bool:

@@ -7,7 +7,6 @@ pixels on every machine and does not need torchvision.
 from __future__ import annotations
 
 import base64
-import binascii
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -41,14 +40,13 @@ class VisualPrompt:
     ids: list[int]
     inputs: Mapping[str, torch.Tensor]
 
-    @property
-    def signature(self) -> str:
-        """Names and shapes of the inputs. Prompts with the same signature can share a batch."""
-        length = len(self.ids)
-        return ";".join(
-            name if along_tokens(tensor, length) else f"{name}{list(tensor.shape[1:])}"
-            for name, tensor in sorted(self.inputs.items())
-        )
+
+Shapes = tuple[tuple[str, tuple[int, ...]], ...]
+
+
+def image_shapes(inputs: Mapping[str, torch.Tensor], length: int) -> Shapes:
+    """Names and shapes of the processed images of a prompt. Prompts with the same shapes can share a batch."""
+    return tuple((name, tuple(t.shape[1:])) for name, t in sorted(inputs.items()) if not along_tokens(t, length))
 
 
 def along_tokens(tensor: torch.Tensor, length: int) -> bool:
@@ -89,13 +87,8 @@ def load_image(url: str) -> Image.Image:
 def _content(url: str) -> bytes:
     if not url.startswith("data:"):
         return Path(url.removeprefix("file://")).expanduser().read_bytes()
-    head, comma, body = url.partition(",")
-    if not comma:
-        raise ImageError("a data: URL needs a comma before its content")
-    try:
-        return base64.b64decode(body, validate=True) if head.endswith(";base64") else unquote_to_bytes(body)
-    except binascii.Error as error:
-        raise ImageError(f"the content of a data: URL is not base64: {error}") from error
+    head, _, body = url.partition(",")
+    return base64.b64decode(body, validate=True) if head.endswith(";base64") else unquote_to_bytes(body)
 
 
 def load_images(messages: Sequence[Message]) -> list[Image.Image]:
@@ -157,7 +150,7 @@ def _parts(message: Message) -> list[dict[str, str]]:
 def batch_inputs(
     prompts: Sequence[VisualPrompt], length: int, device: torch.device, dtype: torch.dtype
 ) -> dict[str, torch.Tensor]:
-    """Batch the image inputs of prompts with one signature. Inputs per token are padded on the left to `length`."""
+    """Batch the image inputs of prompts with the same image shapes. Inputs per token are padded on the left to `length`."""
     batch: dict[str, torch.Tensor] = {}
     for name in prompts[0].inputs:
         tensors = [prompt.inputs[name] for prompt in prompts]

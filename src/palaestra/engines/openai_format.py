@@ -26,9 +26,8 @@ from palaestra.core.records import (
 )
 from palaestra.core.seeding import Seeds
 from palaestra.engines.base import Answer, Request
-from palaestra.engines.openai_endpoint import Endpoint
-from palaestra.engines.retry import parse_retry_after
-from palaestra.engines.schemas import instruct, response_format
+from palaestra.engines.openai_endpoint import Endpoint, parse_retry_after
+from palaestra.engines.structured import instruct, response_format
 
 OPTIONAL = ("temperature", "top_p", "seed", "stop", "logprobs", "response_format", "return_token_ids")
 """Options that are left out if a server rejects them. `stop` is then applied to the returned text, and a schema is
@@ -58,18 +57,14 @@ class BrokenAnswerError(Exception):
         self.usage, self.silent = usage, silent
 
 
-@dataclass(frozen=True, slots=True)
-class Dialect:
-    """The options that a server supports, learned from its rejections."""
-
-    limit: str = "max_tokens"
-    without: frozenset[str] = frozenset()
-
-
 def build_body(
-    endpoint: Endpoint, request: Request, sample: int, dialect: Dialect, extra: Mapping[str, Any]
+    endpoint: Endpoint, request: Request, sample: int, without: Collection[str], extra: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Build the JSON body of one call, for one completion of the request.
+
+    Arguments:
+        without: the options that the server has rejected.
+        extra: further fields.
 
     Raises:
         ValueError: an image of the request cannot be read.
@@ -89,15 +84,16 @@ def build_body(
         options["stop"] = list(sampling.stop)
     if request.schema:
         options["response_format"] = response_format(request.schema)
-        if "response_format" in dialect.without:
+        if "response_format" in without:
             messages = instruct(messages, request.schema)
     if request.tools:
         options["tools"] = json.loads(request.tools)
+    limits = LIMITS[::-1] if endpoint.kind == "url" else LIMITS
     return {
         "model": endpoint.model,
         "messages": to_chat_messages(messages),
-        dialect.limit: sampling.max_tokens,
-        **{name: value for name, value in options.items() if name not in dialect.without},
+        next(name for name in limits if name not in without): sampling.max_tokens,
+        **{name: value for name, value in options.items() if name not in without},
     }
 
 
@@ -139,43 +135,28 @@ def to_chat_call(call: ToolCall) -> dict[str, Any]:
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
 
 
-def parse_assistant_message(data: Mapping[str, Any]) -> Message:
-    """Parse an assistant message of the chat format.
-
-    Raises:
-        ValueError: the message is invalid; the error says why.
-    """
-    try:
-        content = data.get("content")
-        if isinstance(content, list):
-            content = "".join(part["text"] for part in content)
-        if data["role"] != "assistant" or not isinstance(content, str | None):
-            raise TypeError(f"role '{data['role']}' with content of type {type(content).__name__}")
-        return Message("assistant", content or "", tuple(_call(call) for call in data.get("tool_calls") or ()))
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(
-            f"an assistant message has the role 'assistant', a text and optional tool_calls; {type(error).__name__}: {error}"
-        ) from error
-
-
 def parse_message(data: Mapping[str, Any]) -> Message:
-    """Parse a message of any role of the chat format, as `to_chat_messages` writes it.
+    """Parse a message of the chat format, as `to_chat_messages` writes it.
 
     Raises:
         ValueError: the message is invalid; the error says why.
     """
     role, content = data.get("role"), data.get("content")
-    if role == "assistant":
-        return parse_assistant_message(data)
-    if role not in ("system", "user", "tool"):
+    if role not in ("system", "user", "assistant", "tool"):
         raise ValueError(f"a message has the role system, user, assistant or tool; got {role!r}")
     if isinstance(content, (list, tuple)):
         parts = tuple(_part(part) for part in content)
         texts = [part.text for part in parts if isinstance(part, TextPart)]
         content = "".join(texts) if len(texts) == len(parts) else parts
+    elif content is None and role == "assistant":
+        content = ""
     if not isinstance(content, (str, tuple)):
-        raise ValueError(f"a {role} message has a text or a list of parts; got {type(content).__name__}")
-    return Message(role, content, tool_call_id=str(data.get("tool_call_id") or ""))
+        raise ValueError(f"a message has a text or a list of parts; got {type(content).__name__}")
+    try:
+        calls = tuple(_call(call) for call in data.get("tool_calls") or ())
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"tool_calls is a list of calls with a function's name and arguments; {error!r}") from error
+    return Message(role, content, calls, str(data.get("tool_call_id") or ""))
 
 
 def _part(data: Any) -> TextPart | ImagePart:

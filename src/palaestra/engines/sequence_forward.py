@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from torch.nn.functional import linear
 from palaestra.core.errors import ModelError
 from palaestra.engines.cpu import ATOL, RTOL
 from palaestra.engines.cpu.forward import TokenIds, make_fast_forward
-from palaestra.engines.families import context_length, takes_slots
+from palaestra.engines.families import context_length, forward_parameters, takes_slots
 from palaestra.engines.sequences import pad_right
 
 SHARED_PROMPTS = 0.5
@@ -79,8 +78,7 @@ class SequenceForward:
         self.model, self.fast = model, make_fast_forward(model)
         self.context = context_length(model.config) or 1 << 30
         self.output_layer = model.get_output_embeddings()  # `None` for a body
-        inner = model.get_base_model() if hasattr(model, "get_base_model") else model
-        parameters = inspect.signature(inner.forward).parameters
+        parameters = forward_parameters(model)
         self._takes_logits_to_keep = "logits_to_keep" in parameters
         self._takes_padding = takes_slots(model.config)
         self._without_cache = {"use_cache": False} if "use_cache" in parameters else {}

@@ -7,7 +7,6 @@ the model has a cache, each sequence has its own. Otherwise every step processes
 from __future__ import annotations
 
 import copy
-import inspect
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +14,7 @@ import numpy as np
 import torch
 
 from palaestra.core.errors import ModelError
-from palaestra.engines.families import context_length
+from palaestra.engines.families import context_length, forward_parameters
 
 CACHE_NAMES = ("past_key_values", "cache_params")
 """Names of a model's cache as an argument and in its output."""
@@ -31,9 +30,9 @@ class SequenceStepper:
     def __init__(self, model: Any, slots: int) -> None:
         self.model, self.slots, self.device = model, slots, model.device
         self.context = context_length(model.config) or 1 << 30
-        inside = model.get_base_model() if hasattr(model, "get_base_model") else model
-        self._arguments = inspect.signature(inside.forward).parameters
-        self._cache_name = next((name for name in CACHE_NAMES if name in self._arguments), "")
+        parameters = forward_parameters(model)
+        self._cache_name = next((name for name in CACHE_NAMES if name in parameters), "")
+        self._without_cache = {"use_cache": False} if "use_cache" in parameters else {}
         self.clear()
         self._check()
 
@@ -105,10 +104,6 @@ class SequenceStepper:
         ids_BL, last_B = (x.to(self.device) for x in pad_right(sequences))
         logits_BLV: torch.Tensor = self.model(input_ids=ids_BL, **self._without_cache).logits
         return logits_BLV[torch.arange(len(sequences), device=self.device), last_B]
-
-    @property
-    def _without_cache(self) -> dict[str, Any]:
-        return {"use_cache": False} if "use_cache" in self._arguments else {}
 
     @torch.no_grad()
     def _check(self) -> None:

@@ -7,7 +7,6 @@ finished. This module knows ids and logits, but nothing of tokenizers, rewards o
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 from palaestra.core.errors import ModelError
 from palaestra.engines.cpu import ATOL, RTOL
 from palaestra.engines.cpu.decode import make_decode_step
-from palaestra.engines.families import context_length, sliding_window, takes_slots
+from palaestra.engines.families import context_length, forward_parameters, sliding_window, takes_slots
 from palaestra.engines.sequences import SequenceStepper
 
 if TYPE_CHECKING:
@@ -121,24 +120,19 @@ class SlotStepper:
         >>> stepper = SlotStepper(model, slots=2)                                # doctest: +SKIP
         >>> logits_SV = stepper.start({0: [5, 6, 7], 1: [8]})                    # doctest: +SKIP
         >>> logits_SV = stepper.step(torch.tensor([9, 9]))                       # doctest: +SKIP
-
-    Raises:
-        ModelError: the model is of another family.
     """
 
     def __init__(self, model: PreTrainedModel, slots: int) -> None:
         self.model, self.slots, self.device = model, slots, model.device
         config = model.config.get_text_config()
         self.context = context_length(model.config) or 1 << 30
-        if not takes_slots(model.config):
-            raise ModelError(f"models of the type {config.model_type} cannot share one cache; use make_stepper")
         # Sliding-window layers share the cache and have their own mask.
         self._sliding_window = sliding_window(model.config)
         self._by_kind = "sliding_attention" in (getattr(config, "layer_types", None) or ())
         self._additive = getattr(config, "_attn_implementation", None) != "sdpa"
         self._layers = int(config.num_hidden_layers)
-        forward = inspect.signature(_base(model).forward).parameters
-        self._last_only: dict[str, Any] = {"logits_to_keep": 1} if "logits_to_keep" in forward else {}
+        takes_last_only = "logits_to_keep" in forward_parameters(model)
+        self._last_only: dict[str, Any] = {"logits_to_keep": 1} if takes_last_only else {}
         self._fast = make_decode_step(model)
         self._checked = self._fast is None
         self.clear()
@@ -310,11 +304,6 @@ class SlotStepper:
         if positions > self._cache.room:
             room = max(positions, 2 * self._cache.room)
             self._cache.resize(None, min(-(-room // BLOCK) * BLOCK, max(self.context, positions)))
-
-
-def _base(model: Any) -> Any:
-    """The transformers model inside a peft one, whose own `forward` hides its parameters."""
-    return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
 def make_stepper(model: Any, slots: int) -> SlotStepper | SequenceStepper:

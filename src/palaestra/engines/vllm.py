@@ -24,7 +24,7 @@ from palaestra.core.records import Completion, Failure, FailureCause, StopReason
 from palaestra.core.seeding import Seeds
 from palaestra.engines.base import Answer, BaseEngine, Engine, Request
 from palaestra.engines.chat import prompt_ids, with_tools
-from palaestra.engines.local import LocalModels
+from palaestra.engines.models import LocalModels
 
 if TYPE_CHECKING:
     import torch

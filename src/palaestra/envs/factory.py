@@ -10,19 +10,16 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorEnv
 
-from palaestra.core.checks import short_repr
 from palaestra.core.errors import EnvError, PalaestraError, SettingsError, UnknownNameError, suggest
 from palaestra.core.plugins import find_reference, import_code, is_reference
-from palaestra.core.user_code import describe_error, describe_location
+from palaestra.core.user_code import describe_error
 from palaestra.envs.problems import resolve_task
-from palaestra.envs.token.base import TokenVectorEnv
+from palaestra.envs.token.base import TokenEnv, TokenVectorEnv
 from palaestra.envs.token.contract import TokenEnvContract
-from palaestra.envs.token.single import TokenEnv
 from palaestra.envs.turn.base import TurnEnv
 from palaestra.envs.turn.vector import TurnVectorEnv
-from palaestra.envs.wrappers.checked import CheckedVectorEnv
 from palaestra.envs.wrappers.plain_tokens import PlainTokenVectorEnv, is_plain_token_env
-from palaestra.envs.wrappers.slots import SlotVectorEnv
+from palaestra.envs.wrappers.slots import CheckedVectorEnv, SlotVectorEnv
 from palaestra.tasks.base import check_skills
 
 
@@ -53,33 +50,19 @@ def get_spec(env_id: str) -> Any:
         return gymnasium.spec(name)
     except (gymnasium.error.DeprecatedEnv, gymnasium.error.VersionNotFound, gymnasium.error.NamespaceNotFound) as error:
         # Gymnasium's message names the new version or the missing package.
-        raise EnvError(f"unknown environment '{env_id}': {_first_line(error)}") from None
+        raise EnvError(f"unknown environment '{env_id}': {str(error).strip().splitlines()[0]}") from None
     except gymnasium.error.Error:
-        raise UnknownNameError("environment", env_id, _list_ids(module)) from None
-
-
-def _list_ids(module: str) -> list[str]:
-    """Return ids to suggest: those that a module registers, or the newest version of each environment."""
-    specs = {
-        name: spec for name, spec in gymnasium.registry.items() if not name.startswith(("phys2d", "tabular", "GymV"))
-    }
-    if module:
-        entries = {name: spec.entry_point for name, spec in specs.items()}
-        own = [n for n, e in entries.items() if str(getattr(e, "__module__", e)).partition(":")[0].startswith(module)]
-        if own:
-            return own
-    newest = {
-        (spec.namespace, spec.name): name for name, spec in sorted(specs.items(), key=lambda item: item[1].version or 0)
-    }
-    return list(newest.values())
+        versions = sorted(gymnasium.registry.values(), key=lambda spec: spec.version or 0)
+        newest = {(spec.namespace, spec.name): spec.id for spec in versions}
+        raise UnknownNameError("environment", env_id, list(newest.values())) from None
 
 
 def detect_kind(env_id: str, options: Mapping[str, Any]) -> Literal["token", "turn", "control"]:
     """Return what an action of the environment is: a token, a turn or a classic action. Loads no model."""
     spec = get_spec(env_id)
-    if _token_class(spec) is not None:
+    if _find_class(spec, TokenVectorEnv, TokenEnv) is not None:
         return "token"
-    if _turn_class(spec) is not None:
+    if _find_class(spec, TurnVectorEnv, TurnEnv) is not None:
         return "turn"
     env = _make_single(env_id, options)
     try:
@@ -115,11 +98,6 @@ def check_options(env_id: str, options: Mapping[str, Any]) -> None:
         check_skills(task, [skills] if isinstance(skills, str) else skills)
 
 
-def is_token_env(env_id: str, options: Mapping[str, Any]) -> bool:
-    """Whether actions of the environment are tokens. Loads no model."""
-    return detect_kind(env_id, options) == "token"
-
-
 def make_token_env(env_id: str, num_envs: int, options: Mapping[str, Any], **own: Any) -> TokenEnvContract:
     """Make a token environment with `num_envs` slots.
 
@@ -128,7 +106,7 @@ def make_token_env(env_id: str, num_envs: int, options: Mapping[str, Any], **own
         own: `tokenizer`, `max_tokens`, `context`, `group_size`, `failures`, `end_ids`.
     """
     spec = get_spec(env_id)
-    kind = _token_class(spec)
+    kind = _find_class(spec, TokenVectorEnv, TokenEnv)
     if kind is not None and issubclass(kind, TokenEnv) and kind.__init__ is TokenEnv.__init__:
         kind = kind.vector_class
     if kind is not None and issubclass(kind, TokenVectorEnv):
@@ -211,36 +189,19 @@ def make_control_env(
 
 def _make_single(env_id: str, options: Mapping[str, Any]) -> gymnasium.Env[Any, Any]:
     env: gymnasium.Env[Any, Any] = _call(env_id, gymnasium.make, options, id=get_spec(env_id), disable_env_checker=True)
-    for name in ("observation_space", "action_space"):
-        space = getattr(env, name, None)
-        if not isinstance(space, gymnasium.Space):
-            kind = type(env.unwrapped)
-            raise EnvError(
-                f"{kind.__name__} has {short_repr(space)} as its {name}; expected a space of Gymnasium"
-                f"{describe_location(kind.__init__)}"
-            )
     return env
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0]
 
 
 def _call(env_id: str, make: Callable[..., Any], options: Mapping[str, Any], **own: Any) -> Any:
     try:
         return make(**options, **own)
-    except TypeError as error:
-        # Gymnasium repeats all arguments in its message, so take the original one.
-        message = str(error.__cause__ if isinstance(error.__cause__, TypeError) else error)
-        if "argument" in message:
-            raise EnvError(f"{env_id} does not take these options: {message.splitlines()[0]}") from error
-        if not options:
-            raise EnvError(f"cannot make {env_id}: {describe_error(error)}") from error
-        given = ", ".join(f"{name}={value!r}" for name, value in options.items())
-        raise EnvError(f"{env_id} cannot be made with {given[:200]}: {message.splitlines()[0]}") from error
     except PalaestraError:
         raise
     except Exception as error:  # User code may raise anything.
+        # Gymnasium repeats all arguments in its message, so take the original one.
+        message = str(error.__cause__ if isinstance(error.__cause__, TypeError) else error)
+        if isinstance(error, TypeError) and "argument" in message:
+            raise EnvError(f"{env_id} does not take these options: {message.splitlines()[0]}") from error
         raise EnvError(f"cannot make {env_id}: {describe_error(error)}") from error
 
 
@@ -279,17 +240,8 @@ def _load_entry(spec: Any, entry: Any) -> Any:
         raise EnvError(f"cannot load {spec.id} from {entry}: {describe_error(error)}") from error
 
 
-def _token_class(spec: Any) -> Any:
-    """Return the token environment class of a spec, vector or single; `None` for other environments."""
-    return _class_among(spec, (TokenVectorEnv, TokenEnv))
-
-
-def _turn_class(spec: Any) -> Any:
-    """Return the turn environment class of a spec, vector or single; `None` for other environments."""
-    return _class_among(spec, (TurnVectorEnv, TurnEnv))
-
-
-def _class_among(spec: Any, kinds: tuple[type, ...]) -> Any:
+def _find_class(spec: Any, *kinds: type) -> Any:
+    """Return the class of a spec, vector or single, if it is one of `kinds`; `None` otherwise."""
     for entry in (spec.vector_entry_point, spec.entry_point):
         target = _load_entry(spec, entry)
         if isinstance(target, type) and issubclass(target, kinds):

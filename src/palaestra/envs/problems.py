@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from palaestra.core.checks import check_integer, short_repr
@@ -22,10 +22,8 @@ def resolve_task(task: Any, options: Mapping[str, Any] | None = None) -> Task:
         options: arguments of a task that is given by its name.
 
     Raises:
-        EnvError: `task` is neither, or `options` is not a mapping.
+        EnvError: `task` is neither.
     """
-    if not isinstance(options, Mapping | None):
-        raise EnvError(f"task_options must be a mapping of names to values; got {short_repr(options)}")
     if isinstance(task, str):
         return make_task(task, **(options or {}))
     if not all(callable(getattr(task, name, None)) for name in ("skills", "problems", "score")):
@@ -47,12 +45,7 @@ def select_problems(
     Raises:
         EnvError, TaskError: there are no such problems, or too few.
     """
-    if isinstance(skills, str):
-        skills = [skills]
-    names = list(skills) if isinstance(skills, Iterable) else [skills]
-    if not all(isinstance(name, str) for name in names):
-        raise EnvError(f"skills must be a name or a list of names; got {short_repr(skills)}")
-    skills, seed = names, check_integer("problem_seed", seed)
+    skills = [skills] if isinstance(skills, str) else list(skills)
     check_skills(task, skills)
     if split not in list(Split):
         raise EnvError(f"split is one of {', '.join(Split)}; got {split!r}")

@@ -67,7 +67,7 @@ class Algorithm(ABC):
     """Updates a policy from rollouts.
 
     Arguments:
-        policy: the policy to train, a `palaestra.learn.policies.base.Policy`.
+        policy: the policy to train, a `palaestra.learn.rollouts.Policy`.
         config: an instance of the class's `Config`; its defaults if not given.
         seeds: the source of all randomness in an update.
     """

@@ -12,7 +12,7 @@ import torch
 from palaestra.core.errors import LessonError
 from palaestra.core.records import Example
 from palaestra.engines.chat import prompt_ids
-from palaestra.engines.images import ImageError, along_tokens, has_image, visual_prompt
+from palaestra.engines.images import ImageError, along_tokens, has_image, image_shapes, visual_prompt
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -32,12 +32,6 @@ class Encoded:
 
     def __len__(self) -> int:
         return len(self.prompt_ids) + len(self.response_ids)
-
-    @property
-    def shapes(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
-        """The shapes of the processed images by argument; empty without images."""
-        length = len(self.prompt_ids)
-        return tuple((n, tuple(t.shape[1:])) for n, t in sorted(self.images.items()) if not along_tokens(t, length))
 
 
 def encode(example: Example, tokenizer: PreTrainedTokenizerBase, limit: int, processor: Any = None) -> Encoded:
@@ -103,7 +97,8 @@ def split_by_shape(batch: Sequence[int], rows: Sequence[Encoded]) -> Iterator[li
     """
     parts: dict[Any, list[int]] = {}
     for index in batch:
-        parts.setdefault(rows[index].shapes, []).append(index)
+        row = rows[index]
+        parts.setdefault(image_shapes(row.images, len(row.prompt_ids)), []).append(index)
     if len(parts) <= 1 + (() in parts):
         yield list(batch)
         return

@@ -1,24 +1,19 @@
-"""Collect rollouts: a policy acts in a vector environment, or answers questions through an engine."""
+"""Collect rollouts: a policy acts in a token environment or in a classic vector environment."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from palaestra.core.errors import EnvError, RewardError
-from palaestra.core.records import Completion, Example, Failure, StopReason
+from palaestra.core.errors import EnvError
 from palaestra.core.seeding import Seeds
-from palaestra.engines.base import Engine, Request, Sampling
-from palaestra.learn.batches import Encoded
 from palaestra.learn.policies.control import ControlPolicy
 from palaestra.learn.policies.language_model import LanguageModelPolicy
-from palaestra.learn.policies.visual import VisualInputs
-from palaestra.learn.rollouts import ControlInputs, Rollout, TokenInputs
+from palaestra.learn.rollouts import ControlInputs, Rollout, TokenInputs, make_episode_rollout
 
 
 def collect_responses(
@@ -89,108 +84,29 @@ def collect_responses(
                 "rewards": step_rewards[slot, :n].copy(),
                 "legal": legal[slot],
             }
-    rollout = _token_rollout([done[number] for number in sorted(done)])
-    rollout.limit = env.max_tokens
+    finished = [done[number] for number in sorted(done)]
+    responses = [episode["response"] for episode in finished]
+    restricted = any(allowed is not None for episode in finished for allowed in episode["legal"])
+    rollout = make_episode_rollout(
+        TokenInputs(
+            [response.prompt.ids for response in responses],
+            [response.token_ids for response in responses],
+            [episode["legal"] for episode in finished] if restricted else [],
+        ),
+        logprobs=[episode["logprobs"] for episode in finished],
+        entropies=[episode["entropies"] for episode in finished],
+        rewards=[episode["rewards"] for episode in finished],
+        returns=[float(episode["rewards"].sum()) for episode in finished],
+        terminated=[not response.truncated for response in responses],
+        truncated=[response.truncated for response in responses],
+        failures=[response.failure for response in responses],
+        groups=[response.group for response in responses],
+        records=responses,
+        limit=env.max_tokens,
+    )
     seconds = time.perf_counter() - start
     rollout.metrics.update({"seconds_model": model_seconds, "seconds_environment": seconds - model_seconds})
     return rollout
-
-
-def _token_rollout(episodes: list[dict[str, Any]]) -> Rollout:
-    responses = [episode["response"] for episode in episodes]
-    width = max(len(r.token_ids) for r in responses)
-    lengths = torch.tensor([len(r.token_ids) for r in responses])
-    place_BT = torch.arange(width)[None]
-    mask_BT = place_BT < lengths[:, None]
-    last_BT = place_BT == lengths[:, None] - 1
-    truncated_B = torch.tensor([r.truncated for r in responses])
-    valid_B = torch.tensor([not r.failure for r in responses])
-    restricted = any(allowed is not None for episode in episodes for allowed in episode["legal"])
-    return Rollout(
-        rewards_BT=_table([episode["rewards"] for episode in episodes], width),
-        logprobs_BT=_table([episode["logprobs"] for episode in episodes], width),
-        mask_BT=mask_BT,
-        terminated_BT=last_BT & ~truncated_B[:, None],
-        ended_BT=last_BT,
-        inputs=TokenInputs(
-            [r.prompt.ids for r in responses],
-            [r.token_ids for r in responses],
-            [episode["legal"] for episode in episodes] if restricted else [],
-        ),
-        entropy_BT=_table([episode["entropies"] for episode in episodes], width),
-        group_B=torch.tensor([r.group for r in responses]),
-        valid_B=valid_B,
-        truncated_B=truncated_B,
-        episode_returns=[float(e["rewards"].sum()) for e in episodes if not e["response"].failure],
-        episode_lengths=lengths.tolist(),
-        failures=[r.failure for r in responses if r.failure],
-        records=responses,
-    )
-
-
-def collect_answers(
-    engine: Engine,
-    examples: Sequence[Example],
-    prompts: Sequence[Encoded],
-    reward: Callable[[Example, Completion], float],
-    group_size: int,
-    max_tokens: int,
-    seeds: Sequence[int],
-) -> Rollout:
-    """Sample a group of answers to the question of each example.
-
-    Arguments:
-        prompts: the encoded questions; their responses are ignored.
-        reward: the reward of an answer; raises `RewardError` if there is none.
-        seeds: one for each question.
-    """
-    sampling = Sampling(max_tokens, temperature=1.0, count=group_size)
-    requests = [Request(example.messages, sampling, seed) for example, seed in zip(examples, seeds, strict=True)]
-    answers = [answer for group in engine.generate(requests) for answer in group]
-    rows, values, failures = [], [], []
-    for sequence, answer in enumerate(answers):
-        example, prompt = examples[sequence // group_size], prompts[sequence // group_size]
-        value, failure = 0.0, ""
-        try:
-            if isinstance(answer, Failure):
-                raise RewardError(f"{answer.cause}: {answer.message}")
-            value = reward(example, answer)
-        except RewardError as error:
-            failure = str(error)
-        ids = answer.token_ids if isinstance(answer, Completion) else ()
-        rows.append(Encoded(prompt.prompt_ids, ids, prompt.images))
-        values.append(value)
-        failures.append(failure)
-    width = max(1, *(len(row.response_ids) for row in rows))
-    length_B1 = torch.tensor([[len(row.response_ids)] for row in rows])
-    place_BT = torch.arange(width)[None]
-    last_BT = place_BT == length_B1 - 1
-    truncated_B = torch.tensor([not isinstance(a, Completion) or a.stop_reason is StopReason.LENGTH for a in answers])
-    logprobs = [answer.logprobs if isinstance(answer, Completion) else () for answer in answers]
-    return Rollout(
-        rewards_BT=last_BT * torch.tensor(values)[:, None],
-        logprobs_BT=_table(logprobs, width),
-        mask_BT=place_BT < length_B1,
-        terminated_BT=last_BT & ~truncated_B[:, None],
-        ended_BT=last_BT,
-        inputs=VisualInputs(rows),
-        group_B=torch.arange(len(rows)) // group_size,
-        valid_B=torch.tensor([not failure for failure in failures]),
-        truncated_B=truncated_B,
-        limit=max_tokens,
-        episode_returns=[value for value, failure in zip(values, failures, strict=True) if not failure],
-        episode_lengths=length_B1[:, 0].tolist(),
-        failures=[failure for failure in failures if failure],
-        records=list(answers),
-    )
-
-
-def _table(rows: Sequence[Sequence[float]], width: int) -> torch.Tensor:
-    """Rows of different lengths, padded with zeros to `[rows, width]`."""
-    table = np.zeros((len(rows), width), dtype=np.float32)
-    for k, row in enumerate(rows):
-        table[k, : len(row)] = row
-    return torch.from_numpy(table)
 
 
 class ControlCollector:
@@ -216,20 +132,20 @@ class ControlCollector:
         """Reset every slot and drop the episodes in progress."""
         observation, _ = self.env.reset(seed=seed)  # type: ignore[arg-type]
         self._idle[:], self._return[:], self._length[:] = False, 0.0, 0
-        self.policy.clear_memory()
+        self.policy.memory = None
         self._inputs = self.policy.encode_observation(observation, np.ones(self.count, dtype=bool), None)
 
     def state(self) -> dict[str, Any]:
         """The state for a checkpoint, apart from the environment's own."""
         return {
             "inputs": self._inputs, "idle": self._idle, "return": self._return, "length": self._length,
-            "memory": self.policy.memory(),
+            "memory": self.policy.memory,
         }  # fmt: skip
 
     def load_state(self, state: dict[str, Any]) -> None:
         self._inputs, self._idle = state["inputs"], state["idle"]
         self._return, self._length = state["return"], state["length"]
-        self.policy.set_memory(state["memory"])
+        self.policy.memory = state["memory"]
 
     def collect(self, steps: int, generator: torch.Generator) -> Rollout:
         """Take `steps` steps in every slot. A sequence is a slot with one episode after another."""
@@ -266,21 +182,19 @@ class ControlCollector:
         return rollout
 
     def _play(self, steps: int, generator: torch.Generator, whole_episodes: bool, greedy: bool = False) -> Rollout:
+        """Take up to `steps` steps in every slot; with `whole_episodes`, until the first episode of each has ended."""
         assert self._inputs is not None, "call start first"
-        start = time.perf_counter()
-        policy, env, count, inputs = self.policy, self.env, self.count, self._inputs
-        finals: dict[tuple[int, int], torch.Tensor] = {}
-        rewards: list[np.ndarray] = []
-        terminations: list[np.ndarray] = []
-        ends: list[np.ndarray] = []
-        masks: list[np.ndarray] = []
+        start, environment_seconds = time.perf_counter(), 0.0
+        policy, inputs = self.policy, self._inputs
         observed, actions, logprobs = [], [], []
+        rewards, terminations, masks = [], [], []
+        ends: list[np.ndarray] = []
+        finals: dict[tuple[int, int], torch.Tensor] = {}
         returns: list[float] = []
         lengths: list[int] = []
         failures: list[str] = []
-        over = np.zeros(count, dtype=bool)
-        self._failed = np.zeros(count, dtype=bool)
-        environment_seconds = 0.0
+        over = np.zeros(self.count, dtype=bool)
+        self._failed = np.zeros(self.count, dtype=bool)
         for t in range(steps):
             action, logprob = policy.act(inputs, generator)
             if greedy:
@@ -289,58 +203,44 @@ class ControlCollector:
             actions.append(action)
             logprobs.append(logprob)
             tick = time.perf_counter()
-            observation, reward, terminated, truncated, infos = env.step(policy.head.to_environment(action))
+            observation, reward, terminated, truncated, infos = self.env.step(policy.head.to_environment(action))
             environment_seconds += time.perf_counter() - tick
-            reward = np.asarray(reward, dtype=np.float64)
-            if not np.isfinite(reward).all():
-                slot = int(np.flatnonzero(~np.isfinite(reward))[0])
-                raise EnvError(
-                    f"the environment returned the reward {reward[slot]} in slot {slot}; expected a finite number"
-                )
-            counts = ~self._idle & ~over
-            ended = np.logical_or(terminated, truncated)
+            _check_finite(reward)
+            counts, ended = ~self._idle & ~over, np.logical_or(terminated, truncated)
             if "failed" in infos:
                 # The environment of a slot failed: the step does not count, and the episode ends before it.
                 failures += infos["failures"]
                 self._failed |= infos["failed"] & ~over
-                counts = counts & ~infos["failed"]
+                counts &= ~infos["failed"]
                 if t:
                     ends[-1] = ends[-1] | infos["failed"]
-            rewards.append(np.where(counts, reward, 0.0))
-            terminations.append(np.asarray(terminated))
+            rewards.append(np.where(counts, np.asarray(reward, dtype=np.float64), 0.0))
+            terminations.append(terminated)
             ends.append(ended)
             masks.append(counts)
             self._return += rewards[-1]
             self._length += counts
-            if ended.any():
-                for slot in np.flatnonzero(ended & counts).tolist():
-                    returns.append(float(self._return[slot]))
-                    lengths.append(int(self._length[slot]))
-                    if self.same_step and not terminated[slot]:
-                        finals[int(slot), t] = policy.encode_final_observation(
-                            infos["final_obs"][slot], int(slot), action
-                        )
-                self._return[ended], self._length[ended] = 0.0, 0
+            for slot in np.flatnonzero(ended & counts).tolist():
+                returns.append(float(self._return[slot]))
+                lengths.append(int(self._length[slot]))
+                if self.same_step and not terminated[slot]:
+                    finals[slot, t] = policy.encode_final_observation(infos["final_obs"][slot], slot, action)
+            self._return[ended], self._length[ended] = 0.0, 0
             # With autoreset in the next step, that step only resets and its action is ignored.
             fresh = ended if self.same_step else self._idle
-            self._idle = np.zeros(count, dtype=bool) if self.same_step else ended
-            inputs = policy.encode_observation(observation, np.asarray(fresh), action)
-            if whole_episodes:
-                over |= ended
-                if over.all():
-                    break
+            self._idle = np.zeros(self.count, dtype=bool) if self.same_step else ended
+            inputs = policy.encode_observation(observation, fresh, action)
+            over |= ended & whole_episodes
+            if over.all():
+                break
         self._inputs = inputs
         seconds = time.perf_counter() - start
-
-        def stack(steps: list[np.ndarray], dtype: Any) -> torch.Tensor:
-            return torch.from_numpy(np.stack(steps, 1).astype(dtype))
-
         return Rollout(
-            rewards_BT=stack(rewards, np.float32),
+            rewards_BT=_stack_steps(rewards, np.float32),
             logprobs_BT=torch.stack(logprobs, 1),
-            mask_BT=stack(masks, bool),
-            terminated_BT=stack(terminations, bool),
-            ended_BT=stack(ends, bool),
+            mask_BT=_stack_steps(masks, bool),
+            terminated_BT=_stack_steps(terminations, bool),
+            ended_BT=_stack_steps(ends, bool),
             inputs=ControlInputs(torch.stack(observed, 1), torch.stack(actions, 1)),
             last_inputs=inputs,
             final_inputs=finals,
@@ -349,3 +249,14 @@ class ControlCollector:
             failures=failures,
             metrics={"seconds_environment": environment_seconds, "seconds_model": seconds - environment_seconds},
         )
+
+
+def _check_finite(rewards: np.ndarray) -> None:
+    if not np.isfinite(rewards).all():
+        slot = int(np.flatnonzero(~np.isfinite(rewards))[0])
+        raise EnvError(f"the environment returned the reward {rewards[slot]} in slot {slot}; expected a finite number")
+
+
+def _stack_steps(steps: list[np.ndarray], dtype: Any) -> torch.Tensor:
+    """Arrange one array a step as a table `[slots, steps]`."""
+    return torch.from_numpy(np.stack(steps, 1).astype(dtype))

@@ -1,4 +1,4 @@
-"""AdamW over the parameter groups of a policy, with a state that checkpoints can store."""
+"""AdamW over the parameter groups of a policy, with a state that checkpoints can store; training mode; seeded scopes."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ from typing import Any
 import torch
 
 from palaestra.core.errors import ModelError
+from palaestra.core.seeding import Seeds
 from palaestra.engines.cpu.kernels import select_matmul_kernels
 
 MAX_FLAT_PARAMETERS = 1_000_000
 """Parameters up to which each group is stored in one contiguous tensor."""
+BETAS, EPSILON = (0.9, 0.999), 1e-8
+"""Of AdamW, as in torch."""
 
 
 class Optimizer:
@@ -26,12 +29,12 @@ class Optimizer:
         groups: dictionaries with `params` and `lr`, as for `torch.optim.AdamW`.
     """
 
-    def __init__(self, groups: Sequence[dict[str, Any]], weight_decay: float = 0.0, epsilon: float = 1e-8) -> None:
+    def __init__(self, groups: Sequence[dict[str, Any]], weight_decay: float = 0.0) -> None:
         groups = [{**group, "params": list(group["params"])} for group in groups if group["params"]]
         self.learning_rates = [float(group["lr"]) for group in groups]
         small = sum(p.numel() for group in groups for p in group["params"]) <= MAX_FLAT_PARAMETERS
         kind = _FlatAdamW if small else _AdamW
-        self._inner: _FlatAdamW | _AdamW = kind(groups, weight_decay, epsilon)
+        self._inner: _FlatAdamW | _AdamW = kind(groups, weight_decay)
         self._scale = 1.0
 
     def scale_learning_rates(self, fraction: float) -> None:
@@ -67,9 +70,9 @@ class Optimizer:
 class _AdamW:
     """`torch.optim.AdamW`."""
 
-    def __init__(self, groups: Sequence[dict[str, Any]], weight_decay: float, epsilon: float) -> None:
+    def __init__(self, groups: Sequence[dict[str, Any]], weight_decay: float) -> None:
         self.parameters = [p for group in groups for p in group["params"]]
-        self.inner = torch.optim.AdamW(groups, weight_decay=weight_decay, eps=epsilon, fused=True)
+        self.inner = torch.optim.AdamW(groups, weight_decay=weight_decay, fused=True)
 
     def clip_grad_norm(self, max_norm: float) -> float:
         return float(torch.nn.utils.clip_grad_norm_(self.parameters, max_norm or float("inf")))
@@ -97,14 +100,8 @@ class _AdamW:
 class _FlatAdamW:
     """The update rule of `torch.optim.AdamW` over one long tensor."""
 
-    def __init__(
-        self,
-        groups: Sequence[dict[str, Any]],
-        weight_decay: float,
-        epsilon: float,
-        betas: tuple[float, float] = (0.9, 0.999),
-    ) -> None:
-        self.weight_decay, self.epsilon, self.betas, self.steps = weight_decay, epsilon, betas, 0
+    def __init__(self, groups: Sequence[dict[str, Any]], weight_decay: float) -> None:
+        self.weight_decay, self.steps = weight_decay, 0
         self.sizes = [sum(p.numel() for p in group["params"]) for group in groups]
         parameters = [p for group in groups for p in group["params"]]
         self.weights = torch.cat([p.detach().reshape(-1) for p in parameters])
@@ -124,11 +121,11 @@ class _FlatAdamW:
         return norm
 
     def step(self, learning_rates: Sequence[float]) -> None:
-        beta1, beta2 = self.betas
+        beta1, beta2 = BETAS
         self.steps += 1
         self.mean.lerp_(self.gradient, 1 - beta1)
         self.square.mul_(beta2).addcmul_(self.gradient, self.gradient, value=1 - beta2)
-        scale = self.square.sqrt().div_(math.sqrt(1 - beta2**self.steps)).add_(self.epsilon)
+        scale = self.square.sqrt().div_(math.sqrt(1 - beta2**self.steps)).add_(EPSILON)
         start = 0
         for rate, size in zip(learning_rates, self.sizes, strict=True):
             part = slice(start, start + size)
@@ -157,3 +154,11 @@ def training_mode(policy: Any) -> Iterator[None]:
     with select_matmul_kernels():
         yield
     policy.eval()
+
+
+@contextmanager
+def fork_torch_rng(seeds: Seeds) -> Iterator[None]:
+    """Seed torch's global generators within the scope and restore them after it."""
+    with torch.random.fork_rng():
+        torch.random.manual_seed(seeds.integer())
+        yield

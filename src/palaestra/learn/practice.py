@@ -9,78 +9,49 @@ from __future__ import annotations
 
 import copy
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 from palaestra.core.errors import LessonError, RewardError, SettingsError
-from palaestra.core.records import Completion, Example, Failure, Problem
+from palaestra.core.records import Completion, Example, Failure, Problem, StopReason
 from palaestra.core.seeding import Seeds
+from palaestra.core.settings import check_ranges, setting
+from palaestra.engines.base import Engine, Request, Sampling
 from palaestra.engines.chat import end_ids
-from palaestra.engines.cpu.kernels import fuse_activations
+from palaestra.engines.cpu.kernels import fuse_activations, select_matmul_kernels
 from palaestra.engines.families import context_length
-from palaestra.engines.models import LoadedModel
-from palaestra.learn.batches import encode
-from palaestra.learn.collect import collect_answers, collect_responses
-from palaestra.learn.grpo import GRPO, GRPOConfig, Variant
-from palaestra.learn.policies.language_model import LanguageModelPolicy
-from palaestra.learn.policies.visual import VisualPolicy
-from palaestra.learn.reference import apply_kl_penalty
-from palaestra.learn.rollouts import Rollout
-from palaestra.learn.student import Keep, ModelStudent, OnStep, Scorer, Start
-from palaestra.learn.supervised import Supervision, padding_id
-from palaestra.learn.training_state import TrainingState
+from palaestra.learn.batches import IGNORE, Encoded, collate, encode, split_by_shape
+from palaestra.learn.collect import collect_responses
+from palaestra.learn.grpo import GRPO, GRPOConfig
+from palaestra.learn.policies.language_model import LanguageModelPolicy, ReferencePolicy
+from palaestra.learn.rollouts import ActionEvaluation, Rollout, Selection, make_episode_rollout, select_all
+from palaestra.learn.student import Keep, ModelStudent, OnStep, Scorer
+from palaestra.learn.supervised import TrainingState, padding_id
+
+Collect = Callable[[int], Rollout]
+"""Samples the answers of an iteration."""
 
 
 @dataclass(frozen=True, slots=True)
 class Practice:
-    """Settings of practice.
+    """Settings of practice."""
 
-    Arguments:
-        passes: how often each problem is practised.
-        problems: problems in an iteration.
-        group_size: answers to a problem in an iteration.
-        max_tokens, temperature: of an answer.
-        kl_coef: weight of the divergence from the base.
-        variant: which GRPO; see `palaestra.learn.grpo`.
-        num_minibatches: optimiser steps an update.
-        slots: answers that are generated side by side.
-    """
-
-    passes: float = 4.0
-    problems: int = 16
-    group_size: int = 8
-    learning_rate: float = 1e-4
-    max_tokens: int = 72
-    temperature: float = 1.0
-    kl_coef: float = 0.0
-    variant: Variant = "grpo"
-    num_minibatches: int = 2
-    slots: int = 128
+    passes: float = setting(4.0, "How often each problem is practised.", above=0)
+    problems: int = setting(16, "Problems in an iteration.", low=1)
+    group_size: int = setting(8, "Answers to a problem in an iteration.", low=2)
+    learning_rate: float = setting(1e-4, "Learning rate.", above=0)
+    max_tokens: int = setting(72, "Maximum tokens of an answer.", low=1)
+    temperature: float = setting(1.0, "Sampling temperature of an answer.", above=0)
+    kl_coef: float = setting(0.0, "Weight of the KL divergence from the base weights.", low=0)
+    variant: Literal["grpo", "dr_grpo", "dapo"] = setting("grpo", "Variant of GRPO; see `palaestra.learn.grpo`.")
+    num_minibatches: int = setting(2, "Optimizer steps of an update.", low=1)
+    slots: int = setting(128, "Answers that are generated at the same time.", low=1)
 
     def __post_init__(self) -> None:
-        for name, good, wanted in (
-            ("passes", self.passes > 0, "above 0"),
-            ("problems", self.problems >= 1, "at least 1"),
-            ("group_size", self.group_size >= 2, "at least 2"),
-            ("learning_rate", self.learning_rate > 0, "above 0"),
-            ("max_tokens", self.max_tokens >= 1, "at least 1"),
-            ("temperature", self.temperature > 0, "above 0"),
-            ("kl_coef", self.kl_coef >= 0, "at least 0"),
-            ("variant", self.variant in ("grpo", "dr_grpo", "dapo"), "grpo, dr_grpo or dapo"),
-            ("num_minibatches", self.num_minibatches >= 1, "at least 1"),
-            ("slots", self.slots >= 1, "at least 1"),
-        ):
-            if not good:
-                raise SettingsError(f"practice option '{name}': expected {wanted}; got {getattr(self, name)!r}")
-
-    def groups(self, problems: int) -> int:
-        """The number of groups in an iteration, if there are `problems` in all."""
-        return min(self.problems, problems)
+        check_ranges(self)
 
 
 class PractisingStudent(ModelStudent):
@@ -99,29 +70,17 @@ class PractisingStudent(ModelStudent):
 
     Settings = Practice
     settings: Practice
+    score: Scorer
 
-    def __init__(
-        self,
-        model: LoadedModel,
-        supervision: Supervision = Supervision(),
-        settings: Practice | None = None,
-        *,
-        score: Scorer | None = None,
-        environment: Callable[..., Any] | None = None,
-        start: Start = "base",
-        batch_size: int = 128,
-        keep_every: float = 120.0,
-    ) -> None:
-        super().__init__(model, supervision, settings, start=start, batch_size=batch_size, keep_every=keep_every)
-        if score is None:
+    def _prepare(self) -> None:
+        if self.score is None:
             raise SettingsError("a practising student needs a scorer; pass `score`")
-        if environment is None and model.processor is None:
+        if self.environment is None and self.processor is None:
             raise SettingsError("a practising student needs a token environment; pass environment=TokenVectorEnv")
-        if model.processor is not None and self.settings.temperature != 1.0:
+        if self.processor is not None and self.settings.temperature != 1.0:
             raise SettingsError(
-                f"{model.name} reads images; its practice option 'temperature' must be 1; got {self.settings.temperature}"
+                f"{self.name} reads images; its practice option 'temperature' must be 1; got {self.settings.temperature}"
             )
-        self.score, self.environment = score, environment
         # As the policy does, so that the student computes the same before, during and after practice.
         fuse_activations(self._model)
 
@@ -147,15 +106,15 @@ class PractisingStudent(ModelStudent):
             raise LessonError(
                 f"none of the {len(examples)} examples can be scored; add references, or use the 'supervised' student"
             )
-        source = (
-            _EngineSource(self, problems, seeds) if self.processor is not None else _TokenSource(self, problems, seeds)
-        )
+        groups = min(settings.problems, len(problems))
+        practise = self._practise_in_environment if self.processor is None else self._practise_by_engine
+        policy, collect = practise(problems, groups, seeds)
+        reference = ReferencePolicy(policy, self._copy_base()) if settings.kl_coef else None
         config = GRPOConfig(
             learning_rate=settings.learning_rate, group_size=settings.group_size, kl_coef=settings.kl_coef,
             num_minibatches=settings.num_minibatches, variant=settings.variant,
         )  # fmt: skip
-        algorithm = GRPO(source.policy, config, seeds.derive("algorithm"))
-        groups = settings.groups(len(problems))
+        algorithm = GRPO(policy, config, seeds.derive("algorithm"))
         total = math.ceil(settings.passes * len(problems) / groups)
         curve: list[tuple[int, float]] = []
         if state is not None and state.step:
@@ -165,11 +124,11 @@ class PractisingStudent(ModelStudent):
         failed, without_variance = 0, []
         try:
             for iteration in range(len(curve) + 1, total + 1):
-                rollout = source.collect(iteration, groups)
+                rollout = collect(iteration)
                 if not rollout.episode_returns:
                     raise LessonError(f"no answer of iteration {iteration} could be scored: {rollout.failures[0]}")
-                if settings.kl_coef:
-                    apply_kl_penalty(rollout, source.reference_BT(rollout), 0.0)  # The KL term is part of GRPO's loss.
+                if reference is not None:
+                    rollout.reference_BT = reference.logprobs_BT(rollout)
                 without_variance.append(algorithm.update(rollout, iteration)["groups_without_variance"])
                 failed += len(rollout.failures)
                 loss = 1.0 - sum(rollout.episode_returns) / len(rollout.episode_returns)
@@ -198,42 +157,21 @@ class PractisingStudent(ModelStudent):
                 parameter.data = parameter.data.clone()
         self._trained.eval()
 
+    def _copy_base(self) -> Any:
+        """A copy of the model with the base weights; `None` with an adapter, which can be turned off."""
+        if self._adapted is not None:
+            return None
+        model = copy.deepcopy(self._model)
+        model.load_state_dict(self._base, strict=False)
+        return model
 
-class _AnswerSource(ABC):
-    """Samples a practising student's answers."""
-
-    policy: Any
-
-    def __init__(self, student: PractisingStudent, problems: Sequence[Example], seeds: Seeds) -> None:
-        self.student, self.problems, self.seeds = student, problems, seeds
-        self.policy = self.make_policy(student._trained)
-        self._base: Any = None
-
-    @abstractmethod
-    def make_policy(self, model: Any) -> Any: ...
-
-    @abstractmethod
-    def collect(self, iteration: int, groups: int) -> Rollout:
-        """Sample groups of answers; iterations go through all problems in turn."""
-
-    def reference_BT(self, rollout: Rollout) -> torch.Tensor:
-        """The log-probs of the answers under the base weights: without the adapter, or a copy of the model."""
-        student = self.student
-        if student._adapted is None and self._base is None:
-            model = copy.deepcopy(student._model)
-            model.load_state_dict(student._base, strict=False)
-            self._base = self.make_policy(model.requires_grad_(False))
-        with student._adapted.disable_adapter() if student._adapted is not None else nullcontext():
-            logprobs_BT: torch.Tensor = (self._base or self.policy).logprobs_BT(rollout)
-        return logprobs_BT
-
-
-class _TokenSource(_AnswerSource):
-    """Samples answers as episodes of a token environment."""
-
-    def __init__(self, student: PractisingStudent, problems: Sequence[Example], seeds: Seeds) -> None:
-        settings = student.settings
-        assert student.environment is not None
+    def _practise_in_environment(
+        self, problems: Sequence[Example], groups: int, seeds: Seeds
+    ) -> tuple[LanguageModelPolicy, Collect]:
+        """Answers are episodes of a token environment."""
+        assert self.environment is not None
+        settings = self.settings
+        count = groups * settings.group_size
         prompts = [
             Problem(str(place), example.messages, example.reference, example.skill, example.subskill)
             for place, example in enumerate(problems)
@@ -241,60 +179,173 @@ class _TokenSource(_AnswerSource):
 
         def reward(response: Any) -> float:
             answer = Completion(response.text, response.token_ids, stop_reason=response.stop_reason)
-            return student.reward(problems[int(response.prompt.source.id)], answer)
+            return self.reward(problems[int(response.prompt.source.id)], answer)
 
-        self.env = student.environment(
+        env = self.environment(
             prompts,
             reward,
-            tokenizer=student.tokenizer,
-            num_envs=min(settings.slots, settings.groups(len(problems)) * settings.group_size),
+            tokenizer=self.tokenizer,
+            num_envs=min(settings.slots, count),
             max_tokens=settings.max_tokens,
-            context=context_length(student._model.config),
-            end_ids=end_ids(student._model, student.tokenizer),
+            context=context_length(self._model.config),
+            end_ids=end_ids(self._model, self.tokenizer),
             group_size=settings.group_size,
             failures="mark",
         )
-        self.env.reset(seed=seeds.derive("environment").integer(), options={"episodes": 0})
-        super().__init__(student, problems, seeds)
+        env.reset(seed=seeds.derive("environment").integer(), options={"episodes": 0})
+        vocabulary = int(env.single_action_space.n)
+        policy = LanguageModelPolicy(self._trained, temperature=settings.temperature, vocabulary=vocabulary)
 
-    def make_policy(self, model: Any) -> Any:
-        return LanguageModelPolicy(
-            model, temperature=self.student.settings.temperature, vocabulary=int(self.env.single_action_space.n)
-        )
+        def collect(iteration: int) -> Rollout:
+            return collect_responses(env, policy, count, seeds.derive("answers"), first=(iteration - 1) * count)
 
-    def collect(self, iteration: int, groups: int) -> Rollout:
-        count = groups * self.student.settings.group_size
-        return collect_responses(
-            self.env, self.policy, count, self.seeds.derive("answers"), first=(iteration - 1) * count
-        )
+        return policy, collect
+
+    def _practise_by_engine(
+        self, problems: Sequence[Example], groups: int, seeds: Seeds
+    ) -> tuple[VisualPolicy, Collect]:
+        """Answers come from the student's engine. Every pass takes all problems in a new random order."""
+        settings = self.settings
+        prompts = [encode(example, self.tokenizer, self._engine.context, self.processor) for example in problems]
+
+        def collect(iteration: int) -> Rollout:
+            numbers = range((iteration - 1) * groups, iteration * groups)
+            places = []
+            for number in numbers:
+                lap, place = divmod(number, len(problems))
+                places.append(int(seeds.derive("order", lap).generator().permutation(len(problems))[place]))
+            return collect_answers(
+                self._engine,
+                [problems[place] for place in places],
+                [prompts[place] for place in places],
+                self.reward,
+                settings.group_size,
+                settings.max_tokens,
+                [seeds.derive("answers", number).integer() for number in numbers],
+            )
+
+        return VisualPolicy(self._trained, padding_id(self.tokenizer)), collect
 
 
-class _EngineSource(_AnswerSource):
-    """Samples answers through the student's engine."""
+MICROBATCH_SIZE = 16
+"""Answers in one pass with gradients."""
 
-    def __init__(self, student: PractisingStudent, problems: Sequence[Example], seeds: Seeds) -> None:
-        super().__init__(student, problems, seeds)
-        limit = student._engine.context
-        self.prompts = [encode(example, student.tokenizer, limit, student.processor) for example in problems]
 
-    def make_policy(self, model: Any) -> Any:
-        return VisualPolicy(model, padding_id(self.student.tokenizer))
+@dataclass(slots=True)
+class VisualInputs:
+    """The exact tokens of a rollout with their images, by sequence."""
 
-    def collect(self, iteration: int, groups: int) -> Rollout:
-        student, settings = self.student, self.student.settings
-        numbers = range((iteration - 1) * groups, iteration * groups)
-        places = [self._problem_index(number) for number in numbers]
-        return collect_answers(
-            student._engine,
-            [self.problems[place] for place in places],
-            [self.prompts[place] for place in places],
-            student.reward,
-            settings.group_size,
-            settings.max_tokens,
-            [self.seeds.derive("answers", number).integer() for number in numbers],
-        )
+    rows: list[Encoded]
 
-    def _problem_index(self, number: int) -> int:
-        """The problem of a group: every pass goes through all problems in a new random order."""
-        lap, place = divmod(number, len(self.problems))
-        return int(self.seeds.derive("order", lap).generator().permutation(len(self.problems))[place])
+
+class VisualPolicy:
+    """A vision-language model as the policy of a group method, at temperature 1.
+
+    Arguments:
+        model: an image-text-to-text model of transformers, or peft's wrapper of one.
+    """
+
+    by_sequence, has_critic = True, False
+
+    def __init__(self, model: Any, pad_id: int) -> None:
+        self.model, self.pad_id = model, pad_id
+
+    def with_model(self, model: Any) -> VisualPolicy:
+        """Return the same policy with other weights."""
+        return VisualPolicy(model, self.pad_id)
+
+    def train(self, mode: bool = True) -> VisualPolicy:
+        """Keep dropout off while learning: see `LanguageModelPolicy.train`."""
+        self.model.eval()
+        return self
+
+    def eval(self) -> VisualPolicy:
+        return self.train(False)
+
+    def evaluate_actions(
+        self, rollout: Rollout, selection: Selection, entropy: bool = False, values: bool = True
+    ) -> ActionEvaluation:
+        """Log-probs and entropies at the tokens of the selected sequences, `[sequences, width]`."""
+        rows = [rollout.inputs.rows[sequence] for sequence in selection.index.tolist()]
+        logprobs: list[torch.Tensor] = [torch.zeros(0)] * len(rows)
+        entropies = list(logprobs)
+        for part in split_by_shape(range(len(rows)), rows):
+            batch = collate([rows[place] for place in part], self.pad_id, self.model.device)
+            labels_BT = batch.pop("labels")[:, 1:]
+            logp_BTV = self.model(**batch).logits[:, :-1].float().log_softmax(-1)
+            chosen_BT = logp_BTV.gather(-1, labels_BT.clamp(min=0)[..., None])[..., 0]
+            for place, labels_T, chosen_T, logp_TV in zip(part, labels_BT, chosen_BT, logp_BTV, strict=True):
+                is_response_T = labels_T != IGNORE
+                logprobs[place] = _pad(chosen_T[is_response_T], selection.width)
+                if entropy:
+                    entropies[place] = _pad(-(logp_TV.exp() * logp_TV).sum(-1)[is_response_T], selection.width)
+        return ActionEvaluation(torch.stack(logprobs).cpu(), torch.stack(entropies).cpu() if entropy else None)
+
+    def max_microbatch_size(self, rollout: Rollout) -> int:
+        return MICROBATCH_SIZE
+
+    @torch.no_grad()
+    def logprobs_BT(self, rollout: Rollout) -> torch.Tensor:
+        """The log-probs of all tokens under the current weights."""
+        self.model.eval()
+        logprobs_BT = torch.zeros_like(rollout.rewards_BT)
+        with select_matmul_kernels():
+            for selection in select_all(rollout, True, MICROBATCH_SIZE):
+                logprobs_BT[selection.index, : selection.width] = self.evaluate_actions(rollout, selection).logprobs
+        return logprobs_BT * rollout.mask_BT
+
+    def parameter_groups(self, learning_rate: float, critic_learning_rate: float) -> list[dict[str, object]]:
+        return [{"params": [p for p in self.model.parameters() if p.requires_grad], "lr": learning_rate}]
+
+
+def _pad(values_T: torch.Tensor, width: int) -> torch.Tensor:
+    return torch.nn.functional.pad(values_T, (0, width - len(values_T)))
+
+
+def collect_answers(
+    engine: Engine,
+    examples: Sequence[Example],
+    prompts: Sequence[Encoded],
+    reward: Callable[[Example, Completion], float],
+    group_size: int,
+    max_tokens: int,
+    seeds: Sequence[int],
+) -> Rollout:
+    """Sample a group of answers to the question of each example.
+
+    Arguments:
+        prompts: the encoded questions; their responses are ignored.
+        reward: the reward of an answer; raises `RewardError` if there is none.
+        seeds: one for each question.
+    """
+    sampling = Sampling(max_tokens, temperature=1.0, count=group_size)
+    requests = [Request(example.messages, sampling, seed) for example, seed in zip(examples, seeds, strict=True)]
+    answers = [answer for group in engine.generate(requests) for answer in group]
+    rows, rewards, values, failures = [], [], [], []
+    for sequence, answer in enumerate(answers):
+        example, prompt = examples[sequence // group_size], prompts[sequence // group_size]
+        value, failure = 0.0, ""
+        try:
+            if isinstance(answer, Failure):
+                raise RewardError(f"{answer.cause}: {answer.message}")
+            value = reward(example, answer)
+        except RewardError as error:
+            failure = str(error)
+        ids = answer.token_ids if isinstance(answer, Completion) else ()
+        rows.append(Encoded(prompt.prompt_ids, ids, prompt.images))
+        rewards.append([*[0.0] * (len(ids) - 1), value] if ids else [])  # The reward is at the last token.
+        values.append(value)
+        failures.append(failure)
+    truncated = [not isinstance(a, Completion) or a.stop_reason is StopReason.LENGTH for a in answers]
+    return make_episode_rollout(
+        VisualInputs(rows),
+        logprobs=[answer.logprobs if isinstance(answer, Completion) else () for answer in answers],
+        rewards=rewards,
+        returns=values,
+        terminated=[not cut for cut in truncated],
+        truncated=truncated,
+        failures=failures,
+        groups=[sequence // group_size for sequence in range(len(rows))],
+        records=answers,
+        limit=max_tokens,
+    )

@@ -21,48 +21,37 @@ from typing import Any
 import torch
 from torch.nn.functional import cross_entropy, logsigmoid
 
-from palaestra.core.errors import LessonError, SettingsError
+from palaestra.core.errors import LessonError
 from palaestra.core.records import Completion, Example, Score
 from palaestra.core.seeding import Seeds
+from palaestra.core.settings import check_ranges, setting
 from palaestra.engines.base import Request, Sampling
-from palaestra.engines.models import LoadedModel
 from palaestra.learn.batches import IGNORE, Encoded, collate, encode
-from palaestra.learn.student import Keep, ModelStudent, OnStep, Scorer, Start
-from palaestra.learn.supervised import Supervision, all_batches, optimise, padding_id
-from palaestra.learn.training_state import TrainingState
+from palaestra.learn.llama_factory import TrainingRow
+from palaestra.learn.student import Keep, ModelStudent, OnStep
+from palaestra.learn.supervised import TrainingState, all_batches, optimise, padding_id
 
 
 @dataclass(frozen=True, slots=True)
 class Preference:
-    """Settings of DPO.
+    """Settings of DPO. With a `sft_weight` of 0 it is plain DPO.
 
-    Arguments:
-        beta: strength of the pull towards the reference. For `nano` 0.5 worked better than the usual 0.1.
-        sft_weight: weight of the cross-entropy of the correct responses, as in RPO. It is the only loss of examples
-            without a rejected answer. 0 is plain DPO.
-        samples: answers to sample in search of a wrong one; 0 uses only the rejected answers of the examples.
-        temperature, max_tokens: of these samples.
-        learning_rate: 0 means the supervision's.
+    For `nano` a `beta` of 0.5 worked better than the usual 0.1.
     """
 
-    beta: float = 0.5
-    sft_weight: float = 1.0
-    samples: int = 4
-    temperature: float = 1.0
-    max_tokens: int = 128
-    learning_rate: float = 0.0
+    beta: float = setting(0.5, "Strength of the pull towards the reference.", above=0)
+    sft_weight: float = setting(
+        1.0,
+        "Weight of the cross-entropy of the correct responses (RPO), the only loss of examples without a wrong answer.",
+        low=0,
+    )
+    samples: int = setting(4, "Answers to sample in search of a wrong one; 0 uses only those of the examples.", low=0)
+    temperature: float = setting(1.0, "Sampling temperature of these answers.", above=0)
+    max_tokens: int = setting(128, "Maximum tokens of these answers.", low=1)
+    learning_rate: float = setting(0.0, "Learning rate; 0 means that of the supervision.", low=0)
 
     def __post_init__(self) -> None:
-        for name, good, wanted in (
-            ("beta", self.beta > 0, "above 0"),
-            ("sft_weight", self.sft_weight >= 0, "at least 0"),
-            ("samples", self.samples >= 0, "at least 0"),
-            ("temperature", self.temperature > 0, "above 0"),
-            ("max_tokens", self.max_tokens >= 1, "at least 1"),
-            ("learning_rate", self.learning_rate >= 0, "at least 0"),
-        ):
-            if not good:
-                raise SettingsError(f"preference option '{name}': expected {wanted}; got {getattr(self, name)!r}")
+        check_ranges(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,20 +128,6 @@ class PreferenceStudent(ModelStudent):
 
     Settings = Preference
     settings: Preference
-
-    def __init__(
-        self,
-        model: LoadedModel,
-        supervision: Supervision = Supervision(),
-        settings: Preference | None = None,
-        *,
-        score: Scorer | None = None,
-        start: Start = "base",
-        batch_size: int = 128,
-        keep_every: float = 120.0,
-    ) -> None:
-        super().__init__(model, supervision, settings, start=start, batch_size=batch_size, keep_every=keep_every)
-        self.score = score
 
     def check(self, examples: Sequence[Example]) -> None:
         super().check(examples)
@@ -231,6 +206,17 @@ class PreferenceStudent(ModelStudent):
 
         batches = list(all_batches([pair.longer for pair in pairs], supervision, seeds))
         return optimise(model, batches, batch_loss, supervision, seeds, on_step=on_step, state=state, keep_state=keep)
+
+    def _make_rows(self, examples: Sequence[Example], seeds: Seeds) -> tuple[list[TrainingRow], dict[str, Any]]:
+        """Pairs only: LLaMA-Factory's DPO has no place for examples without a rejected answer."""
+        pairs = [pair for pair in self.make_pairs(examples, seeds) if pair.rejected is not None]
+        if not pairs:
+            raise LessonError(self._explain_no_pairs(len(examples)))
+        rows = []
+        for pair in pairs:
+            chosen, rejected = (self._decode_row(row) for row in pair.rows)
+            rows.append(replace(chosen, rejected=rejected.response))
+        return rows, {"pref_beta": self.settings.beta, "pref_ftx": self.settings.sft_weight}
 
     @torch.no_grad()
     def _reference(self, pairs: Sequence[PreferencePair], pad_id: int) -> dict[int, list[float]]:

@@ -1,6 +1,7 @@
-"""The training data of a reward model: several responses to one prompt, of which one is the best.
+"""The training data of a reward model, and the report on its scores.
 
-Rows come from JSON lines, JSON, parquet, a folder of `datasets.save_to_disk`, or the hub, in one of two formats:
+A comparison has several responses to one prompt and the best of them. Rows come from JSON lines, JSON, parquet, a folder
+of `datasets.save_to_disk`, or the hub, in one of two formats:
 
 - pairs: `chosen`, `rejected` and optionally `prompt`. Each is a text or a list of messages in the OpenAI format. Two lists
   differ only in their last message, the assistant's.
@@ -15,11 +16,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
-from palaestra.core.errors import SettingsError, TaskError
-from palaestra.core.records import Message, Role
+import numpy as np
+
+from palaestra.core.errors import ModelError, SettingsError, TaskError
+from palaestra.core.records import Message
 from palaestra.core.seeding import Seeds
+from palaestra.core.statistics import wilson_interval
+from palaestra.engines.openai_format import parse_message
 from palaestra.tasks.sources import (
     ENDINGS,
     LINES,
@@ -184,18 +189,12 @@ def _prompt(value: Any, name: str) -> Prompt:
 
 
 def _messages(value: Any, name: str) -> tuple[Message, ...]:
-    if not isinstance(value, list | tuple):
+    if not isinstance(value, list | tuple) or not all(isinstance(message, Mapping) for message in value):
         raise TaskError(f"expected '{name}' to be a text or a list of messages; got {abbreviate(value)}")
-    messages = []
-    for message in value:
-        is_message = isinstance(message, Mapping) and isinstance(message.get("content"), str)
-        if not is_message or message.get("role") not in get_args(Role):
-            raise TaskError(
-                f"expected messages in '{name}' with a text 'content' and a 'role' of "
-                f"{', '.join(get_args(Role))}; got {abbreviate(message)}"
-            )
-        messages.append(Message(message["role"], message["content"]))
-    return tuple(messages)
+    try:
+        return tuple(parse_message(message) for message in value)
+    except ValueError as error:
+        raise TaskError(f"expected messages in '{name}': {error}") from error
 
 
 def _rows(source: str) -> Rows:
@@ -214,3 +213,91 @@ def _rows(source: str) -> Rows:
     if is_hub_id(source) and not source.endswith(ENDINGS):
         return hub_rows(source)
     raise SettingsError(f"{source or '(empty)'} is not a file, a folder or a hub id; expected comparisons")
+
+
+@dataclass(frozen=True, slots=True)
+class ReliabilityBin:
+    """The comparisons with a confidence from `low` to `high`."""
+
+    low: float
+    high: float
+    confidence: float
+    accuracy: float
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class RewardReport:
+    """How well scores separate the best response from the others.
+
+    A comparison is correct if the best response has the highest score; ties are not correct. The confidence is the highest
+    probability of the softmax over a comparison's scores.
+
+    Arguments:
+        accuracy, low, high: the fraction of correct comparisons, with its 95 % interval.
+        mean_reciprocal_rank: mean of 1 / rank of the best response.
+        ranking_loss: mean of `best_of_k_loss`; log K for random scores.
+        calibration_error: mean distance of confidence and accuracy over ten bins of confidence from 1/K to 1.
+        brier: half the squared distance of probabilities and truth; 0.25 for a coin flip on pairs.
+        reliability: the bins that are not empty.
+    """
+
+    accuracy: float
+    low: float
+    high: float
+    count: int
+    correct: int
+    mean_reciprocal_rank: float
+    ranking_loss: float
+    calibration_error: float
+    brier: float
+    reliability: tuple[ReliabilityBin, ...]
+
+
+def report_on_scores(scores: Sequence[Sequence[float]], best: Sequence[int], bins: int = 10) -> RewardReport:
+    """Report on the scores of comparisons, given the index of the best response of each."""
+    count = len(scores)
+    ranks, losses, briers, confidences, hits = (np.zeros(count) for _ in range(5))
+    for index, (row, right) in enumerate(zip(scores, best, strict=True)):
+        scores_K = np.asarray(row, dtype=np.float64)
+        if not np.isfinite(scores_K).all():
+            raise ModelError(
+                f"the reward model returned the score {scores_K[~np.isfinite(scores_K)][0]}; expected a finite number"
+            )
+        ranks[index] = np.sum(scores_K >= scores_K[right])  # Ties rank before it.
+        logs_K = scores_K - scores_K.max()
+        logs_K -= np.log(np.exp(logs_K).sum())
+        probabilities_K = np.exp(logs_K)
+        losses[index] = -logs_K[right]
+        briers[index] = np.square(probabilities_K - np.eye(len(row))[right]).sum() / 2
+        confidences[index] = probabilities_K.max()
+        hits[index] = ranks[index] == 1
+    correct = int(hits.sum())
+    low, high = wilson_interval(correct, count)
+    edges = np.linspace(1 / max(len(row) for row in scores), 1.0, bins + 1)
+    places = np.clip(np.searchsorted(edges, confidences, side="right") - 1, 0, bins - 1)
+    table = []
+    for place in range(bins):
+        inside = places == place
+        if inside.any():
+            table.append(
+                ReliabilityBin(
+                    float(edges[place]),
+                    float(edges[place + 1]),
+                    float(confidences[inside].mean()),
+                    float(hits[inside].mean()),
+                    int(inside.sum()),
+                )
+            )
+    return RewardReport(
+        accuracy=correct / count,
+        low=low,
+        high=high,
+        count=count,
+        correct=correct,
+        mean_reciprocal_rank=float((1 / ranks).mean()),
+        ranking_loss=float(losses.mean()),
+        calibration_error=sum(b.count * abs(b.confidence - b.accuracy) for b in table) / count,
+        brier=float(briers.mean()),
+        reliability=tuple(table),
+    )

@@ -1,14 +1,15 @@
 """Rollouts: the decisions of a policy with their rewards, and the selection of minibatches from them.
 
 A sequence is one environment over many episodes (PPO in classic environments) or one episode (language models, group
-methods). Axes: B sequences, T decisions, G groups, K members of a group, S selected decisions.
+methods). Axes: B sequences, T decisions, G groups, K members of a group, S selected decisions. `Policy` is the interface
+between policies and algorithms.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -210,3 +211,97 @@ def split_microbatches(minibatch: Selection, max_size: int) -> list[tuple[Select
         parts.append((Selection(index, True, minibatch.width), slice(start, start + len(index))))
         start += len(index)
     return parts
+
+
+@dataclass(slots=True)
+class ActionEvaluation:
+    """Actions of a rollout, evaluated under the current weights with gradients.
+
+    Arguments:
+        logprobs: the log-prob of each action, in the shape of the selection.
+        entropy: the entropy of each action's distribution; `None` if it was not asked for.
+        values: the critic's value of the state before each action; `None` without a critic.
+    """
+
+    logprobs: torch.Tensor
+    entropy: torch.Tensor | None = None
+    values: torch.Tensor | None = None
+
+
+class Policy(Protocol):
+    """An actor and, if the algorithm needs one, its critic."""
+
+    by_sequence: bool
+    """Whether minibatches are whole sequences (language models) or single decisions."""
+    has_critic: bool
+
+    def evaluate_actions(
+        self, rollout: Rollout, selection: Selection, entropy: bool = False, values: bool = True
+    ) -> ActionEvaluation:
+        """Evaluate the selected actions of a rollout under the current weights."""
+        ...
+
+    def max_microbatch_size(self, rollout: Rollout) -> int:
+        """How many sequences one pass with gradients can take."""
+        ...
+
+    def values_BT(self, rollout: Rollout) -> tuple[torch.Tensor, torch.Tensor]:
+        """The values of all states, and of the states after them; without gradients."""
+        ...
+
+    def parameter_groups(self, learning_rate: float, critic_learning_rate: float) -> list[dict[str, object]]:
+        """Parameter groups for an optimizer."""
+        ...
+
+
+def make_episode_rollout(
+    inputs: Any,
+    *,
+    logprobs: Sequence[Sequence[float]],
+    rewards: Sequence[Sequence[float]],
+    returns: Sequence[float],
+    terminated: Sequence[bool],
+    truncated: Sequence[bool],
+    failures: Sequence[str],
+    groups: Sequence[int],
+    records: Sequence[Any],
+    entropies: Sequence[Sequence[float]] | None = None,
+    limit: int = 0,
+) -> Rollout:
+    """Make a rollout whose sequences are whole episodes of different lengths.
+
+    Arguments:
+        logprobs, rewards, entropies: one value for each decision, by episode.
+        returns, terminated, truncated, groups, records: one value for each episode; see `Rollout`.
+        failures: by episode; empty for a valid one.
+    """
+    lengths = [len(row) for row in logprobs]
+    length_B1 = torch.tensor(lengths)[:, None]
+    width = max(1, *lengths)
+    place_BT = torch.arange(width)[None]
+    last_BT = place_BT == length_B1 - 1
+    return Rollout(
+        rewards_BT=_to_table(rewards, width),
+        logprobs_BT=_to_table(logprobs, width),
+        mask_BT=place_BT < length_B1,
+        terminated_BT=last_BT & torch.tensor(terminated)[:, None],
+        ended_BT=last_BT,
+        inputs=inputs,
+        entropy_BT=None if entropies is None else _to_table(entropies, width),
+        group_B=torch.tensor(groups),
+        valid_B=torch.tensor([not failure for failure in failures]),
+        truncated_B=torch.tensor(truncated),
+        limit=limit,
+        episode_returns=[value for value, failure in zip(returns, failures, strict=True) if not failure],
+        episode_lengths=lengths,
+        failures=[failure for failure in failures if failure],
+        records=list(records),
+    )
+
+
+def _to_table(rows: Sequence[Sequence[float]], width: int) -> torch.Tensor:
+    """Rows of different lengths, padded with zeros to `[rows, width]`."""
+    table = np.zeros((len(rows), width), dtype=np.float32)
+    for k, row in enumerate(rows):
+        table[k, : len(row)] = row
+    return torch.from_numpy(table)

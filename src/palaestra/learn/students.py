@@ -7,6 +7,7 @@ a registration: here, with `STUDENTS.register` in a plugin, or through the entry
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from palaestra.core.registry import Registry
 if TYPE_CHECKING:
     # Types only: listing the students must not load torch.
     from palaestra.engines.models import LoadedModel
+    from palaestra.learn.llama_factory import LlamaFactory
     from palaestra.learn.student import Scorer, Start, Student
     from palaestra.learn.supervised import Supervision
 
@@ -41,6 +43,8 @@ def check_student(kind: str, options: Mapping[str, Any]) -> None:
         UnknownNameError: no student of that kind is registered.
         SettingsError: it has no such option, or the value is invalid.
     """
+    from pydantic import TypeAdapter, ValidationError
+
     settings = getattr(STUDENTS.get(kind), "Settings", None)
     names = [field.name for field in fields(settings)] if settings is not None else []
     for option in options:
@@ -48,11 +52,12 @@ def check_student(kind: str, options: Mapping[str, Any]) -> None:
             raise SettingsError(
                 f"student '{kind}' has no option '{option}'; {suggest(option, names) if names else 'it takes none'}"
             )
-    try:
-        if settings is not None:
-            settings(**options)
-    except TypeError as error:
-        raise SettingsError(f"student '{kind}' has an option of the wrong type: {error}") from error
+    if settings is not None:
+        try:
+            TypeAdapter(settings).validate_json(json.dumps(dict(options)), strict=True)
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise SettingsError(f"option '{first['loc'][0]}' of student '{kind}': {first['msg'].lower()}") from error
 
 
 def make_student(
@@ -65,6 +70,7 @@ def make_student(
     environment: Callable[..., Any] | None = None,
     batch_size: int = 128,
     keep_every: float = 120.0,
+    trainer: LlamaFactory | None = None,
     **options: Any,
 ) -> Student:
     """Make a student of the kind that is registered under `kind`.
@@ -75,6 +81,7 @@ def make_student(
         score: scores answers to the questions of examples. Required by `"practice"`; `"preference"` finds the
             student's own wrong answers with it.
         environment: makes token environments, for example `palaestra.envs.token.TokenVectorEnv`; for `"practice"`.
+        trainer: trains the adapter in place of our own loop.
         options: fields of the kind's `Settings`.
 
     Raises:
@@ -92,6 +99,7 @@ def make_student(
         "environment": environment,
         "batch_size": batch_size,
         "keep_every": keep_every,
+        "trainer": trainer,
     }
     parameters = inspect.signature(student_class).parameters
     student: Student = student_class(

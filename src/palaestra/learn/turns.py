@@ -11,34 +11,38 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
 import numpy as np
-import torch
-from gymnasium.vector import AutoresetMode
 
 from palaestra.core.errors import EnvError
 from palaestra.core.records import Failure, FailureCause, Message, Segment, Trajectory
 from palaestra.core.seeding import Seeds
-from palaestra.learn.chat_encoder import ChatEncoder
+from palaestra.engines.chat import ChatEncoder
 from palaestra.learn.policies.language_model import LanguageModelPolicy
-from palaestra.learn.rollouts import Rollout, TokenInputs
+from palaestra.learn.rollouts import Rollout, TokenInputs, make_episode_rollout
 
 PREFILL_FRACTION = 4
 """The whole conversation is computed again if more than 1 / `PREFILL_FRACTION` of its tokens are not in the cache."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TurnEpisode:
-    """The record of a turn episode.
+    """A turn episode: the conversation, and every token with its origin. It grows while it is played.
 
     Arguments:
         number, group: of the episode; episodes of a group start alike.
         opening: how many of `messages` precede the model's first.
-        messages: the whole conversation.
-        segments: all tokens in order, alternating between given and sampled ones.
+        messages: the conversation so far.
+        ids: all tokens in order.
+        prompt: how many of the ids precede the model's first.
+        cached: how many of the ids are in the key-value cache.
+        chosen: the places in `ids` that the model sampled; `logprobs` and `entropies` have one value for each.
+        ends: the number of decisions at the end of each turn.
         rewards: one for each of the model's messages.
-        cut_messages: how many of the model's messages were cut at the token limit.
+        message: the model's last message, before the environment has replied.
+        cut_messages: messages of the model that were cut at the token limit or at the end of the context.
         stop_reason: why the episode ended.
         failure: the cause and message of an infrastructure failure (`sandbox: ...`); the rewards are then invalid.
     """
@@ -46,15 +50,22 @@ class TurnEpisode:
     number: int
     group: int
     seed: int
-    opening: int
-    messages: tuple[Message, ...]
-    segments: tuple[Segment, ...]
-    rewards: tuple[float, ...]
-    terminated: bool
-    truncated: bool
+    opening: int = 0
+    messages: tuple[Message, ...] = ()
+    ids: list[int] = field(default_factory=list)
+    prompt: int = 0
+    cached: int = 0
+    chosen: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    entropies: list[float] = field(default_factory=list)
+    ends: list[int] = field(default_factory=list)
+    rewards: list[float] = field(default_factory=list)
+    message: Message | None = None
+    cut_messages: int = 0
+    terminated: bool = False
+    truncated: bool = False
     stop_reason: str = ""
     failure: str = ""
-    cut_messages: int = 0
 
     @property
     def turns(self) -> int:
@@ -65,17 +76,37 @@ class TurnEpisode:
     def reward(self) -> float:
         return float(sum(self.rewards))
 
+    @property
+    def message_length(self) -> int:
+        """The number of tokens of the message in progress."""
+        return len(self.chosen) - (self.ends[-1] if self.ends else 0)
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """All tokens in order, alternating between given and sampled ones."""
+        own = dict(zip(self.chosen, self.logprobs, strict=True))
+        segments = []
+        for is_own, group in groupby(range(len(self.ids)), key=own.__contains__):
+            places = list(group)
+            ids, logprobs = (self.ids[k] for k in places), (own.get(k, 0.0) for k in places)
+            segments.append(Segment(tuple(ids), (is_own,) * len(places), tuple(logprobs)))
+        return tuple(segments)
+
     def to_trajectory(self, environment: str) -> Trajectory:
         """Convert to a record of the store. Its info holds the readable text."""
         info: dict[str, Any] = {
             "prompt": format_transcript(self.messages[: self.opening]),
             "response": format_transcript(self.messages[self.opening :]),
-            "stop_reason": self.stop_reason, "turns": self.turns, "cut_messages": self.cut_messages,
-            "episode": self.number, "group": self.group,
-        }  # fmt: skip
+            "stop_reason": self.stop_reason,
+            "turns": self.turns,
+            "cut_messages": self.cut_messages,
+            "episode": self.number,
+            "group": self.group,
+        }
         if self.failure:
             info["failure"] = self.failure
-        return Trajectory(environment, self.seed, self.rewards, self.segments, self.terminated, self.truncated, (info,))
+        rewards = tuple(self.rewards)
+        return Trajectory(environment, self.seed, rewards, self.segments, self.terminated, self.truncated, (info,))
 
 
 def format_transcript(messages: Sequence[Message]) -> str:
@@ -112,10 +143,8 @@ def collect_turns(
         first: the number of the first episode.
 
     Raises:
-        EnvError: the environment has autoreset, or changes earlier messages.
+        EnvError: the environment changes earlier messages.
     """
-    if env.metadata.get("autoreset_mode") != AutoresetMode.DISABLED:
-        raise EnvError("expected a turn environment without autoreset; make it with autoreset=False")
     start = time.perf_counter()
     slots = _TurnSlots(env, policy, encoder, seeds, frozenset(end_ids), max_tokens, group_size)
     waiting = deque(range(first, first + episodes))
@@ -124,70 +153,15 @@ def collect_turns(
         slots.start_episodes(waiting)
         slots.generate_messages()
         slots.step_environment()
-    rollout = _rollout([slots.done[number] for number in sorted(slots.done)])
     max_turns = int(getattr(env.envs[0].unwrapped, "max_turns", 0))
-    rollout.limit = min(policy.context, max_turns * max_tokens) if max_turns else policy.context
-    seconds = time.perf_counter() - start
-    rollout.metrics.update(
-        seconds_model=slots.model_seconds, seconds_environment=seconds - slots.model_seconds,
-        turns=float(np.mean([record.turns for record in rollout.records])),
-    )  # fmt: skip
+    limit = min(policy.context, max_turns * max_tokens) if max_turns else policy.context
+    rollout = _make_rollout([slots.done[number] for number in sorted(slots.done)], limit)
+    rollout.metrics = {
+        "seconds_model": slots.model_seconds,
+        "seconds_environment": time.perf_counter() - start - slots.model_seconds,
+        "turns": float(np.mean([episode.turns for episode in rollout.records])),
+    }
     return rollout
-
-
-@dataclass(slots=True)
-class _Episode:
-    """An episode in progress."""
-
-    number: int
-    group: int
-    seed: int
-    opening: int = 0
-    messages: tuple[Message, ...] = ()
-    ids: list[int] = field(default_factory=list)
-    prompt: int = 0
-    """How many of the ids precede the model's first."""
-    cached: int = 0
-    """How many of the ids are in the key-value cache."""
-    chosen: list[int] = field(default_factory=list)
-    """The places in `ids` that the model sampled."""
-    logprobs: list[float] = field(default_factory=list)
-    entropies: list[float] = field(default_factory=list)
-    ends: list[int] = field(default_factory=list)
-    """The number of decisions at the end of each turn."""
-    rewards: list[float] = field(default_factory=list)
-    message: Message | None = None
-    """The model's last message, before the environment has replied."""
-    cut_messages: int = 0
-    """Messages that were cut at `max_tokens` or at the end of the context."""
-    terminated: bool = False
-    truncated: bool = False
-    stop_reason: str = ""
-    failure: str = ""
-
-    @property
-    def message_length(self) -> int:
-        """The number of tokens of the message in progress."""
-        return len(self.chosen) - (self.ends[-1] if self.ends else 0)
-
-    def segments(self) -> tuple[Segment, ...]:
-        own = dict(zip(self.chosen, self.logprobs, strict=True))
-        segments: list[Segment] = []
-        start = 0
-        for place in range(1, len(self.ids) + 1):
-            if place == len(self.ids) or (place in own) != (start in own):
-                places = range(start, place)
-                segments.append(Segment(
-                    tuple(self.ids[start:place]), (start in own,) * len(places), tuple(own.get(k, 0.0) for k in places)
-                ))  # fmt: skip
-                start = place
-        return tuple(segments)
-
-    def to_record(self) -> TurnEpisode:
-        return TurnEpisode(
-            self.number, self.group, self.seed, self.opening, self.messages, self.segments(), tuple(self.rewards),
-            self.terminated, self.truncated, self.stop_reason, self.failure, self.cut_messages,
-        )  # fmt: skip
 
 
 class _TurnSlots:
@@ -205,8 +179,8 @@ class _TurnSlots:
     ) -> None:
         self.env, self.policy, self.encoder, self.seeds = env, policy, encoder, seeds
         self.end_ids, self.max_tokens, self.group_size = end_ids, min(max_tokens, policy.context), group_size
-        self.episodes: dict[int, _Episode] = {}
-        self.done: dict[int, _Episode] = {}
+        self.episodes: dict[int, TurnEpisode] = {}
+        self.done: dict[int, TurnEpisode] = {}
         self.model_seconds = 0.0
 
     def start_episodes(self, waiting: deque[int]) -> None:
@@ -219,7 +193,7 @@ class _TurnSlots:
                     number = waiting.popleft()
                     group = number // self.group_size
                     seed = self.seeds.derive("episode", group).integer() % 2**31
-                    self.episodes[slot] = _Episode(number, group, seed)
+                    self.episodes[slot] = TurnEpisode(number, group, seed)
                     mask[slot], seeds[slot] = True, seed
             observations, infos = self.env.reset(seed=seeds, options={"reset_mask": mask})
             for slot in np.flatnonzero(mask).tolist():
@@ -255,7 +229,7 @@ class _TurnSlots:
         self.model_seconds += time.perf_counter() - start
 
     def _step(
-        self, generating: dict[int, _Episode], fresh: np.ndarray, active: np.ndarray, uniforms: np.ndarray
+        self, generating: dict[int, TurnEpisode], fresh: np.ndarray, active: np.ndarray, uniforms: np.ndarray
     ) -> None:
         """Feed one token, or all of them, to every slot; sample the next token where all have been fed."""
         slots = len(active)
@@ -330,7 +304,7 @@ class _TurnSlots:
             episode.failure = f"{failure.cause}: {failure.message}"
         self.done[episode.number] = episode
 
-    def _new_messages(self, episode: _Episode, messages: tuple[Message, ...]) -> tuple[Message, ...]:
+    def _new_messages(self, episode: TurnEpisode, messages: tuple[Message, ...]) -> tuple[Message, ...]:
         """The messages after the model's own."""
         known = len(episode.messages)
         if messages[:known] != episode.messages or len(messages) <= known or messages[known] != episode.message:
@@ -340,41 +314,31 @@ class _TurnSlots:
         return messages[known + 1 :]
 
 
-def _rollout(episodes: Sequence[_Episode]) -> Rollout:
+def _make_rollout(episodes: Sequence[TurnEpisode], limit: int) -> Rollout:
     """Sequences of decisions. Given tokens are only in the inputs."""
-    count = len(episodes)
-    lengths = torch.tensor([len(episode.chosen) for episode in episodes])
-    width = max(1, int(lengths.max()))
-    logprobs, entropies, rewards = (np.zeros((count, width), dtype=np.float32) for _ in range(3))
-    for row, episode in enumerate(episodes):
-        n = len(episode.chosen)
-        logprobs[row, :n], entropies[row, :n] = episode.logprobs, episode.entropies
+    rewards = []
+    for episode in episodes:
+        row = [0.0] * len(episode.chosen)
         for end, reward in zip(episode.ends, episode.rewards, strict=True):
-            rewards[row, end - 1] += reward
-    place_BT = torch.arange(width)[None]
-    last_BT = place_BT == lengths[:, None] - 1
-    terminated_B = torch.tensor([episode.terminated for episode in episodes])
-    known = [episode for episode in episodes if not episode.failure]
-    return Rollout(
-        rewards_BT=torch.from_numpy(rewards),
-        logprobs_BT=torch.from_numpy(logprobs),
-        mask_BT=place_BT < lengths[:, None],
-        terminated_BT=last_BT & terminated_B[:, None],
-        ended_BT=last_BT,
-        inputs=TokenInputs(
+            row[end - 1] = reward
+        rewards.append(row)
+    rollout = make_episode_rollout(
+        TokenInputs(
             # An episode without a message is evaluated like the others; its prompt does not matter.
             [tuple(episode.ids[: episode.prompt]) if episode.chosen else (0,) for episode in episodes],
             [tuple(episode.ids[episode.prompt :]) for episode in episodes],
             chosen=[np.array(episode.chosen, dtype=np.int64) - episode.prompt for episode in episodes],
         ),
-        entropy_BT=torch.from_numpy(entropies),
-        group_B=torch.tensor([episode.group for episode in episodes]),
-        valid_B=torch.tensor([not episode.failure for episode in episodes]),
-        truncated_B=torch.tensor(
-            [not episode.failure and (episode.truncated or episode.cut_messages > 0) for episode in episodes]
-        ),
-        episode_returns=[float(sum(episode.rewards)) for episode in known],
-        episode_lengths=[len(episode.chosen) for episode in known],
-        failures=[episode.failure for episode in episodes if episode.failure],
-        records=[episode.to_record() for episode in episodes],
+        logprobs=[episode.logprobs for episode in episodes],
+        entropies=[episode.entropies for episode in episodes],
+        rewards=rewards,
+        returns=[episode.reward for episode in episodes],
+        terminated=[episode.terminated for episode in episodes],
+        truncated=[not e.failure and (e.truncated or e.cut_messages > 0) for e in episodes],
+        failures=[episode.failure for episode in episodes],
+        groups=[episode.group for episode in episodes],
+        records=episodes,
+        limit=limit,
     )
+    rollout.episode_lengths = [len(episode.chosen) for episode in episodes if not episode.failure]
+    return rollout

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -114,7 +113,7 @@ def open_cache(path: str = "") -> Cache:
     """Open the cache of model answers at `path`, or the user's cache if `path` is empty."""
     from palaestra.engines.models import cache_folder
     from palaestra.runs.cache import Cache
-    from palaestra.runs.guard import storage_errors
+    from palaestra.runs.files import storage_errors
 
     file = Path(path).expanduser() if path else cache_folder() / CALLS
     with storage_errors(file, "opening the cache of calls"):
@@ -141,21 +140,16 @@ def check_cache(path: str) -> None:
 
 def check_prices(max_cost: float, *models: str) -> None:
     """Raise if a cost limit is set for a model without a known price. Local models are free."""
-    from palaestra.engines.prices import check_price
+    from palaestra.engines.budget import check_price
 
     if max_cost:
         for name in models:
             check_price(name)
 
 
-def check_call_timeout(seconds: float) -> None:
-    """Raise unless the setting `call_timeout` is positive and finite."""
-    require(0 < seconds < math.inf, f"setting 'call_timeout': expected seconds above 0, and finite; got {seconds}")
-
-
 def service_options(call_timeout: float, **options: Any) -> dict[str, Any]:
     """Arguments of `OpenAIEngine`: `call_timeout` limits each call and all of its retries together."""
-    from palaestra.engines.retry import RetryPolicy
+    from palaestra.engines.openai_endpoint import RetryPolicy
 
     return {"timeout": call_timeout, "retry_policy": RetryPolicy(total=call_timeout), **options}
 

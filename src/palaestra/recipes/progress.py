@@ -21,7 +21,7 @@ from rich.text import Text, TextType
 
 from palaestra.core.events import NOTICE, Event, Listener, ignore, notice
 from palaestra.core.records import Report
-from palaestra.engines.retry import RETRY, WAITING
+from palaestra.engines.openai_endpoint import RETRY, WAITING
 
 SWITCH = "PALAESTRA_PROGRESS"
 """The environment variable that turns the progress of Python calls off if it is 0."""
@@ -112,17 +112,19 @@ class RunProgress:
             self._live.stop()
 
     def __call__(self, event: Event) -> None:
-        if event.phase == NOTICE:
+        if "text" in event.data:
             self._tell(event.data["text"])
-        elif event.phase == RETRY:
+        if event.phase == NOTICE:
+            return
+        if event.phase == RETRY:
             wait = event.data["seconds"]
             when = f"{wait:.0f} s" if wait >= 10 else f"{wait:.1f} s"
             self._tell(f"{event.data['reason']}; asked again in {when} (call {event.done} of at most {event.total})")
         elif event.phase == WAITING:
             waiting = event.data
-            calls = "a call has" if waiting["calls"] == 1 else f"{waiting['calls']} calls have"
-            waited = f"had no answer for {waiting['seconds']:.0f} s"
-            self._tell(f"{waiting['model']}: {calls} {waited}; still waiting, at most {waiting['limit']:g} s")
+            count, seconds = waiting["calls"], waiting["seconds"]
+            waited = f"no answer to {count} call{'s' if count > 1 else ''} for {seconds:.0f} s"
+            self._tell(f"{waiting['model']}: {waited}; still waiting, at most {waiting['limit']:g} s")
         else:
             self._draw(event)
             self._beat(event)
@@ -221,7 +223,8 @@ class TrainProgress(RunProgress):
             self._rewards.append(self._metrics.get("reward", float("nan")))
             now = time.monotonic() - self._start
             if event.done in (1, event.total) or now - self._last_iteration >= ITERATION_SECONDS:
-                self._line(f"iteration {event.done}/{event.total}: {describe_iteration(self._metrics)}")
+                shown = ", ".join(f"{title} {value}" for title, value in list_metrics(self._metrics))
+                self._line(f"iteration {event.done}/{event.total}: {shown}")
                 self._last_iteration = now
         if not self._live:
             return
@@ -234,38 +237,42 @@ class TrainProgress(RunProgress):
 
     def _panel(self) -> Table:
         table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
-        for name, value in panel(self._metrics):
+        for name, value in list_metrics(self._metrics):
             table.add_row(name, value)
+        spent = {name.removeprefix("seconds_"): v for name, v in self._metrics.items() if name.startswith("seconds_")}
+        table.add_row("seconds", "  ".join(f"{name} {v:.2f}" for name, v in spent.items()))
         table.add_row("reward so far", spark(self._rewards))
         if self._held_out:
             table.add_row("held out", self._held_out)
         return table
 
 
-def panel(f: Mapping[str, float]) -> list[tuple[str, TextType]]:
-    """Return the rows of the panel for the metrics of an iteration."""
-    rows: list[tuple[str, TextType]] = []
-    if "reward" in f:
-        interval = f"[{f['reward_low']:.3f}, {f['reward_high']:.3f}] of {f['reward_count']:.0f} episodes"
-        rows.append(("reward", f"{f['reward']:.3f} {interval}"))
-    if "recent_return" in f:
-        rows.append(("last 100 episodes", f"{f['recent_return']:.2f}"))
-    spent = {name.removeprefix("seconds_"): v for name, v in f.items() if name.startswith("seconds_")}
-    speed = (
-        f"{f['tokens_per_second']:.0f} tokens/s"
-        if "tokens_per_second" in f
-        else f"{f.get('steps_per_second', 0):.0f} steps/s"
-    )
-    rows.append(("seconds", "  ".join(f"{name} {v:.2f}" for name, v in spent.items()) + f"   {speed}"))
-    moved = [("KL of the update", "approx_kl", "{:.4f}"), ("KL to the reference", "reference_kl", "{:.3f} nats a response"),
-             ("clipped", "clip_fraction", "{:.1%}"), ("entropy", "entropy", "{:.3f} nats"),
-             ("explained variance", "explained_variance", "{:.2f}"),
-             ("groups without variance", "groups_without_variance", "{:.0%}"),
-             ("length", "length", "{:.1f}"), ("cut at the limit", "truncated", "{:.0%}"),
-             ("gradient norm", "grad_norm", "{:.2f}")]  # fmt: skip
-    rows += [(title, form.format(f[name])) for title, name, form in moved if name in f]
-    if f.get("failures"):
-        rows.append(("failures", Text.assemble((f"{f['failures']:.0f}", "red"), " in this iteration")))
+METRICS = (
+    ("reward", "reward", "{:.3f}"),
+    ("last 100 episodes", "recent_return", "{:.2f}"),
+    ("KL of the update", "approx_kl", "{:.4f}"),
+    ("KL to the reference", "reference_kl", "{:.3f} nats a response"),
+    ("clipped", "clip_fraction", "{:.1%}"),
+    ("entropy", "entropy", "{:.3f} nats"),
+    ("explained variance", "explained_variance", "{:.2f}"),
+    ("groups without variance", "groups_without_variance", "{:.0%}"),
+    ("length", "length", "{:.1f}"),
+    ("cut at the limit", "truncated", "{:.0%}"),
+    ("gradient norm", "grad_norm", "{:.2f}"),
+    ("tokens/s", "tokens_per_second", "{:.0f}"),
+    ("steps/s", "steps_per_second", "{:.0f}"),
+)
+"""The metrics of an iteration that are shown: title, name and format."""
+
+
+def list_metrics(metrics: Mapping[str, float]) -> list[tuple[str, str]]:
+    """Return the titles and values of the metrics of an iteration."""
+    rows = [(title, form.format(metrics[name])) for title, name, form in METRICS if name in metrics]
+    if "reward" in metrics:
+        interval = f"[{metrics['reward_low']:.3f}, {metrics['reward_high']:.3f}] of {metrics['reward_count']:.0f}"
+        rows[0] = ("reward", f"{metrics['reward']:.3f} {interval}")
+    if metrics.get("failures"):
+        rows.append(("failures", f"{metrics['failures']:.0f}"))
     return rows
 
 
@@ -282,32 +289,6 @@ def spark(values: list[float], width: int = 50) -> str:
     step = (high - low) or 1.0
     bars = "".join(BARS[int((len(BARS) - 1) * (v - low) / step)] for v in known)
     return f"{bars}  {low:.3f} to {high:.3f}"
-
-
-def describe_iteration(f: Mapping[str, float]) -> str:
-    """Return the main metrics of an iteration in one line."""
-    parts = []
-    if "reward" in f:
-        parts.append(
-            f"reward {f['reward']:.3f} [{f['reward_low']:.3f}, {f['reward_high']:.3f}] of {f['reward_count']:.0f}"
-        )
-    for name, title in (
-        ("approx_kl", "kl"),
-        ("clip_fraction", "clipped"),
-        ("entropy", "entropy"),
-        ("length", "length"),
-    ):
-        if name in f:
-            parts.append(f"{title} {f[name]:.3f}")
-    if f.get("truncated"):
-        parts.append(f"cut at the limit {f['truncated']:.0%}")
-    speed = [
-        f"{f[name]:.0f} {unit}"
-        for name, unit in (("tokens_per_second", "tokens/s"), ("steps_per_second", "steps/s"))
-        if name in f
-    ]
-    failed = [f"{f['failures']:.0f} failed"] if f.get("failures") else []
-    return ", ".join(parts + speed + failed)
 
 
 def rate(report: Report) -> str:
@@ -328,10 +309,10 @@ def _cell(report: Report, name: str) -> TextType:
     return Text(f"{100 * part.accuracy:.0f} %", shade)
 
 
-def _describe_held_out(f: Mapping[str, float]) -> str:
+def _describe_held_out(metrics: Mapping[str, float]) -> str:
     """Return a held-out reward with its interval, count and failures."""
-    failed = f", {f['test_failures']:.0f} failed" if f["test_failures"] else ""
-    if "test_reward" not in f:
+    failed = f", {metrics['test_failures']:.0f} failed" if metrics["test_failures"] else ""
+    if "test_reward" not in metrics:
         return f"not known, no episode counted{failed}"
-    interval = f"[{f['test_reward_low']:.3f}, {f['test_reward_high']:.3f}]"
-    return f"{f['test_reward']:.3f} {interval} of {f['test_count']:.0f} episodes{failed}"
+    reward, low, high = (metrics[f"test_reward{end}"] for end in ("", "_low", "_high"))
+    return f"{reward:.3f} [{low:.3f}, {high:.3f}] of {metrics['test_count']:.0f} episodes{failed}"

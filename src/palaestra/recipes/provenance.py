@@ -25,6 +25,6 @@ def record_run(run: Run, *models: str) -> None:
 def hash_models(*names: str) -> dict[str, Any]:
     """The hashes of local models by name; `None` for files that cannot be found or read."""
     from palaestra.engines.base import is_remote
-    from palaestra.engines.weights import hash_model
+    from palaestra.engines.models import hash_model
 
     return {name: hash_model(name) for name in dict.fromkeys(names) if name and not is_remote(name)}

@@ -85,7 +85,7 @@ def load_policy(folder: str | Path, *, device: str = "") -> Any:
 
     from palaestra.engines import models
     from palaestra.recipes.train.build import build_loop
-    from palaestra.recipes.train.checkpoints import load_newest
+    from palaestra.recipes.train.loop import load_newest_checkpoint
     from palaestra.recipes.train.settings import TrainSettings
 
     folder = Path(folder)
@@ -98,6 +98,6 @@ def load_policy(folder: str | Path, *, device: str = "") -> Any:
         settings = replace(settings, device=device) if device else settings
         load_plugins(settings.plugins)
         with closing(build_loop(settings, ignore)) as loop:
-            if not load_newest(run.checkpoints, loop):
+            if not load_newest_checkpoint(run.checkpoints, loop):
                 raise RunError(f"the run {folder} has no checkpoint yet; resume it first: palaestra resume {folder}")
             return loop.policy

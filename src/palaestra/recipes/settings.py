@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, asdict, fields, replace
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import Any, TypeVar
 
 from palaestra.core.errors import RunError, SettingsError, suggest
 from palaestra.core.plugins import is_reference, make_absolute, make_reference
-from palaestra.core.settings import setting as setting
 from palaestra.runs.run import Run
 
 S = TypeVar("S")
@@ -127,25 +125,3 @@ def require(condition: bool, message: str) -> None:
     """Raise `SettingsError(message)` unless `condition` holds."""
     if not condition:
         raise SettingsError(message)
-
-
-def check_finite(settings: Any) -> None:
-    """Raise `SettingsError` for the first setting that is infinite or NaN."""
-    for f in fields(settings):
-        value = getattr(settings, f.name)
-        if isinstance(value, float):
-            require(math.isfinite(value), f"setting '{f.name}': expected a finite number; got {value}")
-
-
-def check_range(settings: Any, minimum: float, maximum: float, *names: str) -> None:
-    """Raise `SettingsError` for the first of the named settings outside `minimum` to `maximum`."""
-    for name in names:
-        value = getattr(settings, name)
-        require(minimum <= value <= maximum, f"setting '{name}': expected {minimum} to {maximum}; got {value}")
-
-
-def check_minimum(settings: Any, minimum: int, *names: str) -> None:
-    """Raise `SettingsError` for the first of the named settings below `minimum`."""
-    for name in names:
-        value = getattr(settings, name)
-        require(value >= minimum, f"setting '{name}': expected at least {minimum}; got {value}")

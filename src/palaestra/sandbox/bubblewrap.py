@@ -11,30 +11,24 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import stat
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import replace
 from functools import cache
 from os import PathLike
 from pathlib import Path
-from typing import NamedTuple
 
 from palaestra.core.errors import SandboxError
-from palaestra.sandbox.base import SHELL_LIMITS, Limits, SandboxResult
+from palaestra.sandbox.base import Limits
 from palaestra.sandbox.bash_protocol import STEP
 from palaestra.sandbox.cgroups import ControlGroup, create_group
-from palaestra.sandbox.devices import DEVICES, prepare_devices, reset_times
-from palaestra.sandbox.files import find_special_files, read_files, write_files
-from palaestra.sandbox.local_host import LocalHost, RunningSandbox, find_bash, make_supervisor_command
-from palaestra.sandbox.processes import SPARE, LimitMonitor, ProcTree, limit_process
-from palaestra.sandbox.program import supervise
+from palaestra.sandbox.files import DEVICES, find_special_files, prepare_devices, reset_times
+from palaestra.sandbox.local_host import LocalSandbox, RunningSandbox, find_bash, make_supervisor_command
+from palaestra.sandbox.processes import SPARE, ProcTree, limit_process
+from palaestra.sandbox.program import Child, make_memory_file, make_sealed_file
 from palaestra.sandbox.seccomp import seccomp_filter
-from palaestra.sandbox.shell import BashShell
-from palaestra.sandbox.spawn import Child, make_gated_command, make_memory_file, make_sealed_file
 
 WORKSPACE, HOME = "/workspace", "/home/user"
 PRIVATE = ("/tmp", HOME, "/dev/shm")
@@ -44,6 +38,11 @@ INSTALL = (
     "install it with: sudo apt-get install bubblewrap (or your system's way), or take another sandbox: docker, podman"
 )
 
+NAMESPACES = (
+    "--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try",
+    "--die-with-parent", "--new-session", "--as-pid-1", "--cap-drop", "ALL", "--uid", "1000", "--gid", "1000",
+    "--hostname", "sandbox",
+)  # fmt: skip
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store")
 USERS = {
     "passwd": f"root:x:0:0:root:/:/bin/sh\nuser:x:1000:1000:user:{HOME}:/bin/bash\n",
@@ -51,6 +50,8 @@ USERS = {
     "hosts": "127.0.0.1 localhost sandbox\n::1 localhost\n",
     "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
 }
+_tried: set[str] = set()
+"""The bwrap programs that have run a program."""
 INTERPRETER = ("bin", "lib", "lib64", "pyvenv.cfg")
 USERS_KEYS = ("keys", "key-users")
 """Files in /proc that every user may read but no program in a sandbox should."""
@@ -68,7 +69,7 @@ HINTS = {
 }  # fmt: skip
 
 
-class Bubblewrap:
+class Bubblewrap(LocalSandbox):
     """The default sandbox.
 
     Arguments:
@@ -101,78 +102,31 @@ class Bubblewrap:
         # The package itself contains graders and problem generators, which a program must not see.
         self.hide = [str(Path(path).resolve()) for path in (Path(__file__).parents[1], *hide)]
         self._hidden = _inside(self.hide, {path: path for path in (*SYSTEM, *_interpreter())})
-        _check_bubblewrap(self)
-
-    def run(
-        self,
-        argv: Sequence[str],
-        files: Mapping[str, bytes | str] = {},
-        stdin: bytes | socket.socket = b"",
-        limits: Limits = Limits(),
-        env: Mapping[str, str] = {},
-        read_back: Sequence[str] = (),
-        workspace: str | PathLike[str] | None = None,
-        read_only: Mapping[str, str] = {},
-        pass_fds: Sequence[int] = (),
-    ) -> SandboxResult:
-        """See `Sandbox.run`. The program inherits the open files `pass_fds` under the same numbers, as of `subprocess.Popen`."""
-        if not argv:
-            raise SandboxError("run needs a program; got an empty argv")
-        env = {"OMP_NUM_THREADS": "1", **env}  # a thread for each core would exceed the limit on processes
-        running = self._start(make_gated_command(argv), limits, env, workspace, read_only, pass_fds=pass_fds)
-        try:
-            write_files(running.workspace, files)
-            running.child.release()
-            monitor = LimitMonitor(running.tree, limits, running.folders, running.group, own_tasks=1)
-            result = supervise(running.child, stdin, limits, monitor, running.kill)
-            if read_back:
-                result = replace(result, files=read_files(running.workspace, read_back, limits.file_size))
-        finally:
-            running.close()
-        return result
-
-    def shell(
-        self,
-        limits: Limits = SHELL_LIMITS,
-        files: Mapping[str, bytes | str] = {},
-        env: Mapping[str, str] = {},
-        workspace: str | PathLike[str] | None = None,
-        read_only: Mapping[str, str] = {},
-    ) -> BashShell:
-        """See `Sandbox.shell`."""
-
-        def start_host() -> LocalHost:
-            running = self._start(make_supervisor_command(BASH), limits, env, workspace, read_only, bash=True)
-            try:
-                write_files(running.workspace, files)
-                return LocalHost(running, limits, self.place)
-            except BaseException:
-                running.close()
-                raise
-
-        return BashShell(start_host, limits)
+        if program not in _tried:
+            result = self.run(["true"], limits=Limits(wall_seconds=30.0))
+            if not result.ok:
+                raise SandboxError(f"the sandbox cannot run 'true': {result.status.value}, {result.error_text.strip()}")
+            _tried.add(program)
 
     def _start(
         self,
-        command: Sequence[str],
+        command: Sequence[str] | None,
         limits: Limits,
         env: Mapping[str, str],
         workspace: str | PathLike[str] | None,
         read_only: Mapping[str, str],
-        bash: bool = False,
         pass_fds: Sequence[int] = (),
     ) -> RunningSandbox:
-        """Start a sandbox. Its first process waits at the gate, with its limits set."""
-        held: list[int] = []
+        bash, held = command is None, list[int]()
         try:
             arguments = self._arguments(limits, workspace, {**self.read_only, **read_only}, held, bash)
             for name, value in env.items():
                 if not name or "=" in name or "\0" in name + value:
                     raise SandboxError(f"a name of env is not empty and has no '=', and there is no NUL; got {name!r}")
                 arguments += ["--setenv", name, value]
-            if bash:
+            if command is None:
                 held.append(make_sealed_file(STEP))
-                command = [*command, str(held[-1]), Child.STDIN, Child.STATUS]
+                command = make_supervisor_command(BASH, held[-1])
             reset_times(prepare_devices())
             child = Child([self.bwrap, *arguments, "--", *command], environment(), [*held, *pass_fds])
         finally:
@@ -218,14 +172,14 @@ class Bubblewrap:
             held.append(make_memory_file(content))
             return str(held[-1])
 
-        options = [*_namespaces(), *_system(terminals=bash)]
+        options = [*NAMESPACES, *_system(terminals=bash)]
         copies = {f"/etc/{name}": text.encode() for name, text in USERS.items()} | _sysctls()
         with suppress(OSError):
             copies["/etc/ld.so.cache"] = Path("/etc/ld.so.cache").read_bytes()
         for path, content in copies.items():
             options += ["--file", file_with(content), path]
         options += ["--remount-ro", "/proc/sys"] if _sysctls() else []
-        if (rules := _filter(locks=bash)) is not None:
+        if (rules := seccomp_filter(locks=bash)) is not None:
             options += ["--seccomp", file_with(rules)]
         shown, private = dict(read_only), [*PRIVATE]
         if workspace is None:
@@ -278,7 +232,7 @@ def _open_sandbox(
         for path in (place, *PRIVATE):
             opened.append(os.open(root + path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
             undo.callback(os.close, opened[-1])
-        running = RunningSandbox(child, first, tree, opened[0], opened if own_workspace else opened[1:], group)
+        running = RunningSandbox(child, first, tree, opened[0], opened if own_workspace else opened[1:], group, place)
         undo.pop_all()
     return running
 
@@ -293,15 +247,6 @@ def environment() -> dict[str, str]:
         "PATH": ":".join(folders), "HOME": HOME, "USER": "user", "LOGNAME": "user", "SHELL": "/bin/bash",
         "LANG": "C.UTF-8", "TERM": "dumb", "TMPDIR": "/tmp", "PYTHONDONTWRITEBYTECODE": "1",
     }  # fmt: skip
-
-
-@cache
-def _namespaces() -> tuple[str, ...]:
-    return (
-        "--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try",
-        "--die-with-parent", "--new-session", "--as-pid-1", "--cap-drop", "ALL", "--uid", "1000", "--gid", "1000",
-        "--hostname", "sandbox",
-    )  # fmt: skip
 
 
 @cache
@@ -376,26 +321,16 @@ def _interpreter() -> tuple[str, ...]:
     )
 
 
-class HiddenPath(NamedTuple):
-    inside: str
-    folder: bool
-
-
-def _inside(hide: Sequence[str], shown: Mapping[str, str]) -> list[HiddenPath]:
-    """Where hidden paths of the host would be visible inside, given the mounted paths."""
+def _inside(hide: Sequence[str], shown: Mapping[str, str]) -> list[tuple[str, bool]]:
+    """Where hidden paths of the host would be visible inside, given the mounted paths; and whether they are folders."""
     hidden = []
     for inside, outside in shown.items():
         above = os.path.realpath(outside)
         for path in hide:
             if os.path.commonpath([above, path]) == above and os.path.exists(path):
                 place = os.path.normpath(os.path.join(inside, os.path.relpath(path, above)))
-                hidden.append(HiddenPath(place, os.path.isdir(path)))
+                hidden.append((place, os.path.isdir(path)))
     return hidden
-
-
-@cache
-def _filter(locks: bool) -> bytes | None:
-    return seccomp_filter(locks=locks)
 
 
 @cache
@@ -409,23 +344,9 @@ def _bash_itself() -> bytes:
     return Path(find_bash()).read_bytes()
 
 
-_tried: set[str] = set()
-
-
-def _check_bubblewrap(sandbox: Bubblewrap) -> None:
-    """Run a program once for each bwrap, to see that it works."""
-    if sandbox.bwrap not in _tried:
-        result = sandbox.run(["true"], limits=Limits(wall_seconds=30.0))
-        if not result.ok:
-            raise SandboxError(
-                f"the sandbox cannot run even 'true': {result.status.value}, {result.error_text.strip() or result.exit_code}"
-            )
-        _tried.add(sandbox.bwrap)
-
-
 def _explain(message: str) -> str:
     hint = next(
         (hint for words, hint in HINTS.items() if words in message),
         "look at the system's log, or take another sandbox: docker, podman",
     )
-    return f"bubblewrap cannot make a sandbox here ({message or 'it said nothing'}); {hint}"
+    return f"bubblewrap cannot make a sandbox here ({message or 'no error message'}); {hint}"

@@ -2,7 +2,7 @@
 
 A group also counts memory that belongs to no single process (pipe and socket buffers, files in memory, page tables)
 and the CPU time of orphaned processes. Version 2 is used if this process may create groups with the memory controller,
-version 1 as root; see `find_hierarchy`. Without either, `processes.LimitMonitor` polls `/proc`, which is less complete.
+version 1 as root; see `find_hierarchy`. The service manager of an ordinary user (systemd) can give such a group. Without either, `processes.LimitMonitor` polls `/proc`, which is less complete.
 """
 
 from __future__ import annotations
@@ -10,22 +10,22 @@ from __future__ import annotations
 import atexit
 import os
 import secrets
+import shutil
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
-
-from palaestra.sandbox.systemd import request_scope
 
 PROC = Path("/proc")
 LEAF = "palaestra-host"
 """The group of this process. In version 2 a group with limited children cannot contain processes itself."""
 PREFIX = "palaestra"
 MEMORY_AND_SWAP = "memory.memsw.limit_in_bytes"
+SYSTEMD_SECONDS = 3.0
 TCP_SHARE = 8
 """Fraction (1/8) of the memory limit for TCP and UDP buffers in version 1, which counts them separately."""
 
@@ -129,12 +129,10 @@ class ControlGroup:
         tasks = int(self._read("pids.current")) if "pids" in self.folders else None
         return GroupUsage(tasks, self.read_memory() if self.limits_memory else None, self.read_cpu_seconds())
 
-    def read_memory(self, few: int = 0) -> int:
-        """Bytes used, without cached files. A total of at most `few` is returned as it is, which is faster."""
+    def read_memory(self) -> int:
+        """Bytes used, without cached files."""
         _, used, details, _ = FILES[self.version]["memory"]
         memory = int(self._read(used))
-        if memory <= few:
-            return memory
         counts, prefix = self._counts(details), "total_" if self.version == 1 else ""
         return max(0, memory - counts.get(f"{prefix}inactive_file", 0) - counts.get(f"{prefix}active_file", 0))
 
@@ -203,24 +201,17 @@ def _write(path: str, value: int) -> None:
 
 def _remove(folder: str) -> bool:
     """Remove a group; False if there are processes in it."""
-    try:
+    with suppress(OSError):
         os.rmdir(folder)
-    except FileNotFoundError:
-        return True
-    except OSError:
-        return False
-    return True
+    return not os.path.exists(folder)
 
 
 def create_group(memory: int, tasks: int) -> ControlGroup | None:
     """Create a group; None if this process cannot."""
     hierarchy, _ = _hierarchy(os.getpid())
-    if hierarchy is None:
-        return None
-    try:
-        return ControlGroup(hierarchy, memory, tasks)
-    except OSError:
-        return None
+    with suppress(OSError):
+        return ControlGroup(hierarchy, memory, tasks) if hierarchy is not None else None
+    return None
 
 
 def report_limits() -> LimitReport:
@@ -262,6 +253,45 @@ def _try_group(hierarchy: Hierarchy) -> None:
         group.close()
 
 
+def request_scope(own: Path = Path("/proc/self/cgroup")) -> bool:
+    """Ask the user's service manager to move this process into a scope of its own that it may divide.
+
+    Only a process of a login session or of the user's services is moved: one that a batch system or a container
+    manages stays where it was put.
+
+    Returns:
+        Whether the process was moved.
+    """
+    before = own.read_text()
+    user = f"/user.slice/user-{os.getuid()}.slice/"
+    busctl, runtime = shutil.which("busctl"), os.environ.get("XDG_RUNTIME_DIR", f"/run/user/{os.getuid()}")
+    if user not in before or busctl is None or not os.path.exists(f"{runtime}/bus"):
+        return False
+    pid = str(os.getpid())
+    properties = ["PIDs", "au", "1", pid, "Delegate", "b", "true", "CollectMode", "s", "inactive-or-failed"]
+    command = [
+        busctl, "--user", "call", "org.freedesktop.systemd1", "/org/freedesktop/systemd1",
+        "org.freedesktop.systemd1.Manager", "StartTransientUnit", "ssa(sv)a(sa(sv))",
+        f"palaestra-{pid}.scope", "replace", "3", *properties, "0",
+    ]  # fmt: skip
+    try:
+        answer = subprocess.run(
+            command,
+            env={**os.environ, "XDG_RUNTIME_DIR": runtime},
+            capture_output=True,
+            timeout=SYSTEMD_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    end = time.monotonic() + SYSTEMD_SECONDS
+    while answer.returncode == 0 and time.monotonic() < end:  # the answer comes before the move
+        if own.read_text() != before:
+            return True
+        time.sleep(0.01)
+    return False
+
+
 def find_hierarchy(
     proc: Path = PROC / "self", root: bool | None = None, request: Callable[[], bool] = request_scope
 ) -> tuple[Hierarchy | None, str]:
@@ -291,7 +321,8 @@ def find_hierarchy(
         else:
             base, reason = None, "this user may not create control groups; start with: systemd-run --user --scope -p Delegate=yes COMMAND"  # fmt: skip
         if base is not None:
-            return Hierarchy(2, {kind: base for kind in ("memory", "pids", "cpu") if _counts_kind(base, kind)}), ""
+            counted = [*_read_words(base / "cgroup.controllers"), "cpu"]  # cpu.stat needs no controller
+            return Hierarchy(2, {kind: base for kind in ("memory", "pids", "cpu") if kind in counted}), ""
     folders = {}
     for kind, name in (("memory", "memory"), ("pids", "pids"), ("cpu", "cpuacct")):
         for point, above, options in mounts.get("cgroup", []):
@@ -324,10 +355,6 @@ def _enable(base: Path, inside: list[str]) -> Path | None:
     return None
 
 
-def _counts_kind(base: Path, kind: str) -> bool:
-    return kind == "cpu" or kind in _read_words(base / "cgroup.controllers")  # cpu.stat needs no controller
-
-
 def _read_words(file: Path) -> list[str]:
     with suppress(OSError):
         return file.read_text().split()
@@ -357,14 +384,10 @@ def _locate(point: str, above: str, path: str) -> Path:
 
 
 def _remove_stale(folder: Path) -> None:
-    for left in _ours_in(folder):
+    for left in folder.glob(f"{PREFIX}-*-*-*"):
         pid, start = left.name.split("-")[1:3]
-        if _start_time(int(pid)) != start:
+        if pid.isdigit() and _start_time(int(pid)) != start:
             _remove(str(left))
-
-
-def _ours_in(folder: Path) -> Iterator[Path]:
-    return (path for path in folder.glob(f"{PREFIX}-*-*-*") if path.name.split("-")[1].isdigit())
 
 
 @cache

@@ -13,8 +13,8 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from os import PathLike
 from typing import IO, ClassVar
@@ -25,9 +25,8 @@ from palaestra.sandbox.base import SHELL_LIMITS, Files, Limits, SandboxResult, S
 from palaestra.sandbox.bash_protocol import LOOP, STEP, StatusLine
 from palaestra.sandbox.files import split_path
 from palaestra.sandbox.processes import LOCKED, SIGNALS
-from palaestra.sandbox.program import supervise
-from palaestra.sandbox.shell import BURST, GRACE, START, BashShell, readable
-from palaestra.sandbox.spawn import Child, make_gated_command
+from palaestra.sandbox.program import Child, make_gated_command, supervise
+from palaestra.sandbox.shell import BURST, GRACE, START, BashShell, ShellHost, readable
 
 FETCH = 900.0
 """Seconds for an engine to start a container, which may include the download of the image."""
@@ -77,16 +76,11 @@ class Container:
         """See `Sandbox.run`."""
         if not argv:
             raise SandboxError("run needs a program; got an empty argv")
-        wanted = ["/".join(split_path(name)) for name in read_back]
-        with _RunningContainer(self, limits, {"OMP_NUM_THREADS": "1", **env}, workspace, read_only) as container:
+        env = {"OMP_NUM_THREADS": "1", **env}
+        with closing(_RunningContainer(self, limits, env, workspace, read_only)) as container:
             container.write_files(files)
-            wanted_limits = {
-                "c": 0,
-                "t": int(limits.cpu_seconds) + 1,
-                "n": limits.open_files,
-                "f": limits.file_size // 512,
-            }
-            bounded = "".join(f"ulimit -{letter} {value}; " for letter, value in wanted_limits.items()) + 'exec "$@"'
+            kernel = {"c": 0, "t": int(limits.cpu_seconds) + 1, "n": limits.open_files, "f": limits.file_size // 512}
+            bounded = "".join(f"ulimit -{letter} {value}; " for letter, value in kernel.items()) + 'exec "$@"'
             command = [self.engine, "exec", "-i", container.name, "sh", "-c", bounded, "sh", *argv]
             with Child(make_gated_command(command), os.environ, session=True) as child:
                 if child.wait_until_ready() < 0:
@@ -97,10 +91,9 @@ class Container:
                 result = replace(result, status=Status.MEMORY)
             if not result.status.is_limit:
                 container.check_alive()
-                if wanted:
+                if read_back:
                     container.sweep()
-                    contents = container.read_files(wanted, limits.file_size)
-                    result = replace(result, files={name: contents[key] for name, key in zip(read_back, wanted, strict=True) if key in contents})  # fmt: skip
+                    result = replace(result, files=container.read_files(read_back, limits.file_size))
         return result
 
     def shell(
@@ -221,7 +214,9 @@ class _RunningContainer:
             raise SandboxError(f"cannot put files into the container: {_line(answer.stderr)}; the image needs tar")
 
     def read_files(self, names: Iterable[str], longest: int, total: int | None = None) -> dict[str, bytes]:
-        return read_packed(self.stream, WORKSPACE, names, longest, total)
+        wanted = {name: "/".join(split_path(name)) for name in names}
+        contents = read_packed(self.stream, WORKSPACE, wanted.values(), longest, total)
+        return {name: contents[key] for name, key in wanted.items() if key in contents}
 
     def sweep(self) -> None:
         """Kill all processes but the first one."""
@@ -252,14 +247,8 @@ class _RunningContainer:
             self.process.kill()
         self.process.communicate()
 
-    def __enter__(self) -> _RunningContainer:
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-class _ContainerHost:
+class _ContainerHost(ShellHost):
     """Hosts a shell in a container. Its processes are not visible from the host."""
 
     workspace = WORKSPACE
@@ -322,32 +311,8 @@ class _ContainerHost:
         *lines, self._partial = self._partial.split(b"\n")
         return lines
 
-    def pids(self) -> set[int]:
-        return set()
-
-    def kill(self, pids: Collection[int]) -> None:
-        pass
-
-    def raise_priority(self) -> None:
-        pass
-
-    def interrupt(self, pids: Collection[int]) -> None:
-        pass
-
     def end_shell(self) -> None:
         self.container.sweep()
-
-    def is_stopped(self) -> bool:
-        return False
-
-    def begin_command(self) -> None:
-        pass
-
-    def check(self) -> Status | None:
-        return None  # the engine enforces the limits
-
-    def was_killed(self) -> bool:
-        return False
 
     def write_files(self, files: Files) -> None:
         self.container.write_files(files)
@@ -356,9 +321,7 @@ class _ContainerHost:
         return list_names(self.container.stream, WORKSPACE, most)
 
     def read_files(self, names: Sequence[str], longest: int, total: int | None) -> dict[str, bytes]:
-        wanted = {name: "/".join(split_path(name)) for name in names}
-        contents = self.container.read_files(wanted.values(), longest, total)
-        return {name: contents[key] for name, key in wanted.items() if key in contents}
+        return self.container.read_files(names, longest, total)
 
     def close(self) -> None:
         self.container.close()
@@ -375,4 +338,4 @@ class _ContainerHost:
 
 
 def _line(output: bytes) -> str:
-    return " ".join(output.decode("utf-8", "replace").split())[:500] or "it said nothing"
+    return " ".join(output.decode("utf-8", "replace").split())[:500] or "no error message"

@@ -1,23 +1,29 @@
-"""A shell whose processes run on this machine, in a sandbox or not."""
+"""Run programs and shells as processes of this machine: the base of bubblewrap, and `none`, which does not isolate them."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import signal
+import socket
+import subprocess
+import tempfile
 import time
-from collections.abc import Callable, Collection, Sequence
+import warnings
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from os import PathLike
+from typing import Any
 
-from palaestra.core.errors import SandboxError
-from palaestra.sandbox.base import MIB, Files, Limits, Status
-from palaestra.sandbox.bash_protocol import LOCAL_FILES, LOOP, SUPERVISOR, StatusLine
+from palaestra.core.errors import SandboxError, SandboxWarning
+from palaestra.sandbox.base import MIB, SHELL_LIMITS, Files, Limits, SandboxResult, Status
+from palaestra.sandbox.bash_protocol import LOCAL_FILES, LOOP, STEP, SUPERVISOR, StatusLine
 from palaestra.sandbox.cgroups import ControlGroup
 from palaestra.sandbox.files import list_files, read_files, write_files
-from palaestra.sandbox.processes import LimitMonitor, ProcTree
-from palaestra.sandbox.shell import BURST, GRACE, START, end_all, readable
-from palaestra.sandbox.spawn import GONE, Child, receive
+from palaestra.sandbox.processes import ChildTree, LimitMonitor, ProcTree, limit_process
+from palaestra.sandbox.program import GONE, Child, make_gated_command, make_sealed_file, receive, supervise
+from palaestra.sandbox.shell import BURST, GRACE, START, BashShell, ShellHost, end_all, readable
 
 MIN_COMMAND_MEMORY = 16 * MIB
 """Memory that each command of a shell gets, however much the files in its folders take."""
@@ -30,9 +36,10 @@ def find_bash() -> str:
     return os.path.realpath(bash)
 
 
-def make_supervisor_command(bash: str) -> list[str]:
-    """The command of the supervisor. Three file descriptors must be appended, see `LOCAL_FILES`."""
-    return [bash, "--norc", "--noprofile", "-c", SUPERVISOR, "bash", bash, LOCAL_FILES + LOOP]
+def make_supervisor_command(bash: str, step: int) -> list[str]:
+    """The command of the supervisor of shells. `step` is the descriptor of the script for each command."""
+    arguments = [bash, LOCAL_FILES + LOOP, str(step), Child.STDIN, Child.STATUS]
+    return [bash, "--norc", "--noprofile", "-c", SUPERVISOR, "bash", *arguments]
 
 
 @dataclass(slots=True)
@@ -48,6 +55,8 @@ class RunningSandbox:
     folders: Sequence[int] = ()
     """Descriptors of the folders on the sandbox's own file systems."""
     group: ControlGroup | None = None
+    place: str = ""
+    """The path of the workspace for the programs."""
     handle: int = field(default=-1)
 
     def __post_init__(self) -> None:
@@ -74,13 +83,77 @@ class RunningSandbox:
                 self.group.close()
 
 
-class LocalHost:
+class LocalSandbox:
+    """Runs programs and shells as processes of this machine. Subclasses start the processes."""
+
+    def run(
+        self,
+        argv: Sequence[str],
+        files: Mapping[str, bytes | str] = {},
+        stdin: bytes | socket.socket = b"",
+        limits: Limits = Limits(),
+        env: Mapping[str, str] = {},
+        read_back: Sequence[str] = (),
+        workspace: str | PathLike[str] | None = None,
+        read_only: Mapping[str, str] = {},
+        pass_fds: Sequence[int] = (),
+    ) -> SandboxResult:
+        """See `Sandbox.run`. The program inherits the open files `pass_fds` under the same numbers."""
+        if not argv:
+            raise SandboxError("run needs a program; got an empty argv")
+        env = {"OMP_NUM_THREADS": "1", **env}  # a thread for each core would exceed the limit on processes
+        running = self._start(make_gated_command(argv), limits, env, workspace, read_only, pass_fds)
+        try:
+            write_files(running.workspace, files)
+            running.child.release()
+            monitor = LimitMonitor(running.tree, limits, running.folders, running.group, own_tasks=1)
+            result = supervise(running.child, stdin, limits, monitor, running.kill)
+            if read_back:
+                running.kill()  # without a process namespace, processes may be left
+                result = replace(result, files=read_files(running.workspace, read_back, limits.file_size))
+        finally:
+            running.close()
+        return result
+
+    def shell(
+        self,
+        limits: Limits = SHELL_LIMITS,
+        files: Mapping[str, bytes | str] = {},
+        env: Mapping[str, str] = {},
+        workspace: str | PathLike[str] | None = None,
+        read_only: Mapping[str, str] = {},
+    ) -> BashShell:
+        """See `Sandbox.shell`."""
+
+        def start_host() -> LocalHost:
+            running = self._start(None, limits, env, workspace, read_only)
+            try:
+                write_files(running.workspace, files)
+                return LocalHost(running, limits)
+            except BaseException:
+                running.close()
+                raise
+
+        return BashShell(start_host, limits)
+
+    def _start(
+        self,
+        command: Sequence[str] | None,
+        limits: Limits,
+        env: Mapping[str, str],
+        workspace: str | PathLike[str] | None,
+        read_only: Mapping[str, str],
+        pass_fds: Sequence[int] = (),
+    ) -> RunningSandbox:
+        """Start a command, or the supervisor of a shell if it is None. It waits at its gate, with its limits set."""
+        raise NotImplementedError
+
+
+class LocalHost(ShellHost):
     """Hosts a shell whose supervisor is a process of this machine."""
 
-    def __init__(
-        self, running: RunningSandbox, limits: Limits, workspace: str, on_close: Callable[[], None] = lambda: None
-    ) -> None:
-        self.running, self.limits, self.workspace, self.on_close = running, limits, workspace, on_close
+    def __init__(self, running: RunningSandbox, limits: Limits) -> None:
+        self.running, self.limits, self.workspace = running, limits, running.place
         child = running.child
         assert child.status is not None
         self._shell_socket, self._supervisor_socket = child.status, child.control
@@ -202,10 +275,7 @@ class LocalHost:
         return list_files(self.running.workspace, most)
 
     def close(self) -> None:
-        try:
-            self.running.close()
-        finally:
-            self.on_close()
+        self.running.close()
 
     def _empty_stdin(self) -> bool:
         """Discard what the last shell did not read, so that the next one does not run it. False if another process
@@ -218,3 +288,84 @@ class LocalHost:
             return not readable(file, 0.002)
         finally:
             os.close(file)
+
+
+class NoSandbox(LocalSandbox):
+    """Runs programs with all rights of the current user: they can read keys, delete files and use the network.
+
+    A program that detaches itself escapes the limits, and `limits.disk` has no effect. `read_only` is not supported:
+    all paths are visible anyway.
+    """
+
+    name = "none"
+
+    def __init__(self) -> None:
+        warnings.warn(
+            "the sandbox 'none' isolates nothing: code of a model can do all that you can; use bubblewrap, docker or podman for code that you did not read",
+            SandboxWarning,
+            stacklevel=3,
+        )
+
+    def _start(
+        self,
+        command: Sequence[str] | None,
+        limits: Limits,
+        env: Mapping[str, str],
+        workspace: str | PathLike[str] | None,
+        read_only: Mapping[str, str],
+        pass_fds: Sequence[int] = (),
+    ) -> RunningSandbox:
+        if read_only:
+            raise SandboxError("the sandbox 'none' shows every path where it is; read_only cannot be given")
+        if workspace is not None and not os.path.isdir(workspace):
+            raise SandboxError(f"the workspace must be a folder that exists; got '{os.fspath(workspace)}'")
+        folder = tempfile.mkdtemp(prefix="palaestra-") if workspace is None else os.path.abspath(workspace)
+        step = make_sealed_file(STEP)
+        try:
+            command = make_supervisor_command(find_bash(), step) if command is None else command
+            base = {"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8", "TERM": "dumb"}
+            files = [step, *pass_fds]
+            child = Child(command, {**base, "HOME": folder, **env}, files, session=True, folder=folder)
+            try:
+                first = child.wait_until_ready()
+                if first < 0:
+                    raise SandboxError(f"a program cannot start: {child.errors() or 'no error message'}")
+                limit_process(first, limits, own_users=False)
+                tree, opened = ChildTree(first, keep=(first,)), os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+                return _PlainProcesses(child, first, tree, opened, (), None, folder, is_private=workspace is None)
+            except BaseException:
+                child.close()
+                raise
+        except BaseException:
+            if workspace is None:
+                _remove(folder)
+            raise
+        finally:
+            os.close(step)
+
+
+class _PlainProcesses(RunningSandbox):
+    """Processes without a namespace: their process group is killed too, and a private workspace is deleted."""
+
+    def __init__(self, *arguments: Any, is_private: bool) -> None:
+        super().__init__(*arguments)
+        self.is_private = is_private
+
+    def kill(self) -> None:
+        super().kill()
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.first, signal.SIGKILL)
+
+    def close(self) -> None:
+        try:
+            super().close()
+        finally:
+            if self.is_private:
+                _remove(self.place)
+
+
+def _remove(folder: str) -> None:
+    try:
+        shutil.rmtree(folder, ignore_errors=True)
+    except RecursionError:  # deeply nested folders
+        subprocess.run(["rm", "-rf", "--", folder], capture_output=True, check=False)

@@ -13,8 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from types import TracebackType
-from typing import NamedTuple, Protocol, Self
+from typing import NamedTuple, Self
 
 from palaestra.core.errors import SandboxError
 from palaestra.sandbox.base import KIB, MAX_LISTED, Files, Limits, ShellResult, Status
@@ -34,9 +33,21 @@ NOISE = 64 * KIB
 BURST = 64
 """How often that descriptor is read before the other ones."""
 
+LIMITS = {
+    Status.WALL_TIME: "the command ran out of time",
+    Status.CPU_TIME: "the command used too much CPU time",
+    Status.MEMORY: "more memory than allowed",
+    Status.PROCESSES: "more processes than allowed",
+    Status.DISK: "more files than allowed",
+    Status.OUTPUT: "far more output than is kept",
+}
+NEW_SHELL = "a new shell was started in the same workspace; variables, functions and the current folder are lost"
+STOPPED = "the command stopped the shell"
+BROKEN = "the command broke the shell: it wrote to the descriptor for exit codes"
 
-class ShellHost(Protocol):
-    """What a persistent shell needs from its kind of sandbox."""
+
+class ShellHost:
+    """What a persistent shell needs from its kind of sandbox. By default, processes cannot be seen from outside."""
 
     workspace: str
     stdin: int
@@ -54,57 +65,59 @@ class ShellHost(Protocol):
         Raises:
             SandboxError: it did not start in time.
         """
-        ...
+        raise NotImplementedError
 
     def read_status(self) -> list[StatusLine]:
         """The status lines of the shell since the last call, or a part of them. Does not block."""
-        ...
+        raise NotImplementedError
 
     def read_exit_code(self) -> int | None:
         """The exit code of the shell if it has ended since the last call. Does not block."""
-        ...
+        raise NotImplementedError
 
     def pids(self) -> set[int]:
         """The processes other than the shell."""
-        ...
+        return set()
 
-    def kill(self, pids: Collection[int]) -> None: ...
+    def kill(self, pids: Collection[int]) -> None:
+        """Kill some of `pids`."""
 
     def raise_priority(self) -> None:
         """Raise the priority of the shell and its supervisor until the next start."""
-        ...
 
     def interrupt(self, pids: Collection[int]) -> None:
         """Interrupt the shell and the processes of its command."""
-        ...
 
     def end_shell(self) -> None:
         """Kill the shell."""
-        ...
+        raise NotImplementedError
 
     def is_stopped(self) -> bool:
         """Whether the shell is stopped, so that it will not answer."""
-        ...
+        return False
 
     def begin_command(self) -> None:
         """Start to count the CPU time of a command."""
-        ...
 
     def check(self) -> Status | None:
-        """The limit that is exceeded now, if any."""
-        ...
+        """The limit that is exceeded now, if any; None if something else enforces the limits."""
+        return None
 
     def was_killed(self) -> bool:
         """Whether the kernel killed a process for lack of memory since the last call of this method or `check`."""
-        ...
+        return False
 
-    def write_files(self, files: Files) -> None: ...
+    def write_files(self, files: Files) -> None:
+        raise NotImplementedError
 
-    def read_files(self, names: Sequence[str], longest: int, total: int | None) -> dict[str, bytes]: ...
+    def read_files(self, names: Sequence[str], longest: int, total: int | None) -> dict[str, bytes]:
+        raise NotImplementedError
 
-    def list_files(self, most: int) -> list[str]: ...
+    def list_files(self, most: int) -> list[str]:
+        raise NotImplementedError
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        raise NotImplementedError
 
 
 class Output:
@@ -255,9 +268,7 @@ class BashShell:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _open(self) -> ShellHost:
@@ -412,19 +423,6 @@ class BashShell:
         with self._lock:
             self._host = None
             host.close()
-
-
-LIMITS = {
-    Status.WALL_TIME: "the command ran out of time",
-    Status.CPU_TIME: "the command used too much CPU time",
-    Status.MEMORY: "more memory than allowed",
-    Status.PROCESSES: "more processes than allowed",
-    Status.DISK: "more files than allowed",
-    Status.OUTPUT: "far more output than is kept",
-}
-NEW_SHELL = "a new shell was started in the same workspace; variables, functions and the current folder are lost"
-STOPPED = "the shell was stopped by its command"
-BROKEN = "the shell was broken by its command, which wrote where the shell tells its exit codes"
 
 
 def end_all(host: ShellHost, keep: set[int], end: float) -> set[int]:

@@ -1,4 +1,4 @@
-"""What an environment of somebody's own gives back: taken where it is clear, and else refused in one line."""
+"""Replies of user environments: accepted forms, and one-line errors for the others."""
 
 from __future__ import annotations
 
@@ -93,9 +93,9 @@ def test_what_failed_has_no_reward_whatever_stands_there() -> None:
         (Reply((Message("user", None),)), "as a message; expected a Message"),  # type: ignore[arg-type]
         (Reply((Message("boss", "x"),)), "as a message; expected a Message"),  # type: ignore[arg-type]
         (Reply(({"content": "x"},)), "a message has the role system, user, assistant or tool; got None"),
-        (Reply(({"role": "user"},)), "a user message has a text or a list of parts; got NoneType"),
+        (Reply(({"role": "user"},)), "a message has a text or a list of parts; got NoneType"),
         (Reply(({"role": "user", "content": [5]},)), "a part of a message has the type text"),
-        (Reply(({"role": "assistant", "content": 5},)), "an assistant message has the role 'assistant'"),
+        (Reply(({"role": "assistant", "content": 5},)), "a message has a text or a list of parts; got int"),
         (Reply(reward=None), "gave the reward None; expected a finite number"),  # type: ignore[arg-type]
         (Reply(reward="1"), "gave the reward '1'; expected a finite number"),  # type: ignore[arg-type]
         (Reply(reward=[1.0, 2.0]), r"gave the reward \[1\.0, 2\.0\]; expected a finite number"),  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Many turn environments side by side: in their order, each with its seed, and one that breaks costs the others nothing."""
+"""Vectors of turn environments: order, seeds, and isolation of an environment that fails."""
 
 from __future__ import annotations
 
@@ -274,7 +274,7 @@ def test_a_closed_environment_says_so() -> None:
             use()
 
 
-@pytest.mark.parametrize("actions", ["text", ["a"], Message("assistant", "a"), None, 5, {"a": 1, "b": 2}, b"ab"])
+@pytest.mark.parametrize("actions", ["text", ["a"], Message("assistant", "a"), {"a": 1, "b": 2}])
 def test_one_action_a_slot(actions: Any) -> None:
     env = TurnVectorEnv(Count, 2)
     env.reset(seed=0)
@@ -282,6 +282,3 @@ def test_one_action_a_slot(actions: Any) -> None:
         env.step(actions)
     with pytest.raises(EnvError, match="one seed a slot is expected, 2; got 3"):
         env.reset(seed=[1, 2, 3])
-    for seed in (1.5, "ab"):
-        with pytest.raises(EnvError, match="a seed is a whole number, or one a slot; got"):
-            env.reset(seed=seed)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Evaluations as a run, and two of them compared."""
+"""Evaluation runs, and the comparison of two runs."""
 
 import io
 import json
@@ -16,7 +16,7 @@ from palaestra.core.errors import BudgetSpentError, RunError, SettingsError, Tas
 from palaestra.core.events import Event
 from palaestra.core.records import Completion, Message, Problem, Score, Split
 from palaestra.core.statistics import pass_at_k
-from palaestra.engines.retry import RETRY
+from palaestra.engines.openai_endpoint import RETRY
 from palaestra.recipes.evaluate import recipe
 from palaestra.report import write_comparison, write_report
 from palaestra.runs.run import Run

@@ -1,4 +1,4 @@
-"""Lessons that a language model behind a real server writes, inside whole runs."""
+"""Whole runs with lessons of a language model behind a real server."""
 
 import json
 import re
@@ -11,7 +11,7 @@ from chat_server import Call, Reply, Server, error
 
 from palaestra.core.errors import BudgetSpentError, SettingsError
 from palaestra.core.events import Event
-from palaestra.engines.retry import RETRY
+from palaestra.engines.openai_endpoint import RETRY
 from palaestra.recipes.teach import recipe as teach
 from palaestra.report import write_report
 from palaestra.runs.run import Run

@@ -12,7 +12,7 @@ import torch
 from palaestra.core.errors import ModelError, RunError, SettingsError
 from palaestra.core.events import Event
 from palaestra.learn.reward_model import load_reward_model
-from palaestra.learn.training_state import TrainingState, read_state, write_state
+from palaestra.learn.supervised import TrainingState, read_state, write_state
 from palaestra.recipes.settings import list_settings
 from palaestra.recipes.train import reward_model as reward
 from palaestra.recipes.train.reward_model import RewardSettings, train_reward

@@ -1,4 +1,4 @@
-"""A run whose returns never differ says that nothing was learned, in its summary, its table and its report."""
+"""A run with constant returns reports that nothing was learned: in its summary, table and report."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich.console import Console
 
 from palaestra import train
 from palaestra.cli.tables import outcome_table
-from palaestra.recipes.train.signals import describe_no_signal
+from palaestra.recipes.train.recipe import describe_no_signal
 from palaestra.report import write_report
 
 

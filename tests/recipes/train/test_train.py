@@ -1,4 +1,4 @@
-"""Training runs: the same seed gives the same run, a stopped one goes on to the same weights, bad input is one line."""
+"""Training runs: reproducible by seed, exact resume, one-line errors for bad input."""
 
 from __future__ import annotations
 
@@ -321,7 +321,7 @@ def test_a_checkpoint_of_another_shape_names_both_sides(tmp_path: Path) -> None:
     path.write_text(json.dumps(data))
     with (
         Run.open(tmp_path / "run") as opened,
-        pytest.raises(RunError, match=r"actor.0.weight is \(64, 4\) there and \(64, 6\)"),
+        pytest.raises(RunError, match=r"actor.0.weight has the shape \(64, 4\) there and \(64, 6\)"),
     ):
         resume(opened)
 
@@ -337,7 +337,7 @@ def test_a_damaged_checkpoint_is_one_line(tmp_path: Path) -> None:
 def test_a_prompt_longer_than_the_context_is_named(tmp_path: Path) -> None:
     name = register("Long-v0", prompts=["word " * 400], reward=lambda r: 0.0)
     try:
-        with pytest.raises(EnvError, match=r"the prompt 1 of 1 has .* tokens; the model reads 256"):
+        with pytest.raises(EnvError, match=r"the prompt 1 of 1 has .* tokens; prompt and response have room for 256"):
             train(env=name, iterations=1, out=tmp_path / "run")
     finally:
         del gymnasium.registry[name]

@@ -1,4 +1,4 @@
-"""Training on turns: exact resume, held-out pairs, failures that teach nothing, and one line for what cannot be done."""
+"""Training on turns: exact resume, paired held-out episodes, failures without effect, one-line errors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from palaestra.engines.models import LoadedModel
 from palaestra.envs.factory import detect_kind, turn_options
 from palaestra.envs.turn import Reply, TurnEnv, TurnStopReason
 from palaestra.envs.turn.games import CalculatorEnv
-from palaestra.recipes.progress import describe_iteration
+from palaestra.recipes.progress import list_metrics
 from palaestra.recipes.train.build import build_loop
 from palaestra.recipes.train.recipe import Iteration, TrainResult, resume, train
 from palaestra.recipes.train.settings import fill_presets, make_settings
@@ -140,7 +140,7 @@ def test_the_messages_that_the_token_limit_cut_are_counted(whole: TrainResult) -
     assert 0 < len(cut) < len(spoken)
     assert metrics["truncated"] == pytest.approx(len(cut) / len(spoken))
     assert 0 < whole.summary["truncated"] < 1
-    assert f"cut at the limit {metrics['truncated']:.0%}" in describe_iteration(metrics)
+    assert ("cut at the limit", f"{metrics['truncated']:.0%}") in list_metrics(metrics)
     assert sum(episode.infos[0]["cut_messages"] for episode in episodes) == len(cut)
 
 
@@ -168,7 +168,7 @@ def test_a_conversation_without_room_is_stopped_and_an_opening_without_room_fail
         train(out=tmp_path / "long", **{**settings, "env_options": ("words=3000",)})
 
 
-def test_what_cannot_be_trained_on_isdescribe_iteration(tmp_path: Path) -> None:
+def test_what_cannot_be_trained_on_is_refused_in_one_line(tmp_path: Path) -> None:
     for settings, said in (
         ({"env_options": ("hihg=3",)}, "has no option 'hihg'; did you mean 'high'"),
         ({"env_options": ('high="a"',)}, "high is a whole number from 1 to .*; got 'a'"),

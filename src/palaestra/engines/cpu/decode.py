@@ -6,7 +6,6 @@ matrix product, and residuals are added within the products.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from typing import Any
 
 import torch
@@ -29,26 +28,24 @@ def make_decode_step(model: Any) -> DecodeStep | None:
     return LlamaDecodeStep(model) if architecture == "llama" else Gpt2DecodeStep(model)
 
 
-class DecodeStep(ABC):
-    """Feeds one token to every row of a batch.
+class DecodeStep:
+    """Feeds one token to every row of a batch: writes its key and value to the cache and returns the logits.
 
     Arguments:
-        model: its weights are copied. Call `refresh` after they change.
+        model: its weights are copied, laid out for products with few rows. Call `refresh` after they change.
     """
 
     def __init__(self, model: Any) -> None:
         self.model = model
         self.refresh()
 
-    @abstractmethod
     def refresh(self) -> None:
-        """Copy the model's current weights, laid out for products with few rows."""
+        raise NotImplementedError
 
-    @abstractmethod
     def __call__(
         self, ids_R: torch.Tensor, positions_R: torch.Tensor, mask_R11W: torch.Tensor | None, cache: Any
     ) -> torch.Tensor:
-        """Return logits `[rows, vocabulary]` and write the keys and values of the token to the cache."""
+        raise NotImplementedError
 
 
 def _attend(

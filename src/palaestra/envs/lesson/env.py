@@ -23,12 +23,12 @@ from palaestra.envs.lesson.state import (
     Round,
     StudentState,
     action_space,
+    check_lesson,
     count_examples,
     hide_results,
     observation_space,
     to_validation_attempt,
 )
-from palaestra.envs.lesson.validation import check_lesson
 from palaestra.learn.student import ModelStudent, Student, SupervisedStudent
 from palaestra.learn.supervised import supervision_for
 from palaestra.runs.ledger import LedgerEntry
@@ -130,9 +130,7 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
         if keep not in ("last", "best"):
             raise SettingsError(f"keep: expected 'last' or 'best'; got {keep!r}")
         self.show_state, self.show_references, self.keep = show_state, show_references, keep
-        if journal is None:
-            journal = WeightsJournal() if keep == "best" else NullJournal()
-        self.journal: Journal = journal
+        self.journal: Journal = journal or (WeightsJournal() if keep == "best" else NullJournal())
         self.listener = listener
         self.render_mode = render_mode
         self.observation_space = observation_space()

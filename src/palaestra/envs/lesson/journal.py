@@ -19,17 +19,19 @@ from palaestra.runs.ledger import LedgerEntry
 
 
 class Journal(Protocol):
-    """Stores the finished work of one episode."""
+    """Stores the finished work of one episode. The methods here store nothing."""
 
     def attempts(self, phase: str) -> list[Attempt]:
         """The stored attempts of `phase`."""
-        ...
+        return []
 
-    def add_attempts(self, phase: str, attempts: Sequence[Attempt], cost: LedgerEntry) -> None: ...
+    def add_attempts(self, phase: str, attempts: Sequence[Attempt], cost: LedgerEntry) -> None:
+        """Store the attempts of a chunk with their cost."""
+        return
 
     def weights_sha256(self, round_: int) -> str | None:
         """The hash of the weights after a round's training; `None` if it has not finished."""
-        ...
+        return None
 
     def add_training(
         self,
@@ -44,44 +46,19 @@ class Journal(Protocol):
         Arguments:
             needed: earlier rounds whose weights may still be needed; all others may be deleted.
         """
-        ...
+        return
 
     def load(self, round_: int, student: Student) -> None:
         """Load the weights after that round's training into `student`."""
-        ...
+        return
 
     def progress_folder(self) -> Path | None:
         """The folder for checkpoints of a running training; `None` for none."""
-        ...
+        return None
 
 
-class NullJournal:
+class NullJournal(Journal):
     """A journal that stores nothing, for an environment without a run folder."""
-
-    def attempts(self, phase: str) -> list[Attempt]:
-        return []
-
-    def add_attempts(self, phase: str, attempts: Sequence[Attempt], cost: LedgerEntry) -> None:
-        pass
-
-    def weights_sha256(self, round_: int) -> str | None:
-        return None
-
-    def add_training(
-        self,
-        round_: int,
-        student: Student,
-        curve: Sequence[tuple[int, float]],
-        cost: LedgerEntry,
-        needed: Collection[int] = (),
-    ) -> None:
-        pass
-
-    def load(self, round_: int, student: Student) -> None:
-        raise AssertionError("nothing was journalled")
-
-    def progress_folder(self) -> Path | None:
-        return None
 
 
 class WeightsJournal(NullJournal):

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic_core import to_json
+
+from palaestra.core.checks import short_repr
+from palaestra.core.errors import LessonError, suggest
 from palaestra.core.records import Attempt, Completion, Example, Lesson, Message, Report
 from palaestra.core.spaces import Choice, Rate, RecordSpace, Several, UnicodeText, Whole
 
@@ -116,3 +122,37 @@ def action_space(skills: Iterable[str]) -> RecordSpace:
          "skill": Choice(("", *skills)), "subskill": UnicodeText(TEXT_LIMIT)},
     )  # fmt: skip
     return RecordSpace(Lesson, {"examples": Several(example, 1)})
+
+
+# In a tuple, because pydantic takes no configuration for the type of a dataclass itself.
+_LESSONS = TypeAdapter(tuple[Lesson], config=ConfigDict(revalidate_instances="always", strict=True))
+
+
+def check_lesson(lesson: Any, skills: Collection[str]) -> None:
+    """Raise `LessonError` for an invalid lesson. The message is one line and names the first invalid example.
+
+    Arguments:
+        skills: the skills of the task; an example may also have an empty skill.
+    """
+    if not isinstance(lesson, Lesson):
+        raise LessonError(f"expected a Lesson as the action; got {short_repr(lesson)}")
+    try:
+        _LESSONS.validate_python((lesson,))
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part + 1 if isinstance(part, int) else part) for part in first["loc"][1:])
+        raise LessonError(f"the lesson's {place}: {first['msg'].lower()}; got {short_repr(first['input'])}") from None
+    if not lesson.examples:
+        raise LessonError("a lesson needs at least one example; got none")
+    for number, example in enumerate(lesson.examples, start=1):
+        where = f"example {number} of {len(lesson.examples)}"
+        if not any(message.has_image or message.text.strip() for message in example.messages):
+            raise LessonError(f"{where} needs a question: its messages are empty")
+        if not example.response.strip():
+            raise LessonError(f"{where} needs a response that is not empty")
+        if example.skill and example.skill not in skills:
+            raise LessonError(f"{where}: unknown skill {example.skill[:60]!r}; {suggest(example.skill[:60], skills)}")
+        try:
+            to_json(dict(example.metadata))
+        except ValueError as error:
+            raise LessonError(f"{where}: its metadata cannot be stored as JSON: {error}") from error

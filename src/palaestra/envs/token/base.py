@@ -1,43 +1,46 @@
 """Token environments: one action is the next token, one step advances every sequence by one token.
 
 `TokenVectorEnv` is the environment itself, a native `gymnasium.vector.VectorEnv` with N slots. Finished slots are refilled
-in the same step. `palaestra.envs.token.single.TokenEnv` is the single-environment view for `gym.make`.
+in the same step. `TokenEnv` is the single-environment view for `gym.make`.
 """
 
 from __future__ import annotations
 
 import copy
-import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
+import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from palaestra.core.checks import short_repr
+from palaestra.core.checks import check_integer
 from palaestra.core.errors import EnvError, RewardError
 from palaestra.core.records import Problem, Split, StopReason
 from palaestra.core.seeding import Seeds
-from palaestra.core.user_code import describe_error, describe_location
-from palaestra.envs.token.contract import Observation, TokenEnvContract
+from palaestra.core.user_code import describe_error
+from palaestra.envs.token.contract import Observation, TokenEnvContract, check_tokens
 from palaestra.envs.token.prompts import (
     Prompt,
     PromptLike,
     Response,
+    compute_rewards,
     encode_prompt,
     find_end_ids,
     find_special_tokens,
     load_tokenizer,
     prompt_order,
+    reward_error,
+    split_prompts,
+    to_reward,
     vocabulary_size,
 )
-from palaestra.envs.token.rewards import compute_rewards, reward_error, to_reward
-from palaestra.envs.token.validation import check_tokens
 from palaestra.tasks.checks import draw_problems
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
 
 RewardFunction = Callable[[Response], float]
 
@@ -99,10 +102,7 @@ class TokenVectorEnv(TokenEnvContract):
         render_mode: str | None = None,
     ) -> None:
         for name, value in (("num_envs", num_envs), ("max_tokens", max_tokens), ("group_size", group_size)):
-            if value < 1:
-                raise EnvError(f"{type(self).__name__} needs {name} of at least 1; got {value}")
-        if context < 0:
-            raise EnvError(f"context is at least 1, or 0 for no limit; got {context}")
+            check_integer(name, value, minimum=1)
         if isinstance(prompts, (str, bytes)):
             raise EnvError(f"prompts must be a list; got one text: use [{prompts[:30]!r}]")
         if failures not in ("raise", "mark"):
@@ -116,21 +116,17 @@ class TokenVectorEnv(TokenEnvContract):
         self._reward, self._token_reward, self._legal = reward, token_reward, legal_tokens
         self.vocabulary = vocabulary_size(self.tokenizer)
         self.stop = (stop,) if isinstance(stop, str) else tuple(stop)
-        if not all(self.stop):
-            raise EnvError("a stop string has at least one character; got an empty one")
         # Special tokens are not part of a response's text, so a stop string that is one of them becomes an end token.
         special = find_special_tokens(self.tokenizer)
         ends = [*end_ids, *(special[text] for text in self.stop if text in special)]
         self.stop = tuple(text for text in self.stop if text not in special)
         self.end_ids = find_end_ids(self.tokenizer, ends)
-        if any(not 0 <= token < self.vocabulary for token in self.end_ids):
-            raise EnvError(f"end_ids are tokens from 0 to {self.vocabulary - 1}; got {list(self.end_ids)}")
-        self._items = _list_prompts(prompts) or _list_prompts(self.prompts(), describe_location(self.prompts))
-        if not self._items:
+        self.items: list[PromptLike] = list(prompts) or list(self.prompts())  # The prompts as they were given.
+        if not self.items:
             raise EnvError(f"{type(self).__name__} needs at least one prompt; got none")
-        self._prompts: list[Prompt | None] = [None] * len(self._items)
         self.width = 0  # Unknown until all prompts are tokenized.
-        longest = max(len(self._prompt(index).ids) for index in range(len(self._items)))
+        self._prompts = [self._encode(item, f"{k} of {len(self.items)}") for k, item in enumerate(self.items, start=1)]
+        longest = max(len(prompt.ids) for prompt in self._prompts)
         self.width = min(longest + max_tokens, context) if context else longest + max_tokens
         pad = self.tokenizer.pad_token_id
         self.pad_id = int(pad) if pad is not None else self.end_ids[0]
@@ -247,47 +243,28 @@ class TokenVectorEnv(TokenEnvContract):
     # For training
 
     @property
-    def items(self) -> list[PromptLike]:
-        """The prompts as they were given."""
-        return self._items
-
-    @property
     def num_prompts(self) -> int:  # type: ignore[override]
-        return len(self._items)
+        return len(self.items)
 
     def hold_out(self, count: int) -> TokenVectorEnv:
-        """Move `count` prompts out of this environment into a second one.
-
-        The choice depends on the tokens of the prompts only, and equal prompts stay together. At most a fifth of the
-        distinct prompts is moved. If that is none (fewer than five prompts, or a count of 0), both environments have
-        all prompts.
-        """
-        copies: dict[tuple[int, ...], list[int]] = {}
-        for index in range(len(self._items)):
-            copies.setdefault(self._prompt(index).ids, []).append(index)
-        order = sorted(copies, key=lambda ids: hashlib.blake2b(repr(ids).encode()).digest())
-        out = {index for ids in order[: min(count, len(order) // 5)] for index in copies[ids]}
-        other = copy.copy(self)
-        other._keep([index for index in range(len(self._items)) if index in out or not out])
-        self._keep([index for index in range(len(self._items)) if index not in out])
+        """Move `count` prompts out of this environment into a second one; see `split_prompts`."""
+        other, items, prompts = copy.copy(self), self.items, self._prompts
+        held_out, rest = split_prompts(prompts, count)
+        for env, indices in ((other, held_out), (self, rest)):
+            env.items, env._prompts = [items[index] for index in indices], [prompts[index] for index in indices]
         other.group_size, other._initial_state = 1, None
-        other._allocate(min(self.num_envs, len(other._items)))
+        other._allocate(min(self.num_envs, len(other.items)))
         return other
 
     def draw_held_out_problems(self, per_skill: int, seed: int) -> Sequence[Problem]:
         assert self.task is not None, "only environments with a task have held-out problems"
         known = self.task.skills()
-        skills = {item.skill for item in self._items if isinstance(item, Problem) and item.skill in known}
+        skills = {item.skill for item in self.items if isinstance(item, Problem) and item.skill in known}
         return draw_problems(self.task, Split.TEST, per_skill, seed, sorted(skills))
 
     def prompt(self, episode: int) -> Prompt:
         """Return the prompt of an episode under the current seed."""
-        index = prompt_order(len(self._items), self._seed, episode // self.group_size)
-        return self._prompt(index)
-
-    def __len__(self) -> int:
-        """How many prompts there are."""
-        return len(self._items)
+        return self._prompts[prompt_order(len(self.items), self._seed, episode // self.group_size)]
 
     # Internals
 
@@ -297,17 +274,6 @@ class TokenVectorEnv(TokenEnvContract):
         self._slot_errors: list[RewardError | None] = [None] * num_envs
         self._slot_legal: list[np.ndarray | None] = [None] * num_envs
         self._every = np.arange(num_envs)
-
-    def _keep(self, indices: Sequence[int]) -> None:
-        """Keep only these prompts."""
-        self._items = [self._items[index] for index in indices]
-        self._prompts = [self._prompts[index] for index in indices]
-
-    def _prompt(self, index: int) -> Prompt:
-        prompt = self._prompts[index]
-        if prompt is None:
-            prompt = self._prompts[index] = self._encode(self._items[index], f"{index + 1} of {len(self._items)}")
-        return prompt
 
     def _encode(self, item: PromptLike, which: str) -> Prompt:
         try:
@@ -319,15 +285,11 @@ class TokenVectorEnv(TokenEnvContract):
         if min(prompt.ids) < 0 or max(prompt.ids) >= self.vocabulary:
             wrong = next(token for token in prompt.ids if not 0 <= token < self.vocabulary)
             raise EnvError(f"the prompt {which} has the token {wrong}; tokens are from 0 to {self.vocabulary - 1}")
-        if self.context and len(prompt.ids) >= self.context:
+        limit = self.width or self.context
+        if limit and len(prompt.ids) >= limit:
             raise EnvError(
-                f"the prompt {which} has {len(prompt.ids)} tokens; the model reads {self.context}, its response "
-                f"included: {prompt.text[:50]!r}"
-            )
-        if self.width and len(prompt.ids) >= self.width:
-            raise EnvError(
-                f"the prompt {which} has {len(prompt.ids)} tokens; the environment has room for {self.width}, the "
-                f"response included"
+                f"the prompt {which} has {len(prompt.ids)} tokens; prompt and response have room for {limit}: "
+                f"{prompt.text[:50]!r}"
             )
         return prompt
 
@@ -342,17 +304,13 @@ class TokenVectorEnv(TokenEnvContract):
     def _infos(self) -> dict[str, Any]:
         infos = super()._infos()
         if self._masks_tokens:
-            infos["action_mask"] = self._masks()
+            masks = infos["action_mask"] = np.ones((self.num_envs, self.vocabulary), dtype=np.int8)
+            for slot in self._every[self._active].tolist():
+                legal = self._slot_legal[slot] = self._find_legal(slot)
+                if legal is not None:
+                    masks[slot] = 0
+                    masks[slot, legal] = 1
         return infos
-
-    def _masks(self) -> np.ndarray:
-        masks = np.ones((self.num_envs, self.vocabulary), dtype=np.int8)
-        for slot in self._every[self._active].tolist():
-            legal = self._slot_legal[slot] = self._find_legal(slot)
-            if legal is not None:
-                masks[slot] = 0
-                masks[slot, legal] = 1
-        return masks
 
     def _find_legal(self, slot: int) -> np.ndarray | None:
         prompt = self._slot_prompts[slot]
@@ -364,10 +322,11 @@ class TokenVectorEnv(TokenEnvContract):
         if given is None:
             return None
         legal = np.asarray(list(given))
-        if not len(legal):
-            raise EnvError(f"legal_tokens left no token in slot {slot}; give at least the end of the sequence")
-        if not np.issubdtype(legal.dtype, np.integer) or legal.min() < 0 or legal.max() >= self.vocabulary:
-            raise EnvError(f"legal_tokens gives tokens from 0 to {self.vocabulary - 1}; got {legal[:5].tolist()}")
+        if legal.dtype.kind not in "iu" or legal.min() < 0 or legal.max() >= self.vocabulary:
+            raise EnvError(
+                f"legal_tokens must give at least one token from 0 to {self.vocabulary - 1}; got {legal[:5].tolist()} in "
+                f"slot {slot}"
+            )
         return legal
 
     def _check_legal(self, actions: np.ndarray) -> None:
@@ -401,11 +360,6 @@ class TokenVectorEnv(TokenEnvContract):
                 self._slot_errors[slot] = self._slot_errors[slot] or errors[-1]
             self._slot_rewards[slot].append(float(rewards[slot]))
 
-    @property
-    def _reward_function(self) -> Callable[..., Any]:
-        """The user's function that computes the rewards, for error messages."""
-        return self.rewards if self._in_batch else self._reward or self.reward
-
     def _finish(
         self, done: np.ndarray, stopped: set[int], rewards: np.ndarray, errors: list[RewardError]
     ) -> list[Response]:
@@ -416,7 +370,8 @@ class TokenVectorEnv(TokenEnvContract):
             slot = int(done[len(finished)])
             failure = self._slot_errors[slot]
             if isinstance(value, Exception):
-                failure = failure or reward_error(value, "reward", response.prompt, self._reward_function)
+                function = self.rewards if self._in_batch else self._reward or self.reward
+                failure = failure or reward_error(value, "reward", response.prompt, function)
                 errors.append(failure)
             if failure is not None:
                 rewards[slot] = 0.0
@@ -439,7 +394,56 @@ class TokenVectorEnv(TokenEnvContract):
         return Response(prompt, ids, text, reason, episode, episode // self.group_size)
 
 
-def _list_prompts(prompts: Any, where: str = "") -> list[PromptLike]:
-    if not isinstance(prompts, Iterable):
-        raise EnvError(f"prompts must be a list; got {short_repr(prompts)}{where}")
-    return list(prompts)
+class TokenEnv(gymnasium.Env[Observation, Any]):
+    """A `TokenVectorEnv` with one slot and no autoreset, as an ordinary environment.
+
+    Takes the arguments of its vector environment. To write your own, set `vector_class` to your vector environment, or
+    pass prompts and reward to `super().__init__`. Attributes that Gymnasium does not define, such as `tokenizer`, are
+    those of the vector environment.
+    """
+
+    metadata = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012
+    vector_class: ClassVar[type[TokenVectorEnv]] = TokenVectorEnv
+
+    def __init__(self, *args: Any, render_mode: str | None = None, **arguments: Any) -> None:
+        self._given = args, arguments
+        self.vector = self.vector_class(*args, **arguments, num_envs=1, autoreset=False, render_mode=render_mode)
+        self.render_mode = render_mode
+        self.action_space = self.vector.single_action_space
+        self.observation_space = self.vector.single_observation_space
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        super().reset(seed=seed)
+        observation, infos = self.vector.reset(seed=seed, options=options)
+        return _first(observation), _single(infos)
+
+    def step(self, action: Any) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+        observation, rewards, terminated, truncated, infos = self.vector.step(np.asarray([action]))
+        return _first(observation), float(rewards[0]), bool(terminated[0]), bool(truncated[0]), _single(infos)
+
+    def render(self) -> str | None:
+        rendered = self.vector.render()
+        return None if rendered is None else rendered[0]
+
+    def in_slots(self, num_envs: int, **changes: Any) -> TokenVectorEnv:
+        """Return the same environment with `num_envs` slots. `changes` override arguments."""
+        args, arguments = self._given
+        return self.vector_class(*args, **{**arguments, **changes}, num_envs=num_envs)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name == "vector":
+            raise AttributeError(name)
+        return getattr(self.vector, name)
+
+
+def _first(observation: Observation) -> Observation:
+    return {name: values[0] for name, values in observation.items()}
+
+
+def _single(infos: dict[str, Any]) -> dict[str, Any]:
+    info: dict[str, Any] = {name: infos[name][0] for name in ("episode", "group", "action_mask") if name in infos}
+    if "responses" in infos:
+        info["response"] = infos["responses"][0]
+    return info

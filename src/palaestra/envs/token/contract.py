@@ -10,12 +10,14 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
+from palaestra.core.checks import check_integer
+from palaestra.core.errors import EnvError
 from palaestra.core.records import Problem
-from palaestra.envs.token.validation import check_count, check_seed
 from palaestra.tasks.base import Task
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
 
 Observation = dict[str, np.ndarray]
 
@@ -105,15 +107,24 @@ class TokenEnvContract(VectorEnv[Observation, np.ndarray, np.ndarray]):
         self._slot_rewards: list[list[float]] = [[] for _ in range(num_envs)]
 
     def _count_from(self, seed: int | list[int | None] | None, options: Mapping[str, Any], name: str) -> int | None:
-        """Apply the seed and the options `episode` and `episodes` of a reset. Returns the seed."""
-        seed = check_seed(seed, name)
-        first, count = check_count(options, "episode"), check_count(options, "episodes")
+        """Apply the seed and the options `episode` and `episodes` of a reset. Returns the seed.
+
+        Episodes are numbered over all slots and share one order, so all slots have one seed.
+        """
+        if isinstance(seed, (list, tuple)):
+            if any(value != seed[0] for value in seed):
+                raise EnvError(f"{name} takes one seed for all slots; got {seed}")
+            seed = seed[0]
+        first, count = (
+            None if options.get(option) is None else check_integer(f"the reset option {option}", options[option], 0)
+            for option in ("episode", "episodes")
+        )
         if seed is not None:
-            self._seed, self._next_episode = seed, 0
+            self._seed, self._next_episode = int(seed), 0
         if first is not None:
             self._next_episode = first
         self._quota = -1 if count is None else self._next_episode + count
-        return seed
+        return None if seed is None else int(seed)
 
     def _take_episode(self, slot: int) -> int | None:
         """Assign the next episode to a slot; `None` if the quota is used up, which makes the slot inactive."""
@@ -150,3 +161,23 @@ class TokenEnvContract(VectorEnv[Observation, np.ndarray, np.ndarray]):
             "fresh": self._fresh.copy(),
             "active": self._active.copy(),
         }
+
+
+def check_tokens(actions: Any, active: np.ndarray, vocabulary: int) -> np.ndarray:
+    """Return the actions of a step as an array of tokens.
+
+    Raises:
+        EnvError: no slot is active, the shape is wrong, or the action of an active slot is not in the vocabulary.
+    """
+    tokens: np.ndarray = np.asarray(actions)
+    if tokens.shape != active.shape:
+        raise EnvError(f"step needs one token per slot, shape {active.shape}; got shape {tokens.shape}")
+    if not np.issubdtype(tokens.dtype, np.integer):
+        raise EnvError(f"tokens are integers; got actions of the type {tokens.dtype}")
+    if not active.any():
+        raise EnvError("no slot is active: all episodes are done; call reset")
+    chosen = tokens[active]
+    wrong = chosen[(chosen < 0) | (chosen >= vocabulary)]
+    if len(wrong):
+        raise EnvError(f"tokens are from 0 to {vocabulary - 1}; got {wrong[0]}")
+    return tokens

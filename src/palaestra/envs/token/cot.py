@@ -9,9 +9,8 @@ from typing import Any
 from palaestra.core.errors import EnvError, RewardError
 from palaestra.core.records import Completion, Failure, Problem, Score
 from palaestra.envs.problems import resolve_task, select_problems
-from palaestra.envs.token.base import TokenVectorEnv
+from palaestra.envs.token.base import TokenEnv, TokenVectorEnv
 from palaestra.envs.token.prompts import Response
-from palaestra.envs.token.single import TokenEnv
 from palaestra.tasks.base import Task, get_hooks
 from palaestra.tasks.scoring import score, score_all
 

@@ -1,8 +1,10 @@
-"""Prompts and responses of token environments."""
+"""Prompts, responses and rewards of token environments."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -10,15 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from palaestra.core.errors import EnvError, ModelError
+from palaestra.core.errors import EnvError, ModelError, RewardError
 from palaestra.core.records import Message, Problem, StopReason
 from palaestra.core.seeding import Seeds
 from palaestra.core.text import clean_text
+from palaestra.core.user_code import describe_error, describe_location, describe_origin
 from palaestra.engines import models
 from palaestra.engines.chat import prompt_ids
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
 
 PromptLike = str | Sequence[int] | Sequence[Message] | Problem
 """A text, token ids, a conversation, or a problem of a task."""
@@ -159,7 +163,83 @@ def prompt_order(count: int, seed: int, group: int) -> int:
     return int(_permutation(count, seed, lap)[place])
 
 
+def split_prompts(prompts: Sequence[Prompt], count: int) -> tuple[list[int], list[int]]:
+    """Choose `count` prompts to hold out. Returns the indices of the held-out prompts and of the others.
+
+    The choice depends on the tokens of the prompts only, and equal prompts stay together. At most a fifth of the distinct
+    prompts is held out. If that is none (fewer than five prompts, or a count of 0), both lists have all prompts.
+    """
+    copies: dict[tuple[int, ...], list[int]] = {}
+    for index, prompt in enumerate(prompts):
+        copies.setdefault(prompt.ids, []).append(index)
+    order = sorted(copies, key=lambda ids: hashlib.blake2b(repr(ids).encode()).digest())
+    out = {index for ids in order[: min(count, len(order) // 5)] for index in copies[ids]}
+    every = range(len(prompts))
+    return sorted(out) or list(every), [index for index in every if index not in out]
+
+
 @lru_cache(maxsize=8)
 def _permutation(count: int, seed: int, lap: int) -> np.ndarray:
     """Return the order of one pass over the prompts, cached because every group needs it."""
     return Seeds(seed).derive("prompts", count, lap).generator().permutation(count)
+
+
+def compute_rewards(
+    rewards: Callable[[Sequence[Response]], Sequence[float | RewardError]], responses: Sequence[Response], batch: bool
+) -> list[float | Exception]:
+    """Compute the reward of each response, or the exception that explains why it has none.
+
+    Arguments:
+        rewards: computes the rewards of several responses.
+        batch: whether to pass all responses in one call. If that fails, each response is passed on its own, so that
+            one bad response does not affect the others.
+
+    Raises:
+        EnvError: the environment itself is at fault, not a response.
+    """
+    if len(responses) > 1 and not batch:
+        return [compute_rewards(rewards, [response], False)[0] for response in responses]
+    try:
+        values = list(rewards(responses))
+        if len(values) != len(responses):
+            raise RewardError(f"rewards returned {len(values)} values for {len(responses)} responses")
+    except EnvError:
+        raise
+    except Exception as error:  # User code may raise anything.
+        return [error] if len(responses) == 1 else compute_rewards(rewards, responses, False)
+    return [_to_reward_or_error(value) for value in values]
+
+
+def to_reward(value: Any) -> float:
+    """Convert a reward to a float.
+
+    Raises:
+        RewardError: it is not a finite number. Strings such as "1" are rejected.
+    """
+    try:
+        if isinstance(value, (str, bytes)):
+            raise TypeError
+        reward = float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise RewardError(f"expected a number; got {type(value).__name__} {str(value)[:40]!r}") from None
+    if not math.isfinite(reward):
+        raise RewardError(f"expected a finite number; got {reward}")
+    return reward
+
+
+def reward_error(error: Exception, what: str, prompt: Prompt, function: Callable[..., Any]) -> RewardError:
+    """Make an error of one line with the cause, the user's file and line, and the prompt."""
+    cause = describe_error(error)
+    where = "" if describe_origin(error) else describe_location(function)
+    wrapped = RewardError(f"the {what} of a response failed: {cause}{where}; its prompt: {prompt.text[:50]!r}")
+    wrapped.__cause__ = error
+    return wrapped
+
+
+def _to_reward_or_error(value: Any) -> float | Exception:
+    if isinstance(value, RewardError):
+        return value
+    try:
+        return to_reward(value)
+    except Exception as error:
+        return error

@@ -10,9 +10,8 @@ from typing import Any, Protocol, runtime_checkable
 
 from palaestra.core.errors import EnvError, RewardError
 from palaestra.core.records import Message, Problem
-from palaestra.envs.token.base import RewardFunction, TokenVectorEnv
+from palaestra.envs.token.base import RewardFunction, TokenEnv, TokenVectorEnv
 from palaestra.envs.token.prompts import Prompt, PromptLike, Response
-from palaestra.envs.token.single import TokenEnv
 
 
 def prefer_brief(response: Response) -> float:
@@ -41,7 +40,7 @@ class RLHFVectorEnv(TokenVectorEnv):
         reward: a function of the `Response` or of two texts (prompt and response), the folder of a reward model
             trained by `train_reward`, or a `ResponseScorer` such as a loaded `RewardModel`. Default: `prefer_brief`.
         kl_coef: weight of the KL divergence from the reference model, see `TokenEnvContract`. Training applies
-            it per token (`palaestra.learn.reference`); it is not part of this environment's reward.
+            it per token (`palaestra.learn.policies.language_model`); it is not part of this environment's reward.
         reference: name of the reference model. Empty means the policy before training; with a LoRA adapter that is the
             same weights with the adapter disabled.
         reward_device: device of the reward model.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import wraps
 from typing import Any, ClassVar, TypeVar
 
 import gymnasium
@@ -14,19 +13,21 @@ from palaestra.core.checks import check_integer, check_number
 from palaestra.core.errors import EnvError
 from palaestra.core.records import Failure, FailureCause, Message
 from palaestra.core.user_code import describe_location
-from palaestra.engines.openai_format import parse_assistant_message
+from palaestra.engines.openai_format import parse_message
 from palaestra.envs.turn.records import (
     AssistantSpace,
+    CheckedReply,
     Conversation,
     MessageLike,
     Reply,
     TurnStopReason,
+    check_mapping,
+    check_messages,
+    check_reply,
     observation_space,
 )
-from palaestra.envs.turn.replies import CheckedReply, check_mapping, check_messages, check_reply
 
 Action = str | Message | Mapping[str, Any]
-_NOTES = "_notes_the_end"
 T = TypeVar("T")
 
 
@@ -75,12 +76,6 @@ class TurnEnv(gymnasium.Env[Conversation, Action]):
         self._messages: list[Message] = []
         self._turn, self._started = 0, 0.0
         self._over, self._closed = True, False
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Mark an environment as closed even if its `close` does not call ours, as is common with Gymnasium."""
-        super().__init_subclass__(**kwargs)
-        if cls.close is not TurnEnv.close and not hasattr(cls.close, _NOTES):
-            cls.close = _mark_closed(cls.close)  # type: ignore[method-assign]
 
     # Defined by subclasses
 
@@ -144,7 +139,7 @@ class TurnEnv(gymnasium.Env[Conversation, Action]):
         """
         if isinstance(action, Mapping):
             try:
-                action = parse_assistant_message(action)
+                action = parse_message(action)
             except ValueError as error:
                 raise EnvError(f"an action is an assistant's text or message: {error}") from error
         if isinstance(action, str):
@@ -166,7 +161,7 @@ class TurnEnv(gymnasium.Env[Conversation, Action]):
         return self._finish(self._check("truncate", check_reply, self.truncate(reason)))
 
     def close(self) -> None:
-        """Release the environment's resources. It cannot be used afterwards."""
+        """Release the environment's resources. It cannot be used afterwards. An override calls `super().close()`."""
         self._closed = True
 
     def render(self) -> str | None:
@@ -234,15 +229,3 @@ def transcript(message: Message) -> str:
 def to_failure(error: Exception, cause: FailureCause) -> Failure:
     """Convert an exception to a failure record."""
     return Failure(cause, f"{type(error).__name__}: {error}")
-
-
-def _mark_closed(close: Callable[..., None]) -> Callable[..., None]:
-    """Wrap `close` so that the environment knows that it is closed."""
-
-    @wraps(close)
-    def closing(self: TurnEnv, *arguments: Any, **named: Any) -> None:
-        self._closed = True
-        close(self, *arguments, **named)
-
-    setattr(closing, _NOTES, True)
-    return closing

@@ -7,7 +7,6 @@ import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
-from functools import partial
 from typing import Any, ClassVar
 
 from palaestra.core.checks import check_integer, check_number
@@ -166,34 +165,18 @@ def calculator_examples(count: int, seed: int, **arguments: Any) -> list[Example
     return examples[:count]
 
 
-class _GameVectorEnv(TurnVectorEnv):
-    """A game in slots, with the game's arguments and those of `TurnVectorEnv`."""
+class GuessVectorEnv(TurnVectorEnv):
+    """`GuessEnv` in slots. Takes the arguments of both."""
 
-    game: ClassVar[type[TurnEnv]]
-
-    def __init__(
-        self,
-        num_envs: int = 1,
-        *,
-        group_size: int = 1,
-        autoreset: bool = True,
-        failures: str = "raise",
-        **arguments: Any,
-    ) -> None:
-        make = partial(self.game, **arguments)
-        super().__init__(make, num_envs, group_size=group_size, autoreset=autoreset, failures=failures)
+    def __init__(self, num_envs: int = 1, **arguments: Any) -> None:
+        super().__init__(GuessEnv, num_envs, **arguments)
 
 
-class GuessVectorEnv(_GameVectorEnv):
-    """`GuessEnv` in slots."""
+class CalculatorVectorEnv(TurnVectorEnv):
+    """`CalculatorEnv` in slots. Takes the arguments of both."""
 
-    game = GuessEnv
-
-
-class CalculatorVectorEnv(_GameVectorEnv):
-    """`CalculatorEnv` in slots."""
-
-    game = CalculatorEnv
+    def __init__(self, num_envs: int = 1, **arguments: Any) -> None:
+        super().__init__(CalculatorEnv, num_envs, **arguments)
 
 
 _OPERATIONS: Mapping[type[ast.AST], Callable[[Any, Any], Any]] = {

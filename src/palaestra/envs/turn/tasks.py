@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 from palaestra.core.checks import check_integer
@@ -124,6 +125,7 @@ class TaskEnv(TurnEnv):
         return Reply((Message("user", feedback(outcome)),), info=about)
 
     def close(self) -> None:
+        super().close()
         if not self._shared:
             self.problem_set.close()
 
@@ -133,7 +135,7 @@ class TaskVectorEnv(TurnVectorEnv):
 
     Arguments:
         num_envs: the number of slots.
-        group_size, autoreset, failures: as for `TurnVectorEnv`; the others as for `TaskEnv`.
+        arguments: as for `TurnVectorEnv`; the others as for `TaskEnv`.
     """
 
     def __init__(
@@ -147,11 +149,7 @@ class TaskVectorEnv(TurnVectorEnv):
         task_options: Mapping[str, Any] | None = None,
         *,
         num_envs: int = 1,
-        max_seconds: float = 0.0,
-        render_mode: str | None = None,
-        group_size: int = 1,
-        autoreset: bool = True,
-        failures: str = "raise",
+        **arguments: Any,
     ) -> None:
         self._owned = not isinstance(task, ProblemSet)
         self.problem_set = (
@@ -159,13 +157,7 @@ class TaskVectorEnv(TurnVectorEnv):
             if isinstance(task, ProblemSet)
             else ProblemSet(task, split, problems, skills, problem_seed, task_options)
         )
-        super().__init__(
-            lambda: TaskEnv(self.problem_set, attempts=attempts, max_seconds=max_seconds, render_mode=render_mode),
-            num_envs,
-            group_size=group_size,
-            autoreset=autoreset,
-            failures=failures,
-        )
+        super().__init__(partial(TaskEnv, self.problem_set, attempts=attempts), num_envs, **arguments)
 
     def close_extras(self, **kwargs: Any) -> None:
         super().close_extras(**kwargs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -30,7 +31,7 @@ class TurnVectorEnv(VectorEnv[Any, Any, Any]):
     episode in progress.
 
     Arguments:
-        make: builds the environment of a slot.
+        make: builds the environment of a slot from `arguments`.
         num_envs: the number of slots, a multiple of `group_size`.
         group_size: the number of consecutive slots that are reset with the same seed.
         autoreset: `False` leaves finished slots idle until the next reset; their actions are ignored.
@@ -49,18 +50,16 @@ class TurnVectorEnv(VectorEnv[Any, Any, Any]):
 
     def __init__(
         self,
-        make: Callable[[], gymnasium.Env[Any, Any]],
+        make: Callable[..., gymnasium.Env[Any, Any]],
         num_envs: int,
         *,
         group_size: int = 1,
         autoreset: bool = True,
         failures: str = "raise",
+        **arguments: Any,
     ) -> None:
-        num_envs, group_size = (
-            check_integer("num_envs", num_envs, minimum=1),
-            check_integer("group_size", group_size, minimum=1),
-        )
-        if num_envs % group_size:
+        check_integer("num_envs", num_envs, minimum=1)
+        if num_envs % check_integer("group_size", group_size, minimum=1):
             raise EnvError(f"num_envs is a number of whole groups of {group_size}; got {num_envs}")
         if failures not in ("raise", "mark"):
             raise EnvError(f"failures is 'raise' or 'mark'; got {failures!r}")
@@ -68,7 +67,7 @@ class TurnVectorEnv(VectorEnv[Any, Any, Any]):
         if not autoreset:
             self.metadata = {**self.metadata, "autoreset_mode": AutoresetMode.DISABLED}
         self._threads = ThreadPoolExecutor(num_envs, "workspace")
-        self.envs = self._make_envs(make)
+        self.envs = self._make_envs(partial(make, **arguments))
         self.single_observation_space = self.envs[0].observation_space
         self.single_action_space = self.envs[0].action_space
         self.observation_space = gymnasium.spaces.Tuple([self.single_observation_space] * num_envs)
@@ -96,7 +95,9 @@ class TurnVectorEnv(VectorEnv[Any, Any, Any]):
 
     def step(self, actions: Sequence[Action]) -> Step:
         self._check_open()
-        given = self._check_actions(actions)
+        given = [] if isinstance(actions, (str, Message, Mapping)) else list(actions)
+        if len(given) != self.num_envs:
+            raise EnvError(f"one action a slot is expected, {self.num_envs}; got {short_repr(actions)}")
         if not self._begun.any():
             raise gymnasium.error.ResetNeeded("no episode has begun; call reset() before step()")
         again = (
@@ -136,14 +137,6 @@ class TurnVectorEnv(VectorEnv[Any, Any, Any]):
         if self.closed:
             raise EnvError(f"this {type(self).__name__} is closed; make another")
 
-    def _check_actions(self, actions: Any) -> list[Any]:
-        if isinstance(actions, (str, bytes, Message, Mapping)) or not isinstance(actions, Iterable):
-            raise EnvError(f"one action a slot is expected, {self.num_envs}; got one {type(actions).__name__} for all")
-        given = list(actions)
-        if len(given) != self.num_envs:
-            raise EnvError(f"one action a slot is expected, {self.num_envs}; got {len(given)}")
-        return given
-
     def _make_envs(self, make: Callable[[], gymnasium.Env[Any, Any]]) -> list[gymnasium.Env[Any, Any]]:
         """Make one environment per slot. If one cannot be made, the others are closed again."""
         started = [self._threads.submit(make) for _ in range(self.num_envs)]
@@ -161,8 +154,6 @@ class TurnVectorEnv(VectorEnv[Any, Any, Any]):
     def _seeds(self, seed: int | Sequence[int | None] | None) -> list[int | None]:
         if isinstance(seed, (int, np.integer)):
             return [int(seed) + slot // self.group_size for slot in range(self.num_envs)]
-        if isinstance(seed, str) or not isinstance(seed, Iterable | None):
-            raise EnvError(f"a seed is a whole number, or one a slot; got {short_repr(seed)}")
         seeds: list[int | None] = [None] * self.num_envs if seed is None else list(seed)
         if len(seeds) != self.num_envs:
             raise EnvError(f"one seed a slot is expected, {self.num_envs}; got {len(seeds)}")

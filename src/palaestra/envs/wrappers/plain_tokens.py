@@ -14,10 +14,9 @@ from gymnasium import spaces
 from palaestra.core.errors import EnvError
 from palaestra.core.records import StopReason
 from palaestra.core.seeding import Seeds
-from palaestra.envs.token.contract import Observation, TokenEnvContract
+from palaestra.envs.token.contract import Observation, TokenEnvContract, check_tokens
 from palaestra.envs.token.prompts import Prompt, Response
-from palaestra.envs.token.validation import check_tokens
-from palaestra.envs.wrappers.checked import check_inside, describe_failure
+from palaestra.envs.wrappers.slots import check_inside, describe_failure
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

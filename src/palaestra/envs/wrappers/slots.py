@@ -1,20 +1,23 @@
-"""A vector environment of single environments in which one may fail without affecting the others."""
+"""Environments of the user: `SlotVectorEnv` runs several, `CheckedEnv` checks what they return."""
 
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array
+from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 
 from palaestra.core.errors import EnvError
 from palaestra.core.seeding import Seeds
-from palaestra.envs.wrappers.checked import ReturnError, check_inside, describe_failure
+from palaestra.core.user_code import describe_error, describe_location
 
 GIVE_UP = 3
 """Number of consecutive failures of a slot, without a successful step between, that end the run."""
@@ -131,3 +134,198 @@ class SlotVectorEnv(VectorEnv[Any, Any, Any]):
     def _batch(self) -> Any:
         space = self.single_observation_space
         return concatenate(space, self._observations, create_empty_array(space, n=self.num_envs))  # type: ignore[arg-type]
+
+
+STEP = ("observation", "reward", "terminated", "truncated", "info")
+RESET = ("observation", "info")
+FULL_CHECK_STEPS = 200
+"""Number of steps whose observations are compared with the bounds of their space. Later ones are compared with its shape
+and dtype only, because the full check would double the cost of a small environment."""
+FINITE = "finite numbers"
+_ROUNDING = 1e-4
+"""Relative tolerance of a float beyond a bound."""
+
+_UNCHANGING = (OrderEnforcing, PassiveEnvChecker, TimeLimit)
+
+
+class ReturnError(EnvError):
+    """A method of an environment returned something that breaks Gymnasium's contract."""
+
+
+class NonFiniteError(EnvError):
+    """A number is NaN or infinite, which may come from a simulation and not from the code."""
+
+
+class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Checks what `reset` and `step` of an environment return. Gymnasium's own wrappers would fail far from the mistake.
+
+    Arguments:
+        env: the environment.
+        observations: whether to compare observations with the observation space.
+
+    Raises:
+        ReturnError: the result is not a tuple of the right length, the observation is not in its space, the reward is
+            not a number, or a flag is not a bool.
+        NonFiniteError: the reward or an element of the observation is NaN or infinite.
+    """
+
+    def __init__(self, env: gymnasium.Env[Any, Any], observations: bool = True) -> None:
+        super().__init__(env)
+        self._observations, self._steps = observations, 0
+
+    @property
+    def spec(self) -> Any:  # type: ignore[override]
+        return self.env.spec
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        observation, info = _unpack(self.env, "reset", self.env.reset(seed=seed, options=options), RESET)
+        if self._observations:
+            _check_observation(self.env, "reset", observation)
+        return observation, info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        observation, reward, terminated, truncated, info = _unpack(self.env, "step", self.env.step(action), STEP)
+        self._steps += 1
+        if self._observations and (self._steps <= FULL_CHECK_STEPS or not _is_plausible(self.env, observation)):
+            _check_observation(self.env, "step", observation)
+        for name, flag in (("terminated", terminated), ("truncated", truncated)):
+            if not isinstance(flag, (bool, np.bool_, int, np.integer)):
+                raise _refuse(self.env, "step", f"{_describe(flag)} as {name}", "a bool")
+        if type(reward) is not float or not math.isfinite(reward):
+            reward = self._to_number(reward)
+        return observation, reward, bool(terminated), bool(truncated), info
+
+    def _to_number(self, reward: Any) -> float:
+        try:
+            value = float(np.asarray(None if isinstance(reward, str) else reward).item())
+        except (TypeError, ValueError):
+            raise _refuse(self.env, "step", f"{_describe(reward)} as reward", "a number") from None
+        if not math.isfinite(value):
+            raise _refuse(self.env, "step", f"the reward {value}", FINITE)
+        return value
+
+
+class CheckedVectorEnv(VectorWrapper[Any, Any, Any]):
+    """Checks what `reset` and `step` of a native vector environment return, as `CheckedEnv` does."""
+
+    def __init__(self, env: VectorEnv[Any, Any, Any]) -> None:
+        super().__init__(env)
+        self._steps = 0
+
+    def reset(
+        self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        observations, infos = _unpack(self.env, "reset", self.env.reset(seed=seed, options=options), RESET)  # type: ignore[arg-type]
+        _check_observation(self.env, "reset", observations)
+        return observations, infos
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        observations, *columns, infos = _unpack(self.env, "step", self.env.step(actions), STEP)
+        self._steps += 1
+        if self._steps <= FULL_CHECK_STEPS or not _is_plausible(self.env, observations):
+            _check_observation(self.env, "step", observations)
+        for name, column in zip(STEP[1:4], columns, strict=True):
+            array = np.asarray(column)
+            if array.shape != (self.env.num_envs,) or array.dtype.kind not in "biuf":
+                wanted = f"an array of {self.env.num_envs} numbers"
+                raise _refuse(self.env, "step", f"{_describe(column)} as {name}", wanted)
+            if not np.isfinite(array).all():
+                raise _refuse(self.env, "step", f"{array} as {name}", FINITE)
+        rewards, terminated, truncated = map(np.asarray, columns)
+        return observations, rewards, terminated.astype(bool), truncated.astype(bool), infos
+
+
+def check_inside(env: gymnasium.Env[Any, Any], observations: bool = True) -> gymnasium.Env[Any, Any]:
+    """Wrap the environment and every wrapper that may change its results in a `CheckedEnv`."""
+    if isinstance(env, gymnasium.Wrapper):
+        env.env = check_inside(env.env, observations)
+        if isinstance(env, _UNCHANGING):
+            return env
+    return CheckedEnv(env, observations)
+
+
+def describe_failure(name: str, error: Exception) -> str:
+    """Describe an error of the environment `name` in one line with the user's file and line."""
+    returned = isinstance(error, (ReturnError, NonFiniteError))
+    return describe_error(error) if returned else f"{name} raised {describe_error(error)}"
+
+
+def find_mismatch(space: spaces.Space[Any], value: Any, name: str = "observation") -> tuple[str, str] | None:
+    """Find the part of a value that is not in a space. Returns it and what was expected; `None` if all is in the space.
+
+    Numbers of another precision and lists are accepted, as everywhere in Gymnasium.
+    """
+    parts: list[tuple[Any, Any, str]]
+    if isinstance(space, spaces.Box):
+        return _find_in_box(space, value, name)
+    if isinstance(space, spaces.Dict) and isinstance(value, dict) and value.keys() == space.spaces.keys():
+        parts = [(part, value[key], f"{name}[{key!r}]") for key, part in space.spaces.items()]
+    elif isinstance(space, spaces.Tuple) and isinstance(value, (tuple, list)) and len(value) == len(space.spaces):
+        parts = [(part, value[k], f"{name}[{k}]") for k, part in enumerate(space.spaces)]
+    else:
+        return None if space.contains(value) else (f"{_describe(value)} as {name}", f"a member of {_short(space)}")
+    return next(filter(None, (find_mismatch(*part) for part in parts)), None)
+
+
+def _find_in_box(space: spaces.Box, value: Any, name: str) -> tuple[str, str] | None:
+    try:
+        array = np.asarray(value)
+        fits = array.shape == space.shape and np.can_cast(array.dtype, space.dtype, "same_kind")
+    except ValueError:  # A list of lists of different lengths.
+        fits = False
+    if not fits:
+        return f"{_describe(value)} as {name}", f"an array of shape {space.shape} and dtype {space.dtype}"
+    room = _ROUNDING * np.maximum(1.0, np.abs(array)) if array.dtype.kind == "f" else 0
+    wrong = ~np.isfinite(array) | (array < space.low - room) | (array > space.high + room)
+    if not wrong.any():
+        return None
+    place = tuple(np.argwhere(wrong)[0].tolist())
+    bounds = f"from {space.low[place]} to {space.high[place]}, as the observation space says"
+    return f"{array[place]} at {list(place)} of {name}", bounds if np.isfinite(array[place]) else FINITE
+
+
+def _unpack(env: Any, method: str, result: Any, names: tuple[str, ...]) -> Any:
+    """Return the result of a method if it is a tuple with a value for each name."""
+    if not isinstance(result, tuple) or len(result) != len(names):
+        what = f"a tuple of {len(result)}" if isinstance(result, tuple) else _describe(result)
+        raise _refuse(env, method, what, f"the tuple ({', '.join(names)})")
+    if not isinstance(result[-1], dict):
+        raise _refuse(env, method, f"{_describe(result[-1])} as info", "a dict")
+    return result
+
+
+def _check_observation(env: Any, method: str, observation: Any) -> None:
+    mismatch = find_mismatch(env.observation_space, observation)
+    if mismatch is not None:
+        raise _refuse(env, method, *mismatch)
+
+
+def _is_plausible(env: Any, observation: Any) -> bool:
+    """Whether an array has the shape and dtype of its space and is finite. Bounds are not checked."""
+    space = env.observation_space
+    if not isinstance(space, spaces.Box) or type(observation) is not np.ndarray:
+        return False
+    if observation.shape != space.shape or observation.dtype != space.dtype:
+        return False
+    # The sum of squares is finite only if every element is.
+    return observation.dtype.kind != "f" or math.isfinite(np.vdot(observation, observation))
+
+
+def _refuse(env: Any, method: str, what: str, wanted: str) -> EnvError:
+    kind = type(env)
+    where = describe_location(getattr(kind, method))
+    error = NonFiniteError if wanted == FINITE else ReturnError
+    return error(f"{kind.__name__}.{method} returned {what}; expected {wanted}{where}")
+
+
+def _describe(value: Any) -> str:
+    if value is None:
+        return "None"
+    if isinstance(value, np.ndarray):
+        return f"an array of shape {value.shape} and dtype {value.dtype}"
+    return f"{type(value).__name__} {_short(repr(value))}"
+
+
+def _short(value: Any) -> str:
+    text = " ".join(str(value).split())
+    return text if len(text) <= 60 else f"{text[:57]}..."

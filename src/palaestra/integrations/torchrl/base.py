@@ -7,7 +7,6 @@ import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any
 
@@ -45,41 +44,28 @@ def load_tasks(
         the tasks by name.
 
     Raises:
-        EnvError: a value is not a task, or there is no task.
-        SettingsError: a task is given twice.
+        EnvError: a value is not a task.
+        SettingsError: there is no task, or a task is given twice.
         UnknownNameError: no task has that name.
     """
     if isinstance(tasks, Mapping):
-        by_name = {str(name): _task(given, mlgym)[1] for name, given in tasks.items()}
+        named = [(str(name), _load(task, mlgym)) for name, task in tasks.items()]
     else:
-        by_name = {}
-        for given in _several(tasks):
-            name, task = _task(given, mlgym)
-            if name in by_name:
-                raise SettingsError(f"each task may be named only once; got '{name}' twice")
-            by_name[name] = task
-    if not by_name:
-        raise EnvError("at least one task is needed; got none")
+        several = [tasks] if isinstance(tasks, TaskName) else list(tasks)
+        loaded = [(given, _load(given, mlgym)) for given in several]
+        named = [(str(given) if mlgym is not None else task.name, task) for given, task in loaded]
+    by_name = dict(named)
+    if not by_name or len(by_name) < len(named):
+        raise SettingsError(f"expected one task or more, each once; got {[name for name, _ in named]}")
     return by_name
 
 
-def _several(tasks: Any) -> list[Any]:
-    if isinstance(tasks, TaskName):
-        return [tasks]
-    if not isinstance(tasks, Iterable):
-        raise EnvError(f"tasks are names, folders or ResearchTasks; got {short_repr(tasks)}")
-    return list(tasks)
-
-
-def _task(given: Any, mlgym: str | Path | None) -> tuple[str, ResearchTask]:
+def _load(given: TaskName, mlgym: str | Path | None) -> ResearchTask:
     if isinstance(given, ResearchTask):
-        return given.name, given
+        return given
     if not isinstance(given, (str, Path)) or not str(given).strip():
         raise EnvError(f"a task is the name of one, its folder or a ResearchTask; got {short_repr(given)}")
-    if mlgym is not None:
-        return str(given), load_mlgym(mlgym, str(given))
-    task = load_task(given)
-    return task.name, task
+    return load_task(given) if mlgym is None else load_mlgym(mlgym, str(given))
 
 
 class CommandEnv(ResearchEnv):
@@ -118,24 +104,6 @@ class CommandParser:
 
     def __call__(self, message: Message) -> Action:
         return Action(message.text)
-
-
-def check_arguments(name: str, maker: Callable[..., Any], given: Iterable[str]) -> None:
-    """Check that `maker` or `ResearchEnv` takes each argument.
-
-    Arguments:
-        name: the name of the maker, for the error.
-
-    Raises:
-        UnknownNameError: an argument is unknown; suggests the nearest one.
-    """
-    parameters = [
-        parameter for init in (maker, ResearchEnv.__init__) for parameter in signature(init).parameters.values()
-    ]
-    known = {parameter.name for parameter in parameters if parameter.kind is Parameter.KEYWORD_ONLY}
-    for argument in given:
-        if argument not in known:
-            raise UnknownNameError(f"argument of {name}", argument, known)
 
 
 Step = tuple[Conversation, float, bool, bool, dict[str, Any]]
@@ -262,8 +230,9 @@ class MLGymWrapper(EnvBase):  # type: ignore[misc]  # TorchRL has no types.
         arguments: arguments of `ResearchEnv`.
 
     Raises:
-        EnvError: there is no slot or no task, or an argument has an invalid value.
-        UnknownNameError: a task does not exist, or `ResearchEnv` does not take an argument.
+        EnvError: there is no slot, or an argument has an invalid value.
+        SettingsError: there is no task, or a task is given twice.
+        UnknownNameError: a task does not exist.
     """
 
     def __init__(
@@ -277,9 +246,8 @@ class MLGymWrapper(EnvBase):  # type: ignore[misc]  # TorchRL has no types.
         **arguments: Any,
     ) -> None:
         num_envs = check_integer("num_envs", num_envs, minimum=1)
-        check_arguments("MLGymWrapper", MLGymWrapper.__init__, arguments)
         loaded = load_tasks(tasks, mlgym)
-        super().__init__(device=_check_device(device), batch_size=torch.Size((num_envs,)))
+        super().__init__(device=device, batch_size=torch.Size((num_envs,)))
         self._set_seed(seed)
         self._ended = False
         self.slots = [Slot(loaded, arguments) for _ in range(num_envs)]
@@ -398,20 +366,6 @@ class MLGymWrapper(EnvBase):  # type: ignore[misc]  # TorchRL has no types.
         tensordict.set("done", tensordict.get("terminated") | tensordict.get("truncated"))
         tensordict.set("reward", torch.zeros((*self.batch_size, 1), device=self.device))
         return tensordict
-
-
-def _check_device(device: torch.device | str | None) -> torch.device | str | None:
-    """Check that torch has this device."""
-    try:
-        torch.empty(0, device=device)
-    except (
-        RuntimeError,
-        TypeError,
-        AssertionError,
-        NotImplementedError,
-    ) as error:  # torch raises a different type for each problem.
-        raise EnvError(f"device must be one that torch has here, such as 'cpu'; got {short_repr(device)}") from error
-    return device
 
 
 class MLGymEnv(TransformedEnv):  # type: ignore[misc]  # TorchRL has no types.

@@ -212,8 +212,6 @@ class TaskSampler(MLGymBaseTransform):
 
     def __init__(self, tasks: Sequence[str]) -> None:
         super().__init__(out_keys=["task"])
-        if not tasks:
-            raise EnvError("TaskSampler needs at least one task to draw from; got none")
         self.tasks = list(tasks)
         self._seeds: Seeds | None = None
         self._random = np.random.default_rng(0)

@@ -1,11 +1,15 @@
 """Policies of classic environments: an MLP over the observation, or a transformer over the history of observations.
 
-Both are a `ControlPolicy` with different networks, so both work with every algorithm and every action space.
+Both are a `ControlPolicy` with different networks, so both work with every algorithm and every action space. Action
+distributions are plain functions of a network's output: `torch.distributions` would give the same results, but its
+overhead is larger than the time of small networks.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -16,10 +20,8 @@ from torch import nn
 
 from palaestra.core.errors import EnvError
 from palaestra.core.seeding import Seeds
-from palaestra.learn.policies.base import ActionEvaluation
-from palaestra.learn.policies.distributions import count_features, make_action_head, to_features
-from palaestra.learn.randomness import fork_torch_rng
-from palaestra.learn.rollouts import ControlInputs, Rollout, Selection
+from palaestra.learn.optimizers import fork_torch_rng
+from palaestra.learn.rollouts import ActionEvaluation, ControlInputs, Rollout, Selection
 
 
 class ControlPolicy(nn.Module):
@@ -57,7 +59,8 @@ class ControlPolicy(nn.Module):
         self.register_buffer("seen", torch.zeros((), dtype=torch.float64))
         self.register_buffer("mean_F", torch.zeros(self.features, dtype=torch.float64))
         self.register_buffer("square_F", torch.ones(self.features, dtype=torch.float64))
-        self._memory: torch.Tensor | None = None
+        self.memory: torch.Tensor | None = None
+        """The windows of all slots; `None` before the first observation."""
 
     def encode_observation(
         self, observations: np.ndarray, fresh_N: np.ndarray, last_actions: torch.Tensor | None
@@ -71,11 +74,11 @@ class ControlPolicy(nn.Module):
         row_NF = self._row(observations, fresh_N, last_actions, update=self.training)
         if not self.window:
             return row_NF
-        if self._memory is None or self._memory.shape[0] != len(row_NF):
-            self._memory = torch.zeros(len(row_NF), self.window, row_NF.shape[-1])
-        memory_NWF = torch.cat([self._memory[:, 1:], row_NF[:, None]], 1)
+        if self.memory is None or self.memory.shape[0] != len(row_NF):
+            self.memory = torch.zeros(len(row_NF), self.window, row_NF.shape[-1])
+        memory_NWF = torch.cat([self.memory[:, 1:], row_NF[:, None]], 1)
         memory_NWF[torch.from_numpy(fresh_N), :-1] = 0.0
-        self._memory = memory_NWF
+        self.memory = memory_NWF
         return memory_NWF
 
     def encode_final_observation(self, observation: Any, slot: int, last_actions: torch.Tensor) -> torch.Tensor:
@@ -84,8 +87,8 @@ class ControlPolicy(nn.Module):
         row_1F = self._row(np.asarray(observation)[None], fresh, last_actions[slot : slot + 1], update=False)
         if not self.window:
             return row_1F[0]
-        assert self._memory is not None
-        return torch.cat([self._memory[slot, 1:], row_1F])
+        assert self.memory is not None
+        return torch.cat([self.memory[slot, 1:], row_1F])
 
     def _row(
         self, observations: np.ndarray, fresh_N: np.ndarray, last_actions: torch.Tensor | None, update: bool
@@ -100,16 +103,6 @@ class ControlPolicy(nn.Module):
         action_NA = self._action_features(last_actions, len(features_NF))
         action_NA[torch.from_numpy(fresh_N)] = 0.0
         return torch.cat([features_NF, action_NA, torch.ones(len(features_NF), 1)], -1)
-
-    def clear_memory(self) -> None:
-        self._memory = None
-
-    def memory(self) -> torch.Tensor | None:
-        """The windows of all slots, for a checkpoint."""
-        return self._memory
-
-    def set_memory(self, memory: torch.Tensor | None) -> None:
-        self._memory = memory
 
     @torch.no_grad()
     def act(self, inputs_NF: torch.Tensor, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
@@ -298,3 +291,123 @@ class _Block(nn.Module):
         queried = queried + self.merge(mixed.transpose(1, 2).reshape(count, -1, width))
         result: torch.Tensor = queried + self.feed(self.norm2(queried))
         return result
+
+
+@dataclass(frozen=True, slots=True)
+class ActionHead:
+    """Maps a network's output to actions of a space.
+
+    Arguments:
+        outputs: size of the network's output.
+        parts: sizes of the discrete parts; empty for continuous actions.
+        shape: of one action of the space.
+    """
+
+    space: gymnasium.Space[Any]
+    outputs: int
+    parts: tuple[int, ...] = ()
+    shape: tuple[int, ...] = ()
+
+    @property
+    def continuous(self) -> bool:
+        return not self.parts
+
+    def sample(
+        self, output_BO: torch.Tensor, log_std_O: torch.Tensor | None, generator: torch.Generator
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Actions `[B, parts]` and their log-probs."""
+        if self.continuous:
+            assert log_std_O is not None
+            noise_BO = torch.randn(output_BO.shape, generator=generator, device=output_BO.device)
+            actions_BA = output_BO + noise_BO * log_std_O.exp()
+            return actions_BA, _normal_logprobs(noise_BO, log_std_O)
+        chosen, logprobs = [], torch.zeros(len(output_BO), device=output_BO.device)
+        for logits in torch.split(output_BO, list(self.parts), -1):
+            logp = logits.log_softmax(-1)
+            uniform = torch.rand(len(logits), 1, generator=generator, device=logits.device)
+            cumulative = logp.exp().cumsum(-1)
+            action = (cumulative[:, :-1] <= uniform * cumulative[:, -1:]).sum(-1)
+            chosen.append(action)
+            logprobs = logprobs + logp.gather(-1, action[:, None])[:, 0]
+        return torch.stack(chosen, -1), logprobs
+
+    def mode(self, output_BO: torch.Tensor) -> torch.Tensor:
+        """The most likely actions."""
+        if self.continuous:
+            return output_BO
+        return torch.stack([logits.argmax(-1) for logits in torch.split(output_BO, list(self.parts), -1)], -1)
+
+    def evaluate_actions(
+        self, output_BO: torch.Tensor, log_std_O: torch.Tensor | None, actions_BA: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Log-probs of actions, and entropies."""
+        if self.continuous:
+            assert log_std_O is not None
+            noise_BO = (actions_BA - output_BO) * (-log_std_O).exp()
+            entropy = (log_std_O + 0.5 * math.log(2 * math.pi * math.e)).sum()
+            return _normal_logprobs(noise_BO, log_std_O), entropy.expand(len(output_BO))
+        logprobs: torch.Tensor | float = 0.0
+        entropies: torch.Tensor | float = 0.0
+        for part, logits in enumerate(torch.split(output_BO, list(self.parts), -1)):
+            logp = logits.log_softmax(-1)
+            logprobs = logprobs + logp.gather(-1, actions_BA[:, part : part + 1])[:, 0]
+            entropies = entropies - (logp.exp() * logp).sum(-1)
+        assert isinstance(logprobs, torch.Tensor) and isinstance(entropies, torch.Tensor)  # noqa: PT018
+        return logprobs, entropies
+
+    def to_environment(self, actions_BA: torch.Tensor) -> np.ndarray:
+        """Actions for the vector environment. Continuous ones are clipped to the bounds of the space."""
+        values = actions_BA.cpu().numpy().reshape(-1, *self.shape)
+        if isinstance(self.space, gymnasium.spaces.Box):
+            values = np.clip(values, self.space.low, self.space.high)
+        else:
+            values = values + getattr(self.space, "start", 0)
+        return np.asarray(values, dtype=self.space.dtype)
+
+
+def make_action_head(space: gymnasium.Space[Any]) -> ActionHead:
+    """Make the head for an action space.
+
+    Raises:
+        EnvError: the space is not Discrete, MultiDiscrete, MultiBinary or Box.
+    """
+    if isinstance(space, gymnasium.spaces.Box):
+        return ActionHead(space, int(np.prod(space.shape)), (), space.shape)
+    if isinstance(space, gymnasium.spaces.Discrete):
+        parts: tuple[int, ...] = (int(space.n),)
+    elif isinstance(space, gymnasium.spaces.MultiDiscrete):
+        parts = tuple(int(n) for n in space.nvec.flatten())
+    elif isinstance(space, gymnasium.spaces.MultiBinary):
+        parts = (2,) * int(np.prod(space.shape))
+    else:
+        raise EnvError(f"expected a Discrete, MultiDiscrete, MultiBinary or Box action space; got {space}")
+    return ActionHead(space, sum(parts), parts, space.shape or ())
+
+
+def count_features(space: gymnasium.Space[Any]) -> int:
+    """The number of features of an observation.
+
+    Raises:
+        EnvError: the space is not Box, MultiBinary or Discrete.
+    """
+    if isinstance(space, (gymnasium.spaces.Box, gymnasium.spaces.MultiBinary)):
+        return int(np.prod(space.shape))
+    if isinstance(space, gymnasium.spaces.Discrete):
+        return int(space.n)
+    raise EnvError(
+        f"expected a Box, MultiBinary or Discrete observation space; got {space}; "
+        f"wrap the environment, for example in gymnasium.wrappers.FlattenObservation"
+    )
+
+
+def to_features(space: gymnasium.Space[Any], observations: np.ndarray) -> torch.Tensor:
+    """A batch of observations as float features `[N, F]`."""
+    if isinstance(space, gymnasium.spaces.Discrete):
+        index = torch.as_tensor(np.asarray(observations) - space.start, dtype=torch.long)
+        return torch.nn.functional.one_hot(index, int(space.n)).float()
+    array = np.asarray(observations)
+    return torch.from_numpy(array.reshape(len(array), -1).astype(np.float32))
+
+
+def _normal_logprobs(noise_BO: torch.Tensor, log_std_O: torch.Tensor) -> torch.Tensor:
+    return (-0.5 * noise_BO.square() - log_std_O - 0.5 * math.log(2 * math.pi)).sum(-1)

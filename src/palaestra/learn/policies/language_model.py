@@ -1,13 +1,14 @@
 """Language models as policies: they sample with a key-value cache per slot and evaluate whole sequences.
 
 Sampling and evaluation give the same log-prob for the same token: cache, position ids and masks describe exactly the
-computation of one pass over the whole sequence. `tests/properties/test_log_probs.py` tests this.
+computation of one pass over the whole sequence. `tests/properties/test_log_probs.py` tests this. `ReferencePolicy` is the
+reference of the KL penalty.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import copy
+from contextlib import nullcontext
 from typing import Any, Literal
 
 import numpy as np
@@ -21,9 +22,9 @@ from palaestra.engines.families import check_trainable, context_length
 from palaestra.engines.sequence_forward import SequenceForward, SequenceOutputs, pad_or_cut
 from palaestra.engines.sequences import SequenceStepper
 from palaestra.engines.slots import SlotStepper, make_stepper
-from palaestra.learn.policies.base import ActionEvaluation
-from palaestra.learn.randomness import fork_torch_rng
-from palaestra.learn.rollouts import Rollout, Selection, TokenInputs, select_all
+from palaestra.learn.losses import kl_k1
+from palaestra.learn.optimizers import fork_torch_rng
+from palaestra.learn.rollouts import ActionEvaluation, Rollout, Selection, TokenInputs, select_all
 
 MICROBATCH_LOGITS = 1 << 25
 """Logits that one microbatch may hold: 128 MB in float32, and a few times that with gradients."""
@@ -54,8 +55,6 @@ class LanguageModelPolicy(nn.Module):
         seeds: Seeds = Seeds(0),
     ) -> None:
         super().__init__()
-        if temperature <= 0:
-            raise EnvError(f"temperature: expected a number above 0; got {temperature}")
         check_trainable(model.config)
         self.model, self.temperature = model, temperature
         fuse_activations(model)
@@ -85,6 +84,10 @@ class LanguageModelPolicy(nn.Module):
         self.training = mode
         return self
 
+    def with_model(self, model: Any) -> LanguageModelPolicy:
+        """Return the same policy with other weights and without a critic."""
+        return LanguageModelPolicy(model, None, self.temperature, self.vocabulary, self.microbatch_size)
+
     @property
     def device(self) -> torch.device:
         device: torch.device = self.model.device
@@ -113,28 +116,17 @@ class LanguageModelPolicy(nn.Module):
         """
         stepper = self._stepper
         assert stepper is not None, "call begin first"
-        waiting_S = np.zeros_like(active_S) if waiting_S is None else waiting_S
-        with select_matmul_kernels():
-            return self._next_SV(stepper, tokens_SL, length_S, fresh_S, active_S, waiting_S & active_S)
-
-    def _next_SV(
-        self,
-        stepper: SlotStepper | SequenceStepper,
-        tokens_SL: np.ndarray,
-        length_S: np.ndarray,
-        fresh_S: np.ndarray,
-        active_S: np.ndarray,
-        waiting_S: np.ndarray,
-    ) -> torch.Tensor:
-        stepper.rest(np.flatnonzero(~active_S).tolist())
+        waiting_S = np.zeros_like(active_S) if waiting_S is None else waiting_S & active_S
         starting = np.flatnonzero(fresh_S & active_S & ~waiting_S).tolist()
-        going = active_S & ~fresh_S & ~waiting_S
         logits_SV = None
-        if going.any():
-            last_S = torch.from_numpy(tokens_SL[np.arange(len(length_S)), np.maximum(length_S - 1, 0)]).to(self.device)
-            logits_SV = stepper.step(last_S, starting, np.flatnonzero(waiting_S).tolist())
-        if starting:
-            logits_SV = stepper.start({s: tokens_SL[s, : length_S[s]].tolist() for s in starting}, logits_SV)
+        with select_matmul_kernels():
+            stepper.rest(np.flatnonzero(~active_S).tolist())
+            if (active_S & ~fresh_S & ~waiting_S).any():
+                last_S = tokens_SL[np.arange(len(length_S)), np.maximum(length_S - 1, 0)]
+                waiting = np.flatnonzero(waiting_S).tolist()
+                logits_SV = stepper.step(torch.from_numpy(last_S).to(self.device), starting, waiting)
+            if starting:
+                logits_SV = stepper.start({s: tokens_SL[s, : length_S[s]].tolist() for s in starting}, logits_SV)
         assert logits_SV is not None, "no slot is active"
         return logits_SV[:, : self.vocabulary].float()
 
@@ -224,12 +216,7 @@ class LanguageModelPolicy(nn.Module):
         for selection in select_all(rollout, True, self.max_microbatch_size(rollout)):
             sequences, width = selection.index.tolist(), selection.width
             if self.value_head is not None:
-                outputs = outputs_at_decisions(
-                    self.sequence_forward, inputs, sequences, width, hidden=True, logits=False, include_end=True
-                )
-                assert outputs.hidden_ND is not None
-                values_N = self.value_head(outputs.hidden_ND.float())[..., 0]
-                values_BR = outputs.to_table(values_N, len(sequences), width + 1)
+                values_BR = _predict_values(self.sequence_forward, self.value_head, inputs, sequences, width)
             elif self.critic is not None:
                 values_BR = self.critic.values(inputs, sequences, width)
             else:
@@ -249,14 +236,6 @@ class LanguageModelPolicy(nn.Module):
                 evaluation = self.evaluate_actions(rollout, selection, values=False)
                 logprobs_BT[selection.index, : selection.width] = evaluation.logprobs.to(logprobs_BT.device)
         return logprobs_BT * rollout.mask_BT
-
-    @contextmanager
-    def adapter_off(self) -> Iterator[None]:
-        """Use the weights without the adapter within the scope."""
-        if not hasattr(self.model, "disable_adapter"):
-            raise ModelError("the policy has no adapter to turn off; pass the reference as a separate model")
-        with self.model.disable_adapter():
-            yield
 
     def max_microbatch_size(self, rollout: Rollout) -> int:
         """The most sequences that one pass can take without holding too many logits."""
@@ -312,11 +291,15 @@ class LanguageModelCritic(nn.Module):
 
     def values(self, inputs: TokenInputs, sequences: list[int], width: int) -> torch.Tensor:
         """The values before each decision and after the end of the response, `[sequences, width + 1]`."""
-        outputs = outputs_at_decisions(
-            self.sequence_forward, inputs, sequences, width, hidden=True, logits=False, include_end=True
-        )
-        assert outputs.hidden_ND is not None
-        return outputs.to_table(self.head(outputs.hidden_ND.float())[..., 0], len(sequences), width + 1)
+        return _predict_values(self.sequence_forward, self.head, inputs, sequences, width)
+
+
+def _predict_values(
+    forward: SequenceForward, head: nn.Linear, inputs: TokenInputs, sequences: list[int], width: int
+) -> torch.Tensor:
+    outputs = outputs_at_decisions(forward, inputs, sequences, width, hidden=True, logits=False, include_end=True)
+    assert outputs.hidden_ND is not None
+    return outputs.to_table(head(outputs.hidden_ND.float())[..., 0], len(sequences), width + 1)
 
 
 def value_head(width: int, seeds: Seeds) -> nn.Linear:
@@ -385,3 +368,39 @@ def _mask_illegal(
             legal_NV[position] = False
             legal_NV[position, torch.from_numpy(allowed)] = True
     return logits_NV.masked_fill(~legal_NV, float("-inf"))
+
+
+class ReferencePolicy:
+    """Computes the log-probs of a rollout's tokens under fixed weights, for the KL penalty.
+
+    By default these are the current weights of the policy: with an adapter, the base weights without a copy; otherwise
+    a copy.
+
+    Arguments:
+        policy: the trained policy; its temperature applies to the reference as well.
+        model: other weights, for example of a larger model.
+    """
+
+    def __init__(self, policy: Any, model: Any = None) -> None:
+        self.policy, self._adapted = policy, None
+        if model is None and hasattr(policy.model, "disable_adapter"):
+            self._adapted = policy.model
+        else:
+            model = copy.deepcopy(policy.model) if model is None else model
+            self.policy = policy.with_model(model.requires_grad_(False))
+
+    def logprobs_BT(self, rollout: Rollout) -> torch.Tensor:
+        with nullcontext() if self._adapted is None else self._adapted.disable_adapter():
+            logprobs_BT: torch.Tensor = self.policy.logprobs_BT(rollout)
+        return logprobs_BT
+
+
+def apply_kl_penalty(rollout: Rollout, reference_BT: torch.Tensor, kl_coef: float) -> float:
+    """Subtract the KL penalty of each token from its reward. Returns the mean divergence per response, in nats.
+
+    The policy's log-probs are those at the time of sampling. If the reference equals the policy, the penalty is 0.
+    """
+    rollout.reference_BT = reference_BT
+    divergence_BT = kl_k1(rollout.logprobs_BT, reference_BT) * rollout.mask_BT
+    rollout.rewards_BT = rollout.rewards_BT - kl_coef * divergence_BT
+    return float(divergence_BT.sum(-1).mean())

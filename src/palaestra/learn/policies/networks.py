@@ -11,9 +11,9 @@ from torch import nn
 from palaestra.core.errors import ModelError
 from palaestra.core.seeding import Seeds
 from palaestra.engines import models
+from palaestra.learn.optimizers import fork_torch_rng
 from palaestra.learn.policies.control import mlp
 from palaestra.learn.policies.language_model import LanguageModelCritic
-from palaestra.learn.randomness import fork_torch_rng
 
 
 class MLPActorNetwork(nn.Module):
@@ -75,13 +75,10 @@ class LMActorNetwork(nn.Module):
 
         Without a mask, leading and trailing pad tokens count as padding. Pass a mask if they are tokens of the text.
         """
-        if mask_BL is None:
-            mask_BL = _attention_mask(ids_BL, self.pad_token_id)
+        mask_BL = _attention_mask(ids_BL, self.pad_token_id) if mask_BL is None else mask_BL
         positions_BL = (mask_BL.cumsum(-1) - 1).clamp(min=0)
         logits_BLV = self.model(input_ids=ids_BL, attention_mask=mask_BL, position_ids=positions_BL).logits
-        last_B = mask_BL.shape[1] - 1 - mask_BL.flip(-1).argmax(-1)
-        result: torch.Tensor = logits_BLV[torch.arange(len(ids_BL), device=ids_BL.device), last_B]
-        return result
+        return _select_last(logits_BLV, mask_BL)
 
 
 class LMCriticNetwork(LanguageModelCritic):
@@ -104,15 +101,12 @@ class LMCriticNetwork(LanguageModelCritic):
 
     def forward(self, ids_BL: torch.Tensor, mask_BL: torch.Tensor | None = None) -> torch.Tensor:
         """The value after the last token of each row, `[batch]`."""
-        if mask_BL is None:
-            mask_BL = _attention_mask(ids_BL, self.pad_token_id)
+        mask_BL = _attention_mask(ids_BL, self.pad_token_id) if mask_BL is None else mask_BL
         positions_BL = (mask_BL.cumsum(-1) - 1).clamp(min=0)
         hidden_BLD = self.body(
             input_ids=ids_BL, attention_mask=mask_BL, position_ids=positions_BL, use_cache=False
         ).last_hidden_state
-        last_B = mask_BL.shape[1] - 1 - mask_BL.flip(-1).argmax(-1)
-        hidden_BD = hidden_BLD[torch.arange(len(ids_BL), device=ids_BL.device), last_B]
-        result: torch.Tensor = self.head(hidden_BD.float())[:, 0]
+        result: torch.Tensor = self.head(_select_last(hidden_BLD, mask_BL).float())[:, 0]
         return result
 
 
@@ -133,6 +127,12 @@ def load_into(module: nn.Module, weights: Mapping[str, torch.Tensor], what: str)
                 f"{type(module).__name__}; got {tuple(weights[name].shape)}"
             )
     module.load_state_dict({name: weights[name] for name in own})
+
+
+def _select_last(values_BLX: torch.Tensor, mask_BL: torch.Tensor) -> torch.Tensor:
+    """The values at the last token of each row."""
+    last_B = mask_BL.shape[1] - 1 - mask_BL.flip(-1).argmax(-1)
+    return values_BLX[torch.arange(len(last_B), device=last_B.device), last_B]
 
 
 def _attention_mask(ids_BL: torch.Tensor, pad: Any) -> torch.Tensor:

@@ -170,11 +170,10 @@ class _LanguageTrainer:
     ) -> None:
         from palaestra.engines.chat import end_ids
         from palaestra.engines.families import context_length
-        from palaestra.envs.factory import is_token_env, make_token_env
-        from palaestra.learn.policies.language_model import LanguageModelPolicy
-        from palaestra.learn.reference import ReferencePolicy
+        from palaestra.envs.factory import detect_kind, make_token_env
+        from palaestra.learn.policies.language_model import LanguageModelPolicy, ReferencePolicy
 
-        if not is_token_env(env_name, options):
+        if detect_kind(env_name, options) != "token":
             raise EnvError(
                 f"LMActorNetwork chooses tokens; the actions of {env_name} are not tokens: use MLPActorNetwork, or, for a "
                 f"turn environment, palaestra.train(env={env_name!r}, model=...)"
@@ -202,7 +201,7 @@ class _LanguageTrainer:
 
     def iterate(self, iteration: int, progress_remaining: float) -> Any:
         from palaestra.learn.collect import collect_responses
-        from palaestra.learn.reference import apply_kl_penalty
+        from palaestra.learn.policies.language_model import apply_kl_penalty
 
         rollout = collect_responses(self.env, self.policy, self.count, self.seeds, first=(iteration - 1) * self.count)
         metrics = {"reward": _mean(rollout.episode_returns), "length": _mean(rollout.episode_lengths)}
@@ -227,11 +226,11 @@ class _ControlTrainer:
         max_steps: int,
         seed: int,
     ) -> None:
-        from palaestra.envs.factory import is_token_env, make_control_env
+        from palaestra.envs.factory import detect_kind, make_control_env
         from palaestra.learn.collect import ControlCollector
         from palaestra.learn.policies.control import ControlPolicy
 
-        if is_token_env(env_name, options):
+        if detect_kind(env_name, options) == "token":
             raise EnvError(
                 f"the actions of {env_name} are tokens, which {type(actor).__name__} cannot choose: use LMActorNetwork"
             )

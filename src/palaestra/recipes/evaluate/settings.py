@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict
 
-from palaestra.recipes.metered_engines import CALL_TIMEOUT, CALL_TIMEOUT_HELP, check_call_timeout
-from palaestra.recipes.settings import check_finite, check_minimum, parse_options, require, setting
+from palaestra.core.settings import check_ranges, setting
+from palaestra.recipes.metered_engines import CALL_TIMEOUT, CALL_TIMEOUT_HELP
+from palaestra.recipes.settings import parse_options, require
 
 
 @dataclass(frozen=True)
@@ -23,31 +24,31 @@ class EvaluateSettings:
     )
     split: Literal["train", "validation", "test"] = setting("test", "The split of the task.")
     problems: int = setting(
-        0, "Problems per skill; 0: all of a published data set, 25 of a task that generates its own."
+        0,
+        "Problems per skill; 0: all of a published data set, 25 of a task that generates its own.",
+        low=0,
     )
-    limit: int = setting(0, "Maximum problems in all, taken from the skills in turn; 0: no limit.")
+    limit: int = setting(0, "Maximum problems in all, taken from the skills in turn; 0: no limit.", low=0)
     skills: tuple[str, ...] = setting((), "Only these skills; empty: all.")
-    shots: int = setting(0, "Worked problems of the train split before each question.")
-    samples: int = setting(1, "Answers per problem; with several, pass@k is reported.")
-    max_tokens: int = setting(0, "Maximum tokens of an answer; 0: the task's own limit.")
-    temperature: float = setting(0.0, "Sampling temperature; 0: greedy decoding.")
-    top_p: float = setting(1.0, "Nucleus sampling: the probability mass of the most likely tokens to sample from.")
+    shots: int = setting(0, "Worked problems of the train split before each question.", low=0)
+    samples: int = setting(1, "Answers per problem; with several, pass@k is reported.", low=1)
+    max_tokens: int = setting(0, "Maximum tokens of an answer; 0: the task's own limit.", low=0)
+    temperature: float = setting(0.0, "Sampling temperature; 0: greedy decoding.", low=0)
+    top_p: float = setting(
+        1.0, "Nucleus sampling: the probability mass of the most likely tokens to sample from.", above=0, high=1
+    )
     stop: tuple[str, ...] = setting((), "Strings that end an answer, in addition to the model's end token.")
     prompt: Literal["chat", "plain"] = setting(
         "chat", "chat: apply the model's chat template if it has one; plain: always the bare text."
     )
-    max_cost: float = setting(0.0, "Maximum dollars for the calls of a service; 0: no limit.")
-    call_timeout: float = setting(CALL_TIMEOUT, CALL_TIMEOUT_HELP)
-    engine_batch: int = setting(128, "Answers that are generated in one batch.")
+    max_cost: float = setting(0.0, "Maximum dollars for the calls of a service; 0: no limit.", low=0)
+    call_timeout: float = setting(CALL_TIMEOUT, CALL_TIMEOUT_HELP, above=0)
+    engine_batch: int = setting(128, "Answers that are generated in one batch.", low=1)
     device: str = setting("", "The device, for example cuda; empty: a GPU if there is one.")
-    seed: int = setting(0, "Seed of problems and sampling.")
+    seed: int = setting(0, "Seed of problems and sampling.", low=0)
 
     def __post_init__(self) -> None:
-        check_finite(self)
-        check_minimum(self, 1, "samples", "engine_batch")
-        require(0 < self.top_p <= 1, f"setting 'top_p': expected above 0 and at most 1; got {self.top_p}")
-        check_minimum(self, 0, "problems", "limit", "shots", "max_tokens", "temperature", "max_cost", "seed")
-        check_call_timeout(self.call_timeout)
+        check_ranges(self)
         require(all(self.stop), "setting 'stop': expected texts that are not empty")
         require(
             self.samples == 1 or self.temperature > 0,

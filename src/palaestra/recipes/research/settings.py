@@ -6,12 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypedDict
 
-from palaestra.recipes.metered_engines import CALL_TIMEOUT, CALL_TIMEOUT_HELP, check_call_timeout
-from palaestra.recipes.settings import check_finite, check_minimum, require, setting
+from palaestra.core.settings import check_ranges, setting
+from palaestra.recipes.metered_engines import CALL_TIMEOUT, CALL_TIMEOUT_HELP
 
 RECIPE = "research"
-NOTE = "note"
-"""The phase of an event whose data have a `text` for the user."""
 PATHS = ("mlgym", "agent_config", "prompts", "memory", "demonstration", "cache")
 """Settings that are paths."""
 
@@ -38,16 +36,18 @@ class ResearchSettings:
     plugins: tuple[str, ...] = setting(
         (), "Python files (my_agent.py) or modules that register agents, commands, parsers or tasks."
     )
-    steps: int = setting(0, "Maximum messages of the agent; 0: the task's limit.")
-    seconds: float = setting(0.0, "Maximum seconds of an episode; 0: the task's limit.")
-    max_cost: float = setting(0.0, "Maximum dollars for the agent's model; 0: no limit.")
-    max_calls: int = setting(0, "Maximum calls of the agent's model; 0: no limit.")
-    max_tokens: int = setting(0, "Maximum tokens of these calls, in and out; 0: no limit.")
-    call_timeout: float = setting(CALL_TIMEOUT, CALL_TIMEOUT_HELP)
-    context: int = setting(0, "Maximum tokens of a prompt with its answer; 0: the model's limit.")
-    answer_tokens: int = setting(1024, "Maximum tokens of one message of the agent.")
-    temperature: float = setting(0.0, "Sampling temperature; 0: greedy decoding.")
-    top_p: float = setting(1.0, "Nucleus sampling: sample from the most likely tokens of this total probability.")
+    steps: int = setting(0, "Maximum messages of the agent; 0: the task's limit.", low=0)
+    seconds: float = setting(0.0, "Maximum seconds of an episode; 0: the task's limit.", low=0)
+    max_cost: float = setting(0.0, "Maximum dollars for the agent's model; 0: no limit.", low=0)
+    max_calls: int = setting(0, "Maximum calls of the agent's model; 0: no limit.", low=0)
+    max_tokens: int = setting(0, "Maximum tokens of these calls, in and out; 0: no limit.", low=0)
+    call_timeout: float = setting(CALL_TIMEOUT, CALL_TIMEOUT_HELP, above=0)
+    context: int = setting(0, "Maximum tokens of a prompt with its answer; 0: the model's limit.", low=0)
+    answer_tokens: int = setting(1024, "Maximum tokens of one message of the agent.", low=1)
+    temperature: float = setting(0.0, "Sampling temperature; 0: greedy decoding.", low=0)
+    top_p: float = setting(
+        1.0, "Nucleus sampling: sample from the most likely tokens of this total probability.", above=0, high=1
+    )
     tools: bool = setting(False, "Offer the commands as tools instead of describing them in the prompt.")
     parser: str = setting("last_block", "How the action is extracted from a message; see `palaestra list parsers`.")
     commands: tuple[str, ...] = setting((), "The agent's commands; all by default.")
@@ -56,24 +56,17 @@ class ResearchSettings:
     )
     strategy: bool = setting(True, "Begin with advice on how to approach the task.")
     demonstration: str = setting("", "A text file or a run folder to show the agent as an example.")
-    format_errors: int = setting(3, "Consecutive unreadable messages that end the episode; 0: no limit.")
-    format_penalty: float = setting(0.0, "Subtracted from the reward of each unreadable message.")
+    format_errors: int = setting(3, "Consecutive unreadable messages that end the episode; 0: no limit.", low=0)
+    format_penalty: float = setting(0.0, "Subtracted from the reward of each unreadable message.", low=0)
     prompts: str = setting("", "A folder of prompt templates that override the built-in ones of the same name.")
     memory: str = setting("", "A file that keeps the agent's notes across episodes.")
     cache: str = setting("", "The file that caches all model answers; empty: one for all runs, in the user's cache.")
     sandbox: str = setting("bubblewrap", "The sandbox of the workspace; see `palaestra list sandboxes`.")
     device: str = setting("", "The device of a local model; empty: a GPU if there is one.")
-    seed: int = setting(0, "The seed of the agent's random choices.")
+    seed: int = setting(0, "The seed of the agent's random choices.", low=0)
 
     def __post_init__(self) -> None:
-        check_finite(self)
-        check_call_timeout(self.call_timeout)
-        check_minimum(self, 1, "answer_tokens")
-        check_minimum(
-            self, 0, "steps", "seconds", "max_cost", "max_calls", "max_tokens", "context", "temperature", "seed"
-        )
-        check_minimum(self, 0, "format_errors", "format_penalty")
-        require(0 < self.top_p <= 1, f"setting 'top_p': expected above 0 and at most 1; got {self.top_p}")
+        check_ranges(self)
 
     @property
     def in_flight(self) -> int:

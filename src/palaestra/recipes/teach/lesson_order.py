@@ -168,7 +168,7 @@ class LessonOrder:
         ), written
 
     def _check_shape(self, lesson: Lesson) -> None:
-        from palaestra.envs.lesson.validation import check_lesson
+        from palaestra.envs.lesson.state import check_lesson
 
         try:
             check_lesson(lesson, self.env.task.skills())

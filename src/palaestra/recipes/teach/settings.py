@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict
 
-from palaestra.recipes.metered_engines import CALL_TIMEOUT, CALL_TIMEOUT_HELP, check_call_timeout
-from palaestra.recipes.settings import check_finite, check_minimum, parse_options, setting
+from palaestra.core.settings import check_ranges, setting
+from palaestra.recipes.metered_engines import CALL_TIMEOUT, CALL_TIMEOUT_HELP
+from palaestra.recipes.settings import parse_options, require
 
 TASK_WRITER = "task"
 """The setting `writer` for the task's own generators."""
@@ -35,6 +36,12 @@ class TeachSettings:
     student: str = setting("nano", "The model that learns: a registered name, a folder or a hub id.")
     learning: str = setting("supervised", "How the student learns; `palaestra list students` lists the methods.")
     student_options: tuple[str, ...] = setting((), "Options of the learning method, each as name=value.")
+    trainer: Literal["palaestra", "llama-factory"] = setting(
+        "palaestra", "What runs the training: our own loop, or LLaMA-Factory, which trains LoRA adapters."
+    )
+    trainer_options: tuple[str, ...] = setting(
+        (), "Options of LLaMA-Factory, each as name=value: command=PATH, and keys of its YAML file."
+    )
     start: Literal["base", "last"] = setting(
         "base",
         "Where a round's training starts: base (the base model, on all data so far) or last (the last round's weights, "
@@ -74,46 +81,51 @@ class TeachSettings:
         "A file with the skill of each problem: JSON or JSON Lines of problem ids and skills, or the skills.json of a "
         "run with discover.",
     )
-    categories: int = setting(0, "Number of skills to discover; 0: the model decides.")
-    discover_train: int = setting(0, "Train problems per skill for the discovery, in addition to validation problems.")
-    rounds: int = setting(3, "Rounds of lesson, training and evaluation.")
-    lesson_size: int = setting(160, "Examples in one lesson.")
-    budget: int = setting(0, "Maximum examples in all lessons; 0: rounds times lesson size.")
-    validation: int = setting(12, "Validation problems per skill, which the teacher sees.")
-    test: int = setting(25, "Test problems per skill, which the gain is measured on.")
+    categories: int = setting(0, "Number of skills to discover; 0: the model decides.", low=0)
+    discover_train: int = setting(
+        0, "Train problems per skill for the discovery, in addition to validation problems.", low=0
+    )
+    rounds: int = setting(3, "Rounds of lesson, training and evaluation.", low=1)
+    lesson_size: int = setting(160, "Examples in one lesson.", low=1)
+    budget: int = setting(0, "Maximum examples in all lessons; 0: rounds times lesson size.", low=0)
+    validation: int = setting(12, "Validation problems per skill, which the teacher sees.", low=1)
+    test: int = setting(25, "Test problems per skill, which the gain is measured on.", low=1)
     test_every_round: bool = setting(False, "Test the student after every round; the teacher never sees the results.")
-    top_up: int = setting(2, "How often missing examples of a lesson are ordered again; 0: never.")
-    accumulate: int = setting(1, "How often the teacher is called for one lesson.")
-    answer_tokens: int = setting(0, "Maximum tokens of a student's answer; 0: the task's own limit.")
-    max_cost: float = setting(0.0, "Maximum dollars for model calls (writer, planner, discover); 0: no limit.")
-    max_calls: int = setting(0, "Maximum number of these calls; 0: no limit.")
-    max_tokens: int = setting(0, "Maximum tokens of these calls, prompts and completions; 0: no limit.")
-    call_timeout: float = setting(CALL_TIMEOUT, CALL_TIMEOUT_HELP)
-    in_flight: int = setting(16, "Concurrent calls to a service.")
+    top_up: int = setting(2, "How often missing examples of a lesson are ordered again; 0: never.", low=0)
+    accumulate: int = setting(1, "How often the teacher is called for one lesson.", low=1)
+    answer_tokens: int = setting(0, "Maximum tokens of a student's answer; 0: the task's own limit.", low=0)
+    max_cost: float = setting(0.0, "Maximum dollars for model calls (writer, planner, discover); 0: no limit.", low=0)
+    max_calls: int = setting(0, "Maximum number of these calls; 0: no limit.", low=0)
+    max_tokens: int = setting(0, "Maximum tokens of these calls, prompts and completions; 0: no limit.", low=0)
+    call_timeout: float = setting(CALL_TIMEOUT, CALL_TIMEOUT_HELP, above=0)
+    in_flight: int = setting(16, "Concurrent calls to a service.", low=1)
     cache: str = setting("", "The file that caches all answers of these models; empty: the user's cache, for all runs.")
     method: Literal["auto", "full", "lora"] = setting(
         "auto", "Train all weights or a LoRA adapter; auto: all weights up to 20 M parameters."
     )
-    epochs: int = setting(4, "Epochs of each round's training.")
-    batch_size: int = setting(8, "Examples in a training batch.")
-    learning_rate: float = setting(0.0, "Peak learning rate; 0: 5e-4 for all weights and 2e-4 for LoRA.")
-    rank: int = setting(16, "Rank of a LoRA adapter.")
-    engine_batch: int = setting(128, "Answers that are generated in one batch.")
+    epochs: int = setting(4, "Epochs of each round's training.", low=1)
+    batch_size: int = setting(8, "Examples in a training batch.", low=1)
+    learning_rate: float = setting(0.0, "Peak learning rate; 0: 5e-4 for all weights and 2e-4 for LoRA.", low=0)
+    rank: int = setting(16, "Rank of a LoRA adapter.", low=1)
+    engine_batch: int = setting(128, "Answers that are generated in one batch.", low=1)
     device: str = setting("", "The device, for example cuda; empty: a GPU if there is one.")
-    threads: int = setting(0, "CPU threads; 0: torch's default.")
-    checkpoint_seconds: float = setting(120.0, "Seconds between two checkpoints of a running training.")
-    seed: int = setting(0, "Seed of problems, lessons and training.")
+    threads: int = setting(0, "CPU threads; 0: torch's default.", low=0)
+    checkpoint_seconds: float = setting(120.0, "Seconds between two checkpoints of a running training.", low=0)
+    seed: int = setting(0, "Seed of problems, lessons and training.", low=0)
 
     def __post_init__(self) -> None:
-        check_finite(self)
-        check_minimum(self, 1, "rounds", "lesson_size", "validation", "test", "epochs", "batch_size", "rank")
-        check_minimum(self, 1, "engine_batch", "accumulate", "in_flight")
-        check_minimum(self, 0, "answer_tokens", "max_cost", "max_calls", "max_tokens", "categories", "discover_train")
-        check_minimum(self, 0, "top_up", "budget", "learning_rate", "threads", "checkpoint_seconds", "seed")
-        check_call_timeout(self.call_timeout)
+        check_ranges(self)
+        require(
+            self.trainer == "palaestra" or self.method != "full",
+            "setting 'trainer': LLaMA-Factory trains adapters; leave the method at 'auto' or 'lora'",
+        )
+        require(
+            self.trainer != "palaestra" or not self.trainer_options,
+            "setting 'trainer_options': these are options of LLaMA-Factory; set the trainer to 'llama-factory'",
+        )
 
     def parse(self, name: str) -> dict[str, Any]:
-        """Parse `task_options`, `student_options` or `teacher_options`."""
+        """Parse `task_options`, `student_options`, `trainer_options` or `teacher_options`."""
         return parse_options(getattr(self, name), name)
 
     @property
@@ -143,6 +155,8 @@ class TeachOptions(TypedDict, total=False):
     student: str
     learning: str
     student_options: Sequence[str]
+    trainer: Literal["palaestra", "llama-factory"]
+    trainer_options: Sequence[str]
     start: Literal["base", "last"]
     keep: Literal["last", "best"]
     checkpoints: Literal["kept", "all"]

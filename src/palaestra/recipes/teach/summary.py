@@ -206,7 +206,7 @@ def count_calls(run: Run) -> int:
 def list_unpriced(settings: Mapping[str, Any]) -> list[str]:
     """List the remote models of a run without a known price."""
     from palaestra.engines.base import is_remote
-    from palaestra.engines.prices import Prices
+    from palaestra.engines.budget import Prices
 
     names = {str(settings.get(name) or "") for name in MODELS} - {"", TASK_WRITER}
     remote = sorted(name for name in names if is_remote(name))

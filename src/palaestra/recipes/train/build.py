@@ -9,16 +9,13 @@ from typing import Any
 from palaestra.core.errors import EnvError
 from palaestra.core.events import Listener
 from palaestra.core.seeding import Seeds
+from palaestra.engines.chat import ChatEncoder
 from palaestra.learn.algorithms import ALGORITHMS, Algorithm, AlgorithmConfig
-from palaestra.learn.chat_encoder import ChatEncoder
 from palaestra.learn.policies.control import history_policy, mlp_policy
-from palaestra.learn.policies.language_model import LanguageModelCritic, LanguageModelPolicy
-from palaestra.learn.reference import ReferencePolicy
-from palaestra.recipes.train.control_loop import ControlLoop
-from palaestra.recipes.train.loop import Loop
+from palaestra.learn.policies.language_model import LanguageModelCritic, LanguageModelPolicy, ReferencePolicy
+from palaestra.recipes.train.loop import ControlLoop, Loop
 from palaestra.recipes.train.settings import TrainSettings, make_config, unwrap
-from palaestra.recipes.train.token_loop import TokenLoop
-from palaestra.recipes.train.turn_loop import TurnLoop
+from palaestra.recipes.train.token_loop import TokenLoop, TurnLoop
 
 
 def build_loop(settings: TrainSettings, listener: Listener) -> Loop:

@@ -1,34 +1,40 @@
-"""The training loop: collect a rollout, update the policy, evaluate it.
+"""The training loop: collect a rollout, update the policy, evaluate it. Also its checkpoints.
 
-A loop owns the environment, the policy and the algorithm. It does not access the run folder; the recipe stores its
-results.
+A loop owns the environment, the policy and the algorithm. The recipe stores its results.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
+import pickle
+import shutil
+import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from palaestra.core.errors import EnvError, RewardError, RunError
-from palaestra.core.events import Listener
+from palaestra.core.events import Event, Listener
 from palaestra.core.records import Trajectory, Usage
 from palaestra.core.seeding import Seeds
 from palaestra.core.statistics import Mean, mean_interval
+from palaestra.engines.cpu.kernels import select_matmul_kernels
+from palaestra.learn.collect import ControlCollector
+from palaestra.learn.policies.control import ControlPolicy
 from palaestra.learn.rollouts import Rollout
-from palaestra.recipes.train.settings import TrainSettings
-from palaestra.recipes.train.signals import measure_spread
+from palaestra.recipes.train.settings import TrainSettings, unwrap
+from palaestra.runs.files import write_folder
 from palaestra.runs.ledger import LedgerEntry
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from palaestra.runs.store import Store
+
 
 MAX_FAILURES = 0.1
 """The fraction of the episodes of an iteration or an evaluation that may fail before the run stops."""
@@ -93,7 +99,14 @@ class Loop(ABC):
         return {name: tensor.contiguous().clone() for name, tensor in {**trained, **buffers}.items()}
 
     def load_weights(self, weights: Mapping[str, torch.Tensor], where: str) -> None:
-        _check_shapes(self.weights(), weights, where)
+        shapes = {name: tuple(tensor.shape) for name, tensor in self.weights().items()}
+        stored = {name: tuple(tensor.shape) for name, tensor in weights.items()}
+        for name in sorted(shapes.keys() | stored.keys()):
+            if shapes.get(name) != stored.get(name):
+                raise RunError(
+                    f"the checkpoint {where} is of another policy: {name} has the shape {stored.get(name)} there and "
+                    f"{shapes.get(name)} here"
+                )
         with torch.no_grad():
             for name, tensor in [*self.policy.named_parameters(), *self.policy.named_buffers()]:
                 if name in weights:
@@ -164,6 +177,18 @@ class Loop(ABC):
             )
 
 
+def measure_spread(rollout: Rollout, returns: Sequence[float], prefix: str = "") -> dict[str, float]:
+    """The minimum and maximum return of some episodes, and the number of truncated episodes."""
+    if not returns:
+        return {}
+    if rollout.truncated_B is not None:
+        cut = int(rollout.truncated_B.sum())
+    else:
+        cut = int((rollout.ended_BT & ~rollout.terminated_BT & rollout.mask_BT).sum())
+    spread = {"reward_min": min(returns), "reward_max": max(returns), "cut_episodes": float(cut)}
+    return {f"{prefix}{name}": value for name, value in spread.items()}
+
+
 def reward_interval(rollout: Rollout) -> Mean:
     """The mean return with its interval. The episodes of a group are not independent, the groups are."""
     plain = mean_interval(rollout.episode_returns)
@@ -191,16 +216,163 @@ def summarize_returns(table: Mapping[int, Mapping[str, float]], iterations: int)
     return summary
 
 
-def _check_shapes(expected: Mapping[str, torch.Tensor], loaded: Mapping[str, torch.Tensor], where: str) -> None:
-    """Raise `RunError` if the tensors of a checkpoint do not fit a policy."""
-    missing, extra = sorted(set(expected) - set(loaded)), sorted(set(loaded) - set(expected))
-    if missing or extra:
-        raise RunError(
-            f"the checkpoint {where} is of another policy: missing {missing[:2] or 'nothing'}, unexpected {extra[:2] or 'nothing'}"
+class ControlLoop(Loop):
+    """Trains a control policy in a classic environment."""
+
+    policy: ControlPolicy
+
+    def __init__(self, settings: TrainSettings, env: Any, policy: ControlPolicy, algorithm: Any) -> None:
+        super().__init__(settings)
+        self.env, self.policy, self.algorithm = env, policy, algorithm
+        self.collector = ControlCollector(env, policy)
+        self._started = False
+
+    def iterate(
+        self, iteration: int, progress_remaining: float, listener: Listener
+    ) -> tuple[dict[str, float], list[Trajectory]]:
+        settings = self.settings
+        generator = torch.Generator().manual_seed(self.seeds.derive("act", iteration).integer())
+        with select_matmul_kernels(small=True):
+            self.policy.train()
+            if self.algorithm.config.group_size > 1:
+                seed = self.seeds.derive("episodes", iteration).integer()
+                rollout = self.collector.collect_episodes(
+                    self.algorithm.config.group_size, seed, generator, _max_steps(self.env)
+                )
+            else:
+                if not self._started:
+                    self.collector.start(self.seeds.derive("environment", iteration).integer() % 2**31)
+                    self._started = True
+                rollout = self.collector.collect(unwrap(settings.n_steps), generator)
+            self.policy.eval()
+            metrics = self._count(rollout, "environment")
+            if settings.reward_scale != 1.0:
+                rollout.rewards_BT = rollout.rewards_BT * unwrap(settings.reward_scale)
+            start = time.perf_counter()
+            metrics |= self.algorithm.update(rollout, iteration, progress_remaining)
+        metrics |= {name: value for name, value in rollout.metrics.items() if name.startswith("seconds_")}
+        metrics["seconds_update"] = time.perf_counter() - start
+        spent = sum(value for name, value in metrics.items() if name.startswith("seconds_"))
+        metrics["steps_per_second"] = rollout.decisions / spent
+        kept = [
+            Trajectory(settings.env, settings.seed, (value,), infos=({"length": length},))
+            for value, length in list(zip(rollout.episode_returns, rollout.episode_lengths, strict=True))[
+                : settings.keep_trajectories
+            ]
+        ]
+        return metrics, kept
+
+    def evaluate(self, iteration: int, store: Store, listener: Listener) -> tuple[dict[str, float], LedgerEntry | None]:
+        """Play whole episodes with the most likely actions, in separate environments."""
+        from palaestra.envs.factory import make_control_env
+
+        listener(Event("evaluate", 0, 0, iteration))
+        env = make_control_env(
+            self.settings.env, unwrap(self.settings.evaluation), self.settings.options, own_seeds=True
         )
-    for name, tensor in expected.items():
-        if tensor.shape != loaded[name].shape:
-            raise RunError(
-                f"the checkpoint {where} is of another shape: {name} is {tuple(loaded[name].shape)} there and "
-                f"{tuple(tensor.shape)} in this policy"
-            )
+        memory = self.policy.memory
+        try:
+            seed = self.seeds.derive("evaluation").integer()
+            with select_matmul_kernels(small=True):
+                self.policy.eval()
+                collector = ControlCollector(env, self.policy)
+                rollout = collector.collect_episodes(1, seed, torch.Generator(), _max_steps(env), greedy=True)
+        finally:
+            self.policy.memory = memory
+            env.close()
+        metrics = self._measure(rollout, rollout.sequence_returns(), "environment")
+        return metrics, LedgerEntry("", unwrap(self.settings.policy), rollout.num_sequences)
+
+    def summarize(self, store: Store, iterations: int) -> dict[str, Any]:
+        summary: dict[str, Any] = {"recent_return": self.recent_return if len(self._recent) == RECENT else None}
+        return summary | (summarize_returns(store.metrics(), iterations) if self.settings.evaluation else {})
+
+    def environment_state(self) -> bytes | None:
+        """The pickled environment, so that a resumed run continues its episodes.
+
+        An environment that cannot be pickled is reset here with a seed of the run. An uninterrupted run does the same,
+        so both have the same result.
+        """
+        import cloudpickle
+
+        if self.algorithm.config.group_size > 1:
+            return None
+        try:
+            pickled: bytes = cloudpickle.dumps({"env": self.env, "collector": self.collector.state()})
+            return pickled
+        except Exception:  # Pickling may raise anything.
+            self._started = False
+            return None
+
+    def load_environment_state(self, state: bytes) -> None:
+
+        loaded = pickle.loads(state)
+        self.env = loaded["env"]
+        self.collector = ControlCollector(self.env, self.policy)
+        self.collector.load_state(loaded["collector"])
+        self._started = True
+
+    def save_model(self, folder: Path) -> None:
+        from safetensors.torch import save_file
+
+        write_folder(folder / "model", lambda target: save_file(self.weights(), target / "policy.safetensors"))
+
+
+def _max_steps(env: Any) -> int:
+    """The maximum number of steps of an episode, from the environment's spec."""
+    spec = getattr(env, "spec", None)
+    return int(getattr(spec, "max_episode_steps", None) or 10_000)
+
+
+def save_checkpoint(folder: Path, iteration: int, loop: Loop, last: bool) -> None:
+    """Write the checkpoint of an iteration atomically and remove all but the newest two.
+
+    It has the weights, the optimizer, the environment and the counters. The last one needs no state of the environment.
+    """
+    from safetensors.torch import save_file
+
+    def write(target: Path) -> None:
+        save_file(loop.weights(), target / "policy.safetensors")
+        save_file({k: v.clone() for k, v in loop.algorithm.optimizer.state().items()}, target / "optimizer.safetensors")
+        (target / "counters.json").write_text(json.dumps(loop.counters()), encoding="utf-8")
+        state = None if last else loop.environment_state()
+        if state is not None:
+            (target / "environment.pkl").write_bytes(state)
+
+    write_folder(folder / f"iteration-{iteration}", write)
+    for old in _list_iterations(folder)[:-2]:
+        if old != iteration:
+            shutil.rmtree(folder / f"iteration-{old}", ignore_errors=True)
+
+
+def load_newest_checkpoint(folder: Path, loop: Loop) -> int:
+    """Load the newest checkpoint into `loop` and return its iteration; 0 if there is none.
+
+    Raises:
+        RunError: a file is missing or damaged, or the checkpoint does not fit the policy.
+    """
+    from safetensors.torch import load_file
+
+    iterations = _list_iterations(folder)
+    if not iterations:
+        return 0
+    newest = folder / f"iteration-{iterations[-1]}"
+    try:
+        loop.load_weights(load_file(newest / "policy.safetensors"), str(newest))
+        loop.algorithm.optimizer.load_state(load_file(newest / "optimizer.safetensors"))
+        loop.load_counters(json.loads((newest / "counters.json").read_text(encoding="utf-8")))
+        if (newest / "environment.pkl").exists():
+            loop.load_environment_state((newest / "environment.pkl").read_bytes())
+    except RunError:
+        raise
+    except Exception as error:  # safetensors and pickle raise many types.
+        cause = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise RunError(
+            f"the checkpoint {newest} is damaged: {cause}; delete it to resume from the previous checkpoint"
+        ) from error
+    return iterations[-1]
+
+
+def _list_iterations(folder: Path) -> list[int]:
+    names = [entry.name.removeprefix("iteration-") for entry in folder.glob("iteration-*")]
+    return sorted(int(name) for name in names if name.isdigit())

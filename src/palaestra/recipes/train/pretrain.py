@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from palaestra.core.errors import RunError
 from palaestra.core.events import Event, Listener
+from palaestra.core.prompts import Prompts
 from palaestra.core.records import Report, Split
 from palaestra.core.seeding import Seeds
+from palaestra.core.settings import check_ranges, setting
 from palaestra.core.statistics import report_on
 from palaestra.recipes.progress import RunProgress, announce_start, show_progress
-from palaestra.recipes.settings import check_minimum, require, resolve_settings, setting
+from palaestra.recipes.settings import require, resolve_settings
 from palaestra.recipes.summary import PERCENT, SHARED_KEYS, to_percent
-from palaestra.runs.files import PARTIAL, write_folder, write_json
-from palaestra.runs.guard import storage_errors
+from palaestra.runs.files import PARTIAL, storage_errors, write_folder, write_json
 from palaestra.runs.provenance import record_provenance
 
 if TYPE_CHECKING:
@@ -39,23 +40,22 @@ class PretrainSettings:
     """Settings of `pretrain`. The defaults are those of the embedded models."""
 
     model: Literal["nano", "nano-vlm"] = setting("nano", "What to train: a language model or a vision-language model.")
-    steps: int | None = setting(None, "Batches to train on; by default 3200 for nano and 4000 for nano-vlm.")
-    batch_size: int | None = setting(None, "Examples in a batch; by default 64 for nano and 256 for nano-vlm.")
-    matrix_learning_rate: float = setting(0.0015, "Learning rate of the weight matrices (Muon).")
-    vector_learning_rate: float = setting(0.0015, "Learning rate of embeddings and norms (AdamW).")
-    layers: int = setting(4, "Layers of the model; for nano-vlm, of the vision encoder and of the language model.")
-    width: int = setting(192, "Width of the model; a multiple of 32.")
-    problems: int = setting(50, "Test problems per skill for the model card.")
-    seed: int = setting(0, "Seed of weights and data.")
+    steps: int | None = setting(None, "Batches to train on; by default 3200 for nano and 4000 for nano-vlm.", low=1)
+    batch_size: int | None = setting(None, "Examples in a batch; by default 64 for nano and 256 for nano-vlm.", low=1)
+    matrix_learning_rate: float = setting(0.0015, "Learning rate of the weight matrices (Muon).", low=0)
+    vector_learning_rate: float = setting(0.0015, "Learning rate of embeddings and norms (AdamW).", low=0)
+    layers: int = setting(
+        4, "Layers of the model; for nano-vlm, of the vision encoder and of the language model.", low=1
+    )
+    width: int = setting(192, "Width of the model; a multiple of 32.", low=1)
+    problems: int = setting(50, "Test problems per skill for the model card.", low=1)
+    seed: int = setting(0, "Seed of weights and data.", low=0)
     device: str = setting("", "Device, for example cuda; by default a GPU if there is one.")
-    workers: int = setting(0, "Processes that render images for nano-vlm; 0 renders in this process.")
+    workers: int = setting(0, "Processes that render images for nano-vlm; 0 renders in this process.", low=0)
     out: str = setting("nano", "Folder for the checkpoint; must not exist yet.")
 
     def __post_init__(self) -> None:
-        check_minimum(self, 1, *(name for name in ("steps", "batch_size") if getattr(self, name) is not None))
-        check_minimum(self, 0, "matrix_learning_rate", "vector_learning_rate")
-        check_minimum(self, 1, "layers", "width", "problems")
-        check_minimum(self, 0, "seed", "workers")
+        check_ranges(self)
         require(self.width % 32 == 0, f"setting 'width': expected a multiple of 32; got {self.width}")
 
     def with_defaults(self) -> PretrainSettings:
@@ -133,7 +133,7 @@ def _pretrain(settings: PretrainSettings, listener: Listener) -> Report:
     def write(folder: Path) -> None:
         model.to(torch.bfloat16).save_pretrained(folder)
         (trained.processor or trained.tokenizer).save_pretrained(folder)
-        (folder / "README.md").write_text(model_card(settings, trained, report, _count_parameters(model), device))
+        (folder / "README.md").write_text(model_card(settings, trained, report, model.num_parameters(), device))
         record_provenance(folder, {})
         after = to_percent(report.accuracy)
         summary = {"recipe": "pretrain", **dict.fromkeys(SHARED_KEYS), "after": after, "unit": PERCENT}
@@ -148,9 +148,8 @@ def _train_nano(
 ) -> Pretrained:
     import torch
 
-    from palaestra.learn.nano import build_model, build_tokenizer
-    from palaestra.learn.pretrain import pretrain_model, text_batches
-    from palaestra.learn.randomness import fork_torch_rng
+    from palaestra.learn.optimizers import fork_torch_rng
+    from palaestra.learn.pretrain import build_model, build_tokenizer, pretrain_model, text_batches
     from palaestra.tasks.math.corpus import TRACE, corpus
     from palaestra.tasks.math.task import MathSkills
 
@@ -180,9 +179,14 @@ def _train_nano_vlm(
 ) -> Pretrained:
     import torch
 
-    from palaestra.learn.nano_vlm import build_model, build_processor, build_tokenizer, picture_batches
-    from palaestra.learn.pretrain import pretrain_model
-    from palaestra.learn.randomness import fork_torch_rng
+    from palaestra.learn.optimizers import fork_torch_rng
+    from palaestra.learn.pretrain import (
+        build_processor,
+        build_vlm,
+        build_vlm_tokenizer,
+        picture_batches,
+        pretrain_model,
+    )
     from palaestra.tasks.vision.corpus import TAUGHT, TRACE, corpus, of_skill
     from palaestra.tasks.vision.task import VisionSkills
 
@@ -190,9 +194,9 @@ def _train_nano_vlm(
     texts = list(islice(corpus(generator), TOKENIZER_EXAMPLES))
     for skill in TAUGHT:
         texts += [of_skill(generator, skill) for _ in range(TOKENIZER_EXAMPLES_PER_SKILL)]
-    tokenizer = build_tokenizer(texts)
+    tokenizer = build_vlm_tokenizer(texts)
     with fork_torch_rng(seeds.derive("weights")):
-        model = build_model(tokenizer, settings.layers, settings.width)
+        model = build_vlm(tokenizer, settings.layers, settings.width)
     model.to(device)
     start = time.perf_counter()
     batches = picture_batches(tokenizer, batch_size, seeds, torch.device(device), settings.workers)
@@ -204,84 +208,11 @@ def _train_nano_vlm(
     return Pretrained(model, tokenizer, build_processor(tokenizer), VisionSkills(), TRACE, seconds)
 
 
-def _count_parameters(model: Any) -> int:
-    return sum(parameter.numel() for parameter in model.parameters())
-
-
 def model_card(settings: PretrainSettings, trained: Pretrained, report: Report, parameters: int, device: str) -> str:
     """The model card: training data, settings, and accuracy by skill."""
-
-    def row(part: Report) -> str:
-        assert part.accuracy is not None
-        trace = f"{trained.trace[part.name]} %" if part.name in trained.trace else "in full"
-        return f"| {part.name} | {100 * part.accuracy:.0f} % | {100 * part.low:.0f} to {100 * part.high:.0f} % | {part.count} | {trace} |"
-
-    rows: Sequence[str] = [row(part) for part in sorted(report.slices, key=lambda part: -(part.accuracy or 0))]
-    assert report.accuracy is not None
-    head, corpus, limits = (_about_nano if settings.model == "nano" else _about_nano_vlm)(settings, parameters)
-    options = "" if settings.model == "nano" else f"--model {settings.model} --workers {settings.workers} "
-    return f"""{head}
-## Training
-`palaestra pretrain {options}--seed {settings.seed}`: {settings.steps} batches of {settings.batch_size} examples, {trained.seconds:.0f} seconds of training on
-`{device}`. {corpus}
-
-## Accuracy
-On {report.count} problems of the test split, greedy decoding, with 95 % Wilson intervals. Overall:
-{100 * report.accuracy:.1f} %.
-
-| skill | accuracy | interval | problems | fraction of the corpus |
-|---|---|---|---|---|
-{chr(10).join(rows)}
-
-## Limits
-{limits}
-"""
-
-
-def _about_nano(settings: PretrainSettings, parameters: int) -> tuple[str, str, str]:
-    return (
-        f"""---
-license: mit
-language: en
-library_name: transformers
-pipeline_tag: text-generation
----
-# nano
-
-A language model of {parameters / 1e6:.1f} million parameters (Llama architecture, {settings.layers} layers of width
-{settings.width}, a vocabulary of whole words and single digits, a context of 256 tokens) that solves small mathematics
-problems step by step. It is the embedded student of Palaestra: it solves the plain operations and fails most problems of the
-other skills, which it can learn from a few hundred good examples.
-""",
-        """All text is generated by `palaestra.tasks.math.corpus`: 35 % plain operations (the skills marked
-"in full"), 25 % the same operations in several dozen other wordings, 20 % drills of basic concepts (parts of a whole, places in a
-list, hours and minutes), 20 % chains of two and three operations, and the small fractions of the other skills that the table
-shows. Only problems of the train split were used. The drills and chains are not problems of the task, but a drill may have
-the same two factors as a problem of long_multiplication by 11 or 12.""",
-        """Its English is limited to these problems. It has no world knowledge and does not handle numbers far above a thousand. It is
-intended for research on learning, not for practical use.""",
-    )
-
-
-def _about_nano_vlm(settings: PretrainSettings, parameters: int) -> tuple[str, str, str]:
-    return (
-        f"""---
-license: mit
-language: en
-library_name: transformers
-pipeline_tag: image-text-to-text
----
-# nano-vlm
-
-A model of {parameters / 1e6:.1f} million parameters that reads pictures of 64 x 64 pixels and answers questions about
-them (LLaVA architecture: a SigLIP tower and a Llama of {settings.layers} layers each, of width {settings.width}; a picture takes 64 tokens
-of a context of 256). It is the embedded student of Palaestra for images: it solves questions about colours, shapes, sizes,
-counts and simple charts, and fails most problems of the other skills, which it can learn from a few hundred good examples.
-""",
-        """All pictures and texts are generated by `palaestra.tasks.vision.corpus`: 50 % questions of the skills
-marked "in full", 15 % the same in other words, 29 % drills (lists along a direction, tallies, columns and rows, values of bars
-and lines), 6 % sums without a picture, and the small fractions of the other skills that the table shows. All pictures are from
-the train split.""",
-        """It was trained only on Palaestra's own pictures: eight colours, six shapes, three kinds of charts on a white background. It is
-intended for research on learning, not for practical use.""",
-    )
+    slices = sorted(report.slices, key=lambda part: -(part.accuracy or 0))
+    card = Prompts(Path(__file__).parent).render(
+        "model_card", **asdict(settings) | {"device": device}, parameters=parameters, seconds=trained.seconds,
+        report=report, slices=slices, trace=trained.trace,
+    )  # fmt: skip
+    return f"{card}\n"

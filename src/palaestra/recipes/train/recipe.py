@@ -6,10 +6,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from palaestra.core.errors import RunError
+from palaestra.core.errors import MissingExtraError, RunError
 from palaestra.core.events import Event, Listener, ignore, notice
 from palaestra.core.interrupts import HeldInterrupts
 from palaestra.core.plugins import load_plugins
@@ -18,7 +19,6 @@ from palaestra.recipes.provenance import record_run
 from palaestra.recipes.settings import load_run_settings, resolve_settings, to_plain
 from palaestra.recipes.summary import SHARED_KEYS, RecipeResult
 from palaestra.recipes.train.settings import TrainOptions, TrainSettings, fill_presets, make_settings, unwrap
-from palaestra.recipes.train.signals import describe_no_signal
 from palaestra.runs.ledger import LedgerEntry
 from palaestra.runs.run import Run, RunClock, new_folder
 
@@ -112,7 +112,6 @@ def check(settings: TrainSettings) -> None:
     """Raise for every unknown name before anything is loaded or written."""
     from palaestra.engines import models
     from palaestra.envs.factory import check_options, get_spec
-    from palaestra.recipes.train.trackers import check_trackers
 
     load_plugins(settings.plugins)
     get_spec(settings.env)
@@ -120,7 +119,9 @@ def check(settings: TrainSettings) -> None:
     models.check_device(settings.device)
     if settings.policy in (None, "lm"):
         models.check(settings.model)
-    check_trackers(settings.tensorboard, settings.wandb)
+    for name, wanted in (("tensorboard", settings.tensorboard), ("wandb", settings.wandb)):
+        if wanted and find_spec(name) is None:
+            raise MissingExtraError(name, name, f"the setting '{name}'")
 
 
 def _announce(settings: TrainSettings, folder: Path) -> Event:
@@ -147,16 +148,15 @@ def _run(
     listener: Listener,
     callbacks: Sequence[Callback],
 ) -> TrainResult:
-    from palaestra.recipes.train.checkpoints import load_newest, save, tidy
-    from palaestra.recipes.train.trackers import make_trackers
+    from palaestra.recipes.train.loop import load_newest_checkpoint, save_checkpoint
 
     record_run(run, settings.model if settings.policy == "lm" else "")
     summary = run.summary
-    done = load_newest(run.checkpoints, loop)
+    done = load_newest_checkpoint(run.checkpoints, loop)
     run.store.forget_after(done)
     if summary is not None:
         return TrainResult(run.folder, summary, loop.policy)
-    trackers = make_trackers(run.folder, settings.tensorboard, settings.wandb, to_plain(settings))
+    trackers = Trackers(run.folder, settings)
     clock = RunClock(run, started)
     clock.book(f"{done}/load")
     if settings.evaluation and done == 0:
@@ -173,34 +173,62 @@ def _run(
             episodes = int(metrics.get("episodes", 0))
             cost = LedgerEntry(f"{iteration}/train", learner, calls=episodes, usage=loop.usage, seconds=seconds)
             run.store.add_iteration(iteration, metrics, trajectories, cost)
-            for tracker in trackers:
-                tracker.log(iteration, metrics)
+            trackers.log(iteration, metrics)
             listener(Event("iteration", iteration, iterations, iteration, metrics))
             answers = [callback(Iteration(iteration, metrics, loop.responses)) for callback in callbacks]
             for more in (answer for answer in answers if isinstance(answer, Mapping)):
                 run.store.add_metrics(iteration, more)
-                for tracker in trackers:
-                    tracker.log(iteration, more)
+                trackers.log(iteration, more)
             loop.stopped = True in answers or (settings.stop_at is not None and loop.recent_return >= settings.stop_at)
             last = loop.stopped or iteration == iterations
             every = settings.evaluate_every
             if settings.evaluation and (last or (every and iteration % every == 0)):
-                held_out = _evaluate(run, loop, iteration, settings, listener)
-                for tracker in trackers:
-                    tracker.log(iteration, held_out)
+                trackers.log(iteration, _evaluate(run, loop, iteration, settings, listener))
             if last or held.pending or iteration % settings.checkpoint_every == 0:
-                save(run.checkpoints, iteration, loop, last)
-                tidy(run.checkpoints, iteration)
+                save_checkpoint(run.checkpoints, iteration, loop, last)
             if loop.stopped:
                 break
             held.release()
     clock.book("rest")
-    for tracker in trackers:
-        tracker.close()
+    trackers.close()
     loop.save_model(run.folder)
     summary = _summarize(run, settings, loop, iteration)
     run.write_summary(summary)
     return TrainResult(run.folder, summary, loop.policy)
+
+
+class Trackers:
+    """Logs the metrics to TensorBoard and Weights & Biases beside the store, if the settings ask for it.
+
+    The event files of TensorBoard are in `tensorboard/` of the run folder. Weights & Biases is configured by its own
+    environment variables (`WANDB_MODE`, ...).
+    """
+
+    def __init__(self, folder: Path, settings: TrainSettings) -> None:
+        self.tensorboard: Any = None
+        self.wandb: Any = None
+        if settings.tensorboard:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self.tensorboard = SummaryWriter(str(folder / "tensorboard"))
+        if settings.wandb:
+            import wandb
+
+            config = to_plain(settings)
+            self.wandb = wandb.init(project=settings.wandb, dir=str(folder), config=config, name=folder.name)
+
+    def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
+        if self.tensorboard is not None:
+            for name, value in metrics.items():
+                self.tensorboard.add_scalar(name, value, iteration)
+        if self.wandb is not None:
+            self.wandb.log(dict(metrics), step=iteration)
+
+    def close(self) -> None:
+        if self.tensorboard is not None:
+            self.tensorboard.close()
+        if self.wandb is not None:
+            self.wandb.finish()
 
 
 def _evaluate(run: Run, loop: Loop, iteration: int, settings: TrainSettings, listener: Listener) -> dict[str, float]:
@@ -248,3 +276,25 @@ def _summarize(run: Run, settings: TrainSettings, loop: Loop, iterations: int) -
         "cost": total.money,
         "weights_sha256": loop.weights_sha256(),
     }
+
+
+def describe_no_signal(table: Mapping[int, Mapping[str, float]]) -> str:
+    """Describe that nothing was learned if all episodes of a run had the same return; an empty string otherwise.
+
+    Arguments:
+        table: the metrics of the run by iteration.
+    """
+    spreads = [
+        (row[f"{prefix}reward_min"], row[f"{prefix}reward_max"], row[f"{prefix}cut_episodes"], row[count])
+        for row in table.values()
+        for prefix, count in (("", "episodes"), ("test_", "test_count"))
+        if f"{prefix}reward_min" in row and count in row
+    ]
+    values = {value for low, high, _, _ in spreads for value in (low, high)}
+    if len(values) != 1 or sum(count for *_, count in spreads) < 2:
+        return ""
+    (value,) = values
+    cause = ""
+    if all(cut >= count for _, _, cut, count in spreads):
+        cause = "no episode reached the goal; " if value <= 0 else "every episode was cut at its limit; "
+    return f"nothing was learned: {cause}every return was {value:g}"

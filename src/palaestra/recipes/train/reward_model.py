@@ -12,7 +12,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,9 +20,10 @@ from palaestra.core.errors import RunError, SettingsError
 from palaestra.core.events import Event, Listener
 from palaestra.core.interrupts import HeldInterrupts
 from palaestra.core.seeding import Seeds
+from palaestra.core.settings import check_ranges, setting
 from palaestra.recipes.progress import RunProgress, announce_start, show_progress
 from palaestra.recipes.provenance import hash_models
-from palaestra.recipes.settings import check_finite, check_minimum, require, resolve_settings, setting, to_plain
+from palaestra.recipes.settings import require, resolve_settings, to_plain
 from palaestra.recipes.summary import PERCENT, SHARED_KEYS, to_percent
 from palaestra.runs.files import write_folder, write_json
 from palaestra.runs.provenance import PROVENANCE, extend_provenance, read_provenance
@@ -30,9 +31,8 @@ from palaestra.runs.run import check_folder, new_folder
 
 if TYPE_CHECKING:
     from palaestra.learn.reward_data import ResponseComparison
-    from palaestra.learn.reward_model import RewardModel
-    from palaestra.learn.reward_training import RewardTraining
-    from palaestra.learn.training_state import TrainingState
+    from palaestra.learn.reward_model import RewardModel, RewardTraining
+    from palaestra.learn.supervised import TrainingState
 
 RECIPE = "reward"
 MAX_SMALL_PARAMETERS = 20_000_000
@@ -51,28 +51,25 @@ class RewardSettings:
     held_out_path: str = setting("", "Held-out comparisons; by default a fraction of the data.")
     test_size: float = setting(0.2, "Fraction of the comparisons that is held out.")
     validation_size: float = setting(0.1, "Fraction of the rest for early stopping; unused without patience.")
-    batch_size: int = setting(32, "Comparisons in a batch.")
-    epochs: int = setting(3, "Maximum passes over the comparisons.")
-    warmup_steps: int = setting(500, "Warm-up steps; at most a tenth of all steps.")
-    weight_decay: float = setting(0.01, "Weight decay of the matrices.")
-    learning_rate: float = setting(0.0, "Peak learning rate; 0 means 5e-4 up to 20 M parameters and 1e-5 above.")
-    centre: float = setting(0.0, "Weight of the squared sum of scores, which keeps scores near zero.")
-    patience: int = setting(2, "Epochs without a better validation loss before training stops; 0 never stops.")
-    max_length: int = setting(0, "Maximum tokens of prompt and response; 0 means the backbone's limit.")
+    batch_size: int = setting(32, "Comparisons in a batch.", low=1)
+    epochs: int = setting(3, "Maximum passes over the comparisons.", low=1)
+    warmup_steps: int = setting(500, "Warm-up steps; at most a tenth of all steps.", low=0)
+    weight_decay: float = setting(0.01, "Weight decay of the matrices.", low=0)
+    learning_rate: float = setting(0.0, "Peak learning rate; 0 means 5e-4 up to 20 M parameters and 1e-5 above.", low=0)
+    centre: float = setting(0.0, "Weight of the squared sum of scores, which keeps scores near zero.", low=0)
+    patience: int = setting(2, "Epochs without a better validation loss before training stops; 0 never stops.", low=0)
+    max_length: int = setting(0, "Maximum tokens of prompt and response; 0 means the backbone's limit.", low=0)
     device: str = setting("", "Device, for example cuda; by default a GPU if there is one.")
-    threads: int = setting(0, "CPU threads; 0 keeps torch's default.")
-    checkpoint_seconds: float = setting(120.0, "Seconds between two saves of the training state.")
-    seed: int = setting(42, "Seed of the split, the head and the training.")
+    threads: int = setting(0, "CPU threads; 0 keeps torch's default.", low=0)
+    checkpoint_seconds: float = setting(120.0, "Seconds between two saves of the training state.", low=0)
+    seed: int = setting(42, "Seed of the split, the head and the training.", low=0)
     dry_run: bool = setting(False, "Train on two batches and save nothing.")
     resume_checkpoint: str = setting(
         "", "Training to resume; by default the one of an interrupted call with the same settings."
     )
 
     def __post_init__(self) -> None:
-        check_finite(self)
-        check_minimum(self, 1, "batch_size", "epochs")
-        check_minimum(self, 0, "warmup_steps", "weight_decay", "learning_rate", "centre", "patience", "max_length")
-        check_minimum(self, 0, "threads", "checkpoint_seconds", "seed")
+        check_ranges(self)
         for name in ("test_size", "validation_size"):
             value = getattr(self, name)
             require(0 < value < 1, f"setting '{name}': expected a fraction between 0 and 1; got {value}")
@@ -122,10 +119,8 @@ def train_reward(
 
 def _train(settings: RewardSettings, listener: Listener) -> RewardModel:
     from palaestra.engines import models
-    from palaestra.learn.reward_model import make_reward_model
-    from palaestra.learn.reward_report import report_to_dict
-    from palaestra.learn.reward_training import train_reward_model
-    from palaestra.learn.training_state import STATE_FILE, write_state
+    from palaestra.learn.reward_model import make_reward_model, train_reward_model
+    from palaestra.learn.supervised import STATE_FILE, write_state
 
     started = time.perf_counter()
     models.check(settings.model_name)
@@ -207,8 +202,8 @@ def _train(settings: RewardSettings, listener: Listener) -> RewardModel:
         "after": to_percent(after.accuracy),
         "gain": to_percent(after.accuracy - before.accuracy),
         "unit": PERCENT,
-        "report_before": report_to_dict(before),
-        "report_after": report_to_dict(after),
+        "report_before": asdict(before),
+        "report_after": asdict(after),
         "steps": len(history.curve),
         "best_epoch": history.best_epoch,
         "stopped_early": history.stopped_early,
@@ -280,7 +275,7 @@ def _split(
 
 
 def _training(settings: RewardSettings, model: RewardModel) -> RewardTraining:
-    from palaestra.learn.reward_training import RewardTraining
+    from palaestra.learn.reward_model import RewardTraining
 
     small = sum(p.numel() for p in model.weights.parameters()) <= MAX_SMALL_PARAMETERS
     return RewardTraining(
@@ -296,7 +291,7 @@ def _training(settings: RewardSettings, model: RewardModel) -> RewardTraining:
 
 def _find_state(settings: RewardSettings, progress: Path | None, fingerprint: str) -> TrainingState | None:
     """The state to resume from: that of `resume_checkpoint`, or that of an interrupted call with the same settings."""
-    from palaestra.learn.training_state import STATE_FILE, read_state
+    from palaestra.learn.supervised import STATE_FILE, read_state
 
     if settings.resume_checkpoint and not settings.dry_run:
         requested = Path(settings.resume_checkpoint).expanduser()

@@ -11,7 +11,6 @@ from palaestra.core.plugins import load_plugins
 from palaestra.core.settings import check_ranges, setting
 from palaestra.learn.algorithms import ALGORITHMS, AlgorithmConfig
 from palaestra.recipes.settings import build, parse_options, require
-from palaestra.recipes.train.presets import find_preset
 
 T = TypeVar("T")
 
@@ -40,7 +39,7 @@ RENAMED = {
 class TrainSettings:
     """Settings of a training run: the options of the command line, the keywords of `train`, and `settings.json`.
 
-    `None` is replaced by the preset of the environment (`palaestra.recipes.train.presets`); a run's `settings.json`
+    `None` is replaced by the preset of the environment (`PRESETS`); a run's `settings.json`
     contains the replaced values.
     """
 
@@ -56,7 +55,7 @@ class TrainSettings:
     policy: Literal["lm", "mlp", "transformer"] | None = setting(
         None, "Policy: a language model, a perceptron, or a transformer over the history of observations."
     )
-    model: str = setting("nano", "Language model: a name of the model shelf, a folder, or a hub id.")
+    model: str = setting("nano", "Language model: a registered name, a folder or a hub id.")
     method: Literal["auto", "full", "lora"] = setting(
         "auto", "Train all weights or a LoRA adapter; auto: all weights up to 20 M parameters."
     )
@@ -108,12 +107,10 @@ def make_settings(values: Mapping[str, Any]) -> TrainSettings:
     Raises:
         SettingsError: a value of the wrong type, or an old name.
     """
-    own = {f.name for f in fields(TrainSettings)}
     for name in values:
         if name in RENAMED:
             raise SettingsError(f"setting '{name}' is now '{RENAMED[name]}'")
-    hyperparameters = {name: value for name, value in values.items() if name not in own}
-    run = {name: value for name, value in values.items() if name in own}
+    run, hyperparameters = split_values(values)
     return build(TrainSettings, run | {"hyperparameters": {**run.get("hyperparameters", {}), **hyperparameters}})
 
 
@@ -131,6 +128,77 @@ def make_config(algorithm: str, hyperparameters: Mapping[str, Any]) -> Algorithm
             names = [*known, *(f.name for f in fields(TrainSettings))]
             raise SettingsError(f"unknown setting '{name}' of algorithm '{algorithm}'; {suggest(name, names)}")
     return build(kind, hyperparameters)
+
+
+_COMMON = {"episodes": 256, "n_steps": 64, "normalize_observations": False, "activation": "tanh", "reward_scale": 1.0}
+_TOKEN = {**_COMMON, "num_envs": 128, "iterations": 40, "evaluation": 25}
+PRESETS: Mapping[str | tuple[str, str], Mapping[str, Any]] = {
+    "control": {**_COMMON, "num_envs": 32, "iterations": 200, "evaluation": 20},
+    "token": _TOKEN,
+    # A slot of a turn environment may be a workspace with processes of its own.
+    "turn": {**_TOKEN, "num_envs": 32, "episodes": 128, "evaluation": 64},
+    ("token", "grpo"): {"num_minibatches": 2},
+    ("token", "rloo"): {"num_minibatches": 2},
+    ("token", "ppo"): {
+        "learning_rate": 1e-4, "critic_learning_rate": 1e-2, "n_epochs": 1, "batch_size": 64, "clip_range_vf": 0.2,
+        "gamma": 1.0, "gae_lambda": 1.0, "max_grad_norm": 1.0,
+    },
+    ("control", "ppo"): {
+        "learning_rate": 1e-3, "critic_learning_rate": 1e-3, "n_epochs": 8, "batch_size": 256, "gamma": 0.99,
+        "gae_lambda": 0.95, "max_grad_norm": 0.5,
+    },
+    ("control", "grpo"): {
+        "num_envs": 64, "learning_rate": 3e-3, "n_epochs": 2, "num_minibatches": 4, "max_grad_norm": 0.5
+    },
+    ("control", "rloo"): {
+        "num_envs": 64, "learning_rate": 3e-3, "n_epochs": 8, "num_minibatches": 4, "max_grad_norm": 0.5
+    },
+    ("control", "reinforce"): {
+        "n_steps": 128, "learning_rate": 3e-3, "critic_learning_rate": 1e-2, "gamma": 0.99, "baseline": "critic",
+        "max_grad_norm": 0.5,
+    },
+    ("CartPole-v1", "ppo"): {
+        "num_envs": 32, "n_steps": 32, "iterations": 150, "activation": "relu", "learning_rate": 2e-3,
+        "critic_learning_rate": 2e-3, "gamma": 0.98, "gae_lambda": 0.9, "batch_size": 256,
+    },
+    ("Acrobot-v1", "ppo"): {
+        "num_envs": 16, "n_steps": 256, "iterations": 80, "normalize_observations": True, "n_epochs": 4,
+        "gae_lambda": 0.94,
+    },
+    ("Pendulum-v1", "ppo"): {
+        "num_envs": 16, "n_steps": 128, "iterations": 120, "reward_scale": 0.1, "activation": "relu", "gamma": 0.9,
+        "gae_lambda": 0.95, "n_epochs": 10, "batch_size": 256,
+    },
+}  # fmt: skip
+"""Settings and hyperparameters where the user gives none: for a kind of environment, for a kind and an algorithm, and for
+an environment and an algorithm. The more special preset takes precedence. The results in `docs/results.md` were measured
+with these presets."""
+
+
+def find_preset(kind: str, env: str, algorithm: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the preset settings and hyperparameters for an environment of a kind and an algorithm.
+
+    Arguments:
+        kind: `"control"`, `"token"` or `"turn"`.
+    """
+    # A turn is learned from its tokens.
+    keys = (kind, ("token" if kind == "turn" else kind, algorithm), (env, algorithm))
+    return split_values({name: value for key in keys for name, value in PRESETS.get(key, {}).items()})
+
+
+def split_values(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Split plain values into settings of the run and hyperparameters of the algorithm."""
+    own = {f.name for f in fields(TrainSettings)}
+    return (
+        {name: value for name, value in values.items() if name in own},
+        {name: value for name, value in values.items() if name not in own},
+    )
+
+
+def list_preset_names(algorithm: str) -> list[str]:
+    """The hyperparameters of an algorithm whose default depends on the environment."""
+    presets = [preset for key, preset in PRESETS.items() if isinstance(key, tuple) and key[1] == algorithm]
+    return sorted({name for preset in presets for name in split_values(preset)[1]})
 
 
 def fill_presets(settings: TrainSettings) -> TrainSettings:
@@ -152,9 +220,9 @@ def fill_presets(settings: TrainSettings) -> TrainSettings:
                        f"{'lm' if language else 'mlp or transformer'}")  # fmt: skip
     algorithm = settings.algorithm or ("grpo" if language else "ppo")
     ALGORITHMS.check(algorithm)
-    preset = find_preset(kind, settings.env, algorithm)
-    config = make_config(algorithm, {**preset.hyperparameters, **settings.hyperparameters})
-    missing = {name: value for name, value in preset.settings.items() if getattr(settings, name) is None}
+    preset, hyperparameters = find_preset(kind, settings.env, algorithm)
+    config = make_config(algorithm, {**hyperparameters, **settings.hyperparameters})
+    missing = {name: value for name, value in preset.items() if getattr(settings, name) is None}
     settings = replace(settings, policy=policy, algorithm=algorithm, hyperparameters=asdict(config), **missing)
     name = "episodes" if language else "num_envs"
     count = getattr(settings, name)

@@ -1,4 +1,4 @@
-"""Conversations as ids: what a template adds behind an assistant's words, and templates under which that is no text."""
+"""Conversations as token ids: the text that a template adds after an assistant message, and unsupported templates."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ import pytest
 
 from palaestra.core.errors import EnvError
 from palaestra.core.records import ImagePart, Message, TextPart
-from palaestra.engines.chat import prompt_ids
+from palaestra.engines.chat import ChatEncoder, prompt_ids
 from palaestra.engines.models import LoadedModel
-from palaestra.learn.chat_encoder import ChatEncoder
 
 START = "{% for m in messages %}"
 ASK = "{% if add_generation_prompt %}"
@@ -199,7 +198,7 @@ def test_without_a_template_every_message_is_a_line(nano: LoadedModel) -> None:
 def test_what_cannot_be_encoded_is_refused_in_one_line(nano: LoadedModel) -> None:
     encoder = ChatEncoder(nano.tokenizer)
     picture = Message("user", (ImagePart("data:,"), TextPart("What is it?")))
-    with pytest.raises(EnvError, match="a message of the user has an image"):
+    with pytest.raises(EnvError, match="a message has an image"):
         encoder.encode_opening([picture])
     assert encoder.encode_opening([Message("user", (TextPart("Guess."),))]) == encoder.encode_opening(ASKED)
     with pytest.raises(EnvError, match="at least one message"):
