@@ -70,7 +70,7 @@ def _colour_single(rng: np.random.Generator) -> VisionDraft:
     return VisionDraft(place(rng, [kind]), ask(rng, WHICH_COLOUR, "shape"), (), kind[1], COLOUR_NAMES)
 
 
-def _named(index: int) -> Drawer:
+def _ask_by_name(index: int) -> Drawer:
     """Ask for the shape (index 0) of a colour, or for the colour (index 1) of a shape."""
 
     def draw(rng: np.random.Generator) -> VisionDraft:
@@ -81,7 +81,7 @@ def _named(index: int) -> Drawer:
     return draw
 
 
-def _sized(index: int) -> Drawer:
+def _ask_by_size(index: int) -> Drawer:
     """Ask for the shape (index 0) or the colour (index 1) of the only item of a size."""
 
     def draw(rng: np.random.Generator) -> VisionDraft:
@@ -177,8 +177,8 @@ def _same(index: int, word: str, values: tuple[str, ...]) -> Drawer:
 
 
 OBJECTS = (
-    VisionSkill("colour", "the colour of a shape", {"single": _colour_single, "named": _named(1), "sized": _sized(1)}),
-    VisionSkill("shape", "what a shape is", {"single": _shape_single, "named": _named(0), "sized": _sized(0)}),
+    VisionSkill("colour", "the colour of a shape", {"single": _colour_single, "named": _ask_by_name(1), "sized": _ask_by_size(1)}),
+    VisionSkill("shape", "what a shape is", {"single": _shape_single, "named": _ask_by_name(0), "sized": _ask_by_size(0)}),
     VisionSkill(
         "existence", "whether something is there",
         {"colour": _exists("colour"), "shape": _exists("shape"), "both": _exists("both")},
