@@ -1,4 +1,4 @@
-"""The image_generator that reads words, on a real pipeline of diffusers: Stable Diffusion at a tiny size, with random weights."""
+"""The text-to-image generator with a real diffusers pipeline: tiny Stable Diffusion with random weights."""
 
 import json
 import sys
@@ -117,7 +117,7 @@ def test_a_batch_that_breaks_is_painted_one_by_one_and_what_is_held_back_is_refu
     monkeypatch.setattr(made, "_pipeline", Moody())
     dog, bomb, nude, cat = made.generate(["a dog", "a bomb", "a nude", "a cat"], seed=0)
     assert sizes == [4, 1, 1, 1, 1]
-    assert bomb == Failure(FailureCause.ENGINE, f"the pipeline {pipeline} broke: RuntimeError: out of memory")
+    assert bomb == Failure(FailureCause.ENGINE, f"the pipeline {pipeline} raised an error: RuntimeError: out of memory")
     assert isinstance(nude, Failure)
     assert nude.cause is FailureCause.REFUSED
     assert all(off(a, b) <= 1 for a, b in zip(pixels([dog, cat]), before, strict=True))
