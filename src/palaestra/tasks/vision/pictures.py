@@ -23,13 +23,8 @@ from palaestra.core.checks import check_integer
 from palaestra.core.errors import PalaestraError, SettingsError, TaskError
 from palaestra.core.records import Example, Failure, FailureCause, ImagePart, Message, TextPart
 from palaestra.runs.cache import digest
-<<<<<<< HEAD
-from palaestra.runs.guard import storage_errors
-from palaestra.runs.records import to_data
-from palaestra.tasks.base import UnusableError
-=======
 from palaestra.runs.files import storage_errors, to_data
->>>>>>> main
+from palaestra.tasks.base import UnusableError
 from palaestra.tasks.sources import StoredImage, abbreviate
 from palaestra.tasks.vision.image_generators.base import Description, make_image_generator
 from palaestra.tasks.vision.scene import COLOURS, GAP, RADII, SHAPES, SIDE, Scene
