@@ -1,9 +1,9 @@
-"""Line numbers of a published trajectory on files that have a few lines more at their head since."""
+"""Replaying line numbers of a published trajectory on files that have grown at the top."""
 
 import pytest
 
 from palaestra.core.records import Message
-from palaestra.research.agents.line_shift import shift_lines
+from palaestra.research.agents.replay import shift_lines
 
 THEN = [
     "[File: /w/a.py (10 lines total)]\n1:x = 1",

@@ -1,4 +1,4 @@
-"""Agent files, requirements and trajectories in MLGym's formats, on files that we wrote."""
+"""Agent files, requirements and trajectories in MLGym's formats, with files of our own."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from palaestra.recipes.research.recipe import research, resolve_paths
 from palaestra.recipes.research.settings import ResearchSettings
 from palaestra.research.agents.base import AgentContext, Halt, make_agent
 from palaestra.research.mlgym.agent_file import agent_settings
-from palaestra.research.mlgym.requirements import install_requirements
-from palaestra.research.mlgym.roles import find_answers, find_submission
+from palaestra.research.mlgym.files import find_answers, find_submission, install_requirements
 from palaestra.research.tasks.task import load_task
 
 AGENT = """

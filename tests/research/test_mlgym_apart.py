@@ -1,4 +1,4 @@
-"""A Python file of MLGym's format, judged in a sandbox of its own: plain functions work, and the score cannot be reached."""
+"""MLGym submissions in a separate sandbox: plain functions work, and they cannot reach the score."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from palaestra.research.judge.evaluation import make_judge
+from palaestra.research.judge.evaluation import make_judge, sandbox_for
 from palaestra.research.judge.inside.stub import SubmissionPipe, _error
 from palaestra.research.judge.inside.values import BUILDERS, decode, encode
-from palaestra.research.judge.sandboxing import sandbox_for
 from palaestra.research.mlgym import MLGymTask, load_mlgym
 from palaestra.research.mlgym.judge import MLGymJudge
 from palaestra.research.tasks.records import Grade, InvalidSubmission, Isolation, JudgeResult

@@ -1,7 +1,7 @@
-"""A real checkout of MLGym, named by PALAESTRA_MLGYM: roles, scores and data as that project publishes them.
+"""A real MLGym checkout, named by PALAESTRA_MLGYM: roles, scores and data as published.
 
-The checkout is not part of this project (its licence forbids it): without the variable these tests are skipped. What is missing
-in it, the data of two tasks, is made in a copy.
+The checkout is not part of this project because of its licence. Without the variable these tests are skipped. The missing
+data of two tasks are generated in a copy.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ import pytest
 from palaestra.core.errors import TaskError
 from palaestra.recipes.research.recipe import research
 from palaestra.research.agents.base import AgentContext, make_agent
-from palaestra.research.judge.evaluation import make_judge
-from palaestra.research.judge.sandboxing import sandbox_for
+from palaestra.research.judge.evaluation import make_judge, sandbox_for
 from palaestra.research.mlgym import load_mlgym
 from palaestra.research.mlgym.agent_file import agent_settings
 from palaestra.research.tasks.records import Grade, Isolation

@@ -1,4 +1,4 @@
-"""Programs that call tools, for real: those that are honest, those that are broken, those that cheat."""
+"""Programs that call tools: correct ones, broken ones, and ones that cheat."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tools: what they give, what they refuse, and what a model is told of them."""
+"""The tools: results, rejected arguments, and descriptions for models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans, and whether the calls that were made are theirs."""
+"""Matching the calls that were made with a plan."""
 
 from __future__ import annotations
 

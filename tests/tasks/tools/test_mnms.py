@@ -1,4 +1,4 @@
-"""m&m's: plans as published, how answers are read and scored, and what is taught."""
+"""m&m's: published plans, extraction and scoring of answers, and lessons."""
 
 from __future__ import annotations
 

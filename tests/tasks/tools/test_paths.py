@@ -1,4 +1,4 @@
-"""Other paths to the result of a plan: those that always lead there, and those that did so once."""
+"""Alternative paths of a plan: those with the same result for all values, and those with the same result by chance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The family: what is asked, what is taught, and that nothing but the plan is right."""
+"""The task `tools-skills`: problems, lessons, and scoring by the plan."""
 
 from __future__ import annotations
 
