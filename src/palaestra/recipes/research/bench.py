@@ -37,8 +37,7 @@ from palaestra.recipes.research.settings import ResearchSettings
 from palaestra.recipes.settings import build, require, to_plain
 from palaestra.research.standings.standings import RunScore, Standings, TaskScale, compare_methods
 from palaestra.research.tasks.task import Direction
-from palaestra.runs.files import PARTIAL, read_json, write_json, write_text
-from palaestra.runs.guard import storage_errors
+from palaestra.runs.files import PARTIAL, read_json, storage_errors, write_json, write_text
 from palaestra.runs.ledger import Spending
 from palaestra.runs.provenance import record_provenance
 from palaestra.runs.run import Run, new_folder
