@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from palaestra.core.records import Example, ImagePart, Lesson, Message, TextPart, ToolCall
-from palaestra.recipes.teach.run_folder import write_lessons
+from palaestra.recipes.teach.recipe import write_lessons
 from palaestra.report import write_report
 from palaestra.runs.ledger import LedgerEntry
 from palaestra.runs.run import Run

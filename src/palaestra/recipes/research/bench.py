@@ -27,13 +27,13 @@ from palaestra.core.events import Event, Listener, ignore
 from palaestra.core.records import Failure, FailureCause
 from palaestra.core.seeding import Seeds
 from palaestra.recipes.metered_engines import CALL_TIMEOUT, SharedEngines, open_cache
-from palaestra.recipes.provenance import hash_models
 from palaestra.recipes.research import recipe as research
 from palaestra.recipes.research.episode_player import EpisodeStopped
 from palaestra.recipes.research.settings import NOTE, ResearchSettings
 from palaestra.recipes.research.settings import RECIPE as RESEARCH
 from palaestra.recipes.research.summary import is_silent
 from palaestra.recipes.settings import build, require, to_plain
+from palaestra.recipes.summary import hash_models
 from palaestra.research.standings.scores import RunScore, Standings, TaskScale
 from palaestra.research.standings.standings import compare_methods
 from palaestra.research.tasks.task import Direction

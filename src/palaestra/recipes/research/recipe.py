@@ -18,7 +18,6 @@ from palaestra.recipes.metered_engines import (
     check_prices,
     meter_engines,
 )  # fmt: skip
-from palaestra.recipes.provenance import record_run
 from palaestra.recipes.research.settings import NOTE, PATHS, RECIPE, ResearchOptions, ResearchSettings
 from palaestra.recipes.settings import (
     build,
@@ -28,7 +27,7 @@ from palaestra.recipes.settings import (
     resolve_settings,
     to_plain,
 )
-from palaestra.recipes.summary import RecipeResult
+from palaestra.recipes.summary import RecipeResult, record_run
 from palaestra.runs.files import write_json
 from palaestra.runs.run import Run, new_folder
 
