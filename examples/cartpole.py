@@ -1,4 +1,4 @@
-"""A classic environment, trained by Gymformer's call: CartPole with two small perceptrons."""
+"""Train CartPole with two small perceptrons and PPO, with Gymformer's call."""
 
 import gymnasium
 

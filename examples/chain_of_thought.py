@@ -1,6 +1,6 @@
-"""A language model learns to solve problems step by step: GRPO with a verifiable reward, on a CPU, no download.
+"""A language model learns to solve problems step by step: GRPO with a verifiable reward, on a CPU, without a download.
 
-python examples/chain_of_thought.py --iterations 40     # a few minutes; learns clearly
+python examples/chain_of_thought.py --iterations 40     # a few minutes, with a clear gain
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""The lesson environment as any Gymnasium user would drive it."""
+"""Run the lesson environment with `gymnasium.make`, `reset` and `step`."""
 
 import gymnasium
 import numpy as np

@@ -1,7 +1,7 @@
-"""An environment of your own, written as a plain `gymnasium.Env` and registered: summarise an article.
+"""A custom environment, written as a plain `gymnasium.Env`: summarise an article.
 
-Nothing of it knows Palaestra. The action is a token, the observation the tokens so far; the same call trains
-a language model in it.
+The action is a token; the observation is the tokens so far. The class does not depend on Palaestra, which trains a
+language model in it.
 """
 
 from typing import Any
@@ -41,7 +41,7 @@ class SummarizationEnv(gymnasium.Env[list[int], int]):
         ended = action == self.tokenizer.eos_token_id
         cut = not ended and len(self.state) - self.start >= self.max_tokens
         reward = 0.0
-        if ended or cut:  # Brevity, and the key terms of the article.
+        if ended or cut:  # reward short summaries that contain the key terms
             reward = (1.0 - (len(self.state) - self.start) / self.max_tokens) + sum(
                 0.2 for term in ARTICLES[self.article] if term in summary.lower()
             )
@@ -59,6 +59,6 @@ rewards = train_agent(
     max_timesteps=24,
     update_interval=32,
     save_interval=0,
-    callback=lambda episodes, seen: metrics.append(seen["reward"]),
+    callback=lambda episodes, values: metrics.append(values["reward"]),
 )
 print(f"mean reward of an update's 32 summaries {metrics[0]:.3f} -> {metrics[-1]:.3f}")

@@ -1,4 +1,4 @@
-"""A task of one's own, taught to the embedded student: see docs/write_a_task.md."""
+"""A custom task, taught to the embedded student: see docs/write_a_task.md."""
 
 import numpy as np
 
@@ -11,10 +11,10 @@ DIVISORS = {"tens": 10, "hundreds": 100}
 
 
 class Remainders(TaskHooks):
-    """What is left of a division."""
+    """Remainders of divisions by 10 and 100."""
 
     name = "remainders"
-    is_procedural = True  # the problems are generated: ask for a number of them (default 25)
+    is_procedural = True  # the problems are generated; 25 per skill by default
     max_tokens = 32  # maximum length of an answer
 
     def skills(self):
@@ -29,18 +29,18 @@ class Remainders(TaskHooks):
 
     def problems(self, split, per_skill, seed, skills=()):
         generator = Seeds(seed).derive(self.name, split).generator()
-        found: dict[str, Problem] = {}
+        problems: dict[str, Problem] = {}
         if per_skill > 1000:
-            raise TaskError(f"{self.name} has 1000 problems a split; asked for {per_skill}")
-        while len(found) < per_skill:
-            part = tuple(DIVISORS)[len(found) % 2]
+            raise TaskError(f"{self.name} has 1000 problems per split; got per_skill={per_skill}")
+        while len(problems) < per_skill:
+            part = tuple(DIVISORS)[len(problems) % 2]
             question, answer = self._draw(part, split, generator)
-            found[question] = Problem(question, (Message("user", question),), answer, "remainders", part)
-        return list(found.values())
+            problems[question] = Problem(question, (Message("user", question),), answer, "remainders", part)
+        return list(problems.values())
 
     def score(self, problem: Problem, completion: Completion) -> Score | Failure:
-        said = completion.text.split(":")[-1].strip()
-        return Score(float(said == problem.reference), {"extracted": said})
+        answer = completion.text.split(":")[-1].strip()
+        return Score(float(answer == problem.reference), {"extracted": answer})
 
     def write_examples(self, skill, subskill, count, generator: np.random.Generator):
         examples = []
@@ -51,7 +51,7 @@ class Remainders(TaskHooks):
         return examples
 
 
-TASKS.register("remainders", Remainders, "what is left of a division")
+TASKS.register("remainders", Remainders, "remainders of divisions")
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""A teacher of one's own: see docs/write_a_teacher.md."""
+"""A custom teacher: see docs/write_a_teacher.md."""
 
 from palaestra.core.records import Decision, Lesson
 from palaestra.teachers.base import TEACHERS, write_from_task
 
 
 class ByErrors:
-    """Shares the lesson out by the errors on validation; a skill without any is kept alive by a few examples."""
+    """Divides the lesson by validation errors. Skills without errors still get a few examples."""
 
     def __init__(self, task, skills=()):
         self.task = task
@@ -22,7 +22,7 @@ class ByErrors:
         return Lesson(write_from_task(self.task, allocation, generator), decisions)
 
 
-TEACHERS.register("by_errors", ByErrors, "shares the lesson out by the errors")
+TEACHERS.register("by_errors", ByErrors, "divides the lesson by validation errors")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""RLHF by Gymformer's call: PPO raises a preference and stays near where it started.
+"""RLHF with Gymformer's call: PPO maximises a preference with a KL penalty to the initial policy.
 
-The preference is a function here; `reward="folder/of/a/reward/model"` works the same way
+The preference is a function here. `reward="folder/of/a/reward/model"` uses a reward model instead
 (see `reward_model.py`).
 """
 
@@ -8,7 +8,7 @@ from palaestra import LMActorNetwork, LMCriticNetwork, PPOConfig, train_agent
 
 
 def preference(prompt: str, response: str) -> float:
-    """People like answers that get to the point."""
+    """Prefer short answers."""
     return 1.0 / (1.0 + len(response.split()))
 
 
@@ -24,7 +24,7 @@ rewards = train_agent(
     max_timesteps=32,
     update_interval=24,
     save_interval=0,
-    callback=lambda episodes, seen: metrics.append(seen),
+    callback=lambda episodes, values: metrics.append(values),
 )
 print(f"reward {metrics[0]['reward']:.3f} -> {metrics[-1]['reward']:.3f}")
-print(f"KL to the reference {metrics[-1]['reference_kl']:.3f} nats a response")
+print(f"KL to the reference {metrics[-1]['reference_kl']:.3f} nats per response")

@@ -1,4 +1,4 @@
-"""A whole episode at the lesson scale in a few lines: about a minute on two cores."""
+"""Run a whole episode at the lesson scale: about a minute on two cores."""
 
 import argparse
 
@@ -7,7 +7,7 @@ from palaestra import teach
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--rounds", type=int, default=3)
 parser.add_argument("--lesson-size", type=int, default=160)
-parser.add_argument("--test", type=int, default=25, help="test problems a skill")
+parser.add_argument("--test", type=int, default=25, help="test problems per skill")
 parser.add_argument("--out", default="")
 options = parser.parse_args()
 

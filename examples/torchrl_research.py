@@ -1,4 +1,4 @@
-"""A policy works on a research task through TorchRL: a script here; any of TorchRL's wrappers of language models in its place."""
+"""Run a policy on a research task through TorchRL. The policy is a script; TorchRL's language-model wrappers also work."""
 
 from tensordict import TensorDictBase
 
@@ -6,8 +6,8 @@ from palaestra.integrations.torchrl import make_mlgym
 
 MESSAGES = iter(
     [
-        "Let me think about it first.",  # No command in it: a retry, with its penalty.
-        """Copy the other, but forgive once: with so many accidents a grudge is expensive.
+        "Let me think about it first.",  # no command: a retry with its penalty
+        """Copy the opponent, but forgive once: many of its defections are accidental.
 ```
 create strategy.py
 def choose(mine, theirs):

@@ -1,4 +1,4 @@
-"""What several tests share: a quiet torch, and the embedded student, loaded once."""
+"""Shared fixtures: a quiet torch, and the embedded student, loaded once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the examples of the lesson scale share: how they are called, and how they say what came out."""
+"""Shared code of the lesson examples: command-line options, output, and helpers for episodes without `teach`."""
 
 from __future__ import annotations
 
@@ -28,13 +28,12 @@ from palaestra.teachers.base import TaskWriter, Teacher, Writer
 def arguments(
     description: str | None, *, student: str = "nano", texts: Mapping[str, str] = {}, **sizes: int
 ) -> argparse.Namespace:
-    """The options of an example.
+    """Parse the options of an example.
 
     Arguments:
-        student: who learns unless told otherwise.
-        texts: further options that are texts, with what they are unless told otherwise.
-        sizes: settings of `teach` that are numbers, with what they are unless told otherwise. They come back as
-            `options.sizes`, too.
+        student: the default student.
+        texts: further text options with their defaults.
+        sizes: numeric settings of `teach` with their defaults. `options.sizes` contains their values.
     """
     from transformers.utils import logging
 
@@ -43,33 +42,36 @@ def arguments(
     parser.add_argument(
         "--teacher",
         default="task",
-        help="who writes the examples: task (its own generators), openai:MODEL, http://HOST/v1#MODEL, a folder, ...",
+        help="the writer of the examples: task (the task's own generators), openai:MODEL, http://HOST/v1#MODEL, a folder, ...",
     )
-    parser.add_argument("--student", default=student, help="who learns: a registered name, a folder or a hub id")
-    parser.add_argument("--seed", type=int, default=0, help="of problems, lessons and training")
+    parser.add_argument(
+        "--student", default=student, help="the model that learns: a registered name, a folder or a hub id"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="seed of problems, lessons and training")
     parser.add_argument("--out", default="", help="the run folder; a new one below runs/ if not given")
     for name, text in texts.items():
-        parser.add_argument(f"--{name}", default=text, help=f"{text or 'empty'} if not given")
+        parser.add_argument(f"--{name}", default=text, help=f"default: {text or 'empty'}")
     for name, value in sizes.items():
-        parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=value, help=f"{value} if not given")
+        parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=value, help=f"default: {value}")
     options = parser.parse_args()
     options.sizes = {name: getattr(options, name) for name in sizes}
     return options
 
 
 def finish(result: TeachResult) -> None:
-    """Write the report of a run, and say what came out of it."""
-    found = result.summary
+    """Print the results of a run and write its report."""
+    summary = result.summary
     for when in ("before", "after"):
-        value, low, high = (found[f"{when}{end}"] for end in ("", "_low", "_high"))
-        print(f"{when}: {value} % [{low}, {high}] of {found['problems']} test problems")
-    print(f"gain {found['gain']} points [{found['gain_low']}, {found['gain_high']}]")
-    print(f"{found['examples']} examples in {found['rounds']} rounds, {found['calls']} calls, {found['seconds']:.0f} s")
+        value, low, high = (summary[f"{when}{end}"] for end in ("", "_low", "_high"))
+        print(f"{when}: {value} % [{low}, {high}] of {summary['problems']} test problems")
+    print(f"gain {summary['gain']} points [{summary['gain_low']}, {summary['gain_high']}]")
+    counts = f"{summary['examples']} examples in {summary['rounds']} rounds, {summary['calls']} calls"
+    print(f"{counts}, {summary['seconds']:.0f} s")
     print(f"report: {write_report(result.folder)}")
 
 
-class Remembering(NullJournal):
-    """The journal of an episode that is played without `teach`: it keeps every attempt, so that gains can be paired."""
+class RecordingJournal(NullJournal):
+    """The journal of an episode without `teach`. It keeps all attempts, which the paired gain needs."""
 
     def __init__(self) -> None:
         self.kept: dict[str, list[Attempt]] = {}
@@ -78,8 +80,8 @@ class Remembering(NullJournal):
         self.kept.setdefault(phase, []).extend(attempts)
 
 
-def finish_episode(journal: Remembering, rounds: int, examples: int, seconds: float, out: Path) -> None:
-    """The same for an episode without a run: its test problems before the first round and after the last."""
+def finish_episode(journal: RecordingJournal, rounds: int, examples: int, seconds: float, out: Path) -> None:
+    """Print and store the results of an episode without `teach`: its test before the first round and after the last."""
     before, after = journal.kept["0/test"], journal.kept[f"{rounds}/test"]
     gain, summary = measure_gain(before, after), {"rounds": rounds, "examples": examples, "seconds": round(seconds, 1)}
     for when, report in (("before", report_on(before)), ("after", report_on(after))):
@@ -93,16 +95,16 @@ def finish_episode(journal: Remembering, rounds: int, examples: int, seconds: fl
     print(f"lessons and reports of every round: {out}")
 
 
-def folder_of(options: argparse.Namespace) -> Path:
-    """Where an episode without a run keeps what it has."""
+def make_folder(options: argparse.Namespace) -> Path:
+    """Create the folder of an episode without `teach`."""
     folder = Path(options.out) if options.out else new_folder("episode")
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
 @contextmanager
-def writer_of(model: str, task: Task, teacher: str) -> Iterator[Writer]:
-    """Who writes what `teacher` orders: the task's own generators, or a language model, whose answers are kept."""
+def open_writer(model: str, task: Task, teacher: str) -> Iterator[Writer]:
+    """Open the writer of a teacher: the task's own generators, or a language model with a cache of its answers."""
     if model == "task":
         yield TaskWriter(task)
         return
@@ -117,8 +119,8 @@ def writer_of(model: str, task: Task, teacher: str) -> Iterator[Writer]:
         yield ModelWriter(task, open_cached(model, cache), TeacherPrompts(), teacher)
 
 
-class Checked:
-    """A teacher of whose lessons only what passes the checks is taught, as `teach` does where a language model writes."""
+class CheckedTeacher:
+    """Applies the quality checks to a teacher's lessons, as `teach` does for lessons of a language model."""
 
     def __init__(self, teacher: Teacher, env: LessonEnv) -> None:
         self.teacher, self.env = teacher, env

@@ -1,7 +1,7 @@
-"""Programming, open-ended: for single wrong programs of the student the teacher has a few examples written each.
+"""Programming, open-ended: the teacher orders a few examples for each of several wrong programs of the student.
 
-Programs run in a sandbox against tests; the store of the run says what became of each. The embedded student has never
-seen a program: in two minutes its loss falls, and hardly a program of it runs. `--student` names one that knows more.
+Programs run in a sandbox against tests; the outcome of each is in the run's store. The embedded student was not trained
+on programs: in two minutes its loss falls, but hardly any of its programs run. `--student` selects another model.
 
     python examples/lessons/code_open_ended.py
     python examples/lessons/code_open_ended.py --teacher openai:gpt-4o-mini --student smollm2
@@ -23,7 +23,7 @@ result = teach(
     teacher="open_ended",
     writer=options.teacher,
     student=options.student,
-    learning_rate=2e-3 if options.student == "nano" else 0.0,  # It has never seen a program.
+    learning_rate=2e-3 if options.student == "nano" else 0.0,  # nano was not trained on programs
     seed=options.seed,
     out=options.out,
     **options.sizes,
@@ -33,6 +33,6 @@ with Run.open(result.folder, read_only=True) as run:
         print(f"loss of round {round_}: {curve[0][1]:.2f} -> {curve[-1][1]:.2f}")
     for when, phase in (("before", "0/test"), ("after", f"{result.summary['rounds']}/test")):
         outcomes = [attempt.outcome for attempt in run.store.attempts(phase)]
-        found = Counter(one.evidence["outcome"] if isinstance(one, Score) else one.cause for one in outcomes)
-        print(f"what became of the programs {when}: {dict(found.most_common())}")
+        counts = Counter(o.evidence["outcome"] if isinstance(o, Score) else o.cause for o in outcomes)
+        print(f"outcomes of the programs {when}: {dict(counts.most_common())}")
 finish(result)

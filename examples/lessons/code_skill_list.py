@@ -1,7 +1,6 @@
-"""Programming, skill list: a share of the lesson for every skill by its wrong programs. Each round goes on from the last.
+"""Programming, skill list: the lesson is divided by the wrong programs of each skill. Each round continues from the last.
 
-`TeachSettings` is what the command line's options and the run's `settings.json` are, too; a listener is told of every
-step.
+`TeachSettings` has the options of the command line and the run's `settings.json`. A listener is called at every step.
 
     python examples/lessons/code_skill_list.py
     python examples/lessons/code_skill_list.py --teacher openai:gpt-4o-mini --student smollm2
@@ -15,8 +14,8 @@ from palaestra.core.events import Event
 options = arguments(__doc__, rounds=2, lesson_size=70, validation=4, test=10, epochs=2, batch_size=4)
 
 
-def tell(event: Event) -> None:
-    """The loss every tenth step, and each report on validation problems."""
+def print_progress(event: Event) -> None:
+    """Print the loss of every tenth step, and the result of each validation."""
     if event.phase == "train" and event.done % 10 == 0:
         print(f"round {event.round}, step {event.done} of {event.total}: loss {event.data['loss']:.2f}")
     elif event.phase == "evaluated validation":
@@ -32,8 +31,8 @@ settings = TeachSettings(
     writer=options.teacher,
     student=options.student,
     start="last",
-    learning_rate=2e-3 if options.student == "nano" else 0.0,  # It has never seen a program.
+    learning_rate=2e-3 if options.student == "nano" else 0.0,  # nano was not trained on programs
     seed=options.seed,
     **options.sizes,
 )
-finish(teach(settings, out=options.out, listener=tell))
+finish(teach(settings, out=options.out, listener=print_progress))

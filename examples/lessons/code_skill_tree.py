@@ -1,6 +1,6 @@
-"""Programming, skill tree: every skill opens subskills or moves data among the open ones, under limits that hold.
+"""Programming, skill tree: every skill opens subskills or moves data among the open ones, within limits.
 
-The policy balances the data among the subskills; what it decided, and why, is read from the run's store.
+The policy balances the data among the subskills. Its decisions and their reasons are read from the run's store.
 
     python examples/lessons/code_skill_tree.py
     python examples/lessons/code_skill_tree.py --teacher openai:gpt-4o-mini --student smollm2
@@ -21,7 +21,7 @@ result = teach(
     writer=options.teacher,
     student=options.student,
     start="last",
-    learning_rate=2e-3 if options.student == "nano" else 0.0,  # It has never seen a program.
+    learning_rate=2e-3 if options.student == "nano" else 0.0,  # nano was not trained on programs
     seed=options.seed,
     out=options.out,
     **options.sizes,

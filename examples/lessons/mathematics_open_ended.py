@@ -1,6 +1,6 @@
-"""Mathematics, open-ended: for single wrong answers of the student the teacher has a few examples written each.
+"""Mathematics, open-ended: the teacher orders a few examples for each of several wrong answers of the student.
 
-`teach` does it all: the rounds, the measuring before and after, a run folder that survives a kill, the report.
+`teach` runs the rounds, measures before and after, and writes a run folder that can be resumed and a report.
 
     python examples/lessons/mathematics_open_ended.py
     python examples/lessons/mathematics_open_ended.py --teacher openai:gpt-4o-mini --student smollm2

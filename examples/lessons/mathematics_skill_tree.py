@@ -1,6 +1,6 @@
-"""Mathematics, skill tree, as any Gymnasium user would drive it: `gymnasium.make`, `reset`, and `step` with a lesson.
+"""Mathematics, skill tree, as a Gymnasium environment: `gymnasium.make`, `reset`, and `step` with a lesson.
 
-Every skill explores or exploits its subskills, and the lesson says why.
+Every skill explores or exploits its subskills; the lesson contains the reasons.
 
     python examples/lessons/mathematics_skill_tree.py
     python examples/lessons/mathematics_skill_tree.py --teacher openai:gpt-4o-mini --student smollm2
@@ -10,7 +10,7 @@ import time
 
 import gymnasium
 import numpy as np
-from _shared import Checked, Remembering, arguments, finish_episode, folder_of, writer_of
+from _shared import CheckedTeacher, RecordingJournal, arguments, finish_episode, make_folder, open_writer
 
 import palaestra
 from palaestra.runs.files import write_text
@@ -18,7 +18,7 @@ from palaestra.runs.records import to_json
 
 SKILLS = ("geometry", "percent", "sequences", "change", "groups", "clock")
 options = arguments(__doc__, rounds=2, lesson_size=96, validation=8, test=25)
-folder, journal, start = folder_of(options), Remembering(), time.perf_counter()
+folder, journal, start = make_folder(options), RecordingJournal(), time.perf_counter()
 
 env = gymnasium.make(
     "palaestra/Lesson-v0",
@@ -33,10 +33,10 @@ env = gymnasium.make(
     render_mode="ansi",
 )
 task = env.unwrapped.task
-with writer_of(options.teacher, task, "skill_tree") as writer:
+with open_writer(options.teacher, task, "skill_tree") as writer:
     teacher = palaestra.make_teacher("skill_tree", task, SKILLS, writer=writer, policy="response")
     if options.teacher != "task":
-        teacher = Checked(teacher, env.unwrapped)
+        teacher = CheckedTeacher(teacher, env.unwrapped)
     state, info = env.reset(seed=options.seed)
     done = False
     while not done:

@@ -1,7 +1,7 @@
-"""Tool use, skill tree: requests that are answered by calling typed tools, which really run.
+"""Tool use, skill tree: the student answers requests by calling typed tools, which are executed.
 
-The short form of the task, with names of tools and no descriptions, fits the embedded student's 256 tokens. Beside the right
-answers this counts the calls that were right.
+The short prompt, without descriptions of the tools, fits the embedded student's context of 256 tokens. The script also prints the
+fraction of correct calls.
 
     python examples/lessons/tools_skill_tree.py
     python examples/lessons/tools_skill_tree.py --teacher openai:gpt-4o-mini --student smollm2
@@ -24,7 +24,7 @@ result = teach(
     writer=options.teacher,
     student=options.student,
     start="last",
-    learning_rate=2e-3 if options.student == "nano" else 0.0,  # It has never seen a program that calls tools.
+    learning_rate=2e-3 if options.student == "nano" else 0.0,  # nano was not trained on programs that call tools
     seed=options.seed,
     out=options.out,
     **options.sizes,
@@ -32,6 +32,6 @@ result = teach(
 task = make_task("tools-skills", **OPTIONS)
 with Run.open(result.folder, read_only=True) as run:
     for when, phase in (("before", "0/test"), ("after", f"{result.summary['rounds']}/test")):
-        for name, found in task.metrics(run.store.attempts(phase)).items():
-            print(f"{name} {when}: {100 * found.value:.1f} % [{100 * found.low:.1f}, {100 * found.high:.1f}]")
+        for name, mean in task.metrics(run.store.attempts(phase)).items():
+            print(f"{name} {when}: {100 * mean.value:.1f} % [{100 * mean.low:.1f}, {100 * mean.high:.1f}]")
 finish(result)

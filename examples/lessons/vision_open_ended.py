@@ -1,7 +1,7 @@
-"""Pictures, open-ended: wrong answers of an image-text student, and new pictures with questions for what each lacks.
+"""Pictures, open-ended: the teacher orders new pictures with questions for wrong answers of a vision-language student.
 
-A language model that writes describes scenes, and we draw them; lessons go through the checks here, whoever writes. One
-picture of the lesson is left in the run folder.
+A language model as the writer describes scenes, which are then rendered. All lessons go through the quality checks here. One
+picture of the lesson is written to the run folder.
 
     python examples/lessons/vision_open_ended.py
     python examples/lessons/vision_open_ended.py --teacher openai:gpt-4o-mini --student HuggingFaceTB/SmolVLM-256M-Instruct

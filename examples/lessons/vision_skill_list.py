@@ -1,4 +1,4 @@
-"""Pictures, skill list, by DataEnvGym's call, with a student that is put together from its parts.
+"""Pictures, skill list, with DataEnvGym's call and a student that is built from its parts.
 
 python examples/lessons/vision_skill_list.py
 python examples/lessons/vision_skill_list.py --teacher openai:gpt-4o-mini --student HuggingFaceTB/SmolVLM-256M-Instruct
@@ -6,7 +6,7 @@ python examples/lessons/vision_skill_list.py --teacher openai:gpt-4o-mini --stud
 
 import time
 
-from _shared import Checked, Remembering, arguments, finish_episode, folder_of, writer_of
+from _shared import CheckedTeacher, RecordingJournal, arguments, finish_episode, make_folder, open_writer
 
 from palaestra import LessonEnv, make_task, make_teacher, run_episode
 from palaestra.engines import models
@@ -17,8 +17,8 @@ SKILLS = ("pattern", "extreme")
 options = arguments(
     __doc__, student="nano-vlm", rounds=2, lesson_size=150, validation=8, test=40, epochs=2, batch_size=4
 )
-folder, journal, start = folder_of(options), Remembering(), time.perf_counter()
-most = options.rounds * options.lesson_size
+folder, journal, start = make_folder(options), RecordingJournal(), time.perf_counter()
+budget = options.rounds * options.lesson_size
 
 model = models.load(options.student)
 supervision = supervision_for(model.weights, epochs=options.epochs, batch_size=options.batch_size)
@@ -28,18 +28,18 @@ env = LessonEnv(
     student,
     skills=SKILLS,
     rounds=options.rounds,
-    budget=most,
+    budget=budget,
     validation=options.validation,
     test=options.test,
     journal=journal,
 )
-with writer_of(options.teacher, env.task, "skill_list") as writer:
+with open_writer(options.teacher, env.task, "skill_list") as writer:
     agent = make_teacher("skill_list", env.task, SKILLS, writer=writer)
     reports = run_episode(
         environment=env,
-        data_generation_agent=Checked(agent, env) if options.teacher != "task" else agent,
+        data_generation_agent=CheckedTeacher(agent, env) if options.teacher != "task" else agent,
         io_provider=folder,
-        stop_at_num_training_data=most,
+        stop_at_num_training_data=budget,
         num_iterations=options.rounds,
         data_per_iteration=options.lesson_size,
         seed=options.seed,

@@ -1,4 +1,4 @@
-"""Pictures, skill tree: a bandit over subskills (`policy=ucb`) moves the data to where it brings most.
+"""Pictures, skill tree: a bandit over subskills (`policy=ucb`) moves data to the subskills that gain most.
 
 python examples/lessons/vision_skill_tree.py
 python examples/lessons/vision_skill_tree.py --teacher openai:gpt-4o-mini --student HuggingFaceTB/SmolVLM-256M-Instruct

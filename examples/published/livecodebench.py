@@ -1,8 +1,8 @@
-"""LiveCodeBench in each of the three kinds of teaching, as DataEnvGym's `examples/livecodebench/` has it.
+"""LiveCodeBench with three teachers, as in DataEnvGym's `examples/livecodebench/`.
 
 `--data` names a folder with the published files (`test.jsonl`, `test2.jsonl`, ...). Problems up to August 2023 are train, those up to
-December validation, and the later ones test. Without a language model (`--teacher task`) lessons are short drawn programs. With
-`keep="best"` the round that did best on validation is the one that is tested.
+December 2023 validation, and the later ones test. Without a language model (`--teacher task`) lessons are short generated programs.
+`keep="best"` tests the student of the round with the best validation accuracy.
 
     python examples/published/livecodebench.py open_ended --data data/livecodebench --teacher openai:gpt-4o
     python examples/published/livecodebench.py skill_list --data data/livecodebench --teacher openai:gpt-4o --discover openai:gpt-4o

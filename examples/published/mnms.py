@@ -1,7 +1,7 @@
-"""Plans of tool calls (m&m's) as DataEnvGym's `examples/tool_use/` has them: open-ended, or by a list of skills.
+"""Plans of tool calls (m&m's), open-ended or by a list of skills, as in DataEnvGym's `examples/tool_use/`.
 
 `--data` names a folder with the published files (`test_human_verified_filtered.json`, `test_human_verified.json`, `test_raw.json`). An
-answer is right if it uses the tools of the published plan in their order. The F1 measures of the paper are printed beside it.
+answer is right if it uses the tools of the published plan in order. The script also prints the F1 metrics of the paper.
 
     python examples/published/mnms.py open_ended --data data/mnms --teacher openai:gpt-4o
     python examples/published/mnms.py skill_list --data data/mnms --student smollm2
@@ -40,6 +40,6 @@ result = teach(
 task = make_task("mnms", **task_options)
 with Run.open(result.folder, read_only=True) as run:
     for when, phase in (("before", "0/test"), ("after", f"{result.summary['rounds']}/test")):
-        for name, found in task.metrics(run.store.attempts(phase)).items():
-            print(f"{name} {when}: {100 * found.value:.1f} % [{100 * found.low:.1f}, {100 * found.high:.1f}]")
+        for name, mean in task.metrics(run.store.attempts(phase)).items():
+            print(f"{name} {when}: {100 * mean.value:.1f} % [{100 * mean.low:.1f}, {100 * mean.high:.1f}]")
 finish(result)

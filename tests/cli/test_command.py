@@ -1,4 +1,4 @@
-"""The command as a user meets it: in a process of its own."""
+"""The command line, run in its own process."""
 
 import json
 import os
@@ -165,7 +165,7 @@ def test_an_existing_run_is_not_overwritten(run: Path) -> None:
 
 
 def test_another_seed_cannot_be_given_to_a_run(run: Path) -> None:
-    assert "started with seed 3" in refused(palaestra("resume", run, "--seed", "4"))
+    assert "the run's seed 3" in refused(palaestra("resume", run, "--seed", "4"))
 
 
 def test_the_table_of_gains_fits_eighty_columns_with_nothing_cut_off() -> None:

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM leave a checkpoint, and the run goes on from it to the same result."""
+"""Ctrl-C and SIGTERM leave a checkpoint, and the resumed run reaches the same result."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def finish(arguments: list[str], folder: Path, number: int, code: int) -> tuple[
     (folder / "signal").write_text(str(int(number)))
     stopped = palaestra(*arguments, "--out", "stopped", cwd=folder)
     assert stopped.returncode == code, stopped.stderr
-    assert "what was done is stored. Go on with: palaestra resume stopped" in stopped.stderr
+    assert "the work so far is saved. Continue with: palaestra resume stopped" in stopped.stderr
     resumed = palaestra("resume", "stopped", cwd=folder)
     assert resumed.returncode == 0, resumed.stderr
     alone, summary = (json.loads((folder / name / "summary.json").read_text()) for name in ("alone", "stopped"))

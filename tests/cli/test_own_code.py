@@ -1,4 +1,4 @@
-"""A task, a teacher and an environment of the user's own: from the command line, from Python, killed and resumed."""
+"""A user's task, teacher and environment: from the command line, from Python, killed and resumed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`palaestra research` as a user meets it."""
+"""`palaestra research` on the command line."""
 
 from __future__ import annotations
 

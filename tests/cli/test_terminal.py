@@ -1,4 +1,4 @@
-"""The terminal: text as it is, Ctrl-C with a way back, standings that fit, and lines that say what goes on."""
+"""Terminal output: plain text, resume hints after Ctrl-C, the width of standings, progress lines."""
 
 from __future__ import annotations
 
@@ -45,14 +45,17 @@ def test_ctrl_c_says_how_to_go_on_where_there_is_something_to_go_on_with(
 
     monkeypatch.setattr("palaestra.recipes.evaluate.recipe.evaluate", interrupted)
     code, said = called(monkeypatch, capsys, "evaluate")
-    assert (code, said) == (130, f"stopped; what was done is stored. Go on with: palaestra resume {tmp_path / 'run'}\n")
+    assert (code, said) == (
+        130,
+        f"stopped; the work so far is saved. Continue with: palaestra resume {tmp_path / 'run'}\n",
+    )
 
     def study(*arguments: Any, out: Path, **_: Any) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("palaestra.recipes.teach.study.study", study)
     _, said = called(monkeypatch, capsys, "teach", "--seeds", "2", "--out", "here")
-    assert said.endswith("Go on with: the same command, with --out here\n")
+    assert said.endswith("Continue with: the same command, with --out here\n")
 
     def at_once(kind: str) -> None:
         raise KeyboardInterrupt
@@ -80,7 +83,7 @@ def test_ctrl_c_in_a_bench_says_how_to_go_on_and_it_goes_on(tmp_path: Path) -> N
     process.send_signal(signal.SIGINT)
     out, said = process.communicate(timeout=60)
     assert process.returncode == 130, said
-    assert said == f"stopped; what was done is stored. Go on with: palaestra resume {tmp_path / 'bench'}\n"
+    assert said == f"stopped; the work so far is saved. Continue with: palaestra resume {tmp_path / 'bench'}\n"
     assert "stop: waiting for commands under way" in out
     with Run.open(next(tmp_path.glob("bench/number/*")), read_only=True) as run:
         assert run.summary is None
@@ -111,14 +114,14 @@ def step(**data: Any) -> Event:
         ({"action": "ls"}, "ls"),
         ({"action": "submit", "stop_reason": "submitted"}, "submit"),
         ({"action": "validate", "attempts": [3.0, 4.5]}, "validate: 4.5"),
-        ({}, "no action that can be read"),
-        ({"stop_reason": "format"}, "no action that can be read; the end: format"),
-        ({"action": "ls", "stop_reason": "steps"}, "ls; the end: steps"),
+        ({}, "no readable action"),
+        ({"stop_reason": "format"}, "no readable action; ended: format"),
+        ({"action": "ls", "stop_reason": "steps"}, "ls; ended: steps"),
         (
             {"spoke": False, "stop_reason": "gave_up", "note": "the input ended"},
-            "the end: gave up: the input ended",
+            "ended: gave up: the input ended",
         ),
-        ({"spoke": False, "stop_reason": "context", "note": "too long"}, "the end: context: too long"),
+        ({"spoke": False, "stop_reason": "context", "note": "too long"}, "ended: context: too long"),
     ],
 )
 def test_a_step_says_what_was_done_and_an_end_says_why(data: dict[str, Any], line: str) -> None:

@@ -1,4 +1,4 @@
-"""Mistakes in a user's own code are one line with the user's file and line, and never a damaged run or a zero."""
+"""Mistakes in user code are reported in one line with file and line. They never damage a run or score 0."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def line_of(mark: str) -> int:
         ("ProblemsAreTexts", "texts", 2, "ProblemsAreTexts.problems returned '1 + 1 = ?' in a list (user_plugin.py, line {}); expected a list of Problem"),
         ("ProblemsAreNone", "none", 2, "ProblemsAreNone.problems returned None (user_plugin.py, line {}); expected a list of Problem"),
         ("SameIds", "same", 2, "returned 'test-0' as the id of two problems (user_plugin.py, line {}); expected ids that differ"),
-        ("ProblemsRaise", "missing", 1, "KeyError: 'missing' (user_plugin.py, line {}); see where with --traceback"),
+        ("ProblemsRaise", "missing", 1, "KeyError: 'missing' (user_plugin.py, line {}); show the traceback with --traceback"),
     ],
 )  # fmt: skip
 def test_what_a_task_returns_is_checked_at_once(task: str, mark: str, code: int, message: str, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Numbers that somebody gives: what is one, within which limits, and what is said of the others."""
+"""Number checks: accepted values, limits, and error messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text from outside: whatever it holds, records take it and give back what they stored."""
+"""Records store and return arbitrary external text unchanged."""
 
 from collections.abc import Mapping
 from types import MappingProxyType

@@ -1,7 +1,7 @@
-"""Kills a small teach run at random instants and resumes it each time. Prints what came of it.
+"""Kill a small teach run at random times, resume it each time, and print the result.
 
-Run by `test_kill_and_resume.py` in a process of its own. Children are forked from a parent that has
-imported everything and computed nothing, so that a kill costs no time for imports.
+Run by `test_kill_and_resume.py` in its own process. Children are forked from a parent that has only imported
+everything, so that a kill costs no import time.
 """
 
 from __future__ import annotations

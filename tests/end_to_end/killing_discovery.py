@@ -1,7 +1,7 @@
-"""Kills `teach` in the middle of every stage of a skill discovery, and resumes it. Prints the summaries.
+"""Kill `teach` in every stage of a skill discovery, resume it, and print the summaries.
 
-Run by `test_kill_in_discovery.py` in a process of its own, whose server says when: at a call that it leaves without an
-answer it makes the file `now`. Children are forked as in `killing.py`.
+Run by `test_kill_in_discovery.py` in its own process. The test's server creates the file `now` at the call that it
+does not answer, which is the time of the kill. Children are forked as in `killing.py`.
 """
 
 from __future__ import annotations

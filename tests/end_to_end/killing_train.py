@@ -1,6 +1,6 @@
-"""Kills small training runs at random instants and resumes them each time. Prints what came of it.
+"""Kill small training runs at random times, resume them each time, and print the results.
 
-Run by `test_kill_and_resume.py` in a process of its own; the children are forked as in `killing.py`.
+Run by `test_kill_and_resume.py` in its own process. Children are forked as in `killing.py`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Kills `palaestra teach` at random instants while a language model writes for it, and resumes it. Prints what came of it.
+"""Kill `palaestra teach` with a language model as the writer at random times, resume it, and print the result.
 
-Run by `test_kill_with_a_writer.py` in a process of its own: the model is that test's server, which outlives every kill.
-Children are forked as in `killing.py`, and each of them is the command as a user gives it.
+Run by `test_kill_with_a_writer.py` in its own process. The model is that test's server, which survives every kill.
+Children are forked as in `killing.py`; each runs the command line.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Teachers of users that cheat or break, as installed plugins that `palaestra teach` really runs."""
+"""User teachers that cheat or raise, installed as plugins and run by `palaestra teach`."""
 
 import json
 from pathlib import Path

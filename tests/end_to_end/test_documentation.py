@@ -1,4 +1,4 @@
-"""The documentation is true: its code runs as printed, and the files that it names exist."""
+"""The code of the documentation runs as printed, and the files that it names exist."""
 
 from __future__ import annotations
 

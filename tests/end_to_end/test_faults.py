@@ -1,4 +1,4 @@
-"""`docs/faults.md`: every fault of a predecessor has a test, and every test that the page names is there."""
+"""Every fault in `docs/faults.md` has a test, and every test that the page names exists."""
 
 import ast
 import os

@@ -1,4 +1,4 @@
-"""A disk that fills up during a checkpoint, and one that cannot be written to: real ones, mounted in memory."""
+"""A disk that fills up during a checkpoint, and a read-only disk, both mounted in memory."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Faults of a server, each by a server that really runs: a named failure or one clear line, never a score, every token counted."""
+"""Server faults, each with a real server: the result is a failure or a one-line error, never a score, and all tokens count."""
 
 from __future__ import annotations
 

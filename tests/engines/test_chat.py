@@ -1,4 +1,4 @@
-"""Conversations as ids: what a template adds behind an assistant's words, and templates under which that is no text."""
+"""Conversations as token ids: the text that a template adds after an assistant message, and unsupported templates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The engine answers with every family as the model's own forward pass does; what cannot serve is refused unloaded."""
+"""The engine agrees with the own forward pass of every model family. Unsupported models are rejected before loading."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The engine for services against a real HTTP server, ours, that breaks in every way we could think of."""
+"""The OpenAI engine against a local HTTP server with many kinds of faults."""
 
 import asyncio
 import base64

@@ -1,4 +1,4 @@
-"""`palaestra serve`, asked by the official `openai` client."""
+"""`palaestra serve` with the official `openai` client."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Tools over every engine: offered, called, answered, and known to the cache."""
+"""Tools in every engine: offered, called, answered, and part of the cache key."""
 
 from __future__ import annotations
 

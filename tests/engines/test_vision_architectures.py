@@ -1,4 +1,4 @@
-"""Other architectures than nano-vlm's: asked and trained as their own code would, in any company."""
+"""Vision architectures other than nano-vlm's agree with their own code in generation and training, in any batch."""
 
 import copy
 from collections.abc import Callable

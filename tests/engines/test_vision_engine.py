@@ -1,4 +1,4 @@
-"""Images in the transformers engine, on a small random checkpoint of nano-vlm's own shape."""
+"""Images in the transformers engine, with a small random checkpoint of nano-vlm's architecture."""
 
 import base64
 import io

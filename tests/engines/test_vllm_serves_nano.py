@@ -1,4 +1,4 @@
-"""`nano` served by vLLM over HTTP and asked by our engine for services. How to get vLLM: test_vllm_loads_nano.py."""
+"""`nano` served by vLLM over HTTP and called by the OpenAI engine. To install vLLM, see test_vllm_loads_nano.py."""
 
 import os
 import socket

@@ -1,4 +1,4 @@
-"""What breaks Gymnasium's contract is said in one line: class and method, what came, what was expected, and where."""
+"""A violation of Gymnasium's contract is a one-line error: class, method, value, expectation, file and line."""
 
 from __future__ import annotations
 

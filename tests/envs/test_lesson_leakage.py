@@ -1,4 +1,4 @@
-"""The lesson environment teaches no held-out problem and refuses what is no lesson, whoever calls it."""
+"""The lesson environment drops held-out problems and rejects invalid lessons."""
 
 from dataclasses import replace
 from typing import Any

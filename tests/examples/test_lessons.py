@@ -1,4 +1,4 @@
-"""Every example of the lesson scale, really run at a tiny size: by the task's own generators, and by a language model."""
+"""Run every lesson example at a tiny size, with the task's own generators and with a language model."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""The examples on published data, really run at a tiny size on files of the published form."""
+"""Run the examples on published data at a tiny size, with files in the published format."""
 
 import json
 import runpy

@@ -1,4 +1,4 @@
-"""A small server that speaks OpenAI's chat format, says what a script tells it to, and breaks where it is told to."""
+"""A small server with OpenAI's chat API, scripted answers and scripted faults."""
 
 from __future__ import annotations
 

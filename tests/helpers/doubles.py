@@ -1,4 +1,4 @@
-"""A second small task for runs with several: doubling numbers. And a student that follows a plan on it too."""
+"""A second small task (doubling numbers) for runs with several tasks, and a student with scripted accuracy on it."""
 
 from __future__ import annotations
 

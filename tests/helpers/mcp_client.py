@@ -1,4 +1,4 @@
-"""A client of the Model Context Protocol, of the SDK, at a server that is a process of its own."""
+"""The SDK's client of the Model Context Protocol, connected to a server process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A research task that is judged in no time: a number in a file, the larger the better, 100 at most."""
+"""A fast research task: a number in a file; larger is better, at most 100."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A task, a teacher and an environment such as users write, registered nowhere. Each kills its process once if asked to."""
+"""A task, a teacher and an environment as a user would write them, not registered. Each can kill its process once."""
 
 from __future__ import annotations
 

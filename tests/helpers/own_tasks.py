@@ -1,4 +1,4 @@
-"""What the tests of our own research tasks share: judges, made once, and submissions."""
+"""Shared judges and submissions for the tests of the built-in research tasks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An image generator for tests: reads words, paints what colours and shapes they name, and counts what it was asked for."""
+"""An image generator for tests: draws the colours and shapes of a description, and counts its calls."""
 
 from __future__ import annotations
 

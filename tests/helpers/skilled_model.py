@@ -1,6 +1,6 @@
-"""A scripted model for whole runs with skill discovery on `math-skills`: it names, clusters, assigns, and writes sums.
+"""A scripted model for runs with skill discovery on `math-skills`: it names, clusters, assigns, and writes sums.
 
-What it says follows from the call alone, so that a run that was stopped hears the same as one that was not.
+Its answer depends on the call only, so that a resumed run gets the same answers as an uninterrupted one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A turn environment whose every answer the test knows beforehand."""
+"""A turn environment with fixed replies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long a function takes by itself."""
+"""Measure the CPU time of a function."""
 
 import time
 from collections.abc import Callable

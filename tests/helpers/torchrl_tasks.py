@@ -1,4 +1,4 @@
-"""Two research tasks that are judged in no time, and what a script says to a TorchRL environment of them, and hears."""
+"""Two fast research tasks, and helpers that run scripted messages in a TorchRL environment."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A file such as users write: tasks with a mistake in them, and parts that send the process a signal.
+"""A user's plugin: tasks with a mistake, and parts that send the process a signal.
 
-Given to the command by `--plugin`. The tests look for the lines that are marked.
+Loaded with `--plugin`. The tests look for the marked lines.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Commands and scripts in processes of their own, which do not wait for torch, transformers and Palaestra to be imported.
+"""Run commands and scripts in their own processes without the import time of torch, transformers and Palaestra.
 
-Each is forked from a process that has imported them and done nothing else, so it costs a tenth of a second where a
-fresh one costs nine. What a fresh interpreter imports, and what it does not, is tested elsewhere by real ones.
+Each process is forked from one that has imported them and done nothing else. It starts in a tenth of a second instead
+of nine. Other tests check what a fresh interpreter imports.
 """
 
 from __future__ import annotations

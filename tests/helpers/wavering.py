@@ -1,4 +1,4 @@
-"""A student that does not only get better: what it knows follows a plan, so that a test can say which round is best."""
+"""A student with a scripted accuracy per round, so that a test knows which round is best."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Research tasks for the tests of integrations, and environments of them that are closed."""
+"""Research tasks for the integration tests, and environments that are closed after a test."""
 
 from __future__ import annotations
 

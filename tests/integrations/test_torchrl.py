@@ -1,4 +1,4 @@
-"""Research tasks through TorchRL: its conformance check, rollouts and collectors, and every fault of the environment that this replaces."""
+"""Research tasks in TorchRL: conformance check, rollouts, collectors, and the faults of the replaced environment."""
 
 from __future__ import annotations
 

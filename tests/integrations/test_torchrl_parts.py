@@ -1,4 +1,4 @@
-"""Each transform by itself over the environment of bare commands, every beginning of the chain, and chains of one's own."""
+"""Each transform alone over the command environment, every prefix of the chain, and custom chains."""
 
 from __future__ import annotations
 

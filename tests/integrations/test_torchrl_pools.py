@@ -1,4 +1,4 @@
-"""Environments of research tasks side by side, by TorchRL's containers and ours, whose episodes differ in length."""
+"""Parallel research environments in TorchRL's containers and ours, with episodes of different lengths."""
 
 from __future__ import annotations
 

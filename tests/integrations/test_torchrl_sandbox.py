@@ -1,4 +1,4 @@
-"""Where the workspaces of a TorchRL environment are is a choice, as it is of `ResearchEnv`."""
+"""The sandbox of a TorchRL environment can be chosen, as in `ResearchEnv`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conversations of research tasks as the text that a model reads, through chat templates of all kinds."""
+"""Research conversations rendered with many kinds of chat templates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Control policies and their rollouts: every kind of action, both kinds of autoreset, memory."""
+"""Control policies and their rollouts: every action space, both autoreset modes, memory."""
 
 from __future__ import annotations
 

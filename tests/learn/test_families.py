@@ -1,4 +1,4 @@
-"""Each family that `train` accepts says what the model's own forward pass says of each whole sequence alone."""
+"""Every model family that `train` accepts agrees with the model's own forward pass on whole sequences."""
 
 from __future__ import annotations
 

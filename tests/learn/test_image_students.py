@@ -1,4 +1,4 @@
-"""Students that read images: the loss is transformers' own, they learn from the picture, and everything repeats."""
+"""Students with images: the loss equals transformers', they learn from the picture, and training is reproducible."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Learning by practice: rewards rise, failures are no zeros, and everything repeats."""
+"""Learning by practice: rewards rise, failures are not zeros, and training is reproducible."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Learning from preferences: the loss is TRL's, wrong answers are wrong, and everything repeats."""
+"""Learning from preferences: the loss equals TRL's, rejected answers are wrong, and training is reproducible."""
 
 from __future__ import annotations
 

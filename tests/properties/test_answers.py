@@ -1,4 +1,4 @@
-"""What must hold for every answer, not only for those in the tables."""
+"""Properties of the comparison of arbitrary answers."""
 
 from fractions import Fraction
 

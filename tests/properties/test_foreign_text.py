@@ -1,4 +1,4 @@
-"""Whatever models, servers, agents and environments say, a run ends, keeps it, and can be read again."""
+"""A run ends, stores and reads back arbitrary text of models, servers, agents and environments."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The first invariant of the token scale: the log-prob of a token is the same by stepping and in training.
+"""The log-prob of a token is the same in the rollout and in training.
 
-For models shaped like GPT-2 and like Llama (with grouped heads), any batch size, prompt lengths, response
-lengths, refills and order of slots: before any gradient step every ratio new/old is 1.
+For GPT-2 and Llama architectures (with grouped heads) and any batch size, prompt lengths, response lengths, refills and
+order of slots: before any gradient step every ratio new/old is 1.
 """
 
 from __future__ import annotations

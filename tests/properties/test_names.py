@@ -1,4 +1,4 @@
-"""The structure that a reader relies on: no import cycle, one class a name, functions named by verbs."""
+"""Conventions of names and imports: no import cycle, unique class names, functions named by verbs."""
 
 import ast
 import re

@@ -1,4 +1,4 @@
-"""One idea, once: what is the same for every task is written for none of them, and nothing is there twice."""
+"""No duplicated code: shared code is independent of single tasks, and functions have no near copies."""
 
 import ast
 import itertools

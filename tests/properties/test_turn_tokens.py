@@ -1,7 +1,7 @@
-"""The first invariant of learning at the turn scale: what is learned from is what was sampled, turn by turn.
+"""At the turn scale the token ids in the loss are the sampled ids.
 
-The ids in the loss are the ids that the policy chose, never encoded again; nothing that a tool or a user said is among them;
-and before any gradient step every ratio new/old is 1, over several turns, padding, refills and answers of any length.
+They are never encoded again and contain no text of a tool or user. Before any gradient step every ratio new/old is 1, over
+several turns, padding, refills and answers of any length.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The limits that all recipes with calls to services share."""
+"""The limits on model calls that recipes share."""
 
 from __future__ import annotations
 

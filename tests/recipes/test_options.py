@@ -1,4 +1,4 @@
-"""The keyword arguments of Python calls are typed, and the types are those of the settings."""
+"""The keyword arguments of Python calls have the types of the settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run is resumed, reported, loaded and used as a model by its folder, from Python."""
+"""From Python, a run folder can be resumed, reported, loaded and used as a model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Profiles on a page: curves with the right area, lines that can be told apart, counts beside every figure."""
+"""Performance profiles in the report: areas of the curves, distinguishable lines, counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report of a run: whole by itself, true to the store, and safe with what models say."""
+"""The report of a run is self-contained, agrees with the store, and escapes model output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of a study: every arm with its interval, every pair with its test, every run with its own report."""
+"""The report of a study: arms with intervals, pairs with tests, links to the reports of the runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report of a train run: true to its metrics, for language models and classic environments, at every moment."""
+"""The report of a train run agrees with its metrics, for finished and unfinished runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of research share: a task that is judged in no time, and caches of their own."""
+"""Shared fixtures of the research tests: a fast task, and separate caches."""
 
 from __future__ import annotations
 

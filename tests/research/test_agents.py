@@ -1,4 +1,4 @@
-"""Every agent plays: by a script, from the keyboard, again, the baseline, the good solution, the best of several."""
+"""All agents: script, human, replay, baseline, reference, best of several."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever an agent tries: the score is that of its submission, judged by the original evaluator, out of its reach."""
+"""An agent cannot change its score except by its submission: the original evaluator judges outside its sandbox."""
 
 from __future__ import annotations
 

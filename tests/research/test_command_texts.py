@@ -1,4 +1,4 @@
-"""What needs no sandbox: the blocklist, the linter, and the docs and schemas of the commands."""
+"""Tests without a sandbox: the blocklist, the linter, and the docs and schemas of the commands."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""An evaluator that never ends stalls nobody, and nothing of it is left behind."""
+"""An evaluator that never ends is interrupted, and leaves nothing behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The research environment keeps Gymnasium's contract, alone and in slots."""
+"""The research environment follows Gymnasium's contract, alone and in a vector environment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hidden data before an agent's code: what it can carry away, how often, and how long anything may take."""
+"""Submitted code that sees hidden data: limits on what it can reveal, how often, and on time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tasks, agents, commands and parsers of one's own: the pages that show them run as they stand, and what breaks is told."""
+"""Custom tasks, agents, commands and parsers: the code of the docs runs as printed, and errors are reported."""
 
 from __future__ import annotations
 

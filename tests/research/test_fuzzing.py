@@ -1,4 +1,4 @@
-"""An agent that does anything at all: every episode ends with a reason, and nothing raises."""
+"""Fuzzed agents: every episode ends with a stop reason, and nothing raises."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Line numbers of a published trajectory on files that have a few lines more at their head since."""
+"""Replaying line numbers of a published trajectory on files that have grown at the top."""
 
 import pytest
 

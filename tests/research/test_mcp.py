@@ -1,4 +1,4 @@
-"""The commands over MCP: a server of our own over stdio, and the SDK's client."""
+"""The commands over MCP: our server on stdio, and the SDK's client."""
 
 import sys
 from typing import Any

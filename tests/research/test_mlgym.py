@@ -1,4 +1,4 @@
-"""Tasks in MLGym's format: a checkout that we wrote, read as it is and run for real, by all four entry points."""
+"""Tasks in MLGym's format from a small checkout of our own, run with all four entry points."""
 
 from __future__ import annotations
 

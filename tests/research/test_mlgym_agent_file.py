@@ -1,4 +1,4 @@
-"""Agent files, requirements and trajectories in MLGym's formats, on files that we wrote."""
+"""Agent files, requirements and trajectories in MLGym's formats, with files of our own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Python file of MLGym's format, judged in a sandbox of its own: plain functions work, and the score cannot be reached."""
+"""MLGym submissions in a separate sandbox: plain functions work, and they cannot reach the score."""
 
 from __future__ import annotations
 

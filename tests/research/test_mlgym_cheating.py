@@ -1,4 +1,4 @@
-"""Tasks in MLGym's format against agents that want the answers, a score that they did not earn, or the host to break."""
+"""Attacks on MLGym tasks: reading the answers, forging the score, breaking the host."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A real checkout of MLGym, named by PALAESTRA_MLGYM: roles, scores and data as that project publishes them.
+"""A real MLGym checkout, named by PALAESTRA_MLGYM: roles, scores and data as published.
 
-The checkout is not part of this project (its licence forbids it): without the variable these tests are skipped. What is missing
-in it, the data of two tasks, is made in a copy.
+The checkout is not part of this project because of its licence. Without the variable these tests are skipped. The missing
+data of two tasks are generated in a copy.
 """
 
 from __future__ import annotations

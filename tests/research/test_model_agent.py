@@ -1,4 +1,4 @@
-"""A model as the agent: text and tools, and every limit with a reason of its own."""
+"""A model as the agent: text, tools, and the stop reason of every limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Output parsers: what they read, what they tell, and that nothing breaks them."""
+"""Output parsers: accepted messages, format errors, and robustness."""
 
 import json
 

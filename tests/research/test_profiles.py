@@ -1,4 +1,4 @@
-"""Performance profiles: the published areas come out, and what MLGym leaves open is as documented."""
+"""Performance profiles reproduce the published areas; cases that MLGym leaves open behave as documented."""
 
 from __future__ import annotations
 

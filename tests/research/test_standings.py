@@ -1,4 +1,4 @@
-"""Standings: best scores over runs, with every run counted, no failure a zero, and intervals that are known exactly."""
+"""Standings: best scores over runs, counts of runs, failures that are not zeros, and exact intervals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How an episode begins: nothing before `reset`, nothing that is installed, and no container that must be there."""
+"""The start of an episode: nothing starts before `reset`, nothing is installed, and no container is needed."""
 
 from __future__ import annotations
 

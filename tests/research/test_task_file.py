@@ -1,4 +1,4 @@
-"""The task file: every field does what is said of it, and a mistake in one is answered with its name."""
+"""The task file: the effect of every field, and errors that name the field."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Templates of the user's: what they may use, and what is wrong with them, known before there is a run."""
+"""User templates: their variables, and errors before the run starts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The workspace of an episode ends when it is closed, and when nobody holds it any more."""
+"""A workspace ends when it is closed or garbage-collected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `provenance.json` says of a run, and what it must not say."""
+"""The content of `provenance.json`, and the secrets that it must not contain."""
 
 import hashlib
 import json

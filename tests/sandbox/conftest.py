@@ -1,4 +1,4 @@
-"""What the tests of the sandbox share: the sandbox itself, and a look at the host's processes."""
+"""Shared fixtures of the sandbox tests: the sandbox, and the host's processes."""
 
 from __future__ import annotations
 

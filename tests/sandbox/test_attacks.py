@@ -1,7 +1,7 @@
-"""Programs that mean harm. Each is contained, gets its verdict, and leaves the next run unharmed.
+"""Hostile programs are contained, get their status, and do not affect the next run.
 
-A program prints ESCAPED where it got what it must not get. What it attacks is real: a file, a process, an environment
-and listening sockets of the host, whose exact places it is told.
+A program prints ESCAPED if it succeeds. The targets are real: a file, a process, an environment and listening sockets of
+the host, with addresses that the program knows.
 """
 
 from __future__ import annotations

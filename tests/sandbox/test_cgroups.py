@@ -1,4 +1,4 @@
-"""Where control groups are looked for: trees of folders laid out as the kernel's, for every way to get one."""
+"""The search for usable cgroups, on folder trees like the kernel's."""
 
 from __future__ import annotations
 

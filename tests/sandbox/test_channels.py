@@ -1,4 +1,4 @@
-"""What a program could use up of the host's user, or leave behind for a later program, and cannot."""
+"""A program cannot exhaust resources of the host's user or leave traces for a later program."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Containers against an engine that only pretends: it notes how it is called, and runs what it is given on the host.
+"""Containers with a fake engine that records its calls and runs programs on the host.
 
-Whether a real engine confines a program is tested where there is one: `make test-backends`.
+`make test-backends` tests the isolation with a real engine, if there is one.
 """
 
 from __future__ import annotations

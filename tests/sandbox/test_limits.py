@@ -1,4 +1,4 @@
-"""Memory and CPU time that polling does not see. Where control groups can be had, all of it is held."""
+"""Memory and CPU time that polling does not see; cgroups limit all of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The filter of system calls, run by an interpreter of BPF: what the kernel would do on each processor family."""
+"""The system-call filter, run by a BPF interpreter for each processor family."""
 
 from __future__ import annotations
 

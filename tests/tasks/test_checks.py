@@ -1,4 +1,4 @@
-"""What a user's task, teacher or scorer is and returns is checked where it comes in."""
+"""Type checks of a user's task, teacher and scorer and of their return values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs that attack their judge: forged messages, values that break or stall the tests, answers for later calls."""
+"""Programs that attack their scoring: forged messages, values that break or stall the tests, early answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The program in a response, however it is wrapped."""
+"""Extracting the program from a response."""
 
 from __future__ import annotations
 

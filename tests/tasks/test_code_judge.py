@@ -1,4 +1,4 @@
-"""Programs under their tests, for real: two sandboxes, and no way from one to the other."""
+"""Scoring programs with their tests in two separate sandboxes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests and programs that exchange objects: identity, classes, callbacks, nodes. Each stays in its own process."""
+"""Objects exchanged between tests and programs: identity, classes, callbacks, nodes."""
 
 from __future__ import annotations
 

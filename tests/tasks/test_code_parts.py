@@ -1,4 +1,4 @@
-"""Comparing outputs, counting passes, values between processes, and the published formats."""
+"""Comparison of outputs, pass@k, values between processes, and published formats."""
 
 from __future__ import annotations
 

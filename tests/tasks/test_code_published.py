@@ -1,4 +1,4 @@
-"""Published code sets: their parts, what is kept in memory, and the lessons that they write themselves."""
+"""Published code sets: splits, memory, and their own lessons."""
 
 from __future__ import annotations
 

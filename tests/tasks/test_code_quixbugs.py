@@ -1,7 +1,7 @@
-"""QuixBugs under its own tests: linked lists, graphs of nodes, generators, and plain functions.
+"""QuixBugs with its own tests: linked lists, graphs of nodes, generators, and plain functions.
 
-`PALAESTRA_QUIXBUGS` is a checkout of https://github.com/jkoppel/QuixBugs; without it this is skipped. The verdict on every
-correct and every broken program is held against what its own pytest files say.
+`PALAESTRA_QUIXBUGS` names a checkout of https://github.com/jkoppel/QuixBugs; without it this test is skipped. The verdicts on
+all correct and broken programs are compared with the results of its own pytest files.
 """
 
 from __future__ import annotations

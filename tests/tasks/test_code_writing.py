@@ -1,4 +1,4 @@
-"""What a language model writes for programming: functions, methods, and programs with inputs and outputs."""
+"""Programming examples of a language model: functions, methods, and programs with inputs and outputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-r"""Equality of answers: a table of pairs, what must hold for all, and the limits of time."""
+"""Equality of answers: a table of pairs, general properties, and time limits."""
 
 import multiprocessing
 import os

@@ -1,4 +1,4 @@
-r"""The final answer of a free text."""
+"""Extracting the final answer from free text."""
 
 import pytest
 from hypothesis import given

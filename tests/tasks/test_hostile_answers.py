@@ -1,4 +1,4 @@
-r"""Answers that are built to stall or break the judge are wrong: no failure, no exception, no waiting."""
+"""Answers that try to stall or break the scorer are wrong, without a failure, an exception or a delay."""
 
 import time
 from collections.abc import Iterator

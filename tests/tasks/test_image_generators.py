@@ -1,4 +1,4 @@
-"""Image generators, and the pictures of what a language model writes."""
+"""Image generators, and the pictures of examples by a language model."""
 
 import json
 from importlib import util

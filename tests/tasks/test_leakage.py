@@ -1,4 +1,4 @@
-"""Copies and light rewordings of held-out problems are found, and honest examples are left alone."""
+"""Copies and light rewordings of held-out problems are found; other examples are kept."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""NaturalBench: whole groups of two questions about two images, and paired accuracy by its definition."""
+"""NaturalBench: groups of two questions about two images, and its paired accuracies."""
 
 import base64
 import io

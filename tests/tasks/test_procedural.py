@@ -1,4 +1,4 @@
-"""What holds for every skill of every task that draws its problems."""
+"""Properties of every skill of the generated tasks."""
 
 import json
 import re

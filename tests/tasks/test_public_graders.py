@@ -1,4 +1,4 @@
-r"""Our verdicts against the test suite of Math-Verify, which is read from a checkout and is not part of the project.
+r"""Our verdicts on the test suite of Math-Verify, read from a checkout that is not part of the project.
 
 git clone https://github.com/huggingface/Math-Verify
 PALAESTRA_MATH_VERIFY=Math-Verify pytest tests/tasks/test_public_graders.py

@@ -1,4 +1,4 @@
-"""Scoring: side by side where a task allows it, and refused before a model is asked where it cannot be had."""
+"""Scoring: concurrent if the task allows it, and an error before generation if it is not possible."""
 
 from __future__ import annotations
 

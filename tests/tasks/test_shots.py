@@ -1,4 +1,4 @@
-"""Any task with worked problems before its questions."""
+"""Few-shot prompts for any task."""
 
 import copy
 

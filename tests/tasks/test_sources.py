@@ -1,4 +1,4 @@
-"""One reader for all published data: whatever form it lies in, the same rows; whatever is wrong, one line."""
+"""The reader of published data: the same rows from every format, and one-line errors."""
 
 import gzip
 import io

@@ -1,4 +1,4 @@
-"""The image_generator that reads words, on a real pipeline of diffusers: Stable Diffusion at a tiny size, with random weights."""
+"""The text-to-image generator with a real diffusers pipeline: tiny Stable Diffusion with random weights."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""The procedural pictures: what is drawn is read back from the pixels, and every answer is found anew from that."""
+"""Generated pictures: scenes and answers are recomputed from the pixels."""
 
 import base64
 import io

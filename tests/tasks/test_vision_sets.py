@@ -1,4 +1,4 @@
-"""GQA, easy-VQA and NLVR from folders of their own format, and all of them from the hub."""
+"""GQA, easy-VQA and NLVR from folders in their own formats, and from the hub."""
 
 import base64
 import gzip

@@ -1,4 +1,4 @@
-"""Lessons that a language model writes, for every kind of task."""
+"""Lessons of a language model for every kind of task."""
 
 import json
 from typing import Any

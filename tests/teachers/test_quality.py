@@ -1,4 +1,4 @@
-"""The pipeline of quality checks, and the checks that run, score, look and ask."""
+"""The pipeline of quality checks, and the checks that execute, score, render and query."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Duplicates and overlap against plain Python that compares everything with everything."""
+"""Duplicates and overlap, compared with brute force."""
 
 from __future__ import annotations
 

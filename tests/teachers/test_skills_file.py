@@ -1,4 +1,4 @@
-"""Skills files: every form that is read, and one line for everything else."""
+"""Skills files: all accepted formats, and one-line errors."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Whatever a policy asks, the limits hold: shown with policies that ask for nonsense."""
+"""Limits apply to every policy, also to policies with invalid requests."""
 
 import math
 

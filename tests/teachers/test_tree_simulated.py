@@ -1,9 +1,8 @@
-"""Policies against simulated students: which one makes most of three lessons, without any training.
+"""Tree policies with simulated students: the mean result of three lessons, without any training.
 
-A simulated student has skills that it masters, skills that it knows in part, and skills that are out of its reach;
-12 validation problems a skill, which stay the same, tell a policy of them. The students are not of the family of
-curves that the bandits assume: learning starts slowly, subskills help each other, what is known is lost the more
-is taught of other things, and no two trainings end alike.
+A simulated student masters some skills, partly knows others, and cannot learn the rest. A policy sees 12 fixed validation
+problems per skill. The students differ from the curves that the bandits assume: learning starts slowly, subskills help
+each other, teaching other skills causes forgetting, and trainings are random.
 
     python tests/teachers/test_tree_simulated.py 200     compares all policies over 200 episodes
 """

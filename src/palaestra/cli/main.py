@@ -22,7 +22,7 @@ from palaestra.core.errors import RunError, UnknownNameError
 from palaestra.core.interrupts import raise_on_sigterm
 from palaestra.recipes.progress import plain_console
 
-LEARN, MEASURE, RUNS, LOOK = "Learn", "Measure", "Runs", "What is available"
+LEARN, MEASURE, RUNS, LOOK = "Learn", "Measure", "Runs", "Available"
 """The panels of `palaestra --help`."""
 
 app = typer.Typer(
@@ -231,10 +231,10 @@ _register()
 @app.command(rich_help_panel=RUNS)
 def resume(
     run: Folder,
-    seed: Annotated[int | None, typer.Option(help="A check: must be the seed of the run.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Raises an error if it is not the seed of the run.")] = None,
     max_cost: Annotated[float | None, typer.Option(help="A new cost limit in dollars (teach, evaluate).")] = None,
-    max_calls: Annotated[int | None, typer.Option(help="A new limit of calls to models (teach).")] = None,
-    max_tokens: Annotated[int | None, typer.Option(help="A new limit of tokens of these calls (teach).")] = None,
+    max_calls: Annotated[int | None, typer.Option(help="A new limit on model calls (teach).")] = None,
+    max_tokens: Annotated[int | None, typer.Option(help="A new limit on the tokens of these calls (teach).")] = None,
     categories: Annotated[
         int | None, typer.Option(help="A new number of discovered skills, before the first lesson (teach).")
     ] = None,
@@ -253,7 +253,7 @@ def resume(
     with Run.open(run, read_only=True) as opened:
         recipe, settings = opened.recipe, opened.settings
     if seed is not None and seed != settings.get("seed"):
-        raise SettingsError(f"the run was started with seed {settings.get('seed')}; got --seed {seed}; leave it out")
+        raise SettingsError(f"expected the run's seed {settings.get('seed')}; got --seed {seed}; leave --seed out")
     options = {"max_cost": max_cost, "max_calls": max_calls, "max_tokens": max_tokens, "categories": categories}
     rounds = settings.get("rounds", 0) if isinstance(settings, dict) else 0
     display: Any = (
@@ -327,14 +327,16 @@ def models_list() -> None:
 
     table = Table(box=None, show_header=False)
     for name, description in MODELS.items():
-        table.add_row(name, "here" if is_available(name) else "not fetched", description)
+        table.add_row(name, "installed" if is_available(name) else "not downloaded", description)
     console.print(table)
-    console.print("Any folder with a transformers checkpoint, or a hub id such as owner/name, is a model too.")
+    console.print(
+        "A folder with a transformers checkpoint, or a hub id such as owner/name, can also be used as a model."
+    )
 
 
 @models_app.command("get")
 def models_get(name: Annotated[str, typer.Argument(help="A registered name or a hub id.")]) -> None:
-    """Fetch a model, check it, and say where it lies."""
+    """Download a model, verify it and print its folder."""
     from palaestra.engines.models import get
     from palaestra.recipes.progress import RunProgress
 
@@ -349,7 +351,7 @@ def _root(
     context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
     traceback: Annotated[
-        bool, typer.Option(TRACEBACK, help="Print the traceback of an error. Any command takes this option.")
+        bool, typer.Option(TRACEBACK, help="Print the traceback of an error. Every command accepts this option.")
     ] = False,
 ) -> None:
     if version:
@@ -360,7 +362,7 @@ def _root(
 
 
 def main() -> None:
-    """Run the command. An error is one line: exit code 2 if a user can act on it, 1 if not.
+    """Run the command. An error is one line. The exit code is 2 if a user can fix it, otherwise 1.
 
     `--traceback`, anywhere in the command line, prints the traceback before that line.
     """
@@ -368,7 +370,7 @@ def main() -> None:
     arguments = [argument for argument in sys.argv[1:] if argument != TRACEBACK]
     show = len(arguments) < len(sys.argv) - 1
     try:
-        # Typer draws a box around its own errors unless it is told to leave them to us.
+        # In standalone mode Typer prints its own errors in a box.
         status = app(arguments, prog_name="palaestra", standalone_mode=False)
     except StoppedError as stopped:
         _end(str(stopped), stopped.status)

@@ -55,7 +55,7 @@ SINGULAR = {
     "commands": "command",
     "plugins": "plugin",
 }
-"""Options that are given several times are named in the singular: `--skill addition --skill clock`."""
+"""Repeatable options are named in the singular: `--skill addition --skill clock`."""
 SettingsFile = Annotated[
     Path | None,
     typer.Option(
@@ -78,7 +78,7 @@ def from_settings(
     An option that is not given keeps the value of the settings file, or its default.
 
     Arguments:
-        command: its further parameters become options, too.
+        command: its further parameters also become options.
         several: options that take several values, separated by commas. The settings hold the first of them; all of
             them are passed to `command` as `grid`.
         without: fields that get no option.
@@ -179,9 +179,9 @@ def _find_group(name: str, rest_group: str) -> str:
 
 
 def _describe_default(default: Any) -> str | bool:
-    """The default for `--help`; `False` shows none, where the help text says what an empty value means."""
+    """The default for `--help`. `False` shows none; the help text then explains the empty value."""
     if default is None or default in ("", ()):
         return False
     if isinstance(default, (int, float)) and default == -1:
-        return "what suits"
+        return "automatic"
     return str(default)

@@ -21,7 +21,7 @@ from palaestra.runs.ledger import describe_cost
 
 app = typer.Typer(
     invoke_without_command=True, subcommand_metavar="[bench|tasks|mcp]", add_completion=False,
-    help="An agent works on a research task.",
+    help="Run an agent on a research task.",
 )  # fmt: skip
 console = plain_console()
 NAMED = ("task", "agent", "seed")
@@ -33,7 +33,7 @@ OF_THE_AGENT = (
 SILENT = "0 messages: the agent wrote nothing; its score is that of the starter files"
 
 Out = Annotated[str, typer.Option("--out", help="The run folder; by default a new one below runs/.")]
-BenchOut = Annotated[str, typer.Option("--out", help="The folder of the bench; a stopped bench continues.")]
+BenchOut = Annotated[str, typer.Option("--out", help="The folder of the bench. Repeat it to continue a stopped bench.")]
 Tasks = Annotated[str, typer.Option("--tasks", help="Comma-separated tasks, or all.")]
 Agents = Annotated[str, typer.Option("--agents", help="Comma-separated agents: baseline,model:NAME,script:FILE.")]
 SeedCount = Annotated[int, typer.Option("--seeds", help="Runs of every agent on every task, with different seeds.")]
@@ -69,12 +69,12 @@ class ResearchProgress(RunProgress):
 
     def _say(self, event: Event) -> None:
         lines = [line for line in str(event.data["action"]).splitlines() if line.strip()]
-        shown = (lines[0][:70] if lines else "no action that can be read") + (" ..." if len(lines) > 1 else "")
+        shown = (lines[0][:70] if lines else "no readable action") + (" ..." if len(lines) > 1 else "")
         if lines and lines[0].startswith("validate") and event.data["attempts"]:
             shown += f": {event.data['attempts'][-1]:.4g}"
         parts = [shown] if event.data["spoke"] else []
         if event.data["stop_reason"] not in ("", "submitted"):
-            parts.append("the end: " + describe_end(event.data))
+            parts.append("ended: " + describe_end(event.data))
         again = " (again)" if event.phase == "play again" else ""
         self._tell(f"{event.done}/{event.total}{again} {'; '.join(parts)}")
 
@@ -88,7 +88,7 @@ def describe_end(data: Mapping[str, Any]) -> str:
 def describe_validations(summary: Mapping[str, Any]) -> str:
     """Describe how many scores the best validation was chosen from."""
     handed_in = len(summary["attempts"]) - summary["validations"]
-    return f"{summary['validations']}" + (f", and {handed_in} handed in" if handed_in else "")
+    return f"{summary['validations']}" + (f", and {handed_in} submitted" if handed_in else "")
 
 
 def finish(result: Any) -> None:
@@ -110,9 +110,9 @@ def finish(result: Any) -> None:
     if is_silent(s):
         console.print(SILENT, soft_wrap=True, highlight=False)
     if s.get("replayed"):
-        message = f"{s['replayed']} steps were run again after a break; {s['different']} of them printed something else"
+        message = f"{s['replayed']} steps were replayed after an interruption; {s['different']} of them printed different output"
         console.print(message, soft_wrap=True, highlight=False)
-    again = f" ({s['calls_again']} made again)" if s.get("calls_again") else ""
+    again = f" ({s['calls_again']} repeated)" if s.get("calls_again") else ""
     console.print(
         f"{s['steps']} messages, {s['validations']} validations, {s['calls']} calls{again}, {s['prompt_tokens']} tokens in, "
         f"{s['completion_tokens']} out, {s['seconds']:.0f} s, {describe_cost(s)}; report: {write_report(result.folder)}",
@@ -137,18 +137,18 @@ def finish_bench(result: Any) -> None:
     failures = [episode.summary["failure"] for episode in result.episodes if episode.summary]
     if failures and all(failures):
         first = failures[0]
-        raise RunError(f"all {len(failures)} runs failed; the first: {first['cause']}: {first['message']}")
+        raise RunError(f"all {len(failures)} runs failed; the first with {first['cause']}: {first['message']}")
 
 
 def _research(settings: Any, caller: typer.Context, out: Out = "") -> None:
-    """Let an agent work on a research task in a sandbox, and score its submission against the baseline."""
+    """Run an agent on a research task in a sandbox and compare its submission with the baseline."""
     from palaestra.recipes.research import recipe as research
 
     if caller.invoked_subcommand is not None:
         given = [name for name, value in caller.params.items() if value not in (None, "", [], ())]
         if given:
             raise SettingsError(
-                f"options of {caller.invoked_subcommand} stand behind it; got --{given[0].replace('_', '-')} before it"
+                f"put the options of {caller.invoked_subcommand} after its name; got --{given[0].replace('_', '-')} before it"
             )
         return
     agent = research.check(settings)
@@ -171,7 +171,7 @@ def _bench(
     total_cost: TotalCost = 0.0,
     out: BenchOut = "",
 ) -> None:
-    """Play tasks x agents x seeds and compare the agents by performance profiles; a stopped bench continues."""
+    """Run tasks x agents x seeds and compare the agents by performance profiles. A stopped bench can be continued."""
     from dataclasses import replace
 
     from palaestra.recipes.research.bench import bench
@@ -198,7 +198,7 @@ def _of_checkout(mlgym: str) -> list[str]:
 
     names = mlgym_names(mlgym)
     if not names:
-        raise SettingsError(f"{mlgym} is not an MLGym checkout: there is no task in its configs/tasks")
+        raise SettingsError(f"{mlgym} is not an MLGym checkout: configs/tasks contains no tasks")
     return names
 
 
@@ -214,10 +214,10 @@ def tasks(
     ] = False,
     only: Annotated[str, typer.Option(help="Comma-separated tasks.")] = "",
     write: Annotated[
-        str, typer.Option(help="With --measure: the Markdown page whose table is replaced, docs/tasks.md.")
+        str, typer.Option(help="With --measure: replace the table in this Markdown page, for example docs/tasks.md.")
     ] = "",
 ) -> None:
-    """List the research tasks with their metric, and the baseline if this machine has measured it."""
+    """List the research tasks with their metrics and, if measured on this machine, their baselines."""
     from palaestra.research.tasks.task import load_task, task_names
     from palaestra.research.workspace.baseline import read_baseline
 
@@ -259,7 +259,7 @@ def _measure(names: list[str], write: str) -> None:
 
 
 def _mcp(settings: Any, out: Out = "") -> None:
-    """Serve a task over the Model Context Protocol on stdin and stdout, as a run with its progress on stderr."""
+    """Serve a task over the Model Context Protocol on stdin and stdout. Progress goes to stderr."""
     from palaestra.recipes.research.mcp_server import serve_research
     from palaestra.report import write_report
 

@@ -11,25 +11,30 @@ from palaestra.core.errors import MissingExtraError
 
 
 def serve(
-    model: Annotated[str, typer.Option("--model", help="The model: any name that other commands take.")] = "nano",
+    model: Annotated[
+        str, typer.Option("--model", help="The model: a registered name, a folder, a hub id or a run folder.")
+    ] = "nano",
     host: Annotated[str, typer.Option("--host", help="The address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="The port; 0 takes a free one.")] = 8000,
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="The port; 0: a free one.")] = 8000,
     api_key: Annotated[
         str,
         typer.Option(
             "--api-key",
             envvar="PALAESTRA_API_KEY",
-            help="The key that clients must send. By default none on this machine's own address, and a random one elsewhere.",
+            help="The key that clients must send. Default: none on localhost, a random one on other addresses.",
         ),
     ] = "",
-    max_tokens: Annotated[int, typer.Option("--max-tokens", min=1, help="Limit of requests that set none.")] = 512,
-    max_batch: Annotated[int, typer.Option("--max-batch", min=1, help="Completions of one batch.")] = 128,
+    max_tokens: Annotated[
+        int, typer.Option("--max-tokens", min=1, help="Maximum completion tokens of requests that set no limit.")
+    ] = 512,
+    max_batch: Annotated[int, typer.Option("--max-batch", min=1, help="Maximum completions in a batch.")] = 128,
     max_wait: Annotated[
-        float, typer.Option("--max-wait", min=0.0, help="Seconds that a request waits for others to join its batch.")
+        float,
+        typer.Option("--max-wait", min=0.0, help="Maximum seconds that a request waits for others to join its batch."),
     ] = 0.01,
-    device: Annotated[str, typer.Option("--device", help="Device of a model on this machine, for example cuda.")] = "",
+    device: Annotated[str, typer.Option("--device", help="The device of a local model, for example cuda.")] = "",
 ) -> None:
-    """Serve a model by OpenAI's API: chat completions, completions, models. Stop it with Ctrl-C."""
+    """Serve a model with OpenAI's API (chat completions, completions, models) until Ctrl-C."""
     from palaestra.engines.factory import check_model, open_engine
     from palaestra.engines.server import OpenAIServer, is_loopback
 

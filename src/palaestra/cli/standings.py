@@ -1,4 +1,4 @@
-"""The standings of a bench on a terminal: long names are folded, numbers never."""
+"""Print the standings of a bench on a terminal. Long names are wrapped; numbers are not."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def standings_tables(
     widths = min(choices, key=lambda choice: len(_groups(choice, width - tasks)))
     tables: list[Table | str] = []
     for methods in _groups(widths, width - tasks):
-        title = None if tables else f"best submission of {standings.k}, test split; * the best of its task"
+        title = None if tables else f"best submission of {standings.k}, test split; * marks the best of a task"
         scores = Table(title=title, **STYLE)
         scores.add_column("task", width=tasks, overflow="fold")
         for method in methods:
@@ -62,7 +62,7 @@ def figure(score: float | None) -> str:
 def _areas(standings: Standings) -> Table:
     from palaestra.research.standings.scores import Measure
 
-    areas = Table(title=f"area under the performance profile, of at most {standings.limit:.1f}", **STYLE)
+    areas = Table(title=f"area under the performance profile, at most {standings.limit:.1f}", **STYLE)
     areas.add_column("method", overflow="fold")
     for column in ("submission, 95 %", "best attempt, 95 %", "feasible"):
         areas.add_column(column, justify="right", no_wrap=True)

@@ -47,7 +47,7 @@ def gain_table(summary: dict[str, Any]) -> Table:
     """Make the table of test accuracy before and after by skill, narrow enough for 80 columns."""
     counts = sorted({row["problems"] for row in summary["by_skill"].values()})
     each = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-    title = f"test accuracy in % with 95 % intervals, {summary['problems']} problems ({each} a skill)"
+    title = f"test accuracy in % with 95 % intervals, {summary['problems']} problems ({each} per skill)"
     table = Table(
         title=title, title_justify="left", box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="underline"
     )
@@ -107,7 +107,7 @@ def further_metrics(summary: dict[str, Any]) -> Iterator[str]:
             kinds = (f"{count} {name.replace('_', ' ')}" for name, count in counts.items())
             yield f"{title}: {', '.join(kinds)}"
     if summary["truncated"]:
-        yield f"cut off at the limit of {summary['max_tokens']} tokens, or of the model's context: {summary['truncated']}"
+        yield f"answers truncated at {summary['max_tokens']} tokens or at the model's context: {summary['truncated']}"
 
 
 def comparison_table(result: CompareResult) -> Table:
@@ -151,7 +151,7 @@ def _format_comparison(part: Comparison) -> tuple[str, ...]:
 def study_table(result: StudyResult) -> Table:
     """Make the table of a study: each arm's gain over the seeds, and its difference from the first arm."""
     rows = result.rows
-    title = f"gain in points over {len(result.seeds)} seeds, 95 % t intervals; ahead: of {rows[0].name}, paired by seed (p: t-test)"
+    title = f"gain in points over {len(result.seeds)} seeds, 95 % t intervals; ahead: difference from {rows[0].name}, paired by seed (p: t-test)"
     table = Table(
         title=title, title_justify="left", box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="underline"
     )
@@ -181,7 +181,7 @@ def _chance(p_value: float | None) -> str:
 def _mean(mean: Mean | None) -> str:
     if mean is None or not mean.count:
         return "-"
-    value = mean.value if round(mean.value, 1) else 0.0  # Rounded to nothing, a number has no sign.
+    value = mean.value if round(mean.value, 1) else 0.0  # Avoid a negative zero.
     return f"{value:+.1f}" + (f" [{mean.low:+.1f}, {mean.high:+.1f}]" if mean.count > 1 else "")
 
 

@@ -1,4 +1,4 @@
-"""How commands end on a terminal: errors in one line, interrupts with the command that resumes."""
+"""Print errors in one line, and interrupts with the command that resumes the run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TRACEBACK = "--traceback"
 def explain(error: Exception) -> tuple[str, int]:
     """Return an error as one line, and its exit code.
 
-    Errors of Palaestra and Typer, which a user can act on, have exit code 2. Any other error has exit code 1; its line
+    Errors of Palaestra and Typer, which a user can fix, have exit code 2. Any other error has exit code 1; its line
     names the type, the line of the user's code that caused it, if any, and where to find the traceback.
     """
     if isinstance(error, PalaestraError):
@@ -33,8 +33,8 @@ def explain(error: Exception) -> tuple[str, int]:
     kind = f"{type(error).__name__}: {message}" if message else type(error).__name__
     stored = next((note for note in getattr(error, "__notes__", ()) if note.startswith("traceback: ")), "")
     origin = describe_origin(error)
-    whose = "" if origin else "; this is a bug of Palaestra"
-    return f"error: {kind}{origin}{whose}; {stored or f'see where with {TRACEBACK}'}", 1
+    whose = "" if origin else "; this is a bug in Palaestra"
+    return f"error: {kind}{origin}{whose}; {stored or f'show the traceback with {TRACEBACK}'}", 1
 
 
 class StoppedError(Exception):
@@ -47,7 +47,7 @@ class StoppedError(Exception):
     def __init__(self, interrupt: KeyboardInterrupt) -> None:
         self.status = TERMINATED if isinstance(interrupt, Terminated) else INTERRUPTED
         notes: list[str] = getattr(interrupt, "__notes__", [])
-        super().__init__(f"stopped; what was done is stored. Go on with: {notes[-1]}" if notes else "stopped")
+        super().__init__(f"stopped; the work so far is saved. Continue with: {notes[-1]}" if notes else "stopped")
 
 
 class Commands(TyperGroup):

@@ -1,4 +1,4 @@
-"""The games of the turn scale: who listens wins, who calls the tool learns the product, and nothing else pays."""
+"""The turn games: only using the replies wins Guess, and only calling the tool solves Calculator."""
 
 from __future__ import annotations
 

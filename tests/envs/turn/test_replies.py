@@ -1,4 +1,4 @@
-"""What an environment of somebody's own gives back: taken where it is clear, and else refused in one line."""
+"""Replies of user environments: accepted forms, and one-line errors for the others."""
 
 from __future__ import annotations
 

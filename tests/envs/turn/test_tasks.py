@@ -1,4 +1,4 @@
-"""Tasks as turn environments: several attempts, feedback that gives nothing away, and failures that are no zeros."""
+"""Tasks as turn environments: several attempts, feedback without the reference, failures that are not zeros."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The contract of turn environments: five values, rewards in their own step, conversations that only grow."""
+"""The contract of turn environments: five return values, rewards in their own step, growing conversations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many turn environments side by side: in their order, each with its seed, and one that breaks costs the others nothing."""
+"""Vectors of turn environments: order, seeds, and isolation of an environment that fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Evaluations as a run, and two of them compared."""
+"""Evaluation runs, and the comparison of two runs."""
 
 import io
 import json

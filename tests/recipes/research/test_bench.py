@@ -1,4 +1,4 @@
-"""A bench: tasks x agents x seeds, standings, and its way back after a kill."""
+"""A bench: tasks x agents x seeds, standings, and resuming after a kill."""
 
 from __future__ import annotations
 

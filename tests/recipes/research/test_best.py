@@ -1,4 +1,4 @@
-"""Keeping the best round on validation: chosen without the test, and the same after every interruption."""
+"""`keep=best`: the best round on validation, chosen without the test split, also after interruptions."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""A task for clients of MCP: a run like any other, whoever calls."""
+"""A research task served over MCP is an ordinary run."""
 
 from __future__ import annotations
 

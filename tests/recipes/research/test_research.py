@@ -1,4 +1,4 @@
-"""A run of research: its summary, its limits, its end by a person, and its way back after a kill."""
+"""Research runs: summary, limits, interrupts, and resuming after a kill."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def test_an_answer_that_came_before_the_kill_is_not_paid_again_though_a_command_
     assert (s["stop_reason"], s["best_submission"], s["steps"]) == ("submitted", 21.0, 4)
     assert (s["replayed"], s["different"], s["calls"], s["calls_again"]) == (2, 1, len(server.calls), 0)
     finish(ResearchResult(tmp_path / "run", s))
-    assert "2 steps were run again after a break; 1 of them printed something else" in capsys.readouterr().out
+    assert "2 steps were replayed after an interruption; 1 of them printed different output" in capsys.readouterr().out
 
 
 def test_a_run_that_was_killed_behind_its_last_step_needs_no_workspace(number: Path, tmp_path: Path) -> None:
@@ -253,7 +253,7 @@ def test_ctrl_c_during_a_command_ends_the_run_with_what_is_there(
         message["content"] for message in json.loads((tmp_path / "run" / "trajectory.json").read_text())["messages"]
     ]
     assert "touch started; sleep 60" in told
-    assert "2/8 touch started; sleep 60; the end: interrupted: interrupted at the keyboard, during a command" in out
+    assert "2/8 touch started; sleep 60; ended: interrupted: interrupted at the keyboard, during a command" in out
     assert "touch started; sleep 60" in (tmp_path / "run" / "report.html").read_text()
 
 
@@ -406,7 +406,7 @@ def test_calls_that_were_made_again_are_told_and_counted(
     assert "out of order" in again.data["reason"]
     assert again.data["seconds"] > 0
     finish(result)
-    assert "3 calls (1 made again)" in " ".join(capsys.readouterr().out.split())
+    assert "3 calls (1 repeated)" in " ".join(capsys.readouterr().out.split())
     assert "1 call repeated" in (tmp_path / "run" / "report.html").read_text()
 
 

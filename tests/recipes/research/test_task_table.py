@@ -1,4 +1,4 @@
-"""The table of research tasks: measured, and put where the page wants it."""
+"""The table of research tasks: measuring, and replacing it in a page."""
 
 from __future__ import annotations
 

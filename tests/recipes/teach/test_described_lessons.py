@@ -1,4 +1,4 @@
-"""Lessons whose pictures a writer describes in words and somebody else paints, inside whole runs."""
+"""Whole runs in which a writer describes pictures and an image generator draws them."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Skill discovery inside whole `teach` runs: a real server, a real student, and a model that says what a script says."""
+"""Skill discovery in whole `teach` runs, with a real server, a real student and a scripted model."""
 
 import json
 from collections import Counter

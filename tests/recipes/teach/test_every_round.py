@@ -1,4 +1,4 @@
-"""The test and the checkpoint of every round: on request, without any effect on what the teacher sees and does."""
+"""Tests and checkpoints of every round are optional and do not affect the teacher."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""`lessons.jsonl`: what was taught, in the form that other trainers load."""
+"""`lessons.jsonl` contains the taught examples in a format that other trainers load."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A writer that fails is a failure of the run, with its cause, and never a gain of 0."""
+"""A failing writer fails the run with its cause, never with a gain of 0."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Whole runs whose writer does what a language model should not: the student is none the worse, and the run says why."""
+"""Whole runs with a misbehaving writer: the student is not harmed, and the run reports the reason."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Lessons that a language model behind a real server writes, inside whole runs."""
+"""Whole runs with lessons of a language model behind a real server."""
 
 import json
 import re

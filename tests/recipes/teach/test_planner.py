@@ -1,4 +1,4 @@
-"""A language model that decides and writes nothing, behind a real server, inside whole runs."""
+"""Whole runs with a language model as the planner only, behind a real server."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Whole runs on published sets of programs that read and print."""
+"""Whole runs on published data sets of programs with input and output."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Several validation and test tasks in one run: what the teacher sees, what is measured, and what is refused."""
+"""Several validation and test tasks in one run: what the teacher sees, what is measured, what is rejected."""
 
 import json
 from collections import defaultdict

@@ -1,4 +1,4 @@
-"""Whole `teach` runs that go by the skills of a file."""
+"""Whole `teach` runs with a skills file."""
 
 import json
 from collections import defaultdict

@@ -1,4 +1,4 @@
-"""Several seeds and settings in one go, and one table."""
+"""Studies: several seeds and settings, and one table."""
 
 import json
 from itertools import combinations

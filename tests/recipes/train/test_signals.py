@@ -1,4 +1,4 @@
-"""A run whose returns never differ says that nothing was learned, in its summary, its table and its report."""
+"""A run with constant returns reports that nothing was learned: in its summary, table and report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training runs: the same seed gives the same run, a stopped one goes on to the same weights, bad input is one line."""
+"""Training runs: reproducible by seed, exact resume, one-line errors for bad input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training on turns: exact resume, held-out pairs, failures that teach nothing, and one line for what cannot be done."""
+"""Training on turns: exact resume, paired held-out episodes, failures without effect, one-line errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The mountain car and the maze: policies that are asked step by step, for many episodes at once."""
+"""Mountain car and maze: policies are called step by step for many episodes at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The games: their own solutions reproduce, and nothing but play changes a score."""
+"""The games: solutions are reproducible, and only the played moves change a score."""
 
 from __future__ import annotations
 

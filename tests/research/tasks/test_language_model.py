@@ -1,4 +1,4 @@
-"""The tiny language model: chances that are none are refused, and what a program is sent tells it no target."""
+"""The tiny language model: invalid probabilities are rejected, and a program never receives a target."""
 
 from __future__ import annotations
 

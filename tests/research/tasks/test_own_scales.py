@@ -1,4 +1,4 @@
-"""The tasks from our own scales: settings for PPO, and lessons for nano."""
+"""The tasks `tune_ppo` and `write_lessons`."""
 
 from __future__ import annotations
 

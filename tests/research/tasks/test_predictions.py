@@ -1,4 +1,4 @@
-"""Tasks that take a table of predictions: only what it says of the rows that are asked changes a score."""
+"""Tasks with a table of predictions: only the predictions of the requested rows change a score."""
 
 from __future__ import annotations
 

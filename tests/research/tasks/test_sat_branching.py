@@ -1,4 +1,4 @@
-"""The branching heuristic: a search that is right whatever it is told, and a score that only fewer decisions better."""
+"""SAT branching: the search is correct for any heuristic, and only fewer decisions improve the score."""
 
 from __future__ import annotations
 

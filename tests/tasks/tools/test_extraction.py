@@ -1,4 +1,4 @@
-"""Finding the plan in what a model says."""
+"""Extracting the plan from a response."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs that call tools, for real: those that are honest, those that are broken, those that cheat."""
+"""Programs that call tools: correct ones, broken ones, and ones that cheat."""
 
 from __future__ import annotations
 
@@ -12,15 +12,12 @@ from palaestra.core.errors import SandboxError
 from palaestra.core.records import Completion, Failure, FailureCause, Problem, Score, Split
 from palaestra.sandbox import make_sandbox
 from palaestra.sandbox.base import Limits
-from palaestra.tasks.tools import workers
-from palaestra.tasks.tools.judge import PROGRAM, ToolJudge
-from palaestra.tasks.tools.matching import PlanOutcome
+from palaestra.tasks.tools import judge as judge_module
+from palaestra.tasks.tools.judge import PROGRAM, ToolJudge, interpret, library_files
+from palaestra.tasks.tools.matching import PlanOutcome, Record
 from palaestra.tasks.tools.plans import Plan, read_plan
-from palaestra.tasks.tools.records import Record
-from palaestra.tasks.tools.requests.recipe import ToolDraft
-from palaestra.tasks.tools.straight_line import follow
+from palaestra.tasks.tools.requests import ToolDraft
 from palaestra.tasks.tools.task import ToolsSkills
-from palaestra.tasks.tools.workers import library_files
 
 OFFERED = ["add_days", "weekday", "month_end"]
 RIGHT = 'import math\na = add_days("2024-01-01", 5)\nb = weekday(a)\nanswer(b)\n'
@@ -169,14 +166,14 @@ NOT_STRAIGHT = [
 
 @pytest.mark.parametrize("code", STRAIGHT)
 def test_a_program_of_calls_is_read_as_it_would_run(judge: ToolJudge, code: str) -> None:
-    read = follow(code, OFFERED, lambda tool, args, kwargs: judge._make(tool, args, kwargs, OFFERED))
+    read = interpret(code, OFFERED, lambda tool, args, kwargs: judge._make(tool, args, kwargs, OFFERED))
     assert read is not None
     assert read == judge.run_in_sandbox(code, OFFERED)
 
 
 @pytest.mark.parametrize("code", NOT_STRAIGHT)
 def test_anything_else_is_left_to_the_sandbox(code: str) -> None:
-    assert follow(code, OFFERED, lambda *call: pytest.fail("a call was made")) is None
+    assert interpret(code, OFFERED, lambda *call: pytest.fail("a call was made")) is None
 
 
 def test_plans_of_the_family_are_read_as_they_would_run(task: ToolsSkills) -> None:
@@ -236,7 +233,7 @@ def test_a_sandbox_that_breaks_is_a_failure_and_no_zero(judge: ToolJudge, proble
 def test_tools_that_end_by_a_limit_are_a_failure_and_no_zero(
     judge: ToolJudge, problem: Problem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workers, "LIMITS", Limits(wall_seconds=0.001))
+    monkeypatch.setattr(judge_module, "WORKER_LIMITS", Limits(wall_seconds=0.001))
     task = ToolsSkills()
     task.judge = ToolJudge(judge.sandbox(), seconds=1.0)
     found = task.score(problem, Completion(f"```python\n{RIGHT}```"))
@@ -250,7 +247,7 @@ def test_a_tool_that_breaks_is_a_failure_and_no_zero(
 ) -> None:
     dates = "palaestra/tasks/tools/library/dates.py"
     broken = {**library_files(), dates: library_files()[dates].replace("return WEEKDAYS[", "return WEEKDAYS[9 + ")}
-    monkeypatch.setattr(workers, "library_files", lambda: broken)
+    monkeypatch.setattr(judge_module, "library_files", lambda: broken)
     task = ToolsSkills()
     task.judge = ToolJudge(judge.sandbox())
     found = task.score(problem, Completion(f"```python\n{RIGHT}```"))
@@ -258,7 +255,7 @@ def test_a_tool_that_breaks_is_a_failure_and_no_zero(
     assert isinstance(found, Failure)
     assert found.cause is FailureCause.SCORER
     assert "the tool weekday broke: IndexError" in found.message
-    assert "mend it in palaestra.tasks.tools.library.dates" in found.message
+    assert "fix it in palaestra.tasks.tools.library.dates" in found.message
 
 
 def test_no_room_for_a_conversation_is_a_failure(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,7 +274,7 @@ def test_workers_are_kept_replaced_when_they_are_gone_and_sent_home(judge: ToolJ
     offered = ["weekday"]
     code = 'answer(weekday("2000-01-01"))'
     assert own.run_program(code, offered).value == "Saturday"
-    idle = own.workers._pool._idle
+    idle = own._workers._idle
     ((first, _, _),) = idle
     assert own.run_program(code, offered).value == "Saturday"
     ((again, _, uses),) = idle

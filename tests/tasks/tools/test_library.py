@@ -1,4 +1,4 @@
-"""The tools: what they give, what they refuse, and what a model is told of them."""
+"""The tools: results, rejected arguments, and descriptions for models."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import json
 import sys
 from collections import defaultdict
 from pathlib import Path
-from typing import Any, Literal, get_origin
+from typing import Any, get_origin
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from palaestra.tasks.tools import library
 from palaestra.tasks.tools.library import DOMAINS, LIBRARY
-from palaestra.tasks.tools.library.tool import ArgumentError, make_tool
+from palaestra.tasks.tools.library.tool import ArgumentError
 from palaestra.tasks.tools.requests import SKILLS
 
 KNOWN: list[tuple[str, tuple[Any, ...], Any]] = [
@@ -136,20 +136,30 @@ def test_the_interface_follows_from_signature_and_docstring() -> None:
 @pytest.mark.parametrize(
     ("tool", "args", "kwargs", "message"),
     [
-        ("add_days", ("2024-01-01",), {}, "add_days needs days; give it as days: int"),
-        ("add_days", ("2024-01-01", 1, 2), {}, "takes 2 arguments, date, days; got 3"),
+        (
+            "add_days",
+            ("2024-01-01",),
+            {},
+            r"expected add_days\(date: str, days: int\) -> str; missing a required argument: 'days'",
+        ),
+        ("add_days", ("2024-01-01", 1, 2), {}, "too many positional arguments"),
         ("add_days", ("2024-01-01", "1"), {}, 'days is of type int; got str "1"'),
         ("add_days", ("2024-01-01", 1.5), {}, "days is of type int; got float 1.5"),
         ("add_days", ("2024-01-01", True), {}, "days is of type int; got bool true"),
         ("add_days", (20240101, 1), {}, "date is of type str; got int 20240101"),
-        ("add_days", ("2024-01-01",), {"date": "2024-01-01"}, "got date twice"),
-        ("add_days", ("2024-01-01",), {"day": 1}, "has no argument 'day'; it takes date, days"),
+        ("add_days", ("2024-01-01",), {"date": "2024-01-01"}, "multiple values for argument 'date'"),
+        (
+            "add_days",
+            ("2024-01-01",),
+            {"day": 1},
+            "unexpected keyword argument 'day'|missing a required argument: 'days'",
+        ),
         ("add_percent", (1, float("nan")), {}, "percent lies between"),
         ("add_percent", (10**400, 1), {}, "amount lies between"),
-        ("mean", ([],), {}, "numbers has 1 to 100 items; got 0"),
-        ("mean", ([1] * 101,), {}, "numbers has 1 to 100 items; got 101"),
+        ("mean", ([],), {}, r"numbers is a list of 1 to 100 numbers; got list \[\]"),
+        ("mean", ([1] * 101,), {}, "numbers is a list of 1 to 100 numbers"),
         ("mean", ([1, "2"],), {}, "an item of mean: numbers is of type float"),
-        ("mean", (3,), {}, r"numbers is a list\[float\]; got int 3"),
+        ("mean", (3,), {}, "numbers is a list of 1 to 100 numbers; got int 3"),
         ("convert_mass", (1, "kg", "stone"), {}, 'target is one of g, kg, t, oz, lb; got str "stone"'),
         ("count_words", ("x" * 3000,), {}, "at most 2000 characters; got 3000"),
     ],
@@ -245,34 +255,3 @@ def test_the_library_needs_nothing_but_python() -> None:
             for name in names:
                 own = name.startswith("palaestra.tasks.tools.library")
                 assert own or name.split(".")[0] in sys.stdlib_module_names, (file.name, name)
-
-
-def test_a_function_that_cannot_be_a_tool_is_refused() -> None:
-    def silent(x: int) -> int:
-        return x
-
-    def untold(x: int) -> int:
-        """Something."""
-        return x
-
-    def strange(x: complex) -> int:
-        """Something.
-
-        Arguments:
-            x: a number
-        """
-        return 0
-
-    def endless(x: Literal["a"]) -> complex:
-        """Something.
-
-        Arguments:
-            x: a letter
-        """
-        return 0
-
-    for function, message in (
-        (silent, "a line on x"), (untold, "a line on x"), (strange, "has type"), (endless, "a return type"),
-    ):  # fmt: skip
-        with pytest.raises(TypeError, match=message):
-            make_tool(function)

@@ -1,4 +1,4 @@
-"""Plans, and whether the calls that were made are theirs."""
+"""Matching the calls that were made with a plan."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from palaestra.tasks.tools.library import LIBRARY
-from palaestra.tasks.tools.matching import PlanOutcome, match, same_call
+from palaestra.tasks.tools.matching import PlanOutcome, match, same_call, same_value
 from palaestra.tasks.tools.plans import Call, CallResult, ExecutedCall, Plan, read_plan
-from palaestra.tasks.tools.values import same_value
 
 
 @st.composite

@@ -1,4 +1,4 @@
-"""m&m's: plans as published, how answers are read and scored, and what is taught."""
+"""m&m's: published plans, extraction and scoring of answers, and lessons."""
 
 from __future__ import annotations
 
@@ -13,10 +13,16 @@ from palaestra.core.errors import SettingsError, TaskError, TooFewProblemsError
 from palaestra.core.records import Attempt, Completion, Example, Message, Score, Split
 from palaestra.tasks.base import EVERY, GenerativeTask, make_task
 from palaestra.tasks.teaching import UnusableError, WritableTask
-from palaestra.tasks.tools.mnms.metrics import measure
-from palaestra.tasks.tools.mnms.plans import check_plan, extract_plan, read_nodes, read_published, write_plan
+from palaestra.tasks.tools.mnms.plans import (
+    TOOLS,
+    check_plan,
+    extract_plan,
+    measure,
+    read_nodes,
+    read_published,
+    write_plan,
+)
 from palaestra.tasks.tools.mnms.task import FILTERED, RAW, VERIFIED, Mnms
-from palaestra.tasks.tools.mnms.tools import TOOLS
 
 CAPTION = {"id": 0, "name": "image captioning", "args": {"image": "a.jpg"}}
 SHORTEN = {"id": 1, "name": "text summarization", "args": {"text": "<node-0>.text"}}

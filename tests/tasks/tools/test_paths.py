@@ -1,10 +1,10 @@
-"""Other paths to the result of a plan: those that always lead there, and those that did so once."""
+"""Alternative paths of a plan: those with the same result for all values, and those with the same result by chance."""
 
 from __future__ import annotations
 
 import pytest
 
-from palaestra.tasks.tools.paths import is_other_path
+from palaestra.tasks.tools.matching import is_other_path
 from palaestra.tasks.tools.plans import ExecutedCall, read_plan
 
 TIMES = {"a": "12:25", "b": "04:50", "c": "01:40"}

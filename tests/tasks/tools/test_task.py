@@ -1,4 +1,4 @@
-"""The family: what is asked, what is taught, and that nothing but the plan is right."""
+"""The task `tools-skills`: problems, lessons, and scoring by the plan."""
 
 from __future__ import annotations
 
@@ -16,12 +16,9 @@ from palaestra.core.records import Attempt, Completion, Failure, FailureCause, P
 from palaestra.sandbox import make_sandbox
 from palaestra.tasks.base import GenerativeTask
 from palaestra.tasks.tools.library import LIBRARY
-from palaestra.tasks.tools.offers import ARITHMETIC, RIVALS
-from palaestra.tasks.tools.plans import Call, CallResult, Plan, read_plan
-from palaestra.tasks.tools.requests import SKILLS
-from palaestra.tasks.tools.requests.recipe import ToolDraft
+from palaestra.tasks.tools.plans import Call, CallResult, Plan, openai_calls, read_plan, short_calls
+from palaestra.tasks.tools.requests import ARITHMETIC, RIVALS, SKILLS, ToolDraft
 from palaestra.tasks.tools.task import ToolsSkills
-from palaestra.tasks.tools.wording import openai_calls, short_calls
 
 TASK = ToolsSkills()
 
@@ -251,7 +248,7 @@ def test_independent_calls_may_come_in_any_order_and_needed_ones_may_not(calls: 
     assert scored(calls, problem, json.dumps([second, first, last])).value == 1.0
     found = scored(calls, problem, json.dumps([first, last, second]))
     assert (found.value, found.evidence["outcome"]) == (0.0, "wrong_order")
-    assert found.evidence["detail"] == "call_3 needs the result of call_2, which is not made before it"
+    assert found.evidence["detail"] == "call_3 needs the result of call_2, which comes later"
     lost = json.dumps([first, last]).replace("call_2", "call_9")
     found = scored(calls, problem, lost)
     assert (found.value, found.evidence["outcome"]) == (0.0, "wrong_arguments")

@@ -55,7 +55,7 @@ class TrainSettings:
     policy: Literal["lm", "mlp", "transformer"] | None = setting(
         None, "Policy: a language model, a perceptron, or a transformer over the history of observations."
     )
-    model: str = setting("nano", "Language model: a name of the model shelf, a folder, or a hub id.")
+    model: str = setting("nano", "Language model: a registered name, a folder or a hub id.")
     method: Literal["auto", "full", "lora"] = setting(
         "auto", "Train all weights or a LoRA adapter; auto: all weights up to 20 M parameters."
     )

@@ -10,24 +10,24 @@ from __future__ import annotations
 import ast
 import builtins
 import re
+import textwrap
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 _FENCE = re.compile(r"^[ \t]*(?P<fence>`{3,}|~{3,})(?P<tag>[^\n`]*)$", re.MULTILINE)
 _PYTHON = {"", "python", "python3", "py", "py3", "python2", "pycon", "ipython"}
 _START = re.compile(r"^(?:def |class |import |from |async def |@|if __name__|#!)", re.MULTILINE)
-MOST_LINES = 5000
-"""Maximum number of lines that are searched."""
-MOST_TEXT = 2_000_000
-"""Maximum number of characters of a response that are read."""
-MOST_CODE = 60_000
-"""Maximum length of a program in characters."""
-MOST_BLOCKS = 200
-"""Maximum number of fenced blocks; the last ones are read."""
-MOST_WORK = 200_000
-"""Maximum number of characters to compile in search of the end of a program. This takes less than a second."""
 _ALWAYS = set(dir(builtins)) | {"__name__", "__file__", "__doc__", "__builtins__"}
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+MAX_TEXT, MAX_CODE, MAX_LINES = 2_000_000, 60_000, 5000
+"""Maximum length of a response and of a program in characters, and of a program in lines."""
+MAX_BLOCKS = 200
+"""Maximum number of fenced blocks; the last ones are read."""
+MAX_WORK = 200_000
+"""Maximum number of characters to compile in search of the end of a program. This takes less than a second."""
+PARSE_ERRORS = (SyntaxError, ValueError, RecursionError, MemoryError)
+"""The exceptions of `compile` and `ast.parse`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,13 @@ class ExtractedProgram:
     how: str
 
 
+class Work:
+    """A budget of characters to compile."""
+
+    def __init__(self) -> None:
+        self.left = MAX_WORK
+
+
 def extract_code(text: str, wanted: str = "", begun: str = "") -> ExtractedProgram:
     """The Python program in a response.
 
@@ -51,21 +58,22 @@ def extract_code(text: str, wanted: str = "", begun: str = "") -> ExtractedProgr
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # For example about invalid escapes in the program.
-        return _extract(text[:MOST_TEXT], wanted, begun)
+        text, work = text[:MAX_TEXT], Work()
 
+        def is_wanted(code: str) -> bool:
+            return wanted in find_defined_names(code) if wanted else _does_something(code)
 
-def _extract(text: str, wanted: str, begun: str) -> ExtractedProgram:
-    work = Work()
-    blocks = [block for block in find_fenced(text, work) if parses(block)]
-    program = _assemble(blocks, wanted)
-    if program:
-        return ExtractedProgram(_with_head(program, begun, wanted), "fenced")
-    if begun and (whole := _continue(text, begun, wanted, work)):
-        return ExtractedProgram(whole, "continued")
-    bare = _bare(text, wanted, work)
-    if bare:
-        return ExtractedProgram(_with_head(bare, begun, wanted), "bare")
-    return ExtractedProgram("", "none")
+        head = _find_head(begun, wanted)
+        blocks = [block for block in find_fenced(text, work) if parses(block)]
+        if program := assemble(blocks, is_wanted):
+            return ExtractedProgram(head + program, "fenced")
+        if begun and (program := _continue(text, begun, wanted, work)):
+            return ExtractedProgram(program, "continued")
+        if parses(text) and is_wanted(text):
+            return ExtractedProgram(head + _dedent(text), "bare")
+        if program := longest_part(text, is_wanted, work):
+            return ExtractedProgram(head + program, "bare")
+        return ExtractedProgram("", "none")
 
 
 def find_fenced(text: str, work: Work | None = None) -> list[str]:
@@ -76,16 +84,15 @@ def find_fenced(text: str, work: Work | None = None) -> list[str]:
         closing = re.compile(rf"^[ \t]*{re.escape(fence[0])}{{{len(fence)},}}[ \t]*$", re.MULTILINE)
         end = closing.search(text, match.end())
         body = text[match.end() + 1 : end.start() if end else len(text)]
-        words = re.split(r"[\s{,:]", tag)
-        if words[0] in _PYTHON:
+        if re.split(r"[\s{,:]", tag)[0] in _PYTHON:
             blocks.append(body if end else longest_start(body, work=work))
         place = end.end() if end else len(text)
-    return [_dedent(block) for block in blocks[-MOST_BLOCKS:]]
+    return [_dedent(block) for block in blocks[-MAX_BLOCKS:]]
 
 
-def _assemble(blocks: list[str], wanted: str) -> str:
-    """The last block that defines what is wanted, preceded by earlier blocks that define names it uses."""
-    chosen = _choose(blocks, wanted)
+def assemble(blocks: Sequence[str], is_wanted: Callable[[str], bool]) -> str:
+    """The last wanted block, preceded by earlier blocks that define names it uses; empty if no block is wanted."""
+    chosen = next((place for place in reversed(range(len(blocks))) if is_wanted(blocks[place])), None)
     if chosen is None:
         return ""
     parts, missing = [blocks[chosen]], find_used_names(blocks[chosen]) - find_defined_names(blocks[chosen])
@@ -96,88 +103,31 @@ def _assemble(blocks: list[str], wanted: str) -> str:
     return "\n\n".join(part.strip("\n") for part in parts) + "\n"
 
 
-def _choose(blocks: list[str], wanted: str) -> int | None:
-    for place in range(len(blocks) - 1, -1, -1):
-        if wanted and wanted in find_defined_names(blocks[place]):
-            return place
-    if wanted:
-        return None
-    # A usage example or an expression after the program is not the program.
-    busy = [k for k, block in enumerate(blocks) if _does_something(block)]
-    return busy[-1] if busy else None
+def longest_part(
+    text: str, is_wanted: Callable[[str], bool], work: Work | None = None, start: re.Pattern[str] = _START
+) -> str:
+    """The longest run of lines that is a wanted program and starts with a line of code; empty if there is none.
 
-
-def _does_something(block: str) -> bool:
-    """Whether a block reads input or prints, directly or in its functions."""
-    return bool({"print", "input", "stdin", "stdout", "open"} & (find_used_names(block) | _attributes(block)))
-
-
-def _bare(text: str, wanted: str, work: Work) -> str:
-    """A program without fences: the longest part that starts with a line of code."""
-
-    def is_one(part: str) -> bool:
-        return wanted in find_defined_names(part) if wanted else _does_something(part)
-
-    if parses(text) and is_one(text):
-        return _dedent(text)
-    return longest_part(text, is_one, work)
-
-
-def longest_part(text: str, is_wanted: Callable[[str], bool], work: Work | None = None) -> str:
-    """The longest run of lines that is a wanted program and starts with a line of code; empty if there is none."""
+    Arguments:
+        start: matches the start of such a line.
+    """
     best, end, work = "", 0, work or Work()
-    for match in _START.finditer(text):
+    for match in start.finditer(text):
         if work.left <= 0:
             break
         if match.start() < end:
             continue  # It is inside a part that was checked.
-        part = longest_start(text[match.start() : match.start() + MOST_CODE], work=work)
+        part = longest_start(text[match.start() : match.start() + MAX_CODE], work=work)
         end = match.start() + len(part)
         if len(part) > len(best) and is_wanted(part):
             best = part
     return best
 
 
-def _continue(text: str, begun: str, wanted: str, work: Work) -> str:
-    """The given start of a program, continued by the response."""
-    stripped = text.split("```")[0] if text.lstrip()[:3] != "```" else text
-    for body in (stripped, _indent(stripped)):
-        whole = longest_start(begun + body, at_least=len(begun), work=work)
-        if whole and (not wanted or wanted in find_defined_names(whole)):
-            return whole
-    return ""
-
-
-def _with_head(program: str, begun: str, wanted: str) -> str:
-    """Add the imports and helpers of the given start to a program that repeats the function."""
-    if not begun:
-        return program
-    head = _before(begun, wanted)
-    return f"{head}\n\n{program}" if head else program
-
-
-def _before(begun: str, wanted: str) -> str:
-    """The code before the wanted function in the given start."""
-    match = re.search(rf"^(?:async )?(?:def|class) {re.escape(wanted)}\b", begun, re.MULTILINE) if wanted else None
-    head = begun[: match.start()].rstrip() if match else ""
-    return head if parses(head) else ""
-
-
-class Work:
-    """A budget of characters to compile."""
-
-    def __init__(self, most: int = MOST_WORK) -> None:
-        self.left = most
-
-
 def longest_start(text: str, at_least: int = 0, work: Work | None = None) -> str:
-    """The longest prefix of whole lines that is valid Python; empty if it has fewer than `at_least` characters.
-
-    Arguments:
-        work: the budget of characters to compile; `MOST_WORK` by default.
-    """
+    """The longest prefix of whole lines that is valid Python; empty if it has fewer than `at_least` characters."""
     work = work or Work()
-    lines = text[:MOST_CODE].split("\n")[:MOST_LINES]
+    lines = text[:MAX_CODE].split("\n")[:MAX_LINES]
     end = len(lines)
     while end and work.left > 0:
         part = "\n".join(lines[:end])
@@ -190,7 +140,7 @@ def longest_start(text: str, at_least: int = 0, work: Work | None = None) -> str
             # A prefix that contains the line of the error is not valid Python.
             end = min(end - 1, max((error.lineno or end) - 1, 0))
             work.left -= sum(map(len, lines[: end + 1]))
-        except (ValueError, RecursionError, MemoryError):
+        except PARSE_ERRORS:
             end -= 1
             work.left -= len(part)
         else:
@@ -199,40 +149,28 @@ def longest_start(text: str, at_least: int = 0, work: Work | None = None) -> str
     return ""
 
 
-def _indent(text: str) -> str:
-    return "\n".join(f"    {line}" if line.strip() else line for line in text.split("\n"))
-
-
-def _dedent(text: str) -> str:
-    import textwrap
-
-    return textwrap.dedent(text.replace("\t", "    ") if re.search(r"^ +\t|^\t+ ", text, re.MULTILINE) else text)
-
-
 def parses(text: str) -> bool:
-    if len(text) > MOST_CODE:
+    """Whether a text is a program with at least one statement."""
+    if len(text) > MAX_CODE:
         return False
     try:
         compile(text, "response", "exec", dont_inherit=True)
         return bool(ast.parse(text).body)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    except PARSE_ERRORS:
         return False
 
 
 def find_defined_names(text: str) -> set[str]:
     """The names that a program defines at its top level."""
     names: set[str] = set()
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return names
-    for node in tree.body:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+    for node in _parse(text).body:
+        if isinstance(node, _DEFINITIONS):
             names.add(node.name)
-        for inner in () if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) else ast.walk(node):
+            continue
+        for inner in ast.walk(node):
             if isinstance(inner, ast.Import | ast.ImportFrom):
                 names |= {(alias.asname or alias.name).split(".")[0] for alias in inner.names}
-            elif isinstance(inner, ast.FunctionDef | ast.ClassDef):
+            elif isinstance(inner, _DEFINITIONS):
                 names.add(inner.name)
             elif isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Store):
                 names.add(inner.id)
@@ -241,17 +179,43 @@ def find_defined_names(text: str) -> set[str]:
 
 def find_used_names(text: str) -> set[str]:
     """The names that a program reads, without builtins and local names."""
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return set()
-    loaded = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
-    local = {
-        a.arg for n in ast.walk(tree) if isinstance(n, ast.arguments) for a in ast.walk(n) if isinstance(a, ast.arg)
-    }
-    local |= {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    nodes = list(ast.walk(_parse(text)))
+    loaded = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+    local = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    local |= {node.arg for node in nodes if isinstance(node, ast.arg)}
     return loaded - local - (_ALWAYS - {"print", "input", "open"})
 
 
-def _attributes(text: str) -> set[str]:
-    return {node.attr for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Attribute)}
+def _parse(text: str) -> ast.Module:
+    """The syntax tree of a program; empty if it is not valid."""
+    try:
+        return ast.parse(text)
+    except PARSE_ERRORS:
+        return ast.Module([], [])
+
+
+def _does_something(block: str) -> bool:
+    """Whether a program reads input or prints, directly or in its functions. A usage example or an expression does not."""
+    attributes = {node.attr for node in ast.walk(_parse(block)) if isinstance(node, ast.Attribute)}
+    return bool({"print", "input", "stdin", "stdout", "open"} & (find_used_names(block) | attributes))
+
+
+def _continue(text: str, begun: str, wanted: str, work: Work) -> str:
+    """The given start of a program, continued by the response."""
+    stripped = text.split("```")[0] if text.lstrip()[:3] != "```" else text
+    for body in (stripped, textwrap.indent(stripped, "    ")):
+        whole = longest_start(begun + body, at_least=len(begun), work=work)
+        if whole and (not wanted or wanted in find_defined_names(whole)):
+            return whole
+    return ""
+
+
+def _find_head(begun: str, wanted: str) -> str:
+    """The imports and helpers of a given start, for a program that repeats its function."""
+    match = re.search(rf"^(?:async )?(?:def|class) {re.escape(wanted)}\b", begun, re.MULTILINE) if wanted else None
+    head = begun[: match.start()].rstrip() if match else ""
+    return f"{head}\n\n" if parses(head) else ""
+
+
+def _dedent(text: str) -> str:
+    return textwrap.dedent(text.replace("\t", "    ") if re.search(r"^ +\t|^\t+ ", text, re.MULTILINE) else text)

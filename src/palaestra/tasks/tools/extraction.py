@@ -15,19 +15,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from palaestra.core.records import ToolCall
-from palaestra.tasks.code.extraction import find_defined_names, find_fenced, find_used_names, parses
-from palaestra.tasks.tools.records import MOST_CALLS
+from palaestra.tasks.code.extraction import assemble, find_fenced, longest_part, parses
+from palaestra.tasks.tools.matching import MAX_CALLS
 
-MOST_TEXT = 50_000
+MAX_TEXT = 50_000
 """Maximum length of the end of a response that is searched for calls, and of a response with a program."""
-MOST_BARE_TEXT, MOST_BARE_LINES = 8_000, 200
+MAX_BARE_TEXT, MAX_BARE_LINES = 8_000, 200
 """Maximum length and number of lines of a response with a program without fences."""
-MOST_WORK = 150_000
-"""Maximum number of characters to compile in search of it. This takes less than a second."""
-MOST_STARTS, DEEPEST = 400, 12
+MAX_STARTS, MAX_DEPTH = 400, 12
+"""Maximum number of brackets that are tried as the start of JSON, and maximum depth of the arguments of a call."""
 ARGUMENT_KEYS = ("arguments", "parameters", "input")
 """Keys of the arguments of a call in the formats of OpenAI, Llama and Anthropic."""
 _REFERENCE = re.compile(r"\$(call_\d+)")
+_LINE = re.compile(r"^[A-Za-z_#]", re.MULTILINE)
 _DECODER = json.JSONDecoder()
 
 
@@ -54,21 +54,18 @@ class Asked:
 
 def extract_program(text: str) -> str:
     """The program in a response that calls `answer`; empty if there is none, or if the response is too long."""
-    if len(text) > MOST_TEXT:
+    if len(text) > MAX_TEXT:
         return ""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # For example about invalid escapes in the program.
         blocks = [block for block in find_fenced(text) if parses(block)]
-        places = [place for place, block in enumerate(blocks) if _answers(block)]
-        if not places:
-            return _bare(text)
-        parts = [blocks[places[-1]]]
-        missing = find_used_names(parts[0]) - find_defined_names(parts[0])
-        for block in reversed(blocks[: places[-1]]):
-            if (names := find_defined_names(block)) & missing and not _answers(block):
-                parts.insert(0, block)
-                missing = (missing | find_used_names(block)) - names
-        return "\n".join(part.strip("\n") for part in parts) + "\n"
+        last = max((place for place, block in enumerate(blocks) if _answers(block)), default=-1)
+        if last >= 0:  # Earlier answers are not part of the program.
+            return assemble([*(b for b in blocks[:last] if not _answers(b)), blocks[last]], _answers)
+        lines = text[:MAX_BARE_TEXT].split("\n")[:MAX_BARE_LINES]
+        while lines and "answer" not in lines[-1]:
+            lines.pop()
+        return longest_part("\n".join(lines), _answers, start=_LINE)
 
 
 def extract_calls(text: str) -> list[Asked]:
@@ -80,7 +77,7 @@ def extract_calls(text: str) -> list[Asked]:
     """
     alone: list[Mapping[str, Any]] = []
     listed: list[Mapping[str, Any]] = []
-    for value in find_json(text[-MOST_TEXT:]):
+    for value in find_json(text[-MAX_TEXT:]):
         if isinstance(value, dict) and isinstance(value.get("tool_calls"), list):
             value = value["tool_calls"]
         if isinstance(value, list) and value and all(map(_is_call, value)):
@@ -93,14 +90,14 @@ def extract_calls(text: str) -> list[Asked]:
 def read_native_calls(calls: Sequence[ToolCall]) -> list[Asked] | None:
     """The tool calls of an API response; `None` if the arguments of a call are not a JSON object."""
     plain = [
-        {"id": call.id, "name": call.name, "arguments": call.arguments[:MOST_TEXT]} for call in calls[: MOST_CALLS + 1]
+        {"id": call.id, "name": call.name, "arguments": call.arguments[:MAX_TEXT]} for call in calls[: MAX_CALLS + 1]
     ]
     return _name_calls(plain) if all(map(_is_call, plain)) else None
 
 
 def _name_calls(calls: Sequence[Mapping[str, Any]]) -> list[Asked]:
     """Name every call by its id or its position, and resolve references to these names."""
-    calls = calls[: MOST_CALLS + 1]
+    calls = calls[: MAX_CALLS + 1]
     ids = [entry.get("id") for entry in calls]
     names = [own if isinstance(own, str) and own else f"call_{place}" for place, own in enumerate(ids, 1)]
     by_place = {f"call_{place}": own for place, own in enumerate(names, 1)}
@@ -141,7 +138,7 @@ def _is_call(value: Any) -> bool:
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
         return False
     arguments = _arguments(function)
-    if not isinstance(arguments, dict) or _depth(arguments) > DEEPEST:
+    if not isinstance(arguments, dict) or _depth(arguments) > MAX_DEPTH:
         return False
     # A tool description that the model repeats is not a call.
     return "arguments" in function or not {"type", "properties"} <= arguments.keys()
@@ -150,7 +147,7 @@ def _is_call(value: Any) -> bool:
 def find_json(text: str) -> list[Any]:
     """The outermost JSON objects and lists in a text."""
     values, place = [], 0
-    for _ in range(MOST_STARTS):
+    for _ in range(MAX_STARTS):
         start = re.compile(r"[\[{]").search(text, place)
         if start is None:
             break
@@ -174,7 +171,7 @@ def _load_json(text: str) -> Any:
 
 def _depth(value: Any, so_far: int = 0) -> int:
     """The nesting depth of lists and objects; counting stops above the limit."""
-    if so_far > DEEPEST or not isinstance(value, dict | list):
+    if so_far > MAX_DEPTH or not isinstance(value, dict | list):
         return so_far
     inner = value.values() if isinstance(value, dict) else value
     return max((_depth(item, so_far + 1) for item in inner), default=so_far + 1)
@@ -183,33 +180,3 @@ def _depth(value: Any, so_far: int = 0) -> int:
 def _answers(block: str) -> bool:
     calls = (node.func for node in ast.walk(ast.parse(block)) if isinstance(node, ast.Call))
     return any(isinstance(function, ast.Name) and function.id == "answer" for function in calls)
-
-
-def _bare(text: str) -> str:
-    """A program without fences: the longest valid Python from some line on that calls `answer`."""
-    lines = text[:MOST_BARE_TEXT].split("\n")[:MOST_BARE_LINES]
-    while lines and "answer" not in lines[-1]:
-        lines.pop()
-    looked_at, work = 0, MOST_WORK
-    for start, line in enumerate(lines):
-        # A program that starts inside a checked part ends where that part ends.
-        if start < looked_at or not re.match(r"[A-Za-z_#]", line):
-            continue
-        end = len(lines)
-        while end > start and work > 0:
-            part = "\n".join(lines[start:end])
-            try:
-                compile(part, "response", "exec", dont_inherit=True)
-            except SyntaxError as error:  # A part that contains the line of the error is not valid Python.
-                end = start + min(end - start - 1, max((error.lineno or 1) - 1, 0))
-                work -= sum(map(len, lines[start : end + 1]))
-            except (ValueError, RecursionError, MemoryError):
-                end -= 1
-                work -= len(part)
-            else:
-                work -= len(part)
-                if _answers(part):
-                    return part + "\n"
-                break
-        looked_at = end
-    return ""

@@ -1,20 +1,36 @@
 """Compare the calls of an answer with a plan.
 
 Independent calls may come in any order. Arguments are compared by value; floating-point numbers with a tolerance. If the
-request does not prescribe the order of its steps, another order of the same tools on the same given values is accepted,
-provided that it has the same result.
+request does not prescribe the order of its steps, another path to the same result is accepted: it must call the same tools
+equally often with the same given values, use every result, and have the same result. It must also have the same result
+as the plan for other values, so that a result that is right by chance is not accepted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import datetime
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
+from typing import Any
 
+from palaestra.tasks.code.comparison import ABSOLUTE, RELATIVE
 from palaestra.tasks.tools.library import LIBRARY
-from palaestra.tasks.tools.paths import is_other_path
-from palaestra.tasks.tools.plans import ExecutedCall, Plan, brief
-from palaestra.tasks.tools.values import same_value
+from palaestra.tasks.tools.library.dates import WEEKDAYS, parse_date, parse_time, show_time
+from palaestra.tasks.tools.library.quantities import EUROS, GRAMS, LITRES, METRES
+from palaestra.tasks.tools.library.world import ITEMS, PEOPLE, TOWNS
+from palaestra.tasks.tools.plans import Call, CallResult, ExecutedCall, Plan, brief, map_leaves
+
+VARIATIONS, LEAST = 12, 3
+"""The number of other sets of values to try, and how many of them the tools must accept."""
+NAMES = [
+    list(names) for names in (TOWNS, PEOPLE, ITEMS, EUROS, METRES, GRAMS, LITRES, WEEKDAYS, "CFK", ("first", "second"))
+]
+"""Names that can replace each other."""
+MAX_CALLS = 16
+"""Maximum number of calls of an answer; the longest plan has four."""
 
 
 class PlanOutcome(StrEnum):
@@ -41,6 +57,22 @@ class PlanOutcome(StrEnum):
     TOO_MANY_CALLS = "too_many_calls"
     NO_PLAN = "no_plan"
     """The response contains no program that calls `answer`, or no calls."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """The record of an answer.
+
+    Arguments:
+        calls: its calls, in order.
+        fault: the reason if it ended without an answer.
+        value: the answer.
+    """
+
+    calls: tuple[ExecutedCall, ...]
+    fault: PlanOutcome | None
+    detail: str = ""
+    value: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +103,13 @@ def match(
         gold: the executed calls of the plan.
         calls: the calls of the answer, in order.
         extra_calls: accept superfluous calls.
-        free_order: accept another path to the same result; see `paths`.
+        free_order: accept another path to the same result; see above.
     """
     needs = [call.needs() for call in plan.calls]
     same = [[same_call(wanted, other) for other in calls] for wanted in gold]
     matched = _most(same)
     if matched == len(gold):
-        if not _embed(same, lambda call: needs[call]):
+        if not _embed(same, needs):
             return Match(PlanOutcome.WRONG_ORDER, matched, _out_of_order(gold, same, needs))
         if len(calls) > len(gold) and not extra_calls:
             return Match(PlanOutcome.EXTRA_CALLS, matched, f"expected {len(gold)} calls; got {len(calls)}")
@@ -89,7 +121,8 @@ def match(
         if other.tool in missing:
             missing.remove(other.tool)
     if missing:
-        return Match(PlanOutcome.WRONG_CALLS, matched, f"expected a call of {missing[0]}; got {_names(calls)}")
+        names = ", ".join(call.tool for call in calls) or "none"
+        return Match(PlanOutcome.WRONG_CALLS, matched, f"expected a call of {missing[0]}; got {names}")
     return Match(PlanOutcome.WRONG_ARGUMENTS, matched, _first_fault(gold, calls, same))
 
 
@@ -117,14 +150,14 @@ def _most(same: Sequence[Sequence[bool]]) -> int:
     return sum(place(call, set()) for call in range(len(same)))
 
 
-def _embed(same: Sequence[Sequence[bool]], needs: Callable[[int], set[int]]) -> bool:
+def _embed(same: Sequence[Sequence[bool]], needs: Sequence[set[int]]) -> bool:
     """Whether each call of the plan can be matched to a separate call after those that it needs."""
 
     def place(chosen: list[int]) -> bool:
         call = len(chosen)
         if call == len(same):
             return True
-        first = max((chosen[before] for before in needs(call)), default=-1) + 1
+        first = max((chosen[before] for before in needs[call]), default=-1) + 1
         fitting = [other for other in range(first, len(same[call])) if same[call][other] and other not in chosen]
         return any(place([*chosen, other]) for other in fitting)
 
@@ -155,5 +188,98 @@ def _first_fault(gold: Sequence[ExecutedCall], calls: Sequence[ExecutedCall], sa
     return f"{wanted.tool}: expected {name} {brief(wanted.arguments[name])}; got {brief(given.get(name))}"
 
 
-def _names(calls: Sequence[ExecutedCall]) -> str:
-    return ", ".join(call.tool for call in calls) or "none"
+def same_value(value: Any, other: Any) -> bool:
+    """Whether two values are equal; floating-point numbers are compared with a tolerance.
+
+    >>> same_value([0.1 + 0.2, "a"], [0.3, "a"]), same_value(3, 3.0), same_value(3, "3"), same_value(1, True)
+    (True, True, False, False)
+    """
+    if isinstance(value, bool) or isinstance(other, bool):
+        return value is other
+    if isinstance(value, int | float) and isinstance(other, int | float):
+        if isinstance(value, int) and isinstance(other, int):
+            return value == other
+        try:
+            return math.isclose(value, other, rel_tol=RELATIVE, abs_tol=ABSOLUTE)
+        except OverflowError:
+            return False
+    if isinstance(value, list | tuple) and isinstance(other, list | tuple):
+        return len(value) == len(other) and all(map(same_value, value, other))
+    if isinstance(value, dict) and isinstance(other, dict):
+        return value.keys() == other.keys() and all(same_value(value[key], other[key]) for key in value)
+    return type(value) is type(other) and bool(value == other)
+
+
+def is_other_path(gold: Sequence[ExecutedCall], calls: Sequence[ExecutedCall]) -> bool:
+    """Whether `calls` are another path to the result of the plan whose executed calls are `gold`."""
+    if sorted(call.tool for call in gold) != sorted(call.tool for call in calls) or any(call.error for call in calls):
+        return False
+    if not same_value(gold[-1].value, calls[-1].value):
+        return False
+    (first, given), (second, other) = _find_flow(gold), _find_flow(calls)
+    if sorted(map(repr, given)) != sorted(map(repr, other)) or not _flows_together(second):
+        return False
+    tried = [_agree(first, second, given, step) for step in range(1, VARIATIONS + 1)]
+    return False not in tried and tried.count(True) >= LEAST
+
+
+def _find_flow(executed: Sequence[ExecutedCall]) -> tuple[Plan, list[Any]]:
+    """The plan of executed calls, in which a value that equals an earlier result refers to it; and the given values."""
+    given: list[Any] = []
+
+    def read(value: Any, place: int) -> Any:
+        for before in range(place - 1, -1, -1):
+            if same_value(value, executed[before].value):
+                return CallResult(before)
+        # A tool may convert 5 to 5.0, which is the same given value.
+        plain = int(value) if isinstance(value, float) and value.is_integer() else value
+        given.append(plain)
+        return plain
+
+    calls = [
+        Call(call.tool, map_leaves(call.arguments, partial(read, place=place))) for place, call in enumerate(executed)
+    ]
+    return Plan(tuple(calls)), given
+
+
+def _flows_together(plan: Plan) -> bool:
+    """Whether every result but the last is used by a later call."""
+    return set().union(*(call.needs() for call in plan.calls)) == set(range(len(plan.calls) - 1))
+
+
+def _agree(first: Plan, second: Plan, given: Sequence[Any], step: int) -> bool | None:
+    """Whether two plans have the same result for other values; `None` if a tool rejects these values."""
+    names = list(dict.fromkeys(map(repr, given)))
+    moved = {repr(value): _move(value, step * (names.index(repr(value)) + 1)) for value in given}
+    try:
+        results = [_with_values(plan, moved).execute()[-1].value for plan in (first, second)]
+    except (ValueError, OverflowError, ArithmeticError):
+        return None
+    return same_value(*results)
+
+
+def _with_values(plan: Plan, moved: Mapping[str, Any]) -> Plan:
+    def move(value: Any) -> Any:
+        return value if isinstance(value, CallResult) else moved[repr(value)]
+
+    return Plan(tuple(Call(call.tool, map_leaves(call.arguments, move)) for call in plan.calls))
+
+
+def _move(value: Any, step: int) -> Any:
+    """Another value of the same kind."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return value
+    if not isinstance(value, str):
+        return value + step
+    for names in NAMES:
+        if value in names:
+            return names[(names.index(value) + step) % len(names)]
+    for read, show in (
+        (parse_time, lambda minutes: show_time(minutes + 37 * step)),
+        (parse_date, lambda date: (date + datetime.timedelta(days=17 * step)).isoformat()),
+    ):
+        try:
+            return show(read(value))
+        except ValueError:
+            continue
+    return value

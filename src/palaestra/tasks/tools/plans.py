@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from palaestra.tasks.tools.library import LIBRARY
 
-_ENCODER = json.JSONEncoder(ensure_ascii=False, default=repr)
 VARIABLES = "abcd"
-MOST_CALLS_A_PLAN = len(VARIABLES)
+MAX_CALLS_IN_PLAN = len(VARIABLES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +35,9 @@ class Call:
 
     def needs(self) -> set[int]:
         """The indices of the calls whose results it uses."""
-        return {
-            part.call for value in self.arguments.values() for part in _parts(value) if isinstance(part, CallResult)
-        }
+        leaves: list[Any] = []
+        map_leaves(self.arguments, leaves.append)
+        return {leaf.call for leaf in leaves if isinstance(leaf, CallResult)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +78,7 @@ class Plan:
         executed: list[ExecutedCall] = []
         for call in self.calls:
             tool = LIBRARY[call.tool]
-            given = {
-                name: resolve(value, [earlier.value for earlier in executed]) for name, value in call.arguments.items()
-            }
-            bound = tool.bind((), given)
+            bound = tool.bind((), resolve(call.arguments, [earlier.value for earlier in executed]))
             executed.append(ExecutedCall(call.tool, bound, tool.function(**bound)))
         return tuple(executed)
 
@@ -164,22 +160,27 @@ def _parse(source: str) -> list[ast.stmt]:
     return ast.parse(source).body
 
 
+def map_leaves(value: Any, change: Callable[[Any], Any]) -> Any:
+    """A copy of a JSON value with `change` applied to everything that is not a list or an object."""
+    if isinstance(value, list):
+        return [map_leaves(item, change) for item in value]
+    if isinstance(value, Mapping):
+        return {name: map_leaves(inner, change) for name, inner in value.items()}
+    return change(value)
+
+
 def resolve(value: Any, results: Sequence[Any]) -> Any:
     """A value in which references are replaced by results."""
-    if isinstance(value, CallResult):
-        return results[value.call]
-    if isinstance(value, list):
-        return [resolve(item, results) for item in value]
-    return value
+    return map_leaves(value, lambda leaf: results[leaf.call] if isinstance(leaf, CallResult) else leaf)
 
 
 def refer(value: Any) -> Any:
     """A value as JSON, with `{"$result": "call_1"}` for the result of the first call."""
-    if isinstance(value, CallResult):
-        return {"$result": f"call_{value.call + 1}"}
-    if isinstance(value, Mapping):
-        return {name: refer(inner) for name, inner in value.items()}
-    return [refer(item) for item in value] if isinstance(value, list) else value
+    return map_leaves(value, lambda leaf: {"$result": _name(leaf)} if isinstance(leaf, CallResult) else leaf)
+
+
+def _name(result: CallResult) -> str:
+    return f"call_{result.call + 1}"
 
 
 def _dereference(value: Any) -> Any:
@@ -188,10 +189,6 @@ def _dereference(value: Any) -> Any:
             return CallResult(int(value["$result"].removeprefix("call_")) - 1)
         return {name: _dereference(inner) for name, inner in value.items()}
     return [_dereference(item) for item in value] if isinstance(value, list) else value
-
-
-def _parts(value: Any) -> list[Any]:
-    return [part for item in value for part in _parts(item)] if isinstance(value, list) else [value]
 
 
 def _format(value: Any) -> str:
@@ -204,12 +201,90 @@ def _format(value: Any) -> str:
 
 def brief(value: Any, most: int = 40) -> str:
     """A value as short JSON on one line."""
-    text = ""
     try:
-        for part in _ENCODER.iterencode(value):  # Encode no more than is shown.
-            text += part[: most + 1]
-            if len(text) > most:
-                break
+        text = json.dumps(value, ensure_ascii=False, default=repr)
     except (ValueError, RecursionError):
         text = f"a {type(value).__name__}"
     return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
+FORMS = ("program", "calls")
+PROMPTS = ("full", "short")
+
+_HOW = {
+    "program": (
+        "Answer with a short Python program in a fenced code block. Call the tools as functions, give each the results "
+        "that it needs, and end with answer(value)."
+    ),
+    "calls": (
+        'Answer with the tool calls as JSON in a fenced code block: [{"id": "call_1", "type": "function", "function": '
+        '{"name": ..., "arguments": "{...}"}}, ...]. The argument {"$result": "call_1"} stands for the result of call_1. '
+        "The last call gives the answer."
+    ),
+}
+_SHORT = {"program": "Program:", "calls": "Calls:"}
+_TOKENS = {
+    ("program", "short"): (36, 28),
+    ("calls", "short"): (32, 64),
+    ("program", "full"): (256, 64),
+    ("calls", "full"): (256, 128),
+}
+
+
+def longest(form: str, prompt: str, most_calls: int) -> int:
+    """Maximum length of an answer in tokens: that of lessons with the smallest tokenizer, with room for reasoning if wanted."""
+    start, each = _TOKENS[form, prompt]
+    return start + each * most_calls
+
+
+def format_prompt(question: str, offered: Sequence[str], form: str, prompt: str) -> str:
+    """The prompt: the tools, the request, and the form of the answer."""
+    tools = [LIBRARY[name] for name in offered]
+    if prompt == "short":
+        return f"{', '.join(tool.short_signature for tool in tools)}\n{question}\n{_SHORT[form]}"
+    lines = "\n".join(f"{tool.signature}: {tool.description}" for tool in tools)
+    return f"Tools:\n{lines}\n\n{question}\n\n{_HOW[form]}"
+
+
+def response(plan: Plan, form: str, prompt: str) -> str:
+    """The worked answer: the tools with their purpose, then the plan."""
+    if prompt == "short":
+        if form == "program":
+            return plan.program().rstrip("\n")
+        return json.dumps(short_calls(plan), ensure_ascii=False, separators=(",", ":"))
+    thoughts = reasoning(plan)
+    if form == "program":
+        return f"{thoughts}\n\n```python\n{plan.program()}```"
+    return f"{thoughts}\n\n```json\n{json.dumps(openai_calls(plan), ensure_ascii=False)}\n```"
+
+
+def reasoning(plan: Plan) -> str:
+    """A line for each call: the tool, its result, and its inputs."""
+    lines = []
+    for place, call in enumerate(plan.calls, 1):
+        steps = [str(need + 1) for need in sorted(call.needs())]
+        source = f", given the result of step {' and step '.join(steps)}" if steps else ""
+        description = LIBRARY[call.tool].description
+        lines.append(f"{place}. {call.tool} gives {description[0].lower()}{description[1:]}{source}.")
+    return "\n".join(lines)
+
+
+def openai_calls(plan: Plan) -> list[dict[str, Any]]:
+    """The plan as OpenAI's tool calls."""
+    return [
+        {
+            "id": f"call_{place}",
+            "type": "function",
+            "function": {"name": call.tool, "arguments": json.dumps(refer(call.arguments), ensure_ascii=False)},
+        }
+        for place, call in enumerate(plan.calls, 1)
+    ]
+
+
+def short_calls(plan: Plan) -> list[dict[str, Any]]:
+    """The plan as calls with names and arguments alone, and `"$call_1"` for the result of the first."""
+
+    def show(leaf: Any) -> Any:
+        return f"${_name(leaf)}" if isinstance(leaf, CallResult) else leaf
+
+    return [{"name": call.tool, "arguments": map_leaves(call.arguments, show)} for call in plan.calls]

@@ -8,26 +8,45 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pydantic import BaseModel, Field
+
 from palaestra.core.errors import SandboxError, SettingsError, TaskError
 from palaestra.core.records import Attempt, Completion, Example, Failure, FailureCause, Message, Problem, Score, Split
 from palaestra.core.statistics import Mean, get_cluster, rate_interval
 from palaestra.tasks.base import get_split
+from palaestra.tasks.code.extraction import PARSE_ERRORS
 from palaestra.tasks.procedural import Family, ProceduralTask
-from palaestra.tasks.tools import writing
+from palaestra.tasks.teaching import UnusableError
 from palaestra.tasks.tools.extraction import extract_calls, extract_program, read_native_calls
 from palaestra.tasks.tools.judge import ToolJudge
 from palaestra.tasks.tools.library import LIBRARY
-from palaestra.tasks.tools.matching import PlanOutcome, match
-from palaestra.tasks.tools.offers import offer
-from palaestra.tasks.tools.plans import MOST_CALLS_A_PLAN, Plan, brief
-from palaestra.tasks.tools.records import Record
-from palaestra.tasks.tools.requests import SKILLS
-from palaestra.tasks.tools.requests.recipe import Drawer, ToolDraft, make_drawer
-from palaestra.tasks.tools.values import same_value
-from palaestra.tasks.tools.wording import FORMS, PROMPTS, format_prompt, longest, response
+from palaestra.tasks.tools.matching import PlanOutcome, Record, match, same_value
+from palaestra.tasks.tools.plans import (
+    FORMS,
+    MAX_CALLS_IN_PLAN,
+    PROMPTS,
+    Plan,
+    brief,
+    format_prompt,
+    longest,
+    read_plan,
+    response,
+)
+from palaestra.tasks.tools.requests import SKILLS, Drawer, ToolDraft, make_drawer, offer
 
 PRESCRIBED = re.compile(r"\bthen\b|\bFirst\b|\bat last\b")
 """A request that states the order of its steps: only that order is right, even if another one has the same result."""
+
+
+class ToolsDatum(BaseModel):
+    """A request with its plan."""
+
+    request: str = Field(min_length=1, description="What a person asks for; it says everything that the calls need.")
+    plan: str = Field(
+        min_length=1,
+        max_length=2_000,
+        description="The calls, a line each, for example: a = add_days('2024-03-01', 5) and then weekday(a)",
+    )
 
 
 class ToolsSkills(ProceduralTask[ToolDraft]):
@@ -53,14 +72,14 @@ class ToolsSkills(ProceduralTask[ToolDraft]):
 
     name = "tools-skills"
     concurrent_scoring = True
-    datum = writing.ToolsDatum
+    datum = ToolsDatum
 
     def __init__(
         self,
         answer_form: str = "program",
         prompt: str = "full",
         distractors: int = 2,
-        most_calls: int = MOST_CALLS_A_PLAN,
+        most_calls: int = MAX_CALLS_IN_PLAN,
         extra_calls: bool = False,
         sandbox: str = "bubblewrap",
         seconds: float = 2.0,
@@ -68,7 +87,7 @@ class ToolsSkills(ProceduralTask[ToolDraft]):
         _check_choice("answer_form", answer_form, FORMS)
         _check_choice("prompt", prompt, PROMPTS)
         _whole("distractors", distractors, 0, 20)
-        _whole("most_calls", most_calls, 1, MOST_CALLS_A_PLAN)
+        _whole("most_calls", most_calls, 1, MAX_CALLS_IN_PLAN)
         if not isinstance(extra_calls, bool):
             raise _bad("extra_calls", "true or false", extra_calls)
         if not isinstance(seconds, int | float) or isinstance(seconds, bool) or seconds <= 0:
@@ -123,10 +142,16 @@ class ToolsSkills(ProceduralTask[ToolDraft]):
         return Example((Message("user", question),), taught, skill, subskill)
 
     def brief(self) -> str:
-        return writing.brief()
+        """The tools, and what a good request is."""
+        tools = "\n".join(f"- {tool.signature}: {tool.description}" for tool in LIBRARY.values())
+        return (
+            "Requests that are answered by calling tools, one to four calls, where a call may need the result of an earlier "
+            "one. There is exactly one sensible plan, it uses only these tools, and its last call gives the answer. The plan "
+            f"holds nothing but calls with literal arguments and names of earlier results.\n\nThe tools:\n{tools}"
+        )
 
-    def make_example(self, datum: writing.ToolsDatum, skill: str, subskill: str) -> Example:
-        return self.example(skill, subskill, ToolDraft(datum.request.strip(), writing.read_datum_plan(datum)))
+    def make_example(self, datum: ToolsDatum, skill: str, subskill: str) -> Example:
+        return self.example(skill, subskill, ToolDraft(datum.request.strip(), read_datum_plan(datum)))
 
     def score(self, problem: Problem, completion: Completion) -> Score | Failure:
         """Execute the calls of a response, and compare them and the answer with the plan."""
@@ -188,6 +213,23 @@ class ToolsSkills(ProceduralTask[ToolDraft]):
             "detail": detail,
         }
         return Score(float(outcome is PlanOutcome.RIGHT), evidence)
+
+
+def read_datum_plan(datum: ToolsDatum) -> Plan:
+    """The plan of a datum. Nothing is executed.
+
+    Raises:
+        UnusableError: it is not a plan of one to four calls of known tools.
+    """
+    try:
+        plan = read_plan(datum.plan.strip(), {})
+    except KeyError as error:
+        raise UnusableError(f"the plan uses {error}, which is neither a tool nor a result") from error
+    except (*PARSE_ERRORS, TypeError, AttributeError, IndexError) as error:
+        raise UnusableError(f"expected a plan of calls, literals and names; {error}") from error
+    if not 1 <= len(plan.calls) <= MAX_CALLS_IN_PLAN:
+        raise UnusableError(f"expected one to {MAX_CALLS_IN_PLAN} calls; got {len(plan.calls)}")
+    return plan
 
 
 def _drawers(most_calls: int) -> Family[ToolDraft]:

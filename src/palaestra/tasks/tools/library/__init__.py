@@ -1,26 +1,33 @@
-"""The tools, by name. A new one is a function in a file of its domain; a new domain is a file and a name in `DOMAINS`.
+"""The tools, by name. To add one, write a typed function with a docstring and add its name to `DOMAINS`.
 
-This folder runs twice: here, to draw problems and to know what is right, and in a sandbox of its own, where the calls
-of a model are made. So it imports nothing but Python's own library and itself.
+This folder runs twice: here, to generate problems and their answers, and in a separate sandbox, where the calls of a
+model are made. So it imports nothing but the standard library and itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from palaestra.tasks.tools.library import (
-    arithmetic,
-    clock,
-    dates,
-    money,
-    numbers,
-    people,
-    shop,
-    text,
-    travel,
-    units,
-)
-from palaestra.tasks.tools.library.tool import Tool, collect_tools
+from palaestra.tasks.tools.library import dates, quantities, world
+from palaestra.tasks.tools.library.tool import Tool, make_tool
 
-DOMAINS = (dates, clock, units, money, numbers, arithmetic, text, travel, people, shop)
-LIBRARY: Mapping[str, Tool] = {tool.name: tool for domain in DOMAINS for tool in collect_tools(domain)}
+DOMAINS = {
+    "dates": (dates, "add_days add_months days_between weekday next_weekday month_end"),
+    "clock": (dates, "add_minutes minutes_between"),
+    "units": (quantities, "convert_length convert_mass convert_volume convert_temperature"),
+    "money": (quantities, "convert_currency add_percent take_percent split_evenly savings"),
+    "numbers": (quantities, "mean median largest smallest count_above top scale round_to"),
+    "arithmetic": (quantities, "total difference product ratio"),
+    "text": (
+        quantities,
+        "count_words count_letter longest_word nth_word replace_word reverse_text capitals first_letters shift_letters",
+    ),
+    "travel": (world, "distance population elevation nearest_town drive_minutes ticket_price local_time"),
+    "people": (world, "town_of manager_of birthday_of age_on shift_start"),
+    "shop": (world, "order_cost stock_of weight_of made_in delivery_days"),
+}
+LIBRARY: Mapping[str, Tool] = {
+    name: make_tool(getattr(module, name), domain)
+    for domain, (module, names) in DOMAINS.items()
+    for name in names.split()
+}

@@ -1,14 +1,14 @@
-"""Tools for days of the calendar, written as 2024-03-05."""
+"""Tools for dates, written as 2024-03-05, and times of day, written as 08:30."""
 
 from __future__ import annotations
 
 import calendar
 import datetime
+import re
 from typing import Literal
 
-from palaestra.tasks.tools.library.values import parse_date
-
 Weekday = Literal["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"]
+MINUTES_A_DAY = 24 * 60
 WEEKDAYS: tuple[Weekday, ...] = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 
 
@@ -75,3 +75,46 @@ def month_end(date: str) -> str:
     """
     day = parse_date(date)
     return day.replace(day=calendar.monthrange(day.year, day.month)[1]).isoformat()
+
+
+def add_minutes(time: str, minutes: int) -> str:
+    """The time of day some minutes later.
+
+    Arguments:
+        time: HH:MM
+        minutes: how many; below 0 for an earlier time
+    """
+    return show_time(parse_time(time) + minutes)
+
+
+def minutes_between(start: str, end: str) -> int:
+    """The minutes from one time of day to the next moment when it is another.
+
+    Arguments:
+        start: HH:MM
+        end: HH:MM
+    """
+    return (parse_time(end) - parse_time(start)) % MINUTES_A_DAY
+
+
+def parse_date(text: str) -> datetime.date:
+    """A date in the form YYYY-MM-DD; raises `ValueError` for other texts."""
+    try:
+        if re.fullmatch(r"\d{4}-\d{2}-\d{2}", text, re.ASCII):
+            return datetime.date.fromisoformat(text)
+    except ValueError:
+        pass
+    raise ValueError(f"a date of the calendar is written YYYY-MM-DD; got {text[:40]!r}")
+
+
+def parse_time(text: str) -> int:
+    """The minutes since midnight of a time in the form HH:MM; raises `ValueError` for other texts."""
+    match = re.fullmatch(r"([01]\d|2[0-3]):([0-5]\d)", text, re.ASCII)
+    if match is None:
+        raise ValueError(f"a time is written HH:MM, from 00:00 to 23:59; got {text[:40]!r}")
+    return int(match[1]) * 60 + int(match[2])
+
+
+def show_time(minutes: int) -> str:
+    """The time of day in the form HH:MM, some minutes after a midnight."""
+    return f"{minutes % MINUTES_A_DAY // 60:02d}:{minutes % 60:02d}"

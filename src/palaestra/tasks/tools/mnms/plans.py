@@ -1,7 +1,17 @@
-"""Plans of m&m's: read from JSON or from a program, and check against the tools.
+"""Plans of m&m's (Ma et al., 2024): the tools, plans as JSON and as programs, and the metrics of the benchmark.
 
-A node is `{"id": 0, "name": "image captioning", "args": {"image": "2327921.jpg"}}`; the text `<node-0>.text` in an argument refers to
-the output `text` of node 0. As a program the same is `output0 = image_captioning(image="2327921.jpg")` and `output0["text"]`.
+A node is `{"id": 0, "name": "image captioning", "args": {"image": "2327921.jpg"}}`; the text `<node-0>.text` in an argument
+refers to the output `text` of node 0. As a program the same is `output0 = image_captioning(image="2327921.jpg")` and
+`output0["text"]`. The names, arguments and outputs of the tools are those of the paper; the descriptions are our own.
+
+The metrics compare pairs of a published and a predicted plan, as the evaluation code of the paper does. A plan is
+converted to labels, and the labels are counted.
+
+- tool F1: which tools a plan uses; the mean over those of the 33 tools that occur in any of the plans (macro);
+- argument name F1, argument value F1: calls with the names, or the names and values, of their arguments;
+- edge F1: pairs of a call and the one after it;
+- edit distance: of the sequence of tools, from 0 (the same) to 1;
+- argument name accuracy, argument value accuracy: the fraction of plans in which all calls have the same, in order.
 """
 
 from __future__ import annotations
@@ -9,15 +19,19 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
-from palaestra.tasks.code.extraction import find_fenced
-from palaestra.tasks.tools.extraction import MOST_TEXT, find_json
-from palaestra.tasks.tools.mnms.tools import TOOLS
+import numpy as np
+from numpy.typing import NDArray
 
-MOST_NODES = 20
+from palaestra.core.statistics import Mean, rate_interval
+from palaestra.tasks.code.extraction import PARSE_ERRORS, find_fenced
+from palaestra.tasks.tools.extraction import MAX_TEXT, find_json
+
+MAX_NODES = 20
 REFERENCE = re.compile(r"<node-(\d+)>\.(\w+)")
 _OUTPUT = re.compile(r"output_?(\d{1,4})\Z")
 
@@ -45,8 +59,8 @@ def read_nodes(value: Any) -> Nodes:
     """
     if isinstance(value, Mapping) and "nodes" in value:
         value = value["nodes"]
-    if not isinstance(value, list) or not 0 < len(value) <= MOST_NODES:
-        raise ValueError(f"a plan is a list of 1 to {MOST_NODES} nodes")
+    if not isinstance(value, list) or not 0 < len(value) <= MAX_NODES:
+        raise ValueError(f"a plan is a list of 1 to {MAX_NODES} nodes")
     nodes = []
     for place, node in enumerate(value):
         if not isinstance(node, Mapping) or not isinstance(node.get("name"), str):
@@ -81,7 +95,7 @@ def read_literal(value: Any) -> Any:
     except ValueError:
         try:
             return ast.literal_eval(value)
-        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        except PARSE_ERRORS as error:
             raise ValueError(f"expected a list of nodes; got {value[:60]!r}") from error
 
 
@@ -91,7 +105,7 @@ def extract_plan(text: str, form: str = "json") -> Nodes:
     The plan is empty if there is neither.
     """
     readers = (_plan_in_json, _plan_in_code) if form == "json" else (_plan_in_code, _plan_in_json)
-    return next((plan for read in readers if (plan := read(text[-MOST_TEXT:]))), ())
+    return next((plan for read in readers if (plan := read(text[-MAX_TEXT:]))), ())
 
 
 def _plan_in_json(text: str) -> Nodes:
@@ -111,7 +125,7 @@ def _plan_in_code(text: str) -> Nodes:
     for block in reversed([*find_fenced(text)] or [text]):
         try:
             tree = ast.parse(block)
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
+        except PARSE_ERRORS:
             continue
         if nodes := _read_nodes(tree):
             return nodes
@@ -123,7 +137,7 @@ def _read_nodes(tree: ast.Module) -> Nodes:
     nodes: list[PlanNode] = []
     names: dict[str, int] = {}
     assigned = [node for node in ast.walk(tree) if isinstance(node, ast.Assign)]
-    for node in sorted(assigned, key=lambda node: node.lineno)[:MOST_NODES]:
+    for node in sorted(assigned, key=lambda node: node.lineno)[:MAX_NODES]:
         target, call = node.targets[0], node.value
         if isinstance(target, ast.Name) and isinstance(call, ast.Call) and isinstance(call.func, ast.Name):
             number = _number(target.id, names)
@@ -207,3 +221,152 @@ def check_plan(nodes: Sequence[PlanNode]) -> None:
 def tool_name(name: str) -> str:
     """The name of a tool as published: words in lower case with spaces."""
     return " ".join(name.replace("_", " ").split()).lower()
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedTool:
+    """A tool that a plan may name.
+
+    Arguments:
+        kind: `models`, `images` (image processing) or `services` (public APIs).
+    """
+
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    kind: str
+    description: str
+
+    @property
+    def signature(self) -> str:
+        return f"{self.name}({', '.join(self.inputs)}) -> {', '.join(self.outputs)}"
+
+
+_TABLE = (
+    ("models", "text generation", "text", "text", "Continues a text."),
+    ("models", "text summarization", "text", "text", "Shortens a text to a few sentences."),
+    ("models", "text classification", "text", "text", "Names the class of a text, such as its sentiment."),
+    ("models", "question answering", "text question", "text", "Answers a question from a text."),
+    ("models", "image generation", "text", "image", "Makes an image from a description."),
+    ("models", "image captioning", "image", "text", "Describes an image."),
+    ("models", "optical character recognition", "image", "text", "Reads the text in an image."),
+    ("models", "image classification", "image", "text", "Names what an image shows."),
+    ("models", "image editing", "image prompt", "image", "Changes an image as an instruction says."),
+    ("models", "object detection", "image", "image objects", "Finds the objects in an image, with their boxes."),
+    ("models", "image segmentation", "image", "image objects", "Finds the objects in an image, with their outlines."),
+    ("models", "automatic speech recognition", "audio", "text", "Writes down what is said in an audio file."),
+    ("models", "visual question answering", "image question", "text", "Answers a question about an image."),
+    ("images", "image crop", "image object", "image", "Cuts an image to the box of an object."),
+    ("images", "image crop left", "image", "image", "Keeps the left part of an image."),
+    ("images", "image crop right", "image", "image", "Keeps the right part of an image."),
+    ("images", "image crop top", "image", "image", "Keeps the top part of an image."),
+    ("images", "image crop bottom", "image", "image", "Keeps the bottom part of an image."),
+    ("images", "background blur", "image object", "image", "Blurs all of an image but an object."),
+    ("images", "color pop", "image object", "image", "Leaves colour in an object only, the rest turns grey."),
+    ("images", "count", "objects", "number", "Counts objects."),
+    ("images", "tag", "image objects", "image", "Marks objects in an image with their names."),
+    ("images", "select object", "objects object_name", "object", "Picks the object of a name."),
+    ("images", "emoji", "image object emoji", "image", "Puts an emoji over an object in an image."),
+    ("services", "get date fact", "date", "text", "A fact about a day of the year."),
+    ("services", "get year fact", "year", "text", "A fact about a year."),
+    ("services", "get math fact", "number", "text", "A mathematical fact about a number."),
+    ("services", "get trivia fact", "number", "text", "A curious fact about a number."),
+    ("services", "love calculator", "first_name second_name", "number", "How well two names go together."),
+    ("services", "get location", "city", "lon lat", "The coordinates of a city or an address."),
+    ("services", "search movie", "movie_title movie_year", "text", "What is known of a movie."),
+    ("services", "get weather", "lon lat", "objects", "The weather forecast at coordinates."),
+    ("services", "wikipedia simple search", "text", "text", "The summary of the Wikipedia page that fits best."),
+)  # fmt: skip
+
+TOOLS: Mapping[str, PlannedTool] = {
+    name: PlannedTool(name, tuple(inputs.split()), tuple(outputs.split()), kind, description)
+    for kind, name, inputs, outputs, description in _TABLE
+}
+
+
+RESAMPLES = 500
+Pair = tuple[Nodes, Nodes]
+"""The published plan and the predicted one."""
+Labels = Callable[[Nodes], list[str]]
+
+
+def tool_labels(nodes: Nodes) -> list[str]:
+    return [node.name for node in nodes]
+
+
+def name_labels(nodes: Nodes) -> list[str]:
+    return ["--".join([node.name, *sorted(node.args)]) for node in nodes]
+
+
+def value_labels(nodes: Nodes) -> list[str]:
+    return ["--".join([node.name, *(_argument(node, name) for name in sorted(node.args))]) for node in nodes]
+
+
+def edge_labels(nodes: Nodes) -> list[str]:
+    names = tool_labels(nodes)
+    return [f"{name}--{other}" for name, other in pairwise(names)]
+
+
+def _argument(node: PlanNode, name: str) -> str:
+    return f"{name}={str(node.args[name]).lower()}"
+
+
+def similarity(labels: Sequence[str], other: Sequence[str]) -> float:
+    """The fraction of two sequences that they have in common, in order: 2 LCS / (sum of lengths).
+
+    >>> similarity(["a", "b", "c"], ["a", "c"])
+    0.8
+    """
+    if not labels and not other:
+        return 1.0
+    row = [0] * (len(other) + 1)
+    for a in labels:
+        before, row = row, [0]
+        for place, b in enumerate(other, 1):
+            row.append(before[place - 1] + 1 if a == b else max(before[place], row[-1]))
+    return 2 * row[-1] / (len(labels) + len(other))
+
+
+def measure(pairs: Sequence[Pair], clusters: Sequence[str]) -> dict[str, Mean]:
+    """All metrics of `pairs`. The intervals of F1 are bootstrapped over clusters, so pairs of one problem stay together."""
+    if not pairs:
+        return {}
+    metrics = {
+        "tool F1": _f1(pairs, clusters, tool_labels, by_label=True),
+        "argument name F1": _f1(pairs, clusters, name_labels),
+        "argument value F1": _f1(pairs, clusters, value_labels),
+        "edge F1": _f1(pairs, clusters, edge_labels),
+    }
+    same = [similarity(tool_labels(gold), tool_labels(plan)) for gold, plan in pairs]
+    metrics["edit distance"] = rate_interval([1 - value for value in same], clusters)
+    for name, labels in (("argument name accuracy", name_labels), ("argument value accuracy", value_labels)):
+        right = [float(labels(gold) == labels(plan)) for gold, plan in pairs]
+        metrics[name] = rate_interval(right, clusters)
+    return metrics
+
+
+def _f1(pairs: Sequence[Pair], clusters: Sequence[str], labels: Labels, *, by_label: bool = False) -> Mean:
+    """F1 of the label sets of plans: micro (all labels together) or macro (mean over the labels)."""
+    sets = [(set(labels(gold)), set(labels(plan))) for gold, plan in pairs]
+    names = sorted({name for gold, plan in sets for name in gold | plan} & set(TOOLS)) if by_label else [""]
+    groups = {cluster: place for place, cluster in enumerate(dict.fromkeys(clusters))}
+    counts = np.zeros((len(groups), len(names), 3))  # groups, labels, (hits, predicted, wanted)
+    for (gold, plan), cluster in zip(sets, clusters, strict=True):
+        row = counts[groups[cluster]]
+        if by_label:
+            for place, name in enumerate(names):
+                row[place] += (name in gold and name in plan, name in plan, name in gold)
+        else:
+            row[0] += (len(gold & plan), len(plan), len(gold))
+    rng = np.random.default_rng(0)
+    values = [_compute_f1(counts[rng.integers(len(groups), size=len(groups))].sum(axis=0)) for _ in range(RESAMPLES)]
+    value = _compute_f1(counts.sum(axis=0))
+    low, high = np.quantile(values, [0.025, 0.975])
+    return Mean(value, min(float(low), value), max(float(high), value), len(pairs))
+
+
+def _compute_f1(counts: NDArray[np.float64]) -> float:
+    """The mean F1 of rows of (hits, predicted, wanted), without rows that are neither predicted nor wanted."""
+    hits, total = counts[:, 0], counts[:, 1] + counts[:, 2]
+    there = total > 0
+    return float(np.mean(2 * hits[there] / total[there])) if there.any() else 0.0

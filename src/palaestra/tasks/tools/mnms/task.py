@@ -1,7 +1,7 @@
 """`mnms`: plans of tool calls (m&m's, Ma et al., 2024), from the published files or the hub.
 
 An answer is right if it uses the tools of the published plan in order. This is the plan accuracy of the benchmark's evaluation and the
-reward of DataEnvGym. `match` makes the comparison stricter. The F1 metrics of the paper are in `metrics`.
+reward of DataEnvGym. `match` makes the comparison stricter. The F1 metrics of the paper are in `plans`.
 
 The skill is the number of calls, the subskill the kind of tools. Nothing is executed: most tools are models or services.
 """
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic import BaseModel, Field
 
 from palaestra.core.errors import SettingsError, TaskError, UnknownNameError
 from palaestra.core.records import Attempt, Completion, Example, Failure, Message, Problem, Score, Split
@@ -23,22 +24,28 @@ from palaestra.core.statistics import Mean, get_cluster
 from palaestra.tasks.base import TaskHooks, check_skills, take
 from palaestra.tasks.parts import part_by_hash
 from palaestra.tasks.sources import Source, field, has_split, locate, read_rows
-from palaestra.tasks.tools.mnms import metrics, writing
+from palaestra.tasks.teaching import UnusableError
 from palaestra.tasks.tools.mnms.plans import (
+    TOOLS,
     Nodes,
+    PlanNode,
     check_plan,
     extract_plan,
+    measure,
+    name_labels,
     read_literal,
     read_nodes,
     read_published,
+    tool_labels,
+    tool_name,
+    value_labels,
     write_plan,
 )
-from palaestra.tasks.tools.mnms.tools import TOOLS
 
 FILTERED, VERIFIED, RAW = "test_human_verified_filtered", "test_human_verified", "test_raw"
 SKILLS = ("one_call", "two_calls", "more_calls")
 KINDS = ("models", "images", "services", "mixed")
-MATCHES = {"tools": metrics.tool_labels, "names": metrics.name_labels, "values": metrics.value_labels}
+MATCHES = {"tools": tool_labels, "names": name_labels, "values": value_labels}
 CHOICES = {
     "parts": ("auto", "published"),
     "answer_form": ("json", "code"),
@@ -58,14 +65,30 @@ _HOW = {
 }
 
 
+class MnmsStep(BaseModel):
+    """One call."""
+
+    tool: str = Field(min_length=1, description="The name of a tool.")
+    arguments: dict[str, str | int | float] = Field(
+        description="All arguments of the tool by name; <node-0>.text stands for the output text of the first call."
+    )
+
+
+class MnmsDatum(BaseModel):
+    """A request with its plan."""
+
+    request: str = Field(min_length=1, description="What a person asks for, with the names of files that it is about.")
+    plan: list[MnmsStep] = Field(min_length=1, max_length=5, description="The calls in order.")
+
+
 class Mnms(TaskHooks):
     """Plans for requests about texts, images, sounds and facts, with 33 tools.
 
     Arguments:
         path: a folder with the published files, or a hub id; empty for the folder below `PALAESTRA_DATA`, else the hub.
-        parts: `auto`: the filtered plans are test, the other verified ones validation, and the unverified
-            generated ones train. A part whose file is missing is made by the hash of the ids. `published`: the filtered plans are test, and
-            there is nothing else.
+        parts: `auto`: the filtered plans are test, the other verified plans are validation, and the unverified generated
+            plans are train. A part whose file is missing is made by the hash of the ids. `published`: the filtered plans
+            are test, and there are no other parts.
         answer_form: `json` or `code`; see `palaestra.tasks.tools.mnms.plans`.
         prompt: `full`, or `short`: without the descriptions of the tools.
         match: what must be as in the plan: the `tools`, also the `names` of all arguments, or also their `values`.
@@ -75,7 +98,7 @@ class Mnms(TaskHooks):
     name = "mnms"
     max_tokens = 512
     concurrent_scoring = True
-    datum = writing.MnmsDatum
+    datum = MnmsDatum
     source = Source("mnms", "zixianma/mnms")
 
     def __init__(
@@ -114,7 +137,7 @@ class Mnms(TaskHooks):
         labels, answer = MATCHES[self.match], extract_plan(completion.text, self.answer_form)
         plans = [read_nodes(plan) for plan in self._accept(problem)]
         right = any(labels(answer) == labels(plan) for plan in plans)
-        tools = any(metrics.tool_labels(answer) == metrics.tool_labels(plan) for plan in plans)
+        tools = any(tool_labels(answer) == tool_labels(plan) for plan in plans)
         outcome = "right" if right else "no_plan" if not answer else "wrong_arguments" if tools else "wrong_tools"
         evidence = {
             "outcome": outcome,
@@ -126,14 +149,10 @@ class Mnms(TaskHooks):
     def metrics(self, attempts: Sequence[Attempt]) -> Mapping[str, Mean]:
         """The metrics of the benchmark."""
         scored = [attempt for attempt in attempts if isinstance(attempt.outcome, Score)]
-        pairs = [
-            (read_nodes(result.problem.metadata["plan"]), extract_plan(result.completion.text, self.answer_form))
-            for result in scored
-            if result.completion is not None
-        ]
-        return metrics.measure(
-            pairs, [get_cluster(result.problem) for result in scored if result.completion is not None]
-        )
+        answers = [attempt.completion.text if attempt.completion else "" for attempt in scored]
+        plans = [extract_plan(answer, self.answer_form) for answer in answers]
+        gold = [read_nodes(attempt.problem.metadata["plan"]) for attempt in scored]
+        return measure(list(zip(gold, plans, strict=True)), [get_cluster(attempt.problem) for attempt in scored])
 
     def get_shots(self, skill: str, count: int) -> list[Example]:
         """The first plans of the train part."""
@@ -154,10 +173,26 @@ class Mnms(TaskHooks):
         return [self._taught(own[place]) for place in places[:count]]
 
     def brief(self) -> str:
-        return writing.brief()
+        tools = "\n".join(f"- {tool.signature}: {tool.description}" for tool in TOOLS.values())
+        return (
+            "Requests of a person about texts, images, sounds and facts that are answered by a plan: one to three calls of tools, in "
+            "order, where a call may use an output of an earlier one. The request names every file and value that the plan needs "
+            "and no tool. The plan uses as few tools as possible, and all arguments of each.\n\n"
+            f"The tools, with arguments and outputs:\n{tools}"
+        )
 
-    def make_example(self, datum: writing.MnmsDatum, skill: str, subskill: str) -> Example:
-        nodes = writing.read_datum_plan(datum)
+    def make_example(self, datum: MnmsDatum, skill: str, subskill: str) -> Example:
+        """The training example of a datum.
+
+        Raises:
+            UnusableError: a tool, an argument or a reference does not exist.
+        """
+        steps = enumerate(datum.plan)
+        nodes = tuple(PlanNode(place, tool_name(step.tool), step.arguments) for place, step in steps)
+        try:
+            check_plan(nodes)
+        except ValueError as error:
+            raise UnusableError(f"the plan cannot be executed: {error}") from error
         reference = json.dumps([node.to_data() for node in nodes], ensure_ascii=False)
         question = Message("user", self._ask(datum.request.strip()))
         return Example((question,), write_plan(nodes, self.answer_form), skill, subskill, reference)

@@ -1,15 +1,240 @@
-"""The requests of `tools-skills`, by skill and subskill. The recipes are data: one JSON file a domain.
+"""The requests of `tools-skills`, by skill and subskill, and the tools that are offered for each.
 
-A file has `pools` of its own and `skills`. A new skill is an entry there; a new domain is a file and its name in `DOMAINS`.
+A request is drawn from a recipe: a plan with open places, its wordings, and the pools of values for the places.
+Question, plan and answer come from the same draw, so they always agree. Each wording states exactly what the plan
+does and in which order. If two orders would give the same result, it states which comes first.
+
+The recipes are data: one JSON file per domain, with `pools` of its own and `skills`. A new skill is an entry in a file; a
+new domain is a file and its name in `DOMAINS`.
 """
 
 from __future__ import annotations
 
+import ast
+import datetime
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.resources import files
+from typing import Any
 
-from palaestra.tasks.tools.requests.recipe import POOLS, Recipe, read_pool, read_recipe
+import numpy as np
+
+from palaestra.core.seeding import Seeds
+from palaestra.tasks.tools.library import LIBRARY
+from palaestra.tasks.tools.library.dates import WEEKDAYS
+from palaestra.tasks.tools.library.quantities import EUROS, GRAMS, LITRES, METRES
+from palaestra.tasks.tools.library.world import ITEMS, PEOPLE, TOWNS
+from palaestra.tasks.tools.plans import Plan, read_plan
+
+Rng = np.random.Generator
+Drawer = Callable[[Rng], "ToolDraft"]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolDraft:
+    """One drawn request.
+
+    Arguments:
+        question: the request, without the list of tools and the form of the answer.
+        plan: the calls that answer it.
+        without: tools that must not be offered, because they allow another plan.
+    """
+
+    question: str
+    plan: Plan
+    without: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ValuePool:
+    """Draws the values of a place and formats them. Places that share a pool get different values."""
+
+    draw: Callable[[Rng], Any]
+    format: Callable[[Any], str] = str
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """A kind of request.
+
+    Arguments:
+        plan: a program of calls, see `read_plan`; its free names are the places.
+        wordings: templates with the places.
+        places: the pool of each place.
+        rising: groups of places whose values are sorted.
+        above: the answer must be greater; None for any answer.
+        without: see `ToolDraft`.
+    """
+
+    plan: str
+    wordings: tuple[str, ...]
+    places: Mapping[str, ValuePool]
+    rising: tuple[tuple[str, ...], ...] = ()
+    above: float | None = None
+    without: tuple[str, ...] = ()
+
+    @property
+    def level(self) -> int:
+        """The number of calls."""
+        return sum(isinstance(node, ast.Call) for node in ast.walk(ast.parse(self.plan)))
+
+    def draw(self, rng: Rng) -> ToolDraft:
+        """A request with random values and a random wording."""
+        while True:
+            values = self._values(rng)
+            plan = read_plan(self.plan, values)
+            if self.above is None or plan.execute()[-1].value > self.above:
+                break
+        texts = {name: self.places[name].format(value) for name, value in values.items()}
+        wording = self.wordings[int(rng.integers(len(self.wordings)))]
+        return ToolDraft(wording.format(**texts), plan, self.without)
+
+    def _values(self, rng: Rng) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        for name, pool in self.places.items():
+            others = [values[other] for other in values if self.places[other] is pool]
+            values[name] = pool.draw(rng)
+            while values[name] in others:
+                values[name] = pool.draw(rng)
+        for group in self.rising:
+            values.update(zip(group, sorted(values[name] for name in group), strict=True))
+        return values
+
+
+def make_drawer(recipes: Sequence[Recipe]) -> Drawer:
+    """A function that draws a request of one of the recipes, with equal probability."""
+
+    def draw(rng: Rng) -> ToolDraft:
+        return recipes[int(rng.integers(len(recipes)))].draw(rng)
+
+    return draw
+
+
+def among(values: Sequence[Any]) -> ValuePool:
+    """One of the values."""
+    known = tuple(values)
+    return ValuePool(lambda rng: known[int(rng.integers(len(known)))])
+
+
+def whole(low: int, high: int) -> ValuePool:
+    """A whole number from `low` to `high`, both included."""
+    return ValuePool(lambda rng: int(rng.integers(low, high + 1)))
+
+
+def decimal(low: int, high: int, step: float) -> ValuePool:
+    """A number from `low` to `high` in steps, without trailing zeros."""
+    steps = round((high - low) / step)
+    return ValuePool(lambda rng: _plain(round(low + step * int(rng.integers(steps + 1)), 6)))
+
+
+def several(shortest: int, longest: int, low: int, high: int) -> ValuePool:
+    """A list of different whole numbers, written as 3, 8 and 5."""
+
+    def draw(rng: Rng) -> list[int]:
+        count = int(rng.integers(shortest, longest + 1))
+        return [int(number) for number in rng.choice(np.arange(low, high + 1), count, replace=False)]
+
+    return ValuePool(draw, lambda numbers: f"{', '.join(map(str, numbers[:-1]))} and {numbers[-1]}")
+
+
+def words(shortest: int, longest: int) -> ValuePool:
+    """A text of different words."""
+
+    def draw(rng: Rng) -> str:
+        return " ".join(rng.choice(WORDS, int(rng.integers(shortest, longest + 1)), replace=False))
+
+    return ValuePool(draw)
+
+
+def _date(rng: Rng) -> str:
+    return (datetime.date(2019, 1, 1) + datetime.timedelta(days=int(rng.integers(4000)))).isoformat()
+
+
+def _plain(value: float) -> float | int:
+    return int(value) if value == int(value) else value
+
+
+WORDS = (
+    "amber", "basket", "candle", "copper", "dragon", "engine", "feather", "forest", "garden", "hammer", "island",
+    "jacket", "kitten", "lantern", "marble", "meadow", "needle", "orange", "pepper", "piano", "pocket", "rabbit",
+    "ribbon", "river", "saddle", "silver", "spider", "summer", "tiger", "tunnel", "velvet", "violet", "walnut",
+    "window", "winter", "wizard", "yellow", "zebra", "cloud", "stone", "bread", "glass", "horse", "plate", "ship",
+)  # fmt: skip
+POOLS: Mapping[str, ValuePool] = {
+    "dates": ValuePool(_date),
+    "times": ValuePool(lambda rng: f"{int(rng.integers(24)):02d}:{5 * int(rng.integers(12)):02d}"),
+    "days_of_week": among(WEEKDAYS),
+    "town": among(tuple(TOWNS)),
+    "person": among(tuple(PEOPLE)),
+    "item": among(tuple(ITEMS)),
+    "word": among(WORDS),
+    "currency": among(tuple(EUROS)),
+    "lengths": among(tuple(METRES)),
+    "masses": among(tuple(GRAMS)),
+    "volumes": among(tuple(LITRES)),
+    "degrees": among(("C", "F", "K")),
+    "amount": decimal(20, 900, 0.5),
+    "percent": among((2, 3, 4, 5, 6, 7, 8, 10, 12, 15, 18, 20, 25, 30, 40)),
+    "quantity": whole(2, 30),
+    "letter": among(tuple("aeilnorst")),
+}
+"""The pools that every domain may use, by name."""
+_KINDS: Mapping[str, Callable[..., ValuePool]] = {
+    "among": lambda *values: among(values), "whole": whole, "decimal": decimal, "several": several, "words": words,
+}  # fmt: skip
+
+
+def read_pool(data: Mapping[str, Sequence[Any]]) -> ValuePool:
+    """A pool of a data file, such as `{"whole": [2, 9]}`."""
+    ((kind, arguments),) = data.items()
+    return _KINDS[kind](*arguments)
+
+
+def read_recipe(data: Mapping[str, Any], pools: Mapping[str, ValuePool]) -> Recipe:
+    """A recipe of a data file. Its places name one of `pools`, or define one."""
+    return Recipe(
+        data["plan"],
+        tuple(data["wordings"]),
+        {name: pools[pool] if isinstance(pool, str) else read_pool(pool) for name, pool in data["places"].items()},
+        tuple(map(tuple, data.get("rising", ()))),
+        data.get("above"),
+        tuple(data.get("without", ())),
+    )
+
+
+ARITHMETIC = "arithmetic"
+"""The domain whose tools are never distractors, because they would allow a second plan for most requests."""
+RIVALS: Mapping[str, frozenset[str]] = {
+    "ratio": frozenset({"split_evenly"}),
+    "product": frozenset({"scale"}),
+    "add_percent": frozenset({"savings"}),
+    "largest": frozenset({"top"}),
+}
+"""Tools that can replace a tool, and so are not offered as distractors with it."""
+
+
+def offer(draft: ToolDraft, distractors: int) -> list[str]:
+    """The names of the offered tools, shuffled. The same request always has the same tools; more distractors only add some.
+
+    Every second distractor is from a domain of the plan, where confusion is most likely.
+    """
+    rng = Seeds(0).derive("tools", draft.plan.canonical()).generator()
+    needed = list(dict.fromkeys(call.tool for call in draft.plan.calls))
+    shut = {*needed, *draft.without}.union(*(RIVALS.get(name, ()) for name in needed))
+    open_ = [tool for tool in LIBRARY.values() if tool.name not in shut and tool.domain != ARITHMETIC]
+    shuffled = [open_[int(place)] for place in rng.permutation(len(open_))]
+    domains = {LIBRARY[name].domain for name in needed}
+    near = [tool.name for tool in shuffled if tool.domain in domains]
+    others = [tool.name for tool in shuffled]
+    chosen: list[str] = []
+    while len(chosen) < distractors:
+        rest = near if near and len(chosen) % 2 == 0 else others
+        chosen.append(rest[0])
+        near, others = ([name for name in names if name != chosen[-1]] for names in (near, others))
+    offered = needed + chosen
+    return [offered[int(place)] for place in rng.permutation(len(offered))]
+
 
 DOMAINS = ("time", "quantities", "data", "places", "people", "shop", "together")
 Kinds = Mapping[str, Sequence[Recipe]]
