@@ -25,7 +25,17 @@ from palaestra.core.user_code import describe_location
 from palaestra.recipes.metered_engines import meter_engines
 from palaestra.recipes.teach.settings import TASK_WRITER, TeachSettings
 from palaestra.runs.ledger import LedgerEntry
-from palaestra.teachers.base import Order, PlanningTeacher, TaskWriter, Teacher, Written, list_decisions, write_lesson
+from palaestra.teachers.base import (
+    TEACHERS,
+    Order,
+    PlanningTeacher,
+    TaskWriter,
+    Teacher,
+    Written,
+    list_decisions,
+    make_teacher,
+    write_lesson,
+)
 
 if TYPE_CHECKING:
     from palaestra.engines.base import Engine
@@ -37,6 +47,12 @@ if TYPE_CHECKING:
     from palaestra.teachers.model_writer import ModelWriter
     from palaestra.teachers.prompts import TeacherPrompts
     from palaestra.teachers.quality.base import Check, Inspection
+
+
+LEAKAGE = "overlap"
+"""The name of the held-out check in counts of dropped examples."""
+PERMANENT = {FailureCause.CONTEXT_LENGTH, FailureCause.REFUSED, FailureCause.MALFORMED}
+"""Failures that repeat if the same request is sent again. All others are transient."""
 
 
 class Lessons:
@@ -136,28 +152,38 @@ class Lessons:
 @contextmanager
 def open_lessons(run: Run, settings: TeachSettings, task: Task, listener: Listener = ignore) -> Iterator[Lessons]:
     """Open the lessons of a run. Its engines stay open inside the context."""
-    from palaestra.teachers.base import make_teacher
-
-    options, checks = settings.parse("teacher_options"), select_checks(settings)
+    checks = select_checks(settings)
     if settings.writer == TASK_WRITER and not settings.planner:
-        yield Lessons(run, settings, make_teacher(settings.teacher, task, settings.chosen_skills, **options), checks)
+        yield Lessons(run, settings, _build_teacher(settings, task)[0], checks)
         return
+    with meter_engines(run, settings, listener=listener) as calls:
+        engine = None if settings.writer == TASK_WRITER else calls.open(settings.writer)
+        planner = None
+        if settings.planner:  # The same model is loaded only once.
+            shared = engine is not None and settings.planner == settings.writer
+            planner = engine.at("") if engine is not None and shared else calls.open(settings.planner)
+        teacher, writer = _build_teacher(settings, task, engine, planner)
+        yield Lessons(run, settings, teacher, checks, writer, engine, planner)
+
+
+def _build_teacher(
+    settings: TeachSettings, task: Task, engine: Engine | None = None, planner: Engine | None = None
+) -> tuple[Teacher, ModelWriter | None]:
+    """Build the teacher, and its writer if a language model writes.
+
+    Arguments:
+        engine: the language model that writes; `None` for the task's own generators.
+        planner: the language model that the teacher plans with, if any.
+    """
     from palaestra.teachers.model_writer import ModelWriter
     from palaestra.teachers.prompts import TeacherPrompts
 
-    with meter_engines(run, settings, listener=listener) as calls:
-        prompts = TeacherPrompts(Path(settings.prompts) if settings.prompts else None)
-        engine = planner = writer = None
-        if settings.writer != TASK_WRITER:
-            engine = calls.open(settings.writer)
-            writer = ModelWriter(task, engine, prompts, settings.teacher)
-        if settings.planner:
-            # The same model is loaded only once.
-            shared = engine if settings.planner == settings.writer else None
-            planner = shared.at("") if shared is not None else calls.open(settings.planner)
-            options |= list_planner_options(settings, planner, prompts)
-        teacher = make_teacher(settings.teacher, task, settings.chosen_skills, writer=writer, **options)
-        yield Lessons(run, settings, teacher, checks, writer, engine, planner)
+    prompts = TeacherPrompts(Path(settings.prompts) if settings.prompts else None)
+    options = settings.parse("teacher_options")
+    if planner is not None:
+        options |= list_planner_options(settings, planner, prompts)
+    writer = None if engine is None else ModelWriter(task, engine, prompts, settings.teacher)
+    return make_teacher(settings.teacher, task, settings.chosen_skills, writer=writer, **options), writer
 
 
 def list_planner_options(settings: TeachSettings, engine: Engine, prompts: TeacherPrompts) -> dict[str, Any]:
@@ -166,8 +192,6 @@ def list_planner_options(settings: TeachSettings, engine: Engine, prompts: Teach
     Raises:
         SettingsError: the teacher would not use the planner.
     """
-    from palaestra.teachers.base import TEACHERS
-
     name, parameters = settings.teacher, signature(TEACHERS.get(settings.teacher)).parameters
     if "engine" not in parameters:
         raise SettingsError(
@@ -198,17 +222,12 @@ def check_writer(settings: TeachSettings, task: Task) -> None:
     from palaestra.engines.factory import check_model
     from palaestra.engines.mock import MockEngine
     from palaestra.tasks.teaching import WritableTask
-    from palaestra.teachers.base import TaskWriter, make_teacher
-    from palaestra.teachers.model_writer import ModelWriter
-    from palaestra.teachers.prompts import TeacherPrompts
 
     select_checks(settings)
-    prompts = TeacherPrompts(Path(settings.prompts) if settings.prompts else None)
-    options = settings.parse("teacher_options")
-    placeholder, writer = MockEngine({}), None
     if settings.writer == TASK_WRITER:
         TaskWriter(task)
-        if settings.teacher == "skill_tree" and options.get("policy") == "model" and not settings.planner:
+        wants_model = settings.teacher == "skill_tree" and settings.parse("teacher_options").get("policy") == "model"
+        if wants_model and not settings.planner:
             raise SettingsError(
                 "the tree policy 'model' needs a language model; name one by the setting 'planner', or let one write"
             )
@@ -218,17 +237,10 @@ def check_writer(settings: TeachSettings, task: Task) -> None:
             raise SettingsError(
                 f"task '{task.name}' does not say what a language model is to write; leave writer at 'task'"
             )
-        writer = ModelWriter(task, placeholder, prompts, settings.teacher)
     if settings.planner:
         check_model(settings.planner)
-        options = list_planner_options(settings, placeholder, prompts) | options
-    make_teacher(settings.teacher, task, settings.chosen_skills, writer=writer, **options)
-
-
-LEAKAGE = "overlap"
-"""The name of the held-out check in counts of dropped examples."""
-PERMANENT = {FailureCause.CONTEXT_LENGTH, FailureCause.REFUSED, FailureCause.MALFORMED}
-"""Failures that repeat if the same request is sent again. All others are transient."""
+    engine, planner = MockEngine({}), MockEngine({}) if settings.planner else None
+    _build_teacher(settings, task, None if settings.writer == TASK_WRITER else engine, planner)
 
 
 @dataclass(frozen=True, slots=True)
