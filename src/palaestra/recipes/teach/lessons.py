@@ -181,7 +181,7 @@ def _build_teacher(
     prompts = TeacherPrompts(Path(settings.prompts) if settings.prompts else None)
     options = settings.parse("teacher_options")
     if planner is not None:
-        options |= list_planner_options(settings, planner, prompts)
+        options = list_planner_options(settings, planner, prompts) | options
     writer = None if engine is None else ModelWriter(task, engine, prompts, settings.teacher)
     return make_teacher(settings.teacher, task, settings.chosen_skills, writer=writer, **options), writer
 
