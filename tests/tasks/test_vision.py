@@ -17,7 +17,7 @@ from PIL import Image
 from palaestra.core.errors import MissingExtraError, TaskError, UnknownNameError
 from palaestra.core.records import Completion, ImagePart, Message, Problem, Score, Split, TextPart
 from palaestra.core.seeding import Seeds
-from palaestra.runs.records import from_json, to_json
+from palaestra.runs.files import from_json, to_json
 from palaestra.tasks import procedural as task_module
 from palaestra.tasks.base import GenerativeTask, make_task
 from palaestra.tasks.vision import render as module

@@ -33,7 +33,7 @@ from palaestra.engines.mock import MockEngine
 from palaestra.engines.openai import OpenAIEngine
 from palaestra.envs.lesson.state import StudentState, to_validation_attempt
 from palaestra.runs.cache import Cache
-from palaestra.runs.records import from_json, to_json
+from palaestra.runs.files import from_json, to_json
 from palaestra.tasks.base import GenerativeTask
 from palaestra.tasks.math.task import MathSkills
 from palaestra.tasks.shots import few_shot

@@ -8,7 +8,7 @@ from palaestra.core.records import Attempt, Example, Failure, FailureCause, Mess
 from palaestra.engines.base import Request
 from palaestra.engines.mock import MockEngine
 from palaestra.envs.lesson.state import Round, StudentState, ValidationAttempt, count_examples
-from palaestra.runs.records import from_json, to_json
+from palaestra.runs.files import from_json, to_json
 from palaestra.tasks.math.task import MathSkills
 from palaestra.teachers.base import Order, Written, make_teacher
 from palaestra.teachers.skill_tree import SkillTree

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from palaestra.core.records import Attempt
 from palaestra.core.statistics import measure_gain, report_on
+from palaestra.runs.files import to_data
 from palaestra.runs.provenance import record_provenance
-from palaestra.runs.records import to_data
 
 if TYPE_CHECKING:
     from palaestra.runs.run import Run

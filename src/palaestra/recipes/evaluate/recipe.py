@@ -19,8 +19,8 @@ from palaestra.recipes.metered_engines import CALLS, MeteredEngines, check_price
 from palaestra.recipes.progress import RunProgress, announce_start, show_progress
 from palaestra.recipes.settings import build, load_run_settings, resolve_settings, to_plain
 from palaestra.recipes.summary import PERCENT, RecipeResult, record_run, to_percent
+from palaestra.runs.files import to_data
 from palaestra.runs.ledger import LedgerEntry, Spending
-from palaestra.runs.records import to_data
 from palaestra.runs.run import Run, new_folder
 
 if TYPE_CHECKING:

@@ -22,8 +22,7 @@ from pydantic import BaseModel, Field, StringConstraints
 from palaestra.core.errors import PalaestraError, SettingsError, TaskError
 from palaestra.core.records import Example, Failure, FailureCause, ImagePart, Message, TextPart
 from palaestra.runs.cache import digest
-from palaestra.runs.guard import storage_errors
-from palaestra.runs.records import to_data
+from palaestra.runs.files import storage_errors, to_data
 from palaestra.tasks.sources import StoredImage, abbreviate
 from palaestra.tasks.teaching import UnusableError
 from palaestra.tasks.vision.image_generators.base import Description, make_image_generator

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from palaestra.core.records import Completion, Example, Failure, ImagePart, Message, Problem, Score, Split, TextPart
-from palaestra.runs.records import to_data
+from palaestra.runs.files import to_data
 from palaestra.tasks.procedural import Family, ProceduralTask
 from palaestra.tasks.sampling import format_response
 from palaestra.tasks.vision.answers import judge

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from palaestra.core.errors import TaskError
 from palaestra.core.records import Example, Failure, FailureCause, ImagePart, Score
-from palaestra.runs.records import from_json
+from palaestra.runs.files import from_json
 from palaestra.tasks.base import Task, get_hooks
 from palaestra.teachers.quality.answers import bare
 from palaestra.teachers.quality.base import KEPT, CheckResult, Context, Ruling, drop, not_judged

@@ -18,8 +18,7 @@ from typing import Any
 
 from palaestra.core.errors import SettingsError
 from palaestra.core.records import Failure, FailureCause
-from palaestra.runs.files import write_text
-from palaestra.runs.records import from_json, to_json
+from palaestra.runs.files import from_json, to_json, write_text
 from palaestra.teachers.skills.records import Category, SkillMap
 
 SKILLS_FILE = "skills.json"
