@@ -21,7 +21,7 @@ from palaestra.core.user_code import describe_error_within
 from palaestra.engines.models import cache_folder
 from palaestra.research.tasks.records import TaskData
 from palaestra.research.tasks.task import ResearchTask
-from palaestra.runs.guard import storage_errors
+from palaestra.runs.files import storage_errors
 
 
 def load_data(task: ResearchTask) -> TaskData:

@@ -28,7 +28,7 @@ from palaestra.research.workspace.commands.base import (
 )
 from palaestra.research.workspace.commands.blocklist import refuse
 from palaestra.research.workspace.commands.files import FileLocation, Files, Page, ShellQuery, show_window
-from palaestra.runs.guard import storage_errors
+from palaestra.runs.files import storage_errors
 from palaestra.sandbox.base import Shell
 
 WINDOW = 100
