@@ -8,8 +8,8 @@ from typing import Any
 
 from palaestra.core.checks import short_repr
 from palaestra.core.errors import SettingsError, TaskError
+from palaestra.core.plugins import describe_location
 from palaestra.core.registry import Registry
-from palaestra.core.user_code import describe_location
 from palaestra.tasks.protocol import (
     EVERY,
     HOOKS,

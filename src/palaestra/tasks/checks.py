@@ -9,8 +9,8 @@ import numpy as np
 
 from palaestra.core.checks import short_repr
 from palaestra.core.errors import TaskError, TooFewProblemsError
+from palaestra.core.plugins import describe_location
 from palaestra.core.records import Example, ImagePart, Message, Problem, Role, Split, TextPart
-from palaestra.core.user_code import describe_location
 from palaestra.tasks.base import GenerativeTask, Task
 
 _TEXTS = ("id", "reference", "skill", "subskill")

@@ -12,10 +12,10 @@ from typing import Any
 from palaestra.core.checks import short_repr
 from palaestra.core.errors import TaskError
 from palaestra.core.events import Event, Listener, ignore
+from palaestra.core.plugins import describe_location
 from palaestra.core.records import Attempt, Completion, Failure, Problem, Score, Split, Usage
 from palaestra.core.seeding import Seeds
 from palaestra.core.statistics import Mean, count_by_problem, get_cluster, mean_pass_at_k
-from palaestra.core.user_code import describe_location
 from palaestra.engines.base import Answer, Engine, Request, Sampling, Slot, StreamingEngine
 from palaestra.runs.ledger import LedgerEntry
 from palaestra.tasks.base import EVERY, Task, get_hooks

@@ -9,8 +9,8 @@ from threading import BoundedSemaphore
 
 from palaestra.core.checks import short_repr
 from palaestra.core.errors import TaskError
+from palaestra.core.plugins import describe_location, describe_origin
 from palaestra.core.records import Completion, Failure, FailureCause, Problem, Score
-from palaestra.core.user_code import describe_location, describe_origin
 from palaestra.tasks.base import Task, get_hooks
 
 THREADS = 2 * (os.cpu_count() or 1)

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from palaestra.core.errors import LessonError
+from palaestra.core.plugins import describe_location
 from palaestra.core.records import Decision, Example, Failure, FailureCause, Lesson
 from palaestra.core.seeding import Seeds
-from palaestra.core.user_code import describe_location
 from palaestra.recipes.teach.settings import TeachSettings
 from palaestra.teachers.base import Order, PlanningTeacher, TaskWriter, Teacher, Written, list_decisions, write_lesson
 
