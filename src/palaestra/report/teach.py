@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from palaestra.core.records import Attempt, Lesson, Split
 from palaestra.core.statistics import Gain, find_best, measure_gain, report_on
-from palaestra.recipes.teach.lesson_order import Delivery, add_up
+from palaestra.recipes.teach.lessons import Delivery, add_up
 from palaestra.recipes.teach.settings import TeachSettings
 from palaestra.recipes.teach.study import COSTS, StudyArm, StudyResult
 from palaestra.recipes.teach.summary import CALLING, count_calls, list_unpriced

@@ -189,7 +189,7 @@ def _plan(example: Example, task: Any) -> CheckResult:
 UNREADABLE, IMPOSSIBLE, DIFFERENT = "an image cannot be read", "the scene cannot be drawn", "the image is not the scene"
 BLANK = "the image shows nothing"
 NO_IMAGE, NO_SCENE = "no image", "no scene to compare with"
-IN_WORDS = "painted from words, which cannot be verified"
+IN_WORDS = "generated from words, which cannot be verified"
 
 
 class Picture:
