@@ -36,7 +36,7 @@ from palaestra.envs.token.prompts import (
     to_reward,
     vocabulary_size,
 )
-from palaestra.tasks.checks import draw_problems
+from palaestra.tasks.evaluate import draw_problems
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

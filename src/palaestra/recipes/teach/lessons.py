@@ -221,7 +221,7 @@ def check_writer(settings: TeachSettings, task: Task) -> None:
     """Raise for an invalid writer, planner, teacher option, check or prompt folder. Opens no model."""
     from palaestra.engines.factory import check_model
     from palaestra.engines.mock import MockEngine
-    from palaestra.tasks.teaching import WritableTask
+    from palaestra.tasks.base import WritableTask
 
     select_checks(settings)
     if settings.writer == TASK_WRITER:

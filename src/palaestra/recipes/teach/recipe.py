@@ -194,7 +194,7 @@ def make_trainer(settings: TeachSettings) -> LlamaFactory | None:
 
 def make_scorer(task: Task) -> Scorer:
     """A function that scores an answer to an example's question with the task's scorer; `None` without a reference."""
-    from palaestra.tasks.scoring import score as score_answer
+    from palaestra.tasks.evaluate import score as score_answer
     from palaestra.teachers.quality.answers import pose
     from palaestra.teachers.quality.base import Context
 
