@@ -19,10 +19,10 @@ from pydantic import BaseModel
 
 from palaestra.core.checks import short_repr
 from palaestra.core.errors import SettingsError, TaskError, TooFewProblemsError, UnknownNameError
+from palaestra.core.plugins import describe_location
 from palaestra.core.records import Attempt, Completion, Example, Failure, Message, Problem, Score, Split
 from palaestra.core.registry import Registry
 from palaestra.core.statistics import Mean
-from palaestra.core.user_code import describe_location
 
 EVERY = 0
 """As a number of problems: all problems of a data set."""

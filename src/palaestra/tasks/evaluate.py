@@ -20,6 +20,7 @@ import numpy as np
 from palaestra.core.checks import short_repr
 from palaestra.core.errors import TaskError, TooFewProblemsError
 from palaestra.core.events import Event, Listener, ignore
+from palaestra.core.plugins import describe_location, describe_origin
 from palaestra.core.records import (
     Attempt,
     Completion,
@@ -37,7 +38,6 @@ from palaestra.core.records import (
 )
 from palaestra.core.seeding import Seeds
 from palaestra.core.statistics import Mean, count_by_problem, get_cluster, mean_pass_at_k
-from palaestra.core.user_code import describe_location, describe_origin
 from palaestra.engines.base import Answer, Engine, Request, Sampling, Slot, StreamingEngine
 from palaestra.runs.ledger import LedgerEntry
 from palaestra.tasks.base import EVERY, GenerativeTask, Task, get_hooks

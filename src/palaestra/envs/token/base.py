@@ -17,9 +17,9 @@ from gymnasium.vector import AutoresetMode
 
 from palaestra.core.checks import check_integer
 from palaestra.core.errors import EnvError, RewardError
+from palaestra.core.plugins import describe_error
 from palaestra.core.records import Problem, Split, StopReason
 from palaestra.core.seeding import Seeds
-from palaestra.core.user_code import describe_error
 from palaestra.envs.token.contract import Observation, TokenEnvContract, check_tokens
 from palaestra.envs.token.prompts import (
     Prompt,

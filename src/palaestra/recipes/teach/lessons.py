@@ -19,9 +19,9 @@ import numpy as np
 
 from palaestra.core.errors import EngineError, LessonError, PalaestraError, SettingsError, WriterError
 from palaestra.core.events import Event, Listener, ignore
+from palaestra.core.plugins import describe_location
 from palaestra.core.records import Decision, Example, Failure, FailureCause, Lesson
 from palaestra.core.seeding import Seeds
-from palaestra.core.user_code import describe_location
 from palaestra.recipes.metered_engines import meter_engines
 from palaestra.recipes.teach.settings import TASK_WRITER, TeachSettings
 from palaestra.runs.ledger import LedgerEntry
