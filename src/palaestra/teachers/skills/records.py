@@ -1,4 +1,4 @@
-"""The records of skill discovery, which a run stores stage by stage."""
+"""The records of skill discovery, which a run stores stage by stage, and the spelling of skill names."""
 
 from __future__ import annotations
 
