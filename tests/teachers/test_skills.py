@@ -39,7 +39,6 @@ from palaestra.tasks.math.task import MathSkills
 from palaestra.tasks.shots import few_shot
 from palaestra.teachers.base import Order, Written, make_teacher
 from palaestra.teachers.skills import discovery as module
-from palaestra.teachers.skills.clustering import SkillGroup, SkillGroups, repair_categories
 from palaestra.teachers.skills.discovery import Discovery
 from palaestra.teachers.skills.overview import (
     agreement,
@@ -49,7 +48,7 @@ from palaestra.teachers.skills.overview import (
     overview,
     purity,
 )
-from palaestra.teachers.skills.records import Category, SkillMap
+from palaestra.teachers.skills.records import Category, SkillGroup, SkillGroups, SkillMap, repair_categories
 from palaestra.teachers.skills.task import Discovered, map_own_skills, original, relabel
 
 SKILLS = {
