@@ -87,7 +87,7 @@ SUCCESSES = (
     "is made.",
     "If that is not what you meant: undo.",
     "Undone:",
-    "Handed in",
+    "Submitted",
     "validation split:",
 )
 seen: Counter[str] = Counter()

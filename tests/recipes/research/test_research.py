@@ -295,7 +295,7 @@ def test_a_demonstration_a_strategy_and_own_prompts_are_told(number: Path, tmp_p
         ({"cache": f"{__file__}/calls"}, r"test_research\.py is not a folder"),
         ({"cache": __file__}, "is not a cache, or damaged"),
         ({"memory": "/tmp"}, "the memory is a file; /tmp is a folder"),
-        ({"memory": f"{__file__}/notes"}, r"test_research\.py is none"),
+        ({"memory": f"{__file__}/notes"}, r"test_research\.py is not a folder"),
         ({"memory": __file__}, "no line of it is a note"),
         ({"task_options": ("a=1",)}, "only tasks of a checkout"),
     ],
@@ -436,7 +436,7 @@ def test_what_was_handed_in_for_the_choice_is_no_validation(
     agent = script("echo 20 > answer.txt", "validate", "submit")
     finish(research(task=str(number), agent=f"best_of:2:{agent}", out=tmp_path / "run"))
     said = " ".join(capsys.readouterr().out.split())
-    assert "best validation 20 of 2, and 2 handed in; baseline 5" in said
+    assert "best validation 20 of 2, and 2 submitted; baseline 5" in said
     assert "2 validations" in said
     assert "of 2 validations and 2 submissions" in (tmp_path / "run" / "report.html").read_text()
 

@@ -295,7 +295,7 @@ class ResearchEnv(TurnEnv):
         if isinstance(outcome, InvalidSubmission):
             self._judged = outcome if outcome.exposed else None
             return self._report_miss(
-                "unusable", reason=outcome.reason, what="handed in", over=outcome.exposed, counted=False,
+                "unusable", reason=outcome.reason, what="submitted", over=outcome.exposed, counted=False,
                 left=self._validations_left(),
             )  # fmt: skip
         self._judged, self.handed_in = outcome, None if isinstance(files, InvalidSubmission) else files
