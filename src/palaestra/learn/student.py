@@ -7,6 +7,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, ClassVar, Literal, Protocol
 
 import torch
@@ -19,7 +20,8 @@ from palaestra.core.seeding import Seeds
 from palaestra.engines.base import Engine
 from palaestra.engines.models import LoadedModel
 from palaestra.engines.transformers import TransformersEngine
-from palaestra.learn.batches import encode
+from palaestra.learn.batches import Encoded, encode
+from palaestra.learn.llama_factory import LlamaFactory, TrainingRow
 from palaestra.learn.supervised import (
     STATE_FILE,
     Supervision,
@@ -97,10 +99,13 @@ class ModelStudent(ABC):
         environment: makes a token environment, for example `palaestra.envs.token.TokenVectorEnv`.
         batch_size: answers that are generated in one batch.
         keep_every: seconds between two saves of the training state.
+        trainer: trains the adapter in place of our own loop; `None` for our own.
     """
 
     Settings: ClassVar[type[Any] | None] = None
     """The dataclass of the subclass's settings; all fields have defaults."""
+    _make_rows: Callable[..., tuple[list[TrainingRow], dict[str, Any]]] | None = None
+    """Makes the data for an outside trainer, and keys of its settings; `None` if it cannot train such a student."""
 
     def __init__(
         self,
@@ -113,14 +118,20 @@ class ModelStudent(ABC):
         environment: Callable[..., Any] | None = None,
         batch_size: int = 128,
         keep_every: float = 120.0,
+        trainer: LlamaFactory | None = None,
     ) -> None:
+        if trainer is not None and (self._make_rows is None or supervision.method != "lora"):
+            raise SettingsError(
+                "LLaMA-Factory trains LoRA adapters by learning 'supervised' or 'preference'; got learning "
+                f"{type(self).__name__}, method '{supervision.method}'"
+            )
         if start not in ("base", "last"):
             raise SettingsError(f"start: expected 'base' or 'last'; got {start!r}")
         self.name, self.tokenizer, self.supervision = model.name, model.tokenizer, supervision
         self.settings: Any = self.Settings() if settings is None and self.Settings is not None else settings
         self.processor, self.start = model.processor, start
         self.score, self.environment = score, environment
-        self.batch_size, self.keep_every = batch_size, keep_every
+        self.batch_size, self.keep_every, self.trainer = batch_size, keep_every, trainer
         self.metrics: dict[str, float] = {}
         self._model: Any = model.weights
         self._adapted: Any = None
@@ -181,6 +192,8 @@ class ModelStudent(ABC):
             self._adapt(seeds)
         self.metrics = {}
         try:
+            if self.trainer is not None:
+                return self._train_outside(self.trainer, examples, seeds, on_step, progress)
             if progress is None:
                 return self._train(examples, seeds, on_step, None, None)
             with HeldInterrupts() as held:
@@ -232,6 +245,57 @@ class ModelStudent(ABC):
             digest.update(name.encode())
             digest.update(tensor.contiguous().view(torch.uint8).numpy().tobytes())
         return digest.hexdigest()
+
+    def _decode_row(self, encoded: Encoded) -> TrainingRow:
+        if encoded.images:
+            raise LessonError("the trainer llama-factory gets text only, and an example has an image")
+        prompt, response = (
+            self.tokenizer.decode(ids, clean_up_tokenization_spaces=False)
+            for ids in (encoded.prompt_ids, encoded.response_ids)
+        )
+        return TrainingRow(prompt, response)
+
+    def _train_outside(
+        self,
+        trainer: LlamaFactory,
+        examples: Sequence[Example],
+        seeds: Seeds,
+        on_step: OnStep,
+        progress: Path | None,
+    ) -> list[tuple[int, float]]:
+        """Train the adapter in a process of LLaMA-Factory, then load it."""
+        assert self._make_rows is not None
+        rows, values = self._make_rows(examples, seeds)
+        supervision = self.supervision
+        with TemporaryDirectory() as temporary:
+            folder = (progress or Path(temporary)) / "llama_factory"
+            base, last = Path(temporary) / "base", Path(temporary) / "last"
+            targets = self._adapted.peft_config["default"].target_modules
+            self._adapted.save_pretrained(last)
+            self.restore()
+            self._model.save_pretrained(base)
+            self.tokenizer.save_pretrained(base)
+            if self.start == "last":
+                values["adapter_name_or_path"] = str(last)
+            values |= {
+                "num_train_epochs": supervision.epochs,
+                "per_device_train_batch_size": supervision.batch_size,
+                "learning_rate": supervision.learning_rate,
+                "lora_rank": supervision.rank,
+                "lora_alpha": supervision.alpha,
+                "lora_target": ",".join(sorted(targets)),
+                "warmup_ratio": supervision.warmup,
+                "lr_scheduler_type": "linear",
+                "cutoff_len": self._engine.context,
+                "seed": seeds.derive("llama-factory").integer() % 2**31,
+            }
+            trained = last  # A training that fails leaves the student as it was.
+            try:
+                losses = trainer.train(base, rows, folder, values, on_step)
+                trained = folder / "adapter"
+            finally:
+                self.load(trained)
+        return losses
 
     @property
     def _trained(self) -> Any:
@@ -299,3 +363,7 @@ class SupervisedStudent(ModelStudent):
             state=state,
             keep_state=keep,
         )
+
+    def _make_rows(self, examples: Sequence[Example], seeds: Seeds) -> tuple[list[TrainingRow], dict[str, Any]]:
+        limit = self._engine.context
+        return [self._decode_row(encode(example, self.tokenizer, limit, self.processor)) for example in examples], {}

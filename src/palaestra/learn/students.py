@@ -18,6 +18,7 @@ from palaestra.core.registry import Registry
 if TYPE_CHECKING:
     # Types only: listing the students must not load torch.
     from palaestra.engines.models import LoadedModel
+    from palaestra.learn.llama_factory import LlamaFactory
     from palaestra.learn.student import Scorer, Start, Student
     from palaestra.learn.supervised import Supervision
 
@@ -69,6 +70,7 @@ def make_student(
     environment: Callable[..., Any] | None = None,
     batch_size: int = 128,
     keep_every: float = 120.0,
+    trainer: LlamaFactory | None = None,
     **options: Any,
 ) -> Student:
     """Make a student of the kind that is registered under `kind`.
@@ -79,6 +81,7 @@ def make_student(
         score: scores answers to the questions of examples. Required by `"practice"`; `"preference"` finds the
             student's own wrong answers with it.
         environment: makes token environments, for example `palaestra.envs.token.TokenVectorEnv`; for `"practice"`.
+        trainer: trains the adapter in place of our own loop.
         options: fields of the kind's `Settings`.
 
     Raises:
@@ -96,6 +99,7 @@ def make_student(
         "environment": environment,
         "batch_size": batch_size,
         "keep_every": keep_every,
+        "trainer": trainer,
     }
     parameters = inspect.signature(student_class).parameters
     student: Student = student_class(

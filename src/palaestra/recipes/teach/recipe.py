@@ -25,6 +25,7 @@ from palaestra.recipes.teach.task_groups import TeachTasks, check_tasks, make_ta
 from palaestra.runs.run import Run, RunClock, new_folder
 
 if TYPE_CHECKING:
+    from palaestra.learn.llama_factory import LlamaFactory
     from palaestra.learn.student import Scorer, Student
     from palaestra.tasks.base import Task
 
@@ -123,6 +124,7 @@ def check(settings: TeachSettings) -> TeachTasks:
     models.check(settings.student)
     models.check_device(settings.device)
     check_student(settings.learning, settings.parse("student_options"))
+    make_trainer(settings)
     check_writer(settings, tasks.taught)
     check_problems(settings, tasks)
     return tasks
@@ -156,7 +158,7 @@ def _load(settings: TeachSettings, task: Task, listener: Listener) -> Student:
     model = models.load(settings.student, device=settings.device, listener=listener)
     supervision = supervision_for(
         model.weights,
-        settings.method,
+        "lora" if settings.trainer == "llama-factory" else settings.method,
         epochs=settings.epochs,
         batch_size=settings.batch_size,
         learning_rate=settings.learning_rate,
@@ -167,8 +169,23 @@ def _load(settings: TeachSettings, task: Task, listener: Listener) -> Student:
         options.setdefault("max_tokens", settings.answer_tokens or get_hooks(task).max_tokens)
     return make_student(
         settings.learning, model, supervision, start=settings.start, score=make_scorer(task), environment=TokenVectorEnv,
-        batch_size=settings.engine_batch, keep_every=settings.checkpoint_seconds, **options,
+        batch_size=settings.engine_batch, keep_every=settings.checkpoint_seconds,
+        trainer=make_trainer(settings), **options,
     )  # fmt: skip
+
+
+def make_trainer(settings: TeachSettings) -> LlamaFactory | None:
+    """The trainer that replaces our own loop; `None` for our own.
+
+    Raises:
+        SettingsError: its command does not exist, or an option is not allowed.
+    """
+    from palaestra.learn.llama_factory import COMMAND, LlamaFactory
+
+    if settings.trainer == "palaestra":
+        return None
+    options = settings.parse("trainer_options")
+    return LlamaFactory(str(options.pop("command", COMMAND)), options)
 
 
 def make_scorer(task: Task) -> Scorer:

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypedDict
 
 from palaestra.core.settings import check_ranges, setting
 from palaestra.recipes.metered_engines import CALL_TIMEOUT, CALL_TIMEOUT_HELP
-from palaestra.recipes.settings import parse_options
+from palaestra.recipes.settings import parse_options, require
 
 TASK_WRITER = "task"
 """The setting `writer` for the task's own generators."""
@@ -36,6 +36,12 @@ class TeachSettings:
     student: str = setting("nano", "The model that learns: a registered name, a folder or a hub id.")
     learning: str = setting("supervised", "How the student learns; `palaestra list students` lists the methods.")
     student_options: tuple[str, ...] = setting((), "Options of the learning method, each as name=value.")
+    trainer: Literal["palaestra", "llama-factory"] = setting(
+        "palaestra", "What runs the training: our own loop, or LLaMA-Factory, which trains LoRA adapters."
+    )
+    trainer_options: tuple[str, ...] = setting(
+        (), "Options of LLaMA-Factory, each as name=value: command=PATH, and keys of its YAML file."
+    )
     start: Literal["base", "last"] = setting(
         "base",
         "Where a round's training starts: base (the base model, on all data so far) or last (the last round's weights, "
@@ -109,9 +115,17 @@ class TeachSettings:
 
     def __post_init__(self) -> None:
         check_ranges(self)
+        require(
+            self.trainer == "palaestra" or self.method != "full",
+            "setting 'trainer': LLaMA-Factory trains adapters; leave the method at 'auto' or 'lora'",
+        )
+        require(
+            self.trainer != "palaestra" or not self.trainer_options,
+            "setting 'trainer_options': these are options of LLaMA-Factory; set the trainer to 'llama-factory'",
+        )
 
     def parse(self, name: str) -> dict[str, Any]:
-        """Parse `task_options`, `student_options` or `teacher_options`."""
+        """Parse `task_options`, `student_options`, `trainer_options` or `teacher_options`."""
         return parse_options(getattr(self, name), name)
 
     @property
@@ -141,6 +155,8 @@ class TeachOptions(TypedDict, total=False):
     student: str
     learning: str
     student_options: Sequence[str]
+    trainer: Literal["palaestra", "llama-factory"]
+    trainer_options: Sequence[str]
     start: Literal["base", "last"]
     keep: Literal["last", "best"]
     checkpoints: Literal["kept", "all"]

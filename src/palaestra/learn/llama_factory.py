@@ -1,0 +1,169 @@
+"""Train a student's adapter with LLaMA-Factory, in a process of its own.
+
+LLaMA-Factory wants other versions of many packages, so it is installed in an environment of its own and only its command
+is called. It gets the base model, the examples as data set and a YAML file, and returns a LoRA adapter in peft's format. The
+prompts are rendered here with the student's chat template, so that it trains on the prompts that our engines send.
+
+With several GPUs `llamafactory-cli` starts torchrun itself.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from palaestra.core.errors import LessonError, SettingsError
+
+COMMAND = "llamafactory-cli"
+LOG = "trainer_log.jsonl"
+"""The file with a line of progress for each logged step."""
+POLL = 0.2
+"""Seconds between two looks at the progress."""
+SETTINGS = {
+    "num_train_epochs": "epochs",
+    "per_device_train_batch_size": "batch_size",
+    "learning_rate": "learning_rate",
+    "lora_rank": "rank",
+    "seed": "seed",
+}
+"""Keys that follow from settings of the run, with the setting."""
+MANAGED = (
+    "model_name_or_path", "stage", "do_train", "finetuning_type", "lora_alpha", "lora_target", "dataset", "dataset_dir",
+    "template", "output_dir", "logging_steps", "resume_from_checkpoint", "pref_beta", "pref_ftx",
+)  # fmt: skip
+"""Keys that the exchange with LLaMA-Factory depends on."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingRow:
+    """A prompt and a response, with a rejected response for DPO."""
+
+    prompt: str
+    response: str
+    rejected: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LlamaFactory:
+    """How to call LLaMA-Factory.
+
+    Arguments:
+        command: the command, or its path in another environment.
+        overrides: further keys of its YAML file, for example `{"lora_dropout": 0.05}`.
+
+    Raises:
+        SettingsError: the command does not exist, or a key is one of those that we manage.
+    """
+
+    command: str = COMMAND
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for key in self.overrides:
+            if key in SETTINGS:
+                raise SettingsError(f"trainer option '{key}': use the setting '{SETTINGS[key]}'")
+            if key in MANAGED:
+                raise SettingsError(
+                    f"trainer option '{key}' is managed by Palaestra; managed are {', '.join(sorted((*MANAGED, *SETTINGS)))}"
+                )
+        if shutil.which(self.command) is None:
+            raise SettingsError(
+                f"the command '{self.command}' was not found; install LLaMA-Factory in an environment of its own "
+                f"(pip install llamafactory) and give its path: --trainer-options command=PATH/{COMMAND}"
+            )
+
+    def train(
+        self,
+        model: Path,
+        rows: Sequence[TrainingRow],
+        folder: Path,
+        values: Mapping[str, Any],
+        on_step: Callable[[int, int, float], None],
+    ) -> list[tuple[int, float]]:
+        """Train an adapter; returns the loss by step.
+
+        Arguments:
+            model: the folder of the base model.
+            folder: where data set, settings, log and adapter (`adapter/`) are written.
+            values: keys of the YAML file.
+
+        Raises:
+            LessonError: LLaMA-Factory failed. The message has the last line of its output; all of it is in the folder.
+        """
+        import yaml
+
+        output = folder / "adapter"
+        shutil.rmtree(output, ignore_errors=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        preference = any(row.rejected for row in rows)
+        write_dataset(folder, rows)
+        config = {
+            "model_name_or_path": str(model), "stage": "dpo" if preference else "sft", "do_train": True,
+            "finetuning_type": "lora", "dataset": "lesson", "dataset_dir": str(folder), "template": "empty",
+            "output_dir": str(output), "logging_steps": 1, "save_strategy": "no", "report_to": "none",
+            "overwrite_cache": True, "preprocessing_num_workers": 1, **values, **self.overrides,
+        }  # fmt: skip
+        (folder / "train.yaml").write_text(yaml.safe_dump(config))
+        losses = self._run(folder, output / LOG, on_step)
+        if not (output / "adapter_config.json").exists():
+            raise LessonError(f"LLaMA-Factory ended without an adapter; its output is in {folder / 'output.txt'}")
+        return losses
+
+    def _run(self, folder: Path, log: Path, on_step: Callable[[int, int, float], None]) -> list[tuple[int, float]]:
+        losses: list[tuple[int, float]] = []
+        with (folder / "output.txt").open("w") as output:
+            process = subprocess.Popen(
+                [self.command, "train", str(folder / "train.yaml")],
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "DISABLE_VERSION_CHECK": "1"},
+                start_new_session=True,
+            )
+            try:
+                running = True
+                while running:
+                    running = process.poll() is None
+                    for step, total, loss in _read_log(log)[len(losses) :]:
+                        losses.append((step, loss))
+                        on_step(step, total, loss)
+                    time.sleep(POLL if running else 0)
+            except BaseException:
+                os.killpg(process.pid, 9)
+                process.wait()
+                raise
+        if process.returncode:
+            last = deque((line for line in (folder / "output.txt").read_text().splitlines() if line.strip()), maxlen=1)
+            raise LessonError(
+                f"LLaMA-Factory failed at step {losses[-1][0] if losses else 0} (exit code {process.returncode}): "
+                f"{last[0][:300] if last else 'it printed nothing'}; all of its output: {folder / 'output.txt'}"
+            )
+        return losses
+
+
+def write_dataset(folder: Path, rows: Sequence[TrainingRow]) -> None:
+    """Write the rows as a data set `lesson` of LLaMA-Factory."""
+    columns = {"prompt": "instruction", "response": "output"}
+    entry: dict[str, Any] = {"file_name": "lesson.json", "columns": columns}
+    data: list[dict[str, str]] = [{"instruction": row.prompt, "output": row.response} for row in rows]
+    if any(row.rejected for row in rows):
+        entry |= {"ranking": True, "columns": {"prompt": "instruction", "chosen": "chosen", "rejected": "rejected"}}
+        data = [{"instruction": r.prompt, "chosen": r.response, "rejected": r.rejected} for r in rows if r.rejected]
+    (folder / "lesson.json").write_text(json.dumps(data))
+    (folder / "dataset_info.json").write_text(json.dumps({"lesson": entry}))
+
+
+def _read_log(path: Path) -> list[tuple[int, int, float]]:
+    """The steps, with their total and loss. A line that is being written is left for the next time."""
+    if not path.exists():
+        return []
+    lines = [line for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+    entries = [entry for entry in map(json.loads, lines) if "loss" in entry]
+    return [(int(e["current_steps"]), int(e["total_steps"]), float(e["loss"])) for e in entries]
