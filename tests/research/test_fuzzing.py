@@ -85,7 +85,7 @@ OPENED = ["```\nopen strategy.py\n```", Message("assistant", "", (ToolCall("open
 SUCCESSES = (
     "[file /workspace/",
     "is made.",
-    "If that is not what you meant: undo.",
+    "To revert: undo.",
     "Undone:",
     "Submitted",
     "validation split:",

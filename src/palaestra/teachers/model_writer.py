@@ -1,4 +1,4 @@
-"""A language model as the writer: each call asks for a few data in the task's own schema."""
+"""A language model as the writer: each call requests a few examples in the task's own schema."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class ModelWriter:
         teacher: the name of the teacher, which selects the template.
         per_call: maximum data per call.
         sampling: the sampling parameters.
-        tries: maximum calls for one answer; invalid answers are asked again.
+        tries: maximum calls for one answer; invalid answers are requested again.
 
     Raises:
         SettingsError: the task has no schema of its data.
@@ -59,14 +59,14 @@ class ModelWriter:
     ) -> None:
         if not isinstance(task, WritableTask):
             raise SettingsError(
-                f"task '{task.name}' does not say what a language model is to write for it; let its own generators write"
+                f"task '{task.name}' has no schema for a language model as the writer; use --writer task"
             )
         self.task, self.engine, self.prompts, self.teacher = task, engine, prompts, teacher
         self.per_call, self.sampling, self.tries = per_call, sampling, tries
         datum: Any = task.datum
         self.shape: type[BaseModel] = create_model(
             "Lesson",
-            hypothesis=(str, Field(default="", description="What the student may be lacking, in a sentence.")),
+            hypothesis=(str, Field(default="", description="What the student may lack, in one sentence.")),
             data=(list[datum], Field(min_length=1, description="The data.")),
         )
 
@@ -79,7 +79,7 @@ class ModelWriter:
         ]
 
         def complaint(index: int, answer: BaseModel) -> str:
-            """What is wrong with a well-formed answer. A minority of unusable data is only left out."""
+            """Describe what is wrong with a well-formed answer. If less than half of the data are unusable, they are only dropped."""
             examples, unusable = self._examples(answer, orders[calls[index].order], calls[index].count)
             return "; ".join(unusable[:3]) if len(unusable) > len(examples) else ""
 

@@ -70,7 +70,7 @@ class Delivery:
         if self.dropped:
             parts.append(f"dropped by checks: {describe_counts(self.dropped)}")
         if self.withheld:
-            parts.append(f"withheld because a check broke: {self.withheld}")
+            parts.append(f"withheld because a check failed to run: {self.withheld}")
         return " ".join("; ".join(parts).split())
 
 

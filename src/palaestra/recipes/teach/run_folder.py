@@ -1,4 +1,4 @@
-"""What a teach run writes into its folder: the journal of its episode, and its lessons as JSON Lines."""
+"""The journal of a teach run, and the export of its lessons as JSON Lines."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class RunJournal:
             )
         student.load(folder)
         if student.weights_sha256() != self.weights_sha256(round_):
-            raise RunError(f"the run folder is damaged: the weights in {folder} are not those that were saved")
+            raise RunError(f"the run folder is damaged: the weights in {folder} were changed after they were saved")
 
     def progress_folder(self) -> Path | None:
         return self.run.checkpoints / "training"

@@ -23,7 +23,7 @@ from palaestra.runs.records import from_json, to_json
 from palaestra.teachers.skills.records import Category, SkillMap
 
 SKILLS_FILE = "skills.json"
-NO_SKILL = Failure(FailureCause.INVALID_REQUEST, "the skills file gives this problem no skill")
+NO_SKILL = Failure(FailureCause.INVALID_REQUEST, "the skills file has no skill for this problem")
 
 
 def write_skills(path: Path, skills: SkillMap) -> None:
@@ -42,7 +42,7 @@ def read_skills(path: Path) -> SkillMap:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
-        raise SettingsError(f"there is no skills file {path}") from None
+        raise SettingsError(f"the skills file {path} does not exist") from None
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"the skills file {path} cannot be read: {error}") from None
     try:
@@ -50,7 +50,7 @@ def read_skills(path: Path) -> SkillMap:
     except ValueError as error:
         raise SettingsError(f"the skills file {path}: {' '.join(str(error).split())[:300]}") from None
     if not skills.categories:
-        raise SettingsError(f"the skills file {path} names no skill")
+        raise SettingsError(f"the skills file {path} contains no skills")
     return skills
 
 
