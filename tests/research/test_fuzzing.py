@@ -84,7 +84,7 @@ actions = st.one_of(texts, st.builds(Message, st.just("assistant"), anything, st
 OPENED = ["```\nopen strategy.py\n```", Message("assistant", "", (ToolCall("open", '{"path": "strategy.py"}', "c"),))]
 SUCCESSES = (
     "[file /workspace/",
-    "is made.",
+    "was created.",
     "To revert: undo.",
     "Undone:",
     "Submitted",

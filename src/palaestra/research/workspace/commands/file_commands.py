@@ -176,7 +176,7 @@ def _create(session: Session, arguments: Mapping[str, Any]) -> str:
     after = Text(tuple(split_lines(body or "")))
     _write(session, location, after, f"create {path}")
     created = session.files.existing(location.path)
-    summary = f"'{path}' was replaced; undo restores the old version." if location.data else f"'{path}' is made."
+    summary = f"'{path}' was replaced; undo restores the old version." if location.data else f"'{path}' was created."
     # A new file with errors is kept: fixing it is cheaper than writing it again.
     findings = LINTER.check(after.source) if created.path.endswith(".py") else None
     if findings and findings.errors:
