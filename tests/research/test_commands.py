@@ -300,7 +300,7 @@ def test_misused_edits_say_what_was_expected(session: Session) -> None:
 
 
 def test_create_makes_folders_replaces_with_a_text_and_tells_errors(session: Session) -> None:
-    assert "is made. It has errors:\n- line 1: undefined name 'x'" in good(
+    assert "was created. It has errors:\n- line 1: undefined name 'x'" in good(
         session.run("create a/b/c.py\nprint(x)\nend_of_file")
     )
     assert "undo restores the old version" in good(session.run("create a/b/c.py\nprint(1)\nend_of_file"))
