@@ -32,10 +32,10 @@ PERMANENT = {FailureCause.CONTEXT_LENGTH, FailureCause.REFUSED, FailureCause.MAL
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """What became of one lesson's order.
+    """The outcome of one lesson's order.
 
     Arguments:
-        ordered: examples that the teacher was asked for.
+        ordered: examples requested from the teacher.
         delivered: examples that were taught: written, and not dropped by a check.
         dropped: examples that a check dropped, counted by check and reason.
         withheld: examples on which a check failed.
@@ -141,7 +141,9 @@ class LessonOrder:
             self._add([example for result in results for example in result.examples], results)
             count, came = sum(order.count for order in again.values()), len(self._kept) - before
             self._asked_again += 1
-            self._decisions.append(Decision("", "ordered again", f"{count} examples were missing; {came} came"))
+            self._decisions.append(
+                Decision("", "ordered again", f"{count} examples were missing; {came} were delivered")
+            )
             self._decisions += [d for d in list_decisions(list(again.values()), results) if d.action == "failed"]
             failures = [failure for result in results for failure in result.failures]
             answers = any(r.examples for r in results) or all(failure.cause in PERMANENT for failure in failures)

@@ -91,7 +91,7 @@ def _draw_item(pen: ImageDraw.ImageDraw, item: Item) -> None:
     if item.shape == "circle":
         pen.ellipse((x - r, y - r, x + r - 1, y + r - 1), fill=fill)
     elif item.shape == "square":
-        s = r * 0.86  # About the area of the circle, so that shape and size stay two things.
+        s = r * 0.86  # About the area of the circle, so that size does not depend on shape.
         pen.rectangle((x - s, y - s, x + s - 1, y + s - 1), fill=fill)
     elif item.shape == "cross":
         arm = r * 0.36

@@ -57,7 +57,7 @@ class VisionSkills(ProceduralTask[VisionDraft]):
         return draft.scene.canonical()
 
     def problem(self, skill: str, subskill: str, draft: VisionDraft) -> Problem:
-        # Of what is shown and asked, not of the file: another version of Pillow may pack the same pixels differently.
+        # Hash the scene and the question, not the file: Pillow versions may compress the same pixels differently.
         canonical = f"{skill}|{subskill}|{draft.question}|{draft.scene.exact()}"
         digest = hashlib.blake2b(canonical.encode(), digest_size=6).hexdigest()
         return Problem(
