@@ -243,7 +243,7 @@ def test_an_edit_that_brings_new_errors_is_rolled_back(session: Session) -> None
 def test_only_new_errors_count(session: Session) -> None:
     put(session, old__py="import os\nprint(unknown)\n", broken__py="def f(:\n    pass\n", notes__txt="def f(:\n")
     session.run("open old.py")
-    assert "still in it:\n- line 3: undefined name 'unknown'" in good(session.run("insert 1\nx = 1\nend_of_insert"))
+    assert "earlier errors:\n- line 3: undefined name 'unknown'" in good(session.run("insert 1\nx = 1\nend_of_insert"))
     assert not session.run("insert 1\nprint(unknown)\nend_of_insert").ok  # one more of the same
     assert "still" not in good(session.run("edit 3:3\nprint(x)\nend_of_edit"))
     session.run("open broken.py")
