@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from palaestra.tasks.base import make_task
+from palaestra.tasks.base import UnusableError, make_task
 from palaestra.tasks.code.task import CodeTask
-from palaestra.tasks.teaching import UnusableError
 
 STATEMENT = "The input is a line with a number n. Print the double of n."
 PROGRAM: dict[str, Any] = {

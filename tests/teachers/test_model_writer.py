@@ -11,8 +11,7 @@ from palaestra.core.records import Attempt, Completion, Lesson, Report, Score, S
 from palaestra.engines.base import Request
 from palaestra.engines.mock import MockEngine
 from palaestra.envs.lesson.state import StudentState, ValidationAttempt, to_validation_attempt
-from palaestra.tasks.base import Task, make_task
-from palaestra.tasks.teaching import WritableTask
+from palaestra.tasks.base import Task, WritableTask, make_task
 from palaestra.teachers.base import TEACHERS, Order, make_teacher
 from palaestra.teachers.model_writer import ModelWriter
 from palaestra.teachers.prompts import TeacherPrompts

@@ -11,8 +11,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorEnv
 
 from palaestra.core.errors import EnvError, PalaestraError, SettingsError, UnknownNameError, suggest
-from palaestra.core.plugins import find_reference, import_code, is_reference
-from palaestra.core.user_code import describe_error
+from palaestra.core.plugins import describe_error, find_reference, import_code, is_reference
 from palaestra.envs.problems import resolve_task
 from palaestra.envs.token.base import TokenEnv, TokenVectorEnv
 from palaestra.envs.token.contract import TokenEnvContract

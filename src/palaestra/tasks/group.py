@@ -10,8 +10,7 @@ import numpy as np
 
 from palaestra.core.records import Attempt, Completion, Example, Failure, Problem, Score, Split
 from palaestra.tasks.base import GenerativeTask, Task, check_skills, get_hooks
-from palaestra.tasks.checks import draw_problems, write_examples
-from palaestra.tasks.scoring import score
+from palaestra.tasks.evaluate import draw_problems, score, write_examples
 
 OWNER = "task_of_group"
 """Metadata key of a problem from another task than the main one: the name of the task, and the problem's id and skill there."""

@@ -1,9 +1,9 @@
-"""A language model as the writer: each call requests a few examples in the task's own schema."""
+"""A language model as the writer: each call asks for a few data in the task's own schema."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,8 +13,7 @@ from palaestra.core.errors import SettingsError
 from palaestra.core.records import Example, Failure, FailureCause
 from palaestra.engines.base import Engine, Request, Sampling
 from palaestra.engines.structured import ask
-from palaestra.tasks.base import Task, get_hooks
-from palaestra.tasks.teaching import UnusableError, WritableTask
+from palaestra.tasks.base import Task, UnusableError, WritableTask, get_hooks
 from palaestra.teachers.base import Order, Written
 from palaestra.teachers.prompts import TeacherPrompts
 
@@ -22,25 +21,17 @@ SHOWN = 2
 """Worked problems of the train split in the prompt, which show the format of questions and answers."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Call:
-    """The part of an order that one call writes."""
-
-    order: int
-    count: int
-
-
 class ModelWriter:
     """Turns orders into prompts, and answers into examples.
 
     Arguments:
-        task: a task with a schema of its data; see `palaestra.tasks.teaching`.
+        task: a task with a schema of its data; see `palaestra.tasks.base`.
         engine: the language model, with a cache and a budget if calls cost money (`palaestra.engines.cached`).
         prompts: the templates; an order renders `TEACHER/write`.
         teacher: the name of the teacher, which selects the template.
         per_call: maximum data per call.
         sampling: the sampling parameters.
-        tries: maximum calls for one answer; invalid answers are requested again.
+        tries: maximum calls for one answer; invalid answers are asked again.
 
     Raises:
         SettingsError: the task has no schema of its data.
@@ -59,45 +50,47 @@ class ModelWriter:
     ) -> None:
         if not isinstance(task, WritableTask):
             raise SettingsError(
-                f"task '{task.name}' has no schema for a language model as the writer; use --writer task"
+                f"task '{task.name}' does not say what a language model is to write for it; let its own generators write"
             )
         self.task, self.engine, self.prompts, self.teacher = task, engine, prompts, teacher
         self.per_call, self.sampling, self.tries = per_call, sampling, tries
         datum: Any = task.datum
         self.shape: type[BaseModel] = create_model(
             "Lesson",
-            hypothesis=(str, Field(default="", description="What the student may lack, in one sentence.")),
+            hypothesis=(str, Field(default="", description="What the student may be lacking, in a sentence.")),
             data=(list[datum], Field(min_length=1, description="The data.")),
         )
 
     def write(self, orders: Sequence[Order], generator: np.random.Generator) -> list[Written]:
-        calls = [call for place, order in enumerate(orders) for call in self._calls(place, order)]
+        # Each call writes at most `per_call` examples of one order.
+        calls = [
+            (place, min(self.per_call, order.count - start))
+            for place, order in enumerate(orders)
+            for start in range(0, order.count, self.per_call)
+        ]
         seeds = [int(seed) for seed in generator.integers(1 << 62, size=len(calls))]
         questions = [
-            Request(self._prompt(orders[call.order], call.count), self.sampling, seed)
-            for call, seed in zip(calls, seeds, strict=True)
+            Request(self._prompt(orders[place], count), self.sampling, seed)
+            for (place, count), seed in zip(calls, seeds, strict=True)
         ]
 
         def complaint(index: int, answer: BaseModel) -> str:
-            """Describe what is wrong with a well-formed answer. If less than half of the data are unusable, they are only dropped."""
-            examples, unusable = self._examples(answer, orders[calls[index].order], calls[index].count)
+            """Describe the errors of a valid answer. If fewer than half of the data are unusable, they are only left out."""
+            place, count = calls[index]
+            examples, unusable = self._examples(answer, orders[place], count)
             return "; ".join(unusable[:3]) if len(unusable) > len(examples) else ""
 
         answers = ask(self.engine, questions, self.shape, tries=self.tries, check=complaint)
         written = [Written(()) for _ in orders]
-        for call, answer in zip(calls, answers, strict=True):
-            before = written[call.order]
+        for (place, count), answer in zip(calls, answers, strict=True):
+            before = written[place]
             if isinstance(answer, Failure):
-                written[call.order] = replace(before, failures=(*before.failures, answer))
+                written[place] = replace(before, failures=(*before.failures, answer))
                 continue
-            examples, unusable = self._examples(answer, orders[call.order], call.count)
+            examples, unusable = self._examples(answer, orders[place], count)
             failures = tuple(Failure(FailureCause.MALFORMED, why) for why in unusable)
-            written[call.order] = Written((*before.examples, *examples), (*before.failures, *failures))
+            written[place] = Written((*before.examples, *examples), (*before.failures, *failures))
         return written
-
-    def _calls(self, place: int, order: Order) -> list[_Call]:
-        full, rest = divmod(order.count, self.per_call)
-        return [_Call(place, self.per_call)] * full + ([_Call(place, rest)] if rest else [])
 
     def _prompt(self, order: Order, count: int) -> tuple[Any, ...]:
         known = order.skill in self.task.skills()

@@ -23,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 from palaestra.core.errors import TaskError
 from palaestra.engines.models import cache_folder
 from palaestra.research.tasks.task import Direction
-from palaestra.runs.guard import storage_errors
+from palaestra.runs.files import storage_errors
 
 
 class EntryPoint(StrEnum):

@@ -2,7 +2,7 @@
 
 **Parts.** Published splits are kept. Data sets without them get train and validation parts (`parts="auto"`): LiveCodeBench
 by date; HumanEval, and CodeContests with only its test file, by the hash of the problem's id (see
-`palaestra.tasks.parts`). With `parts="published"` all these problems are test.
+`palaestra.tasks.sources`). With `parts="published"` all these problems are test.
 
 **Memory.** The data is scanned on first use. Questions and solutions are kept in memory. Tests, which may take gigabytes,
 are read again from the file when an answer is scored.
@@ -29,9 +29,7 @@ from palaestra.tasks.code.family import FAMILY, ask_as_method, ask_draft
 from palaestra.tasks.code.formats import FORMATS, CodeProblem, Functions, Row, Stdio, contest_day, live_code_bench
 from palaestra.tasks.code.task import ASKED, CodeTask
 from palaestra.tasks.code.writing import Form, begin_function, make_example, read_datum
-from palaestra.tasks.parts import part_by_date, part_by_hash
-from palaestra.tasks.sources import Source, has_split, locate
-from palaestra.tasks.tables import Table, open_table
+from palaestra.tasks.sources import Source, Table, has_split, locate, open_table, part_by_date, part_by_hash
 
 BEGUN = "Complete this Python function. Answer with the whole function in a fenced code block.\n\n```python\n{begun}```"
 PARTS = ("auto", "published")

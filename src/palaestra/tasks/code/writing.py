@@ -13,7 +13,7 @@ from enum import StrEnum
 from pydantic import BaseModel, Field
 
 from palaestra.core.records import Example, Message
-from palaestra.tasks.teaching import UnusableError
+from palaestra.tasks.base import UnusableError
 
 LONGEST_PROGRAM = 20_000
 LONGEST_TEXT = 10_000

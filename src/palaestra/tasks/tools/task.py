@@ -13,10 +13,9 @@ from pydantic import BaseModel, Field
 from palaestra.core.errors import SandboxError, SettingsError, TaskError
 from palaestra.core.records import Attempt, Completion, Example, Failure, FailureCause, Message, Problem, Score, Split
 from palaestra.core.statistics import Mean, get_cluster, rate_interval
-from palaestra.tasks.base import get_split
+from palaestra.tasks.base import UnusableError, get_split
 from palaestra.tasks.code.extraction import PARSE_ERRORS
 from palaestra.tasks.procedural import Family, ProceduralTask
-from palaestra.tasks.teaching import UnusableError
 from palaestra.tasks.tools.extraction import extract_calls, extract_program, read_native_calls
 from palaestra.tasks.tools.judge import ToolJudge
 from palaestra.tasks.tools.library import LIBRARY

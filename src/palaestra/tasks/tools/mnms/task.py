@@ -21,10 +21,8 @@ from palaestra.core.errors import SettingsError, TaskError, UnknownNameError
 from palaestra.core.records import Attempt, Completion, Example, Failure, Message, Problem, Score, Split
 from palaestra.core.seeding import Seeds
 from palaestra.core.statistics import Mean, get_cluster
-from palaestra.tasks.base import TaskHooks, check_skills, take
-from palaestra.tasks.parts import part_by_hash
-from palaestra.tasks.sources import Source, field, has_split, locate, read_rows
-from palaestra.tasks.teaching import UnusableError
+from palaestra.tasks.base import TaskHooks, UnusableError, check_skills, take
+from palaestra.tasks.sources import Source, field, has_split, locate, part_by_hash, read_rows
 from palaestra.tasks.tools.mnms.plans import (
     TOOLS,
     Nodes,
