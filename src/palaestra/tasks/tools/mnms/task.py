@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel, Field
 
-from palaestra.core.errors import SettingsError, TaskError, UnknownNameError
+from palaestra.core.errors import TaskError, UnknownNameError
 from palaestra.core.records import Attempt, Completion, Example, Failure, Message, Problem, Score, Split
 from palaestra.core.seeding import Seeds
 from palaestra.core.statistics import Mean, get_cluster
-from palaestra.tasks.base import TaskHooks, UnusableError, check_skills, take
+from palaestra.tasks.base import TaskHooks, UnusableError, check_choice, check_skills, take
 from palaestra.tasks.sources import Source, field, has_split, locate, part_by_hash, read_rows
 from palaestra.tasks.tools.mnms.plans import (
     TOOLS,
@@ -44,12 +44,6 @@ FILTERED, VERIFIED, RAW = "test_human_verified_filtered", "test_human_verified",
 SKILLS = ("one_call", "two_calls", "more_calls")
 KINDS = ("models", "images", "services", "mixed")
 MATCHES = {"tools": tool_labels, "names": name_labels, "values": value_labels}
-CHOICES = {
-    "parts": ("auto", "published"),
-    "answer_form": ("json", "code"),
-    "prompt": ("full", "short"),
-    "match": tuple(MATCHES),
-}
 _HOW = {
     "json": (
         'Answer with a plan as JSON in a fenced code block: {"nodes": [{"id": 0, "name": ..., "args": {...}}, ...]}. In an '
@@ -108,12 +102,10 @@ class Mnms(TaskHooks):
         match: str = "tools",
         alternatives: bool = False,
     ) -> None:
-        given = {"parts": parts, "answer_form": answer_form, "prompt": prompt, "match": match}
-        for option, value in given.items():
-            if value not in CHOICES[option]:
-                raise SettingsError(
-                    f"option '{option}' of {self.name}: expected {' or '.join(CHOICES[option])}; got {value!r}"
-                )
+        check_choice(self.name, "parts", parts, ("auto", "published"))
+        check_choice(self.name, "answer_form", answer_form, ("json", "code"))
+        check_choice(self.name, "prompt", prompt, ("full", "short"))
+        check_choice(self.name, "match", match, tuple(MATCHES))
         self.path, self.parts, self.answer_form = str(path), parts, answer_form
         self.prompt, self.match, self.alternatives = prompt, match, alternatives
         self._parts: dict[Split, list[Problem]] | None = None
@@ -133,7 +125,8 @@ class Mnms(TaskHooks):
     def score(self, problem: Problem, completion: Completion) -> Score | Failure:
         """Compare the plan in a response with the published one."""
         labels, answer = MATCHES[self.match], extract_plan(completion.text, self.answer_form)
-        plans = [read_nodes(plan) for plan in self._accept(problem)]
+        alternatives = problem.metadata["alternatives"] if self.alternatives else []
+        plans = [read_nodes(plan) for plan in [problem.metadata["plan"], *alternatives]]
         right = any(labels(answer) == labels(plan) for plan in plans)
         tools = any(tool_labels(answer) == tool_labels(plan) for plan in plans)
         outcome = "right" if right else "no_plan" if not answer else "wrong_arguments" if tools else "wrong_tools"
@@ -222,14 +215,9 @@ class Mnms(TaskHooks):
             return Score(0.0, {"detail": str(error)})
         return Score(float(bool(nodes)), {} if nodes else {"detail": "there is no plan"})
 
-    def _accept(self, problem: Problem) -> list[Any]:
-        return [problem.metadata["plan"], *(problem.metadata["alternatives"] if self.alternatives else ())]
-
     def _ask(self, request: str) -> str:
-        if self.prompt == "short":
-            tools = "\n".join(tool.signature for tool in TOOLS.values())
-        else:
-            tools = "\n".join(f"{tool.signature}: {tool.description}" for tool in TOOLS.values())
+        full = self.prompt == "full"
+        tools = "\n".join(tool.signature + (f": {tool.description}" if full else "") for tool in TOOLS.values())
         return f"Tools:\n{tools}\n\nRequest: {request}\n\n{_HOW[self.answer_form]}"
 
     def _taught(self, problem: Problem) -> Example:
