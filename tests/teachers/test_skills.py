@@ -34,9 +34,8 @@ from palaestra.engines.openai import OpenAIEngine
 from palaestra.envs.lesson.state import StudentState, to_validation_attempt
 from palaestra.runs.cache import Cache
 from palaestra.runs.files import from_json, to_json
-from palaestra.tasks.base import GenerativeTask
+from palaestra.tasks.base import GenerativeTask, few_shot
 from palaestra.tasks.math.task import MathSkills
-from palaestra.tasks.shots import few_shot
 from palaestra.teachers.base import Order, Written, make_teacher
 from palaestra.teachers.skills import discovery as module
 from palaestra.teachers.skills.discovery import Discovery

@@ -15,8 +15,8 @@ from fractions import Fraction
 import numpy as np
 from pydantic import BaseModel, Field
 
+from palaestra.tasks.base import UnusableError
 from palaestra.tasks.sampling import format_response
-from palaestra.tasks.teaching import UnusableError
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,7 +92,7 @@ def _groups_and_fewer(rng: np.random.Generator) -> MathDraft:
     question = (
         f"{a} {pick(rng, HOLDERS)} hold {b} {thing} each. {pick(rng, NAMES)} takes {c} out. How many {thing} remain?"
     )
-    # Some have the numbers and the answer of a problem with more: 3*8-4 and 3*4+8. These two are in one split.
+    # Some share numbers and answer with a problem of `more`, for example 3*8-4 and 3*4+8; both are in the same split.
     with_more = [(*sort_pair(x, c), y) for x, y in ((a, b), (b, a)) if x * c + y == a * b - c]
     like = with_more[0] if with_more else (*sort_pair(a, b), c)
     return MathDraft(question, (f"{a}*{b}={a * b}", f"{a * b}-{c}={a * b - c}"), str(a * b - c), (a, b, c), like)
@@ -131,7 +131,7 @@ def _change_two(rng: np.random.Generator) -> MathDraft:
 
 
 CHANGE = MathSkill(
-    "change", "the money that comes back from a purchase", AnswerKind.NUMBER,
+    "change", "the change after a purchase", AnswerKind.NUMBER,
     {"one_item": _change_one, "two_items": _change_two, "several_items": _change_several},
 )  # fmt: skip
 

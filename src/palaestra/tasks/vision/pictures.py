@@ -25,8 +25,8 @@ from palaestra.core.errors import PalaestraError, SettingsError, TaskError
 from palaestra.core.records import Example, Failure, FailureCause, ImagePart, Message, TextPart
 from palaestra.runs.cache import digest
 from palaestra.runs.files import storage_errors, to_data
+from palaestra.tasks.base import UnusableError
 from palaestra.tasks.sources import StoredImage, abbreviate
-from palaestra.tasks.teaching import UnusableError
 from palaestra.tasks.vision.image_generators.base import Description, make_image_generator
 from palaestra.tasks.vision.scene import COLOURS, GAP, RADII, SHAPES, SIDE, Scene
 

@@ -39,9 +39,8 @@ from palaestra.core.records import (
 )
 from palaestra.core.seeding import Seeds
 from palaestra.core.statistics import Mean, rate_interval
-from palaestra.tasks.base import TaskHooks, check_skills, get_split, take
+from palaestra.tasks.base import TaskHooks, UnusableError, check_skills, get_split, take
 from palaestra.tasks.sources import Rows, Source, field, locate, read_rows
-from palaestra.tasks.teaching import UnusableError
 from palaestra.tasks.vision.answers import judge, normalise
 from palaestra.tasks.vision.pictures import Images, Pictures
 
