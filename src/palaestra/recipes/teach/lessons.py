@@ -235,7 +235,7 @@ def check_writer(settings: TeachSettings, task: Task) -> None:
         check_model(settings.writer)
         if not isinstance(task, WritableTask):
             raise SettingsError(
-                f"task '{task.name}' does not say what a language model is to write; leave writer at 'task'"
+                f"task '{task.name}' has no schema for a language model as the writer; leave writer at 'task'"
             )
     if settings.planner:
         check_model(settings.planner)

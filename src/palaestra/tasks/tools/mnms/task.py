@@ -83,8 +83,8 @@ class Mnms(TaskHooks):
             are test, and there are no other parts.
         answer_form: `json` or `code`; see `palaestra.tasks.tools.mnms.plans`.
         prompt: `full`, or `short`: without the descriptions of the tools.
-        match: what must be as in the plan: the `tools`, also the `names` of all arguments, or also their `values`.
-        alternatives: accept the alternative plans that the data set lists, too. The benchmark's own evaluation does not.
+        match: what must agree with the plan: the `tools`, also the argument `names`, or also their `values`.
+        alternatives: also accept the alternative plans of the data set. The benchmark's own evaluation does not.
     """
 
     name = "mnms"
@@ -150,14 +150,16 @@ class Mnms(TaskHooks):
         return [self._taught(problem) for problem in self._load()[Split.TRAIN] if problem.skill == skill][:count]
 
     def write_examples(self, skill: str, subskill: str, count: int, generator: np.random.Generator) -> list[Example]:
-        """Published plans of the train part, shuffled; all of them before one is repeated."""
+        """Shuffled plans of the train split; none is repeated before all were used."""
         check_skills(self, [skill])
         if subskill and subskill not in KINDS:
             raise UnknownNameError(f"subskill of {skill}", subskill, KINDS)
         own = [problem for problem in self._load()[Split.TRAIN] if problem.skill == skill]
         own = [problem for problem in own if problem.subskill == subskill] or own
         if not own:
-            raise TaskError(f"{self.name} has no train plans of the skill '{skill}'; let a language model write")
+            raise TaskError(
+                f"{self.name} has no train plans of the skill '{skill}'; use a language model as the writer"
+            )
         places: list[int] = []
         while len(places) < count:
             places += generator.permutation(len(own)).tolist()
@@ -258,7 +260,7 @@ class Mnms(TaskHooks):
         return Split.VALIDATION if order == 1 else Split.TRAIN
 
     def _problem(self, row: Mapping[str, Any], where: str, *, generated: bool) -> Problem | None:
-        """A row as a problem; none for a generated plan that cannot be read."""
+        """Convert a row to a problem; `None` for a generated plan that cannot be parsed."""
         number, request = field(row, where, "id"), str(field(row, where, "user_request"))
         try:
             nodes = read_published(field(row, where, "plan_str", "plan"))
@@ -277,6 +279,6 @@ class Mnms(TaskHooks):
 
 
 def get_kind(nodes: Nodes) -> str:
-    """The kind of the tools of a plan; `mixed` where there are several, or an unknown one."""
+    """The kind of a plan's tools; `mixed` if there are several kinds or an unknown tool."""
     kinds = {TOOLS[node.name].kind if node.name in TOOLS else "" for node in nodes}
     return kinds.pop() if len(kinds) == 1 and kinds <= set(KINDS) else "mixed"
