@@ -17,8 +17,7 @@ from palaestra.core.errors import PalaestraError, SandboxError, TaskError
 from palaestra.core.records import Failure, FailureCause
 from palaestra.core.seeding import Seeds
 from palaestra.core.user_code import describe_error_within
-from palaestra.research.judge.deadline import OverdueError, within
-from palaestra.research.judge.program import Program
+from palaestra.research.judge.program import OverdueError, Program, within
 from palaestra.research.tasks.data import eval_seed, is_installed, load_data, load_function, missing_package
 from palaestra.research.tasks.records import Grade, InvalidSubmission, JudgeResult, SubmissionError, TaskData
 from palaestra.research.tasks.task import ResearchTask

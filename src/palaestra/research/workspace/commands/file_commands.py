@@ -21,6 +21,9 @@ SCROLLED = WINDOW - 2
 """The lines by which scrolling moves the window; two windows share two lines."""
 MOST, WIDEST = 50, 200
 """The maximum number of matches shown, and of characters per line."""
+ERRORS_SHOWN = 10
+UNDO_LEVELS, UNDO_BYTES = 100, 32 << 20
+"""The number of changes that can be undone, and the bytes kept for that."""
 # Reading stops after the lines that are shown; the program then ends by itself.
 _TAKE = (
     f"local __k; builtin mapfile -t -n {MOST + 1} __a < <({{}}); local LC_ALL=C\n"
@@ -160,9 +163,7 @@ FIND_FILE = Command(
 )
 
 
-ERRORS_SHOWN = 10
-UNDO_LEVELS, UNDO_BYTES = 100, 32 << 20
-"""The number of changes that can be undone, and the bytes kept for that."""
+# Changes
 
 
 def _create(session: Session, arguments: Mapping[str, Any]) -> str:
