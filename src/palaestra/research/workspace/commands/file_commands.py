@@ -13,6 +13,7 @@ from palaestra.research.workspace.commands.files import (
     count_lines,
     select_around,
     show_window,
+    truncate_line,
 )
 from palaestra.research.workspace.commands.lint import LINTER, Finding, new_errors
 from palaestra.research.workspace.commands.session import WINDOW, Change, Session
@@ -70,7 +71,11 @@ def _search_dir(session: Session, arguments: Mapping[str, Any]) -> str:
 def _search_file(session: Session, arguments: Mapping[str, Any]) -> str:
     term, path = _check_term(SEARCH_FILE, arguments["term"]), arguments.get("file")
     location = session.locate_open_file("search_file") if path is None else session.files.existing(path)
-    lines = _query(session, _SEARCH_FILE, term, location.path)
+    if location.data is None:
+        lines = _query(session, _SEARCH_FILE, term, location.path)
+    else:
+        numbered = enumerate(session.files.text(location).lines, 1)
+        lines = [f"{number}:{truncate_line(line, WIDEST)}" for number, line in numbered if term in line][: MOST + 1]
     if not lines:
         return f"No line of {location.given} holds '{term}'. Capital letters count."
     return _list_matches(lines, f"lines with '{term}' in {location.given}")
