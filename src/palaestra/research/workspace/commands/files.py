@@ -27,8 +27,8 @@ WIDEST = 2000
 """The maximum characters of a line that are shown."""
 MOST_SHOWN = 40_000
 """The maximum characters of a window; in a larger one lines are cut shorter."""
-HEADER = re.compile(r"^\[file .+, \d+ lines?(?:, .*)?\]$", re.MULTILINE)
-"""The first line of every window; history processors find windows by it."""
+HEADER = re.compile(r"^\[file (.+), \d+ lines?(?:, .*)?\]$", re.MULTILINE)
+"""The first line of every window, with the path; history processors find windows by it."""
 
 # The path without links: the nearest existing folder, and the names below it.
 _RESOLVE = r"""
