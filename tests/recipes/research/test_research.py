@@ -438,7 +438,7 @@ def test_what_was_handed_in_for_the_choice_is_no_validation(
     agent = script("echo 20 > answer.txt", "validate", "submit")
     finish(research(task=str(number), agent=f"best_of:2:{agent}", out=tmp_path / "run"))
     said = " ".join(capsys.readouterr().out.split())
-    assert "best validation 20 of 2, and 2 handed in; baseline 5" in said
+    assert "best validation 20 of 2, and 2 submitted; baseline 5" in said
     assert "2 validations" in said
     assert "of 2 validations and 2 submissions" in (tmp_path / "run" / "report.html").read_text()
 
