@@ -13,15 +13,14 @@ from palaestra.core.errors import RunError
 from palaestra.recipes.evaluate.compare import CompareResult
 from palaestra.recipes.research.bench import PLAN as BENCH
 from palaestra.recipes.research.bench import read_bench
-from palaestra.recipes.teach.run_folder import write_lessons
+from palaestra.recipes.teach.recipe import write_lessons
 from palaestra.recipes.teach.study import PLAN, read_study
 from palaestra.report.bench import bench_page
 from palaestra.report.charts import span
 from palaestra.report.evaluate import compare_page, evaluate_page
 from palaestra.report.formatting import FILTERS
 from palaestra.report.research import research_page
-from palaestra.report.study import study_page
-from palaestra.report.teach import teach_page
+from palaestra.report.teach import study_page, teach_page
 from palaestra.report.train import train_page
 from palaestra.runs.files import write_text
 from palaestra.runs.run import Run

@@ -24,8 +24,7 @@ from palaestra.core.errors import SandboxError
 from palaestra.sandbox.base import Limits
 from palaestra.sandbox.bash_protocol import STEP
 from palaestra.sandbox.cgroups import ControlGroup, create_group
-from palaestra.sandbox.devices import DEVICES, prepare_devices, reset_times
-from palaestra.sandbox.files import find_special_files
+from palaestra.sandbox.files import DEVICES, find_special_files, prepare_devices, reset_times
 from palaestra.sandbox.local_host import LocalSandbox, RunningSandbox, find_bash, make_supervisor_command
 from palaestra.sandbox.processes import SPARE, ProcTree, limit_process
 from palaestra.sandbox.program import Child, make_memory_file, make_sealed_file
@@ -209,8 +208,6 @@ class Bubblewrap(LocalSandbox):
         if bash:
             options += ["--perms", "0111", "--file", file_with(_bash_itself()), BASH]
         if workspace is not None:
-            if not os.path.isdir(workspace):
-                raise SandboxError(f"the workspace must be a folder that exists; got '{os.fspath(workspace)}'")
             options += ["--bind", os.path.abspath(workspace), self.place]
             shown[self.place] = os.fspath(workspace)
         for path, is_folder in (*self._hidden, *_inside(self.hide, shown)):

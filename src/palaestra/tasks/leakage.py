@@ -31,20 +31,12 @@ import numpy as np
 import numpy.typing as npt
 
 from palaestra.core.records import Example, Problem, Split
-from palaestra.tasks.leakage_texts import (
+from palaestra.tasks.texts import (
     LENGTH,
     SIGNS,
-    NormalText,
-    normalise,
-    read_answer,
-    read_example,
-    read_sentences,
-    read_text,
-    strip_instructions,
-)
-from palaestra.tasks.texts import (
     Grams,
     Hashes,
+    NormalText,
     Places,
     addresses,
     among,
@@ -54,6 +46,12 @@ from palaestra.tasks.texts import (
     grams,
     hashes,
     is_number,
+    normalise,
+    read_answer,
+    read_example,
+    read_sentences,
+    read_text,
+    strip_instructions,
 )
 
 SHARE = 0.7

@@ -284,7 +284,7 @@ def test_a_demonstration_a_strategy_and_own_prompts_are_told(number: Path, tmp_p
         ({"parser": "xlm"}, "did you mean 'xml'"),
         ({"sandbox": "bubble"}, "did you mean 'bubblewrap'"),
         ({"commands": ("opn",)}, "did you mean 'open'"),
-        ({"prompts": "/nowhere"}, "folder of prompts"),
+        ({"prompts": "/nowhere"}, "prompt folder"),
         ({"demonstration": "/nowhere"}, "no file and no run folder"),
         ({"steps": -1}, "at least 0"),
         ({"seconds": float("inf")}, "setting 'seconds': expected a finite number; got inf"),

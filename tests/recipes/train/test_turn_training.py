@@ -266,7 +266,7 @@ def test_held_out_episodes_that_fail_stop_the_run_and_name_the_cause(paying_env:
     assert str(caught.value) == (
         "4 of 4 held-out episodes failed; the first: environment: OSError: the held-out data is gone"
     )
-    with pytest.raises(EnvError, match=r"environment: NoRewardError: Paying\.respond gave the reward nan"):
+    with pytest.raises(EnvError, match=r"environment: NoRewardError: Paying\.respond returned Reply"):
         train(out=tmp_path / "nan", **{**settings, "env_options": ("how=nan",)})
 
 
@@ -333,7 +333,7 @@ def test_nobody_learns_from_what_is_held_out() -> None:
         )
 
     for env in ("palaestra/Calculator-v0", "palaestra/Task-v0", "palaestra/Research-v0"):
-        with pytest.raises(SettingsError, match="split=test has the held-out episodes for evaluation") as caught:
+        with pytest.raises(SettingsError, match="split=test selects the held-out episodes") as caught:
             build_with(env, 'split="test"')
         assert "\n" not in str(caught.value)
     loop = build_with("palaestra/Research-v0")

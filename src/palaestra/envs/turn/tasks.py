@@ -13,9 +13,9 @@ from palaestra.envs.turn.base import TurnEnv
 from palaestra.envs.turn.records import Reply, TurnStopReason
 from palaestra.envs.turn.vector import TurnVectorEnv
 from palaestra.tasks.base import Task, get_hooks
-from palaestra.tasks.scoring import score, scoring_slots
+from palaestra.tasks.evaluate import score, scoring_slots
 
-TOLD = 200
+MAX_ANSWER = 200
 """Characters of an answer that its feedback repeats."""
 
 
@@ -131,7 +131,7 @@ class TaskEnv(TurnEnv):
 
 
 class TaskVectorEnv(TurnVectorEnv):
-    """`TaskEnv` in slots that share one set of problems and one scorer.
+    """A vector of `TaskEnv`s that share one set of problems and one scorer.
 
     Arguments:
         num_envs: the number of slots.
@@ -180,7 +180,7 @@ def feedback(score: Score) -> str:
     if "passed" in evidence:
         parts.append(f"{evidence['passed']} tests passed")
     if "extracted" in evidence:
-        read = " ".join(evidence["extracted"].split())[:TOLD]
+        read = " ".join(evidence["extracted"].split())[:MAX_ANSWER]
         parts.append(f"your answer was read as {read}" if read else "no answer was found in it")
     if 0.0 < score.value < 1.0:
         parts.append(f"its score is {score.value:.2g}")

@@ -29,16 +29,15 @@ from palaestra.core.seeding import Seeds
 from palaestra.engines.budget import Budget
 from palaestra.recipes.metered_engines import CALL_TIMEOUT, SharedEngines, open_cache
 from palaestra.recipes.progress import RunProgress, announce_start, show_progress
-from palaestra.recipes.provenance import hash_models
 from palaestra.recipes.research import recipe as research
 from palaestra.recipes.research.episode_player import EpisodeStopped, is_silent
 from palaestra.recipes.research.settings import RECIPE as RESEARCH
 from palaestra.recipes.research.settings import ResearchSettings
 from palaestra.recipes.settings import build, require, to_plain
+from palaestra.recipes.summary import hash_models
 from palaestra.research.standings.standings import RunScore, Standings, TaskScale, compare_methods
 from palaestra.research.tasks.task import Direction
-from palaestra.runs.files import PARTIAL, read_json, write_json, write_text
-from palaestra.runs.guard import storage_errors
+from palaestra.runs.files import PARTIAL, read_json, storage_errors, write_json, write_text
 from palaestra.runs.ledger import Spending
 from palaestra.runs.provenance import record_provenance
 from palaestra.runs.run import Run, new_folder
@@ -123,7 +122,7 @@ def bench(
         total_cost: the maximum dollars of all runs together, where `settings.max_cost` is for each; 0 for no limit.
             Runs without budget wait: the same call with more continues.
         listener: receives the progress events, instead of the display on stderr.
-        progress: whether to display the progress; `PALAESTRA_PROGRESS=0` turns the display off, too.
+        progress: whether to display the progress; `PALAESTRA_PROGRESS=0` also turns the display off.
 
     Raises:
         SettingsError: a value is invalid.

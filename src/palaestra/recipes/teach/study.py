@@ -24,15 +24,13 @@ from palaestra.core.errors import EngineError, LessonError, RunError, SettingsEr
 from palaestra.core.events import Listener
 from palaestra.core.statistics import Mean, holm, mean_interval, sign_flip_test, t_test
 from palaestra.recipes.progress import RunProgress, announce_start, show_progress
-from palaestra.recipes.provenance import hash_models
 from palaestra.recipes.settings import build, resolve_settings, to_plain
-from palaestra.recipes.summary import PERCENT
+from palaestra.recipes.summary import PERCENT, hash_models
 from palaestra.recipes.teach import recipe as teach
-from palaestra.recipes.teach.lesson_order import Delivery, add_up
+from palaestra.recipes.teach.lessons import Delivery, add_up
 from palaestra.recipes.teach.settings import STUDY_SETTINGS, TeachSettings
 from palaestra.recipes.teach.task_groups import TeachTasks
-from palaestra.runs.files import read_json, write_json
-from palaestra.runs.guard import storage_errors
+from palaestra.runs.files import read_json, storage_errors, write_json
 from palaestra.runs.provenance import record_provenance
 from palaestra.runs.run import Run, new_folder
 
@@ -189,7 +187,7 @@ def study(
         seeds: the number of seeds, from `settings.seed` on.
         out: the folder of the study; empty: a new one below `runs/`.
         listener: receives the progress events, instead of the display on stderr.
-        progress: whether to display the progress; `PALAESTRA_PROGRESS=0` turns the display off, too.
+        progress: whether to display the progress; `PALAESTRA_PROGRESS=0` also turns the display off.
 
     Raises:
         SettingsError: a value is invalid, or `grid` names a setting that cannot have several values.
@@ -332,7 +330,7 @@ def _read_delivery(summary: Mapping[str, Any]) -> Delivery:
 
 
 def _subtract(first: Mapping[int, float], second: Mapping[int, float]) -> list[float]:
-    """The differences by seed. Rounding removes binary dust: gains have two decimals."""
+    """The differences by seed. Rounded, because gains have two decimals and their difference in binary does not."""
     return [round(gain - first[seed], 6) for seed, gain in second.items() if seed in first]
 
 

@@ -10,7 +10,7 @@ from palaestra.core.errors import EngineError, PalaestraError, WriterError
 from palaestra.core.records import Attempt, Split
 from palaestra.core.statistics import Gain, first_failures, measure_gain, report_on
 from palaestra.recipes.summary import summarize_gain, to_percent
-from palaestra.recipes.teach.lesson_order import Delivery, add_up, describe_counts
+from palaestra.recipes.teach.lessons import Delivery, add_up, describe_counts
 from palaestra.recipes.teach.settings import TASK_WRITER, TeachSettings
 from palaestra.recipes.teach.skills import DISCOVERY, summarize_discovery
 from palaestra.runs.ledger import describe_cost
@@ -218,12 +218,14 @@ def describe_lessons(summary: Mapping[str, Any]) -> Iterator[str]:
     """Describe the lessons of a summary, one line per fact. The last line is the cost of the calls."""
     ordered, delivered = summary["ordered"], summary["delivered"]
     short = f", {ordered - delivered} fewer than were ordered" if delivered < ordered else ""
-    again = f"; missing ones were ordered again {summary['ordered_again']} x" if summary["ordered_again"] else ""
+    again = (
+        f"; missing examples were ordered again {summary['ordered_again']} times" if summary["ordered_again"] else ""
+    )
     yield f"examples: {ordered} ordered, {delivered} delivered{short}{again}"
     if summary["dropped"]:
         yield f"dropped by checks: {describe_counts(summary['dropped'])}"
     if summary["withheld"]:
-        yield f"withheld because a check broke: {summary['withheld']}"
+        yield f"withheld because a check failed to run: {summary['withheld']}"
     if summary["writer_failures"]:
         yield f"writer failures: {describe_counts(summary['writer_failures'])}"
     if summary["calls"]:

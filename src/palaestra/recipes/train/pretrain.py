@@ -19,8 +19,7 @@ from palaestra.core.statistics import report_on
 from palaestra.recipes.progress import RunProgress, announce_start, show_progress
 from palaestra.recipes.settings import require, resolve_settings
 from palaestra.recipes.summary import PERCENT, SHARED_KEYS, to_percent
-from palaestra.runs.files import PARTIAL, write_folder, write_json
-from palaestra.runs.guard import storage_errors
+from palaestra.runs.files import PARTIAL, storage_errors, write_folder, write_json
 from palaestra.runs.provenance import record_provenance
 
 if TYPE_CHECKING:
@@ -93,7 +92,7 @@ def pretrain(
     Arguments:
         settings: all settings, or pass single ones as keywords.
         listener: receives the progress events, instead of the display on stderr.
-        progress: whether to display the progress; `PALAESTRA_PROGRESS=0` turns the display off, too.
+        progress: whether to display the progress; `PALAESTRA_PROGRESS=0` also turns the display off.
     """
     settings = resolve_settings(PretrainSettings, settings, values).with_defaults()
     with show_progress(listener, progress, RunProgress) as listener:

@@ -15,9 +15,8 @@ from palaestra.core.events import Event, Listener, ignore, notice
 from palaestra.core.interrupts import HeldInterrupts
 from palaestra.core.plugins import load_plugins
 from palaestra.recipes.progress import TrainProgress, announce_start, show_progress
-from palaestra.recipes.provenance import record_run
 from palaestra.recipes.settings import load_run_settings, resolve_settings, to_plain
-from palaestra.recipes.summary import SHARED_KEYS, RecipeResult
+from palaestra.recipes.summary import SHARED_KEYS, RecipeResult, record_run
 from palaestra.recipes.train.settings import TrainOptions, TrainSettings, fill_presets, make_settings, unwrap
 from palaestra.runs.ledger import LedgerEntry
 from palaestra.runs.run import Run, RunClock, new_folder
@@ -75,7 +74,7 @@ def train(
         settings: all settings in one object; otherwise pass single settings as keywords.
         out: the run folder; by default a new one in `runs/`.
         listener: receives the progress events, instead of the display on stderr.
-        progress: whether to display the progress; `PALAESTRA_PROGRESS=0` turns the display off, too.
+        progress: whether to display the progress; `PALAESTRA_PROGRESS=0` also turns the display off.
         callbacks: called after each iteration.
         values: fields of `TrainSettings`, and hyperparameters of the algorithm: fields of `PPOConfig`, `GRPOConfig`,
             `RLOOConfig`, `REINFORCEConfig`, or of the config of an algorithm of your own.
@@ -198,7 +197,7 @@ def _run(
 
 
 class Trackers:
-    """Logs the metrics to TensorBoard and Weights & Biases beside the store, if the settings ask for it.
+    """Logs the metrics to TensorBoard and Weights & Biases beside the store, if the settings enable it.
 
     The event files of TensorBoard are in `tensorboard/` of the run folder. Weights & Biases is configured by its own
     environment variables (`WANDB_MODE`, ...).
@@ -249,7 +248,7 @@ def _summarize(run: Run, settings: TrainSettings, loop: Loop, iterations: int) -
     table = run.store.metrics()
     last = table.get(iterations, {})
     if not table:
-        raise RunError(f"the run folder is damaged: {run.store.path} holds no iteration")
+        raise RunError(f"the run folder is damaged: {run.store.path} contains no iteration")
     return {
         "recipe": RECIPE,
         "env": settings.env,

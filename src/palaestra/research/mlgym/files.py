@@ -23,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 from palaestra.core.errors import TaskError
 from palaestra.engines.models import cache_folder
 from palaestra.research.tasks.task import Direction
-from palaestra.runs.guard import storage_errors
+from palaestra.runs.files import storage_errors
 
 
 class EntryPoint(StrEnum):
@@ -239,7 +239,7 @@ def install_requirements(path: Path) -> Path:
     """Return a virtual environment with the packages of a requirements file, and create it if this machine has none
     yet.
 
-    It lies in the user's cache, keyed by the file's content and the Python version.
+    It is in the user's cache, keyed by the file's content and the Python version.
 
     Raises:
         TaskError: the packages cannot be installed.

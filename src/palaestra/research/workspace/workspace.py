@@ -19,8 +19,7 @@ from palaestra.research.judge.evaluation import SubmissionJudge, read_only_mount
 from palaestra.research.tasks.data import seed_mark
 from palaestra.research.tasks.records import Grade, InvalidSubmission, TaskData
 from palaestra.research.tasks.task import ResearchTask
-from palaestra.runs.guard import storage_errors
-from palaestra.runs.records import from_json, to_json
+from palaestra.runs.files import from_json, storage_errors, to_json
 from palaestra.sandbox.base import Limits, Sandbox, Shell, ShellResult
 
 OUTPUT = 16 << 10

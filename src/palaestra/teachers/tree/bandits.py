@@ -2,6 +2,18 @@
 
 They plan for all remaining examples instead of one lesson, because the student is trained on the sum of all lessons. Each
 lesson is a part of this plan. It contains a few examples for uncertain subskills, which is the exploration.
+
+A subskill is one of three kinds: *known* before the first lesson, *learnable*, or *out of reach*. Once training has
+begun, its accuracy after `n` examples of its own is
+
+    ceiling - (ceiling - start) * exp(-n / pace),      start = base * (1 - loss)
+
+where `loss` is the forgetting by training on other subskills, and `ceiling` is far above `base` only if the subskill is
+learnable. The parameters form a grid. The validation counts before the first round and after each give every grid point a
+binomial likelihood.
+
+Subskills of a skill share whether the skill is within reach. All subskills of a task share the distribution of paces,
+losses and kinds (a few steps of expectation maximisation, with a prior of `PRIOR_WEIGHT` subskills).
 """
 
 from __future__ import annotations
@@ -15,7 +27,7 @@ from numpy.typing import NDArray
 
 from palaestra.teachers.simple import share_out
 from palaestra.teachers.tree.limits import TreeLimits
-from palaestra.teachers.tree.records import Action, Branch, Count, Exploit, Explore, Leaf, TreeState
+from palaestra.teachers.tree.records import Branch, Count, Leaf, TreeAction, TreeState
 
 FARTHEST = 4
 """Maximum number of lessons to plan ahead."""
@@ -39,7 +51,9 @@ class Bandit(ABC):
     def plan_examples(self, known: Posterior, total: int, generator: np.random.Generator) -> Array:
         """The number of the next `total` examples for each subskill."""
 
-    def decide(self, tree: TreeState, size: int, limits: TreeLimits, generator: np.random.Generator) -> list[Action]:
+    def decide(
+        self, tree: TreeState, size: int, limits: TreeLimits, generator: np.random.Generator
+    ) -> list[TreeAction]:
         known = posterior(tree)
         ahead = max(size, min(tree.budget, FARTHEST * size))
         kept_L = self.keep * ahead * _knew(known)
@@ -56,15 +70,15 @@ class Bandit(ABC):
 
     def _action(
         self, branch: Branch, given: dict[str, int], known: Posterior, expected: dict[tuple[str, str], float]
-    ) -> Action:
-        new = tuple(leaf.name for leaf in branch.closed if leaf.name in given)
+    ) -> TreeAction:
         most = max(given, key=lambda name: given[name])
         where = f" most to {most}, which is" if most else ""
         reason = (
             f"{self.name}: within reach with {known.within[branch.name]:.0%};"
             f"{where} expected at {expected[branch.name, most]:.0%} after the {branch.total} examples so far"
         )
-        return Explore(branch.name, given, reason, new) if new else Exploit(branch.name, given, reason)
+        opens = any(leaf.name in given for leaf in branch.closed)
+        return TreeAction(branch.name, given, reason, "explore" if opens else "exploit")
 
 
 class UpperConfidence(Bandit):
