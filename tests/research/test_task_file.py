@@ -127,12 +127,12 @@ def test_a_task_is_found_by_its_folder_and_by_the_name_of_a_package_that_has_it(
         ({"metric": {"name": "v", "direction": "lower", "low": 2, "high": 1}}, "the metric's low must be below its high"),
         ({"submission": {"files": []}}, "submission.files: Tuple should have at least 1 item"),
         ({"submission": {"files": ["a"], "largest": 0}}, "submission.largest: Input should be greater than 0"),
-        ({"submission": {"files": ["../model.py"]}}, "submission.files: a relative path without '..' is expected; got '../model.py'"),
+        ({"submission": {"files": ["../model.py"]}}, "submission.files.0: a relative path without '..' is expected; got '../model.py'"),
         ({"submission": {"files": ["a", "/etc/passwd"]}}, "got '/etc/passwd'"),
-        ({"submission": {"files": [""]}}, "submission.files: a relative path without '..' is expected; got ''"),
-        ({"submission": {"files": ["a"], "optional": ["b/../../c"]}}, "submission.optional: a relative path"),
-        ({"secrets": ["../evaluator.py"]}, "secrets: a relative path"),
-        ({"hide": ["/usr/lib"]}, "hide: a relative path"),
+        ({"submission": {"files": [""]}}, "submission.files.0: a relative path without '..' is expected; got ''"),
+        ({"submission": {"files": ["a"], "optional": ["b/../../c"]}}, "submission.optional.0: a relative path"),
+        ({"secrets": ["../evaluator.py"]}, "secrets.0: a relative path"),
+        ({"hide": ["/usr/lib"]}, "hide.0: a relative path"),
         *(({"limits": {name: -1}}, f"limits.{name}: Input should be greater than") for name in (
             "steps", "seconds", "command_seconds", "validations", "evaluation_seconds", "memory", "processes")),
         ({"palaestra": "perhaps"}, "palaestra: Input should be a valid boolean"),
@@ -198,8 +198,8 @@ def test_the_agent_is_told_title_description_metric_limits_and_files(write: Writ
     env.close()
     system, user = (message.text for message in observation.messages)
     for words in (
-        "# A large number", SHORT["description"], "answer.txt (and, if there, more.txt)", "The metric is `value`; higher is",
-        "6 times at most", "You have 3 messages and 44 seconds", "- answer.txt",
+        "# A large number", SHORT["description"], "answer.txt (optional: more.txt)", "The metric is `value`; higher is",
+        "at most 6 times", "You have 3 messages and 44 seconds", "- answer.txt",
     ):  # fmt: skip
         assert words in user, words
     assert "may run for 55 seconds" in system

@@ -185,7 +185,7 @@ def test_a_task_that_does_not_say_what_to_write_is_refused() -> None:
 
         def score(self, problem: Any, completion: Completion) -> Any: ...
 
-    with pytest.raises(SettingsError, match="does not say what a language model is to write"):
+    with pytest.raises(SettingsError, match="has no schema for a language model"):
         writer(Bare(), "")
     with pytest.raises(SettingsError, match="has no generators of its own; let a language model write"):
         make_teacher("no_state", Bare())

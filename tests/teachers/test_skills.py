@@ -38,7 +38,6 @@ from palaestra.tasks.base import GenerativeTask, few_shot
 from palaestra.tasks.math.task import MathSkills
 from palaestra.teachers.base import Order, Written, make_teacher
 from palaestra.teachers.skills import discovery as module
-from palaestra.teachers.skills.clustering import SkillGroup, SkillGroups, repair_categories
 from palaestra.teachers.skills.discovery import Discovery
 from palaestra.teachers.skills.overview import (
     agreement,
@@ -48,7 +47,7 @@ from palaestra.teachers.skills.overview import (
     overview,
     purity,
 )
-from palaestra.teachers.skills.records import Category, SkillMap
+from palaestra.teachers.skills.records import Category, SkillGroup, SkillGroups, SkillMap, repair_categories
 from palaestra.teachers.skills.task import Discovered, map_own_skills, original, relabel
 
 SKILLS = {

@@ -264,7 +264,7 @@ class ActionEvaluation:
 
     Arguments:
         logprobs: the log-prob of each action, in the shape of the selection.
-        entropy: the entropy of each action's distribution; `None` if it was not asked for.
+        entropy: the entropy of each action's distribution; `None` if not requested.
         values: the critic's value of the state before each action; `None` without a critic.
     """
 

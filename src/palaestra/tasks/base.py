@@ -263,6 +263,13 @@ def check_skills(task: Task, names: Sequence[str]) -> None:
             raise UnknownNameError(f"skill of task {task.name}", name, known)
 
 
+def check_choice(task: str, option: str, value: Any, choices: Sequence[Any]) -> None:
+    """Raise `SettingsError` if the value of a task's option is not one of `choices`."""
+    if value not in choices:
+        expected = " or ".join(map(str, choices))
+        raise SettingsError(f"option '{option}' of {task}: expected {expected}; got {value!r}")
+
+
 def get_split(canonical: str) -> Split:
     """The split of a problem, by the hash of its canonical form: 70 % train, 15 % validation, 15 % test.
 

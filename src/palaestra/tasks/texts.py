@@ -1,4 +1,4 @@
-"""Normalised words and hashed n-grams of texts, for NumPy.
+"""Normalised words of texts, and problems and training examples as normalised texts (see `palaestra.tasks.leakage`).
 
 Normalisation: Unicode compatibility decomposition, lower case, no accents and no invisible characters, Latin letters in
 place of lookalikes, no markup (Markdown, HTML, JSON escapes) and no punctuation. Numbers and the signs of calculations
@@ -14,16 +14,9 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
-
-import numpy as np
-import numpy.typing as npt
 
 from palaestra.core.errors import MissingExtraError
 from palaestra.core.records import Example, ImagePart, Message, Problem
-
-Hashes = npt.NDArray[np.uint64]
-Places = npt.NDArray[np.int64]
 
 _UNSPACED = "぀-ヿ㐀-鿿豈-﫿"
 """Scripts without spaces between words. Each character counts as a word."""
@@ -50,7 +43,6 @@ _SMALL = (
 _TENS = "twenty thirty forty fifty sixty seventy eighty ninety"
 NUMBER_WORDS = {word: value for value, word in enumerate(_SMALL.split())}
 NUMBER_WORDS |= {word: 10 * value for value, word in enumerate(_TENS.split(), start=2)}
-_PAD = np.uint64(0x9E3779B97F4A7C15)
 
 
 def words(text: str) -> list[str]:
@@ -164,107 +156,6 @@ def digest(*texts: str) -> str:
         encoded = text.encode("utf-8", "surrogatepass")
         hashed.update(len(encoded).to_bytes(8, "little") + encoded)
     return hashed.hexdigest()
-
-
-def hashes(texts: Iterable[str]) -> Hashes:
-    """A 64-bit hash of each text."""
-    return np.array([int(digest(text)[:16], 16) for text in texts], dtype=np.uint64)
-
-
-def mix(values_N: Hashes) -> Hashes:
-    """Mix the bits of 64-bit values (the finaliser of SplitMix64, a bijection)."""
-    mixed = (values_N ^ (values_N >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    scattered: Hashes = mixed ^ (mixed >> np.uint64(31))
-    return scattered
-
-
-@dataclass(frozen=True, slots=True)
-class Grams:
-    """The n-grams of several texts, in the order of the texts.
-
-    Arguments:
-        hashes_G: the hash of each gram.
-        owners_G: the index of its text.
-        starts_N: the index of the first gram of each text; every text has at least one gram.
-    """
-
-    hashes_G: Hashes
-    owners_G: Places
-    starts_N: Places
-
-    @property
-    def texts(self) -> int:
-        return len(self.starts_N)
-
-    def add_salts(self, salts_N: Hashes) -> Grams:
-        """The grams with hashes that also depend on a value for each text."""
-        return Grams(mix(self.hashes_G ^ mix(salts_N)[self.owners_G]), self.owners_G, self.starts_N)
-
-    def get(self, text: int) -> Hashes:
-        end = self.starts_N[text + 1] if text + 1 < self.texts else len(self.hashes_G)
-        own: Hashes = self.hashes_G[self.starts_N[text] : end]
-        return own
-
-
-def grams(texts: Sequence[Sequence[str]], length: int) -> Grams:
-    """All n-grams of `length` words in each text; a shorter text is a single gram.
-
-    >>> len(grams([["a", "b", "c", "d"], ["a"]], 3).hashes_G)
-    3
-    """
-    known = _Vocabulary()
-    sizes_N = np.array([len(text) for text in texts], dtype=np.int64)
-    padded_N = np.maximum(sizes_N, length)
-    ends_N = np.cumsum(padded_N)
-    begins_N = ends_N - padded_N
-    total = int(ends_N[-1]) if len(texts) else 0
-    words_W = np.full(total, _PAD, dtype=np.uint64)
-    flat_W = np.fromiter(map(known.__getitem__, chain.from_iterable(texts)), np.uint64, int(sizes_N.sum()))
-    shifts_N = begins_N - (np.cumsum(sizes_N) - sizes_N)
-    words_W[np.arange(len(flat_W)) + np.repeat(shifts_N, sizes_N)] = flat_W
-    counts_N = padded_N - length + 1
-    starts_N = np.cumsum(counts_N) - counts_N
-    owners_G = np.repeat(np.arange(len(texts)), counts_N)
-    places_G = np.arange(int(counts_N.sum())) + (begins_N - starts_N)[owners_G]
-    hashes_G = np.zeros(len(places_G), dtype=np.uint64)
-    for offset in range(length):
-        hashes_G = mix(hashes_G + words_W[places_G + offset])
-    return Grams(hashes_G, owners_G, starts_N)
-
-
-def among(values: Hashes, known: Hashes) -> npt.NDArray[np.bool_]:
-    """Which of `values` are in the sorted array `known`."""
-    if not len(known):
-        return np.zeros(len(values), dtype=np.bool_)
-    places = np.minimum(np.searchsorted(known, values), len(known) - 1)
-    matches: npt.NDArray[np.bool_] = known[places] == values
-    return matches
-
-
-def distinct(hashes_G: Hashes, places_G: Places) -> tuple[Hashes, Places]:
-    """The distinct pairs of hash and place, sorted by hash and then by place."""
-    order = np.lexsort((places_G, hashes_G))
-    hashes_G, places_G = hashes_G[order], places_G[order]
-    new_G = np.ones(len(hashes_G), dtype=np.bool_)
-    new_G[1:] = (hashes_G[1:] != hashes_G[:-1]) | (places_G[1:] != places_G[:-1])
-    return hashes_G[new_G], places_G[new_G]
-
-
-def frequent(held: Grams, most: int) -> Hashes:
-    """The sorted hashes of grams in more than `most` texts, which are wording of the task."""
-    values, counts = np.unique(distinct(held.hashes_G, held.owners_G)[0], return_counts=True)
-    common: Hashes = values[counts > most]
-    return common
-
-
-class _Vocabulary(dict[str, int]):
-    """Hashes of words that, unlike Python's own, are the same in every process."""
-
-    def __missing__(self, word: str) -> int:
-        code = word.encode("utf-8", "surrogatepass")
-        self[word] = value = int.from_bytes(hashlib.blake2b(code, digest_size=8).digest(), "little")
-        return value
 
 
 LENGTH = 8

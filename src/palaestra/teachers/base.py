@@ -1,4 +1,8 @@
-"""The teacher protocol: an agent that observes a student's state and writes a lesson."""
+"""The teacher protocol: an agent that observes a student's state and writes a lesson.
+
+A `PlanningTeacher` plans orders, and a writer writes their examples: the task's own generators (`TaskWriter`) or a language
+model (`palaestra.teachers.model_writer`).
+"""
 
 from __future__ import annotations
 

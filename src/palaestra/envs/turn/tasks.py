@@ -131,7 +131,7 @@ class TaskEnv(TurnEnv):
 
 
 class TaskVectorEnv(TurnVectorEnv):
-    """`TaskEnv` in slots that share one set of problems and one scorer.
+    """A vector of `TaskEnv`s that share one set of problems and one scorer.
 
     Arguments:
         num_envs: the number of slots.

@@ -122,7 +122,7 @@ def bench(
         total_cost: the maximum dollars of all runs together, where `settings.max_cost` is for each; 0 for no limit.
             Runs without budget wait: the same call with more continues.
         listener: receives the progress events, instead of the display on stderr.
-        progress: whether to display the progress; `PALAESTRA_PROGRESS=0` turns the display off, too.
+        progress: whether to display the progress; `PALAESTRA_PROGRESS=0` also turns the display off.
 
     Raises:
         SettingsError: a value is invalid.
@@ -352,8 +352,6 @@ def _places(
 def _check_folder(folder: Path) -> None:
     """Raise if the folder holds something other than a bench."""
     with storage_errors(folder, "making the bench's folder"):
-        if (folder / "settings.json").exists():
-            raise RunError(f"{folder} holds a run and no bench; choose another --out")
         there = {entry.name for entry in folder.iterdir()} if folder.is_dir() else set()
     if there - {PLAN + PARTIAL} and PLAN not in there:
         raise RunError(f"{folder} is not empty, and holds no bench; choose another --out")

@@ -235,7 +235,7 @@ def check_writer(settings: TeachSettings, task: Task) -> None:
         check_model(settings.writer)
         if not isinstance(task, WritableTask):
             raise SettingsError(
-                f"task '{task.name}' does not say what a language model is to write; leave writer at 'task'"
+                f"task '{task.name}' has no schema for a language model as the writer; leave writer at 'task'"
             )
     if settings.planner:
         check_model(settings.planner)
@@ -245,7 +245,7 @@ def check_writer(settings: TeachSettings, task: Task) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """What became of one lesson's order.
+    """The outcome of one lesson's order.
 
     Arguments:
         ordered: examples that the teacher was asked for.
@@ -283,7 +283,7 @@ class Delivery:
         if self.dropped:
             parts.append(f"dropped by checks: {describe_counts(self.dropped)}")
         if self.withheld:
-            parts.append(f"withheld because a check broke: {self.withheld}")
+            parts.append(f"withheld because a check failed to run: {self.withheld}")
         return " ".join("; ".join(parts).split())
 
 

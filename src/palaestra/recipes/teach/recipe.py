@@ -59,7 +59,7 @@ def teach(
         settings: all settings; or pass single ones as keywords.
         out: the run folder; empty: a new one below `runs/`.
         listener: receives the progress events, instead of the display on stderr.
-        progress: whether to display the progress; `PALAESTRA_PROGRESS=0` turns the display off, too.
+        progress: whether to display the progress; `PALAESTRA_PROGRESS=0` also turns the display off.
 
     Example:
         >>> from palaestra import teach                                       # doctest: +SKIP

@@ -71,6 +71,8 @@ class DatasetFile(_File):
     is_local: bool = False
 
 
+# Metrics
+
 TIMES = frozenset({"duration", "latency", "runtime", "second", "seconds", "secs", "time", "times", "walltime"})
 LOWER = TIMES | frozenset({
     "bits", "bpb", "bpc", "brier", "cer", "conflicts", "cost", "costs", "crps", "decisions", "distance", "divergence",
@@ -109,6 +111,8 @@ def is_time(metric: str) -> bool:
 def _words(metric: str) -> set[str]:
     return {word.lower() for word in WORD.findall(metric)}
 
+
+# Roles of files
 
 ANSWERS = re.compile(r"answer|truth|label|solution", re.IGNORECASE)
 """Words in the names of files with answers."""
@@ -225,6 +229,8 @@ def _names_file(text: str, name: str) -> bool:
     )
 
 
+# Packages
+
 SAID = 600
 """Characters of pip's error that are reported."""
 
@@ -233,7 +239,7 @@ def install_requirements(path: Path) -> Path:
     """Return a virtual environment with the packages of a requirements file, and create it if this machine has none
     yet.
 
-    It lies in the user's cache, keyed by the file's content and the Python version.
+    It is in the user's cache, keyed by the file's content and the Python version.
 
     Raises:
         TaskError: the packages cannot be installed.

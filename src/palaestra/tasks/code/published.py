@@ -24,7 +24,7 @@ import numpy as np
 from palaestra.core.errors import SettingsError, TaskError, UnknownNameError
 from palaestra.core.records import Example, Message, Problem, Split
 from palaestra.core.seeding import Seeds
-from palaestra.tasks.base import check_skills, get_split, take
+from palaestra.tasks.base import check_choice, check_skills, get_split, take
 from palaestra.tasks.code.family import FAMILY, ask_as_method, ask_draft
 from palaestra.tasks.code.formats import FORMATS, CodeProblem, Functions, Row, Stdio, contest_day, live_code_bench
 from palaestra.tasks.code.task import ASKED, CodeTask
@@ -32,7 +32,6 @@ from palaestra.tasks.code.writing import Form, begin_function, make_example, rea
 from palaestra.tasks.sources import Source, Table, has_split, locate, open_table, part_by_date, part_by_hash
 
 BEGUN = "Complete this Python function. Answer with the whole function in a fenced code block.\n\n```python\n{begun}```"
-PARTS = ("auto", "published")
 RECENT = 16
 """Number of problems whose tests are cached: several answers to one problem are often scored in a row."""
 
@@ -60,8 +59,7 @@ class PublishedCode(CodeTask):
 
     def __init__(self, path: str = "", sandbox: str = "bubblewrap", seconds: float = 10.0, parts: str = "auto") -> None:
         super().__init__(sandbox, seconds)
-        if parts not in PARTS:
-            raise SettingsError(f"option 'parts' of {self.name}: expected {' or '.join(PARTS)}; got {parts!r}")
+        check_choice(self.name, "parts", parts, ("auto", "published"))
         self.path, self.parts = str(path), parts
         self._tables: dict[str, dict[str, Entry]] = {}
         self._recent = lru_cache(RECENT)(self._read_problem)

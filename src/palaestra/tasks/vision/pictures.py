@@ -1,7 +1,8 @@
-"""Generate the images of lessons that a language model writes, once each.
+"""The images of visual tasks: those that a language model orders for lessons, and those of published data sets.
 
-An image is stored with the example in its lesson. Images of slow generators are also stored in the user's cache, so that
-a killed run finds the identical images when it is resumed.
+A language model writes a scene, which is drawn, or a description in words, from which an image generator creates the image
+(`palaestra.tasks.vision.image_generators`). An image is generated once and stored with the example in its lesson. Images of
+slow generators are also stored in the user's cache, so that a resumed run finds the identical images.
 """
 
 from __future__ import annotations
