@@ -15,8 +15,7 @@ from typing import Any
 
 from _common import alternate, arguments, finish, median
 
-from palaestra.research.judge.evaluation import make_judge
-from palaestra.research.judge.sandboxing import sandbox_for
+from palaestra.research.judge.evaluation import make_judge, sandbox_for
 from palaestra.research.mlgym import load_mlgym
 from palaestra.research.tasks.records import Grade
 

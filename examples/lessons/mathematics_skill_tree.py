@@ -13,8 +13,7 @@ import numpy as np
 from _shared import CheckedTeacher, RecordingJournal, arguments, finish_episode, make_folder, open_writer
 
 import palaestra
-from palaestra.runs.files import write_text
-from palaestra.runs.records import to_json
+from palaestra.runs.files import to_json, write_text
 
 SKILLS = ("geometry", "percent", "sequences", "change", "groups", "clock")
 options = arguments(__doc__, rounds=2, lesson_size=96, validation=8, test=25)

@@ -16,14 +16,15 @@ from number_task import number_task
 from rich.console import Console
 
 from palaestra.cli.main import main
-from palaestra.cli.research import ResearchProgress
-from palaestra.cli.standings import standings_tables
+from palaestra.cli.tables import standings_tables
 from palaestra.core.events import Event
+from palaestra.core.records import Message
 from palaestra.engines.openai_endpoint import RETRY
 from palaestra.recipes.progress import RunProgress, plain_console
-from palaestra.research.standings.scores import RunScore, Standings, TaskScale
-from palaestra.research.standings.standings import compare_methods
+from palaestra.recipes.research.episode_player import describe_step
+from palaestra.research.standings.standings import RunScore, Standings, TaskScale, compare_methods
 from palaestra.research.tasks.task import Direction
+from palaestra.research.workspace.step_record import Step
 from palaestra.runs.run import Run
 
 
@@ -98,14 +99,9 @@ def test_text_of_the_user_is_no_markup_and_no_emoji(
     plain_console().print("runs/:x:[red]", Path("a[/]"))
     assert capsys.readouterr().out == "runs/:x:[red] a[/]\n"
     out = StringIO()
-    progress = ResearchProgress(Console(file=out, width=200))
-    progress(step(action="echo :x: [bold]"))
+    progress = RunProgress(Console(file=out, width=200))
+    progress(Event("step", 1, 8, 0, {"text": "1/8 echo :x: [bold]"}))
     assert "1/8 echo :x: [bold]\n" in out.getvalue()
-
-
-def step(**data: Any) -> Event:
-    values = {"action": "", "spoke": True, "stop_reason": "", "note": "", "attempts": []}
-    return Event("step", 1, 8, 0, {**values, **data})
 
 
 @pytest.mark.parametrize(
@@ -125,9 +121,9 @@ def step(**data: Any) -> Event:
     ],
 )
 def test_a_step_says_what_was_done_and_an_end_says_why(data: dict[str, Any], line: str) -> None:
-    out = StringIO()
-    ResearchProgress(Console(file=out, width=200))(step(**data))
-    assert out.getvalue().split("s] ")[1] == f"1/8 {line}\n"
+    message = None if data.pop("spoke", True) is False else Message("assistant", "")
+    attempts = data.pop("attempts", [])
+    assert describe_step(Step(0, 1, message, **data), attempts) == line
 
 
 def test_a_service_that_does_not_answer_is_told_of(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from palaestra.core.records import (
     Trajectory,
     Usage,
 )  # fmt: skip
-from palaestra.runs.records import from_json, to_json
+from palaestra.runs.files import from_json, to_json
 
 RECORDS = [
     Message("user", "hi"),

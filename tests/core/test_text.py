@@ -24,7 +24,7 @@ from palaestra.core.records import (
 )
 from palaestra.core.text import clean, clean_text
 from palaestra.research.workspace.step_record import Step
-from palaestra.runs.records import from_json, to_json
+from palaestra.runs.files import from_json, to_json
 
 ANY = st.text(st.characters(), max_size=40) | st.sampled_from(
     ["\ud800", "a\udfffb", "\ude00\ud83d", "\0", "\ufeff\ud800", "\x1b[2J", "\u2028"]

@@ -19,7 +19,7 @@ from transformers.utils import logging
 
 import palaestra.envs.lesson
 import palaestra.learn.student
-import palaestra.runs.records  # noqa: F401
+import palaestra.runs.files  # noqa: F401
 from palaestra.engines import models
 from palaestra.recipes.teach import recipe as teach
 from palaestra.runs.run import Run

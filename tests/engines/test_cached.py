@@ -231,7 +231,7 @@ def test_an_engine_that_raises_leaves_the_budget_and_the_ledger_in_order(cache: 
 WORKER = """
 import os, signal, sys, time
 from pathlib import Path
-import openai, openai.resources.chat.completions, palaestra.runs.records
+import openai, openai.resources.chat.completions, palaestra.runs.files
 from palaestra.core.records import Completion, Message
 from palaestra.engines.base import Request, Sampling
 from palaestra.engines.cached import CachedEngine, request_keys

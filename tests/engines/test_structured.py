@@ -6,7 +6,6 @@ import pytest
 from chat_server import Call, Reply, Server
 from pydantic import BaseModel, Field
 
-from palaestra.core.errors import SettingsError
 from palaestra.core.records import Completion, Failure, FailureCause, Message
 from palaestra.engines.base import Request, Sampling
 from palaestra.engines.cached import CachedEngine
@@ -153,13 +152,6 @@ def test_further_conditions_are_checked_and_told() -> None:
 
 def test_no_questions_need_no_engine() -> None:
     assert ask(MockEngine({}), [], Datum) == []
-
-
-def test_settings_that_make_no_sense_are_refused() -> None:
-    with pytest.raises(SettingsError, match="at least 1"):
-        ask(MockEngine({}), [question("q")], Datum, tries=0)
-    with pytest.raises(SettingsError, match="count of 1"):
-        ask(MockEngine({}), [Request((Message("user", "q"),), Sampling(count=2))], Datum)
 
 
 def test_a_strict_schema_names_everything_and_allows_nothing_else() -> None:

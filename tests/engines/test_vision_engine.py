@@ -158,8 +158,8 @@ def test_several_pictures_and_several_completions_of_one_prompt(vlm: LoadedModel
     ("url", "reason"),
     [
         ("data:image/png;base64,AAAA", "not an image that Pillow can read"),
-        ("data:image/png;base64,!!", "not base64"),
-        ("data:image/png", "comma"),
+        ("data:image/png;base64,!!", "cannot read the image"),
+        ("data:image/png", "not an image that Pillow can read"),
         ("no/such/file.png", "No such file"),
     ],
 )

@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 
 from palaestra.core.errors import SandboxError
-from palaestra.research.judge.evaluation import EvaluationSplit, SubmissionJudge
-from palaestra.research.judge.sandboxing import sandbox_for
+from palaestra.research.judge.evaluation import EvaluationSplit, SubmissionJudge, sandbox_for
 from palaestra.research.tasks.data import load_function
 from palaestra.research.tasks.records import JudgeResult
 from palaestra.research.tasks.task import ResearchTask, TaskLimits, load_task
-from palaestra.research.workspace.baseline import MeasuredSolution, measure
+from palaestra.research.workspace.workspace import MeasuredSolution, measure
 
 
 @cache

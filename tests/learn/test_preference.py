@@ -255,5 +255,3 @@ def test_students_are_made_by_how_they_learn(nano: LoadedModel) -> None:
         make_student("preferences", nano)
     with pytest.raises(SettingsError, match="student 'preference' has no option 'betta'; did you mean 'beta'"):
         make_student("preference", nano, betta=1)
-    with pytest.raises(SettingsError, match="expected 'base' or 'last'; got 'first'"):
-        make_student("supervised", nano, start="first")  # type: ignore[arg-type]

@@ -76,7 +76,10 @@ def test_lists_of_messages_are_a_conversation_and_its_answers(row: dict[str, Any
         ({"chosen": 3, "rejected": 4}, "expected 'chosen' to be a text or a list of messages; got 3"),
         ({"chosen": [user("a")], "rejected": [user("b")]}, "expected 'chosen' to end with an assistant message"),
         ({"chosen": [user("a"), assistant("x")], "rejected": [user("b"), assistant("y")]}, "they differ before it"),
-        ({"chosen": [{"role": "poet", "content": "a"}], "rejected": []}, "'role' of system, user, assistant, tool"),
+        (
+            {"chosen": [{"role": "poet", "content": "a"}], "rejected": []},
+            "has the role system, user, assistant or tool; got 'poet'",
+        ),
         ({"query": "q", "sample0": "a", "best": 0}, "at least 2 responses to compare; got 1"),
         ({"query": "q", "sample0": "a", "sample1": "b", "best": 2}, "expected 'best' from 0 to 1; got 2"),
         ({"query": "q", "sample0": "a", "sample1": "b", "best": "1"}, "expected 'best' to be the index"),

@@ -13,8 +13,7 @@ from palaestra.core.records import Failure, FailureCause
 from palaestra.report.bench import line_sample, profile_chart, profiles_part, steps
 from palaestra.report.page import _environment
 from palaestra.research.standings.profiles import area_under_profile, performance_ratios
-from palaestra.research.standings.scores import BASELINE, Measure, RunScore, Standings, TaskScale
-from palaestra.research.standings.standings import compare_methods
+from palaestra.research.standings.standings import BASELINE, Measure, RunScore, Standings, TaskScale, compare_methods
 from palaestra.research.tasks.task import Direction
 
 HOSTILE = '<script>alert("a & b")</script>'

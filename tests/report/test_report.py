@@ -31,9 +31,10 @@ from palaestra.recipes.evaluate.settings import EvaluateSettings
 from palaestra.recipes.settings import to_plain
 from palaestra.recipes.teach.settings import TeachSettings
 from palaestra.report import write_report
-from palaestra.report.charts import element, running_mean, thin, ticks
+from palaestra.report.charts import running_mean, thin
 from palaestra.report.diagrams import allocation_rows, build_tree
 from palaestra.report.parts import compare_attempts, spread
+from palaestra.report.svg import element, ticks
 from palaestra.runs.ledger import LedgerEntry
 from palaestra.runs.run import Run
 

@@ -18,8 +18,7 @@ from palaestra.recipes.research.recipe import make_context, research
 from palaestra.recipes.research.settings import ResearchSettings
 from palaestra.research.agents import AGENTS, Agent, make_agent, resolve_agent
 from palaestra.research.agents.base import count_turns
-from palaestra.research.agents.script import read_script
-from palaestra.research.agents.solutions import write_command
+from palaestra.research.agents.simple import read_script, write_command
 from palaestra.research.judge.evaluation import SubmissionJudge
 from palaestra.research.tasks.task import load_task
 from palaestra.research.workspace.env import ResearchEnv

@@ -15,7 +15,7 @@ from palaestra.research.workspace.commands import (
     Session,
     load_commands,
 )
-from palaestra.research.workspace.commands.editing import UNDO_LEVELS
+from palaestra.research.workspace.commands.file_commands import UNDO_LEVELS
 from palaestra.research.workspace.commands.files import HEADER, WHOLE, Text
 from palaestra.sandbox import SHELL_LIMITS, Limits, Shell, make_sandbox
 

@@ -19,10 +19,10 @@ from palaestra.core.seeding import Seeds
 from palaestra.envs.turn import TurnStopReason
 from palaestra.research.judge.evaluation import make_judge
 from palaestra.research.judge.tournament import play_field
-from palaestra.research.tasks import eval_seed as secret
+from palaestra.research.tasks import data as secret
 from palaestra.research.tasks.records import Grade, InvalidSubmission
 from palaestra.research.tasks.task import load_task
-from palaestra.research.workspace import baseline
+from palaestra.research.workspace import workspace as baseline
 from palaestra.research.workspace.env import MOST_CALLS, ResearchEnv
 from palaestra.sandbox import make_sandbox
 
@@ -254,7 +254,7 @@ SLOW = r"""mkdir -p /tmp/b; cd /tmp/b; printf '#!/bin/sh\nsleep 0.4\nyes yyyyyyy
 printf '#!/bin/sh\necho 100 9000000\n' > wc; printf '#!/bin/sh\n:\n' > tail; chmod +x *; PATH=/tmp/b:$PATH; echo hello > /tmp/big; cd /workspace"""
 
 
-def test_one_of_our_commands_has_one_deadline_for_all_that_it_asks(task: Path) -> None:
+def test_slow_programs_of_the_agent_do_not_slow_our_commands_down(task: Path) -> None:
     limited = load_task(task)
     limits = limited.limits.model_copy(update={"command_seconds": 1.5})
     quick = limited.model_copy(update={"limits": limits})
@@ -266,7 +266,7 @@ def test_one_of_our_commands_has_one_deadline_for_all_that_it_asks(task: Path) -
         start = time.monotonic()
         said = env.step("open /tmp/big")[0].messages[-1].text
         assert time.monotonic() - start < 8
-        assert "did not answer" in said or "too slow to answer" in said
+        assert "1|hello" in said
         assert not env.over
     finally:
         env.close()

@@ -21,8 +21,7 @@ from palaestra.core.records import FailureCause, Message
 from palaestra.recipes.research.recipe import research
 from palaestra.research.agents import AGENTS
 from palaestra.research.agents.history import HISTORIES
-from palaestra.research.judge.evaluation import SubmissionJudge
-from palaestra.research.judge.sandboxing import sandbox_for
+from palaestra.research.judge.evaluation import SubmissionJudge, sandbox_for
 from palaestra.research.tasks.records import InvalidSubmission
 from palaestra.research.tasks.task import RESEARCH_TASKS, load_task
 from palaestra.research.workspace.commands import COMMANDS, Command, CommandError, load_commands

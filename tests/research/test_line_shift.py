@@ -3,7 +3,7 @@
 import pytest
 
 from palaestra.core.records import Message
-from palaestra.research.agents.line_shift import shift_lines
+from palaestra.research.agents.replay import shift_lines
 
 THEN = [
     "[File: /w/a.py (10 lines total)]\n1:x = 1",

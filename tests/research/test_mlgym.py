@@ -10,15 +10,12 @@ import pytest
 
 from palaestra.core.errors import SettingsError, TaskError, UnknownNameError
 from palaestra.core.records import Failure
-from palaestra.research.judge.evaluation import make_judge
-from palaestra.research.judge.sandboxing import sandbox_for
+from palaestra.research.judge.evaluation import make_judge, sandbox_for
 from palaestra.research.mlgym import MLGymTask, load_mlgym, mlgym_names
-from palaestra.research.mlgym.directions import guess_direction
-from palaestra.research.mlgym.files import EntryPoint
-from palaestra.research.mlgym.scores import scores_in
+from palaestra.research.mlgym.files import EntryPoint, guess_direction
+from palaestra.research.mlgym.judge import scores_in
 from palaestra.research.tasks.records import Grade, InvalidSubmission
-from palaestra.research.workspace.baseline import load_baseline, measure
-from palaestra.research.workspace.workspace import Workspace
+from palaestra.research.workspace.workspace import Workspace, load_baseline, measure
 
 CSV_EVALUATOR = """
 import argparse, csv, json, sys, warnings

@@ -13,8 +13,7 @@ from palaestra.recipes.research.recipe import research, resolve_paths
 from palaestra.recipes.research.settings import ResearchSettings
 from palaestra.research.agents.base import AgentContext, Halt, make_agent
 from palaestra.research.mlgym.agent_file import agent_settings
-from palaestra.research.mlgym.requirements import install_requirements
-from palaestra.research.mlgym.roles import find_answers, find_submission
+from palaestra.research.mlgym.files import find_answers, find_submission, install_requirements
 from palaestra.research.tasks.task import load_task
 
 AGENT = """

@@ -17,10 +17,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from palaestra.research.judge.evaluation import make_judge
+from palaestra.research.judge.evaluation import make_judge, sandbox_for
 from palaestra.research.judge.inside.stub import SubmissionPipe, _error
 from palaestra.research.judge.inside.values import BUILDERS, decode, encode
-from palaestra.research.judge.sandboxing import sandbox_for
 from palaestra.research.mlgym import MLGymTask, load_mlgym
 from palaestra.research.mlgym.judge import MLGymJudge
 from palaestra.research.tasks.records import Grade, InvalidSubmission, Isolation, JudgeResult

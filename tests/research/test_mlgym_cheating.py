@@ -13,14 +13,12 @@ from typing import Any
 import pytest
 
 from palaestra.core.records import Failure, FailureCause
-from palaestra.research.judge.evaluation import make_judge
+from palaestra.research.judge.evaluation import make_judge, sandbox_for
 from palaestra.research.judge.inside.evaluate import KEPT, MARK, seal
-from palaestra.research.judge.sandboxing import sandbox_for
 from palaestra.research.mlgym import MLGymTask, load_mlgym
 from palaestra.research.mlgym import checkout as checkout_files
 from palaestra.research.mlgym import task as mlgym_task
-from palaestra.research.mlgym.judge import overlay_files
-from palaestra.research.mlgym.scores import LOOKED_AT, exception_in, scores_in, unseal
+from palaestra.research.mlgym.judge import LOOKED_AT, exception_in, overlay_files, scores_in, unseal
 from palaestra.research.tasks.records import Grade, InvalidSubmission, JudgeResult
 from palaestra.research.workspace.workspace import Workspace
 

@@ -21,8 +21,7 @@ import pytest
 from palaestra.core.errors import TaskError
 from palaestra.recipes.research.recipe import research
 from palaestra.research.agents.base import AgentContext, make_agent
-from palaestra.research.judge.evaluation import make_judge
-from palaestra.research.judge.sandboxing import sandbox_for
+from palaestra.research.judge.evaluation import make_judge, sandbox_for
 from palaestra.research.mlgym import load_mlgym
 from palaestra.research.mlgym.agent_file import agent_settings
 from palaestra.research.tasks.records import Grade, Isolation

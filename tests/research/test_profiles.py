@@ -157,8 +157,3 @@ def test_where_the_baseline_is_feasible_a_better_score_never_makes_the_own_area_
         better[t, 1] *= 1.1 if higher_T[t] else 1 / 1.1
         after = area_under_profile(performance_ratios(better, better[:, 0], higher_T).ratios_TM, 1.0)[1]
         assert after >= before - 1e-12
-
-
-def test_a_sum_over_one_threshold_is_refused() -> None:
-    with pytest.raises(ValueError, match="two thresholds or more; got 1"):
-        area_under_profile(np.ones((1, 1)), 1.0, points=1)

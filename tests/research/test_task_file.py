@@ -12,14 +12,12 @@ import yaml
 
 from palaestra.core.errors import TaskError, UnknownNameError
 from palaestra.core.records import Failure, FailureCause
-from palaestra.research.judge.evaluation import Evaluation, SubmissionJudge
-from palaestra.research.judge.sandboxing import sandbox_for
+from palaestra.research.judge.evaluation import Evaluation, SubmissionJudge, sandbox_for
 from palaestra.research.tasks.data import load_data
 from palaestra.research.tasks.records import Grade, InvalidSubmission
 from palaestra.research.tasks.task import RESEARCH_TASKS, Direction, ResearchTask, load_task
-from palaestra.research.workspace.baseline import MeasuredSolution, load_baseline, measure, read_baseline
 from palaestra.research.workspace.env import ResearchEnv
-from palaestra.research.workspace.workspace import Workspace
+from palaestra.research.workspace.workspace import MeasuredSolution, Workspace, load_baseline, measure, read_baseline
 
 SHORT = {
     "name": "number",
@@ -452,7 +450,6 @@ def test_the_package_is_there_for_tasks_that_say_so_without_its_research(write: 
             "needs the package 'no.package', which is not installed; try: pip install no",
         ),
         ("yaml.no_part", "which is not installed; install it with: pip install 'palaestra[research]'"),
-        ("scikit-learn", "names the package 'scikit-learn', which Python imports as sklearn"),
         ("", "needs the package ''"),
     ],
 )
@@ -467,7 +464,7 @@ def test_the_extra_has_what_is_said_of_it() -> None:
     import tomllib
     from importlib.metadata import packages_distributions
 
-    from palaestra.research.tasks.plugins import EXTRA
+    from palaestra.research.tasks.data import EXTRA
 
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
     wanted = {line.partition(">")[0] for line in project["optional-dependencies"]["research"]}

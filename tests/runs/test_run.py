@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from palaestra.core.errors import RunError, StorageError
-from palaestra.runs.files import hash_file, read_json, write_folder, write_json
-from palaestra.runs.guard import storage_errors
+from palaestra.runs.files import hash_file, read_json, storage_errors, write_folder, write_json
 from palaestra.runs.run import Run, new_folder
 
 

@@ -412,9 +412,7 @@ def test_a_flood_where_a_shell_tells_its_exit_codes_ends_it_at_once(shell: BashS
     results = [shell.execute(BREAKS["a flood"]), shell.execute("sleep 5")]
     (result,) = (one for one in results if one.restarted)  # whichever was there when it came
     assert (result.status, result.exit_code) == (Status.SIGNAL, 137)
-    assert result.note.startswith(
-        "the shell was broken by its command, which wrote where the shell tells its exit codes; "
-    )
+    assert result.note.startswith("the command broke the shell: it wrote to the descriptor for exit codes; ")
     assert result.note.endswith("; the background processes were ended")
     assert result.seconds < 5
     assert shell.execute("pgrep -c yes").text == "0\n"

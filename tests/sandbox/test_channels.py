@@ -13,7 +13,7 @@ import pytest
 
 from palaestra.sandbox import Limits, SandboxResult
 from palaestra.sandbox.bubblewrap import Bubblewrap
-from palaestra.sandbox.devices import DEVICES, FOLDER
+from palaestra.sandbox.files import DEVICE_FOLDER, DEVICES
 
 PRELUDE = """
 import ctypes, errno, fcntl, mmap, os, platform, resource, signal, socket, stat, struct, sys, time
@@ -180,7 +180,7 @@ def test_times_of_devices_tell_nothing_of_an_earlier_program(bubblewrap: Bubblew
     )
     assert seen.text == "{True}\n"
     assert [os.stat(f"/dev/{name}").st_mode for name in DEVICES] == before
-    if os.geteuid() == 0 and os.path.isdir(FOLDER):
+    if os.geteuid() == 0 and os.path.isdir(DEVICE_FOLDER):
         times = f"print({{os.stat('/dev/' + name).st_mtime for name in {devices!r}}})"
         assert run(bubblewrap, times).text == "{0.0}\n"
 

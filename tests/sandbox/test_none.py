@@ -6,7 +6,7 @@ import pytest
 from palaestra.core.errors import SandboxError, SandboxWarning
 from palaestra.sandbox import Limits, Status, make_sandbox
 from palaestra.sandbox.base import MIB
-from palaestra.sandbox.none import NoSandbox
+from palaestra.sandbox.local_host import NoSandbox
 
 
 @pytest.fixture(scope="module")

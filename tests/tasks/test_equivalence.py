@@ -12,15 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from palaestra.core.errors import MissingExtraError, TaskError
+from palaestra.core.errors import MissingExtraError
 from palaestra.core.records import Failure, FailureCause
 from palaestra.tasks.math.equivalence import sympy_process as module
 from palaestra.tasks.math.equivalence.compare import (
     AnswerVerdict,
     compare,
     compare_numbers,
-    equivalent,
-    read_answer_number,
 )
 from palaestra.tasks.math.equivalence.sympy_process import Answer, SympyClient, get_client, read_line
 
@@ -88,8 +86,6 @@ def test_a_reference_that_cannot_be_read_is_a_failure_and_never_a_wrong_answer()
         outcome = compare("5", reference)
         assert isinstance(outcome, Failure)
         assert outcome.cause is FailureCause.SCORER
-    with pytest.raises(TaskError, match="cannot be compared with"):
-        equivalent("5", r"\foo{\bar")
 
 
 def test_an_answer_that_cannot_be_read_is_wrong_and_says_so() -> None:
@@ -240,10 +236,9 @@ def test_without_math_verify_numbers_are_compared_and_the_rest_names_the_install
 
 def test_numbers_alone_never_need_a_process() -> None:
     assert compare_numbers("$1,200 in total", "1200") == AnswerVerdict(True, "exact")
-    assert compare_numbers(r"\sqrt{4}", "2") == AnswerVerdict(False, "exact", "the answer is no number")
+    assert compare_numbers(r"\sqrt{4}", "2") == AnswerVerdict(False, "exact", "the answer is not a number")
     assert compare_numbers(None, "2") == AnswerVerdict(False, "none", "no answer")
     assert isinstance(compare_numbers("2", "two apples and a pear"), Failure)
-    assert read_answer_number("nothing") is None
 
 
 def _strip_end(pid: int) -> None:

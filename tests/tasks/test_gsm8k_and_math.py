@@ -15,7 +15,7 @@ from palaestra.core.errors import MissingExtraError, SettingsError, TaskError, U
 from palaestra.core.records import Completion, Failure, Problem, Score, Split
 from palaestra.tasks import sources
 from palaestra.tasks.base import GenerativeTask, Task, make_task
-from palaestra.tasks.math import published
+from palaestra.tasks.math.equivalence import sympy_process
 from palaestra.tasks.math.published import INSTRUCTION, LEVELS, OPERATIONS, STEPS, TYPES, WorkedTask
 
 DATA = Path(os.environ.get("PALAESTRA_DATA") or Path(__file__).parents[3] / "shared" / "data")
@@ -271,7 +271,8 @@ def test_what_is_wrong_with_the_data_is_said_in_one_line(tmp_path: Path, monkeyp
     monkeypatch.setattr(sources, "find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=r"palaestra\[data\]"):
         make_task("gsm8k").problems(Split.TEST, 1, 0)
-    monkeypatch.setattr(published, "find_spec", lambda name: None)
+    monkeypatch.setattr(sympy_process, "find_spec", lambda name: None)
+    monkeypatch.setattr(sympy_process, "_SHARED", {})
     with pytest.raises(MissingExtraError, match=r"palaestra\[math\]"):
         make_task("math").problems(Split.TEST, 1, 0)
 

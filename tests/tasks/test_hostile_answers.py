@@ -8,7 +8,7 @@ import pytest
 from palaestra.core.records import Completion, Problem, Score, Split
 from palaestra.tasks.base import make_task
 from palaestra.tasks.math.base import AnswerKind, equal, extract
-from palaestra.tasks.math.equivalence.compare import AnswerVerdict, compare, compare_numbers, read_answer_number
+from palaestra.tasks.math.equivalence.compare import AnswerVerdict, compare, compare_numbers
 
 N = 300_000
 HOSTILE = {
@@ -80,7 +80,6 @@ def test_the_comparison_is_wrong_in_time(hostile: str) -> None:
         assert isinstance(verdict, AnswerVerdict), reference
         assert not verdict.equal, reference
     assert not compare_numbers(hostile, "8").equal  # type: ignore[union-attr]
-    read_answer_number(hostile)
 
 
 def test_the_tasks_score_it_zero(hostile: str) -> None:

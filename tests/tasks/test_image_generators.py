@@ -57,11 +57,11 @@ def score(task: Task, example: Example) -> Score | Failure:
     return task.score(problem, Completion(example.response))
 
 
-def test_the_procedural_painter_draws_scenes_in_order_and_says_what_it_cannot() -> None:
+def test_the_procedural_generator_draws_scenes_in_order_and_reports_invalid_ones() -> None:
     good, bad = (Scene((Item("circle", colour, "large", 20, 20),)) for colour in ("red", "mauve"))
-    found = make_image_generator("procedural").generate([good, bad, "a red circle", good], seed=3)
+    found = make_image_generator("procedural").generate([good, bad, good], seed=3)
     assert [one.cause if isinstance(one, Failure) else one.tobytes() for one in found] == [
-        render(good).tobytes(), FailureCause.MALFORMED, FailureCause.INVALID_REQUEST, render(good).tobytes(),
+        render(good).tobytes(), FailureCause.MALFORMED, render(good).tobytes(),
     ]  # fmt: skip
 
 
@@ -101,12 +101,18 @@ def test_without_diffusers_the_install_command_is_named(monkeypatch: pytest.Monk
     [
         ("diffusers:/no/such/folder", "there is no folder /no/such/folder"),
         ("diffusers:{folder}", "it has no model_index.json"),
-        ("diffusers:owner/name,steps=-1", "option 'steps' of an image generator: expected a number from 0; got -1"),
-        ("diffusers:owner/name,batch=0", "option 'batch' of an image generator: expected a number from 1; got 0"),
-        ("diffusers:owner/name,size=big", "option 'size' of an image generator: expected a number from 0; got 'big'"),
+        (
+            "diffusers:owner/name,steps=-1",
+            "option 'steps' of an image generator is a whole number of at least 0; got -1",
+        ),
+        ("diffusers:owner/name,batch=0", "option 'batch' of an image generator is a whole number of at least 1; got 0"),
+        (
+            "diffusers:owner/name,size=big",
+            "option 'size' of an image generator is a whole number of at least 0; got 'big'",
+        ),
         (
             "diffusers:owner/name,guidance=much",
-            "option 'guidance' of an image generator: expected a number; got 'much'",
+            "option 'guidance' of an image generator is a finite number; got 'much'",
         ),
         ("diffusers:owner/name,dtype=int3", "option 'dtype' of an image generator: expected one of float32"),
     ],
@@ -169,15 +175,17 @@ def test_what_cannot_be_painted_says_why_and_takes_nothing_with_it() -> None:
     assert refused == Failure(FailureCause.REFUSED, "this is not generated")
     task = make_task("vision-skills", images="sketch")
     assert isinstance(task, WritableTask)
-    with pytest.raises(UnusableError, match=r"cannot be painted \(refused\): this is not generated"):
+    with pytest.raises(UnusableError, match=r"cannot be generated \(refused\): this is not generated"):
         task.make_example(data[1], "colour", "")
     with pytest.raises(
-        UnusableError, match=r"cannot be painted \(engine\): image generator 'sketch' broke: ZeroDivisionError"
+        UnusableError, match=r"cannot be generated \(engine\): image generator 'sketch' raised ZeroDivisionError"
     ):
         task.make_example(described(description="broken"), "colour", "")
-    with pytest.raises(UnusableError, match=r"cannot be painted \(malformed\): the image generator gave no picture"):
+    with pytest.raises(
+        UnusableError, match=r"cannot be generated \(malformed\): the image generator returned no image"
+    ):
         task.make_example(described(description="nonsense"), "colour", "")
-    with pytest.raises(UnusableError, match="gave 0 pictures for 1 descriptions"):
+    with pytest.raises(UnusableError, match="it returned 0 images for 1 descriptions"):
         task.make_example(described(description="absent"), "colour", "")
 
 
@@ -196,7 +204,7 @@ def test_all_that_is_prepared_is_painted_together_and_nothing_is_asked_for_again
 def test_a_disk_that_takes_no_picture_is_an_error_that_names_it(cache: Path) -> None:
     cache.parent.mkdir()
     cache.write_text("not a folder")
-    with pytest.raises(StorageError, match="keeping a picture"):
+    with pytest.raises(StorageError, match="storing an image"):
         Pictures("sketch").generate_images([described()])
 
 
@@ -227,9 +235,9 @@ def test_a_published_set_is_asked_and_answered_in_lessons_as_in_evaluations(
 def test_a_published_set_refuses_answers_that_its_questions_cannot_have() -> None:
     task = make_task("naturalbench", images="sketch")
     assert isinstance(task, WritableTask)
-    with pytest.raises(UnusableError, match=r"the answer 'perhaps' is none of yes, no$"):
+    with pytest.raises(UnusableError, match=r"the answer is one of yes, no; got 'perhaps'$"):
         task.make_example(described(answer="perhaps"), "yes_no", "")
-    with pytest.raises(UnusableError, match=r"the answer 'perhaps' is none of yes, no, A, B$"):
+    with pytest.raises(UnusableError, match=r"the answer is one of yes, no, A, B; got 'perhaps'$"):
         task.make_example(described(answer="perhaps"), "", "")
     assert not sketching.Sketch.asked  # Nobody paints in vain.
 
@@ -262,4 +270,4 @@ def test_the_check_of_pictures_lets_painted_ones_pass_unverified_and_drops_blank
     assert found.kept == (examples[0],)
     assert [(drop.position, drop.reason) for drop in found.dropped] == [(1, "the image shows nothing")]
     report = found.check("picture")
-    assert (report.not_judged, report.remarks) == (1, {"painted from words, which cannot be verified": 1})
+    assert (report.not_judged, report.remarks) == (1, {"generated from words, which cannot be verified": 1})

@@ -118,7 +118,7 @@ def test_a_batch_that_breaks_is_painted_one_by_one_and_what_is_held_back_is_refu
     monkeypatch.setattr(made, "_pipeline", Moody())
     dog, bomb, nude, cat = made.generate(["a dog", "a bomb", "a nude", "a cat"], seed=0)
     assert sizes == [4, 1, 1, 1, 1]
-    assert bomb == Failure(FailureCause.ENGINE, f"the pipeline {pipeline} broke: RuntimeError: out of memory")
+    assert bomb == Failure(FailureCause.ENGINE, f"the pipeline {pipeline} raised an error: RuntimeError: out of memory")
     assert isinstance(nude, Failure)
     assert nude.cause is FailureCause.REFUSED
     assert all(off(a, b) <= 1 for a, b in zip(pixels([dog, cat]), before, strict=True))

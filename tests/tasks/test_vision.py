@@ -17,7 +17,7 @@ from PIL import Image
 from palaestra.core.errors import MissingExtraError, TaskError, UnknownNameError
 from palaestra.core.records import Completion, ImagePart, Message, Problem, Score, Split, TextPart
 from palaestra.core.seeding import Seeds
-from palaestra.runs.records import from_json, to_json
+from palaestra.runs.files import from_json, to_json
 from palaestra.tasks import procedural as task_module
 from palaestra.tasks.base import GenerativeTask, make_task
 from palaestra.tasks.vision import render as module
@@ -356,12 +356,12 @@ RED = Item("circle", "red", "large", 8, 8)
         (Scene((replace(RED, shape="blob"),)), "unknown shape 'blob'"),
         (Scene((replace(RED, colour="mauve"),)), "unknown colour"),
         (Scene((replace(RED, size="huge"),)), "unknown size"),
-        (Scene((replace(RED, x=2),)), "reaches out"),
+        (Scene((replace(RED, x=2),)), "partly outside"),
         (Scene((RED, replace(RED, x=18, colour="blue"))), "touch"),
         (Scene(chart=Chart("bar", (1, 9), ("red", "blue"))), "from 1 to 8"),
         (Scene(chart=Chart("bar", (1,), ("red",))), "2 to 5 values"),
         (Scene(chart=Chart("bar", (1, 2), ("red", "red"))), "different colours"),
-        (Scene(chart=Chart("pie", (5, 5), ("red", "blue"))), "make 12 twelfths"),
+        (Scene(chart=Chart("pie", (5, 5), ("red", "blue"))), "add up to 12 twelfths"),
         (Scene(chart=Chart("line", (1, 2, 3), ("red", "blue"))), "1 different colours"),
         (Scene(chart=Chart("cake", (1, 2), ("red", "blue"))), "unknown kind of chart"),  # type: ignore[arg-type]
     ],

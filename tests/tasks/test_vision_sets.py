@@ -157,7 +157,7 @@ def test_without_data_the_error_says_where_to_put_it(monkeypatch: pytest.MonkeyP
     with pytest.raises(TaskError, match=r"no folder /nowhere/at/all"):
         EasyVQA(path="/nowhere/at/all").problems(Split.TEST, 1, 0)
     lines(tmp_path / "test.jsonl", [{"question": "q", "answer": "maroon", "image": "0.png"}])
-    with pytest.raises(TaskError, match="'maroon' is none of its 13 answers"):
+    with pytest.raises(TaskError, match="expected one of its 13 answers; got 'maroon'"):
         EasyVQA(path=str(tmp_path)).problems(Split.TEST, 1, 0)
     lines(tmp_path / "test.jsonl", [{"question": "q", "answer": "red", "image": "0.png"}])
     with pytest.raises(TaskError, match=r"no image 0\.png"):

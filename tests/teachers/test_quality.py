@@ -26,7 +26,7 @@ from palaestra.core.records import (
     TextPart,
 )
 from palaestra.engines.mock import MockEngine
-from palaestra.runs.records import from_json, to_data, to_json
+from palaestra.runs.files import from_json, to_data, to_json
 from palaestra.sandbox import make_sandbox
 from palaestra.tasks.base import make_task
 from palaestra.tasks.code.judge import ProgramJudge

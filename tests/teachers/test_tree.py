@@ -8,14 +8,14 @@ from palaestra.core.records import Attempt, Example, Failure, FailureCause, Mess
 from palaestra.engines.base import Request
 from palaestra.engines.mock import MockEngine
 from palaestra.envs.lesson.state import Round, StudentState, ValidationAttempt, count_examples
-from palaestra.runs.records import from_json, to_json
+from palaestra.runs.files import from_json, to_json
 from palaestra.tasks.math.task import MathSkills
 from palaestra.teachers.base import Order, Written, make_teacher
 from palaestra.teachers.skill_tree import SkillTree
 from palaestra.teachers.tree.bandits import posterior
 from palaestra.teachers.tree.limits import TreeLimits
 from palaestra.teachers.tree.policies import POLICIES, level, make_policy
-from palaestra.teachers.tree.records import Branch, Count, Explore, Leaf, TreeState, build_tree, skill_rewards
+from palaestra.teachers.tree.records import Branch, Count, Leaf, TreeAction, TreeState, build_tree, skill_rewards
 
 TASK = MathSkills()
 SKILLS = TASK.skills()
@@ -96,8 +96,8 @@ def test_rewards_are_paired_by_problem() -> None:
 
 
 def test_actions_are_serialised() -> None:
-    action = Explore("clock", {"past_hour": 3}, "new", ("past_hour",))
-    assert from_json(Explore, to_json(action)) == action
+    action = TreeAction("clock", {"past_hour": 3}, "new", "explore")
+    assert from_json(TreeAction, to_json(action)) == action
 
 
 @pytest.mark.parametrize("name", [name for name in POLICIES.names() if name != "model"])
@@ -219,7 +219,7 @@ def test_the_model_reads_the_history_and_is_held_to_the_limits() -> None:
     assert (
         "it is weak; limits: there is no subskill 'seconds', 36 of the lesson's 180 examples" in actions["clock"].reason
     )
-    assert "-7 for tenths is none" in actions["percent"].reason
+    assert "-7 for tenths counts as 0" in actions["percent"].reason
     assert sum(sum(action.allocation.values()) for action in actions.values()) == 180
     assert any("there is no skill 'cooking'" in action.reason for action in actions.values())
 
@@ -283,8 +283,8 @@ def test_a_policy_of_the_users_own_is_taken_and_held_to_the_limits() -> None:
 
         def decide(
             self, tree: TreeState, size: int, limits: TreeLimits, generator: np.random.Generator
-        ) -> list[Explore]:
-            return [Explore("clock", {"past_hour": 10**9, "within_hour": 1}, "all to one")]
+        ) -> list[TreeAction]:
+            return [TreeAction("clock", {"past_hour": 10**9, "within_hour": 1}, "all to one", "explore")]
 
     lesson = SkillTree(TASK, policy=Greedy(), cap=0.1).write(state(report(0.25)), 180, generator())
     allocation = count_examples(lesson)

@@ -18,7 +18,7 @@ from palaestra.core.records import Report
 from palaestra.teachers.simple import share_out
 from palaestra.teachers.tree.limits import TreeLimits, enforce
 from palaestra.teachers.tree.policies import TreePolicy, make_policy
-from palaestra.teachers.tree.records import Action, Explore, TreeState, grow
+from palaestra.teachers.tree.records import TreeAction, TreeState, grow
 
 ROUNDS, SIZE, PROBLEMS = 3, 160, 12
 Given = dict[str, dict[str, int]]
@@ -125,14 +125,16 @@ class Uniform:
 
     open_at_once = 0
 
-    def decide(self, tree: TreeState, size: int, limits: TreeLimits, generator: np.random.Generator) -> list[Action]:
+    def decide(
+        self, tree: TreeState, size: int, limits: TreeLimits, generator: np.random.Generator
+    ) -> list[TreeAction]:
         names = [(b.name, leaf.name) for b in tree for leaf in b.leaves]
         share = {b.name: 1.0 / len(b.leaves) for b in tree}
         order = [names[int(place)] for place in generator.permutation(len(names))]
         given: Given = {}
         for (skill, part), count in share_out(size, {key: share[key[0]] for key in order}).items():
             given.setdefault(skill, {})[part] = count
-        return [Explore(skill, parts, "every skill gets the same") for skill, parts in given.items()]
+        return [TreeAction(skill, parts, "every skill gets the same", "explore") for skill, parts in given.items()]
 
 
 def play(policy: TreePolicy, seed: int, **student: Any) -> float:

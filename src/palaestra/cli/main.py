@@ -14,13 +14,12 @@ from rich.table import Table
 from palaestra import __version__
 from palaestra.cli import research as research_commands
 from palaestra.cli.listing import KINDS, list_entries
-from palaestra.cli.options import from_settings
+from palaestra.cli.options import TrainCommand, from_settings
 from palaestra.cli.serve import serve
-from palaestra.cli.terminal import INTERRUPTED, TRACEBACK, Commands, StoppedError, explain, quiet
-from palaestra.cli.train_command import TrainCommand
-from palaestra.core.errors import RunError, UnknownNameError
+from palaestra.cli.terminal import INTERRUPTED, TRACEBACK, Commands, StoppedError, console, explain, quiet, say
+from palaestra.core.errors import RunError, SettingsError, UnknownNameError
 from palaestra.core.interrupts import raise_on_sigterm
-from palaestra.recipes.progress import plain_console
+from palaestra.recipes.progress import RunProgress, TrainProgress, plain_console
 
 LEARN, MEASURE, RUNS, LOOK = "Learn", "Measure", "Runs", "Available"
 """The panels of `palaestra --help`."""
@@ -40,7 +39,6 @@ Out = Annotated[
     str, typer.Option("--out", help="The run folder; a new one below runs/ if not given.", rich_help_panel="Run")
 ]
 Folder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
-console = plain_console()
 
 
 def _finish_teach(result: Any) -> None:
@@ -55,15 +53,12 @@ def _finish_teach(result: Any) -> None:
     s = result.summary
     failures = sum(s["failures"].values())
     for line in describe_lessons(s):
-        console.print(line, soft_wrap=True, highlight=False)
+        say(line)
     if s["kept_round"] != s["rounds"]:
         kept = f"round {s['kept_round']}" if s["kept_round"] else "the untaught student"
-        console.print(f"kept: {kept}, the best on validation", highlight=False)
-    console.print(
-        f"{s['rounds']} rounds, {s['examples']} examples, {failures} failures, {s['seconds']:.0f} s; report: {page}",
-        soft_wrap=True,
-    )
-    console.print(f"run: {result.folder}", soft_wrap=True)
+        say(f"kept: {kept}, the best on validation")
+    say(f"{s['rounds']} rounds, {s['examples']} examples, {failures} failures, {s['seconds']:.0f} s; report: {page}")
+    say(f"run: {result.folder}")
     if s["gain"] is None:
         raise RunError(f"no gain could be measured: {_causes(s)}")
 
@@ -76,13 +71,12 @@ def _finish_evaluate(result: Any) -> None:
     s = result.summary
     console.print(report_table(result.report, "answers" if s["samples"] > 1 else "problems"))
     for line in further_metrics(s):
-        console.print(line, soft_wrap=True, highlight=False)
-    console.print(
+        say(line)
+    say(
         f"{s['problems']} problems, {s['prompt_tokens']} tokens in, {s['completion_tokens']} out, {s['seconds']:.0f} s, "
-        f"{describe_cost(s)}; report: {write_report(result.folder)}",
-        soft_wrap=True,
+        f"{describe_cost(s)}; report: {write_report(result.folder)}"
     )
-    console.print(f"run: {result.folder}", soft_wrap=True)
+    say(f"run: {result.folder}")
     if result.report.accuracy is None:
         raise RunError(f"no answer could be scored: {_causes(s)}")
 
@@ -103,7 +97,6 @@ def _teach(
 
     Several seeds, or several values separated by commas (--teacher a,b --state on,off), run a study.
     """
-    from palaestra.recipes.progress import RunProgress
     from palaestra.recipes.teach import recipe as teach
 
     if seeds != 1 or grid:
@@ -117,8 +110,6 @@ def _teach(
 
 def _study(settings: Any, out: str, seeds: int, grid: Mapping[str, list[str]]) -> None:
     from palaestra.cli.tables import study_table
-    from palaestra.core.errors import RunError
-    from palaestra.recipes.progress import RunProgress
     from palaestra.recipes.teach.study import study
     from palaestra.report import write_report
     from palaestra.runs.run import new_folder
@@ -133,9 +124,9 @@ def _study(settings: Any, out: str, seeds: int, grid: Mapping[str, list[str]]) -
         raise
     console.print(study_table(result))
     for note in result.notes:
-        console.print(f"note: {note}", soft_wrap=True, highlight=False)
-    console.print(f"report: {write_report(result.folder)}", soft_wrap=True)
-    console.print(f"study: {result.folder}", soft_wrap=True)
+        say(f"note: {note}")
+    say(f"report: {write_report(result.folder)}")
+    say(f"study: {result.folder}")
     if result.failed:
         total = sum(len(row.runs) for row in result.rows)
         raise RunError(
@@ -146,7 +137,6 @@ def _study(settings: Any, out: str, seeds: int, grid: Mapping[str, list[str]]) -
 def _evaluate(settings: Any, out: Out = "") -> None:
     """Measure the accuracy of a model on a task, by skill, with intervals."""
     from palaestra.recipes.evaluate import recipe as evaluate
-    from palaestra.recipes.progress import RunProgress
 
     quiet()
     with RunProgress(console) as progress:
@@ -161,18 +151,16 @@ def _finish_train(result: Any) -> None:
     console.print(outcome_table(result.summary))
     s = result.summary
     failures = sum(s["failures"].values())
-    console.print(
+    say(
         f"{s['iterations']} iterations, {s['episodes']} episodes, {s['decisions']} decisions, {failures} failures, "
-        f"{s['seconds']:.0f} s; report: {write_report(result.folder)}",
-        soft_wrap=True,
+        f"{s['seconds']:.0f} s; report: {write_report(result.folder)}"
     )
-    console.print(f"model: {result.folder / 'model'}", soft_wrap=True)
-    console.print(f"run: {result.folder}", soft_wrap=True)
+    say(f"model: {result.folder / 'model'}")
+    say(f"run: {result.folder}")
 
 
 def _train(settings: Any, out: Out = "") -> None:
     """Train a policy in an environment by reinforcement learning: PPO, GRPO, RLOO or REINFORCE."""
-    from palaestra.recipes.progress import TrainProgress
     from palaestra.recipes.train import recipe as train
 
     train.check(settings)
@@ -185,7 +173,6 @@ def _train(settings: Any, out: Out = "") -> None:
 def _train_reward(settings: Any) -> None:
     """Train a reward model on comparisons and measure its accuracy and calibration."""
     from palaestra.cli.tables import reward_table
-    from palaestra.recipes.progress import RunProgress
     from palaestra.recipes.train.reward_model import train_reward
 
     quiet()
@@ -193,20 +180,19 @@ def _train_reward(settings: Any) -> None:
         model = train_reward(settings=settings, listener=progress)
     console.print(reward_table(model))
     if model.folder is not None:
-        console.print(f"model: {model.folder}", soft_wrap=True)
+        say(f"model: {model.folder}")
 
 
 def _pretrain(settings: Any) -> None:
     """Train the embedded model `nano` or `nano-vlm` from scratch."""
     from palaestra.cli.tables import report_table
-    from palaestra.recipes.progress import RunProgress
     from palaestra.recipes.train.pretrain import pretrain
 
     quiet()
     with RunProgress(console) as progress:
         report = pretrain(settings, listener=progress)
     console.print(report_table(report))
-    console.print(f"checkpoint: {settings.out}", soft_wrap=True)
+    say(f"checkpoint: {settings.out}")
 
 
 def _register() -> None:
@@ -240,31 +226,23 @@ def resume(
     ] = None,
 ) -> None:
     """Resume a run that was stopped or killed. The result is the same as without the interruption."""
-    from palaestra.core.errors import SettingsError
-    from palaestra.recipes.progress import RunProgress, TrainProgress
     from palaestra.recipes.research import bench
     from palaestra.recipes.resume import resume as resume_run
     from palaestra.runs.run import Run
 
     quiet()
     if (run / bench.PLAN).exists():
-        research_commands.resume_bench(run)
+        with RunProgress(console) as progress:
+            result = resume_run(run, listener=progress)
+        research_commands.finish_bench(result)
         return
     with Run.open(run, read_only=True) as opened:
         recipe, settings = opened.recipe, opened.settings
     if seed is not None and seed != settings.get("seed"):
         raise SettingsError(f"expected the run's seed {settings.get('seed')}; got --seed {seed}; leave --seed out")
     options = {"max_cost": max_cost, "max_calls": max_calls, "max_tokens": max_tokens, "categories": categories}
-    rounds = settings.get("rounds", 0) if isinstance(settings, dict) else 0
-    display: Any = (
-        TrainProgress(console)
-        if recipe == "train"
-        else research_commands.ResearchProgress(console)
-        if recipe == "research"
-        else RunProgress(console, rounds if isinstance(rounds, int) else 0)
-    )
-    with display as progress:
-        changes: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    changes: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    with TrainProgress(console) if recipe == "train" else RunProgress(console, settings.get("rounds", 0)) as progress:
         result = resume_run(run, listener=progress, **changes)
     finish = {"teach": _finish_teach, "evaluate": _finish_evaluate, "train": _finish_train}
     finish.get(recipe, research_commands.finish)(result)
@@ -275,8 +253,8 @@ def report(run: Folder) -> None:
     """Write report.html of a run, a study or a bench, finished or not."""
     from palaestra.report import write_report
 
-    console.print(f"report: {write_report(run)}", soft_wrap=True)
-    console.print(f"run: {run}", soft_wrap=True)
+    say(f"report: {write_report(run)}")
+    say(f"run: {run}")
 
 
 @app.command(rich_help_panel=MEASURE)
@@ -295,9 +273,9 @@ def compare(
     result = compare_runs(first, second)
     console.print(comparison_table(result))
     for note in result.notes:
-        console.print(f"note: {note}", soft_wrap=True, highlight=False)
+        say(f"note: {note}")
     if out is not None:
-        console.print(f"page: {write_comparison(result, out)}", soft_wrap=True)
+        say(f"page: {write_comparison(result, out)}")
 
 
 @app.command("list", rich_help_panel=LOOK)
@@ -338,12 +316,11 @@ def models_list() -> None:
 def models_get(name: Annotated[str, typer.Argument(help="A registered name or a hub id.")]) -> None:
     """Download a model, verify it and print its folder."""
     from palaestra.engines.models import get
-    from palaestra.recipes.progress import RunProgress
 
     quiet()
     with RunProgress(console) as progress:
         where = get(name, progress)
-    console.print(f"model: {where}", soft_wrap=True)
+    say(f"model: {where}")
 
 
 @app.callback(invoke_without_command=True)

@@ -11,7 +11,10 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import typer
+from typer.core import TyperCommand
 
+from palaestra.core.errors import SettingsError
+from palaestra.core.plugins import load_plugins
 from palaestra.recipes.settings import build, read_values
 
 GROUPS: Mapping[str, tuple[str, ...]] = {
@@ -43,19 +46,6 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
 """The panels of `--help` with the settings in each."""
 LEARNING = "Learning"
 """The panel of all other settings; that of `research` is the agent's."""
-SINGULAR = {
-    "skills": "skill",
-    "env_options": "env-option",
-    "task_options": "task-option",
-    "validation_tasks": "validation-task",
-    "test_tasks": "test-task",
-    "teacher_options": "teacher-option",
-    "student_options": "student-option",
-    "checks": "check",
-    "commands": "command",
-    "plugins": "plugin",
-}
-"""Repeatable options are named in the singular: `--skill addition --skill clock`."""
 SettingsFile = Annotated[
     Path | None,
     typer.Option(
@@ -138,8 +128,10 @@ def make_options(
     for f in fields(kind):
         if f.name in without:
             continue
-        hint, flag, metavar = _remove_none(hints[f.name]), f"--{name_flag(f.name)}", None
+        hint, name, metavar = _remove_none(hints[f.name]), name_flag(f.name), None
+        flag = f"--{name}"
         if f.default == ():
+            flag = flag.removesuffix("s")  # Given several times, each with one value: --skill addition --skill clock.
             metavar = "NAME=VALUE" if f.name.endswith("_options") else "FILE|MODULE" if f.name == "plugins" else "TEXT"
             hint = list[str]
         elif get_origin(hint) is Literal:
@@ -147,7 +139,7 @@ def make_options(
         elif get_origin(hint) is Mapping:
             hint = str
         elif hint is bool and f.default is not False:
-            flag += f"/--no-{name_flag(f.name)}"
+            flag += f"/--no-{name}"
         option = typer.Option(
             flag,
             help=f.metadata["help"],
@@ -170,7 +162,7 @@ def _remove_none(hint: Any) -> Any:
 
 
 def name_flag(name: str) -> str:
-    return SINGULAR.get(name, name.replace("_", "-"))
+    return name.replace("_", "-")
 
 
 def _find_group(name: str, rest_group: str) -> str:
@@ -185,3 +177,64 @@ def _describe_default(default: Any) -> str | bool:
     if isinstance(default, (int, float)) and default == -1:
         return "automatic"
     return str(default)
+
+
+class TrainCommand(TyperCommand):
+    """Adds the hyperparameters of all registered algorithms, also those of plugins, to the options of `train`.
+
+    With `--algorithm NAME` the help lists the hyperparameters of that algorithm only. Those of other algorithms are
+    parsed as well, so that the error can name the algorithm that does not have them.
+    """
+
+    _hyperparameters: Sequence[Any] = ()
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        from palaestra.recipes.train.settings import RENAMED
+
+        for name, new in RENAMED.items():
+            if any(argument.split("=")[0] == f"--{name_flag(name)}" for argument in args):
+                raise SettingsError(f"option '--{name_flag(name)}' is now '--{name_flag(new)}'")
+        load_plugins(_find_values(args, "--plugin"))
+        self._hyperparameters = _make_hyperparameter_options(next(iter(_find_values(args, "--algorithm")), ""))
+        rest = super().parse_args(ctx, args)
+        # Typer passes only the parameters of the function: all hyperparameters are the value of one of them.
+        ctx.params["hyperparameters"] = {option.name: ctx.params.pop(option.name) for option in self._hyperparameters}
+        return rest
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return [*super().get_params(ctx), *self._hyperparameters]
+
+
+def _make_hyperparameter_options(chosen: str) -> Sequence[Any]:
+    """Options of the hyperparameters of all algorithms. If `chosen` exists, those of the others are hidden."""
+    from palaestra.learn.algorithms import ALGORITHMS
+    from palaestra.recipes.train.settings import list_preset_names
+
+    names = sorted(ALGORITHMS.names(), key=lambda name: name != chosen)
+    panel = (
+        f"Hyperparameters of {chosen}"
+        if chosen in names
+        else "Hyperparameters (of one algorithm: --algorithm NAME --help)"
+    )
+    options: dict[str, inspect.Parameter] = {}
+    for name in names:
+        config = ALGORITHMS.get(name).Config
+        groups = dict.fromkeys((f.name for f in fields(config)), panel)
+        hidden = chosen in names and name != chosen
+        for option in make_options(config, groups, presets=list_preset_names(name), hidden=hidden):
+            options.setdefault(option.name, option)
+
+    def command(**values: Any) -> None: ...
+
+    command.__signature__ = inspect.Signature(list(options.values()))  # type: ignore[attr-defined]
+    app = typer.Typer(add_completion=False)
+    app.command()(command)
+    params: Sequence[Any] = typer.main.get_command(app).params
+    return params
+
+
+def _find_values(args: Sequence[str], option: str) -> list[str]:
+    """The values of an option in a command line that is not parsed yet."""
+    pairs = zip(args, [*args[1:], ""], strict=True)
+    values = [following for argument, following in pairs if argument == option]
+    return values + [argument.partition("=")[2] for argument in args if argument.startswith(f"{option}=")]

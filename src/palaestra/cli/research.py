@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,18 +11,15 @@ import typer
 from rich.table import Table
 
 from palaestra.cli.options import from_settings
-from palaestra.cli.standings import figure, standings_tables
-from palaestra.cli.terminal import INTERRUPTED, quiet
+from palaestra.cli.terminal import INTERRUPTED, console, quiet, say
 from palaestra.core.errors import RunError, SettingsError
-from palaestra.core.events import Event
-from palaestra.recipes.progress import RunProgress, plain_console
+from palaestra.recipes.progress import RunProgress
 from palaestra.runs.ledger import describe_cost
 
 app = typer.Typer(
     invoke_without_command=True, subcommand_metavar="[bench|tasks|mcp]", add_completion=False,
     help="Run an agent on a research task.",
 )  # fmt: skip
-console = plain_console()
 NAMED = ("task", "agent", "seed")
 OF_THE_AGENT = (
     "agent", "model", "max_cost", "max_calls", "max_tokens", "call_timeout", "context", "answer_tokens", "temperature", "top_p", "tools",
@@ -45,80 +41,37 @@ TotalCost = Annotated[
 ]
 
 
-class ResearchProgress(RunProgress):
-    """Draws the steps of an episode: a bar, and a line per step."""
-
-    def __call__(self, event: Event) -> None:
-        from palaestra.recipes.research.settings import NOTE
-        from palaestra.recipes.research.summary import is_silent
-
-        if event.phase == NOTE:
-            self._tell(f"note: {event.data['text']}")
-            return
-        if event.phase in ("step", "play again"):
-            self._say(event)
-        elif event.phase == "bench":
-            summary = event.data["summary"]
-            score = "no score" if summary["best_submission"] is None else f"{summary['best_submission']:.4g}"
-            name = f"{event.data['task']}, {event.data['agent']}, seed {event.data['seed']}"
-            silent = ", 0 messages" if is_silent(summary) else ""
-            self._tell(f"{event.done}/{event.total} {name}: {score} (baseline {summary['baseline']:.4g}){silent}")
-        elif event.phase.startswith("stop"):
-            self._tell(event.phase)
-        super().__call__(event)
-
-    def _say(self, event: Event) -> None:
-        lines = [line for line in str(event.data["action"]).splitlines() if line.strip()]
-        shown = (lines[0][:70] if lines else "no readable action") + (" ..." if len(lines) > 1 else "")
-        if lines and lines[0].startswith("validate") and event.data["attempts"]:
-            shown += f": {event.data['attempts'][-1]:.4g}"
-        parts = [shown] if event.data["spoke"] else []
-        if event.data["stop_reason"] not in ("", "submitted"):
-            parts.append("ended: " + describe_end(event.data))
-        again = " (again)" if event.phase == "play again" else ""
-        self._tell(f"{event.done}/{event.total}{again} {'; '.join(parts)}")
-
-
-def describe_end(data: Mapping[str, Any]) -> str:
-    """Describe why an episode ended: the reason and its note."""
-    reason = str(data["stop_reason"]).replace("_", " ")
-    return f"{reason}: {data['note']}" if data["note"] else reason
-
-
-def describe_validations(summary: Mapping[str, Any]) -> str:
-    """Describe how many scores the best validation was chosen from."""
-    handed_in = len(summary["attempts"]) - summary["validations"]
-    return f"{summary['validations']}" + (f", and {handed_in} submitted" if handed_in else "")
-
-
 def finish(result: Any) -> None:
     """Print the result of a research run and write its report."""
-    from palaestra.recipes.research.summary import is_silent
+    from palaestra.cli.tables import format_score
+    from palaestra.recipes.research.episode_player import describe_end, is_silent
     from palaestra.report import write_report
 
     s = result.summary
     table = Table(box=None, show_header=False, pad_edge=False)
     better = f"{s['metric']}, {s['direction']} is better"
+    submitted = len(s["attempts"]) - s["validations"]
+    scores = f"{s['validations']}" + (f", and {submitted} submitted" if submitted else "")
     for name, value in (
-        ("submission, test split", f"{figure(s['best_submission'])} ({better})"),
-        ("baseline, test split", figure(s["baseline"])),
-        ("best validation", f"{figure(s['best_attempt'])} of {describe_validations(s)}; baseline {figure(s['baseline_validation'])}"),
-        ("ended", describe_end(s)),
+        ("submission, test split", f"{format_score(s['best_submission'])} ({better})"),
+        ("baseline, test split", format_score(s["baseline"])),
+        ("best validation", f"{format_score(s['best_attempt'])} of {scores}; baseline {format_score(s['baseline_validation'])}"),
+        ("ended", describe_end(s["stop_reason"], s["note"])),
     ):  # fmt: skip
         table.add_row(name, value)
     console.print(table)
     if is_silent(s):
-        console.print(SILENT, soft_wrap=True, highlight=False)
+        say(SILENT)
     if s.get("replayed"):
-        message = f"{s['replayed']} steps were replayed after an interruption; {s['different']} of them printed different output"
-        console.print(message, soft_wrap=True, highlight=False)
+        say(
+            f"{s['replayed']} steps were replayed after an interruption; {s['different']} of them printed different output"
+        )
     again = f" ({s['calls_again']} repeated)" if s.get("calls_again") else ""
-    console.print(
+    say(
         f"{s['steps']} messages, {s['validations']} validations, {s['calls']} calls{again}, {s['prompt_tokens']} tokens in, "
-        f"{s['completion_tokens']} out, {s['seconds']:.0f} s, {describe_cost(s)}; report: {write_report(result.folder)}",
-        soft_wrap=True,
+        f"{s['completion_tokens']} out, {s['seconds']:.0f} s, {describe_cost(s)}; report: {write_report(result.folder)}"
     )
-    console.print(f"run: {result.folder}", soft_wrap=True)
+    say(f"run: {result.folder}")
     if s["stop_reason"] == "interrupted":
         raise typer.Exit(INTERRUPTED)
     if s["failure"]:
@@ -127,13 +80,14 @@ def finish(result: Any) -> None:
 
 def finish_bench(result: Any) -> None:
     """Print the standings of a bench and write its report."""
+    from palaestra.cli.tables import standings_tables
     from palaestra.report import write_report
 
     if result.standings is not None:
         for table in standings_tables(result.standings, console.width, result.silent):
             console.print(table, highlight=False)
-    console.print(f"{len(result.episodes)} runs; report: {write_report(result.folder)}", soft_wrap=True)
-    console.print(f"bench: {result.folder}", soft_wrap=True)
+    say(f"{len(result.episodes)} runs; report: {write_report(result.folder)}")
+    say(f"bench: {result.folder}")
     failures = [episode.summary["failure"] for episode in result.episodes if episode.summary]
     if failures and all(failures):
         first = failures[0]
@@ -153,10 +107,10 @@ def _research(settings: Any, caller: typer.Context, out: Out = "") -> None:
         return
     agent = research.check(settings)
     quiet()
-    if agent.interactive:
-        finish(research.research(settings, out=out))
+    if agent.interactive:  # The terminal is the agent's.
+        finish(research.research(settings, out=out, progress=False))
         return
-    with ResearchProgress(console) as progress:
+    with RunProgress(console) as progress:
         result = research.research(settings, out=out, listener=progress)
     finish(result)
 
@@ -177,7 +131,7 @@ def _bench(
     from palaestra.recipes.research.bench import bench
 
     quiet()
-    with ResearchProgress(console) as progress:
+    with RunProgress(console) as progress:
         result = bench(
             replace(settings, seed=seed), tasks=_tasks(tasks, settings.mlgym), agents=_names(agents), seeds=seeds, workers=workers,
             total_cost=total_cost, out=out, listener=progress,
@@ -219,7 +173,7 @@ def tasks(
 ) -> None:
     """List the research tasks with their metrics and, if measured on this machine, their baselines."""
     from palaestra.research.tasks.task import load_task, task_names
-    from palaestra.research.workspace.baseline import read_baseline
+    from palaestra.research.workspace.workspace import read_baseline
 
     if mlgym and (measure or only):
         raise SettingsError("--measure and --only apply to built-in tasks; leave out --mlgym")
@@ -227,7 +181,7 @@ def tasks(
         raise SettingsError("--write needs --measure")
     if mlgym:
         for name in _of_checkout(mlgym):
-            console.print(f"  {name}", highlight=False)
+            say(f"  {name}")
         return
     if measure:
         _measure(_names(only) or task_names(), write)
@@ -248,27 +202,26 @@ def _measure(names: list[str], write: str) -> None:
 
     def tell(row: MeasuredTask) -> None:
         scores = f"baseline {row.baseline.test.score:.4g}, reference {row.reference.test.score:.4g}"
-        console.print(f"{row.task.name}: {scores}", highlight=False)
+        say(f"{row.task.name}: {scores}")
 
     quiet()
     table = format_table(measure_tasks(names, tell))
     if write:
         replace_table(Path(write), table)
     else:
-        console.print(table, highlight=False, soft_wrap=True)
+        say(table)
 
 
 def _mcp(settings: Any, out: Out = "") -> None:
     """Serve a task over the Model Context Protocol on stdin and stdout. Progress goes to stderr."""
+    from palaestra.cli.tables import format_score
     from palaestra.recipes.research.mcp_server import serve_research
     from palaestra.report import write_report
 
     quiet()
     result = serve_research(settings, out=out, ended=lambda result: write_report(result.folder))
     s = result.summary
-    line = (
-        f"{s['stop_reason']}: {figure(s['best_submission'])} (baseline {figure(s['baseline'])}); run: {result.folder}"
-    )
+    line = f"{s['stop_reason']}: {format_score(s['best_submission'])} (baseline {format_score(s['baseline'])}); run: {result.folder}"
     with suppress(OSError):  # The client may have closed stderr.
         sys.stderr.write(f"{line}\n")
         sys.stderr.flush()
@@ -282,12 +235,3 @@ def register(parent: typer.Typer) -> None:
     app.command("bench")(from_settings(ResearchSettings, _bench, without=NAMED))
     app.command("mcp")(from_settings(ResearchSettings, _mcp, without=OF_THE_AGENT))
     parent.add_typer(app, name="research", rich_help_panel="Measure")
-
-
-def resume_bench(folder: Path) -> None:
-    """Continue a stopped bench."""
-    from palaestra.recipes.research import bench
-
-    with ResearchProgress(console) as progress:
-        result = bench.resume(folder, listener=progress)
-    finish_bench(result)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
@@ -16,29 +15,42 @@ from palaestra.recipes.summary import PERCENT
 from palaestra.recipes.teach.study import StudyResult
 from palaestra.report.formatting import majority
 
+if TYPE_CHECKING:
+    from palaestra.research.standings.standings import Area, Standings
+
+GAP = 2
+"""Columns between two table columns."""
+NAMES = range(20, 9, -1)
+"""Candidate widths of a method's name; the one that needs the fewest tables is used."""
+SILENT = "°"
+
+
+def make_table(title: str | None, first: str, *columns: str) -> Table:
+    """Make an empty table: a column of names on the left, and numbers on the right."""
+    table = Table(
+        title=title, title_justify="left", box=None, padding=(0, GAP, 0, 0), pad_edge=False, header_style="underline"
+    )
+    table.add_column(first, overflow="fold")
+    for column in columns:
+        table.add_column(column, justify="right", no_wrap=True)
+    return table
+
 
 def report_table(report: Report, counted: str = "problems") -> Table:
     """Make the table of accuracy by skill with intervals; `counted` names what is counted."""
-    table = Table(
-        title=f"accuracy on {report.name}, 95 % intervals", title_justify="left", box=SIMPLE_HEAD, pad_edge=False
-    )
     parts = (*report.slices, report)
-    closed = any(part.majority for part in parts)
-    table.add_column("skill")
-    for column in ("accuracy", "interval", *(("majority class",) if closed else ()), counted, "failures"):
-        table.add_column(column, justify="right")
+    closed = ("majority class",) if any(part.majority for part in parts) else ()
+    title = f"accuracy on {report.name}, 95 % intervals"
+    table = make_table(title, "skill", "accuracy", "interval", *closed, counted, "failures")
     for part in parts:
-        accuracy = "-" if part.accuracy is None else f"{100 * part.accuracy:.1f} %"
-        style = "bold" if part is report else None
-        name = "all" if part is report else part.name
         table.add_row(
-            name,
-            accuracy,
+            "all" if part is report else part.name,
+            "-" if part.accuracy is None else f"{100 * part.accuracy:.1f} %",
             f"{100 * part.low:.0f} to {100 * part.high:.0f}",
             *((majority(part),) if closed else ()),
             str(part.count),
             str(part.failure_count),
-            style=style,
+            style="bold" if part is report else None,
         )
     return table
 
@@ -48,13 +60,9 @@ def gain_table(summary: dict[str, Any]) -> Table:
     counts = sorted({row["problems"] for row in summary["by_skill"].values()})
     each = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     title = f"test accuracy in % with 95 % intervals, {summary['problems']} problems ({each} per skill)"
-    table = Table(
-        title=title, title_justify="left", box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="underline"
-    )
-    table.add_column("skill", no_wrap=True)
     closed = any(row.get("majority") for row in (*summary["by_skill"].values(), summary))
-    for column in ("data", "before", "after", "gain in points", *(("majority class",) if closed else ())):
-        table.add_column(column, justify="right", no_wrap=True)
+    columns = ("data", "before", "after", "gain in points", *(("majority class",) if closed else ()))
+    table = make_table(title, "skill", *columns)
     tasks = {f"task {name}": row | {"examples": "-"} for name, row in summary.get("test_tasks", {}).items()}
     for name, row in {**summary["by_skill"], **tasks, "all": summary}.items():
         digits = 1 if name == "all" or name in tasks else 0
@@ -71,12 +79,7 @@ def gain_table(summary: dict[str, Any]) -> Table:
 
 def test_rounds_table(rows: Sequence[dict[str, Any]]) -> Table:
     """Make the table of test accuracy after every round."""
-    table = Table(
-        title="test accuracy in % after every round", title_justify="left",
-        box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="underline",
-    )  # fmt: skip
-    for column in ("round", "data", "accuracy", "problems", "failures"):
-        table.add_column(column, justify="right", no_wrap=True)
+    table = make_table("test accuracy in % after every round", "round", "data", "accuracy", "problems", "failures")
     for row in rows:
         accuracy = "-" if row["accuracy"] is None else f"{row['accuracy']:.1f} [{row['low']:.1f}, {row['high']:.1f}]"
         failures = sum(row["failures"].values())
@@ -113,27 +116,16 @@ def further_metrics(summary: dict[str, Any]) -> Iterator[str]:
 def comparison_table(result: CompareResult) -> Table:
     """Make the table of two runs by skill, with the difference, its interval and its p-value."""
     first, second = result.first.folder.resolve().name, result.second.folder.resolve().name
-    table = Table(
-        title=f"accuracy in % of {first} (first) and {second} (second), paired, 95 % intervals",
-        title_justify="left", box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="underline",
-    )  # fmt: skip
-    table.add_column("skill", no_wrap=True)
-    closed = any(part.first.majority for part in (*result.comparison.parts, result.comparison))
-    for column in (
-        "first",
-        "second",
-        "difference in points",
-        "p",
-        "problems",
-        *(("majority class",) if closed else ()),
-    ):
-        table.add_column(column, justify="right", no_wrap=True)
-    for part in result.comparison.parts:
-        table.add_row(*_format_comparison(part), *((majority(part.first),) if closed else ()))
-    if result.comparison.parts:
-        table.add_row()
-    baseline = (majority(result.comparison.first),) if closed else ()
-    table.add_row(*_format_comparison(result.comparison), *baseline, style="bold")
+    parts = (*result.comparison.parts, result.comparison)
+    closed = ("majority class",) if any(part.first.majority for part in parts) else ()
+    title = f"accuracy in % of {first} (first) and {second} (second), paired, 95 % intervals"
+    table = make_table(title, "skill", "first", "second", "difference in points", "p", "problems", *closed)
+    for part in parts:
+        is_whole = part is result.comparison
+        if is_whole and len(parts) > 1:
+            table.add_row()
+        baseline = (majority(part.first),) if closed else ()
+        table.add_row(*_format_comparison(part), *baseline, style="bold" if is_whole else None)
     return table
 
 
@@ -151,14 +143,10 @@ def _format_comparison(part: Comparison) -> tuple[str, ...]:
 def study_table(result: StudyResult) -> Table:
     """Make the table of a study: each arm's gain over the seeds, and its difference from the first arm."""
     rows = result.rows
-    title = f"gain in points over {len(result.seeds)} seeds, 95 % t intervals; ahead: difference from {rows[0].name}, paired by seed (p: t-test)"
-    table = Table(
-        title=title, title_justify="left", box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="underline"
-    )
-    table.add_column("arm", overflow="fold")
     paid = any(row.cost["calls"] for row in rows)
-    for column in ("gain", "ahead", "p", "ordered", "data", "time", *(("calls", "cost") if paid else ())):
-        table.add_column(column, justify="right", no_wrap=True)
+    title = f"gain in points over {len(result.seeds)} seeds, 95 % t intervals; ahead: difference from {rows[0].name}, paired by seed (p: t-test)"
+    columns = ("gain", "ahead", "p", "ordered", "data", "time", *(("calls", "cost") if paid else ()))
+    table = make_table(title, "arm", *columns)
     chances = {pair.second: pair.p_value for pair in result.pairs if pair.first == rows[0].name}
     for row in rows:
         cells = [str(row.lessons.ordered), str(row.examples), f"{row.cost['seconds']:.0f} s"]
@@ -189,20 +177,11 @@ def outcome_table(summary: Mapping[str, Any]) -> Table | Text:
     """Make the table of a training run's rewards or accuracy; one line for a run without a learning signal."""
     nothing = summary.get("nothing_learned", "")
     accuracy = summary["unit"] == PERCENT
+    title = f"{summary['algorithm']} in {summary['env']}"
     if nothing and not accuracy and not summary["failures"]:
-        return Text(f"{summary['algorithm']} in {summary['env']}: {nothing}")
-    table = Table(
-        title=f"{summary['algorithm']} in {summary['env']}",
-        title_justify="left",
-        box=SIMPLE_HEAD,
-        pad_edge=False,
-        caption=nothing or None,
-        caption_justify="left",
-    )
-    table.add_column("")
-    table.add_column("value", justify="right")
-    table.add_column("95 % interval", justify="right")
-    table.add_column("of", justify="right")
+        return Text(f"{title}: {nothing}")
+    table = make_table(title, "", "value", "95 % interval", "of")
+    table.caption, table.caption_justify = nothing or None, "left"
     unit, many = ("accuracy in %", "problems") if accuracy else ("reward", "episodes")
     for title, name in (("held out, before", "before"), ("held out, after", "after")):
         failed = summary.get(f"{name}_failures")
@@ -229,11 +208,8 @@ def outcome_table(summary: Mapping[str, Any]) -> Table | Text:
 
 def reward_table(model: Any) -> Table:
     """Make the table of a reward model's accuracy and calibration on held-out comparisons."""
-    metrics = model.metrics
-    table = Table(title="held-out comparisons", title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
-    for column in ("", "before", "after"):
-        table.add_column(column, justify="left" if not column else "right")
-    before, after = metrics["report_before"], metrics["report_after"]
+    table = make_table("held-out comparisons", "", "before", "after")
+    before, after = model.metrics["report_before"], model.metrics["report_after"]
     for name, value in after.items():
         if isinstance(value, (int, float)):
             known = before.get(name) if before else None
@@ -244,3 +220,76 @@ def reward_table(model: Any) -> Table:
 def _pair(summary: Mapping[str, Any], name: str, sign: str = "") -> str:
     low, high = summary.get(f"{name}_low"), summary.get(f"{name}_high")
     return "" if low is None or high is None else f"{low:{sign}.2f} to {high:{sign}.2f}"
+
+
+GAP = 2
+"""Columns between two table columns."""
+NAMES = range(20, 9, -1)
+"""Candidate widths of a method's name; the one that needs the fewest tables is used."""
+SILENT = "°"
+STYLE: dict[str, Any] = {
+    "title_justify": "left", "box": None, "padding": (0, GAP, 0, 0), "pad_edge": False, "header_style": "underline",
+}  # fmt: skip
+
+
+def standings_tables(
+    standings: Standings, width: int, silent: Callable[[str, str], bool] = lambda task, method: False
+) -> list[Table | str]:
+    """Return tables of every method's best submission on every task, as many as `width` requires, and the areas.
+
+    Long names are wrapped; numbers are not.
+
+    Arguments:
+        silent: whether a method wrote nothing on a task.
+    """
+    from palaestra.research.standings.standings import Measure
+
+    submissions, attempts = standings.profile(Measure.SUBMISSION), standings.profile(Measure.ATTEMPT)
+    columns: dict[str, list[str]] = {method: [] for method in standings.methods}
+    for cell in submissions.cells:
+        marks = ("*" if cell.ratio == 1.0 else "") + (SILENT if silent(cell.task, cell.method) else "")
+        columns[cell.method].append(format_score(cell.score) + marks)
+    tasks = min(max(map(len, ("task", *standings.tasks))), width // 2)
+    numbers = {method: max(map(len, cells)) for method, cells in columns.items()}
+    choices = [{m: max(most, min(len(m), name)) for m, most in numbers.items()} for name in NAMES]
+    widths = min(choices, key=lambda choice: len(_group_methods(choice, width - tasks)))
+    tables: list[Table | str] = []
+    for methods in _group_methods(widths, width - tasks):
+        title = None if tables else f"best submission of {standings.k}, test split; * marks the best of a task"
+        scores = make_table(title, "task")
+        scores.columns[0].width = tasks
+        for method in methods:
+            scores.add_column(method, justify="right", width=widths[method], overflow="fold")
+        for place, task in enumerate(standings.tasks):
+            scores.add_row(task, *(columns[method][place] for method in methods))
+        tables.append(scores)
+    if any(SILENT in cell for cells in columns.values() for cell in cells):
+        tables.append(f"{SILENT} 0 messages: the agent wrote nothing; its score is that of the starter files")
+    title = f"area under the performance profile, at most {standings.limit:.1f}"
+    areas = make_table(title, "method", "submission, 95 %", "best attempt, 95 %", "feasible")
+    for area in sorted(submissions.areas, key=lambda area: -area.area):
+        feasible = f"{area.feasible} of {len(standings.tasks)}"
+        areas.add_row(area.method, _format_area(area), _format_area(attempts.area(area.method)), feasible)
+    return [*tables, areas]
+
+
+def format_score(score: float | None) -> str:
+    return "none" if score is None else f"{score:.5g}"
+
+
+def _group_methods(widths: dict[str, int], room: int) -> list[list[str]]:
+    """Group methods that fit side by side, at least one per group."""
+    groups: list[list[str]] = []
+    left = 0
+    for method, width in widths.items():
+        if not groups or width + GAP > left:
+            groups.append([])
+            left = room
+        groups[-1].append(method)
+        left -= width + GAP
+    return groups
+
+
+def _format_area(area: Area) -> str:
+    interval = "" if area.low is None or area.high is None else f" [{area.low:.3f}, {area.high:.3f}]"
+    return f"{area.area:.3f}{interval}"

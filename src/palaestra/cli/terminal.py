@@ -12,11 +12,19 @@ from palaestra.core.checks import short_repr
 from palaestra.core.errors import PalaestraError
 from palaestra.core.interrupts import Terminated
 from palaestra.core.user_code import describe_origin
+from palaestra.recipes.progress import plain_console
 
 INTERRUPTED, TERMINATED = 130, 143
 """The exit codes of a command that was stopped by Ctrl-C, and by SIGTERM."""
 TRACEBACK = "--traceback"
 """The option of every command that prints the traceback of an error."""
+
+console = plain_console()
+
+
+def say(text: str) -> None:
+    """Print a line of text verbatim, without wrapping."""
+    console.print(text, soft_wrap=True, highlight=False)
 
 
 def explain(error: Exception) -> tuple[str, int]:

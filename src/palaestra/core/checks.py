@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from numbers import Integral, Real
 from typing import Any
 
-from palaestra.core.errors import EnvError, PalaestraError
+from palaestra.core.errors import EnvError, PalaestraError, SettingsError
 
 
 def check_integer(
@@ -52,6 +53,18 @@ def check_number(
     if not math.isfinite(number) or not _within(number, minimum, maximum):
         raise error(f"{name} is a finite number{_limits(minimum, maximum)}; got {short_repr(value)}")
     return number
+
+
+def check_options(name: str, given: Iterable[str], known: Sequence[str]) -> None:
+    """Raise `SettingsError` for the first option in `given` that is not in `known`.
+
+    Arguments:
+        name: of what the options belong to, for the error message.
+    """
+    for option in given:
+        if option not in known:
+            takes = f"it takes {', '.join(known)}" if known else "it takes none"
+            raise SettingsError(f"{name} has no option '{option}'; {takes}")
 
 
 def short_repr(value: Any) -> str:

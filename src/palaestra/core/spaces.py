@@ -20,15 +20,33 @@ SAMPLE_ALPHABET = "abcdefghijklmnopqrstuvwxyzABCXYZ0123456789 .,:;!?+-*/=%()\nä
 
 
 class _PlainSpace(Space[T]):
-    """Base of the spaces below: elements are plain Python values, not arrays."""
+    """Base of the spaces below: elements are plain Python values, not arrays.
+
+    Arguments:
+        parts: define the space: two spaces of a class with the same parts are equal.
+    """
+
+    def __init__(self, *parts: Any, seed: int | np.random.Generator | None = None) -> None:
+        self._parts = parts
+        super().__init__(None, None, seed)
 
     @property
     def is_np_flattenable(self) -> bool:
         return False
 
-    def _refuse(self, mask: object, probability: object) -> None:
+    def sample(self, mask: None = None, probability: None = None) -> T:
         if mask is not None or probability is not None:
             raise ValueError(f"{type(self).__name__} takes neither a mask nor probabilities")
+        return self._sample()
+
+    def _sample(self) -> T:
+        raise NotImplementedError
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _PlainSpace) and type(other) is type(self) and self._parts == other._parts
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(map(repr, self._parts))})"
 
 
 class UnicodeText(_PlainSpace[str]):
@@ -57,11 +75,10 @@ class UnicodeText(_PlainSpace[str]):
             raise ValueError(f"expected 0 <= min_length <= max_length; got {min_length} and {max_length}")
         self.min_length, self.max_length = min_length, max_length
         self.sample_length = max(min_length, min(max_length, sample_length))
-        super().__init__(None, str, seed)
+        super().__init__(min_length, max_length, seed=seed)
 
-    def sample(self, mask: None = None, probability: None = None) -> str:
+    def _sample(self) -> str:
         """Sample a text of random length. Short texts are more likely."""
-        self._refuse(mask, probability)
         length = min(self.sample_length, self.min_length + int(self.np_random.geometric(1 / 16)))
         return "".join(SAMPLE_ALPHABET[i] for i in self.np_random.integers(len(SAMPLE_ALPHABET), size=length))
 
@@ -74,21 +91,6 @@ class UnicodeText(_PlainSpace[str]):
         except UnicodeEncodeError:
             return False
         return True
-
-    def to_jsonable(self, sample_n: Iterable[str]) -> list[Any]:
-        return list(sample_n)
-
-    def from_jsonable(self, sample_n: list[Any]) -> list[str]:
-        return [str(sample) for sample in sample_n]
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, UnicodeText) and (self.min_length, self.max_length) == (
-            other.min_length,
-            other.max_length,
-        )
-
-    def __repr__(self) -> str:
-        return f"UnicodeText({self.min_length}, {self.max_length})"
 
 
 class RecordSpace(_PlainSpace[Any]):
@@ -112,7 +114,7 @@ class RecordSpace(_PlainSpace[Any]):
         if unknown:
             raise ValueError(f"{record.__name__} has no fields {sorted(unknown)}")
         self.record, self.spaces = record, dict(spaces)
-        super().__init__(None, None, seed)
+        super().__init__(record, self.spaces, seed=seed)
 
     def seed(self, seed: int | tuple[int, ...] | dict[str, Any] | None = None) -> dict[str, Any]:
         """Seed this space and the space of every field."""
@@ -122,8 +124,7 @@ class RecordSpace(_PlainSpace[Any]):
         seeds = self._np_random.integers(2**31, size=len(self.spaces))
         return {"": used} | {name: self.spaces[name].seed(int(s)) for name, s in zip(self.spaces, seeds, strict=True)}
 
-    def sample(self, mask: None = None, probability: None = None) -> Any:
-        self._refuse(mask, probability)
+    def _sample(self) -> Any:
         return self.record(**{name: space.sample() for name, space in self.spaces.items()})
 
     def contains(self, x: Any) -> bool:
@@ -139,13 +140,6 @@ class RecordSpace(_PlainSpace[Any]):
         columns = {name: list(space.from_jsonable(packed["columns"][name])) for name, space in self.spaces.items()}
         return [self.record(**{name: values[i] for name, values in columns.items()}) for i in range(packed["count"])]
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, RecordSpace) and (self.record, self.spaces) == (other.record, other.spaces)
-
-    def __repr__(self) -> str:
-        inside = ", ".join(f"{name}={space!r}" for name, space in self.spaces.items())
-        return f"RecordSpace({self.record.__name__}: {inside})"
-
 
 class Choice(_PlainSpace[str]):
     """One of a fixed set of strings."""
@@ -154,60 +148,33 @@ class Choice(_PlainSpace[str]):
         if not words:
             raise ValueError("a Choice needs at least one word")
         self.words = tuple(words)
-        super().__init__(None, str, seed)
+        super().__init__(self.words, seed=seed)
 
-    def sample(self, mask: None = None, probability: None = None) -> str:
-        self._refuse(mask, probability)
+    def _sample(self) -> str:
         return self.words[int(self.np_random.integers(len(self.words)))]
 
     def contains(self, x: Any) -> bool:
         return isinstance(x, str) and x in self.words
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Choice) and self.words == other.words
-
-    def __repr__(self) -> str:
-        return f"Choice{self.words!r}"
-
 
 class Whole(_PlainSpace[int]):
     """A non-negative `int` without an upper bound, which Gymnasium's `Discrete` needs."""
 
-    def __init__(self, seed: int | np.random.Generator | None = None) -> None:
-        super().__init__(None, int, seed)
-
-    def sample(self, mask: None = None, probability: None = None) -> int:
-        self._refuse(mask, probability)
+    def _sample(self) -> int:
         return int(self.np_random.geometric(1 / 8)) - 1
 
     def contains(self, x: Any) -> bool:
         return isinstance(x, int) and not isinstance(x, bool) and x >= 0
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Whole)
-
-    def __repr__(self) -> str:
-        return "Whole()"
-
 
 class Rate(_PlainSpace[float]):
     """A fraction from 0 to 1 as a `float`, or `None` if nothing was counted."""
 
-    def __init__(self, seed: int | np.random.Generator | None = None) -> None:
-        super().__init__(None, None, seed)
-
-    def sample(self, mask: None = None, probability: None = None) -> float:
-        self._refuse(mask, probability)
+    def _sample(self) -> float:
         return float(self.np_random.random())
 
     def contains(self, x: Any) -> bool:
         return x is None or (isinstance(x, float) and 0.0 <= x <= 1.0)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Rate)
-
-    def __repr__(self) -> str:
-        return "Rate()"
 
 
 class Several(_PlainSpace[tuple[Any, ...]]):
@@ -224,15 +191,14 @@ class Several(_PlainSpace[tuple[Any, ...]]):
         seed: int | np.random.Generator | None = None,
     ) -> None:
         self.space, self.minimum, self.sample_up_to = space, minimum, sample_up_to
-        super().__init__(None, None, seed)
+        super().__init__(space, minimum, seed=seed)
 
     def seed(self, seed: int | tuple[int, ...] | None = None) -> tuple[int, ...]:
         self._np_random, used = seeding.np_random(seed if isinstance(seed, int) else None)
         self.space.seed(int(self._np_random.integers(2**31)))
         return (used,)
 
-    def sample(self, mask: None = None, probability: None = None) -> tuple[Any, ...]:
-        self._refuse(mask, probability)
+    def _sample(self) -> tuple[Any, ...]:
         count = min(self.sample_up_to, self.minimum + int(self.np_random.geometric(1 / 4)) - 1)
         return tuple(self.space.sample() for _ in range(count))
 
@@ -244,9 +210,3 @@ class Several(_PlainSpace[tuple[Any, ...]]):
 
     def from_jsonable(self, sample_n: list[Any]) -> list[tuple[Any, ...]]:
         return [tuple(self.space.from_jsonable(sample)) for sample in sample_n]
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Several) and (self.space, self.minimum) == (other.space, other.minimum)
-
-    def __repr__(self) -> str:
-        return f"Several({self.space!r}, minimum={self.minimum})"

@@ -173,36 +173,31 @@ class _CallMeter(CallMonitor):
         answers: list[list[Answer]] = []
         while len(answers) < len(self.requests):
             slots: list[list[Slot]] = []
-            spent: BudgetSpentError | None = None
             for index, request in enumerate(self.requests[len(answers) :][:_CHUNK], len(answers)):
                 request_slots = [(index, k) for k in range(request.sampling.count)]
                 try:
                     if not self._begin(request_slots):
                         break
-                except BudgetSpentError as error:
-                    spent = error
+                except BudgetSpentError:
+                    if not slots:
+                        raise
                     break
                 slots.append(request_slots)
-            if spent is not None and not slots:
-                raise spent
-            if not slots:
+            if slots:
+                answers += self._ask_chunk(slots)
+            else:
                 time.sleep(_POLL)  # Calls of another engine hold the budget.
-            answers += self._ask_chunk(slots)
         return answers
 
     def _ask_chunk(self, slots: list[list[Slot]]) -> list[list[Answer]]:
         began = time.monotonic()
         try:
-            answers = (
-                self.home.engine.generate([self.requests[request_slots[0][0]] for request_slots in slots])
-                if slots
-                else []
-            )
+            answers = self.home.engine.generate([self.requests[request_slots[0][0]] for request_slots in slots])
         except BaseException:
             for slot in list(self.open):
                 self.after(slot, None, 0.0, None)
             raise
-        each = (time.monotonic() - began) / max(1, sum(map(len, slots)))
+        each = (time.monotonic() - began) / sum(map(len, slots))
         for request_slots, row in zip(slots, answers, strict=True):
             for slot, answer in zip(request_slots, row, strict=True):
                 self.after(slot, answer.usage if isinstance(answer, Completion) else Usage(), each, answer)

@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.resources import files
 from importlib.util import find_spec
@@ -301,29 +301,23 @@ def hash_files(folder: Path) -> dict[str, str]:
     files = [path for path in folder.iterdir() if path.suffix in SUFFIXES and path.name != PROVENANCE]
     paths = sorted(path for path in files if path.is_file())
     store = cache_folder() / "hashes.json"
-    known = _read(store) if any(path.stat().st_size >= CACHED_FROM for path in paths) else {}
-    fresh: dict[str, Any] = {}
+    known = _read(store)
+    large: dict[str, str] = {}
     hashes: dict[str, str] = {}
     for path in paths:
         state = path.stat()
-        key, mark = str(path.resolve()), [state.st_size, state.st_mtime_ns]
-        entry = known.get(key)
-        if isinstance(entry, list) and entry[:2] == mark and len(entry) == 3:
-            hashes[path.name] = str(entry[2])
-            continue
-        hashes[path.name] = hash_file(path)
+        key = f"{path.resolve()} {state.st_size} {state.st_mtime_ns}"
+        hashes[path.name] = known.get(key) or hash_file(path)
         if state.st_size >= CACHED_FROM:
-            fresh[key] = [*mark, hashes[path.name]]
-    if fresh:
-        try:
+            large[key] = hashes[path.name]
+    if not large.keys() <= known.keys():
+        with suppress(OSError, PalaestraError):  # Without a cache the next call takes longer.
             store.parent.mkdir(parents=True, exist_ok=True)
-            write_json(store, {**_read(store), **fresh})
-        except (OSError, PalaestraError):
-            pass  # Without a cache the next call takes longer.
+            write_json(store, known | large)
     return hashes
 
 
-def _read(store: Path) -> dict[str, Any]:
+def _read(store: Path) -> dict[str, str]:
     try:
         data = json.loads(store.read_text(encoding="utf-8"))
     except (OSError, ValueError):

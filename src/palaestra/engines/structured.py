@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from palaestra.core.errors import SettingsError
 from palaestra.core.records import Completion, Failure, FailureCause, Message, StopReason, TextPart
 from palaestra.core.seeding import Seeds
 from palaestra.engines.base import Engine, Request, reads_schema
@@ -52,10 +51,6 @@ def ask(
         >>> ask(MockEngine(lambda request, index: next(answers)), [Request((Message("user", "2+2?"),))], Sum)
         [Sum(value=4)]
     """
-    if tries < 1:
-        raise SettingsError(f"ask needs tries of at least 1; got {tries}")
-    if any(question.sampling.count != 1 for question in questions):
-        raise SettingsError("ask needs requests with a count of 1; ask several questions with different seeds")
     shape = json.dumps(schema.model_json_schema(), ensure_ascii=False)
     enforced = reads_schema(engine)
     requests = [

@@ -209,23 +209,24 @@ class TransformersEngine(BaseEngine):
         stepper, device = self._stepper, self.model.device
         stepper.clear()
         logits_SV = stepper.start({slot: row.prompt for slot, row in enumerate(rows)})
-        active, choose = rows, _chooser(rows, device)
+        choose = _chooser(rows, device)
         while True:
-            chosen_B = self._extend(active, logits_SV[: len(rows)].float(), choose)
-            finished = [slot for slot, row in enumerate(active) if row.stop_reason is not None]
+            chosen_B = self._extend(rows, logits_SV[: len(rows)].float(), choose)
+            finished = [slot for slot, row in enumerate(rows) if row.stop_reason is not None]
             if len(finished) == len(rows):
                 return
             stepper.rest(finished)
-            active = [row if row.stop_reason is None else _make_placeholder(row) for row in active]
             logits_SV = stepper.step(torch.nn.functional.pad(chosen_B, (0, stepper.slots - len(rows))))
 
     def _extend(self, rows: list[_Row], logits_BV: torch.Tensor, choose: Chooser) -> torch.Tensor:
-        """Choose the next token of every row, append it, and return the tokens."""
+        """Choose the next token of every row and append it to unfinished rows. Returns the tokens."""
         if not bool(torch.isfinite(logits_BV.amax(-1)).all()):
             raise ValueError("the model's logits are not finite")
         chosen_B, logprobs_B = choose(logits_BV)
         for row, token, logprob in zip(rows, chosen_B.tolist(), logprobs_B.tolist(), strict=True):
-            if self._on_token is not None and row.stop_reason is None:
+            if row.stop_reason is not None:
+                continue
+            if self._on_token is not None:
                 self._on_token(row.slot, len(row.ids), token)
             row.ids.append(token)
             row.logprobs.append(logprob)
@@ -278,14 +279,10 @@ class TransformersEngine(BaseEngine):
                 position_ids_BT = position_ids_BT.index_select(-2, index_B)
                 active = [active[index] for index in keep]
                 choose = _chooser(active, device)
-            elif len(keep) < len(active):
-                active = [row if row.stop_reason is None else _make_placeholder(row) for row in active]
             mask_BT = torch.cat([mask_BT, mask_BT.new_ones((len(active), 1))], dim=-1)
             input_ids_BT = next_B[:, None]
 
     def _stop_reason(self, row: _Row) -> StopReason | None:
-        if row.stop_reason is not None:
-            return row.stop_reason
         if row.ids[-1] in self.end_ids:
             return StopReason.END
         if row.sampling.stop:
@@ -310,11 +307,6 @@ class TransformersEngine(BaseEngine):
             usage=Usage(len(row.prompt), len(row.ids)),
             prompt_ids=tuple(row.prompt),
         )
-
-
-def _make_placeholder(row: _Row) -> _Row:
-    """Return a row that stands in for a finished row of the batch. Its tokens are discarded."""
-    return _Row(row.slot, [], Sampling(), 1, np.zeros(0), [0], [], row.stop_reason)
 
 
 Chooser = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]

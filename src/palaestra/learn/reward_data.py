@@ -16,14 +16,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 
 from palaestra.core.errors import ModelError, SettingsError, TaskError
-from palaestra.core.records import Message, Role
+from palaestra.core.records import Message
 from palaestra.core.seeding import Seeds
 from palaestra.core.statistics import wilson_interval
+from palaestra.engines.openai_format import parse_message
 from palaestra.tasks.sources import (
     ENDINGS,
     LINES,
@@ -188,18 +189,12 @@ def _prompt(value: Any, name: str) -> Prompt:
 
 
 def _messages(value: Any, name: str) -> tuple[Message, ...]:
-    if not isinstance(value, list | tuple):
+    if not isinstance(value, list | tuple) or not all(isinstance(message, Mapping) for message in value):
         raise TaskError(f"expected '{name}' to be a text or a list of messages; got {abbreviate(value)}")
-    messages = []
-    for message in value:
-        is_message = isinstance(message, Mapping) and isinstance(message.get("content"), str)
-        if not is_message or message.get("role") not in get_args(Role):
-            raise TaskError(
-                f"expected messages in '{name}' with a text 'content' and a 'role' of "
-                f"{', '.join(get_args(Role))}; got {abbreviate(message)}"
-            )
-        messages.append(Message(message["role"], message["content"]))
-    return tuple(messages)
+    try:
+        return tuple(parse_message(message) for message in value)
+    except ValueError as error:
+        raise TaskError(f"expected messages in '{name}': {error}") from error
 
 
 def _rows(source: str) -> Rows:
@@ -262,8 +257,6 @@ class RewardReport:
 def report_on_scores(scores: Sequence[Sequence[float]], best: Sequence[int], bins: int = 10) -> RewardReport:
     """Report on the scores of comparisons, given the index of the best response of each."""
     count = len(scores)
-    if count == 0:
-        raise ValueError("expected at least one comparison; got none")
     ranks, losses, briers, confidences, hits = (np.zeros(count) for _ in range(5))
     for index, (row, right) in enumerate(zip(scores, best, strict=True)):
         scores_K = np.asarray(row, dtype=np.float64)

@@ -333,12 +333,8 @@ def train_reward_model(
         keep_state: called with the state after each step.
 
     Raises:
-        LessonError: there are no comparisons, or the loss is not finite.
+        LessonError: the loss is not finite.
     """
-    if not comparisons:
-        raise LessonError("expected at least one comparison to train on; got none")
-    if training.patience and not validation:
-        raise LessonError("early stopping needs validation comparisons; got none; set patience to 0 to train without")
     weights = model.weights
     rows = [model.encode_comparison(comparison) for comparison in comparisons]
     lengths = [max(len(ids) for ids in responses) for responses in rows]

@@ -125,8 +125,6 @@ class ModelStudent(ABC):
                 "LLaMA-Factory trains LoRA adapters by learning 'supervised' or 'preference'; got learning "
                 f"{type(self).__name__}, method '{supervision.method}'"
             )
-        if start not in ("base", "last"):
-            raise SettingsError(f"start: expected 'base' or 'last'; got {start!r}")
         self.name, self.tokenizer, self.supervision = model.name, model.tokenizer, supervision
         self.settings: Any = self.Settings() if settings is None and self.Settings is not None else settings
         self.processor, self.start = model.processor, start

@@ -127,10 +127,8 @@ def fine_tune(
         keep_state: called with the state after each step.
 
     Raises:
-        LessonError: there is no example, one is too long, or the loss is not finite.
+        LessonError: an example is too long, or the loss is not finite.
     """
-    if not examples:
-        raise LessonError("expected at least one example; got none")
     rows = [encode(example, tokenizer, max_context(model), processor) for example in examples]
     pad_id = padding_id(tokenizer)
 

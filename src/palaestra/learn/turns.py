@@ -15,7 +15,6 @@ from itertools import groupby
 from typing import Any
 
 import numpy as np
-from gymnasium.vector import AutoresetMode
 
 from palaestra.core.errors import EnvError
 from palaestra.core.records import Failure, FailureCause, Message, Segment, Trajectory
@@ -144,10 +143,8 @@ def collect_turns(
         first: the number of the first episode.
 
     Raises:
-        EnvError: the environment has autoreset, or changes earlier messages.
+        EnvError: the environment changes earlier messages.
     """
-    if env.metadata.get("autoreset_mode") != AutoresetMode.DISABLED:
-        raise EnvError("expected a turn environment without autoreset; make it with autoreset=False")
     start = time.perf_counter()
     slots = _TurnSlots(env, policy, encoder, seeds, frozenset(end_ids), max_tokens, group_size)
     waiting = deque(range(first, first + episodes))

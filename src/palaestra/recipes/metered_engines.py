@@ -113,7 +113,7 @@ def open_cache(path: str = "") -> Cache:
     """Open the cache of model answers at `path`, or the user's cache if `path` is empty."""
     from palaestra.engines.models import cache_folder
     from palaestra.runs.cache import Cache
-    from palaestra.runs.guard import storage_errors
+    from palaestra.runs.files import storage_errors
 
     file = Path(path).expanduser() if path else cache_folder() / CALLS
     with storage_errors(file, "opening the cache of calls"):

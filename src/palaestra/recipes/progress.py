@@ -112,9 +112,11 @@ class RunProgress:
             self._live.stop()
 
     def __call__(self, event: Event) -> None:
-        if event.phase == NOTICE:
+        if "text" in event.data:
             self._tell(event.data["text"])
-        elif event.phase == RETRY:
+        if event.phase == NOTICE:
+            return
+        if event.phase == RETRY:
             wait = event.data["seconds"]
             when = f"{wait:.0f} s" if wait >= 10 else f"{wait:.1f} s"
             self._tell(f"{event.data['reason']}; asked again in {when} (call {event.done} of at most {event.total})")

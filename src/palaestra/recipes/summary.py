@@ -16,7 +16,7 @@ from typing import Any
 
 from palaestra.core.records import Attempt
 from palaestra.core.statistics import measure_gain, report_on
-from palaestra.runs.records import to_data
+from palaestra.runs.files import to_data
 
 SHARED_KEYS = ("before", "after", "gain", "gain_low", "gain_high", "unit")
 """The keys that a summary has even if they do not apply; `seconds` always applies."""

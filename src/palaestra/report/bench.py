@@ -10,12 +10,13 @@ from typing import Any
 from markupsafe import Markup
 
 from palaestra.recipes.research.bench import BenchEpisode, BenchResult
+from palaestra.recipes.research.episode_player import is_silent
 from palaestra.recipes.research.settings import ResearchSettings
-from palaestra.recipes.research.summary import is_silent
-from palaestra.report.charts import MetricPoint, Panel, Point, Series, drawing, line_chart, polyline
+from palaestra.report.charts import MetricPoint, Panel, Series, line_chart
 from palaestra.report.formatting import causes, plain, plural
 from palaestra.report.parts import setting_rows
-from palaestra.research.standings.scores import BASELINE, Measure, MethodCell, Profile, Standings
+from palaestra.report.svg import Point, drawing, polyline
+from palaestra.research.standings.standings import BASELINE, Measure, MethodCell, Profile, Standings
 from palaestra.research.tasks.task import Direction
 from palaestra.runs.provenance import read_provenance
 

@@ -1,37 +1,23 @@
-"""Charts as SVG: metrics over the iterations of a run, learning curves, rates with intervals.
-
-Colours and fonts are classes; the style sheet defines them.
-"""
+"""Charts with axes as SVG: metrics over the iterations of a run, and learning curves."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median
 from typing import Literal, TypeVar
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from palaestra.core.records import Report
-from palaestra.core.statistics import Mean
-from palaestra.report.formatting import (
-    counts,
-    format_signed,
-    interval,
-    percent,
-    plain,
-    points_interval,
-    tick_words,
-    whole,
-)
+from palaestra.report.formatting import counts, interval, percent, plain, tick_words, whole
+from palaestra.report.svg import Point, Scale, circle, drawing, element, line, number, polyline, text, ticks
 
 WIDTH, PLOT, GAP, FOOT = 520, 240, 26, 46
 """Width of a chart; height of a plot, of the gap between two panels, and of the space below the last panel."""
 LEFT, RIGHT, TOP = 62, 18, 14
 SMALL_WIDTH, SMALL_PLOT = 190, 78
-BAR_WIDTH = 220
-"""Width of a picture in a table row."""
 COLOURS = 6
 """Number of line colours in the style sheet."""
 MOST_POINTS = 400
@@ -48,107 +34,8 @@ RAW_ROUNDS = 4
 """Maximum rounds for which single batches are drawn; more would hide the means."""
 
 T = TypeVar("T")
-Point = tuple[float, float]
 Metrics = Mapping[int, Mapping[str, float]]
 """Metrics by iteration and name, as the store returns them."""
-
-
-# SVG elements
-
-
-def number(value: float) -> str:
-    """Format a coordinate with at most two decimals.
-
-    >>> number(3.0), number(1 / 3)
-    ('3', '0.33')
-    """
-    return f"{value:.2f}".rstrip("0").rstrip(".")
-
-
-def element(tag: str, *children: str, **attributes: str | float) -> Markup:
-    """Build one element. Text and attributes are escaped, `Markup` children are not.
-
-    Underscores in attribute names become hyphens; a trailing one is dropped (`class_`).
-
-    >>> element("text", "a < b", x=1.5, class_="label", text_anchor="end")
-    Markup('<text x="1.5" class="label" text-anchor="end">a &lt; b</text>')
-    """
-    written = Markup("").join(
-        Markup(' {}="{}"').format(
-            name.rstrip("_").replace("_", "-"), value if isinstance(value, str) else number(value)
-        )
-        for name, value in attributes.items()
-    )
-    return Markup("<{0}{1}>{2}</{0}>").format(tag, written, Markup("").join(escape(child) for child in children))
-
-
-def drawing(width: float, height: float, label: str, *children: str, class_: str = "") -> Markup:
-    """Build a picture that scales with its place. `label` is the text for screen readers."""
-    box = f"0 0 {number(width)} {number(height)}"
-    return element(
-        "svg", *children, viewBox=box, width=width, height=height, role="img", aria_label=label, class_=class_
-    )
-
-
-def text(
-    x: float, y: float, content: str, class_: str = "", anchor: str = "start", **attributes: str | float
-) -> Markup:
-    """Draw text at a point; `anchor` is start, middle or end."""
-    return element("text", content, x=x, y=y, text_anchor=anchor, class_=class_, **attributes)
-
-
-def line(start: Point, end: Point, class_: str) -> Markup:
-    return element("line", x1=start[0], y1=start[1], x2=end[0], y2=end[1], class_=class_)
-
-
-def circle(centre: Point, radius: float, class_: str, title: str = "") -> Markup:
-    hint = (element("title", title),) if title else ()
-    return element("circle", *hint, cx=centre[0], cy=centre[1], r=radius, class_=class_)
-
-
-def polyline(points: Sequence[Point], class_: str, dashes: str = "", tag: str = "polyline") -> Markup:
-    style = {"stroke_dasharray": dashes} if dashes else {}
-    return element(tag, points=" ".join(f"{number(x)},{number(y)}" for x, y in points), class_=class_, **style)
-
-
-@dataclass(frozen=True, slots=True)
-class Scale:
-    """Maps values from `low` to `high` to coordinates from `start` to `end`.
-
-    >>> Scale(0, 100, 10, 210)(50)
-    110.0
-    """
-
-    low: float
-    high: float
-    start: float
-    end: float
-
-    def __call__(self, value: float) -> float:
-        return self.start + (value - self.low) / ((self.high - self.low) or 1.0) * (self.end - self.start)
-
-    def clamp(self, value: float) -> float:
-        """The coordinate of a value, or of the nearest end of the scale if the value is outside."""
-        return self(min(max(value, self.low), self.high))
-
-
-def ticks(low: float, high: float, about: int = 5) -> list[float]:
-    """Return about `about` round values from `low` to `high`.
-
-    >>> ticks(0, 76, 4)
-    [0.0, 20.0, 40.0, 60.0]
-    """
-    rough = (high - low) / max(1, about)
-    if rough <= 0:
-        return [low]
-    magnitude = 10 ** math.floor(math.log10(rough))
-    step = next(m * magnitude for m in (1, 2, 5, 10) if m * magnitude >= rough * 0.999)
-    first = math.ceil(low / step - 1e-9)
-    last = math.floor(high / step + 1e-9)
-    return [float(k * step) for k in range(first, last + 1)]
-
-
-# Charts with axes
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,16 +135,15 @@ def line_chart(
 def small_chart(points: Sequence[MetricPoint], last: int, label: str, level: float) -> Markup:
     """Draw one metric by iteration as a small chart. A `level` within the axis is a dashed line."""
     low, high = axis_range(points)
-    series = [Series(label, points[-1:], "after", "marks")]
-    series.insert(0, Series("", points, "raw after" if len(points) > NOISY else "after", "line"))
-    if len(points) > NOISY:
+    noisy = len(points) > NOISY
+    series = [Series("", points, "raw after" if noisy else "after", "line")]
+    if noisy:
         series.append(Series("", average_neighbours(points, MARKED), "after", "line"))
+    series.append(Series("", points[-1:], "after", "points"))
     if low < level < high:
         series.append(Series("", [MetricPoint(0, x, level) for x in (0, last)], "level", "line"))
     text = _describe_series(Series(label, points))
-    return line_chart(
-        [Panel("", [replace(s, name="") for s in series], (low, high))], "", text, x_high=last, small=True
-    )
+    return line_chart([Panel("", series, (low, high))], "", text, x_high=last, small=True)
 
 
 def bar_chart(table: Metrics, names: Mapping[str, str], y_label: str, label: str) -> Markup:
@@ -514,60 +400,3 @@ def running_mean(curve: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
     window = max(1, min(max(8, len(curve) // 10), len(curve) // 2))
     losses = [loss for _, loss in curve]
     return [(curve[k][0], sum(losses[k + 1 - window : k + 1]) / window) for k in range(window - 1, len(curve))]
-
-
-# Intervals in table rows
-
-_RATES = Scale(0, 1, 12, BAR_WIDTH - 12)
-
-
-def rate_bar(*reports: Report | None) -> Markup:
-    """Draw one rate with its interval, or two: before as a ring, after as a disc below it."""
-    names = ("before", "after")[-len(reports) :]
-    height = 8 + 10 * len(reports)
-    label = ", ".join(
-        f"{name} {percent(report)} ({interval(report)})" for name, report in zip(names, reports, strict=True)
-    )
-    parts = [line((_RATES(share), 0), (_RATES(share), height), "grid") for share in (0.0, 0.25, 0.5, 0.75, 1.0)]
-    for place, (name, report) in enumerate(zip(names, reports, strict=True)):
-        if report is not None and report.accuracy is not None:
-            y = 9.0 + 10 * place
-            parts += draw_interval(_RATES, y, report.low, report.high, name)
-            parts.append(circle((_RATES(report.accuracy), y), 4, f"mark {name}"))
-    return drawing(
-        BAR_WIDTH, height, label if len(reports) > 1 else label.removeprefix("after "), *parts, class_="inline"
-    )
-
-
-def rate_axis() -> Markup:
-    """Draw the axis of `rate_bar`, for the head of its column."""
-    return scale_axis(_RATES, [0.0, 0.5, 1.0], lambda share: f"{100 * share:.0f}", "scale from 0 to 100 %")
-
-
-def scale_axis(x: Scale, values: Sequence[float], words: Callable[[float], str], label: str) -> Markup:
-    """Draw the axis of pictures in table rows, for the head of their column."""
-    labels = [text(x(value), 11, words(value), "tick", "middle") for value in values]
-    return drawing(BAR_WIDTH, 14, label, *labels, class_="inline")
-
-
-def mean_bar(mean: Mean, x: Scale) -> Markup:
-    """Draw a mean difference with its interval, and a line at 0."""
-    label = f"{format_signed(mean.value)} ({points_interval(mean)})"
-    return drawing(BAR_WIDTH, 22, label, line((x(0), 0), (x(0), 22), "axis"), *draw_mean(mean, x, 11), class_="inline")
-
-
-def draw_mean(mean: Mean, x: Scale, y: float) -> list[Markup]:
-    """Draw a diamond at the mean, with its interval."""
-    if not mean.count:
-        return []
-    middle = x(mean.value)
-    diamond = [(middle - 6, y), (middle, y - 6), (middle + 6, y), (middle, y + 6)]
-    bounds = draw_interval(x, y, mean.low, mean.high, "mean") if mean.count > 1 else []
-    return [*bounds, polyline(diamond, "mark mean", tag="polygon")]
-
-
-def draw_interval(x: Scale, y: float, low: float, high: float, class_: str) -> list[Markup]:
-    """Draw a horizontal interval. An end outside the scale is cut and has no end mark."""
-    ends = [(x.clamp(end), x.low <= end <= x.high) for end in (low, high)]
-    caps = [line((end, y - 3), (end, y + 3), f"whisker {class_}") for end, inside in ends if inside]
-    return [line((ends[0][0], y), (ends[1][0], y), f"whisker {class_}"), *caps]

@@ -12,7 +12,9 @@ from markupsafe import Markup
 from palaestra.core.records import Report
 from palaestra.core.statistics import Mean
 from palaestra.recipes.teach.study import StudyArm
-from palaestra.report.charts import (
+from palaestra.report.charts import round_colour
+from palaestra.report.formatting import counts, format_signed, interval, percent, plural, shorten, whole
+from palaestra.report.svg import (
     BAR_WIDTH,
     Point,
     Scale,
@@ -23,11 +25,9 @@ from palaestra.report.charts import (
     line,
     number,
     polyline,
-    round_colour,
     text,
     ticks,
 )
-from palaestra.report.formatting import counts, format_signed, interval, percent, plural, shorten, whole
 
 Allocation = Mapping[int, Mapping[tuple[str, str], int]]
 """Number of examples by round, and by skill and subskill."""

@@ -8,8 +8,8 @@ from palaestra.core.records import Report, StopReason
 from palaestra.core.statistics import Comparison, Mean, report_on, slice_by_metadata
 from palaestra.recipes.evaluate.compare import CompareResult
 from palaestra.recipes.evaluate.settings import EvaluateSettings
-from palaestra.report.charts import rate_axis, rate_bar
 from palaestra.report.parts import compare_attempts, make_appendix, right_and_wrong
+from palaestra.report.svg import rate_axis, rate_bar
 from palaestra.runs.run import Run
 from palaestra.tasks.evaluate import measures, outcomes
 

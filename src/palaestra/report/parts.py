@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from palaestra.core.records import Attempt, Failure, ImagePart, Message, Problem
 from palaestra.core.statistics import measure_gain, report_on
 from palaestra.recipes.settings import list_settings
-from palaestra.report.charts import rate_bar
+from palaestra.report.svg import rate_bar
 from palaestra.runs.ledger import describe_cost
 from palaestra.runs.provenance import read_provenance
 from palaestra.runs.run import Run

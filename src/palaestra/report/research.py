@@ -10,8 +10,8 @@ from markupsafe import Markup
 
 from palaestra.core.records import Message
 from palaestra.envs.turn.base import transcript
+from palaestra.recipes.research.episode_player import is_silent
 from palaestra.recipes.research.settings import ResearchSettings
-from palaestra.recipes.research.summary import is_silent
 from palaestra.report.charts import MetricPoint, Panel, Series, line_chart
 from palaestra.report.formatting import plain, shorten
 from palaestra.report.parts import make_appendix

@@ -11,9 +11,10 @@ from palaestra.core.statistics import Gain
 from palaestra.recipes.teach.lesson_order import add_up
 from palaestra.recipes.teach.settings import TeachSettings
 from palaestra.recipes.teach.study import COSTS, StudyArm, StudyResult
-from palaestra.report.charts import mean_bar, round_colour, scale_axis, ticks
+from palaestra.report.charts import round_colour
 from palaestra.report.diagrams import difference_scale, format_tick, seed_points
 from palaestra.report.parts import setting_rows
+from palaestra.report.svg import mean_bar, scale_axis, ticks
 from palaestra.runs.ledger import describe_cost
 from palaestra.runs.provenance import read_provenance
 

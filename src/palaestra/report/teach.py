@@ -12,7 +12,7 @@ from palaestra.core.statistics import Gain, find_best, measure_gain, report_on
 from palaestra.recipes.teach.lesson_order import Delivery, add_up
 from palaestra.recipes.teach.settings import TeachSettings
 from palaestra.recipes.teach.summary import CALLING, count_calls, list_unpriced
-from palaestra.report.charts import RAW_ROUNDS, Moment, accuracy_chart, loss_chart, rate_axis, round_colour
+from palaestra.report.charts import RAW_ROUNDS, Moment, accuracy_chart, loss_chart, round_colour
 from palaestra.report.diagrams import (
     Allocation,
     allocation_bars,
@@ -24,6 +24,7 @@ from palaestra.report.diagrams import (
 )
 from palaestra.report.formatting import causes, plural
 from palaestra.report.parts import compare_attempts, make_appendix, make_skill_row, make_skill_rows
+from palaestra.report.svg import rate_axis
 from palaestra.runs.ledger import describe_cost
 from palaestra.runs.run import Run
 from palaestra.tasks.group import divide_attempts

@@ -24,7 +24,6 @@ from palaestra.report.charts import (
     bar_chart,
     line_chart,
     metric_points,
-    rate_axis,
     small_chart,
     span,
 )
@@ -40,6 +39,7 @@ from palaestra.report.formatting import (
     share,
 )
 from palaestra.report.parts import compare_attempts, make_appendix, make_skill_row, make_skill_rows, truncate
+from palaestra.report.svg import rate_axis
 from palaestra.runs.ledger import LedgerTotal
 from palaestra.runs.run import Run
 

@@ -18,9 +18,8 @@ from typing import Any
 
 from palaestra.core.errors import RunError
 from palaestra.core.records import Completion, Failure, Usage
-from palaestra.runs.guard import storage_errors, transaction
+from palaestra.runs.files import from_json, storage_errors, to_json, transaction
 from palaestra.runs.ledger import Spending
-from palaestra.runs.records import from_json, to_json
 
 SCHEMA_VERSION = 1
 _SCHEMA = """

@@ -22,8 +22,7 @@ from types import TracebackType
 from typing import Any
 
 from palaestra.core.errors import RunError
-from palaestra.runs.files import PARTIAL, read_json, write_json
-from palaestra.runs.guard import storage_errors
+from palaestra.runs.files import PARTIAL, read_json, storage_errors, write_json
 from palaestra.runs.ledger import LedgerEntry
 from palaestra.runs.store import Store
 

@@ -16,9 +16,8 @@ from uuid import uuid4
 
 from palaestra.core.errors import RunError
 from palaestra.core.records import Attempt, Decision, Example, Lesson, Trajectory
-from palaestra.runs.guard import storage_errors, transaction
+from palaestra.runs.files import from_json, storage_errors, to_json, transaction
 from palaestra.runs.ledger import LedgerEntry, LedgerTotal
-from palaestra.runs.records import from_json, to_json
 
 T = TypeVar("T")
 
@@ -104,8 +103,8 @@ class Store:
 
     def attempts(self, phase: str) -> list[Attempt]:
         """Return the attempts of a phase in order."""
-        rows = self._read("SELECT data FROM attempts WHERE phase=? ORDER BY rowid", (phase,))
-        return [self._parse(Attempt, data) for (data,) in rows]
+        query = "SELECT rowid, data FROM attempts WHERE phase=? ORDER BY rowid"
+        return list(self._read_records(Attempt, query, phase).values())
 
     def phases(self) -> list[str]:
         return [phase for (phase,) in self._read("SELECT phase FROM attempts GROUP BY phase ORDER BY MIN(rowid)")]
@@ -140,11 +139,9 @@ class Store:
         rows = self._read("SELECT decisions FROM lessons WHERE round=?", (round_,))
         if not rows:
             return None
-        examples = self._read("SELECT data FROM examples WHERE round=? ORDER BY position", (round_,))
-        return Lesson(
-            tuple(self._parse(Example, data) for (data,) in examples),
-            self._parse(tuple[Decision, ...], rows[0][0]),
-        )
+        query = "SELECT position, data FROM examples WHERE round=? ORDER BY position"
+        examples = self._read_records(Example, query, round_)
+        return Lesson(tuple(examples.values()), self._parse(tuple[Decision, ...], rows[0][0]))
 
     def lesson_rounds(self) -> list[int]:
         """Return the rounds whose lesson has been written."""
@@ -152,8 +149,7 @@ class Store:
 
     def inspections(self, kind: type[T]) -> dict[int, T]:
         """Return the quality checks of each round's lesson, as records of `kind`."""
-        rows = self._read("SELECT round, data FROM inspections ORDER BY round")
-        return {round_: self._parse(kind, data) for round_, data in rows}
+        return self._read_records(kind, "SELECT round, data FROM inspections ORDER BY round")
 
     def add_delivery(self, round_: int, delivery: Any, cost: LedgerEntry) -> None:
         """Store the delivery of an order without a lesson. It is replaced when the round is repeated."""
@@ -163,8 +159,7 @@ class Store:
 
     def deliveries(self, kind: type[T]) -> dict[int, T]:
         """Return the orders and deliveries of each round, as records of `kind`."""
-        rows = self._read("SELECT round, data FROM deliveries ORDER BY round")
-        return {round_: self._parse(kind, data) for round_, data in rows}
+        return self._read_records(kind, "SELECT round, data FROM deliveries ORDER BY round")
 
     def add_skills(self, stage: str, skills: Any, cost: LedgerEntry | None = None) -> None:
         """Store the result of a stage of skill discovery, with its cost."""
@@ -183,7 +178,7 @@ class Store:
 
     def skills(self, kind: type[T]) -> dict[str, T]:
         """Return the results of skill discovery by stage, as records of `kind`."""
-        return {stage: self._parse(kind, data) for stage, data in self._read("SELECT stage, data FROM skills")}
+        return self._read_records(kind, "SELECT stage, data FROM skills")
 
     def allocation(self) -> dict[int, dict[tuple[str, str], int]]:
         """Return the number of examples by round, skill and subskill."""
@@ -223,9 +218,8 @@ class Store:
         self, iteration: int, metrics: Mapping[str, float], trajectories: Sequence[Trajectory], cost: LedgerEntry
     ) -> None:
         """Store the metrics and trajectories of an iteration. Non-finite metrics are left out."""
-        rows = [(iteration, name, float(value)) for name, value in metrics.items() if math.isfinite(value)]
         with self._transaction("storing an iteration") as db:
-            db.executemany("INSERT INTO metrics VALUES (?, ?, ?)", rows)
+            _insert_metrics(db, "INSERT", iteration, metrics)
             db.executemany(
                 "INSERT INTO trajectories VALUES (?, ?, ?, ?)",
                 [(iteration, k, t.total_reward, to_json(t)) for k, t in enumerate(trajectories)],
@@ -234,9 +228,8 @@ class Store:
 
     def add_metrics(self, iteration: int, metrics: Mapping[str, float]) -> None:
         """Store further metrics of an iteration, for example of an evaluation after it."""
-        rows = [(iteration, name, float(value)) for name, value in metrics.items() if math.isfinite(value)]
         with self._transaction("storing metrics") as db:
-            db.executemany("INSERT OR REPLACE INTO metrics VALUES (?, ?, ?)", rows)
+            _insert_metrics(db, "INSERT OR REPLACE", iteration, metrics)
 
     def metrics(self) -> dict[int, dict[str, float]]:
         """Return all metrics by iteration."""
@@ -246,8 +239,8 @@ class Store:
         return metrics
 
     def trajectories(self, iteration: int) -> list[Trajectory]:
-        rows = self._read("SELECT data FROM trajectories WHERE iteration=? ORDER BY position", (iteration,))
-        return [self._parse(Trajectory, data) for (data,) in rows]
+        query = "SELECT position, data FROM trajectories WHERE iteration=? ORDER BY position"
+        return list(self._read_records(Trajectory, query, iteration).values())
 
     def forget_after(self, iteration: int) -> None:
         """Delete everything after a checkpoint. It will be repeated with the same result."""
@@ -270,8 +263,8 @@ class Store:
 
     def steps(self, kind: type[T], episode: int) -> list[T]:
         """Return the steps of an episode in order, as records of `kind`."""
-        rows = self._read("SELECT data FROM steps WHERE episode=? ORDER BY position", (episode,))
-        return [self._parse(kind, data) for (data,) in rows]
+        query = "SELECT position, data FROM steps WHERE episode=? ORDER BY position"
+        return list(self._read_records(kind, query, episode).values())
 
     def episodes(self) -> list[int]:
         """Return the numbers of the episodes that have begun."""
@@ -300,12 +293,21 @@ class Store:
         columns = ", ".join(f"SUM({c})" for c in LedgerTotal.__dataclass_fields__)
         return {p: LedgerTotal(*self._read(f"SELECT {columns} FROM ledger WHERE phase=?", (p,))[0]) for p in phases}
 
+    def _read_records(self, kind: type[T], query: str, *values: Any) -> dict[Any, T]:
+        """Read the records of a query that selects a key and the data."""
+        return {key: self._parse(kind, data) for key, data in self._read(query, values)}
+
     def _parse(self, kind: Any, data: str) -> Any:
         try:
             return from_json(kind, data)
         except ValueError as error:
             raise RunError(f"the run folder is damaged: {self.path} has a record that does not parse: "
                            f"{str(error).splitlines()[0]}") from error  # fmt: skip
+
+
+def _insert_metrics(db: sqlite3.Connection, verb: str, iteration: int, metrics: Mapping[str, float]) -> None:
+    rows = [(iteration, name, float(value)) for name, value in metrics.items() if math.isfinite(value)]
+    db.executemany(f"{verb} INTO metrics VALUES (?, ?, ?)", rows)
 
 
 def _insert_cost(db: sqlite3.Connection, cost: LedgerEntry) -> None:

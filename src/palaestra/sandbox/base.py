@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import Enum
 from os import PathLike
-from types import TracebackType
 from typing import Any, Protocol, Self, runtime_checkable
 
 from palaestra.core.errors import SandboxError
@@ -22,7 +21,7 @@ SANDBOXES.register(
 )
 SANDBOXES.register("docker", "palaestra.sandbox.containers:Docker", "a container of the Docker engine")
 SANDBOXES.register("podman", "palaestra.sandbox.containers:Podman", "a container of Podman")
-SANDBOXES.register("none", "palaestra.sandbox.none:NoSandbox", "no isolation at all, only limits; warns")
+SANDBOXES.register("none", "palaestra.sandbox.local_host:NoSandbox", "no isolation at all, only limits; warns")
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 MAX_LISTED = 10_000
@@ -198,9 +197,7 @@ class Shell(Protocol):
 
     def __enter__(self) -> Self: ...
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    def __exit__(self, *_: object) -> None: ...
 
 
 @runtime_checkable

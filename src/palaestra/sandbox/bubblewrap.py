@@ -24,8 +24,7 @@ from palaestra.core.errors import SandboxError
 from palaestra.sandbox.base import Limits
 from palaestra.sandbox.bash_protocol import STEP
 from palaestra.sandbox.cgroups import ControlGroup, create_group
-from palaestra.sandbox.devices import DEVICES, prepare_devices, reset_times
-from palaestra.sandbox.files import find_special_files
+from palaestra.sandbox.files import DEVICES, find_special_files, prepare_devices, reset_times
 from palaestra.sandbox.local_host import LocalSandbox, RunningSandbox, find_bash, make_supervisor_command
 from palaestra.sandbox.processes import SPARE, ProcTree, limit_process
 from palaestra.sandbox.program import Child, make_memory_file, make_sealed_file

@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -201,24 +201,17 @@ def _write(path: str, value: int) -> None:
 
 def _remove(folder: str) -> bool:
     """Remove a group; False if there are processes in it."""
-    try:
+    with suppress(OSError):
         os.rmdir(folder)
-    except FileNotFoundError:
-        return True
-    except OSError:
-        return False
-    return True
+    return not os.path.exists(folder)
 
 
 def create_group(memory: int, tasks: int) -> ControlGroup | None:
     """Create a group; None if this process cannot."""
     hierarchy, _ = _hierarchy(os.getpid())
-    if hierarchy is None:
-        return None
-    try:
-        return ControlGroup(hierarchy, memory, tasks)
-    except OSError:
-        return None
+    with suppress(OSError):
+        return ControlGroup(hierarchy, memory, tasks) if hierarchy is not None else None
+    return None
 
 
 def report_limits() -> LimitReport:
@@ -328,7 +321,8 @@ def find_hierarchy(
         else:
             base, reason = None, "this user may not create control groups; start with: systemd-run --user --scope -p Delegate=yes COMMAND"  # fmt: skip
         if base is not None:
-            return Hierarchy(2, {kind: base for kind in ("memory", "pids", "cpu") if _counts_kind(base, kind)}), ""
+            counted = [*_read_words(base / "cgroup.controllers"), "cpu"]  # cpu.stat needs no controller
+            return Hierarchy(2, {kind: base for kind in ("memory", "pids", "cpu") if kind in counted}), ""
     folders = {}
     for kind, name in (("memory", "memory"), ("pids", "pids"), ("cpu", "cpuacct")):
         for point, above, options in mounts.get("cgroup", []):
@@ -361,10 +355,6 @@ def _enable(base: Path, inside: list[str]) -> Path | None:
     return None
 
 
-def _counts_kind(base: Path, kind: str) -> bool:
-    return kind == "cpu" or kind in _read_words(base / "cgroup.controllers")  # cpu.stat needs no controller
-
-
 def _read_words(file: Path) -> list[str]:
     with suppress(OSError):
         return file.read_text().split()
@@ -394,14 +384,10 @@ def _locate(point: str, above: str, path: str) -> Path:
 
 
 def _remove_stale(folder: Path) -> None:
-    for left in _ours_in(folder):
+    for left in folder.glob(f"{PREFIX}-*-*-*"):
         pid, start = left.name.split("-")[1:3]
-        if _start_time(int(pid)) != start:
+        if pid.isdigit() and _start_time(int(pid)) != start:
             _remove(str(left))
-
-
-def _ours_in(folder: Path) -> Iterator[Path]:
-    return (path for path in folder.glob(f"{PREFIX}-*-*-*") if path.name.split("-")[1].isdigit())
 
 
 @cache

@@ -14,7 +14,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from os import PathLike
 from typing import IO, ClassVar
@@ -76,7 +76,8 @@ class Container:
         """See `Sandbox.run`."""
         if not argv:
             raise SandboxError("run needs a program; got an empty argv")
-        with _RunningContainer(self, limits, {"OMP_NUM_THREADS": "1", **env}, workspace, read_only) as container:
+        env = {"OMP_NUM_THREADS": "1", **env}
+        with closing(_RunningContainer(self, limits, env, workspace, read_only)) as container:
             container.write_files(files)
             kernel = {"c": 0, "t": int(limits.cpu_seconds) + 1, "n": limits.open_files, "f": limits.file_size // 512}
             bounded = "".join(f"ulimit -{letter} {value}; " for letter, value in kernel.items()) + 'exec "$@"'
@@ -245,12 +246,6 @@ class _RunningContainer:
             self.remove()
             self.process.kill()
         self.process.communicate()
-
-    def __enter__(self) -> _RunningContainer:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 class _ContainerHost(ShellHost):

@@ -1,4 +1,11 @@
-"""Write and read the files of a workspace without following links that a program may have left there."""
+"""The files of a workspace and the device files of a sandbox.
+
+Workspaces are written and read without following links that a program may have left there.
+
+All sandboxes share their device files, so the metadata of these must not carry information. The host's device files belong
+to root. If this process is root, a program would own them and could change their modes, so sandboxes get device files that
+belong to nobody. Any program may set their times, so the times are reset before each start.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +14,7 @@ import stat
 import sys
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import cache
 from itertools import islice
 
 from palaestra.core.errors import SandboxError
@@ -14,7 +22,7 @@ from palaestra.sandbox.base import Files
 
 MAX_DEPTH, MAX_PATH, MAX_NAMES = 64, 4096, 100_000
 """Limits of a listing: depth of folders, length of paths, number of directory entries."""
-FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def write_files(workspace: int, files: Files) -> None:
@@ -82,7 +90,7 @@ def list_files(workspace: int, most: int) -> list[str]:
                 os.close(trail.pop()[0])
             above, path = trail[-1] if trail else (workspace, "")
             with suppress(OSError):
-                trail.append((os.open(name, FOLDER, dir_fd=above), f"{path}{name}/" if depth else ""))
+                trail.append((os.open(name, FOLDER_FLAGS, dir_fd=above), f"{path}{name}/" if depth else ""))
                 folder, path = trail[-1]
                 files, below, looked_at = _names_in(folder, MAX_NAMES - seen)
                 paths += [path + name for name in files[: most - len(paths)]]
@@ -130,7 +138,7 @@ def _descend(workspace: int, names: list[str], make: bool) -> int:
             if make:
                 with suppress(FileExistsError):
                     os.mkdir(name, 0o755, dir_fd=folder)
-            below = os.open(name, FOLDER, dir_fd=folder)
+            below = os.open(name, FOLDER_FLAGS, dir_fd=folder)
         finally:
             os.close(folder)
         folder = below
@@ -179,3 +187,50 @@ def _list_folder(path: str) -> tuple[list[str], list[str]]:
 
 def _is_special(info: os.stat_result) -> bool:
     return stat.S_ISFIFO(info.st_mode) or stat.S_ISSOCK(info.st_mode)
+
+
+DEVICES = {"null": (1, 3), "zero": (1, 5), "full": (1, 7), "random": (1, 8), "urandom": (1, 9), "tty": (5, 0)}
+LINKS = {"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}
+DEVICE_FOLDER = "/dev/palaestra"
+NOBODY = 65534
+
+
+@cache
+def prepare_devices(folder: str = DEVICE_FOLDER) -> str | None:
+    """Create a folder like `/dev` that belongs to nobody; None if this process is not root or lacks permission."""
+    if os.geteuid() != 0:
+        return None
+    with suppress(OSError):
+        for path in (folder, os.path.join(folder, "shm")):
+            os.makedirs(path, mode=0o755, exist_ok=True)
+            os.chown(path, NOBODY, NOBODY)
+        for name, target in LINKS.items():
+            path = os.path.join(folder, name)
+            if not os.path.lexists(path):
+                os.symlink(target, path)
+            os.lchown(path, NOBODY, NOBODY)
+        for name, number in DEVICES.items():
+            path, fresh = os.path.join(folder, name), os.path.join(folder, f".{name}-{os.getpid()}")
+            if not _is_device(path, number):
+                os.mknod(fresh, stat.S_IFCHR | 0o666, os.makedev(*number))
+                os.chmod(fresh, 0o666)
+                os.chown(fresh, NOBODY, NOBODY)
+                os.replace(fresh, path)
+        with open(os.path.join(folder, "null"), "wb"):  # fails if the file system does not support devices
+            return folder
+    return None
+
+
+def reset_times(folder: str | None) -> None:
+    """Reset the times of the devices that sandboxes use: those in `folder`, or else the host's."""
+    for name in DEVICES:
+        with suppress(OSError):
+            os.utime(os.path.join(folder or "/dev", name), (0, 0) if folder else None)
+
+
+def _is_device(path: str, number: tuple[int, int]) -> bool:
+    with suppress(FileNotFoundError):
+        info = os.lstat(path)
+        same = stat.S_ISCHR(info.st_mode) and info.st_rdev == os.makedev(*number)
+        return same and stat.S_IMODE(info.st_mode) == 0o666 and (info.st_uid, info.st_gid) == (NOBODY, NOBODY)
+    return False

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from palaestra.sandbox.base import MIB, Limits, Status
 from palaestra.sandbox.cgroups import ControlGroup, GroupUsage
@@ -49,37 +49,19 @@ class ProcessStat(NamedTuple):
     """Resident bytes."""
 
 
-class ProcessTree(Protocol):
-    """The processes of one sandbox."""
-
-    keep: Collection[int]
-    """Processes of the sandbox itself."""
-
-    def pids(self) -> list[int]:
-        """The live processes, without `keep`."""
-        ...
-
-    def stat(self, pid: int) -> ProcessStat: ...
-
-    def find_live_thread(self, pid: int) -> int:
-        """A thread of the process that has not ended. The first one can end before the others."""
-        ...
-
-    def private_memory(self, pid: int) -> int: ...
-
-    def page_tables(self, pid: int) -> int: ...
-
-    def kill(self, pids: Iterable[int], by: signal.Signals = signal.SIGKILL) -> None: ...
-
-
 class ProcTree:
-    """The processes of a folder like `/proc`. That of a sandbox shows only its own processes."""
+    """The processes of a folder like `/proc`. That of a sandbox shows only its own processes.
+
+    Arguments:
+        keep: processes of the sandbox itself.
+    """
 
     def __init__(self, path: str, keep: Collection[int] = (1,)) -> None:
         self.keep = keep
         self.folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def pids(self) -> list[int]:
+        """The live processes, without `keep`."""
         with suppress(OSError):
             return [pid for name in os.listdir(self.folder) if name.isdigit() and (pid := int(name)) not in self.keep]
         return []
@@ -95,6 +77,7 @@ class ProcTree:
         )
 
     def find_live_thread(self, pid: int) -> int:
+        """A thread of the process that has not ended. The first one can end before the others."""
         with suppress(OSError):
             folder = os.open(f"{pid}/task", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self.folder)
             try:
@@ -168,7 +151,7 @@ class LimitMonitor:
     With a control group the kernel limits memory and processes and counts CPU time. Without one, everything is polled.
     """
 
-    tree: ProcessTree
+    tree: ProcTree
     limits: Limits
     folders: Sequence[int] = ()
     """Descriptors of the folders on the sandbox's own file systems."""

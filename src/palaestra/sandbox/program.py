@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Self
 
 from palaestra.core.errors import SandboxError
@@ -42,46 +41,63 @@ class _CapturedStream:
         self.truncated |= len(data) > room
 
 
-class _SocketRelay:
-    """Relays between a socket and the stdin and stdout of a program."""
+class _InputRelay:
+    """Feeds the stdin of a program from bytes or from a socket, and forwards its stdout to the socket."""
 
-    def __init__(self, channel: socket.socket, child: Child, poller: select.poll) -> None:
-        self.channel, self.child, self.poller = channel, child, poller
-        self._in, self._out, self._input_closed = bytearray(), bytearray(), False
-        channel.setblocking(False)
+    def __init__(self, source: bytes | socket.socket, child: Child, poller: select.poll) -> None:
+        self.child, self.poller = child, poller
+        self.channel = source if isinstance(source, socket.socket) else None
+        self._in, self._out = bytearray(b"" if isinstance(source, socket.socket) else source), bytearray()
+        self._input_closed = self.channel is None
         os.set_blocking(child.stdin, False)
-        poller.register(channel.fileno(), select.POLLIN)
+        if self.channel is not None:
+            self.channel.setblocking(False)
+            poller.register(self.channel.fileno(), select.POLLIN)
+        elif self._in:
+            poller.register(child.stdin, select.POLLOUT)
+        else:
+            child.close_stdin()
 
     def forward(self, data: bytes) -> None:
         """Queue output of the program for the socket."""
+        if self.channel is None or not data:
+            return
         if not self._out:
             self.poller.register(self.channel.fileno(), select.POLLOUT | (0 if self._input_closed else select.POLLIN))
         self._out += data
 
     def handle(self, file: int, events: int) -> None:
         """Handle an event of the poller."""
-        if file == self.channel.fileno():
-            if events & select.POLLOUT and self._out:
-                with suppress(BlockingIOError, OSError):
-                    del self._out[: self.channel.send(self._out)]
-            if events & (select.POLLIN | select.POLLHUP | select.POLLERR) and not self._input_closed:
-                self._read_socket()
-            wanted = (select.POLLOUT if self._out else 0) | (0 if self._input_closed else select.POLLIN)
-            if wanted and not events & select.POLLERR:
-                self.poller.modify(file, wanted)
-            else:
-                self.poller.unregister(file)
+        if file == self.child.stdin:
+            self._feed()
+            return
+        assert self.channel is not None
+        if events & select.POLLOUT and self._out:
+            with suppress(BlockingIOError, OSError):
+                del self._out[: self.channel.send(self._out)]
+        if events & (select.POLLIN | select.POLLHUP | select.POLLERR) and not self._input_closed:
+            self._read_socket(self.channel)
+        wanted = (select.POLLOUT if self._out else 0) | (0 if self._input_closed else select.POLLIN)
+        if wanted and not events & select.POLLERR:
+            self.poller.modify(file, wanted)
         else:
-            left = _feed(file, memoryview(bytes(self._in)))
-            self._in = bytearray(left)
-            if not self._in:
-                self.poller.unregister(file)
-                if self._input_closed:
-                    self.child.close_stdin()
+            self.poller.unregister(file)
 
-    def _read_socket(self) -> None:
+    def _feed(self) -> None:
         try:
-            data = self.channel.recv(65536)
+            del self._in[: os.write(self.child.stdin, self._in[:65536])]
+        except BlockingIOError:
+            return
+        except OSError:  # the program has closed its stdin
+            self._in.clear()
+        if not self._in:
+            self.poller.unregister(self.child.stdin)
+            if self._input_closed:
+                self.child.close_stdin()
+
+    def _read_socket(self, channel: socket.socket) -> None:
+        try:
+            data = channel.recv(65536)
         except BlockingIOError:
             return
         except OSError:
@@ -97,9 +113,10 @@ class _SocketRelay:
 
     def finish(self) -> None:
         """Send the rest of the output."""
-        self.channel.settimeout(KILL_SECONDS)
-        with suppress(OSError):
-            self.channel.sendall(self._out)
+        if self.channel is not None:
+            self.channel.settimeout(KILL_SECONDS)
+            with suppress(OSError):
+                self.channel.sendall(self._out)
 
 
 def supervise(
@@ -118,8 +135,7 @@ def supervise(
     """
     streams = {child.stdout: _CapturedStream(limits.output), child.stderr: _CapturedStream(limits.output)}
     out, err = streams.values()
-    poller, unread = select.poll(), memoryview(stdin if isinstance(stdin, bytes) else b"")
-    relay: _SocketRelay | None = None
+    poller = select.poll()
     handle = os.pidfd_open(child.pid)
     status: Status | None = None
     start = time.monotonic()
@@ -129,13 +145,7 @@ def supervise(
         for file in streams:
             os.set_blocking(file, False)
             poller.register(file, select.POLLIN)
-        if isinstance(stdin, socket.socket):
-            relay = _SocketRelay(stdin, child, poller)
-        elif unread:
-            os.set_blocking(child.stdin, False)
-            poller.register(child.stdin, select.POLLOUT)
-        else:
-            child.close_stdin()
+        relay = _InputRelay(stdin, child, poller)
         dead = False
         while not dead:
             until = min(deadline, next_check)
@@ -146,15 +156,10 @@ def supervise(
                     had = len(streams[file].kept)
                     if not _take(file, streams[file]):
                         poller.unregister(file)
-                    if relay and file == child.stdout and len(streams[file].kept) > had:
+                    if file == child.stdout:
                         relay.forward(bytes(streams[file].kept[had:]))
-                elif relay:
-                    relay.handle(file, events)
                 else:
-                    unread = _feed(file, unread)
-                    if not unread:
-                        poller.unregister(file)
-                        child.close_stdin()
+                    relay.handle(file, events)
             now = time.monotonic()
             if dead:
                 continue
@@ -178,14 +183,12 @@ def supervise(
                 kill()
                 deadline = time.monotonic() + KILL_SECONDS
         seconds = time.monotonic() - start
+        had = len(out.kept)
         for file, stream in streams.items():
-            had = len(stream.kept)
             while _take(file, stream, wait=False):
                 pass
-            if relay and file == child.stdout and len(stream.kept) > had:
-                relay.forward(bytes(stream.kept[had:]))
-        if relay:
-            relay.finish()
+        relay.forward(bytes(out.kept[had:]))
+        relay.finish()
     finally:
         os.close(handle)
     exit_code, usage = child.wait_for_usage()
@@ -211,15 +214,6 @@ def _take(file: int, stream: _CapturedStream, wait: bool = True) -> bool:
         return wait
     stream.add(data)
     return bool(data)
-
-
-def _feed(file: int, unread: memoryview) -> memoryview:
-    try:
-        return unread[os.write(file, unread[:65536]) :]
-    except BlockingIOError:
-        return unread
-    except OSError:  # the program has closed its stdin
-        return unread[:0]
 
 
 def _read_peak_memory(usage: resource.struct_rusage) -> int:
@@ -378,9 +372,7 @@ class Child:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -134,8 +134,23 @@ class Script:
         read_only: Mapping[str, str] = {},
         env: Mapping[str, str] = {},
     ) -> ScriptSession:
-        """Run the script; see `ScriptSession`."""
-        return ScriptSession(self, sandbox, limits, files, read_only, env)
+        """Run the script in its own thread.
+
+        Arguments:
+            files: further files of the workspace.
+            read_only, env: see `Sandbox.run`.
+
+        Raises:
+            SandboxError: the machine has no free file descriptors or threads.
+        """
+        # Bytecode is for our own Python, which only bubblewrap is sure to run. Compiling takes as long as starting.
+        compiled = sandbox.name == "bubblewrap"
+        argv, content = (*self.command, self.path(compiled)), {**self.files(compiled), **files}
+
+        def run(stdin: socket.socket) -> SandboxResult:
+            return sandbox.run(argv, content, stdin=stdin, limits=limits, env=env, read_only=read_only)
+
+        return ScriptSession(self, run, limits.wall_seconds)
 
     def files(self, compiled: bool) -> dict[str, bytes | str]:
         """The modules by path in the workspace, as source or as bytecode."""
@@ -163,49 +178,33 @@ def _load(package: str, module: str, compiled: bool) -> bytes | str:
 
 
 class ScriptSession:
-    """A running script and the channel to it.
+    """A running script and the channel to it, made by `Script.start`.
 
     Arguments:
-        files: further files of the workspace.
-        read_only, env: see `Sandbox.run`.
+        run: runs the script in a sandbox, with a socket as its stdin and stdout.
+        seconds: the limit of its wall time.
 
     Attributes:
         thread: the thread that runs the sandbox.
-
-    Raises:
-        SandboxError: the machine has no free file descriptors or threads.
     """
 
-    def __init__(
-        self,
-        script: Script,
-        sandbox: Sandbox,
-        limits: Limits,
-        files: Mapping[str, bytes | str] = {},
-        read_only: Mapping[str, str] = {},
-        env: Mapping[str, str] = {},
-    ) -> None:
+    def __init__(self, script: Script, run: Callable[[socket.socket], SandboxResult], seconds: float) -> None:
         self._outcome: SandboxResult | BaseException | None = None
         try:
             self.channel = Channel(script.max_bytes, max_commas=script.max_commas, ascii=script.ascii)
         except OSError as error:
             raise SandboxError(f"cannot talk with a sandbox: {error}; is the machine out of open files?") from error
-        self.channel.set_timeout(limits.wall_seconds + 30.0)  # The sandbox ends the script before that.
-        # Bytecode is for our own Python, which only bubblewrap is sure to run. Compiling takes as long as starting.
-        compiled = sandbox.name == "bubblewrap"
-        argv, content = (*script.command, script.path(compiled)), {**script.files(compiled), **files}
+        self.channel.set_timeout(seconds + 30.0)  # The sandbox ends the script before that.
 
-        def run() -> None:
+        def work() -> None:
             try:
-                self._outcome = sandbox.run(
-                    argv, content, stdin=self.channel.sandbox_end, limits=limits, env=env, read_only=read_only
-                )
+                self._outcome = run(self.channel.sandbox_end)
             except BaseException as error:  # `wait` raises it again.
                 self._outcome = error
             finally:
                 self.channel.sandbox_end.close()
 
-        self.thread = threading.Thread(target=run, daemon=True, name=f"sandbox-{script.modules[-1]}")
+        self.thread = threading.Thread(target=work, daemon=True, name=f"sandbox-{script.modules[-1]}")
         try:
             self.thread.start()
         except RuntimeError as error:

@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from types import TracebackType
 from typing import NamedTuple, Self
 
 from palaestra.core.errors import SandboxError
@@ -33,6 +32,18 @@ NOISE = 64 * KIB
 """Bytes that may arrive on the status descriptor during a command. A shell writes less than a hundred."""
 BURST = 64
 """How often that descriptor is read before the other ones."""
+
+LIMITS = {
+    Status.WALL_TIME: "the command ran out of time",
+    Status.CPU_TIME: "the command used too much CPU time",
+    Status.MEMORY: "more memory than allowed",
+    Status.PROCESSES: "more processes than allowed",
+    Status.DISK: "more files than allowed",
+    Status.OUTPUT: "far more output than is kept",
+}
+NEW_SHELL = "a new shell was started in the same workspace; variables, functions and the current folder are lost"
+STOPPED = "the command stopped the shell"
+BROKEN = "the command broke the shell: it wrote to the descriptor for exit codes"
 
 
 class ShellHost:
@@ -257,9 +268,7 @@ class BashShell:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _open(self) -> ShellHost:
@@ -414,19 +423,6 @@ class BashShell:
         with self._lock:
             self._host = None
             host.close()
-
-
-LIMITS = {
-    Status.WALL_TIME: "the command ran out of time",
-    Status.CPU_TIME: "the command used too much CPU time",
-    Status.MEMORY: "more memory than allowed",
-    Status.PROCESSES: "more processes than allowed",
-    Status.DISK: "more files than allowed",
-    Status.OUTPUT: "far more output than is kept",
-}
-NEW_SHELL = "a new shell was started in the same workspace; variables, functions and the current folder are lost"
-STOPPED = "the shell was stopped by its command"
-BROKEN = "the shell was broken by its command, which wrote where the shell tells its exit codes"
 
 
 def end_all(host: ShellHost, keep: set[int], end: float) -> set[int]:

@@ -47,8 +47,8 @@ _SMALL = (
     "eighteen nineteen"
 )
 _TENS = "twenty thirty forty fifty sixty seventy eighty ninety"
-_SPELLED = {word: value for value, word in enumerate(_SMALL.split())}
-_SPELLED |= {word: 10 * value for value, word in enumerate(_TENS.split(), start=2)}
+NUMBER_WORDS = {word: value for value, word in enumerate(_SMALL.split())}
+NUMBER_WORDS |= {word: 10 * value for value, word in enumerate(_TENS.split(), start=2)}
 _PAD = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -85,7 +85,7 @@ def in_figures(tokens: Sequence[str]) -> list[str]:
     at = 0
     while at < len(tokens):
         word = tokens[at]
-        value, size = _read_spelled(tokens, at) if word in _SPELLED else (0, 0)
+        value, size = read_number_words(tokens, at) if word in NUMBER_WORDS else (0, 0)
         if size > 1 or (size and word != "one"):  # "one" alone is rarely a number.
             out.append(str(value))
             at += size
@@ -99,12 +99,12 @@ def in_figures(tokens: Sequence[str]) -> list[str]:
     return out
 
 
-def _read_spelled(tokens: Sequence[str], start: int) -> tuple[int, int]:
-    """The value of the spelled number at `start`, and its number of words."""
+def read_number_words(tokens: Sequence[str], start: int) -> tuple[int, int]:
+    """The value of the number in words at `start`, and how many words it takes. `tokens[start]` is in `NUMBER_WORDS`."""
     total = current = size = 0
     last = ""
     for at in range(start, len(tokens)):
-        word, value = tokens[at], _SPELLED.get(tokens[at])
+        word, value = tokens[at], NUMBER_WORDS.get(tokens[at])
         if value is not None and (last in ("", "times") or (last == "tens" and 0 < value < 10)):
             current += value
             last = "tens" if value >= 20 else "units"

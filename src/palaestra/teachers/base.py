@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Iterator, Mapping, Sequence, Sized
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from palaestra.core.checks import short_repr
+from palaestra.core.checks import check_options, short_repr
 from palaestra.core.errors import LessonError, PalaestraError, SettingsError
 from palaestra.core.records import Decision, Example, Failure, Lesson
 from palaestra.core.registry import Registry
@@ -101,19 +102,11 @@ def make_teacher(
     if not callable(kind):
         raise LessonError(f"teacher '{name}' is registered as {short_repr(kind)}; register its class")
     given = options | ({} if writer is None else {"writer": writer})
-    known = list(inspect.signature(kind).parameters)[2:]
-    for option in given:
-        if option not in known:
-            takes = f"it takes {', '.join(known)}" if known else "it takes none"
-            raise SettingsError(f"teacher '{name}' has no option '{option}'; {takes}")
-    try:
+    check_options(f"teacher '{name}'", given, list(inspect.signature(kind).parameters)[2:])
+    with _explain_errors(name, kind):
         teacher: Teacher = kind(task, skills, **given)
-    except Exception as error:
-        if _is_ours(error, kind):
-            raise
-        raise _explain(error, name) from error
     if not callable(getattr(teacher, "write", None)):
-        raise LessonError(f"teacher '{name}' is no teacher: {type(teacher).__name__} has no method 'write'")
+        raise LessonError(f"teacher '{name}' is not a teacher: {type(teacher).__name__} has no method 'write'")
     return teacher
 
 
@@ -124,12 +117,8 @@ def write_lesson(teacher: Teacher, name: str, state: StudentState, size: int, ge
         LessonError: the teacher raised an error, returned no `Lesson`, or one of more than `size` examples. The message
             names the teacher, and the file and line of user code.
     """
-    try:
+    with _explain_errors(name, type(teacher)):
         lesson: Any = teacher.write(state, size, generator)
-    except Exception as error:
-        if _is_ours(error, type(teacher)):
-            raise
-        raise _explain(error, name) from error
     where = describe_location(type(teacher).write)
     if not isinstance(lesson, Lesson):
         raise LessonError(f"teacher '{name}' must return a Lesson; its write returned {type(lesson).__name__}{where}")
@@ -138,14 +127,18 @@ def write_lesson(teacher: Teacher, name: str, state: StudentState, size: int, ge
     return lesson
 
 
-def _is_ours(error: Exception, kind: Any) -> bool:
-    """Whether an error does not come from user code."""
-    return isinstance(error, PalaestraError) or str(getattr(kind, "__module__", "")).startswith("palaestra.")
-
-
-def _explain(error: Exception, name: str) -> LessonError:
-    message = " ".join(str(error).split())
-    return LessonError(f"teacher '{name}' raised {type(error).__name__}: {message}{describe_origin(error)}")
+@contextmanager
+def _explain_errors(name: str, kind: Any) -> Iterator[None]:
+    """Convert errors of user code to a `LessonError` that names the teacher, the file and the line."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, PalaestraError) or str(getattr(kind, "__module__", "")).startswith("palaestra."):
+            raise
+        message = " ".join(str(error).split())
+        raise LessonError(
+            f"teacher '{name}' raised {type(error).__name__}: {message}{describe_origin(error)}"
+        ) from error
 
 
 def write_from_task(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,14 +20,6 @@ from palaestra.teachers.prompts import TeacherPrompts
 
 SHOWN = 2
 """Worked problems of the train split in the prompt, which show the format of questions and answers."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Call:
-    """The part of an order that one call writes."""
-
-    order: int
-    count: int
 
 
 class ModelWriter:
@@ -71,33 +63,35 @@ class ModelWriter:
         )
 
     def write(self, orders: Sequence[Order], generator: np.random.Generator) -> list[Written]:
-        calls = [call for place, order in enumerate(orders) for call in self._calls(place, order)]
+        # Each call writes at most `per_call` examples of one order.
+        calls = [
+            (place, min(self.per_call, order.count - start))
+            for place, order in enumerate(orders)
+            for start in range(0, order.count, self.per_call)
+        ]
         seeds = [int(seed) for seed in generator.integers(1 << 62, size=len(calls))]
         questions = [
-            Request(self._prompt(orders[call.order], call.count), self.sampling, seed)
-            for call, seed in zip(calls, seeds, strict=True)
+            Request(self._prompt(orders[place], count), self.sampling, seed)
+            for (place, count), seed in zip(calls, seeds, strict=True)
         ]
 
         def complaint(index: int, answer: BaseModel) -> str:
-            """What is wrong with a well-formed answer. A minority of unusable data is only left out."""
-            examples, unusable = self._examples(answer, orders[calls[index].order], calls[index].count)
+            """Describe the errors of a valid answer. If fewer than half of the data are unusable, they are only left out."""
+            place, count = calls[index]
+            examples, unusable = self._examples(answer, orders[place], count)
             return "; ".join(unusable[:3]) if len(unusable) > len(examples) else ""
 
         answers = ask(self.engine, questions, self.shape, tries=self.tries, check=complaint)
         written = [Written(()) for _ in orders]
-        for call, answer in zip(calls, answers, strict=True):
-            before = written[call.order]
+        for (place, count), answer in zip(calls, answers, strict=True):
+            before = written[place]
             if isinstance(answer, Failure):
-                written[call.order] = replace(before, failures=(*before.failures, answer))
+                written[place] = replace(before, failures=(*before.failures, answer))
                 continue
-            examples, unusable = self._examples(answer, orders[call.order], call.count)
+            examples, unusable = self._examples(answer, orders[place], count)
             failures = tuple(Failure(FailureCause.MALFORMED, why) for why in unusable)
-            written[call.order] = Written((*before.examples, *examples), (*before.failures, *failures))
+            written[place] = Written((*before.examples, *examples), (*before.failures, *failures))
         return written
-
-    def _calls(self, place: int, order: Order) -> list[_Call]:
-        full, rest = divmod(order.count, self.per_call)
-        return [_Call(place, self.per_call)] * full + ([_Call(place, rest)] if rest else [])
 
     def _prompt(self, order: Order, count: int) -> tuple[Any, ...]:
         known = order.skill in self.task.skills()

@@ -22,7 +22,7 @@ from palaestra.teachers.prompts import TeacherPrompts
 from palaestra.teachers.tree.limits import TreeLimits, enforce
 from palaestra.teachers.tree.model import propose
 from palaestra.teachers.tree.policies import TreePolicy, make_policy
-from palaestra.teachers.tree.records import Action, TreeState, build_tree
+from palaestra.teachers.tree.records import TreeAction, TreeState, build_tree
 
 if TYPE_CHECKING:
     # Types only: listing the teachers must not import torch.
@@ -95,7 +95,7 @@ class SkillTree(PlanningTeacher):
         """The language model. A recipe may replace the writer's engine in every round, so it is looked up each time."""
         return self._engine if self._engine is not None else getattr(self.writer, "engine", None)
 
-    def decide(self, state: StudentState, size: int, generator: np.random.Generator) -> list[Action]:
+    def decide(self, state: StudentState, size: int, generator: np.random.Generator) -> list[TreeAction]:
         """Decide the actions of a round and enforce the limits."""
         tree = build_tree(state, self.skills)
         engine = self.engine()

@@ -11,7 +11,7 @@ from palaestra.core.records import Lesson
 from palaestra.engines.models import LoadedModel
 from palaestra.learn.student import SupervisedStudent
 from palaestra.learn.supervised import Supervision
-from palaestra.runs.records import from_json
+from palaestra.runs.files import from_json
 
 SMALL = {"skills": ("geometry", "addition"), "validation": 2, "test": 2, "rounds": 5, "budget": 100}
 

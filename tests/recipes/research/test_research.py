@@ -24,6 +24,7 @@ from palaestra.engines.openai_endpoint import RETRY
 from palaestra.recipes.research.episode_player import EpisodeStopped, read_submission
 from palaestra.recipes.research.recipe import ResearchResult, research, resume
 from palaestra.recipes.research.settings import ResearchOptions, ResearchSettings
+from palaestra.recipes.resume import resume as resume_folder
 from palaestra.report import write_report
 from palaestra.report.research import FOLDERS
 from palaestra.research.workspace.env import ResearchEnv
@@ -61,7 +62,7 @@ def test_the_summary_holds_what_is_promised(number: Path, tmp_path: Path) -> Non
         "best_attempt": 50.0, "best_submission": 51.0, "steps": 3, "validations": 1, "stop_reason": "submitted",
         "failures": {}, "cost": 0.0,
     }  # fmt: skip
-    assert [(event.phase, event.done) for event in told] == [("baseline", 0), ("step", 1), ("step", 2), ("step", 3)]
+    assert [(event.phase, event.done) for event in told[1:]] == [("baseline", 0), ("step", 1), ("step", 2), ("step", 3)]
 
 
 @pytest.mark.parametrize(
@@ -180,7 +181,7 @@ def test_a_run_that_was_killed_behind_its_last_step_needs_no_workspace(number: P
     again: list[str] = []
     with Run.open(tmp_path / "run") as run:
         s = resume(run, listener=lambda event: again.append(event.phase)).summary
-    assert (s["best_submission"], s["replayed"], again) == (51.0, 0, ["baseline"])
+    assert (s["best_submission"], s["replayed"], again) == (51.0, 0, ["notice", "baseline"])
     with Run.open(tmp_path / "run") as run:
         assert resume(run).summary == s
 
@@ -237,7 +238,8 @@ def test_ctrl_c_during_a_command_ends_the_run_with_what_is_there(
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert process.stdout is not None
-    line = process.stdout.readline()
+    start_line, line = process.stdout.readline(), process.stdout.readline()
+    assert "research: task number" in start_line
     assert "1/8 echo 20" in line, line
     time.sleep(1.0)
     start = time.monotonic()
@@ -295,7 +297,7 @@ def test_a_demonstration_a_strategy_and_own_prompts_are_told(number: Path, tmp_p
         ({"cache": f"{__file__}/calls"}, r"test_research\.py is not a folder"),
         ({"cache": __file__}, "is not a cache, or damaged"),
         ({"memory": "/tmp"}, "the memory is a file; /tmp is a folder"),
-        ({"memory": f"{__file__}/notes"}, r"test_research\.py is none"),
+        ({"memory": f"{__file__}/notes"}, r"test_research\.py is not a folder"),
         ({"memory": __file__}, "no line of it is a note"),
         ({"task_options": ("a=1",)}, "only tasks of a checkout"),
     ],
@@ -346,7 +348,7 @@ def test_a_broken_task_is_said_before_there_is_a_run(
 def test_a_baseline_is_measured_once_and_not_at_all_for_a_folder_that_is_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from palaestra.research.workspace import baseline
+    from palaestra.research.workspace import workspace as baseline
 
     task, measured = number_task(tmp_path), 0
     monkeypatch.setenv("PALAESTRA_CACHE", str(tmp_path / "cache"))
@@ -469,6 +471,24 @@ def test_the_page_shows_scores_conversation_and_end(number: Path, tmp_path: Path
     ):
         assert words in page, words
     assert "<b>9</b>" not in page
+
+
+def test_python_calls_show_their_progress(
+    number: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PALAESTRA_PROGRESS", raising=False)
+    values: dict[str, Any] = {"task": str(number), "agent": "reference"}
+    with pytest.raises(Killed):
+        research(**values, out=tmp_path / "run", listener=killed_after(2))
+    assert capsys.readouterr().err == ""
+    resume_folder(tmp_path / "run")
+    shown = capsys.readouterr().err
+    assert f"research: task number, agent reference, folder {tmp_path / 'run'}" in shown
+    assert "(again)" in shown
+    research(**values, out=tmp_path / "other")
+    assert "validate: 50" in capsys.readouterr().err
+    research(**values, out=tmp_path / "third", progress=False)
+    assert capsys.readouterr().err == ""
 
 
 def test_the_package_is_called_like_the_recipe(tmp_path: Path) -> None:

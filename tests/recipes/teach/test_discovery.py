@@ -122,7 +122,9 @@ def test_the_report_shows_categories_their_names_and_the_agreement_with_words_fo
     assert "0 is chance" in section
     assert "1 problem could not be named (malformed 1)" in section
     assert "asked again 2 times, because an answer did not fit (names 2)" in section
-    assert "named the skills of 11 of 12 problems, with 5 different names, and made 2 categories" in section
+    assert (
+        "named the skills of 11 of 12 problems, with 5 different names, and grouped them into 2 categories" in section
+    )
     assert "The discovery has not ended" not in section
     task = MathSkills()
     asked = [*task.problems(Split.VALIDATION, VALIDATION, 0, SKILLS), *task.problems(Split.TRAIN, 2, 0, SKILLS)]

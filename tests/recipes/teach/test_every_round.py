@@ -17,7 +17,7 @@ from palaestra.recipes.evaluate import recipe as evaluate
 from palaestra.recipes.evaluate.compare import compare
 from palaestra.recipes.teach import recipe as teach
 from palaestra.report import write_report
-from palaestra.runs.records import to_json
+from palaestra.runs.files import to_json
 from palaestra.runs.run import Run
 from palaestra.teachers.base import TEACHERS, make_teacher
 from palaestra.teachers.simple import OpenEnded

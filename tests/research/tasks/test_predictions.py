@@ -13,7 +13,7 @@ from own_tasks import judge_of, judged, measured
 
 from palaestra.research.judge.evaluation import EvaluationSplit
 from palaestra.research.tasks.records import Grade, InvalidSubmission
-from palaestra.research.workspace.baseline import submission_files
+from palaestra.research.workspace.workspace import submission_files
 
 SCORES = {
     "tabular_regression": {"baseline": (0.289, 0.289), "reference": (0.129, 0.132)},

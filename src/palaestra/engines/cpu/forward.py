@@ -125,19 +125,19 @@ class FastForward(ABC):
         sizes = [layout.prompt_tokens, layout.response_tokens]
         prompt_keys, response_keys = torch.split(keys, sizes)
         prompt_values, response_values = torch.split(values, sizes)
-        keys_UP, values_UP = layout.pad_prompts(prompt_keys), layout.pad_prompts(prompt_values)
+        keys_UP, values_UP = layout.prompt_padding.pad(prompt_keys), layout.prompt_padding.pad(prompt_values)
         if last_only:
             outputs = [self._attention(queries[0][:, None], keys_UP, values_UP, layout.prompt_mask)[:, 0]]
         else:
-            queries_UP = layout.pad_prompts(queries[0])
-            outputs = [layout.unpad_prompts(self._attention(queries_UP, keys_UP, values_UP, None))]
+            queries_UP = layout.prompt_padding.pad(queries[0])
+            outputs = [layout.prompt_padding.unpad(self._attention(queries_UP, keys_UP, values_UP, None))]
         if layout.response_tokens:
             source = layout.source_B
-            keys_BL = torch.cat([keys_UP.index_select(0, source), layout.pad_responses(response_keys)], 1)
-            values_BL = torch.cat([values_UP.index_select(0, source), layout.pad_responses(response_values)], 1)
-            queries_BR = layout.pad_responses(queries[1])
+            keys_BL = torch.cat([keys_UP.index_select(0, source), layout.response_padding.pad(response_keys)], 1)
+            values_BL = torch.cat([values_UP.index_select(0, source), layout.response_padding.pad(response_values)], 1)
+            queries_BR = layout.response_padding.pad(queries[1])
             attention_BR = self._attention(queries_BR, keys_BL, values_BL, layout.response_mask)
-            outputs.append(layout.unpad_responses(attention_BR))
+            outputs.append(layout.response_padding.unpad(attention_BR))
         else:
             outputs.append(queries[1].flatten(1))
         return torch.cat(outputs)
@@ -265,21 +265,17 @@ class _Layout:
         self.positions_N = torch.from_numpy(np.concatenate(positions))
         self.source_B = torch.tensor(source)
         self._prompt_last_U = torch.from_numpy(np.cumsum(prompt_lengths) - 1)
-        max_prompt, max_response = max(prompt_lengths), max(response_lengths)
-        self._prompt_shape, self._prompt_rows = (len(unique), max_prompt), _rows_in_table(prompt_lengths, max_prompt)
-        self._response_shape = (len(responses), max_response)
-        self._response_rows = _rows_in_table(response_lengths, max_response)
+        self.prompt_padding, self.response_padding = _Padding(prompt_lengths), _Padding(response_lengths)
         starts = np.arange(len(responses)) * width
         following = [start + 1 + np.arange(n) for start, n in zip(starts, response_lengths, strict=True)]
         self.rows_N = torch.from_numpy(np.concatenate([starts, *following]))
-        self.prompt_mask, self.response_mask = self._masks(prompt_lengths, max_prompt, max_response)
+        self.prompt_mask, self.response_mask = self._masks(prompt_lengths)
 
-    def _masks(
-        self, prompt_lengths: list[int], max_prompt: int, max_response: int
-    ) -> tuple[torch.Tensor | None, torch.Tensor]:
+    def _masks(self, prompt_lengths: list[int]) -> tuple[torch.Tensor | None, torch.Tensor]:
         """Masks to be added to attention scores: of prompts, `None` if none is padded, and of responses."""
+        max_prompt, max_response = self.prompt_padding.shape[1], self.response_padding.shape[1]
         causal_11RR = _causal_mask(max_response, self.ids_N.device)
-        if self._prompt_rows is None:
+        if self.prompt_padding.rows_N is None:
             return None, torch.cat([torch.zeros(1, 1, max_response, max_prompt), causal_11RR], -1)
         is_token_UP = torch.arange(max_prompt)[None] < torch.tensor(prompt_lengths)[:, None]
         padding_U11P = torch.zeros(self.prompts, 1, 1, max_prompt)
@@ -292,17 +288,32 @@ class _Layout:
         prompts, responses = torch.split(x_N, [self.prompt_tokens, self.response_tokens])
         return torch.cat([prompts.index_select(0, self._prompt_last_U), responses])
 
-    def pad_prompts(self, x_N: torch.Tensor) -> torch.Tensor:
-        return _pad(x_N, self._prompt_rows, self._prompt_shape)
 
-    def unpad_prompts(self, x_UP: torch.Tensor) -> torch.Tensor:
-        return _unpad(x_UP, self._prompt_rows)
+class _Padding:
+    """Pads sequences, which lie in a row, to a table `[sequences, longest]`, and removes the padding again.
 
-    def pad_responses(self, x_N: torch.Tensor) -> torch.Tensor:
-        return _pad(x_N, self._response_rows, self._response_shape)
+    `rows_N` are the rows of the flattened table that hold tokens; `None` if nothing is padded.
+    """
 
-    def unpad_responses(self, x_BR: torch.Tensor) -> torch.Tensor:
-        return _unpad(x_BR, self._response_rows)
+    def __init__(self, lengths: list[int]) -> None:
+        width = max(lengths)
+        self.shape, self.rows_N = (len(lengths), width), None
+        if min(lengths) < width:
+            rows = [k * width + np.arange(n) for k, n in enumerate(lengths)]
+            self.rows_N = torch.from_numpy(np.concatenate(rows))
+
+    def pad(self, x_N: torch.Tensor) -> torch.Tensor:
+        if self.rows_N is not None:
+            size = self.shape[0] * self.shape[1]
+            flat: torch.Tensor = _Scatter.apply(x_N.flatten(1), self.rows_N, size)  # type: ignore[no-untyped-call]
+            return flat.view(*self.shape, *x_N.shape[1:])
+        return x_N.view(*self.shape, *x_N.shape[1:])
+
+    def unpad(self, x_BL: torch.Tensor) -> torch.Tensor:
+        flat = x_BL.flatten(0, 1)
+        if self.rows_N is not None:
+            flat = _Gather.apply(flat, self.rows_N)  # type: ignore[no-untyped-call]
+        return flat
 
 
 class _Scatter(torch.autograd.Function):
@@ -332,28 +343,6 @@ class _Gather(torch.autograd.Function):
     def backward(ctx: Any, *grads: Any) -> Any:
         (rows_N,) = ctx.saved_tensors
         return grads[0].new_zeros(ctx.size, grads[0].shape[1]).index_copy_(0, rows_N, grads[0]), None
-
-
-def _pad(x_N: torch.Tensor, rows_N: torch.Tensor | None, shape: tuple[int, int]) -> torch.Tensor:
-    if rows_N is None:
-        return x_N.view(*shape, *x_N.shape[1:])
-    flat: torch.Tensor = _Scatter.apply(x_N.flatten(1), rows_N, shape[0] * shape[1])  # type: ignore[no-untyped-call]
-    return flat.view(*shape, *x_N.shape[1:])
-
-
-def _unpad(x_BL: torch.Tensor, rows_N: torch.Tensor | None) -> torch.Tensor:
-    flat = x_BL.flatten(0, 1)
-    if rows_N is None:
-        return flat
-    result: torch.Tensor = _Gather.apply(flat, rows_N)  # type: ignore[no-untyped-call]
-    return result
-
-
-def _rows_in_table(lengths: list[int], width: int) -> torch.Tensor | None:
-    """The rows of a padded table, flattened, that hold tokens; `None` if nothing is padded."""
-    if min(lengths) == width:
-        return None
-    return torch.from_numpy(np.concatenate([k * width + np.arange(n) for k, n in enumerate(lengths)]))
 
 
 def _causal_mask(width: int, device: torch.device) -> torch.Tensor:

@@ -357,15 +357,12 @@ class ActionHead:
 
     def to_environment(self, actions_BA: torch.Tensor) -> np.ndarray:
         """Actions for the vector environment. Continuous ones are clipped to the bounds of the space."""
-        values: np.ndarray = actions_BA.cpu().numpy()
+        values = actions_BA.cpu().numpy().reshape(-1, *self.shape)
         if isinstance(self.space, gymnasium.spaces.Box):
-            clipped = np.clip(values.reshape(-1, *self.shape), self.space.low, self.space.high)
-            return np.asarray(clipped, dtype=self.space.dtype)
-        if isinstance(self.space, gymnasium.spaces.Discrete):
-            return np.asarray(values[:, 0] + self.space.start)
-        if isinstance(self.space, gymnasium.spaces.MultiDiscrete):
-            return np.asarray(values.reshape(-1, *self.shape) + self.space.start, dtype=self.space.dtype)
-        return values.reshape(-1, *self.shape).astype(self.space.dtype)
+            values = np.clip(values, self.space.low, self.space.high)
+        else:
+            values = values + getattr(self.space, "start", 0)
+        return np.asarray(values, dtype=self.space.dtype)
 
 
 def make_action_head(space: gymnasium.Space[Any]) -> ActionHead:
@@ -374,17 +371,17 @@ def make_action_head(space: gymnasium.Space[Any]) -> ActionHead:
     Raises:
         EnvError: the space is not Discrete, MultiDiscrete, MultiBinary or Box.
     """
-    if isinstance(space, gymnasium.spaces.Discrete):
-        return ActionHead(space, int(space.n), (int(space.n),))
-    if isinstance(space, gymnasium.spaces.MultiDiscrete):
-        parts = tuple(int(n) for n in space.nvec.flatten())
-        return ActionHead(space, sum(parts), parts, space.nvec.shape)
-    if isinstance(space, gymnasium.spaces.MultiBinary):
-        count = int(np.prod(space.shape))
-        return ActionHead(space, 2 * count, (2,) * count, space.shape)
     if isinstance(space, gymnasium.spaces.Box):
         return ActionHead(space, int(np.prod(space.shape)), (), space.shape)
-    raise EnvError(f"expected a Discrete, MultiDiscrete, MultiBinary or Box action space; got {space}")
+    if isinstance(space, gymnasium.spaces.Discrete):
+        parts: tuple[int, ...] = (int(space.n),)
+    elif isinstance(space, gymnasium.spaces.MultiDiscrete):
+        parts = tuple(int(n) for n in space.nvec.flatten())
+    elif isinstance(space, gymnasium.spaces.MultiBinary):
+        parts = (2,) * int(np.prod(space.shape))
+    else:
+        raise EnvError(f"expected a Discrete, MultiDiscrete, MultiBinary or Box action space; got {space}")
+    return ActionHead(space, sum(parts), parts, space.shape or ())
 
 
 def count_features(space: gymnasium.Space[Any]) -> int:

@@ -55,8 +55,6 @@ class LanguageModelPolicy(nn.Module):
         seeds: Seeds = Seeds(0),
     ) -> None:
         super().__init__()
-        if temperature <= 0:
-            raise EnvError(f"temperature: expected a number above 0; got {temperature}")
         check_trainable(model.config)
         self.model, self.temperature = model, temperature
         fuse_activations(model)

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, cast
 from palaestra.core.errors import SettingsError
 from palaestra.core.records import Lesson, Report
 from palaestra.core.seeding import Seeds
-from palaestra.runs.files import write_text
-from palaestra.runs.records import to_json
+from palaestra.runs.files import to_json, write_text
 from palaestra.teachers.base import write_lesson
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from palaestra.recipes.progress import RunProgress, announce_start, show_progres
 from palaestra.recipes.provenance import record_run
 from palaestra.recipes.settings import build, load_run_settings, resolve_settings, to_plain
 from palaestra.recipes.summary import PERCENT, RecipeResult, to_percent
+from palaestra.runs.files import to_data
 from palaestra.runs.ledger import LedgerEntry, Spending
-from palaestra.runs.records import to_data
 from palaestra.runs.run import Run, new_folder
 
 if TYPE_CHECKING:

@@ -20,31 +20,27 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from palaestra.core.errors import PalaestraError, RunError, SettingsError, TotalSpentError
-from palaestra.core.events import Event, Listener, ignore
+from palaestra.core.events import Event, Listener, ignore, notice
 from palaestra.core.records import Failure, FailureCause
 from palaestra.core.seeding import Seeds
+from palaestra.engines.budget import Budget
 from palaestra.recipes.metered_engines import CALL_TIMEOUT, SharedEngines, open_cache
+from palaestra.recipes.progress import RunProgress, announce_start, show_progress
 from palaestra.recipes.provenance import hash_models
 from palaestra.recipes.research import recipe as research
-from palaestra.recipes.research.episode_player import EpisodeStopped
-from palaestra.recipes.research.settings import NOTE, ResearchSettings
+from palaestra.recipes.research.episode_player import EpisodeStopped, is_silent
 from palaestra.recipes.research.settings import RECIPE as RESEARCH
-from palaestra.recipes.research.summary import is_silent
+from palaestra.recipes.research.settings import ResearchSettings
 from palaestra.recipes.settings import build, require, to_plain
-from palaestra.research.standings.scores import RunScore, Standings, TaskScale
-from palaestra.research.standings.standings import compare_methods
+from palaestra.research.standings.standings import RunScore, Standings, TaskScale, compare_methods
 from palaestra.research.tasks.task import Direction
-from palaestra.runs.files import PARTIAL, read_json, write_json, write_text
-from palaestra.runs.guard import storage_errors
+from palaestra.runs.files import PARTIAL, read_json, storage_errors, write_json, write_text
 from palaestra.runs.ledger import Spending
 from palaestra.runs.provenance import record_provenance
 from palaestra.runs.run import Run, new_folder
-
-if TYPE_CHECKING:
-    from palaestra.engines.budget import Budget
 
 RECIPE = "bench"
 PLAN = "bench.json"
@@ -52,6 +48,8 @@ COLUMNS = (
     "task", "agent", "seed", "metric", "direction", "baseline", "best_attempt", "best_submission", "steps",
     "validations", "silent", "stop_reason", "cost", "unpriced_calls", "seconds",
 )  # fmt: skip
+SUMS = ("cost", "unpriced_calls", "calls", "prompt_tokens", "completion_tokens")
+"""What the summary adds up over the runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +108,8 @@ def bench(
     workers: int = 1,
     total_cost: float = 0.0,
     out: str | Path = "",
-    listener: Listener = ignore,
+    listener: Listener | None = None,
+    progress: bool = True,
 ) -> BenchResult:
     """Play every task with every agent and `seeds` seeds, starting at the settings' seed, and compare the agents.
 
@@ -122,6 +121,8 @@ def bench(
         workers: the number of parallel runs, one thread each.
         total_cost: the maximum dollars of all runs together, where `settings.max_cost` is for each; 0 for no limit.
             Runs without budget wait: the same call with more continues.
+        listener: receives the progress events, instead of the display on stderr.
+        progress: whether to display the progress; `PALAESTRA_PROGRESS=0` turns the display off, too.
 
     Raises:
         SettingsError: a value is invalid.
@@ -133,7 +134,7 @@ def bench(
     require(0 <= total_cost < math.inf, f"total_cost must be 0 or more, and finite; got {total_cost}")
     _once("agent", agents)
     every = range(settings.seed, settings.seed + seeds)
-    names, places, notes = _places(replace(settings, max_cost=settings.max_cost or total_cost), tasks, agents)
+    names, places = _places(replace(settings, max_cost=settings.max_cost or total_cost), tasks, agents)
     folder = Path(out) if out else new_folder(RECIPE)
     _check_folder(folder)
     common = to_plain(research.resolve_paths(settings))
@@ -151,14 +152,8 @@ def bench(
     with storage_errors(folder, "making the bench's folder"):
         folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / PLAN, plan)
-    for note in notes:
-        listener(Event(NOTE, data={"text": note}))
-    return _play(folder, listener)
-
-
-def resume(folder: Path, *, listener: Listener = ignore) -> BenchResult:
-    """Continue a stopped bench. A finished one returns its result."""
-    return _play(folder, listener)
+    with show_progress(listener, progress, RunProgress) as listener:
+        return resume(folder, listener=listener)
 
 
 def read_bench(folder: Path) -> BenchResult:
@@ -204,12 +199,15 @@ def compute_standings(episodes: Sequence[BenchEpisode]) -> Standings | None:
     return compare_methods(runs, scales, seeds=Seeds(0).derive(RECIPE))
 
 
-def _play(folder: Path, listener: Listener) -> BenchResult:
+def resume(folder: Path, *, listener: Listener = ignore) -> BenchResult:
+    """Continue a stopped bench. A finished one returns its result."""
     result = read_bench(folder)
     waiting = deque(episode for episode in result.episodes if episode.summary is None)
     models = hash_models(str(result.settings.get("model", "")), *map(research.name_model, result.agents))
     record_provenance(folder, models, ended=not waiting)
     if waiting:
+        tasks, agents, runs = ", ".join(result.tasks), ", ".join(result.agents), str(len(result.episodes))
+        listener(announce_start(RECIPE, folder, tasks=tasks, agents=agents, runs=runs))
         try:
             _Work(result, waiting, listener).run()
         except KeyboardInterrupt as error:
@@ -217,8 +215,13 @@ def _play(folder: Path, listener: Listener) -> BenchResult:
             raise
         result = read_bench(folder)
     # Written when all runs have ended, and again if a kill prevented that.
-    write_json(folder / "summary.json", _plain(result))
-    write_text(folder / "table.csv", _table(result))
+    summary = _summarize(result)
+    write_json(folder / "summary.json", summary)
+    table = StringIO()
+    writer = csv.DictWriter(table, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(summary["rows"])
+    write_text(folder / "table.csv", table.getvalue())
     return result
 
 
@@ -248,7 +251,7 @@ class _Work:
                 thread.join()
         except BaseException:
             self.stopping.set()
-            self._tell(Event("stop: waiting for commands under way"))
+            self._tell(notice("stop: waiting for commands under way"))
             for thread in threads:
                 thread.join()
             raise
@@ -289,22 +292,28 @@ class _Work:
     def _episode(self, episode: BenchEpisode) -> None:
         task, agent = (self.result.places.get(name, name) for name in (episode.task, episode.agent))
         values = {**self.result.settings, "task": task, "agent": agent, "seed": episode.seed}
-        own = {"engines": self.engines, "stop": self.stopping.is_set, "within": self.budget}
+        own: dict[str, Any] = {
+            "listener": ignore, "engines": self.engines, "stop": self.stopping.is_set, "within": self.budget,
+        }  # fmt: skip
         if (episode.folder / "settings.json").exists():
             with Run.open(episode.folder) as run:
-                result = research.resume(run, **own)  # type: ignore[arg-type]
+                result = research.resume(run, **own)
         else:
-            result = research.research(build(ResearchSettings, values), out=episode.folder, **own)  # type: ignore[arg-type]
+            result = research.research(build(ResearchSettings, values), out=episode.folder, **own)
         with self.lock:
             self.done += 1
-            data = {"task": episode.task, "agent": episode.agent, "seed": episode.seed, "summary": result.summary}
-            self._tell(Event("bench", self.done, self.total, 0, data))
+            self._tell(Event("bench", self.done, self.total, 0, {"text": self._describe(episode, result.summary)}))
+
+    def _describe(self, episode: BenchEpisode, summary: Mapping[str, Any]) -> str:
+        """Describe a finished run in one line."""
+        score = "no score" if summary["best_submission"] is None else f"{summary['best_submission']:.4g}"
+        silent = ", 0 messages" if is_silent(summary) else ""
+        name = f"{episode.task}, {episode.agent}, seed {episode.seed}"
+        return f"{self.done}/{self.total} {name}: {score} (baseline {summary['baseline']:.4g}){silent}"
 
 
 def _budget(result: BenchResult) -> Budget | None:
     """Return the shared budget, less what finished and unfinished runs have spent."""
-    from palaestra.engines.budget import Budget
-
     if not result.total_cost:
         return None
     spent = Spending(money=sum(episode.summary["cost"] for episode in result.episodes if episode.summary))
@@ -319,18 +328,14 @@ def _budget(result: BenchResult) -> Budget | None:
 
 def _places(
     settings: ResearchSettings, tasks: Sequence[str], agents: Sequence[str]
-) -> tuple[list[str], dict[str, str], list[str]]:
-    """Return the names of the tasks, the paths of tasks and agents given by path, and notes of the agents. Raises if a
-    run cannot be played.
-    """
+) -> tuple[list[str], dict[str, str]]:
+    """Return the names of the tasks, and the paths of tasks and agents given by path. Raises if a run cannot be played."""
     names: dict[str, str] = {}
     places: dict[str, str] = {}
-    notes: dict[str, None] = {}
     for task in tasks:
         for agent in agents:
             resolved = research.resolve_paths(replace(settings, task=task, agent=agent))
             checked = research.check(resolved)
-            notes |= {checked.note: None} if checked.note else {}
             if checked.interactive:
                 raise SettingsError(
                     f"a bench does not support interactive agents; use: palaestra research --agent {agent}"
@@ -341,7 +346,7 @@ def _places(
         if resolved.task != names[task]:
             places[names[task]] = resolved.task
     _once("task", [names[task] for task in tasks])
-    return list(names.values()), places, list(notes)
+    return list(names.values()), places
 
 
 def _check_folder(folder: Path) -> None:
@@ -381,7 +386,7 @@ def _failure(summary: Mapping[str, Any]) -> Failure | None:
     return Failure(FailureCause(failure["cause"]), failure["message"]) if failure else None
 
 
-def _plain(result: BenchResult) -> dict[str, Any]:
+def _summarize(result: BenchResult) -> dict[str, Any]:
     ended = [episode.summary for episode in result.episodes if episode.summary is not None]
     failures: Counter[str] = Counter()
     for summary in ended:
@@ -395,24 +400,12 @@ def _plain(result: BenchResult) -> dict[str, Any]:
         "runs": len(result.episodes),
         "stop_reasons": dict(Counter(summary["stop_reason"] for summary in ended)),
         "failures": dict(sorted(failures.items())),
-        "rows": [{**{name: (e.summary or {}).get(name) for name in COLUMNS}, "task": e.task, "agent": e.agent, "seed": e.seed}
-                 for e in result.episodes],
+        "rows": [
+            {**{name: (e.summary or {}).get(name) for name in COLUMNS}, "task": e.task, "agent": e.agent, "seed": e.seed}
+            for e in result.episodes
+        ],
         "standings": None if result.standings is None else result.standings.model_dump(mode="json"),
         "total_cost": result.total_cost,
-        "cost": sum(summary["cost"] for summary in ended),
-        "unpriced_calls": sum(summary.get("unpriced_calls", 0) for summary in ended),
-        "calls": sum(summary["calls"] for summary in ended),
-        "prompt_tokens": sum(summary["prompt_tokens"] for summary in ended),
-        "completion_tokens": sum(summary["completion_tokens"] for summary in ended),
+        **{name: sum(summary.get(name, 0) for summary in ended) for name in SUMS},
         "seconds": round(sum(summary["seconds"] for summary in ended), 1),
     }  # fmt: skip
-
-
-def _table(result: BenchResult) -> str:
-    out = StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    for episode in result.episodes:
-        row = {**(episode.summary or {}), "task": episode.task, "agent": episode.agent, "seed": episode.seed}
-        writer.writerow([row.get(name, "") for name in COLUMNS])
-    return out.getvalue()

@@ -6,10 +6,15 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 
 from palaestra.core.events import Event, Listener, ignore
+from palaestra.core.plugins import load_plugins
+from palaestra.core.prompts import Prompts
 from palaestra.core.seeding import Seeds
+from palaestra.engines.base import Sampling
+from palaestra.engines.budget import Budget
+from palaestra.envs.turn.base import transcript
 from palaestra.envs.turn.records import TurnStopReason
 from palaestra.recipes.metered_engines import (
     MeteredEngines,
@@ -17,29 +22,27 @@ from palaestra.recipes.metered_engines import (
     check_cache,
     check_prices,
     meter_engines,
-)  # fmt: skip
-from palaestra.recipes.provenance import record_run
-from palaestra.recipes.research.settings import NOTE, PATHS, RECIPE, ResearchOptions, ResearchSettings
-from palaestra.recipes.settings import (
-    build,
-    load_run_settings,
-    parse_options,
-    require,
-    resolve_settings,
-    to_plain,
 )
+from palaestra.recipes.progress import RunProgress, announce_start, show_progress
+from palaestra.recipes.provenance import record_run
+from palaestra.recipes.research.episode_player import TRAJECTORY, Player, export_conversation, summarise
+from palaestra.recipes.research.settings import PATHS, RECIPE, ResearchOptions, ResearchSettings
+from palaestra.recipes.settings import build, load_run_settings, parse_options, require, resolve_settings, to_plain
 from palaestra.recipes.summary import RecipeResult
+from palaestra.research.agents import Agent, AgentContext, absolute_path, make_agent, resolve_agent
+from palaestra.research.agents.history import make_history
+from palaestra.research.agents.model import ModelAgent
+from palaestra.research.judge.evaluation import sandbox_for
+from palaestra.research.mlgym import load_mlgym
+from palaestra.research.mlgym.agent_file import agent_settings
+from palaestra.research.tasks.task import FILE, ResearchTask, load_task
+from palaestra.research.workspace.commands import documentation, load_commands
+from palaestra.research.workspace.env import PROMPTS, ResearchEnv
+from palaestra.research.workspace.parsing import PARSERS
+from palaestra.research.workspace.step_record import Step
+from palaestra.research.workspace.workspace import MeasuredSolution
 from palaestra.runs.files import write_json
 from palaestra.runs.run import Run, new_folder
-
-if TYPE_CHECKING:
-    from palaestra.core.prompts import Prompts
-    from palaestra.engines.budget import Budget
-    from palaestra.research.agents import Agent, AgentContext
-    from palaestra.research.tasks.task import ResearchTask
-    from palaestra.research.workspace.baseline import MeasuredSolution
-    from palaestra.research.workspace.env import ResearchEnv
-    from palaestra.research.workspace.step_record import Step
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -54,7 +57,8 @@ def research(
     settings: ResearchSettings | None = None,
     *,
     out: str | Path = "",
-    listener: Listener = ignore,
+    listener: Listener | None = None,
+    progress: bool = True,
     engines: SharedEngines | None = None,
     stop: Callable[[], bool] = lambda: False,
     within: Budget | None = None,
@@ -68,7 +72,8 @@ def research(
     Arguments:
         settings: all settings at once; or give single ones as keywords.
         out: the run folder; by default a new one below `runs/`.
-        listener: receives progress events.
+        listener: receives the progress events, instead of the display on stderr.
+        progress: whether to display the progress; `PALAESTRA_PROGRESS=0` turns the display off, too.
         engines: opens models, shared by several runs in one process.
         stop: asked between steps whether to stop; the run then raises `EpisodeStopped` and can be resumed.
         within: the shared budget of several runs.
@@ -83,13 +88,13 @@ def research(
         >>> result.summary["after"]                                                       # doctest: +SKIP
     """
     settings = resolve_paths(resolve_settings(ResearchSettings, settings, values))
-    if out:
-        Run.check_new(Path(out))
-    with (
-        closing(_make_env(settings, listener)) as env,
-        Run.create(Path(out) if out else new_folder(RECIPE), RECIPE, to_plain(settings)) as run,
-    ):
-        return _play(run, settings, env, engines, listener, stop, within)
+    folder = Path(out) if out else new_folder(RECIPE)
+    Run.check_new(folder)
+    agent, env = _make_parts(settings)
+    with show_progress(listener, progress and not agent.interactive, RunProgress) as listener, closing(env):
+        _announce(settings, folder, agent, env, listener)
+        with Run.create(folder, RECIPE, to_plain(settings)) as run:
+            return _play(run, settings, env, engines, listener, stop, within)
 
 
 def resume(
@@ -108,7 +113,9 @@ def resume(
     if run.summary is not None:
         return ResearchResult(run.folder, run.summary)
     settings = load_run_settings(ResearchSettings, run)
-    with closing(_make_env(settings, listener)) as env:
+    agent, env = _make_parts(settings)
+    with closing(env):
+        _announce(settings, run.folder, agent, env, listener)
         return _play(run, settings, env, engines, listener, stop, within)
 
 
@@ -124,11 +131,6 @@ def resolve_paths(settings: ResearchSettings) -> ResearchSettings:
         UnknownNameError: there is no such agent.
         SettingsError: a plugin cannot be imported.
     """
-    from palaestra.core.plugins import load_plugins
-    from palaestra.research.agents import absolute_path, resolve_agent
-    from palaestra.research.agents.model import ModelAgent
-    from palaestra.research.tasks.task import FILE
-
     load_plugins(settings.plugins)  # One of them may define the agent.
     changes: dict[str, Any] = {
         "agent": resolve_agent(settings.agent), "model": ModelAgent.resolve_argument(settings.model),
@@ -138,8 +140,6 @@ def resolve_paths(settings: ResearchSettings) -> ResearchSettings:
         if (path := getattr(settings, name)) not in ("", ":memory:"):
             changes[name] = absolute_path(path)
     if settings.agent_config:
-        from palaestra.research.mlgym.agent_file import agent_settings
-
         # Explicit settings take precedence over the file.
         left = {item.name: getattr(settings, item.name) == item.default for item in fields(settings)}
         changes |= {name: value for name, value in agent_settings(changes["agent_config"]).items() if left[name]}
@@ -150,12 +150,6 @@ def resolve_paths(settings: ResearchSettings) -> ResearchSettings:
 
 def _make_parts(settings: ResearchSettings) -> tuple[Agent, ResearchEnv]:
     """Make the agent and the environment of a run."""
-    from palaestra.core.plugins import load_plugins
-    from palaestra.research.agents import make_agent
-    from palaestra.research.agents.history import make_history
-    from palaestra.research.judge.sandboxing import sandbox_for
-    from palaestra.research.workspace.parsing import PARSERS
-
     load_plugins(settings.plugins)
     PARSERS.check(settings.parser)
     for spec in settings.history:
@@ -164,19 +158,25 @@ def _make_parts(settings: ResearchSettings) -> tuple[Agent, ResearchEnv]:
     task = make_task(settings)
     agent = make_agent(settings.agent, make_context(settings, task))
     check_prices(settings.max_cost, agent.model)
-    env = _environment(settings, task, agent)
     sandbox_for(task, settings.sandbox)
+    values: dict[str, Any] = {
+        "parser": settings.parser, "tools": settings.tools, "commands": settings.commands,
+        "format_errors": settings.format_errors, "format_penalty": settings.format_penalty,
+        "max_turns": settings.steps, "max_seconds": settings.seconds, **agent.environment(),
+    }  # fmt: skip
+    env = ResearchEnv(
+        task, sandbox=settings.sandbox, split="test" if agent.episodes == 1 else "validation",
+        strategy=settings.strategy, demonstration=load_demonstration(settings.demonstration),
+        prompts=settings.prompts, memory=settings.memory, **values,
+    )  # fmt: skip
     return agent, env
 
 
-def _make_env(settings: ResearchSettings, listener: Listener) -> ResearchEnv:
-    """Make the environment of a run and measure its baseline, so that a broken task raises now."""
-    agent, env = _make_parts(settings)
-    if agent.note:
-        listener(Event(NOTE, data={"text": agent.note}))
+def _announce(settings: ResearchSettings, folder: Path, agent: Agent, env: ResearchEnv, listener: Listener) -> None:
+    """Announce the run and measure its baseline, so that a broken task raises now."""
+    listener(announce_start(RECIPE, folder, task=env.task.name, agent=settings.agent, model=agent.model))
     listener(Event("baseline"))
-    env.baseline  # noqa: B018  (measured now where it never was)
-    return env
+    env.baseline  # noqa: B018  (measured now if it is not cached)
 
 
 def name_model(agent: str) -> str:
@@ -190,12 +190,8 @@ def name_model(agent: str) -> str:
 
 def make_task(settings: ResearchSettings) -> ResearchTask:
     """Load the task of the settings: by name, from a folder, or from an MLGym checkout."""
-    from palaestra.research.tasks.task import load_task
-
     options = parse_options(settings.task_options, "task_options")
     if settings.mlgym:
-        from palaestra.research.mlgym import load_mlgym
-
         return load_mlgym(settings.mlgym, settings.task, **options)
     require(not options, "setting 'task_options': only tasks of a checkout (--mlgym) have options")
     return load_task(settings.task)
@@ -210,40 +206,15 @@ def make_context(
     listener: Listener = ignore,
 ) -> AgentContext:
     """Make the context of a run's agent. Without `calls` the agent can be made but cannot play."""
-    from palaestra.engines.base import Sampling
-    from palaestra.research.agents import AgentContext
-    from palaestra.research.workspace.commands import documentation, load_commands
-
+    prompts = Prompts(PROMPTS, Path(settings.prompts).expanduser() if settings.prompts else None)
     own: dict[str, Any] = {} if baseline is None else {"baseline": baseline}
     if calls is not None:
         opened = engines or SharedEngines(settings.device, listener, settings.call_timeout)
         own["engine"] = lambda name: calls.open(name, opened.get(name))
     return AgentContext(
         task, settings.model, sampling=Sampling(settings.answer_tokens, settings.temperature, settings.top_p),
-        history=settings.history, context_tokens=settings.context, prompts=_prompts(settings),
+        history=settings.history, context_tokens=settings.context, prompts=prompts,
         command_docs="" if settings.tools else documentation(load_commands(settings.commands)), **own,
-    )  # fmt: skip
-
-
-def _prompts(settings: ResearchSettings) -> Prompts:
-    from palaestra.core.prompts import Prompts
-    from palaestra.research.workspace.env import PROMPTS
-
-    return Prompts(PROMPTS, Path(settings.prompts).expanduser() if settings.prompts else None)
-
-
-def _environment(settings: ResearchSettings, task: ResearchTask, agent: Agent) -> ResearchEnv:
-    from palaestra.research.workspace.env import ResearchEnv
-
-    values: dict[str, Any] = {
-        "parser": settings.parser, "tools": settings.tools, "commands": settings.commands,
-        "format_errors": settings.format_errors, "format_penalty": settings.format_penalty,
-        "max_turns": settings.steps, "max_seconds": settings.seconds, **agent.environment(),
-    }  # fmt: skip
-    return ResearchEnv(
-        task, sandbox=settings.sandbox, split="test" if agent.episodes == 1 else "validation",
-        strategy=settings.strategy, demonstration=load_demonstration(settings.demonstration),
-        prompts=settings.prompts, memory=settings.memory, **values,
     )  # fmt: skip
 
 
@@ -253,9 +224,6 @@ def load_demonstration(where: str) -> str:
     Raises:
         SettingsError: there is neither.
     """
-    from palaestra.envs.turn.base import transcript
-    from palaestra.research.workspace.step_record import Step
-
     if not where:
         return ""
     path = Path(where).expanduser()
@@ -279,10 +247,6 @@ def _play(
     within: Budget | None,
 ) -> ResearchResult:
     """Play the remaining episodes of the agent."""
-    from palaestra.recipes.research.episode_player import Player
-    from palaestra.recipes.research.summary import TRAJECTORY, export_conversation, summarise
-    from palaestra.research.agents import make_agent
-
     record_run(run, settings.model, name_model(settings.agent))
     # A run that exceeds its budget ends its episode, and there is nothing to resume.
     with meter_engines(run, settings, within, resumable=False) as calls:

@@ -10,8 +10,6 @@ from palaestra.core.settings import check_ranges, setting
 from palaestra.recipes.metered_engines import CALL_TIMEOUT, CALL_TIMEOUT_HELP
 
 RECIPE = "research"
-NOTE = "note"
-"""The phase of an event whose data have a `text` for the user."""
 PATHS = ("mlgym", "agent_config", "prompts", "memory", "demonstration", "cache")
 """Settings that are paths."""
 

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from palaestra.core.errors import SettingsError
-from palaestra.research.judge.evaluation import make_judge
-from palaestra.research.judge.sandboxing import sandbox_for
+from palaestra.research.judge.evaluation import make_judge, sandbox_for
 from palaestra.research.tasks.task import ResearchTask, load_task
-from palaestra.research.workspace.baseline import MeasuredSolution, measure
-from palaestra.runs.guard import storage_errors
+from palaestra.research.workspace.workspace import MeasuredSolution, measure
+from palaestra.runs.files import storage_errors
 
 BEGIN, END = "<!-- research tasks: begin -->", "<!-- research tasks: end -->"
 

@@ -31,8 +31,7 @@ from palaestra.recipes.teach import recipe as teach
 from palaestra.recipes.teach.lesson_order import Delivery, add_up
 from palaestra.recipes.teach.settings import STUDY_SETTINGS, TeachSettings
 from palaestra.recipes.teach.task_groups import TeachTasks
-from palaestra.runs.files import read_json, write_json
-from palaestra.runs.guard import storage_errors
+from palaestra.runs.files import read_json, storage_errors, write_json
 from palaestra.runs.provenance import record_provenance
 from palaestra.runs.run import Run, new_folder
 

@@ -19,8 +19,7 @@ from palaestra.core.statistics import report_on
 from palaestra.recipes.progress import RunProgress, announce_start, show_progress
 from palaestra.recipes.settings import require, resolve_settings
 from palaestra.recipes.summary import PERCENT, SHARED_KEYS, to_percent
-from palaestra.runs.files import PARTIAL, write_folder, write_json
-from palaestra.runs.guard import storage_errors
+from palaestra.runs.files import PARTIAL, storage_errors, write_folder, write_json
 from palaestra.runs.provenance import record_provenance
 
 if TYPE_CHECKING:

@@ -2,22 +2,15 @@
 
 from palaestra.research.agents.base import AGENTS, Agent, AgentContext, Halt, absolute_path, make_agent, resolve_agent
 
-_HERE = "palaestra.research.agents"
-
-AGENTS.register("model", f"{_HERE}.model:ModelAgent", "a language model: --model, or model:NAME")
-AGENTS.register("human", f"{_HERE}.human:HumanAgent", "you, at the keyboard")
-AGENTS.register(
-    "script",
-    f"{_HERE}.script:ScriptAgent",
-    "script:FILE: the actions of a file, a line %% between two, or .jsonl; {task} in FILE is the task",
-)
-AGENTS.register(
-    "replay",
-    f"{_HERE}.replay:ReplayAgent",
-    "the actions of a run: replay:FOLDER, or of a trajectory of MLGym: replay:FILE.traj",
-)
-AGENTS.register("baseline", f"{_HERE}.solutions:BaselineAgent", "hands the task's baseline in")
-AGENTS.register("reference", f"{_HERE}.solutions:ReferenceAgent", "hands the good solution in that a task comes with")
-AGENTS.register("best_of", f"{_HERE}.best_of:BestOfAgent", "the best of n episodes by validation: best_of:N:AGENT")
+for _name, _place, _description in (
+    ("model", "model:ModelAgent", "a language model: --model, or model:NAME"),
+    ("human", "simple:HumanAgent", "you, at the keyboard"),
+    ("script", "simple:ScriptAgent", "script:FILE: the actions of a file, a line %% between two, or .jsonl; {task} in FILE is the task"),
+    ("replay", "replay:ReplayAgent", "the actions of a run: replay:FOLDER, or of a trajectory of MLGym: replay:FILE.traj"),
+    ("baseline", "simple:BaselineAgent", "hands the task's baseline in"),
+    ("reference", "simple:ReferenceAgent", "hands the good solution in that a task comes with"),
+    ("best_of", "simple:BestOfAgent", "the best of n episodes by validation: best_of:N:AGENT"),
+):  # fmt: skip
+    AGENTS.register(_name, f"{__name__}.{_place}", _description)
 
 __all__ = ["AGENTS", "Agent", "AgentContext", "Halt", "absolute_path", "make_agent", "resolve_agent"]

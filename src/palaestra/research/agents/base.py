@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +15,7 @@ from palaestra.core.registry import Registry
 from palaestra.engines.base import Engine, Sampling
 from palaestra.envs.turn.records import Conversation, TurnStopReason
 from palaestra.research.tasks.task import ResearchTask
-from palaestra.research.workspace.baseline import MeasuredSolution
+from palaestra.research.workspace.workspace import MeasuredSolution
 
 AGENTS = Registry("agent", "palaestra.agents")
 
@@ -35,19 +34,6 @@ class Halt:
     failure: Failure | None = None
 
 
-def no_engine(name: str) -> Engine:
-    raise SettingsError(f"this agent has no way to open the model {name}")
-
-
-def no_baseline() -> MeasuredSolution:
-    raise SettingsError("this agent has no baseline")
-
-
-def write_out(text: str) -> None:
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
-
-
 @dataclass(frozen=True, slots=True)
 class AgentContext:
     """What agents are made with; each uses what it needs.
@@ -55,28 +41,28 @@ class AgentContext:
     Arguments:
         task: the task.
         model: the name of the default model; empty for none.
-        engine: opens a model by name, with its cache and budget.
+        engine: opens a model by name, with its cache and budget; `None` for an agent that only gets checked.
         sampling: how the model's messages are sampled.
         history: history processors in order (`palaestra.research.agents.history`).
         context_tokens: the maximum tokens of a prompt with its answer; 0 for the model's own limit.
         prompts: the prompt templates.
         command_docs: documentation of the commands for the templates.
-        baseline: returns the measured baseline.
+        baseline: returns the measured baseline; `None` like `engine`.
         ask: reads a line from the user after a prompt; raises `EOFError` at the end of the input.
         show: writes to the user.
     """
 
     task: ResearchTask
     model: str = ""
-    engine: Callable[[str], Engine] = no_engine
+    engine: Callable[[str], Engine] | None = None
     sampling: Sampling = field(default_factory=lambda: Sampling(max_tokens=1024))
     history: tuple[str, ...] = ()
     context_tokens: int = 0
     prompts: Prompts = field(default_factory=lambda: Prompts(Path(__file__).parents[1] / "workspace" / "prompts"))
     command_docs: str = ""
-    baseline: Callable[[], MeasuredSolution] = no_baseline
+    baseline: Callable[[], MeasuredSolution] | None = None
     ask: Callable[[str], str] = input
-    show: Callable[[str], None] = write_out
+    show: Callable[[str], None] = print
 
 
 class Agent:
@@ -109,8 +95,6 @@ class Agent:
     """Whether it asks a user at the keyboard; the terminal is then left to it."""
     takes: str | None = None
     """What follows the colon, for error messages; `None` for nothing."""
-    note: str = ""
-    """A note to the user before the run begins."""
 
     def __init__(self, argument: str, context: AgentContext) -> None:
         self.argument, self.context = argument, context

@@ -11,14 +11,14 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from palaestra.core.errors import MissingExtraError, PalaestraError
 from palaestra.core.records import Message, ToolCall
 from palaestra.core.text import clean_text
 from palaestra.envs.turn.records import Conversation, TurnStopReason
 from palaestra.research.agents import AGENTS, Agent, AgentContext, Halt
-from palaestra.research.workspace.commands import Command, CommandResult, load_commands, tool_schemas
+from palaestra.research.workspace.commands import Command, CommandResult, Session, load_commands, tool_schemas
 from palaestra.research.workspace.step_record import Step
 from palaestra.version import __version__
 
@@ -28,15 +28,6 @@ if TYPE_CHECKING:
 AGENT = "mcp"
 """The agent name of an MCP client."""
 AGENTS.register(AGENT, "palaestra.research.agents.mcp:ClientAgent", "a client of MCP: palaestra research mcp")
-
-
-class CommandProvider(Protocol):
-    """What can be served: a `Session` or an `EpisodeChannel`."""
-
-    @property
-    def commands(self) -> Mapping[str, Command[Any]]: ...
-
-    def call(self, name: str, arguments: Mapping[str, Any] | str) -> CommandResult: ...
 
 
 class EpisodeChannel:
@@ -133,7 +124,7 @@ class ClientAgent(Agent):
         return Message("assistant", "", (call,))
 
 
-def make_server(served: CommandProvider, instructions: str = "") -> Server[Any]:
+def make_server(served: Session | EpisodeChannel, instructions: str = "") -> Server[Any]:
     """Make an MCP server whose tools are commands. Calls are serialised, each in its own thread.
 
     Raises:
@@ -176,7 +167,7 @@ def make_server(served: CommandProvider, instructions: str = "") -> Server[Any]:
     )
 
 
-def serve(served: CommandProvider, instructions: str = "") -> None:
+def serve(served: Session | EpisodeChannel, instructions: str = "") -> None:
     """Serve commands over stdin and stdout until the client leaves.
 
     Raises:

@@ -61,6 +61,7 @@ class ModelAgent(Agent):
 
     def begin(self, seed: int, tools: Sequence[Mapping[str, Any]]) -> None:
         if self._engine is None:
+            assert self.context.engine is not None
             self._engine = self.context.engine(self.model)
         self._tools, self._seeds = json.dumps(list(tools)) if tools else "", Seeds(seed)
         for history in self.histories:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,6 @@ from palaestra.core.errors import RunError, SettingsError
 from palaestra.core.records import Message
 from palaestra.envs.turn.records import Conversation, TurnStopReason
 from palaestra.research.agents.base import Agent, AgentContext, Halt, absolute_path, count_turns
-from palaestra.research.agents.line_shift import shift_lines
 from palaestra.research.workspace.step_record import Step
 from palaestra.runs.run import Run
 
@@ -119,3 +119,51 @@ class ReplayAgent(Agent):
         if self._end is not None:
             return self._end
         return Halt(TurnStopReason.GAVE_UP, "the replayed run has no further action")
+
+
+_SHOWN = re.compile(r"\[[Ff]ile:? (\S+?)(?: \((\d+) lines total\)|, (\d+) lines)\]")
+_BLOCK = re.compile(r"```[^\n]*\n(.*?)```", re.DOTALL)
+_RANGE = re.compile(r"(?P<word>edit|insert|goto)(?P<space>\s+)(?P<first>\d+)(?::(?P<last>\d+))?(?=\s|\Z)")
+
+
+def shift_lines(text: str, published: Sequence[str], conversation: Sequence[Message]) -> str:
+    """Shift the line numbers of an edit, insert or goto in a message's last block.
+
+    Arguments:
+        text: the published message.
+        published: the published answers to earlier messages.
+        conversation: our messages so far.
+    """
+    shift = _find_shift(published, _read_answers(conversation))
+    blocks = list(_BLOCK.finditer(text))
+    if not shift or not blocks:
+        return text
+    command = _RANGE.match(text, blocks[-1].start(1))
+    if command is None:
+        return text
+    numbers = [str(int(number) + shift) for number in (command["first"], command["last"]) if number is not None]
+    return text[: command.start()] + command["word"] + command["space"] + ":".join(numbers) + text[command.end() :]
+
+
+def _find_shift(published: Sequence[str], ours: Sequence[str]) -> int:
+    """Return by how many lines the open file has grown, from the first time that both sides showed it."""
+    shifts: dict[str, int] = {}
+    file = ""
+    for then, now in zip(published, ours, strict=False):
+        before, after = _SHOWN.search(then), _SHOWN.search(now)
+        if before is not None:
+            file = before[1]
+        if before is not None and after is not None and before[1] == after[1]:
+            shifts.setdefault(before[1], int(after[2] or after[3]) - int(before[2] or before[3]))
+    return shifts.get(file, 0)
+
+
+def _read_answers(conversation: Sequence[Message]) -> list[str]:
+    """Return the environment's answer to each of the agent's messages."""
+    answers: list[str] = []
+    for message in conversation:
+        if message.role == "assistant":
+            answers.append("")
+        elif answers:
+            answers[-1] += message.text
+    return answers

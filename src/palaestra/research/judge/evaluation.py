@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -12,18 +13,16 @@ from typing import Any, Literal
 
 import numpy as np
 
-from palaestra.core.errors import PalaestraError, SandboxError
+from palaestra.core.errors import PalaestraError, SandboxError, TaskError
 from palaestra.core.records import Failure, FailureCause
 from palaestra.core.seeding import Seeds
 from palaestra.core.user_code import describe_error_within
 from palaestra.research.judge.deadline import OverdueError, within
 from palaestra.research.judge.program import Program
-from palaestra.research.judge.sandboxing import read_only_mounts, sandbox_environment
-from palaestra.research.tasks.data import load_data, load_function
-from palaestra.research.tasks.eval_seed import eval_seed
+from palaestra.research.tasks.data import eval_seed, is_installed, load_data, load_function, missing_package
 from palaestra.research.tasks.records import Grade, InvalidSubmission, JudgeResult, SubmissionError, TaskData
 from palaestra.research.tasks.task import ResearchTask
-from palaestra.sandbox.base import Limits, Sandbox, SandboxResult
+from palaestra.sandbox.base import Limits, Sandbox, SandboxResult, make_sandbox
 
 EvaluationSplit = Literal["validation", "test"]
 TOLD = 300
@@ -129,7 +128,7 @@ class SubmissionJudge:
     """Judges submissions with the evaluator of a task.
 
     Arguments:
-        seed: the seed of the evaluator's random choices; see `palaestra.research.tasks.eval_seed`.
+        seed: the seed of the evaluator's random choices; see `palaestra.research.tasks.data`.
 
     Raises:
         TaskError: the evaluator or the data of the task cannot be loaded.
@@ -238,3 +237,61 @@ def _numbers(given: Any) -> dict[str, float]:
         if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
             raise _NoScoresError(f"gives numbers, int or float; got {name!s} of the type {type(value).__name__}")
     return {str(name): float(value) for name, value in given.items()}
+
+
+LIBRARY = "/opt/palaestra"
+"""Where this package lies for tasks that may import it."""
+
+
+def sandbox_for(task: ResearchTask, name: str = "bubblewrap", **options: Any) -> Sandbox:
+    """Make the sandbox of a task's agents and submissions, without files that would reveal answers.
+
+    Raises:
+        TaskError: a package that the task needs is not installed.
+        SandboxError: the sandbox cannot run here.
+    """
+    for package in task.dependencies:
+        if not is_installed(package):
+            raise missing_package(f"task '{task.name}'", package)
+    hide = [path for name_ in task.hide if (path := _find_installed(name_)) is not None]
+    if name == "bubblewrap":
+        if hide:
+            options = {**options, "hide": (*options.get("hide", ()), *hide)}
+        if task.place:
+            options = {**options, "place": task.place}
+    elif hide or task.place:
+        raise TaskError(
+            f"task '{task.name}' hides files of installed packages, or wants its workspace in a certain place, which only "
+            f"the sandbox bubblewrap can do; got '{name}'"
+        )
+    return make_sandbox(name, **options)
+
+
+def read_only_mounts(task: ResearchTask, data: TaskData, judging: bool = False) -> Mapping[str, str]:
+    """Return what a sandbox of the task shows besides the system; `judging` selects the sandbox that judges a
+    submission.
+    """
+    mounts = dict(task.mounts(data, judging))
+    if task.palaestra:
+        here = Path(__file__).parents[2]
+        for path in sorted(here.iterdir()):
+            if path.name not in ("research", "__pycache__") and (path.is_dir() or path.suffix in (".py", ".typed")):
+                mounts[f"{LIBRARY}/palaestra/{path.name}"] = str(path)
+    return mounts
+
+
+def sandbox_environment(task: ResearchTask) -> dict[str, str]:
+    """Return the environment variables of a task's sandboxes."""
+    own = {"PYTHONPATH": LIBRARY, "HF_HUB_OFFLINE": "1"} if task.palaestra else {}
+    # Workspaces share the cores; a thread per core in each would slow all of them down.
+    return {"OMP_NUM_THREADS": "1", **own, **task.variables()}
+
+
+def _find_installed(name: str) -> Path | None:
+    """Return a path below an installed package if it exists."""
+    package, _, rest = name.partition("/")
+    spec = importlib.util.find_spec(package) if is_installed(package) else None
+    if spec is None or spec.origin is None:
+        return None
+    path = Path(spec.origin).parent / rest
+    return path if path.exists() else None

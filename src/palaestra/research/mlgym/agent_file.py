@@ -15,7 +15,7 @@ from palaestra.core.errors import SettingsError, TaskError
 from palaestra.core.prompts import SUFFIX
 from palaestra.engines.models import cache_folder
 from palaestra.research.tasks.task import read_yaml
-from palaestra.runs.guard import storage_errors
+from palaestra.runs.files import storage_errors
 
 TEMPLATES = {
     "system_template": "system", "task_template": "task", "next_step_template": "observation",

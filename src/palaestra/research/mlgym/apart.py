@@ -12,8 +12,9 @@ import random
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 from palaestra.core.errors import SandboxError
 from palaestra.research.judge import inside
@@ -25,7 +26,7 @@ from palaestra.sandbox.bubblewrap import Bubblewrap
 from palaestra.sandbox.program import duplicate_high
 
 LIBRARY, PACKAGE = "/opt/runner", "_palaestra_inside"
-INSIDE = ("pipe", "serve", "stub", "values")
+INSIDE = ("serve", "stub", "values")
 HERE = Path(inside.__file__).parent
 MARGIN = 1.0
 """Seconds that a submission has beyond the evaluator; the evaluator's limit is the one that counts."""
@@ -33,8 +34,7 @@ GRACE = 0.5
 """Seconds that a submission has to end after the last request."""
 
 
-@dataclass(frozen=True, slots=True)
-class SandboxFiles:
+class SandboxFiles(NamedTuple):
     """The content of a sandbox: files of the workspace, and read-only paths from the path inside to the path on the
     host.
     """
@@ -43,13 +43,9 @@ class SandboxFiles:
     read_only: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class ApartResult:
-    """The result of an evaluation.
-
-    Arguments:
-        result: the result of the evaluator.
-        changed: the submission modified an argument. The evaluator did not see that, because the argument was a copy.
+class ApartResult(NamedTuple):
+    """The result of the evaluator, and whether the submission modified an argument. The evaluator did not see that,
+    because the argument was a copy.
     """
 
     result: SandboxResult

@@ -1,11 +1,29 @@
-"""The task and dataset files of an MLGym checkout, with the fields that MLGym documents."""
+"""The files of an MLGym checkout: the fields that we read, and what they do not state but we infer.
+
+Inferred are the direction of a metric, from its name; the file that is submitted and the files with answers, from the
+evaluator. Required packages are installed into an environment of their own.
+"""
 
 from __future__ import annotations
 
+import ast
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
+from pathlib import Path, PurePosixPath
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
+
+from palaestra.core.errors import TaskError
+from palaestra.engines.models import cache_folder
+from palaestra.research.tasks.task import Direction
+from palaestra.runs.files import storage_errors
 
 
 class EntryPoint(StrEnum):
@@ -18,7 +36,7 @@ class EntryPoint(StrEnum):
     LANGUAGE_MODEL = "LMSubmissionTasks"
     """`torchrun evaluate.py`, with the agent's checkpoints and code."""
     PYTHON = "PythonSubmissionTasks"
-    """`evaluate.py`, which imports the file that the agent edits; see `roles`."""
+    """`evaluate.py`, which imports the file that the agent edits; see `find_submission`."""
 
 
 class _File(BaseModel):
@@ -35,24 +53,13 @@ class TaskFile(_File):
     task_entrypoint: EntryPoint = EntryPoint.CSV
     dataset_configs: tuple[str, ...] = ()
     training_timeout: Annotated[FiniteFloat, Field(gt=0)] | None = None
-    use_generic_conda: bool = True
     requirements_path: str | None = None
     starter_code: tuple[str, ...] = ()
     baseline_paths: tuple[str, ...] = ()
     baseline_scores: tuple[dict[str, FiniteFloat], ...] = ()
     sample_submission: str | None = None
     evaluation_paths: tuple[str, ...] = ("evaluate.py",)
-    evaluation_read_only: bool = False
     secret_files: tuple[str, ...] = ()
-    memory_path: str | None = None
-    benchmark_name: str | None = None
-
-
-class SplitFile(_File):
-    """A split of a dataset file."""
-
-    name: str | None = None
-    file_regex: str | None = None
 
 
 class DatasetFile(_File):
@@ -62,6 +69,197 @@ class DatasetFile(_File):
     description: str = ""
     data_path: str
     is_local: bool = False
-    train_split: SplitFile | None = None
-    valid_split: SplitFile | None = None
-    test_split: SplitFile | None = None
+
+
+TIMES = frozenset({"duration", "latency", "runtime", "second", "seconds", "secs", "time", "times", "walltime"})
+LOWER = TIMES | frozenset({
+    "bits", "bpb", "bpc", "brier", "cer", "conflicts", "cost", "costs", "crps", "decisions", "distance", "divergence",
+    "ece", "eer", "entropy", "err", "error", "errors", "fid", "fnr", "fpr", "kl", "loss",
+    "losses", "mae", "mape", "mse", "msle", "nll", "perplexity", "ppl", "regret", "rmse", "rmsle",
+    "ter", "wer",
+})  # fmt: skip
+"""Words of metrics where lower is better."""
+HIGHER = frozenset({
+    "acc", "accuracy", "auc", "auroc", "bleu", "f1", "iou", "lossless", "ndcg", "neg", "negative", "precision", "r2",
+    "recall", "return", "reward", "rouge", "score", "scores", "survive", "survived", "win", "wins",
+})  # fmt: skip
+"""Words of metrics where higher is better, whatever else the name contains."""
+WORD = re.compile(r"[A-Z]+(?![a-z])\d*|[A-Z]?[a-z]+\d*|\d+")
+
+
+def guess_direction(metric: str) -> Direction:
+    """Guess the direction of a metric from the words of its name.
+
+    >>> [str(guess_direction(name)) for name in ("Test_MSE_mean", "valLoss", "sentiment_accuracy", "apples", "neg_loss")]
+    ['lower', 'lower', 'higher', 'higher', 'higher']
+    """
+    words = _words(metric)
+    return Direction.LOWER if words & LOWER and not words & HIGHER else Direction.HIGHER
+
+
+def is_time(metric: str) -> bool:
+    """Whether a metric measures time.
+
+    >>> is_time("solvingTime"), is_time("sentiment")
+    (True, False)
+    """
+    return bool(_words(metric) & TIMES)
+
+
+def _words(metric: str) -> set[str]:
+    return {word.lower() for word in WORD.findall(metric)}
+
+
+ANSWERS = re.compile(r"answer|truth|label|solution", re.IGNORECASE)
+"""Words in the names of files with answers."""
+
+
+def find_submission(evaluator: str, files: Mapping[str, bytes], description: str) -> str:
+    """Find the file that is submitted.
+
+    It is the only starter file that the evaluator imports, directly or indirectly; of several, the only one that the
+    description names. A file that the agent has to write counts if the description names it and the evaluator imports
+    it.
+
+    Arguments:
+        evaluator: the evaluator's name among the files.
+        files: the starter code without secret files, by name.
+
+    Raises:
+        TaskError: no file fits, or several do.
+    """
+    source = files.get(evaluator, b"")
+    direct = find_imported_files(evaluator, source, files)
+    reached = list(direct)
+    for name in reached:  # The list grows during the loop.
+        more = find_imported_files(name, files[name], files)
+        reached += [file for file in more if file not in reached and file != evaluator]
+    written = [name for name in find_imports(source) if name not in files and _names_file(description, name)]
+    named = [name for name in reached if _names_file(description, name)] + written
+    for candidates in (
+        named,
+        [name for name in named if name in direct],
+        [] if named else reached,
+        [] if named else direct,
+    ):
+        if len(candidates) == 1:
+            return candidates[0]
+    reason = (
+        f"it could be {' or '.join(named or reached)}" if named or reached else f"{evaluator} imports none of its files"
+    )
+    raise TaskError(f"cannot tell which file is submitted: {reason}; set it with --task-option submission=FILE")
+
+
+def find_answers(evaluator: bytes, data: Sequence[Path], sample: Path | None) -> list[Path]:
+    """Find the files with the answers of a table.
+
+    They are the data files that the evaluator names and that are called answers, labels, ground truth or solution. A
+    sample submission with the content of such a data file counts as well, together with that file.
+    """
+    constants = [node.value for node in ast.walk(_parse(evaluator)) if isinstance(node, ast.Constant)]
+    names = {PurePosixPath(text).name for text in constants if isinstance(text, str) and text}
+    read = [path for path in data if path.name in names]
+    lines = sample.read_bytes().split() if sample is not None and sample.is_file() else None
+    same = [path for path in read if lines is not None and path.read_bytes().split() == lines]
+    answers = [path for path in read if ANSWERS.search(path.stem) or path in same]
+    return [*answers, sample] if same and sample is not None else answers
+
+
+def find_imports(source: bytes) -> list[str]:
+    """Return the files that a program may import or run, as paths relative to the workspace."""
+    modules: list[str] = []
+    for node in ast.walk(_parse(source)):
+        match node:
+            case ast.Import(names=names):
+                modules += [name.name for name in names]
+            case ast.ImportFrom(module=str() as module, names=names):
+                modules += [module, *(f"{module}.{name.name}" for name in names)]
+            case ast.ImportFrom(module=None, names=names):
+                modules += [name.name for name in names]
+            case ast.Call(
+                func=ast.Name(id="__import__") | ast.Attribute(attr="import_module"),
+                args=[ast.Constant(value=str() as name), *_],
+            ):
+                modules.append(name)
+            case ast.Constant(value=str() as text) if text.endswith(".py"):
+                modules.append(
+                    text.removesuffix(".py").removeprefix("./").removeprefix("/home/agent/workspace/").replace("/", ".")
+                )
+    return list(dict.fromkeys(f"{name.lstrip('.').replace('.', '/')}.py" for name in modules))
+
+
+def find_imported_files(importer: str, source: bytes, files: Mapping[str, bytes]) -> list[str]:
+    """Return the files that a program imports. Names are also looked up beside the importer."""
+    beside = PurePosixPath(importer).parent
+    names = find_imports(source)
+    paths = [path for name in names for path in (name, str(beside / name)) if path in files and path != importer]
+    return list(dict.fromkeys(paths))
+
+
+def public_names(source: bytes) -> list[str]:
+    """Return the names that a module defines at its top level, without imports."""
+    names: list[str] = []
+    for node in _parse(source).body:
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                names.append(name)
+            case ast.Assign(targets=targets):
+                names += [node_.id for target in targets for node_ in ast.walk(target) if isinstance(node_, ast.Name)]
+            case ast.AnnAssign(target=ast.Name(id=name)):
+                names.append(name)
+    return [name for name in dict.fromkeys(names) if not name.startswith("_")]
+
+
+def _parse(source: bytes) -> ast.Module:
+    """Parse a program; an unreadable one is treated as empty."""
+    try:
+        return ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError):
+        return ast.Module([], [])
+
+
+def _names_file(text: str, name: str) -> bool:
+    """Whether a text names a file, by its path or its last part."""
+    return any(
+        re.search(rf"(?<![\w-]){re.escape(variant)}(?![\w-])", text) for variant in {name, PurePosixPath(name).name}
+    )
+
+
+SAID = 600
+"""Characters of pip's error that are reported."""
+
+
+def install_requirements(path: Path) -> Path:
+    """Return a virtual environment with the packages of a requirements file, and create it if this machine has none
+    yet.
+
+    It lies in the user's cache, keyed by the file's content and the Python version.
+
+    Raises:
+        TaskError: the packages cannot be installed.
+    """
+    mark = f"{sys.version_info[:2]}:{sys.base_prefix}:".encode()
+    digest = hashlib.blake2b(mark + path.read_bytes(), digest_size=8).hexdigest()
+    home = cache_folder() / "research" / f"packages-{digest}"
+    if (home / "installed").exists():
+        return home
+    with storage_errors(home, "keeping the packages of a research task"):
+        shutil.rmtree(home, ignore_errors=True)
+        home.mkdir(parents=True)
+    for command in (
+        [sys.executable, "-m", "venv", str(home)],
+        [str(home / "bin/python"), "-m", "pip", "install", "--quiet", "-r", str(path)],
+    ):
+        done = subprocess.run(command, cwd=home, capture_output=True, text=True, errors="replace", check=False)
+        if done.returncode:
+            message = " ".join(done.stderr.split())[-SAID:]
+            raise TaskError(f"the requirements {path} cannot be installed: {message}")
+    (home / "installed").touch()
+    return home
+
+
+def variables(home: Path) -> dict[str, str]:
+    """Return the environment variables that select a virtual environment in a sandbox."""
+    from palaestra.sandbox.bubblewrap import environment
+
+    return {"VIRTUAL_ENV": str(home), "PATH": f"{home / 'bin'}{os.pathsep}{environment()['PATH']}"}

@@ -13,16 +13,21 @@ from typing import Any
 from pydantic import Field, PrivateAttr
 
 from palaestra.core.errors import SettingsError, TaskError, UnknownNameError
-from palaestra.research.judge.evaluation import make_judge
-from palaestra.research.judge.sandboxing import sandbox_for
+from palaestra.research.judge.evaluation import make_judge, sandbox_for
 from palaestra.research.mlgym.checkout import Secrets, below, files_below
-from palaestra.research.mlgym.directions import guess_direction
-from palaestra.research.mlgym.files import DatasetFile, EntryPoint, TaskFile
-from palaestra.research.mlgym.requirements import install_requirements, variables
-from palaestra.research.mlgym.roles import find_answers, find_submission
+from palaestra.research.mlgym.files import (
+    DatasetFile,
+    EntryPoint,
+    TaskFile,
+    find_answers,
+    find_submission,
+    guess_direction,
+    install_requirements,
+    variables,
+)
 from palaestra.research.tasks.records import InvalidSubmission, TaskData
 from palaestra.research.tasks.task import CACHES, Direction, Metric, ResearchTask, Submission, TaskLimits, read_yaml
-from palaestra.research.workspace.baseline import load_baseline
+from palaestra.research.workspace.workspace import load_baseline
 from palaestra.sandbox.base import Shell
 
 TORCHRUN = ("--nproc_per_node=1", "--standalone")

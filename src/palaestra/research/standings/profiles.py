@@ -9,8 +9,8 @@ Moré, 2002). The conventions are those of MLGym (arXiv 2502.14499), so that res
 if it beats a negative baseline, because it has no ratio. Use metrics that are not negative: only if the baseline itself
 is feasible can a better score never reduce the area.
 - An infeasible method, or one without a score, gets 1.05 times the worst feasible ratio.
-- The thresholds end at the largest of these penalties over all tasks, rounded up to a whole number, of which the common
-logarithm is rounded up to a tenth.
+- Thresholds are common logarithms of ratios. They end at the largest of these penalties over all tasks, rounded up to a
+whole number; its logarithm is rounded up to a tenth.
 - The area is the sum over 500 equally spaced thresholds, each with the height at its left end.
 
 Where MLGym divides by zero: a score of 0 has a ratio only to another 0 (it is 1). Otherwise it is infeasible if higher
@@ -116,8 +116,6 @@ def area_under_profile(ratios_TM: Floats, limit: float, points: int | None = POI
     if points is None:
         areas = np.maximum(limit - logarithms, 0.0).mean(-2)
         return areas
-    if points < 2:
-        raise ValueError(f"the area is a sum over two thresholds or more; got {points}")
     # A task counts from the first threshold that covers its ratio; the last threshold begins no step.
     first = np.searchsorted(np.linspace(0.0, limit, points), logarithms.ravel(), side="left").reshape(logarithms.shape)
     steps = np.maximum(points - 1 - first, 0)

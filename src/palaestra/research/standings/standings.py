@@ -12,50 +12,177 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 import numpy as np
-from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict
 
-from palaestra.core.errors import RunError, SettingsError, UnknownNameError
+from palaestra.core.records import Failure
 from palaestra.core.seeding import Seeds
-from palaestra.research.standings.profiles import Floats, Marks, area_under_profile, performance_ratios, threshold_limit
-from palaestra.research.standings.scores import (
-    BASELINE,
-    Area,
-    Measure,
-    MethodCell,
-    Profile,
-    RunScore,
-    Standings,
-    TaskScale,
-)
+from palaestra.research.standings.profiles import Floats, area_under_profile, performance_ratios, threshold_limit
 from palaestra.research.tasks.task import Direction
 
+BASELINE = "task baseline"
+"""The method that every task provides."""
 RESAMPLES = 1000
 TAIL = 0.025
 """The probability outside a 95 % interval at each end."""
 
 
+class Measure(StrEnum):
+    """Which score represents a run."""
+
+    ATTEMPT = "best attempt"
+    """The best of its validations."""
+    SUBMISSION = "best submission"
+    """The score of its submission."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunScore:
+    """The scores of one run of a method on a task.
+
+    Arguments:
+        method: the agent with everything that distinguishes it from the others.
+        attempts: the scores of its validations. If submissions are judged on the validation data (as in MLGym), they
+            are attempts too.
+        submission: the score of the submission; `None` without a valid one.
+        failure: what failed around the run. Earlier scores still count.
+    """
+
+    task: str
+    method: str
+    seed: int
+    attempts: tuple[float, ...] = ()
+    submission: float | None = None
+    failure: Failure | None = None
+
+    def value(self, measure: Measure, direction: Direction) -> float | None:
+        """Return the score that represents the run; `None` without one."""
+        if measure is Measure.SUBMISSION:
+            return self.submission
+        return (max if direction is Direction.HIGHER else min)(self.attempts, default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskScale:
+    """What a task's scores are compared with.
+
+    Arguments:
+        direction: whether higher or lower scores are better.
+        baseline: the baseline's score on the test split.
+        validation_baseline: the baseline's score on the validation split, if it differs.
+        metric: the name of the metric.
+    """
+
+    direction: Direction
+    baseline: float
+    validation_baseline: float | None = None
+    metric: str = ""
+
+    def reference(self, measure: Measure) -> float:
+        """Return the baseline's score on the data of `measure`."""
+        if measure is Measure.ATTEMPT and self.validation_baseline is not None:
+            return self.validation_baseline
+        return self.baseline
+
+
+class StoredRecord(BaseModel):
+    """Base of records that are stored as JSON: without infinities and NaN."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class MethodCell(StoredRecord):
+    """One method on one task.
+
+    Arguments:
+        score: the best score over the runs; `None` if no run has one.
+        low, high: the 95 % interval. Both are `None` for fewer than two runs. The worse end alone is `None` if so many
+            runs lack a score that a resample may have none.
+        runs: the number of runs, at most k. `scored` of them have a score, `failures` counts failures around the others
+            by cause, and the rest submitted nothing valid.
+        feasible: whether the score is not worse than the baseline (and not negative).
+        ratio: the ratio to the task's best method, or the penalty; `None` if no method is feasible.
+    """
+
+    task: str
+    method: str
+    score: float | None
+    low: float | None
+    high: float | None
+    runs: int
+    scored: int
+    failures: dict[str, int]
+    feasible: bool
+    ratio: float | None
+
+
+class Area(StoredRecord):
+    """One method over all tasks: the area under its profile with its 95 % interval.
+
+    The interval comes from resampling the runs of all methods together, on a fixed axis. It is `None` if a task has a
+    single run of the method.
+    """
+
+    method: str
+    area: float
+    low: float | None
+    high: float | None
+    runs: int
+    scored: int
+    failed: int
+    feasible: int
+    """Tasks on which the method is feasible."""
+
+
+class Profile(StoredRecord):
+    """All methods by one measure: `cells` by task and then method, `areas` by method."""
+
+    measure: Measure
+    cells: tuple[MethodCell, ...]
+    areas: tuple[Area, ...]
+
+    def cell(self, task: str, method: str) -> MethodCell:
+        """Return the cell of `method` on `task`."""
+        return next(cell for cell in self.cells if (cell.task, cell.method) == (task, method))
+
+    def area(self, method: str) -> Area:
+        """Return the area of `method`."""
+        return next(area for area in self.areas if area.method == method)
+
+
+class Standings(StoredRecord):
+    """A comparison of methods over tasks. Areas hold for this set of methods and tasks only.
+
+    Arguments:
+        methods: in the order of the runs, then the task baseline.
+        limit: the end of the thresholds of both profiles.
+        k: the maximum number of runs of a method on a task that count.
+    """
+
+    tasks: tuple[str, ...]
+    methods: tuple[str, ...]
+    directions: dict[str, Direction]
+    metrics: dict[str, str]
+    k: int
+    limit: float
+    profiles: tuple[Profile, ...]
+
+    def profile(self, measure: Measure) -> Profile:
+        return next(profile for profile in self.profiles if profile.measure is measure)
+
+
 def compare_methods(
-    runs: Sequence[RunScore],
-    scales: Mapping[str, TaskScale],
-    *,
-    k: int | None = None,
-    seeds: Seeds = Seeds(0),
-    resamples: int = RESAMPLES,
+    runs: Sequence[RunScore], scales: Mapping[str, TaskScale], *, k: int | None = None, seeds: Seeds = Seeds(0)
 ) -> Standings:
     """Compare the methods of `runs` with each other and with the tasks' baselines, by both measures.
 
     Arguments:
+        runs: one per task, method and seed.
         scales: the scale of every task. A task without runs counts as missed by all methods.
         k: the number of runs that count, those with the lowest seeds; `None` for all.
         seeds: the seeds of the bootstrap.
-        resamples: the number of bootstrap resamples.
-
-    Raises:
-        UnknownNameError: the task of a run has no scale.
-        RunError: two runs have the same task, method and seed.
-        SettingsError: `k` or `resamples` is below 1, there is no task, or a method has the baseline's name.
 
     Example:
         >>> runs = [RunScore("maze", "agent", seed, submission=score) for seed, score in enumerate((10.0, 20.0))]
@@ -64,13 +191,14 @@ def compare_methods(
         >>> cell.score, cell.low, cell.high, cell.runs
         (20.0, 10.0, 20.0, 2)
     """
-    if (k is not None and k < 1) or resamples < 1:
-        raise SettingsError(f"`k` and `resamples` must be at least 1; got {k} and {resamples}")
-    groups = _group_runs(runs, scales)
+    groups: dict[tuple[str, str], list[RunScore]] = defaultdict(list)
+    for run in sorted(runs, key=lambda run: run.seed):
+        groups[run.task, run.method].append(run)
     methods = tuple(dict.fromkeys(run.method for run in runs))
-    longest = max((len(ratios) for ratios in groups.values()), default=1)
+    longest = max(map(len, groups.values()), default=1)
     k = k or longest
-    tables = [_ScoreTable.build(measure, groups, scales, methods, min(k, longest)) for measure in Measure]
+    groups = {pair: group[:k] for pair, group in groups.items()}
+    tables = [_ScoreTable(measure, groups, scales, methods, min(k, longest)) for measure in Measure]
     ratios = [performance_ratios(table.best(), table.baseline_T, table.higher_T) for table in tables]
     limit = threshold_limit(np.concatenate([result.penalty_T for result in ratios]))
     return Standings(
@@ -80,79 +208,39 @@ def compare_methods(
         metrics={task: scale.metric for task, scale in scales.items()},
         k=k,
         limit=limit,
-        profiles=tuple(
-            table.profile(limit, seeds.derive("standings", table.measure).generator(), resamples) for table in tables
-        ),
+        profiles=tuple(table.profile(limit, seeds.derive("standings", table.measure).generator()) for table in tables),
     )
 
 
-def _group_runs(runs: Sequence[RunScore], scales: Mapping[str, TaskScale]) -> dict[tuple[str, str], list[RunScore]]:
-    """Group the runs by task and method, in the order of their seeds."""
-    if not scales:
-        raise SettingsError("methods are compared over one task or more; got none")
-    groups: dict[tuple[str, str], list[RunScore]] = defaultdict(list)
-    for run in sorted(runs, key=lambda run: run.seed):
-        if run.task not in scales:
-            raise UnknownNameError("task of a run", run.task, scales)
-        if run.method == BASELINE:
-            raise SettingsError(f"'{BASELINE}' is the name of the tasks' own baselines; give the method another one")
-        group = groups[run.task, run.method]
-        if group and group[-1].seed == run.seed:
-            raise RunError(
-                f"a method runs once for each task and seed; {run.method} has two on {run.task} with {run.seed}"
-            )
-        group.append(run)
-    return groups
-
-
-@dataclass(frozen=True, slots=True)
 class _ScoreTable:
     """The scores of one measure. The baseline is the last method and has no runs.
 
-    Arguments:
+    Attributes:
         values_TMK: the scores of the runs, NaN for a run without a score and for padding. Runs that failed for outside
             reasons are counted but not resampled.
         drawn_TM: the number of runs to resample.
     """
 
-    measure: Measure
-    tasks: tuple[str, ...]
-    methods: tuple[str, ...]
-    runs: Mapping[tuple[str, str], Sequence[RunScore]]
-    baseline_T: Floats
-    higher_T: Marks
-    values_TMK: Floats
-    drawn_TM: NDArray[np.int64]
-
-    @classmethod
-    def build(
-        cls,
+    def __init__(
+        self,
         measure: Measure,
         groups: Mapping[tuple[str, str], Sequence[RunScore]],
         scales: Mapping[str, TaskScale],
         methods: tuple[str, ...],
         k: int,
-    ) -> _ScoreTable:
-        tasks, named = tuple(scales), (*methods, BASELINE)
-        runs = {pair: group[:k] for pair, group in groups.items()}
-        values_TMK = np.full((len(tasks), len(named), k), np.nan)
-        drawn_TM = np.zeros((len(tasks), len(named)), np.int64)
-        for t, task in enumerate(tasks):
+    ) -> None:
+        self.measure, self.groups, self.scales = measure, groups, scales
+        self.tasks, self.methods = tuple(scales), (*methods, BASELINE)
+        self.baseline_T = np.array([scale.reference(measure) for scale in scales.values()])
+        self.higher_T = np.array([scale.direction is Direction.HIGHER for scale in scales.values()])
+        self.values_TMK = np.full((len(self.tasks), len(self.methods), k), np.nan)
+        self.drawn_TM = np.zeros((len(self.tasks), len(self.methods)), np.int64)
+        for t, task in enumerate(self.tasks):
             for m, method in enumerate(methods):
-                scores = [(run, run.value(measure, scales[task].direction)) for run in runs.get((task, method), ())]
+                scores = [(run, self._value(run)) for run in groups.get((task, method), ())]
                 kept = [score for run, score in scores if score is not None or run.failure is None]
-                values_TMK[t, m, : len(kept)] = [np.nan if score is None else score for score in kept]
-                drawn_TM[t, m] = len(kept)
-        return cls(
-            measure=measure,
-            tasks=tasks,
-            methods=named,
-            runs=runs,
-            baseline_T=np.array([scale.reference(measure) for scale in scales.values()]),
-            higher_T=np.array([scale.direction is Direction.HIGHER for scale in scales.values()]),
-            values_TMK=values_TMK,
-            drawn_TM=drawn_TM,
-        )
+                self.values_TMK[t, m, : len(kept)] = [np.nan if score is None else score for score in kept]
+                self.drawn_TM[t, m] = len(kept)
 
     def best(self, values_TMK: Floats | None = None) -> Floats:
         """Return the best score over the runs as `scores_TM`, including the baseline's; a leading axis of resamples is
@@ -165,77 +253,73 @@ class _ScoreTable:
         best[..., -1] = self.baseline_T
         return best
 
-    def draw(self, generator: np.random.Generator, resamples: int) -> Floats:
+    def draw(self, generator: np.random.Generator) -> Floats:
         """Return the best scores of bootstrap resamples as `scores_BTM`."""
-        shape = (resamples, *self.values_TMK.shape)
+        shape = (RESAMPLES, *self.values_TMK.shape)
         places = (generator.random(shape) * self.drawn_TM[..., None]).astype(np.int64)
         drawn = np.take_along_axis(np.broadcast_to(self.values_TMK, shape), places, axis=-1)
         beyond = np.arange(shape[-1]) >= self.drawn_TM[..., None]
         return self.best(np.where(beyond, np.nan, drawn))
 
-    def profile(self, limit: float, generator: np.random.Generator, resamples: int) -> Profile:
+    def profile(self, limit: float, generator: np.random.Generator) -> Profile:
         """Return scores, ratios and areas with their bootstrap intervals."""
-        scores_TM, scores_BTM = self.best(), self.draw(generator, resamples)
+        scores_TM, scores_BTM = self.best(), self.draw(generator)
         ratios = performance_ratios(scores_TM, self.baseline_T, self.higher_T)
         redrawn = performance_ratios(scores_BTM, self.baseline_T, self.higher_T)
         # A resample without a score is worse than any with one.
         missing = np.where(self.higher_T[:, None], -np.inf, np.inf)
         low_TM, high_TM = _interval(np.where(np.isnan(scores_BTM), missing, scores_BTM))
-        cells = tuple(
-            self._cell(t, m, *(float(table[t, m]) for table in (scores_TM, low_TM, high_TM, ratios.ratios_TM)),
-                       feasible=bool(ratios.feasible_TM[t, m]))
-            for t in range(len(self.tasks))
-            for m in range(len(self.methods))
-        )  # fmt: skip
+        cells = []
+        for t, task in enumerate(self.tasks):
+            for m, method in enumerate(self.methods):
+                runs = self.groups.get((task, method), ())
+                without = [run for run in runs if self._value(run) is None]
+                has_interval = self.drawn_TM[t, m] > 1 and math.isfinite(scores_TM[t, m])
+                cell = MethodCell(
+                    task=task,
+                    method=method,
+                    score=_to_finite(scores_TM[t, m]),
+                    low=_to_finite(low_TM[t, m]) if has_interval else None,
+                    high=_to_finite(high_TM[t, m]) if has_interval else None,
+                    runs=len(runs),
+                    scored=len(runs) - len(without),
+                    failures=dict(sorted(Counter(str(run.failure.cause) for run in without if run.failure).items())),
+                    feasible=bool(ratios.feasible_TM[t, m]),
+                    ratio=_to_finite(ratios.ratios_TM[t, m]),
+                )
+                cells.append(cell)
         areas_M = area_under_profile(ratios.ratios_TM, limit)
         low_M, high_M = _interval(area_under_profile(redrawn.ratios_TM, limit))
-        areas = tuple(
-            self._area(m, *(float(table[m]) for table in (areas_M, low_M, high_M)), cells=cells[m :: len(self.methods)])
-            for m in range(len(self.methods))
-        )
-        return Profile(measure=self.measure, cells=cells, areas=areas)
+        areas = []
+        for m, method in enumerate(self.methods):
+            own = cells[m :: len(self.methods)]
+            area = Area(
+                method=method,
+                area=float(areas_M[m]),
+                low=float(low_M[m]) if self._has_spread(m) else None,
+                high=float(high_M[m]) if self._has_spread(m) else None,
+                runs=sum(cell.runs for cell in own),
+                scored=sum(cell.scored for cell in own),
+                failed=sum(sum(cell.failures.values()) for cell in own),
+                feasible=sum(cell.feasible for cell in own),
+            )
+            areas.append(area)
+        return Profile(measure=self.measure, cells=tuple(cells), areas=tuple(areas))
 
-    def _area(self, m: int, area: float, low: float, high: float, *, cells: Sequence[MethodCell]) -> Area:
-        spread = self._spread(m)
-        return Area(
-            method=self.methods[m],
-            area=area,
-            low=low if spread else None,
-            high=high if spread else None,
-            runs=sum(cell.runs for cell in cells),
-            scored=sum(cell.scored for cell in cells),
-            failed=sum(sum(cell.failures.values()) for cell in cells),
-            feasible=sum(cell.feasible for cell in cells),
-        )
+    def _value(self, run: RunScore) -> float | None:
+        return run.value(self.measure, self.scales[run.task].direction)
 
-    def _spread(self, m: int) -> bool:
+    def _has_spread(self, m: int) -> bool:
         """Whether resampling says something about a method's area; a single run does not."""
         if self.methods[m] == BASELINE:
             # Its own score is fixed; only the others move its area.
-            return len(self.methods) > 1 and all(self._spread(other) for other in range(len(self.methods) - 1))
+            return len(self.methods) > 1 and all(self._has_spread(other) for other in range(len(self.methods) - 1))
         drawn = self.drawn_TM[:, m]
         return bool(drawn.any() and (drawn[drawn > 0] > 1).all())
 
-    def _cell(
-        self, t: int, m: int, score: float, low: float, high: float, ratio: float, *, feasible: bool
-    ) -> MethodCell:
-        task, method = self.tasks[t], self.methods[m]
-        direction = Direction.HIGHER if self.higher_T[t] else Direction.LOWER
-        runs = self.runs.get((task, method), ())
-        without = [run for run in runs if run.value(self.measure, direction) is None]
-        spread = self.drawn_TM[t, m] > 1 and math.isfinite(score)
-        return MethodCell(
-            task=task,
-            method=method,
-            score=score if math.isfinite(score) else None,
-            low=low if spread and math.isfinite(low) else None,
-            high=high if spread and math.isfinite(high) else None,
-            runs=len(runs),
-            scored=len(runs) - len(without),
-            failures=dict(sorted(Counter(str(run.failure.cause) for run in without if run.failure).items())),
-            feasible=feasible,
-            ratio=ratio if math.isfinite(ratio) else None,
-        )
+
+def _to_finite(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None
 
 
 def _interval(drawn_B: Floats) -> tuple[Floats, Floats]:

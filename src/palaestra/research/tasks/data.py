@@ -1,24 +1,27 @@
-"""The data of research tasks, generated once per machine by the task's `data.py`."""
+"""The data of research tasks, the seed of hidden evaluation data, and errors of a task's own code."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import secrets
 import shutil
 import tempfile
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from palaestra.core.errors import TaskError
+from palaestra.core.errors import SettingsError, TaskError
 from palaestra.core.plugins import load_file
 from palaestra.core.seeding import Seeds
+from palaestra.core.user_code import describe_error_within
 from palaestra.engines.models import cache_folder
-from palaestra.research.tasks.plugins import task_error
 from palaestra.research.tasks.records import TaskData
 from palaestra.research.tasks.task import ResearchTask
-from palaestra.runs.guard import storage_errors
+from palaestra.runs.files import storage_errors
 
 
 def load_data(task: ResearchTask) -> TaskData:
@@ -72,3 +75,73 @@ def load_function(path: Path, name: str) -> Callable[..., Any]:
     if not callable(function):
         raise TaskError(f"{path} must define the function {name}; it does not")
     return function  # type: ignore[no-any-return]
+
+
+VARIABLE = "PALAESTRA_RESEARCH_SEED"
+"""An environment variable with a number that replaces this machine's seed, to compare scores across machines."""
+
+
+def eval_seed(task: ResearchTask) -> int:
+    """Return the seed of an evaluator's random choices.
+
+    It is 0, except for tasks whose agents can import this package: they could generate the hidden problems from a known
+    seed. Those tasks use a secret seed, drawn once per machine and stored where no sandbox shows it, so that all
+    submissions on this machine are judged alike.
+
+    Raises:
+        SettingsError: the environment variable is not a number.
+    """
+    if not task.palaestra:
+        return 0
+    given = os.environ.get(VARIABLE, "")
+    if given and not given.isdecimal():
+        raise SettingsError(f"{VARIABLE} is a whole number, 0 or more; got '{given}'")
+    return int(given) if given else _machine_seed(cache_folder() / "research" / "secret")
+
+
+def seed_mark(task: ResearchTask) -> str:
+    """Return a fingerprint that distinguishes secret seeds without revealing them; empty for tasks without one."""
+    return f"{Seeds(eval_seed(task)).derive('mark').integer():x}"[:8] if task.palaestra else ""
+
+
+@cache
+def _machine_seed(path: Path) -> int:
+    with storage_errors(path, "keeping the secret of research tasks"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(f".secret-{secrets.token_hex(8)}")
+        partial.write_text(str(secrets.randbits(62)), encoding="ascii")
+        partial.chmod(0o600)
+        try:
+            os.link(partial, path)  # The first process wins.
+        except FileExistsError:
+            pass
+        finally:
+            partial.unlink()
+        return int(path.read_text(encoding="ascii"))
+
+
+EXTRA = frozenset({"pyflakes", "sklearn", "yaml"})
+"""The import names of the packages in `palaestra[research]`."""
+
+
+def task_error(what: str, how: str, error: BaseException, within: Path) -> TaskError:
+    """Build the error for task code that raised: what failed and where, or which package to install."""
+    missing = error.name if isinstance(error, ModuleNotFoundError) else None
+    if missing and not is_installed(missing.partition(".")[0]):
+        return missing_package(what, missing)
+    return TaskError(f"{what} {how}: {describe_error_within(error, within)}")
+
+
+def is_installed(package: str) -> bool:
+    """Whether a package or submodule (`os.path`) can be imported."""
+    try:
+        return importlib.util.find_spec(package) is not None
+    except (ImportError, ValueError):  # The parent package is missing, or the name is invalid.
+        return False
+
+
+def missing_package(needed_by: str, package: str) -> TaskError:
+    """Build the error for a package that cannot be imported, with the install command."""
+    top = package.partition(".")[0]
+    how = "install it with: pip install 'palaestra[research]'" if top in EXTRA else f"try: pip install {top}"
+    return TaskError(f"{needed_by} needs the package '{package}', which is not installed; {how}")

@@ -64,7 +64,7 @@ class InvalidSubmission:
 
 
 JudgeResult = Grade | InvalidSubmission | Failure
-"""A score, a submission that the agent has to fix, or a failure around the submission, which is nobody's score."""
+"""A score, a submission that the agent has to fix, or a failure around the submission, which has no score."""
 
 
 class SubmissionError(Exception):

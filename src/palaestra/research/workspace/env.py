@@ -19,11 +19,9 @@ from palaestra.core.text import clean_text
 from palaestra.envs.turn.base import TurnEnv, to_failure
 from palaestra.envs.turn.records import Conversation, Reply, TurnStopReason
 from palaestra.envs.turn.vector import TurnVectorEnv
-from palaestra.research.judge.evaluation import EvaluationSplit, SubmissionJudge, make_judge
-from palaestra.research.judge.sandboxing import sandbox_for
+from palaestra.research.judge.evaluation import EvaluationSplit, SubmissionJudge, make_judge, sandbox_for
 from palaestra.research.tasks.records import Grade, InvalidSubmission, JudgeResult
 from palaestra.research.tasks.task import ResearchTask, load_task
-from palaestra.research.workspace.baseline import MeasuredSolution, load_baseline
 from palaestra.research.workspace.commands import (
     BrokenCommandError,
     CommandResult,
@@ -32,10 +30,10 @@ from palaestra.research.workspace.commands import (
     load_commands,
     tool_schemas,
 )
-from palaestra.research.workspace.commands.memory import check_memory
+from palaestra.research.workspace.commands.session import check_memory
 from palaestra.research.workspace.parsing import Action, FormatError, make_parser
 from palaestra.research.workspace.templates import check_prompts
-from palaestra.research.workspace.workspace import Workspace
+from palaestra.research.workspace.workspace import MeasuredSolution, Workspace, load_baseline
 
 PROMPTS = Path(__file__).parent / "prompts"
 EMPTY_HANDED = (TurnStopReason.FAILED, TurnStopReason.GAVE_UP)
@@ -257,28 +255,23 @@ class ResearchEnv(TurnEnv):
         without a score.
         """
         if not self._validations_left():
-            return self._report_miss("no_validations", limit=self.task.limits.validations)
-        files = self._files()
-        outcome = files if isinstance(files, InvalidSubmission) else self.judge(files, "validation")
-        counted = self._count_validation(outcome)
-        if isinstance(outcome, InvalidSubmission):
-            return self._report_miss("unusable", reason=outcome.reason, what="validated", over=False, **counted)
-        if isinstance(outcome, Failure):
-            self.failures[outcome.cause] += 1
-            return self._report_miss(
-                "failed", what="validation", cause=outcome.cause, reason=outcome.message, **counted
-            )
+            return CommandResult(self._render("no_validations", limit=self.task.limits.validations), ok=False)
+        _, outcome = self._evaluate("validation")
+        # A broken evaluator counts as well, because the submission's answers may have broken it.
+        broke = isinstance(outcome, Failure) and outcome.cause is FailureCause.SCORER and self._judge()[0].exposed
+        counted = broke or isinstance(outcome, Grade) or (isinstance(outcome, InvalidSubmission) and outcome.exposed)
+        self.asked += counted
+        if not isinstance(outcome, Grade):
+            if isinstance(outcome, Failure):
+                self.failures[outcome.cause] += 1
+            return self._report_miss(outcome, "validated", "validation", counted)
         metric, baseline = self.task.metric, self._reference("validation")
         self.attempts.append(outcome.score)
         best = metric.best(self.attempts)
         assert best is not None
         if self.validation_reward:
             self._earned = max(self._earned, metric.gain(best, baseline))
-        text = self._render(
-            "validated", metric=metric.name, score=outcome.score, baseline=baseline, best=best,
-            direction=metric.direction.value, left=self._validations_left(),
-        )  # fmt: skip
-        return CommandResult(text)
+        return self._report_score("validated", outcome, baseline, best=best, left=self._validations_left())
 
     def submit(self) -> CommandResult:
         """Submit the current workspace. Returns the observation for the agent; `ok` is false without a score.
@@ -286,34 +279,52 @@ class ResearchEnv(TurnEnv):
         The episode ends if the submission can be judged, and also if its code failed after it has seen hidden data: it
         could carry them into the next submission in more ways than words.
         """
-        files = self._files()
-        outcome = files if isinstance(files, InvalidSubmission) else self.judge(files, self.split)
+        files, outcome = self._evaluate(self.split)
         if isinstance(outcome, Failure) and outcome.cause is FailureCause.SCORER and self._judge()[0].exposed:
             self.failures[outcome.cause] += 1
             # Not a failure of the episode: an agent could otherwise escape a bad score by breaking the evaluator.
             outcome = InvalidSubmission("the evaluator broke over it", exposed=True)
         if isinstance(outcome, InvalidSubmission):
             self._judged = outcome if outcome.exposed else None
-            return self._report_miss(
-                "unusable", reason=outcome.reason, what="handed in", over=outcome.exposed, counted=False,
-                left=self._validations_left(),
-            )  # fmt: skip
-        self._judged, self.handed_in = outcome, None if isinstance(files, InvalidSubmission) else files
+            return self._report_miss(outcome, "handed in", "evaluation")
+        self._judged, self.handed_in = outcome, files
         if isinstance(outcome, Failure):
-            return self._report_miss(
-                "failed", what="evaluation", cause=outcome.cause, reason=outcome.message, counted=False, left=self._validations_left(),
-            )  # fmt: skip
-        metric, baseline = self.task.metric, self._reference(self.split)
-        self._earned = metric.gain(outcome.score, baseline)
+            return self._report_miss(outcome, "handed in", "evaluation")
+        baseline = self._reference(self.split)
+        self._earned = self.task.metric.gain(outcome.score, baseline)
+        return self._report_score("submitted", outcome, baseline, split=self.split)
+
+    def _evaluate(self, split: EvaluationSplit) -> tuple[dict[str, bytes] | None, JudgeResult]:
+        """Judge a copy of the current workspace; returns its files and the result."""
+        assert self._workspace is not None
+        files = self._workspace.submission()
+        return (None, files) if isinstance(files, InvalidSubmission) else (files, self.judge(files, split))
+
+    def _report_score(self, template: str, grade: Grade, baseline: float, **variables: Any) -> CommandResult:
+        metric = self.task.metric
         text = self._render(
-            "submitted", metric=metric.name, score=outcome.score, baseline=baseline, split=self.split,
-            direction=metric.direction.value,
+            template, metric=metric.name, score=grade.score, baseline=baseline,
+            direction=metric.direction.value, **variables,
         )  # fmt: skip
         return CommandResult(text)
 
-    def _report_miss(self, template: str, **variables: Any) -> CommandResult:
-        """Render the observation of a validation or submission without a score."""
-        return CommandResult(self._render(template, **variables), ok=False)
+    def _report_miss(
+        self, outcome: InvalidSubmission | Failure, done: str, name: str, counted: bool = False
+    ) -> CommandResult:
+        """Render the observation of a validation or submission without a score.
+
+        Arguments:
+            done: what could not be done with the submission.
+            name: what failed.
+            counted: whether it counts as a validation.
+        """
+        shared = {"counted": counted, "left": self._validations_left()}
+        if isinstance(outcome, Failure):
+            text = self._render("failed", what=name, cause=outcome.cause, reason=outcome.message, **shared)
+        else:
+            over = outcome is self._judged
+            text = self._render("unusable", reason=outcome.reason, what=done, over=over, **shared)
+        return CommandResult(text, ok=False)
 
     def _render(self, template: str, **variables: Any) -> str:
         """Render a template with the shared variables and its own."""
@@ -334,10 +345,6 @@ class ResearchEnv(TurnEnv):
         """Judge a submission outside any episode; see `SubmissionJudge.judge`."""
         return self._judge()[0].judge(files, split)
 
-    def _files(self) -> dict[str, bytes] | InvalidSubmission:
-        assert self._workspace is not None
-        return self._workspace.submission()
-
     def _reference(self, split: EvaluationSplit) -> float:
         """Return the baseline's score on a split."""
         baseline = self._judge()[1]
@@ -353,16 +360,6 @@ class ResearchEnv(TurnEnv):
     def _validations_left(self) -> int:
         """Return the number of validations left."""
         return max(0, self.task.limits.validations - self.asked)
-
-    def _count_validation(self, outcome: JudgeResult) -> dict[str, Any]:
-        """Count a validation that could have revealed hidden data; returns the template variables for it.
-
-        A broken evaluator counts as well, because the submission's answers may have broken it.
-        """
-        broke = isinstance(outcome, Failure) and outcome.cause is FailureCause.SCORER and self._judge()[0].exposed
-        counted = broke or isinstance(outcome, Grade) or (isinstance(outcome, InvalidSubmission) and outcome.exposed)
-        self.asked += counted
-        return {"counted": counted, "left": self._validations_left()}
 
     def _report_format_error(self, error: FormatError) -> Reply:
         self._unreadable += 1

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import os
+import platform
+import tempfile
+import threading
+import time
 import weakref
 from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from palaestra.core.errors import SandboxError
-from palaestra.research.judge.sandboxing import read_only_mounts, sandbox_environment
-from palaestra.research.tasks.records import InvalidSubmission, TaskData
+from palaestra.core.errors import SandboxError, TaskError
+from palaestra.engines.models import cache_folder
+from palaestra.research.judge.evaluation import SubmissionJudge, read_only_mounts, sandbox_environment
+from palaestra.research.tasks.data import seed_mark
+from palaestra.research.tasks.records import Grade, InvalidSubmission, TaskData
 from palaestra.research.tasks.task import ResearchTask
+from palaestra.runs.files import from_json, storage_errors, to_json
 from palaestra.sandbox.base import Limits, Sandbox, Shell, ShellResult
 
 OUTPUT = 16 << 10
@@ -23,7 +32,7 @@ class Workspace:
     collected.
 
     Arguments:
-        sandbox: see `palaestra.research.judge.sandboxing.sandbox_for`.
+        sandbox: see `palaestra.research.judge.evaluation.sandbox_for`.
         data: the task's data; only the public part is mounted, read-only, in /data.
         files: put over the starter files.
 
@@ -73,3 +82,120 @@ class Workspace:
 def _end(shell: Shell, process: int) -> None:
     if os.getpid() == process:  # A copy in a child process does not own the sandbox.
         shell.close()
+
+
+_measuring = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredSolution:
+    """The scores of a task's own solution, and the time to make and judge it.
+
+    Arguments:
+        files: the submission by name, kept so that the `baseline` agent need not create it again.
+    """
+
+    validation: Grade
+    test: Grade
+    seconds: float
+    files: dict[str, str] = field(default_factory=dict)
+
+
+def load_baseline(task: ResearchTask, sandbox: Sandbox, judge: SubmissionJudge) -> MeasuredSolution:
+    """Return the task's baseline from the cache, or measure it.
+
+    Raises:
+        TaskError: the baseline cannot be measured.
+    """
+    score = task.baseline_score()
+    if score is not None:
+        grade = Grade(score, {task.metric.name: score})
+        return MeasuredSolution(grade, grade, 0.0)
+    path = _place(task)
+    with _measuring:  # One measurement per process; two processes may both measure and get the same result.
+        kept = read_baseline(task)
+        if kept is not None:
+            return _select_metric(task, kept)
+        measured = measure(task, sandbox, judge, task.baseline, {})
+        with storage_errors(path, "keeping the baseline's score"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            handle, partial = tempfile.mkstemp(dir=path.parent, prefix=".baseline-")
+            with os.fdopen(handle, "w", encoding="utf-8") as out:
+                out.write(to_json(measured))
+            Path(partial).replace(path)
+    return _select_metric(task, measured)
+
+
+def _select_metric(task: ResearchTask, measured: MeasuredSolution) -> MeasuredSolution:
+    """Select the current metric; the cache holds everything that the evaluator measured."""
+    name = task.metric.name
+    grades = [measured.validation, measured.test]
+    for grade in grades:
+        if name not in grade.scores:
+            raise TaskError(
+                f"the evaluator of task '{task.name}' gives no '{name}'; it gives {', '.join(grade.scores)}"
+            )
+    validation, test = (replace(grade, score=grade.scores[name]) for grade in grades)
+    return replace(measured, validation=validation, test=test)
+
+
+def read_baseline(task: ResearchTask) -> MeasuredSolution | None:
+    """Return the task's baseline if this machine has measured it."""
+    path = _place(task)
+    try:
+        return from_json(MeasuredSolution, path.read_text(encoding="utf-8")) if path.exists() else None
+    except ValueError:
+        return None  # Damaged: measure again and overwrite.
+
+
+def measure(
+    task: ResearchTask, sandbox: Sandbox, judge: SubmissionJudge, command: str, files: dict[str, bytes]
+) -> MeasuredSolution:
+    """Create a submission in a fresh workspace with `command` and judge it on both splits.
+
+    Arguments:
+        files: put over the starter files, for example those of the reference solution.
+
+    Raises:
+        TaskError: the command fails, or its result cannot be judged.
+    """
+    start, maker = time.perf_counter(), f"what '{command}' made" if command else "the starter files"
+    with Workspace(task, sandbox, judge.data, files) as workspace:
+        if command:
+            result = workspace.execute(command)
+            if not result.ok:
+                raise TaskError(
+                    f"'{command}' of task '{task.name}' failed ({result.note or f'exit code {result.exit_code}'}): "
+                    f"{' '.join(result.text.split())[-500:]}"
+                )
+        submission = workspace.submission()
+    seconds = time.perf_counter() - start
+    grades = {}
+    for split in ("validation", "test"):
+        outcome = submission if not isinstance(submission, dict) else judge.judge(submission, split)
+        if not isinstance(outcome, Grade):
+            why = outcome.reason if isinstance(outcome, InvalidSubmission) else outcome.message
+            raise TaskError(f"{maker} in task '{task.name}' cannot be judged on the {split} split: {why}")
+        grades[split] = outcome
+    assert isinstance(submission, dict)
+    kept = {name: content.decode("latin-1") for name, content in submission.items()}
+    return MeasuredSolution(grades["validation"], grades["test"], seconds, kept)
+
+
+def submission_files(measured: MeasuredSolution) -> dict[str, bytes]:
+    """Return the submission's files."""
+    return {name: text.encode("latin-1") for name, text in measured.files.items()}
+
+
+def _place(task: ResearchTask) -> Path:
+    """Return where the baseline is cached."""
+    mark = "".join(f"-{part}" for part in (seed_mark(task), _machine()) if part)
+    return cache_folder() / "research" / f"{task.name}-{task.digest()}{mark}.json"
+
+
+def _machine() -> str:
+    """Return what a score may depend on besides the task: the architecture and the Python version."""
+    return f"{platform.machine()}-{platform.python_implementation()}{platform.python_version()}"
+
+
+__all__ = ["MeasuredSolution", "load_baseline", "measure", "read_baseline", "submission_files"]

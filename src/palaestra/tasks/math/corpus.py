@@ -168,7 +168,8 @@ def _second_operand(rng: np.random.Generator, sign: str, value: int) -> int:
     return divisors[int(rng.integers(len(divisors)))]
 
 
-Notion = Callable[[np.random.Generator], tuple[str, tuple[str, ...], str]]
+Drill = tuple[str, tuple[str, ...], str]
+"""Question, steps and answer of a drill of a small concept, which word problems need: parts, lists, hours, money."""
 
 PARTS = (
     ("half", 2),
@@ -182,14 +183,14 @@ PARTS = (
 TIMES = (("double", 2), ("twice", 2), ("triple", 3), ("three times", 3), ("ten times", 10))
 
 
-def _part(rng: np.random.Generator) -> tuple[str, tuple[str, ...], str]:
+def _part(rng: np.random.Generator) -> Drill:
     name, size = PARTS[int(rng.integers(len(PARTS)))]
     part = between(rng, 2, 50)
     wording = pick(rng, ("What is {n} of {w}?", "Find {n} of {w}.", "How much is {n} of {w}?", "Take {n} of {w}."))
     return wording.format(n=name, w=part * size), (f"{part * size}/{size}={part}",), str(part)
 
 
-def _parts(rng: np.random.Generator) -> tuple[str, tuple[str, ...], str]:
+def _parts(rng: np.random.Generator) -> Drill:
     name, size = (("thirds", 3), ("quarters", 4), ("fifths", 5), ("sixths", 6), ("eighths", 8), ("tenths", 10))[
         int(rng.integers(6))
     ]
@@ -198,14 +199,14 @@ def _parts(rng: np.random.Generator) -> tuple[str, tuple[str, ...], str]:
     return f"Take {count} {name} of {part * size}.", steps, str(part * count)
 
 
-def _times(rng: np.random.Generator) -> tuple[str, tuple[str, ...], str]:
+def _times(rng: np.random.Generator) -> Drill:
     name, factor = TIMES[int(rng.integers(len(TIMES)))]
     number = between(rng, 2, 60)
     wording = pick(rng, ("What is {n} {x}?", "Find {n} {x}.", "Say {n} {x}."))
     return wording.format(n=name, x=number), (f"{number}*{factor}={number * factor}",), str(number * factor)
 
 
-def _list_sum(rng: np.random.Generator) -> tuple[str, tuple[str, ...], str]:
+def _list_sum(rng: np.random.Generator) -> Drill:
     numbers = [between(rng, 1, 60) for _ in range(between(rng, 2, 4))]
     steps, total = [], numbers[0]
     for number in numbers[1:]:
@@ -215,7 +216,7 @@ def _list_sum(rng: np.random.Generator) -> tuple[str, tuple[str, ...], str]:
     return wording.format(n=", ".join(map(str, numbers))), tuple(steps), str(total)
 
 
-def _list_sum_shared(rng: np.random.Generator) -> tuple[str, tuple[str, ...], str]:
+def _list_sum_shared(rng: np.random.Generator) -> Drill:
     parts, share = between(rng, 2, 6), between(rng, 4, 30)
     first = between(rng, 1, parts * share - 1)
     numbers = (first, parts * share - first)
@@ -223,7 +224,7 @@ def _list_sum_shared(rng: np.random.Generator) -> tuple[str, tuple[str, ...], st
     return f"Add up {numbers[0]}, {numbers[1]}, then split by {parts}.", steps, str(share)
 
 
-def _list_place(rng: np.random.Generator) -> tuple[str, tuple[str, ...], str]:
+def _list_place(rng: np.random.Generator) -> Drill:
     numbers = [between(rng, 1, 99) for _ in range(3)]
     place = int(rng.integers(3))
     wording = pick(rng, ("Name the {p} of {n}.", "Which is the {p} in the list {n}?", "Say the {p} term of {n}."))
@@ -231,45 +232,31 @@ def _list_place(rng: np.random.Generator) -> tuple[str, tuple[str, ...], str]:
     return text, (), str(numbers[place])
 
 
-def _list_gap(rng: np.random.Generator) -> tuple[str, tuple[str, ...], str]:
-    first, gap, last = between(rng, 1, 60), between(rng, 1, 20), between(rng, 1, 90)
-    if rng.random() < 0.5:
-        return (
-            f"How much does the list {first}, {first + gap}, {last} rise at first?",
-            (f"{first + gap}-{first}={gap}",),
-            str(gap),
-        )
-    return (
-        f"How much does the list {first + gap}, {first}, {last} fall at first?",
-        (f"{first + gap}-{first}={gap}",),
-        str(gap),
-    )
+def _list_gap(rng: np.random.Generator) -> Drill:
+    low, gap, last = between(rng, 1, 60), between(rng, 1, 20), between(rng, 1, 90)
+    numbers, verb = (f"{low}, {low + gap}", "rise") if rng.random() < 0.5 else (f"{low + gap}, {low}", "fall")
+    return f"How much does the list {numbers}, {last} {verb} at first?", (f"{low + gap}-{low}={gap}",), str(gap)
 
 
-def _list_last_changed(rng: np.random.Generator) -> tuple[str, tuple[str, ...], str]:
+def _list_last_changed(rng: np.random.Generator) -> Drill:
     a, b, last, change = between(rng, 1, 90), between(rng, 1, 90), between(rng, 20, 90), between(rng, 1, 19)
-    if rng.random() < 0.5:
-        return (
-            f"Raise the last of {a}, {b}, {last} by {change}.",
-            (f"{last}+{change}={last + change}",),
-            str(last + change),
-        )
-    return f"Lower the last of {a}, {b}, {last} by {change}.", (f"{last}-{change}={last - change}",), str(last - change)
+    verb, sign, result = ("Raise", "+", last + change) if rng.random() < 0.5 else ("Lower", "-", last - change)
+    return f"{verb} the last of {a}, {b}, {last} by {change}.", (f"{last}{sign}{change}={result}",), str(result)
 
 
-def _to_minutes(rng: np.random.Generator) -> tuple[str, tuple[str, ...], str]:
+def _to_minutes(rng: np.random.Generator) -> Drill:
     hours, minutes = between(rng, 1, 12), between(rng, 10, 59)
     if rng.random() < 0.5:
         return f"How many minutes past the hour is {hours}:{minutes:02d}?", (), str(minutes)
     return f"Which hour is it at {hours}:{minutes:02d}?", (), str(hours)
 
 
-def _to_clock(rng: np.random.Generator) -> tuple[str, tuple[str, ...], str]:
+def _to_clock(rng: np.random.Generator) -> Drill:
     hours, minutes = between(rng, 1, 12), between(rng, 0, 59)
     return f"Write {minutes} minutes past {hours} as a time.", (), f"{hours}:{minutes:02d}"
 
 
-def _past_sixty(rng: np.random.Generator) -> tuple[str, tuple[str, ...], str]:
+def _past_sixty(rng: np.random.Generator) -> Drill:
     total = between(rng, 61, 118)
     wording = pick(
         rng, ("{t} minutes are one hour and how many minutes?", "How many minutes over an hour are {t} minutes?")
@@ -277,12 +264,12 @@ def _past_sixty(rng: np.random.Generator) -> tuple[str, tuple[str, ...], str]:
     return wording.format(t=total), (f"{total}-60={total - 60}",), str(total - 60)
 
 
-def _next_hour(rng: np.random.Generator) -> tuple[str, tuple[str, ...], str]:
+def _next_hour(rng: np.random.Generator) -> Drill:
     hours = between(rng, 1, 11)
     return f"Which hour comes after {hours}?", (f"{hours}+1={hours + 1}",), str(hours + 1)
 
 
-def _subtract_from_hundred(rng: np.random.Generator) -> tuple[str, tuple[str, ...], str]:
+def _subtract_from_hundred(rng: np.random.Generator) -> Drill:
     whole, spent = (20, 50, 100)[int(rng.integers(3))], between(rng, 1, 19)
     spent = min(whole - 1, spent + (whole - 20) * between(rng, 0, 4) // 4)
     wording = pick(
@@ -296,7 +283,7 @@ def _subtract_from_hundred(rng: np.random.Generator) -> tuple[str, tuple[str, ..
     return wording.format(s=spent, w=whole), (f"{whole}-{spent}={whole - spent}",), str(whole - spent)
 
 
-def _two_costs(rng: np.random.Generator) -> tuple[str, tuple[str, ...], str]:
+def _two_costs(rng: np.random.Generator) -> Drill:
     first, second = between(rng, 2, 45), between(rng, 2, 45)
     wording = pick(
         rng,
@@ -308,24 +295,18 @@ def _two_costs(rng: np.random.Generator) -> tuple[str, tuple[str, ...], str]:
     return wording.format(a=first, b=second), (f"{first}+{second}={first + second}",), str(first + second)
 
 
-def _rows_and_rest(rng: np.random.Generator) -> tuple[str, tuple[str, ...], str]:
+def _rows_and_rest(rng: np.random.Generator) -> Drill:
     rows, seats, rest = between(rng, 2, 9), between(rng, 3, 12), between(rng, 1, 20)
-    product = rows * seats
+    product, question = rows * seats, f"{rows} rows of {seats} seats"
     if rng.random() < 0.5:
-        return (
-            f"{rows} rows of {seats} seats and {rest} more seats. How many seats?",
-            (f"{rows}*{seats}={product}", f"{product}+{rest}={product + rest}"),
-            str(product + rest),
-        )
-    rest = min(rest, product - 1)
-    return (
-        f"{rows} rows of {seats} seats, {rest} of them taken. How many are free?",
-        (f"{rows}*{seats}={product}", f"{product}-{rest}={product - rest}"),
-        str(product - rest),
-    )
+        question, sign, result = f"{question} and {rest} more seats. How many seats?", "+", product + rest
+    else:
+        rest = min(rest, product - 1)
+        question, sign, result = f"{question}, {rest} of them taken. How many are free?", "-", product - rest
+    return question, (f"{rows}*{seats}={product}", f"{product}{sign}{rest}={result}"), str(result)
 
 
-NOTIONS: tuple[Notion, ...] = (
+NOTIONS: tuple[Callable[[np.random.Generator], Drill], ...] = (
     _part, _parts, _times, _list_sum, _list_sum_shared, _list_place, _list_gap, _list_last_changed,
     _to_minutes, _to_clock, _past_sixty, _next_hour, _subtract_from_hundred, _two_costs, _rows_and_rest,
 )  # fmt: skip

@@ -1,9 +1,11 @@
-r"""The base class of GSM8K and MATH: published problems with worked solutions.
+r"""Published problems with worked solutions: GSM8K (Cobbe et al., 2021) and MATH (Hendrycks et al., 2021).
 
 - TEST is the published test split. VALIDATION is a part of the published train split, selected by a hash of the
   question, so it is the same everywhere and does not overlap TRAIN. A question that is in both published splits is only
   in TEST.
 - All models get the same instruction, `INSTRUCTION`.
+- GSM8K has no skills of its own. Its slices follow from the published solutions: the skill is the number of steps, the
+  subskill the operations of the calculator annotations (`<<16-3=13>>`). In MATH they are the type and the level.
 """
 
 from __future__ import annotations
@@ -13,17 +15,16 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 
-from palaestra.core.errors import MissingExtraError, SettingsError, TaskError, UnknownNameError
+from palaestra.core.errors import SettingsError, TaskError, UnknownNameError
 from palaestra.core.records import Completion, Example, Failure, Message, Problem, Score, Split
 from palaestra.core.seeding import Seeds
 from palaestra.tasks.base import TaskHooks, check_skills, take
 from palaestra.tasks.math.base import WORKED_BRIEF, MathDatum, plain
-from palaestra.tasks.math.equivalence.compare import LIMIT, AnswerVerdict, compare, compare_numbers
+from palaestra.tasks.math.equivalence.compare import LIMIT, NO_NUMBER, AnswerVerdict, compare, compare_numbers
 from palaestra.tasks.math.equivalence.sympy_process import get_client
 from palaestra.tasks.math.extraction import ExtractedAnswer, extract, find_boxed, numbers_in
 from palaestra.tasks.sources import Source, read_rows
@@ -64,21 +65,23 @@ class WorkedTask(TaskHooks, ABC):
     name: str
     source: Source
     datum = MathDatum
+    kinds: Sequence[str]
+    """The skills."""
+    parts: tuple[str, ...]
+    """The subskills of every skill."""
+    slice: str
+    """The metadata key of the subskill, for slices of the report across the skills."""
 
     def __init__(self, path: str = "") -> None:
         self.path = str(path)
         self._items: dict[Split, list[WorkedProblem]] | None = None
 
-    @abstractmethod
-    def skills(self) -> Mapping[str, tuple[str, ...]]: ...
+    def skills(self) -> Mapping[str, tuple[str, ...]]:
+        return dict.fromkeys(self.kinds, self.parts)
 
     @abstractmethod
     def _item(self, row: Mapping[str, Any], where: str) -> WorkedProblem:
         """The problem of a row; raises `TaskError` with a message that starts with `where`."""
-
-    def _cuts(self, item: WorkedProblem) -> Mapping[str, str]:
-        """Metadata for slices of the report, across the skills."""
-        return {}
 
     @abstractmethod
     def _compare(self, answer: str | None, reference: str) -> AnswerVerdict | Failure:
@@ -161,7 +164,7 @@ class WorkedTask(TaskHooks, ABC):
             reference=item.answer,
             skill=item.skill,
             subskill=item.subskill,
-            metadata={"worked": item.worked, "question": item.question} | dict(self._cuts(item)),
+            metadata={"worked": item.worked, "question": item.question, self.slice: item.subskill},
         )
 
     def _select(self, split: Split, skill: str) -> list[WorkedProblem]:
@@ -244,9 +247,7 @@ class GSM8K(WorkedTask):
 
     name = "gsm8k"
     source = Source("gsm8k", "openai/gsm8k", "main")
-
-    def skills(self) -> Mapping[str, tuple[str, ...]]:
-        return dict.fromkeys(STEPS, OPERATIONS)
+    kinds, parts, slice = STEPS, OPERATIONS, "type"
 
     def _item(self, row: Mapping[str, Any], where: str) -> WorkedProblem:
         question, answer = text_field(row, "question", where), text_field(row, "answer", where)
@@ -258,21 +259,10 @@ class GSM8K(WorkedTask):
         worked = f"{_CALCULATION.sub('', solution).strip()}\nThe answer is \\boxed{{{reference}}}."
         return WorkedProblem(question, worked, reference, STEPS[min(max(len(lines), 2), 6) - 2], _operations(solution))
 
-    def _cuts(self, item: WorkedProblem) -> Mapping[str, str]:
-        return {"type": item.subskill}
-
     def _compare(self, answer: str | None, reference: str) -> AnswerVerdict | Failure:
         verdict = compare_numbers(answer, reference)
-        if (
-            isinstance(verdict, AnswerVerdict)
-            and verdict.note == "the answer is no number"
-            and answer
-            and _PROSE.search(answer)
-        ):
-            # A sentence in the box, with one number in it.
-            numbers = numbers_in(answer)
-            if len(numbers) == 1:
-                return compare_numbers(numbers[0], reference)
+        if answer and verdict == NO_NUMBER and _PROSE.search(answer) and len(numbers := numbers_in(answer)) == 1:
+            return compare_numbers(numbers[0], reference)  # A sentence in the box, with one number in it.
         return verdict
 
 
@@ -308,6 +298,7 @@ class MATH(WorkedTask):
     name = "math"
     source = Source("math", "DigitalLearningGmbH/MATH-lighteval")
     max_tokens = 1024
+    kinds, parts, slice = tuple(TYPES.values()), LEVELS, "level"
 
     def __init__(self, path: str = "", limit: float = LIMIT) -> None:
         super().__init__(path)
@@ -315,15 +306,9 @@ class MATH(WorkedTask):
             raise SettingsError(f"option 'limit' of {self.name}: expected seconds above 0; got {limit!r}")
         self.limit = float(limit)
 
-    def skills(self) -> Mapping[str, tuple[str, ...]]:
-        return dict.fromkeys(TYPES.values(), LEVELS)
-
     def _load(self) -> dict[Split, list[WorkedProblem]]:
         if self._items is None:
-            if find_spec("math_verify") is None:
-                raise MissingExtraError("math-verify", "math", "scoring MATH")
-            # The server takes a second or two to start, while the data and the model are loaded.
-            get_client().start()
+            get_client().start()  # It takes a second or two, while the data and the model are loaded.
         return super()._load()
 
     def _item(self, row: Mapping[str, Any], where: str) -> WorkedProblem:
@@ -338,9 +323,6 @@ class MATH(WorkedTask):
         return WorkedProblem(
             problem, solution.strip(), box.text, TYPES.get(kind, kind), f"level_{digits}" if digits else ""
         )
-
-    def _cuts(self, item: WorkedProblem) -> Mapping[str, str]:
-        return {"level": item.subskill}
 
     def _compare(self, answer: str | None, reference: str) -> AnswerVerdict | Failure:
         return compare(answer, reference, limit=self.limit)

@@ -16,6 +16,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from palaestra.tasks.texts import NUMBER_WORDS, read_number_words
+
 LONGEST = 20_000
 """Maximum length of the part with the answer."""
 _MARK = re.compile(r"answer\s*(?:is|:|=)", re.IGNORECASE)
@@ -159,13 +161,6 @@ _TOKEN = re.compile(
 _DECIMAL = re.compile(r"(?P<sign>-?)(?P<whole>[0-9]+)(?:\.(?P<part>[0-9]+))?")
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 ARTICLES = frozenset({"a", "an", "the"})
-_ONES = (
-    "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
-    "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen",
-)  # fmt: skip
-_TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
-_NUMBERS = {word: value for value, word in enumerate(_ONES)} | {word: 10 * n for n, word in enumerate(_TENS, 2)}
-_NUMBERS |= {"dozen": 12}
 _ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth")
 _SPELLINGS: Mapping[str, str] = {
     "color": "colour", "gray": "grey", "yeah": "yes", "yep": "yes", "nope": "no", "true": "yes", "false": "no",
@@ -245,25 +240,26 @@ def _read(text: str, *, find_denied: bool = False, keep_articles: bool = False) 
     words, place = [], 0
     while place < len(kept):
         first = kept[place]
-        token, length = _read_number(lower[first], lower[kept[place + 1]] if place + 1 < len(kept) else "")
+        token, length = _read_number([lower[k] for k in kept[place : place + 16]])
         words.append(Word(_plain_number(_SPELLINGS.get(token, token)), tokens[first], denied[first]))
         place += length
     return words
 
 
-def _read_number(word: str, after: str) -> tuple[str, int]:
-    """A number below 100 in digits, and the number of words that it takes; any other word is returned unchanged.
+def _read_number(tokens: Sequence[str]) -> tuple[str, int]:
+    """The first token, or the number that begins there in digits, and how many tokens that takes.
 
-    >>> _read_number("twenty", "five"), _read_number("two", "three"), _read_number("twenty", "fifth"), _read_number("red", "")
-    (('25', 2), ('2', 1), ('twentyfifth', 2), ('red', 1))
+    >>> _read_number(["twenty", "five", "cats"]), _read_number(["one", "hundred", "and", "five"]), _read_number(["red"])
+    (('25', 2), ('105', 4), ('red', 1))
     """
-    if (word, after) == ("half", "dozen"):
-        return "6", 2
-    if word in _TENS and after in _ONES[1:10]:
-        return str(_NUMBERS[word] + _NUMBERS[after]), 2
-    if word in _TENS and after in _ORDINALS:
-        return word + after, 2  # An ordinal is not a number.
-    return str(_NUMBERS.get(word, word)), 1
+    if tokens[0] == "dozen" or tokens[:2] == ["half", "dozen"]:
+        return ("12", 1) if tokens[0] == "dozen" else ("6", 2)
+    if tokens[0] not in NUMBER_WORDS:
+        return tokens[0], 1
+    value, size = read_number_words(tokens, 0)
+    if value >= 20 and value % 10 == 0 and tokens[size : size + 1] and tokens[size] in _ORDINALS:
+        return "".join(tokens[: size + 1]), size + 1  # An ordinal such as "twenty-fifth" is not a number.
+    return str(value), size
 
 
 def _find_denied(tokens: Sequence[str]) -> list[bool]:
@@ -308,9 +304,9 @@ _ENDINGS: Mapping[str, str] = {
 DIFFERENT = frozenset({
     "glasses", "shorts", "pants", "jeans", "news", "goods", "arms", "scales", "greens", "sands", "waters", "woods",
     "clothes", "stairs", "irons", "means", "bangs", "briefs", "customs", "papers", "spectacles", "trunks", "slacks",
-    "tights", "overalls", "contents", "remains", "thanks", "quarters", "headquarters", "spirits", "skis",
+    "tights", "overalls", "contents", "remains", "thanks", "quarters", "headquarters", "spirits", "skis", "lens",
 })  # fmt: skip
-"""Words with another meaning than their singular: glass and glasses, short and shorts."""
+"""Words with another meaning than their singular, or without one: glass and glasses, short and shorts, lens."""
 _VOWELS = "aeiou"
 
 

@@ -1,6 +1,8 @@
-"""Bar, line and pie charts: at a glance, by value, and with a step of arithmetic."""
+"""The skills about bar, line and pie charts: extremes and counts, values, and simple arithmetic."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy as np
 
@@ -15,6 +17,7 @@ from palaestra.tasks.vision.scene import (
     TOP_VALUE,
     YES_NO,
     Chart,
+    Drawer,
     Scene,
     VisionDraft,
     VisionSkill,
@@ -35,7 +38,7 @@ def bars(rng: np.random.Generator) -> Chart:
 
 
 def pie(rng: np.random.Generator) -> Chart:
-    """Slices of which the largest and the smallest stand out by at least a twelfth of the pie."""
+    """Slices with a unique largest and a unique smallest one."""
     while True:
         count = between(rng, *SLICES)
         cuts = sorted(int(c) + 1 for c in rng.permutation(PIE_PARTS - 1)[: count - 1])
@@ -46,41 +49,37 @@ def pie(rng: np.random.Generator) -> Chart:
 
 
 def line(rng: np.random.Generator, *, steady: bool = False) -> Chart:
-    """Points with one highest and one lowest; if `steady`, only up or only down."""
+    """Points of different values; if `steady`, they only rise or only fall."""
     values = [int(v) for v in rng.permutation(TOP_VALUE + 1)[: between(rng, *POINTS)]]
     if steady:
         values.sort(reverse=coin(rng))
     return Chart("line", tuple(values), (pick(rng, COLOUR_NAMES),))
 
 
-def _bar_extreme(rng: np.random.Generator, *, highest: bool) -> VisionDraft:
-    chart = bars(rng)
-    best = (max if highest else min)(chart.values)
-    colour = chart.colours[chart.values.index(best)]
-    word = "highest" if highest else "lowest"
-    wordings = (f"What colour is the {word} bar?", f"Which bar is the {word}?", f"Name the colour of the {word} bar.")
-    return VisionDraft(Scene(chart=chart), pick(rng, wordings), (), colour, COLOUR_NAMES)
+def _extreme(make: Callable[[np.random.Generator], Chart], noun: str, word: str) -> Drawer:
+    choose = max if word in ("highest", "largest") else min
+
+    def draw(rng: np.random.Generator) -> VisionDraft:
+        chart = make(rng)
+        colour = chart.colours[chart.values.index(choose(chart.values))]
+        wordings = (
+            f"What colour is the {word} {noun}?",
+            f"Which {noun} is the {word}?",
+            f"Name the colour of the {word} {noun}.",
+        )
+        return VisionDraft(Scene(chart=chart), pick(rng, wordings), (), colour, COLOUR_NAMES)
+
+    return draw
 
 
-def _bar_count(rng: np.random.Generator) -> VisionDraft:
-    chart = bars(rng)
-    wordings = ("How many bars are there?", "Count the bars.", "What is the number of bars?")
-    return VisionDraft(Scene(chart=chart), pick(rng, wordings), (), str(len(chart.values)), NUMBERS)
+def _count(make: Callable[[np.random.Generator], Chart], noun: str) -> Drawer:
+    wordings = (f"How many {noun} are there?", f"Count the {noun}.", f"What is the number of {noun}?")
 
+    def draw(rng: np.random.Generator) -> VisionDraft:
+        chart = make(rng)
+        return VisionDraft(Scene(chart=chart), pick(rng, wordings), (), str(len(chart.values)), NUMBERS)
 
-def _pie_extreme(rng: np.random.Generator, *, largest: bool) -> VisionDraft:
-    chart = pie(rng)
-    best = (max if largest else min)(chart.values)
-    colour = chart.colours[chart.values.index(best)]
-    word = "largest" if largest else "smallest"
-    wordings = (f"What colour is the {word} slice?", f"Which slice is the {word}?", f"Name the colour of the {word} slice.")  # fmt: skip
-    return VisionDraft(Scene(chart=chart), pick(rng, wordings), (), colour, COLOUR_NAMES)
-
-
-def _pie_count(rng: np.random.Generator) -> VisionDraft:
-    chart = pie(rng)
-    wordings = ("How many slices are there?", "Count the slices.", "What is the number of slices?")
-    return VisionDraft(Scene(chart=chart), pick(rng, wordings), (), str(len(chart.values)), NUMBERS)
+    return draw
 
 
 def _pie_half(rng: np.random.Generator) -> VisionDraft:
@@ -144,17 +143,17 @@ CHARTS_SEEN = (
     VisionSkill(
         "bar_chart", "bars at a glance",
         {
-            "highest": lambda rng: _bar_extreme(rng, highest=True),
-            "lowest": lambda rng: _bar_extreme(rng, highest=False),
-            "count": _bar_count,
+            "highest": _extreme(bars, "bar", "highest"),
+            "lowest": _extreme(bars, "bar", "lowest"),
+            "count": _count(bars, "bars"),
         },
     ),
     VisionSkill(
         "pie_chart", "slices at a glance",
         {
-            "largest": lambda rng: _pie_extreme(rng, largest=True),
-            "smallest": lambda rng: _pie_extreme(rng, largest=False),
-            "count": _pie_count,
+            "largest": _extreme(pie, "slice", "largest"),
+            "smallest": _extreme(pie, "slice", "smallest"),
+            "count": _count(pie, "slices"),
             "half": _pie_half,
         },
     ),

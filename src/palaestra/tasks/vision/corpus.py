@@ -76,7 +76,7 @@ def corpus(generator: np.random.Generator) -> Iterator[Shown]:
 
 
 def of_skill(rng: np.random.Generator, skill: VisionSkill) -> Shown:
-    """A question of `skill` about a picture of the train split."""
+    """A question of `skill` about an image of the train split."""
     drawers = list(skill.subskills.values())
     while True:
         draft: VisionDraft = drawers[int(rng.integers(len(drawers)))](rng)
@@ -118,7 +118,7 @@ def _single(rng: np.random.Generator) -> Shown:
 
 
 def _is_it(rng: np.random.Generator) -> Shown:
-    """Yes or no about one or more shapes."""
+    """A yes-or-no question about some shapes."""
     kinds, true = distinct(rng, between(rng, 1, 3)), coin(rng)
     scene = place(rng, kinds)
     item = scene.items[0]
@@ -203,7 +203,7 @@ def _read_pie(rng: np.random.Generator) -> Shown:
 
 
 def _read_row(rng: np.random.Generator) -> Shown:
-    """Colours or shapes in reading order, with no pattern in them."""
+    """Colours or shapes in reading order, without a pattern."""
     count, by_shape = between(rng, 3, 7), coin(rng)
     kinds = [pick_kind(rng) for _ in range(count)]
     size, top = any_size(rng), between(rng, 0, 2)

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, Field, StringConstraints
 
+from palaestra.core.checks import check_integer
 from palaestra.core.errors import PalaestraError, SettingsError, TaskError
 from palaestra.core.records import Example, Failure, FailureCause, ImagePart, Message, TextPart
 from palaestra.runs.cache import digest
-from palaestra.runs.guard import storage_errors
-from palaestra.runs.records import to_data
+from palaestra.runs.files import storage_errors, to_data
 from palaestra.tasks.sources import StoredImage, abbreviate
 from palaestra.tasks.teaching import UnusableError
 from palaestra.tasks.vision.image_generators.base import Description, make_image_generator
@@ -102,9 +102,7 @@ class Pictures:
     """
 
     def __init__(self, images: str, seed: int = 0) -> None:
-        if not isinstance(seed, int) or isinstance(seed, bool):
-            raise SettingsError(f"option 'images_seed': expected a whole number; got {seed!r}")
-        self.images, self.seed = images, seed
+        self.images, self.seed = images, check_integer("option 'images_seed'", seed, error=SettingsError)
         self.image_generator = make_image_generator(images)
         self.datum: type[BaseModel] = VisionDatum if self.image_generator.reads == "scene" else DescribedDatum
         self._failed: dict[str, Failure] = {}
@@ -132,7 +130,7 @@ class Pictures:
         """
         (content,) = self.generate_images([datum])
         if isinstance(content, Failure):
-            raise UnusableError(f"the picture cannot be painted ({content.cause}): {content.message}")
+            raise UnusableError(f"the image cannot be generated ({content.cause}): {content.message}")
         metadata: dict[str, Any] = {"choices": list(choices), **self._describe(datum)}
         message = Message("user", (ImagePart(data_url(content)), TextPart(asked)))
         return Example((message,), response, skill, subskill, datum.answer.strip(), metadata)
@@ -142,35 +140,29 @@ class Pictures:
         descriptions = [_description(datum) for datum in data]
         if not self.image_generator.identity:
             return [_content(picture) for picture in self._generate(descriptions)]
-        keys = [
-            digest([self.image_generator.identity, self.seed, to_data(description)]) for description in descriptions
-        ]
-        contents: dict[str, bytes | Failure] = {}
-        for key in keys:
-            if (known := self._failed.get(key) or _read(key)) is not None:
-                contents[key] = known
-        missing = {key: words for key, words in zip(keys, descriptions, strict=True) if key not in contents}
+        identity = self.image_generator.identity
+        keys = [digest([identity, self.seed, to_data(description)]) for description in descriptions]
+        contents = {key: self._failed.get(key) or _read(key) for key in keys}
+        missing = {key: words for key, words in zip(keys, descriptions, strict=True) if contents[key] is None}
         for key, picture in zip(missing, self._generate(list(missing.values())) if missing else [], strict=True):
             content = contents[key] = _content(picture)
             if isinstance(content, Failure):
                 self._failed[key] = content
             else:
                 _write(key, content)
-        return [contents[key] for key in keys]
+        return [known for key in keys if (known := contents[key]) is not None]
 
     def _generate(self, descriptions: Sequence[Description]) -> Sequence[Image.Image | Failure]:
         """The output of the image generator. Its exceptions become failures."""
         try:
             pictures = list(self.image_generator.generate(descriptions, self.seed))
             if len(pictures) != len(descriptions):
-                raise ValueError(f"gave {len(pictures)} pictures for {len(descriptions)} descriptions")
+                raise ValueError(f"it returned {len(pictures)} images for {len(descriptions)} descriptions")
         except PalaestraError:
             raise  # The generator does not work at all; the user has to fix it.
         except Exception as error:  # An image generator may be a plugin that raises anything.
-            failure = Failure(
-                FailureCause.ENGINE, f"image generator '{self.images}' broke: {type(error).__name__}: {error}"
-            )
-            return [failure] * len(descriptions)
+            message = f"image generator '{self.images}' raised {type(error).__name__}: {error}"
+            return [Failure(FailureCause.ENGINE, message)] * len(descriptions)
         return pictures
 
     def _describe(self, datum: Any) -> Mapping[str, Any]:
@@ -191,7 +183,9 @@ def _content(picture: Image.Image | Failure) -> bytes | Failure:
     try:
         picture.convert("RGB").save(file, "PNG", compress_level=9)
     except Exception as error:  # Pillow may detect a damaged file only now, and a plugin may return anything.
-        return Failure(FailureCause.MALFORMED, f"the image generator gave no picture: {type(error).__name__}: {error}")
+        return Failure(
+            FailureCause.MALFORMED, f"the image generator returned no image: {type(error).__name__}: {error}"
+        )
     return file.getvalue()
 
 
@@ -212,7 +206,7 @@ def _read(key: str) -> bytes | None:
 def _write(key: str, content: bytes) -> None:
     """Store an image atomically, even if other processes write it too."""
     path = _path(key)
-    with storage_errors(path, "keeping a picture"):
+    with storage_errors(path, "storing an image"):
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as partial:
             try:
@@ -274,7 +268,7 @@ class Images:
 
 
 def data_url(content: bytes, name: str = "") -> str:
-    """Bytes of an image file as a `data:` address, with the type that they begin with, or that `name` tells."""
+    """The bytes of an image file as a `data:` URL. The type follows from the first bytes, or from the name of the file."""
     begins = {b"\x89PNG": "image/png", b"\xff\xd8": "image/jpeg", b"GIF8": "image/gif"}
     kind = next((kind for magic, kind in begins.items() if content.startswith(magic)), "")
     kind = kind or mimetypes.guess_type(name)[0] or "image/png"

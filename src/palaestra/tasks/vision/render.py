@@ -34,7 +34,7 @@ PAPER = (250, 250, 250)
 GRID_LINE = (205, 205, 205)
 INK = (90, 90, 90)
 LEFT, FLOOR, STEP = 6, 58, 6
-"""Of a bar or line chart: where its axes cross, and the pixels of one unit of value."""
+"""The origin of a bar or line chart, and the pixels of one unit of value."""
 
 
 def need_pillow() -> None:
@@ -91,7 +91,7 @@ def _draw_item(pen: ImageDraw.ImageDraw, item: Item) -> None:
     if item.shape == "circle":
         pen.ellipse((x - r, y - r, x + r - 1, y + r - 1), fill=fill)
     elif item.shape == "square":
-        s = r * 0.86  # About the area of the circle, so that shape and size stay two things.
+        s = r * 0.86  # About the area of the circle, so that the shape does not affect the size.
         pen.rectangle((x - s, y - s, x + s - 1, y + s - 1), fill=fill)
     elif item.shape == "cross":
         arm = r * 0.36

@@ -1,7 +1,7 @@
-"""Scenes: the structured description of a picture, from which it is drawn and its questions are answered.
+"""Scenes, which describe images exactly, and drafts of questions about them.
 
-A scene holds either shapes or one chart. The shapes that we place lie in the cells of a grid, small ones a little
-off the middle, so that no two touch and "left of" and "above" are never in doubt.
+A scene has either shapes or one chart. Generated shapes are in the cells of a grid, small ones a little off the centre. So
+no two shapes touch, and "left of" and "above" are never ambiguous.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ COLOURS: Mapping[str, tuple[int, int, int]] = {
 SHAPES = ("circle", "square", "triangle", "diamond", "cross", "star")
 RADII: Mapping[str, float] = {"small": 4.0, "large": 6.5}
 JITTER: Mapping[str, int] = {"small": 3, "large": 0}
-"""How far a shape may lie from the middle of its cell, in pixels."""
+"""Maximum distance of a shape from the centre of its cell, in pixels."""
 GAP = 2
-"""Pixels between two shapes at least: their smooth edges must not meet."""
+"""Minimum distance between two shapes in pixels. Their smooth edges must not meet."""
 SIZES = tuple(RADII)
 
 TOP_VALUE = 8
@@ -47,12 +47,12 @@ TOP_VALUE = 8
 PIE_PARTS = 12
 """The slices of a pie are whole numbers of twelfths."""
 BARS, POINTS, SLICES = (2, 5), (3, 5), (2, 5)
-"""The fewest and the most bars, points and slices of a chart."""
+"""Minimum and maximum number of bars, points and slices of a chart."""
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A shape: what it is, and where its middle lies in pixels from the upper left corner."""
+    """A shape. `x` and `y` are its centre in pixels from the upper left corner."""
 
     shape: str
     colour: str
@@ -77,13 +77,13 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """Values to be drawn.
+    """A chart.
 
     Arguments:
         kind: bars from left to right, a line through equally spaced points, or a pie that starts at
             the top and goes clockwise.
-        values: whole numbers; of bars from 1 and of points from 0 up to 8, of slices twelfths.
-        colours: one a bar or slice; one for the whole line.
+        values: integers: bars from 1 to 8, points of a line from 0 to 8, slices in twelfths.
+        colours: one per bar or slice; one for the whole line.
     """
 
     kind: Literal["bar", "line", "pie"]
@@ -93,7 +93,7 @@ class Chart:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """What is in a picture: shapes, or a chart.
+    """The content of an image: shapes, or a chart.
 
     >>> Scene((Item("circle", "red", "large", 8, 40),)).canonical()
     'circle red large 0 2'
@@ -103,27 +103,27 @@ class Scene:
     chart: Chart | None = None
 
     def canonical(self) -> str:
-        """The scene in one line: in any order of its shapes, and wherever they lie in their cells."""
+        """The scene in one line, independent of the order of its shapes and of their places within their cells."""
         if self.chart is not None:
             values = ",".join(map(str, self.chart.values))
             return f"{self.chart.kind} {values} {','.join(self.chart.colours)}"
         return "; ".join(sorted(f"{i.shape} {i.colour} {i.size} {i.column} {i.row}" for i in self.items))
 
     def exact(self) -> str:
-        """The scene in one line to the pixel: equal lines, equal pictures."""
+        """The scene in one line, exact to the pixel. Equal lines mean equal images."""
         places = ";".join(sorted(f"{i.shape},{i.colour},{i.size},{i.x},{i.y}" for i in self.items))
         return places or self.canonical()
 
 
 def scene_split(scene: Scene) -> Split:
-    """The split of a scene: no picture of one split is in another, whatever is asked about it."""
+    """The split of a scene. No scene is in two splits, whatever the question."""
     return get_split(f"vision|{scene.canonical()}")
 
 
 def check_scene(scene: Scene) -> None:
-    """Raise `TaskError` for a scene that cannot be drawn so that everybody reads it alike."""
+    """Raise `TaskError` for a scene that is invalid or ambiguous."""
     if (scene.chart is None) == (not scene.items):
-        raise TaskError("a scene holds shapes or one chart; got " + ("both" if scene.items else "neither"))
+        raise TaskError("a scene has shapes or one chart; got " + ("both" if scene.items else "neither"))
     if scene.chart is not None:
         _check_chart(scene.chart)
     for item in scene.items:
@@ -133,7 +133,7 @@ def check_scene(scene: Scene) -> None:
         radius = RADII[item.size]
         if not (radius <= item.x <= SIDE - radius and radius <= item.y <= SIDE - radius):
             raise TaskError(
-                f"the {item.name} at ({item.x}, {item.y}) reaches out of the {SIDE}x{SIDE} picture; move it"
+                f"the {item.name} at ({item.x}, {item.y}) is partly outside of the {SIDE}x{SIDE} image; move it"
             )
     for a, b in combinations(scene.items, 2):
         if max(abs(a.x - b.x), abs(a.y - b.y)) < RADII[a.size] + RADII[b.size] + GAP:
@@ -156,9 +156,9 @@ def _check_chart(chart: Chart) -> None:
     low = 0 if chart.kind == "line" else 1
     high = PIE_PARTS - 1 if chart.kind == "pie" else TOP_VALUE
     if not all(low <= value <= high for value in chart.values):
-        raise TaskError(f"the values of a {chart.kind} chart lie from {low} to {high}; got {chart.values}")
+        raise TaskError(f"the values of a {chart.kind} chart are from {low} to {high}; got {chart.values}")
     if chart.kind == "pie" and sum(chart.values) != PIE_PARTS:
-        raise TaskError(f"the slices of a pie make {PIE_PARTS} twelfths; got {sum(chart.values)}")
+        raise TaskError(f"the slices of a pie add up to {PIE_PARTS} twelfths; got {sum(chart.values)}")
 
 
 def _check_choice(kind: str, name: str, known: Mapping[str, object] | tuple[str, ...]) -> None:
@@ -212,7 +212,7 @@ class VisionSkill:
 
 
 def several(rng: np.random.Generator, choices: Sequence[str], count: int) -> list[str]:
-    """`count` different ones of `choices`, in random order."""
+    """Draw `count` different elements of `choices`, in random order."""
     return [choices[int(k)] for k in rng.permutation(len(choices))[:count]]
 
 
@@ -221,7 +221,7 @@ def coin(rng: np.random.Generator) -> bool:
 
 
 def place(rng: np.random.Generator, kinds: Sequence[Kind], cells: Sequence[tuple[int, int]] = ()) -> Scene:
-    """Put items into `cells` (column, row), or into different random cells, each a little off the middle."""
+    """Place items in `cells` (column, row), or in different random cells, each a little off the centre."""
     if not cells:
         cells = [(int(k) % GRID, int(k) // GRID) for k in rng.permutation(GRID * GRID)[: len(kinds)]]
     return Scene(tuple(_item(rng, kind, cell) for kind, cell in zip(kinds, cells, strict=True)))
@@ -239,7 +239,7 @@ def any_size(rng: np.random.Generator) -> str:
 
 
 def distinct(rng: np.random.Generator, count: int) -> list[Kind]:
-    """`count` items of which no two share a shape or a colour."""
+    """Draw `count` items. No two have the same shape or colour."""
     shapes, colours = several(rng, SHAPES, count), several(rng, COLOUR_NAMES, count)
     return [(shape, colour, any_size(rng)) for shape, colour in zip(shapes, colours, strict=True)]
 

@@ -101,8 +101,8 @@ class VisualSet(TaskHooks, ABC):
     """A data set of images with short answers. Subclasses interpret the rows.
 
     Arguments:
-        path: a folder with the data, or the id of a data set on the hub; empty means `$PALAESTRA_DATA/<name>`
-            where that is a folder, else the usual place on the hub, where there is one.
+        path: a folder with the data, or the id of a data set on the hub; empty: `$PALAESTRA_DATA/<name>` if that is a
+            folder, otherwise the default on the hub, if there is one.
         instruction: a line that follows every question; `None` means the task's own.
         images: the image generator for lessons that a language model writes, for example `diffusers:MODEL` (see
             `palaestra.tasks.vision.image_generators`); without one, no lessons can be written.
@@ -131,9 +131,9 @@ class VisualSet(TaskHooks, ABC):
         return dict.fromkeys(self.kinds, ())
 
     def problems(self, split: Split, per_skill: int, seed: int, skills: Sequence[str] = ()) -> list[Problem]:
-        """`per_skill` different problems of each skill, rounded down to whole units, and at least one; or `EVERY` one.
+        """`per_skill` different problems of each skill, or `EVERY` one.
 
-        A unit is what is asked together (`unit_size` problems: the four of a group of NaturalBench, else one).
+        The number is rounded down to whole units of `unit_size` problems (the four of a NaturalBench group), at least one.
         """
         check_skills(self, skills)
         whole = max(per_skill // self.unit_size, min(1, per_skill)) * self.unit_size
@@ -167,15 +167,15 @@ class VisualSet(TaskHooks, ABC):
         return self.pictures.make_example(datum, asked, answer, self.choices(kind, answer), skill, subskill)
 
     def choices(self, kind: str, answer: str) -> tuple[str, ...]:
-        """All answers that such a question can have; none where they are open."""
+        """All possible answers of a question; empty for an open question."""
         return self.closed.get(kind, ())
 
     def format_question(self, question: str, kind: str) -> str:
-        """A question with what the set puts behind those of its kind."""
+        """A question with the instruction of its kind."""
         return question
 
     def format_prompt(self, question: str) -> str:
-        """A question with the line that follows all of them."""
+        """A question with the instruction of the data set."""
         return f"{question}\n{self.instruction}" if self.instruction else question
 
     @abstractmethod
@@ -196,7 +196,7 @@ class VisualSet(TaskHooks, ABC):
         return Images(self.place if isinstance(self.place, Path) else None)
 
     def picture(self, held: Any, where: str) -> Callable[[], str]:
-        """What gives the address of the image `held`: a name in the folder, or what a table stores."""
+        """A function that reads an image: a file of the folder by name, or the stored value of a table."""
         return partial(self.images.url, held, where)
 
     def _choose_held_out(self, split: Split) -> dict[str, list[Question]]:
@@ -218,13 +218,13 @@ class VisualSet(TaskHooks, ABC):
 
 
 def get_kind(answer: str, skill: str, closed: Mapping[str, tuple[str, ...]]) -> str:
-    """The kind of question that a datum is: its skill, or, where that is none of the set's own, the one that fits.
+    """The kind of question of a datum: its skill, or for an unknown skill the first kind with that answer.
 
     Arguments:
-        closed: the kinds that have few possible answers, with all of these.
+        closed: the possible answers of each kind that has few.
 
     Raises:
-        UnusableError: its kind cannot have that answer.
+        UnusableError: the answer is impossible for its kind.
     """
     given = normalise(answer)
     kinds = [skill] if skill in closed else list(closed)
@@ -233,15 +233,15 @@ def get_kind(answer: str, skill: str, closed: Mapping[str, tuple[str, ...]]) -> 
             return kind
     if kinds:
         possible = dict.fromkeys(choice for kind in kinds for choice in closed[kind])
-        raise UnusableError(f"the answer '{answer}' is none of {', '.join(possible)}")
+        raise UnusableError(f"the answer is one of {', '.join(possible)}; got '{answer}'")
     return skill
 
 
 class GQA(VisualSet):
     """GQA (Hudson and Manning, 2019): questions about photographs, with the balanced questions of each split.
 
-    A folder holds GQA's own `<split>_balanced_questions.json` and `images/<id>.jpg`. The test split is
-    testdev, whose answers are public.
+    A folder has GQA's own `<split>_balanced_questions.json` and `images/<id>.jpg`. The test split is testdev, because its
+    answers are public.
     """
 
     name, source = "gqa", Source("gqa", "lmms-lab/GQA")
@@ -260,7 +260,7 @@ class GQA(VisualSet):
         for where, row in self.rows(part, f"{part}_balanced_instructions"):
             name = str(field(row, where, "imageId"))
             if name not in pictures:
-                raise TaskError(f"{where}: the data set has no image '{name}'")
+                raise TaskError(f"{where}: there is no image '{name}' in the data set")
             yield self._question(where, row, pictures[name])
 
     def _question(self, where: str, row: Mapping[str, Any], held: Any) -> Question:
@@ -276,9 +276,9 @@ class GQA(VisualSet):
 class NaturalBench(VisualSet):
     """NaturalBench (Li et al., 2024): two questions about two images, four answers a group.
 
-    Problems come in whole groups, and `metrics` tells question, image and group accuracy. The hub holds one
-    set of groups; its hash decides the split of each. A folder holds `naturalbench.jsonl` with the columns
-    of the hub, the images as names of files, or the hub's own split `train`.
+    Problems come in whole groups, and `metrics` computes question, image and group accuracy. The hub has one split;
+    the hash of a group decides its split here. A folder has `naturalbench.jsonl` with the columns of the hub and the
+    images as file names, or the split `train` of the hub.
     """
 
     name, source = "naturalbench", Source("naturalbench", "BaiqiL/NaturalBench")
@@ -314,9 +314,9 @@ class NaturalBench(VisualSet):
 
 
 class EasyVQA(VisualSet):
-    """easy-VQA (Zhou, 2019): one shape a picture, 13 answers.
+    """easy-VQA (Zhou, 2019): one shape per image, 13 answers.
 
-    The training file gives the train and validation splits, whole images to one or the other.
+    The train and validation splits come from the training file. They share no image.
     """
 
     name, source = "easy-vqa", Source("easy_vqa")
@@ -332,15 +332,15 @@ class EasyVQA(VisualSet):
             text, answer = str(field(row, where, "question")), str(field(row, where, "answer")).lower()
             skill = next((kind for kind, choices in _EASY.items() if answer in choices), "")
             if not skill:
-                raise TaskError(f"{where}: '{answer}' is none of its 13 answers")
+                raise TaskError(f"{where}: expected one of its 13 answers; got '{answer}'")
             image = self.picture(held, where)
             yield Question(f"easy-vqa/{file}/{number}", text, answer, skill, image, _EASY[skill])
 
 
 class NLVR(VisualSet):
-    """NLVR (Suhr et al., 2017): is a sentence true of a picture of three boxes?
+    """NLVR (Suhr et al., 2017): whether a sentence is true of an image with three boxes.
 
-    Development rows are the validation split; a train split needs a `train` file.
+    The development rows are the validation split. A train split needs a `train` file.
     """
 
     name, source = "nlvr", Source("nlvr")
@@ -364,7 +364,7 @@ class NLVR(VisualSet):
 
 
 def _boxes(row: Mapping[str, Any]) -> str:
-    """Whether the boxes hold towers of blocks of one size in one column, or scattered shapes."""
+    """`tower` if the boxes have stacked blocks of one size, otherwise `scatter`."""
     boxes = row.get("structured_rep") or []
     items = [item for box in boxes for item in box]
     stacked = all(i["type"] == "square" and i["size"] == 20 for i in items) and all(
@@ -405,7 +405,7 @@ def compute_paired_means(attempts: Sequence[Attempt]) -> dict[str, Mean]:
 
 
 def of_groups(groups: Sequence[Sequence[Group]]) -> dict[str, Mean]:
-    """The three accuracies of `groups`, of each of which there is one for every sample.
+    """The three accuracies of `groups`. A group has one entry for each sample.
 
     >>> found = of_groups([[((True, True), (True, False))], [((True, True), (True, True))]])
     >>> {name: (mean.value, mean.count) for name, mean in found.items()}

@@ -1,4 +1,8 @@
-"""Basic perception, which the embedded student knows already."""
+"""The skills about shapes.
+
+`OBJECTS` is basic perception, which the embedded student knows already. `RELATIONS` compares shapes: relations, extremes,
+tallies and patterns, with worked reasoning.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +44,7 @@ SAME = ("Do the two have the same {n}?", "Are both of the same {n}?", "Is the {n
 
 
 def _with_an(noun: str) -> str:
-    """`"Is there a orange star?"` is not English."""
+    """Correct the article: "a orange star" becomes "an orange star"."""
     for vowel in "aeiou":
         noun = noun.replace(f" a {vowel}", f" an {vowel}")
     return noun
@@ -55,7 +59,7 @@ def pick_kind(rng: np.random.Generator) -> Kind:
 
 
 def _sizes_apart(rng: np.random.Generator, count: int) -> tuple[list[Kind], str]:
-    """Different items of which the first alone has its size; returns that size too."""
+    """Draw different items. Only the first has the returned size."""
     size = pick(rng, SIZES)
     other = SIZES[1 - SIZES.index(size)]
     return [(s, c, size if k == 0 else other) for k, (s, c, _) in enumerate(distinct(rng, count))], size
@@ -66,30 +70,33 @@ def _colour_single(rng: np.random.Generator) -> VisionDraft:
     return VisionDraft(place(rng, [kind]), ask(rng, WHICH_COLOUR, "shape"), (), kind[1], COLOUR_NAMES)
 
 
-def _colour_named(rng: np.random.Generator) -> VisionDraft:
-    kinds = distinct(rng, between(rng, 2, 4))
-    return VisionDraft(place(rng, kinds), ask(rng, WHICH_COLOUR, kinds[0][0]), (), kinds[0][1], COLOUR_NAMES)
+def _ask_by_name(index: int) -> Drawer:
+    """Ask for the shape (index 0) of a colour, or for the colour (index 1) of a shape."""
+
+    def draw(rng: np.random.Generator) -> VisionDraft:
+        kinds = distinct(rng, between(rng, 2, 4))
+        question = (place(rng, kinds), ask(rng, (WHICH_SHAPE, WHICH_COLOUR)[index], kinds[0][1 - index]))
+        return VisionDraft(*question, (), kinds[0][index], (SHAPES, COLOUR_NAMES)[index])
+
+    return draw
 
 
-def _colour_sized(rng: np.random.Generator) -> VisionDraft:
-    kinds, size = _sizes_apart(rng, between(rng, 2, 4))
-    return VisionDraft(place(rng, kinds), ask(rng, WHICH_COLOUR, f"{size} shape"), (), kinds[0][1], COLOUR_NAMES)
+def _ask_by_size(index: int) -> Drawer:
+    """Ask for the shape (index 0) or the colour (index 1) of the only item of a size."""
+
+    def draw(rng: np.random.Generator) -> VisionDraft:
+        kinds, size = _sizes_apart(rng, between(rng, 2, 4))
+        name = (size, f"{size} shape")[index]
+        question = (place(rng, kinds), ask(rng, (WHICH_SHAPE, WHICH_COLOUR)[index], name))
+        return VisionDraft(*question, (), kinds[0][index], (SHAPES, COLOUR_NAMES)[index])
+
+    return draw
 
 
 def _shape_single(rng: np.random.Generator) -> VisionDraft:
     kind = pick_kind(rng)
     wordings = ("What shape is it?", "Which shape is in the picture?", "Name the shape.")
     return VisionDraft(place(rng, [kind]), pick(rng, wordings), (), kind[0], SHAPES)
-
-
-def _shape_named(rng: np.random.Generator) -> VisionDraft:
-    kinds = distinct(rng, between(rng, 2, 4))
-    return VisionDraft(place(rng, kinds), ask(rng, WHICH_SHAPE, kinds[0][1]), (), kinds[0][0], SHAPES)
-
-
-def _shape_sized(rng: np.random.Generator) -> VisionDraft:
-    kinds, size = _sizes_apart(rng, between(rng, 2, 4))
-    return VisionDraft(place(rng, kinds), ask(rng, WHICH_SHAPE, size), (), kinds[0][0], SHAPES)
 
 
 def _exists(by: str) -> Drawer:
@@ -102,7 +109,7 @@ def _exists(by: str) -> Drawer:
             )
         elif by == "shape":
             name = shape if there else pick(rng, [s for s in SHAPES if s not in {k[0] for k in kinds}])
-        else:  # Where it is missing, its shape and its colour are there, on two items.
+        else:  # If it is missing, its shape and its colour are there on two items.
             name = f"{colour if there else other} {shape}"
         return VisionDraft(place(rng, kinds), ask(rng, ANY, name), (), YES_NO[not there], YES_NO)
 
@@ -170,8 +177,8 @@ def _same(index: int, word: str, values: tuple[str, ...]) -> Drawer:
 
 
 OBJECTS = (
-    VisionSkill("colour", "the colour of a shape", {"single": _colour_single, "named": _colour_named, "sized": _colour_sized}),
-    VisionSkill("shape", "what a shape is", {"single": _shape_single, "named": _shape_named, "sized": _shape_sized}),
+    VisionSkill("colour", "the colour of a shape", {"single": _colour_single, "named": _ask_by_name(1), "sized": _ask_by_size(1)}),
+    VisionSkill("shape", "what a shape is", {"single": _shape_single, "named": _ask_by_name(0), "sized": _ask_by_size(0)}),
     VisionSkill(
         "existence", "whether something is there",
         {"colour": _exists("colour"), "shape": _exists("shape"), "both": _exists("both")},
@@ -199,7 +206,7 @@ OBJECTS = (
 BESIDE = {
     "left of": (0, -1), "right of": (0, 1), "above": (1, -1), "below": (1, 1),
 }  # fmt: skip
-"""Which coordinate a relation compares, and its sign."""
+"""The coordinate that a relation compares, and its sign."""
 EXTREMES = {
     "leftmost": (0, -1), "rightmost": (0, 1), "highest": (1, -1), "lowest": (1, 1),
 }  # fmt: skip
@@ -217,12 +224,12 @@ def join_names(items: list[Item]) -> str:
 
 
 def in_order(scene: Scene, axis: int, sign: int) -> list[Item]:
-    """The items along a coordinate, up (`sign` 1) or down (-1); those at one place by the other coordinate."""
+    """The items sorted by a coordinate, ascending (`sign` 1) or descending (-1). The other one breaks ties."""
     return sorted(scene.items, key=lambda i: (sign * _at(i, axis), _at(i, 1 - axis)))
 
 
 def _apart(rng: np.random.Generator, count: int, axis: int) -> Scene:
-    """Different items, no two of them in one column (axis 0) or row (axis 1)."""
+    """Draw different items, each in its own column (axis 0) or row (axis 1)."""
     lines = [int(k) for k in rng.permutation(GRID)[:count]]
     others = [between(rng, 0, GRID - 1) for _ in lines]
     cells = [(a, b) if axis == 0 else (b, a) for a, b in zip(lines, others, strict=True)]
@@ -249,7 +256,7 @@ def _neighbour(rng: np.random.Generator) -> VisionDraft:
     axis, sign = BESIDE[relation]
     scene = _apart(rng, between(rng, 2, 4), axis)
     along = in_order(scene, axis, sign)
-    target, reference = along[-1], along[-2]  # Only the last of the order lies beyond the last but one.
+    target, reference = along[-1], along[-2]  # Only the last item is beyond the last but one.
     steps = (f"{reference.name}: {('column', 'row')[axis]} {_at(reference, axis) + 1}", f"{relation}: {target.name}")
     if coin(rng):
         return VisionDraft(scene, f"Which shape is {relation} the {reference.name}?", steps, target.shape, SHAPES)
@@ -272,7 +279,7 @@ def _extreme(words: tuple[str, str]) -> Drawer:
 
 
 def _odd(index: int) -> Drawer:
-    """One item differs from all others in one attribute, and the others differ in nothing else that is asked."""
+    """One item differs from all others in one attribute, in which the others are equal."""
 
     def draw(rng: np.random.Generator) -> VisionDraft:
         count = between(rng, 4, 7)
@@ -302,7 +309,7 @@ def _odd_size(rng: np.random.Generator) -> VisionDraft:
 
 
 def _crowd(rng: np.random.Generator, index: int, values: list[str], counts: list[int]) -> Scene:
-    """`counts[k]` items that have `values[k]` (a shape at index 0, a colour at index 1), in no order."""
+    """Draw `counts[k]` items with `values[k]` (shapes if `index` is 0, colours if it is 1), in random order."""
     kinds: list[Kind] = []
     for value, count in zip(values, counts, strict=True):
         for _ in range(count):
@@ -312,7 +319,7 @@ def _crowd(rng: np.random.Generator, index: int, values: list[str], counts: list
 
 
 def _group(index: int, value: str) -> str:
-    """What items of one value are called: circles, red shapes."""
+    """The name of the items with a value: circles, red shapes."""
     return PLURALS[value] if index == 0 else f"{value} shapes"
 
 
@@ -328,7 +335,7 @@ def _most(index: int) -> Drawer:
         word = ("shape", "colour")[index]
         wordings = (f"Which {word} is the most common?", f"Which {word} is there most often?")
         scene = _crowd(rng, index, values, counts)
-        order = [int(k) for k in rng.permutation(len(values))]  # The worked answer does not give away its end.
+        order = [int(k) for k in rng.permutation(len(values))]  # The order of the tally does not reveal the answer.
         steps = _tally(index, [values[k] for k in order], [counts[k] for k in order])
         return VisionDraft(scene, pick(rng, wordings), steps, values[0], (SHAPES, COLOUR_NAMES)[index])
 
@@ -345,7 +352,7 @@ def _more(rng: np.random.Generator) -> VisionDraft:
 
 
 def _both(rng: np.random.Generator) -> VisionDraft:
-    """Items of one colour and shape, among others that share only the one or the other."""
+    """Items of one colour and shape, among others with only the same colour or only the same shape."""
     shape, other_shape = several(rng, SHAPES, 2)
     colour, other_colour = several(rng, COLOUR_NAMES, 2)
     wanted, halves = between(rng, 0, 4), between(rng, 2, 4)
@@ -377,7 +384,7 @@ def _with_size(rng: np.random.Generator) -> VisionDraft:
 
 
 def _two_counts(rng: np.random.Generator, *, ordered: bool) -> tuple[int, str, str, int, int, Scene]:
-    """Two groups and their counts, the first the larger if `ordered`, perhaps among others."""
+    """Draw two groups with their counts, perhaps among others. If `ordered`, the first is larger."""
     index = between(rng, 0, 1)
     a, b, rest = several(rng, (SHAPES, COLOUR_NAMES)[index], 3)
     m, n = between(rng, 1, 4), between(rng, 1, 4)
@@ -409,7 +416,7 @@ def _find_rest(rng: np.random.Generator) -> VisionDraft:
 
 
 def _pattern(index: int, period: int) -> Drawer:
-    """Shapes in reading order that repeat; the next place is empty."""
+    """A repeating sequence in reading order; the next cell is empty."""
 
     def draw(rng: np.random.Generator) -> VisionDraft:
         word, choices = (("shape", SHAPES), ("colour", COLOUR_NAMES))[index]
@@ -449,7 +456,7 @@ RELATIONS = (
 
 
 def tally(scene: Scene, *, by_shape: bool) -> tuple[str, ...]:
-    """How often each shape or colour is there, in the order of the palette: a drill of the corpus."""
+    """The number of each shape or colour, in a fixed order."""
     counts = Counter(item.shape if by_shape else item.colour for item in scene.items)
     order = SHAPES if by_shape else COLOUR_NAMES
     return tuple(number(counts[v], PLURALS[v] if by_shape else v) for v in order if counts[v])

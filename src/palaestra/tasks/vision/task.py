@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from palaestra.core.records import Completion, Example, Failure, ImagePart, Message, Problem, Score, Split, TextPart
-from palaestra.runs.records import to_data
+from palaestra.runs.files import to_data
 from palaestra.tasks.procedural import Family, ProceduralTask
 from palaestra.tasks.sampling import format_response
 from palaestra.tasks.vision.answers import judge
@@ -57,7 +57,7 @@ class VisionSkills(ProceduralTask[VisionDraft]):
         return draft.scene.canonical()
 
     def problem(self, skill: str, subskill: str, draft: VisionDraft) -> Problem:
-        # Of what is shown and asked, not of the file: another version of Pillow may pack the same pixels differently.
+        # A digest of the scene, not of the file: another version of Pillow may compress the same pixels differently.
         canonical = f"{skill}|{subskill}|{draft.question}|{draft.scene.exact()}"
         digest = hashlib.blake2b(canonical.encode(), digest_size=6).hexdigest()
         return Problem(
@@ -90,5 +90,5 @@ class VisionSkills(ProceduralTask[VisionDraft]):
 
 
 def message(draft: VisionDraft) -> Message:
-    """The picture, then the question."""
+    """The message of a problem: the image, then the question."""
     return Message("user", (ImagePart(png_url(render(draft.scene))), TextPart(draft.question)))

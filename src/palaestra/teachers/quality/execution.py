@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from palaestra.core.errors import TaskError
 from palaestra.core.records import Example, Failure, FailureCause, ImagePart, Score
-from palaestra.runs.records import from_json
+from palaestra.runs.files import from_json
 from palaestra.tasks.base import Task, get_hooks
 from palaestra.teachers.quality.answers import bare
 from palaestra.teachers.quality.base import KEPT, CheckResult, Context, Ruling, drop, not_judged
@@ -189,7 +189,7 @@ def _plan(example: Example, task: Any) -> CheckResult:
 UNREADABLE, IMPOSSIBLE, DIFFERENT = "an image cannot be read", "the scene cannot be drawn", "the image is not the scene"
 BLANK = "the image shows nothing"
 NO_IMAGE, NO_SCENE = "no image", "no scene to compare with"
-IN_WORDS = "painted from words, which cannot be verified"
+IN_WORDS = "generated from words, which cannot be verified"
 
 
 class Picture:

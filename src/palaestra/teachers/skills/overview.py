@@ -1,10 +1,10 @@
-"""Measures of agreement between two clusterings of the same problems."""
+"""The summary of a skill discovery, with its agreement with the task's own skills, for `summary.json` and the report."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,6 @@ class Agreement:
         problems: the number of compared problems. Without any, the measures are `None`.
         left_out: problems of either map without a category in the other.
         categories, gold: the number of different categories and gold skills.
-        table: problems by gold skill and category.
     """
 
     adjusted_rand: float | None
@@ -36,7 +35,6 @@ class Agreement:
     left_out: int
     categories: int
     gold: int
-    table: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 
 def agreement(discovered: SkillMap, gold: SkillMap) -> Agreement:
@@ -44,16 +42,12 @@ def agreement(discovered: SkillMap, gold: SkillMap) -> Agreement:
     both = [problem for problem in gold.assignment if problem in discovered.assignment]
     labels = [discovered.assignment[problem] for problem in both]
     other = [gold.assignment[problem] for problem in both]
-    table: dict[str, dict[str, int]] = {}
-    for category, skill in zip(labels, other, strict=True):
-        row = table.setdefault(skill, {})
-        row[category] = row.get(category, 0) + 1
     known = {id_ for several in (discovered, gold) for id_ in (*several.assignment, *several.unassigned)}
     counts = len(both), len(known) - len(both), len(set(labels)), len(set(other))
     if not both:
         return Agreement(None, None, None, *counts)
     cells = contingency(labels, other)
-    return Agreement(compute_rand_index(cells), mutual_information(cells), purity(cells), *counts, table)
+    return Agreement(compute_rand_index(cells), mutual_information(cells), purity(cells), *counts)
 
 
 def contingency(labels: Sequence[str], other: Sequence[str]) -> np.ndarray:
@@ -161,26 +155,14 @@ class Overview:
 
     def plain(self) -> dict[str, Any]:
         """Convert to plain values for a summary."""
+        data = asdict(self)
         return {
             "models": list(self.models),
             "wanted": self.wanted,
-            "categories": {
-                row.name: {
-                    "description": row.description,
-                    "problems": row.problems,
-                    "test": row.test,
-                    "names": dict(row.names),
-                    "gold": dict(row.gold),
-                }
-                for row in self.rows
-            },
-            "problems": self.problems,
-            "test": self.test,
-            "names": self.names,
-            "unnamed": dict(self.unnamed),
-            "unassigned": dict(self.unassigned),
+            "categories": {row.pop("name"): row for row in data["rows"]},
+            **{name: data[name] for name in ("problems", "test", "names", "unnamed", "unassigned")},
             "repairs": list(self.repairs),
-            "reasked": dict(self.reasked),
+            "reasked": data["reasked"],
             "agreement": _plain(self.agreement),
             "agreement_test": _plain(self.agreement_test),
         }
@@ -246,19 +228,7 @@ def _causes(failures: Iterable[Failure]) -> dict[str, int]:
     return dict(sorted(Counter(str(failure.cause) for failure in failures).items()))
 
 
-def _plain(skills: Agreement | None) -> dict[str, Any] | None:
-    if skills is None:
+def _plain(measures: Agreement | None) -> dict[str, Any] | None:
+    if measures is None:
         return None
-
-    def shorten(value: float | None) -> float | None:
-        return None if value is None else round(value, 4)
-
-    return {
-        "adjusted_rand": shorten(skills.adjusted_rand),
-        "mutual_information": shorten(skills.mutual_information),
-        "purity": shorten(skills.purity),
-        "problems": skills.problems,
-        "left_out": skills.left_out,
-        "categories": skills.categories,
-        "gold": skills.gold,
-    }
+    return {name: round(value, 4) if isinstance(value, float) else value for name, value in asdict(measures).items()}

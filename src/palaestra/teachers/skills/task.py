@@ -4,29 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from palaestra.core.errors import TaskError
-from palaestra.core.records import Attempt, Completion, Example, Failure, FailureCause, Problem, Score, Split
+from palaestra.core.records import Completion, Example, Failure, FailureCause, Problem, Score, Split
 from palaestra.tasks.base import GenerativeTask, Task, check_skills
 from palaestra.teachers.skills.records import Category, SkillMap
 
 GOLD = "gold_skill"
 """The metadata key of a relabelled problem for the task's own skill and subskill, which scorers may need."""
-
-T = TypeVar("T", Problem, Attempt)
-
-
-def relabel(items: Sequence[T], skill_map: SkillMap) -> list[T]:
-    """Problems, or attempts at them, with the skills of `skill_map`; a problem that has none there has an empty one."""
-    return [
-        _relabel(item, skill_map)
-        if isinstance(item, Problem)
-        else replace(item, problem=_relabel(item.problem, skill_map))
-        for item in items
-    ]
 
 
 def original(problem: Problem) -> Problem:
@@ -38,10 +26,17 @@ def original(problem: Problem) -> Problem:
     return replace(problem, skill=skill, subskill=subskill, metadata=metadata)
 
 
-def _relabel(problem: Problem, skill_map: SkillMap) -> Problem:
-    own = original(problem)
-    metadata = {**own.metadata, GOLD: [own.skill, own.subskill]}
-    return replace(own, skill=skill_map.skill(own.id), subskill=skill_map.subskill(own.id), metadata=metadata)
+def relabel(problems: Sequence[Problem], skill_map: SkillMap) -> list[Problem]:
+    """Problems with the skills of `skill_map`. A problem that is not in it gets an empty skill."""
+    return [
+        replace(
+            own,
+            skill=skill_map.skill(own.id),
+            subskill=skill_map.subskill(own.id),
+            metadata={**own.metadata, GOLD: [own.skill, own.subskill]},
+        )
+        for own in map(original, problems)
+    ]
 
 
 class Discovered:

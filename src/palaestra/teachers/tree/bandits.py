@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from palaestra.teachers.simple import share_out
 from palaestra.teachers.tree.limits import TreeLimits
-from palaestra.teachers.tree.records import Action, Branch, Count, Exploit, Explore, Leaf, TreeState
+from palaestra.teachers.tree.records import Branch, Count, Leaf, TreeAction, TreeState
 
 FARTHEST = 4
 """Maximum number of lessons to plan ahead."""
@@ -39,7 +39,9 @@ class Bandit(ABC):
     def plan_examples(self, known: Posterior, total: int, generator: np.random.Generator) -> Array:
         """The number of the next `total` examples for each subskill."""
 
-    def decide(self, tree: TreeState, size: int, limits: TreeLimits, generator: np.random.Generator) -> list[Action]:
+    def decide(
+        self, tree: TreeState, size: int, limits: TreeLimits, generator: np.random.Generator
+    ) -> list[TreeAction]:
         known = posterior(tree)
         ahead = max(size, min(tree.budget, FARTHEST * size))
         kept_L = self.keep * ahead * _knew(known)
@@ -56,15 +58,15 @@ class Bandit(ABC):
 
     def _action(
         self, branch: Branch, given: dict[str, int], known: Posterior, expected: dict[tuple[str, str], float]
-    ) -> Action:
-        new = tuple(leaf.name for leaf in branch.closed if leaf.name in given)
+    ) -> TreeAction:
         most = max(given, key=lambda name: given[name])
         where = f" most to {most}, which is" if most else ""
         reason = (
             f"{self.name}: within reach with {known.within[branch.name]:.0%};"
             f"{where} expected at {expected[branch.name, most]:.0%} after the {branch.total} examples so far"
         )
-        return Explore(branch.name, given, reason, new) if new else Exploit(branch.name, given, reason)
+        opens = any(leaf.name in given for leaf in branch.closed)
+        return TreeAction(branch.name, given, reason, "explore" if opens else "exploit")
 
 
 class UpperConfidence(Bandit):

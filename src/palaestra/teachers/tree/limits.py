@@ -6,15 +6,12 @@ The reason of a changed action says what was changed.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from palaestra.core.errors import SettingsError
 from palaestra.teachers.simple import share_out
-from palaestra.teachers.tree.records import Action, Branch, Exploit, Explore, TreeState
-
-K = TypeVar("K", bound=Hashable)
+from palaestra.teachers.tree.records import Branch, TreeAction, TreeState
 
 MOST_ASKED = 1_000_000
 """Larger requests are reduced to this, so that proportions can be computed."""
@@ -38,12 +35,15 @@ class TreeLimits:
     open_at_once: int = 2
 
     def __post_init__(self) -> None:
-        for name in ("cap", "subskill_cap"):
-            if not 0 < getattr(self, name) <= 1:
-                raise SettingsError(f"{name} is a share above 0 and at most 1; got {getattr(self, name)}")
-        for name in ("max_subskills", "open_at_once"):
-            if getattr(self, name) < 0:
-                raise SettingsError(f"{name} is at least 0, which is no limit; got {getattr(self, name)}")
+        if not (0 < self.cap <= 1 and 0 < self.subskill_cap <= 1):
+            raise SettingsError(
+                f"cap and subskill_cap are above 0 and at most 1; got {self.cap} and {self.subskill_cap}"
+            )
+        if self.max_subskills < 0 or self.open_at_once < 0:
+            raise SettingsError(
+                "max_subskills and open_at_once are at least 0 (no limit); "
+                f"got {self.max_subskills} and {self.open_at_once}"
+            )
 
     def most(self, tree: TreeState, size: int) -> int:
         """Maximum examples of one skill."""
@@ -61,7 +61,7 @@ class TreeLimits:
         return max(0, min(closed, at_once, left))
 
 
-def enforce(tree: TreeState, actions: Sequence[Action], size: int, limits: TreeLimits) -> list[Action]:
+def enforce(tree: TreeState, actions: Sequence[TreeAction], size: int, limits: TreeLimits) -> list[TreeAction]:
     """Change actions to comply with the limits: at most one per skill, `size` examples in total.
 
     Unknown skills and subskills are refused, and so is a subskill that may not be opened; negative counts become 0. The
@@ -69,40 +69,20 @@ def enforce(tree: TreeState, actions: Sequence[Action], size: int, limits: TreeL
     Fewer than `size` examples result only if `subskill_cap` or `max_subskills` leave no room.
     """
     asked, refused = _read_actions(tree, actions, limits)
-    caps = {request.branch.name: request for request in asked.values()}
     most, leaf_most = limits.most(tree, size), limits.most_of_subskill(size)
-    shares = fill(
+    shares = share_out(
         size,
-        {name: float(sum(request.counts.values())) for name, request in caps.items()},
-        {name: min(most, leaf_most * sum(1 for n in request.counts.values() if n)) for name, request in caps.items()},
+        {name: float(sum(request.counts.values())) for name, request in asked.items()},
+        {name: min(most, leaf_most * sum(1 for n in request.counts.values() if n)) for name, request in asked.items()},
     )
     for name, share in shares.items():
-        caps[name].take(share, leaf_most)
-    _spend_rest(size - sum(shares.values()), caps, most, leaf_most, limits)
-    taken = [request.action(size) for request in caps.values() if request.spent]
+        asked[name].take(share, leaf_most)
+    _spend_rest(size - sum(shares.values()), asked, most, leaf_most, limits)
+    taken = [request.action(size) for request in asked.values() if request.spent]
     if refused and taken:
         first = taken[0]
-        taken[0] = _with_reason(first, f"{first.reason}; refused: {'; '.join(refused)}")
+        taken[0] = replace(first, reason=f"{first.reason}; refused: {'; '.join(refused)}")
     return taken
-
-
-def fill(total: int, weights: Mapping[K, float], most: Mapping[K, int]) -> dict[K, int]:
-    """Like `share_out`, with a cap for each key.
-
-    >>> fill(10, {"a": 9.0, "b": 1.0, "c": 0.0}, {"a": 4, "b": 9, "c": 9})
-    {'a': 4, 'b': 6, 'c': 0}
-    """
-    shares = dict.fromkeys(weights, 0)
-    left = total
-    while left > 0:
-        open_ = {key: weight for key, weight in weights.items() if weight > 0 and shares[key] < most[key]}
-        if not open_:
-            break
-        for key, share in share_out(left, open_).items():
-            given = min(share, most[key] - shares[key])
-            shares[key] += given
-            left -= given
-    return shares
 
 
 @dataclass(slots=True)
@@ -128,21 +108,19 @@ class _Request:
 
     def take(self, share: int, leaf_most: int) -> None:
         counts = {name: float(count) for name, count in self.counts.items()}
-        self.given = fill(share, counts, dict.fromkeys(counts, leaf_most))
+        self.given = share_out(share, counts, leaf_most)
 
-    def action(self, size: int) -> Action:
+    def action(self, size: int) -> TreeAction:
         given = {name: count for name, count in self.given.items() if count}
         if self.total != self.spent or any(self.counts.get(name, 0) != count for name, count in given.items()):
             self.notes.append(f"{self.spent} of the lesson's {size} examples instead of {self.total}")
         limits = f"limits: {', '.join(self.notes)}" if self.notes else ""
         reason = "; ".join(part for part in (self.reason, limits) if part)
-        if self.new:
-            return Explore(self.branch.name, given, reason, self.new)
-        return Exploit(self.branch.name, given, reason)
+        return TreeAction(self.branch.name, given, reason, "explore" if self.new else "exploit")
 
 
 def _read_actions(
-    tree: TreeState, actions: Iterable[Action], limits: TreeLimits
+    tree: TreeState, actions: Iterable[TreeAction], limits: TreeLimits
 ) -> tuple[dict[str, _Request], list[str]]:
     """Read the requests for each skill of the tree. Returns them with the refusals."""
     asked = {branch.name: _Request(branch) for branch in tree}
@@ -161,28 +139,22 @@ def _read_actions(
     return asked, refused + [f"{request.branch.name}: {', '.join(request.notes)}" for request in lost]
 
 
-def _read(request: _Request, action: Action, limits: TreeLimits) -> None:
+def _read(request: _Request, action: TreeAction, limits: TreeLimits) -> None:
     """Read the valid part of an action into the request."""
     request.reason = action.reason
     room = limits.room(request.branch)
     for name, wanted in action.allocation.items():
         leaf = request.branch.leaf(name)
-        # A user's policy may return other types, such as NaN.
-        sane = wanted == wanted and wanted >= 0
-        count = int(min(MOST_ASKED, wanted)) if sane else 0
+        count = max(0, min(MOST_ASKED, wanted))
+        opens = leaf is not None and not leaf.open and count > 0
+        if wanted < 0:
+            request.notes.append(f"{wanted} for {name} counts as 0")
         if leaf is None:
             request.notes.append(f"there is no subskill '{name}'")
-        elif not sane:
-            request.notes.append(f"{wanted} for {name or request.branch.name} is none")
-        elif not leaf.open and count:
-            if action.kind != "explore":
-                request.notes.append(f"{name} is not open")
-            elif not room:
-                request.notes.append(f"{name} may not be opened now")
-            else:
-                room -= 1
-                request.counts[name] = count
+        elif opens and (action.kind != "explore" or not room):
+            request.notes.append(f"{name} may not be opened now")
         else:
+            room -= opens
             request.counts[name] = count
     request.total = sum(request.counts.values())
 
@@ -198,14 +170,14 @@ def _spend_rest(rest: int, asked: Mapping[str, _Request], most: int, leaf_most: 
             name: min(most - request.spent, sum(leaf_most - request.given.get(part, 0) for part in usable[name]))
             for name, request in several.items()
         }
-        for name, share in fill(rest, dict.fromkeys(several, 1.0), room).items():
+        for name, share in share_out(rest, dict.fromkeys(several, 1.0), room).items():
             request = several[name]
             left = {part: leaf_most - request.given.get(part, 0) for part in usable[name]}
-            for part, count in fill(share, dict.fromkeys(left, 1.0), left).items():
+            for part, count in share_out(share, dict.fromkeys(left, 1.0), left).items():
                 request.given[part] = request.given.get(part, 0) + count
             rest -= share
             if share and not request.reason:
-                request.reason = "what nothing else was asked for"
+                request.reason = "no action asked for these examples"
 
 
 def _usable(request: _Request, limits: TreeLimits, opening: bool) -> list[str]:
@@ -215,9 +187,3 @@ def _usable(request: _Request, limits: TreeLimits, opening: bool) -> list[str]:
         others = [leaf.name for leaf in request.branch.closed if leaf.name not in request.new]
         usable += others[: max(0, limits.room(request.branch) - len(request.new))]
     return usable
-
-
-def _with_reason(action: Action, reason: str) -> Action:
-    if isinstance(action, Explore):
-        return Explore(action.skill, action.allocation, reason, action.subskills)
-    return Exploit(action.skill, action.allocation, reason)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -15,7 +16,7 @@ from palaestra.engines.structured import ask
 from palaestra.teachers.prompts import TeacherPrompts
 from palaestra.teachers.tree.limits import TreeLimits
 from palaestra.teachers.tree.policies import TreeResponse
-from palaestra.teachers.tree.records import Action, Branch, Exploit, Explore, Leaf, TreeState
+from palaestra.teachers.tree.records import Branch, Leaf, TreeAction, TreeState
 
 if TYPE_CHECKING:
     from palaestra.envs.lesson.state import ValidationAttempt
@@ -50,32 +51,21 @@ class TreeModel:
     """Asks a language model once per round. Without a valid answer the policy `response` decides.
 
     Arguments:
-        engine: the language model, or a function that returns it.
-        prompts: the templates; default: the built-in ones.
+        engine: returns the language model.
+        prompts: the templates of its prompts.
         task: the name of the task in the prompt.
-        tries: maximum calls per round.
     """
 
     open_at_once = 2
 
-    def __init__(
-        self,
-        engine: Engine | Callable[[], Engine | None] | None = None,
-        prompts: TeacherPrompts | None = None,
-        task: str = "a task",
-        tries: int = 3,
-    ) -> None:
-        self._engine, self.prompts, self.task, self.tries = engine, prompts or TeacherPrompts(), task, tries
-        self.engine()
-
-    def engine(self) -> Engine:
-        """The language model. Raises `SettingsError` if there is none."""
-        engine = self._engine if self._engine is None or isinstance(self._engine, Engine) else self._engine()
-        if engine is None:
+    def __init__(self, engine: Callable[[], Engine | None], prompts: TeacherPrompts, task: str) -> None:
+        if engine() is None:
             raise SettingsError("the tree policy 'model' needs a language model; give an engine, or let one write")
-        return engine
+        self.engine, self.prompts, self.task = engine, prompts, task
 
-    def decide(self, tree: TreeState, size: int, limits: TreeLimits, generator: np.random.Generator) -> list[Action]:
+    def decide(
+        self, tree: TreeState, size: int, limits: TreeLimits, generator: np.random.Generator
+    ) -> list[TreeAction]:
         messages = self.prompts.messages(
             "skill_tree/decide",
             task=self.task,
@@ -88,29 +78,23 @@ class TreeModel:
             points=_points,
         )
         question = Request(messages, SAMPLING, int(generator.integers(2**31)))
-        (answer,) = ask(self.engine(), [question], Decided, tries=self.tries)
+        engine = self.engine()
+        assert engine is not None
+        (answer,) = ask(engine, [question], Decided)
         if isinstance(answer, Failure):
             return [
-                _as(action, f"{action.reason} (by 'response': the model had no answer: {answer.message})")
+                replace(action, reason=f"{action.reason} (by 'response': the model had no answer: {answer.message})")
                 for action in TreeResponse().decide(tree, size, limits, generator)
             ]
         return [_action(decision) for decision in answer.actions]
 
 
-def _action(decision: SkillAction) -> Action:
+def _action(decision: SkillAction) -> TreeAction:
     allocation: dict[str, int] = {}
     for share in decision.allocation:
         allocation[share.subskill] = allocation.get(share.subskill, 0) + share.examples
     reason = " ".join(decision.reason.split())
-    if decision.action == "explore":
-        return Explore(decision.skill, allocation, reason, tuple(allocation))
-    return Exploit(decision.skill, allocation, reason)
-
-
-def _as(action: Action, reason: str) -> Action:
-    if isinstance(action, Explore):
-        return Explore(action.skill, action.allocation, reason, action.subskills)
-    return Exploit(action.skill, action.allocation, reason)
+    return TreeAction(decision.skill, allocation, reason, decision.action)
 
 
 def _counts(node: Branch | Leaf) -> str:
@@ -170,20 +154,15 @@ def wrong_with(names: Sequence[str], count: int, existing: Sequence[str]) -> str
     """Describe the error of proposed names; empty if they are valid.
 
     >>> wrong_with(["Sums ", "sums"], 2, [])
-    "'sums' is there twice"
+    "'sums' exists already"
     """
     if len(names) != count:
         return f"expected exactly {count} subskills, got {len(names)}"
-    seen = {_plain(name) for name in existing}
-    proposed: set[str] = set()
+    seen = {_plain(name) for name in existing} | {""}
     for name in names:
-        if not _plain(name):
-            return "a subskill needs a name"
         if _plain(name) in seen:
-            return f"'{name}' exists already"
-        if _plain(name) in proposed:
-            return f"'{name}' is there twice"
-        proposed.add(_plain(name))
+            return f"'{name}' exists already" if _plain(name) else "a subskill needs a name"
+        seen.add(_plain(name))
     return ""
 
 

@@ -9,11 +9,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from palaestra.core.errors import SettingsError
+from palaestra.core.checks import check_options
 from palaestra.core.registry import Registry
 from palaestra.teachers.simple import share_out
 from palaestra.teachers.tree.limits import TreeLimits
-from palaestra.teachers.tree.records import Action, Branch, Exploit, Explore, TreeState
+from palaestra.teachers.tree.records import Branch, TreeAction, TreeState
 
 POLICIES = Registry("tree policy", "palaestra.tree_policies")
 for _name, _place, _help in (
@@ -43,7 +43,9 @@ class TreePolicy(Protocol):
 
     open_at_once: int
 
-    def decide(self, tree: TreeState, size: int, limits: TreeLimits, generator: np.random.Generator) -> list[Action]:
+    def decide(
+        self, tree: TreeState, size: int, limits: TreeLimits, generator: np.random.Generator
+    ) -> list[TreeAction]:
         """Return at most one action per skill."""
         ...
 
@@ -55,12 +57,8 @@ def make_policy(name: str, **options: Any) -> TreePolicy:
         SettingsError: the policy does not take one of the options; the message lists its options.
     """
     kind = POLICIES.get(name)
-    known = list(inspect.signature(kind).parameters)
     given = {option: value for option, value in options.items() if value is not None}
-    for option in given:
-        if option not in known:
-            takes = f"it takes {', '.join(known)}" if known else "it takes none"
-            raise SettingsError(f"tree policy '{name}' has no option '{option}'; {takes}")
+    check_options(f"tree policy '{name}'", given, list(inspect.signature(kind).parameters))
     policy: TreePolicy = kind(**given)
     return policy
 
@@ -73,10 +71,12 @@ class EvenShares(ABC):
     @abstractmethod
     def act(
         self, branch: Branch, share: int, tree: TreeState, limits: TreeLimits, generator: np.random.Generator
-    ) -> Action:
+    ) -> TreeAction:
         """Decide the action of one skill with `share` examples."""
 
-    def decide(self, tree: TreeState, size: int, limits: TreeLimits, generator: np.random.Generator) -> list[Action]:
+    def decide(
+        self, tree: TreeState, size: int, limits: TreeLimits, generator: np.random.Generator
+    ) -> list[TreeAction]:
         # A random order, so that the remainder goes to other skills in each round.
         order = [tree.branches[int(place)] for place in generator.permutation(len(tree.branches))]
         shares = share_out(size, {branch.name: 1.0 for branch in order})
@@ -90,7 +90,7 @@ class Alternating(EvenShares):
 
     def act(
         self, branch: Branch, share: int, tree: TreeState, limits: TreeLimits, generator: np.random.Generator
-    ) -> Action:
+    ) -> TreeAction:
         if tree.round % 2 == 0 and limits.room(branch):
             return explore(branch, share, limits, "a round to explore")
         turn = "a round to exploit" if tree.round % 2 else "nothing to open"
@@ -102,7 +102,7 @@ class Balanced(EvenShares):
 
     def act(
         self, branch: Branch, share: int, tree: TreeState, limits: TreeLimits, generator: np.random.Generator
-    ) -> Action:
+    ) -> TreeAction:
         new = branch.closed[: limits.room(branch)]
         leaves = (*branch.opened, *new)
         given = {leaf.name: leaf.total for leaf in leaves}
@@ -110,8 +110,8 @@ class Balanced(EvenShares):
         counts = f"{len(leaves)} of {len(branch.leaves)} subskills open"
         if any(allocation[leaf.name] for leaf in new):
             reason = f"{counts}: grow first, and fill evenly"
-            return Explore(branch.name, allocation, reason, tuple(leaf.name for leaf in new))
-        return Exploit(branch.name, allocation, f"{counts}: fill evenly, from {min(given.values())} examples up")
+            return TreeAction(branch.name, allocation, reason, "explore")
+        return TreeAction(branch.name, allocation, f"{counts}: fill evenly, from {min(given.values())} examples up")
 
 
 class Random(EvenShares):
@@ -119,17 +119,18 @@ class Random(EvenShares):
 
     def act(
         self, branch: Branch, share: int, tree: TreeState, limits: TreeLimits, generator: np.random.Generator
-    ) -> Action:
+    ) -> TreeAction:
         room = limits.room(branch)
-        if room and (not branch.opened or generator.random() < 0.5):
+        explores = room > 0 and (not branch.opened or generator.random() < 0.5)
+        if explores:
             count = int(generator.integers(1, room + 1))
             chosen = [branch.closed[int(place)].name for place in generator.permutation(len(branch.closed))[:count]]
-            reason, new = f"by chance: open {', '.join(chosen) or 'it'}", tuple(chosen)
+            reason = f"by chance: open {', '.join(chosen) or 'it'}"
         else:
-            chosen, reason, new = [leaf.name for leaf in branch.opened], "by chance: what is open", ()
+            chosen, reason = [leaf.name for leaf in branch.opened], "by chance: what is open"
         weights = dict(zip(chosen, generator.dirichlet([1.0] * len(chosen)).tolist(), strict=True)) if chosen else {}
         allocation = share_out(share, weights)
-        return Explore(branch.name, allocation, reason, new) if new else Exploit(branch.name, allocation, reason)
+        return TreeAction(branch.name, allocation, reason, "explore" if explores else "exploit")
 
 
 class Threshold(EvenShares):
@@ -144,7 +145,7 @@ class Threshold(EvenShares):
 
     def act(
         self, branch: Branch, share: int, tree: TreeState, limits: TreeLimits, generator: np.random.Generator
-    ) -> Action:
+    ) -> TreeAction:
         last = branch.rewards[-1] if branch.rewards else None
         reason = "no reward yet" if last is None else f"the last round brought {100 * last:+.0f} points"
         if limits.room(branch) and (last is None or last < self.threshold):
@@ -152,19 +153,19 @@ class Threshold(EvenShares):
         return exploit(branch, share, limits, reason)
 
 
-def explore(branch: Branch, share: int, limits: TreeLimits, why: str) -> Action:
+def explore(branch: Branch, share: int, limits: TreeLimits, why: str) -> TreeAction:
     """Open the weakest subskills and divide the examples evenly."""
     new = [leaf.name for leaf in branch.closed[: limits.room(branch)]]
     reason = f"{why}: open {', '.join(new) or 'it'}"
-    return Explore(branch.name, share_out(share, dict.fromkeys(new, 1.0)), reason, tuple(new))
+    return TreeAction(branch.name, share_out(share, dict.fromkeys(new, 1.0)), reason, "explore")
 
 
-def exploit(branch: Branch, share: int, limits: TreeLimits, why: str) -> Action:
+def exploit(branch: Branch, share: int, limits: TreeLimits, why: str) -> TreeAction:
     """Divide the examples among open subskills by their gaps; explore if none is open."""
     if not branch.opened:
         return explore(branch, share, limits, f"{why}, and nothing is open")
     weights = {leaf.name: max(1e-3, 1.0 - branch.estimate_accuracy(leaf)) for leaf in branch.opened}
-    return Exploit(branch.name, share_out(share, weights), f"{why}: follow the gaps of what is open")
+    return TreeAction(branch.name, share_out(share, weights), f"{why}: follow the gaps of what is open")
 
 
 def level(total: int, given: dict[str, int]) -> dict[str, int]:
@@ -201,7 +202,9 @@ class TreeResponse:
     def __init__(self, keep: float = 0.12) -> None:
         self.keep = keep
 
-    def decide(self, tree: TreeState, size: int, limits: TreeLimits, generator: np.random.Generator) -> list[Action]:
+    def decide(
+        self, tree: TreeState, size: int, limits: TreeLimits, generator: np.random.Generator
+    ) -> list[TreeAction]:
         mastered = {branch.name: 1.0 for branch in tree if branch.mastered}
         weak = {
             branch.name: (1.0 - branch.accuracy) * response(branch.accuracy, branch.before, branch.total)
@@ -227,12 +230,12 @@ def response(accuracy: float, before: float, given: int) -> float:
     return min(1.0, max(0.05, answered, lost))
 
 
-def _act(branch: Branch, share: int, limits: TreeLimits) -> Action:
+def _act(branch: Branch, share: int, limits: TreeLimits) -> TreeAction:
     """Decide the action of one skill."""
     now = {leaf.name: branch.estimate_accuracy(leaf) for leaf in branch.leaves}
     if branch.mastered:
         reason = f"{branch.accuracy:.0%} on validation: keep it alive"
-        return Exploit(branch.name, share_out(share, dict.fromkeys(now, 1.0)), reason)
+        return TreeAction(branch.name, share_out(share, dict.fromkeys(now, 1.0)), reason)
     opened, closed = [leaf.name for leaf in branch.opened], [leaf.name for leaf in branch.closed]
     room = limits.room(branch)
     if room and (not opened or 1.0 - now[closed[0]] >= 0.1):
@@ -240,14 +243,14 @@ def _act(branch: Branch, share: int, limits: TreeLimits) -> Action:
         allocation = share_out(share, _positive({name: 1.0 - now[name] for name in (*opened, *new)}))
         names = ", ".join(f"{name} ({now[name]:.0%})" for name in new if allocation[name])
         if names:
-            return Explore(branch.name, allocation, f"open {names}", tuple(new))
+            return TreeAction(branch.name, allocation, f"open {names}", "explore")
     weights = {
         leaf.name: (1.0 - now[leaf.name]) * response(now[leaf.name], branch.estimate_accuracy(leaf, 0), leaf.total)
         for leaf in branch.opened or branch.leaves
     }
     gained = branch.accuracy - branch.before
     reason = f"{branch.total} examples brought {100 * gained:+.0f} points; follow the gap and the response"
-    return Exploit(branch.name, share_out(share, _positive(weights)), reason)
+    return TreeAction(branch.name, share_out(share, _positive(weights)), reason)
 
 
 def _positive(weights: Mapping[str, float]) -> dict[str, float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from palaestra.core.records import Attempt, Report
 from palaestra.core.statistics import Gain, measure_gain
@@ -139,32 +139,18 @@ class TreeState:
 
 
 @dataclass(frozen=True, slots=True)
-class Explore:
-    """Open subskills of a skill.
+class TreeAction:
+    """Examples for the subskills of one skill.
 
     Arguments:
-        allocation: examples for the new subskills, and for open ones beside them.
-        subskills: the new ones.
+        allocation: examples by subskill.
+        kind: `explore` may open subskills; `exploit` gives examples to open ones.
     """
 
     skill: str
     allocation: Mapping[str, int]
     reason: str
-    subskills: tuple[str, ...] = ()
-    kind: str = "explore"
-
-
-@dataclass(frozen=True, slots=True)
-class Exploit:
-    """Give examples to open subskills of a skill."""
-
-    skill: str
-    allocation: Mapping[str, int]
-    reason: str
-    kind: str = "exploit"
-
-
-Action = Explore | Exploit
+    kind: Literal["explore", "exploit"] = "exploit"
 
 
 def build_tree(

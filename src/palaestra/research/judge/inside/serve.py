@@ -15,8 +15,7 @@ from pickle import dumps, loads
 from types import ModuleType
 from typing import Any
 
-from .pipe import Reader
-from .values import encode
+from .values import Reader, encode
 
 CHANGED = 9
 """Exit code: the submission modified an argument in one of the first calls."""

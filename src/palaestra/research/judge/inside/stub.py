@@ -17,8 +17,7 @@ from os import write
 from pickle import dumps
 from typing import Any, NoReturn
 
-from .pipe import Reader
-from .values import decode
+from .values import Reader, decode
 
 PIPES = "PALAESTRA_LINE"
 """The environment variable with the file descriptors of the pipes to the submission and back, and a core (see `pipe`).

@@ -12,21 +12,20 @@ from palaestra.research.workspace.commands.base import (
     load_commands,
     tool_schemas,
 )
-from palaestra.research.workspace.commands.memory import Memory
-from palaestra.research.workspace.commands.session import Session
+from palaestra.research.workspace.commands.session import Memory, Session
 
 for _name, _module, _description in (
-    ("open", "viewing", "show a file through a window with line numbers"),
-    ("goto", "viewing", "move the window to a line"),
-    ("scroll_up", "viewing", "move the window up"),
-    ("scroll_down", "viewing", "move the window down"),
-    ("search_dir", "viewing", "find a text in the files of a folder"),
-    ("search_file", "viewing", "find a text in a file"),
-    ("find_file", "viewing", "find files by name"),
-    ("create", "editing", "make a file, empty or with a text"),
-    ("edit", "editing", "replace lines; errors that are new roll it back"),
-    ("insert", "editing", "put lines behind a line"),
-    ("undo", "editing", "take changes back, one after the other"),
+    ("open", "file_commands", "show a file through a window with line numbers"),
+    ("goto", "file_commands", "move the window to a line"),
+    ("scroll_up", "file_commands", "move the window up"),
+    ("scroll_down", "file_commands", "move the window down"),
+    ("search_dir", "file_commands", "find a text in the files of a folder"),
+    ("search_file", "file_commands", "find a text in a file"),
+    ("find_file", "file_commands", "find files by name"),
+    ("create", "file_commands", "make a file, empty or with a text"),
+    ("edit", "file_commands", "replace lines; errors that are new roll it back"),
+    ("insert", "file_commands", "put lines behind a line"),
+    ("undo", "file_commands", "take changes back, one after the other"),
     ("memory_write", "actions", "write a note down"),
     ("memory_read", "actions", "search the notes"),
     ("validate", "actions", "score the work on validation data"),

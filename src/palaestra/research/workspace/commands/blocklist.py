@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 PREFIX = re.compile(r"sudo|env|[A-Za-z_]\w*=.*")
 """Words that may precede the program."""
-_CONSOLE = "nobody types into its console: "
+_CONSOLE = "nothing can be typed into its console: "
 _PYTHON = f"{_CONSOLE}write a file and run it with: python FILE; or python -c 'CODE'"
 _ANY = r"( .*)?"
 _BARE = r"( -(?![cmVh]\b)[a-zA-Z]+)*"

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
+import json
 import math
+import re
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from palaestra.core.errors import PalaestraError, suggest
+from palaestra.core.errors import PalaestraError, SettingsError, suggest
 from palaestra.core.text import clean_text
 from palaestra.core.user_code import describe_error_within
 from palaestra.research.workspace.commands.base import (
@@ -23,9 +27,8 @@ from palaestra.research.workspace.commands.base import (
     load_commands,
 )
 from palaestra.research.workspace.commands.blocklist import refuse
-from palaestra.research.workspace.commands.files import FileLocation, Files, Page, show_window
-from palaestra.research.workspace.commands.memory import Memory
-from palaestra.research.workspace.commands.shell_query import ShellQuery
+from palaestra.research.workspace.commands.files import FileLocation, Files, Page, ShellQuery, show_window
+from palaestra.runs.files import storage_errors
 from palaestra.sandbox.base import Shell
 
 WINDOW = 100
@@ -201,3 +204,98 @@ class Session:
     def _record(self, outcome: CommandResult) -> CommandResult:
         self.ok = outcome.ok
         return outcome
+
+
+BEGINNING = b'{"key": '
+"""The beginning of every line of a memory file."""
+
+
+class Memory:
+    """Notes by key; a new note replaces the one with the same key.
+
+    Arguments:
+        path: a JSON Lines file for the notes, which several sessions may share. `None` keeps them in memory.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.path = path
+        self._lines: list[bytes] = []
+
+    def write(self, key: str, text: str) -> None:
+        """Store a note.
+
+        Raises:
+            StorageError: the file cannot be written.
+        """
+        line = json.dumps({"key": key, "text": text}).encode()
+        if self.path is None:
+            self._lines.append(line)
+            return
+        with storage_errors(self.path, "writing an agent's memory"):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with open(self.path, "ab") as stream:
+                fcntl.flock(stream, fcntl.LOCK_EX)
+                # A line that was cut by a kill is ended first, so that it does not swallow this one.
+                cut = not (self.path.read_bytes() or b"\n").endswith(b"\n")
+                stream.write((b"\n" if cut else b"") + line + b"\n")
+
+    def notes(self) -> dict[str, str]:
+        """Return all notes, the oldest first."""
+        lines = self._lines
+        if self.path is not None:
+            lines = self.path.read_bytes().splitlines() if self.path.exists() else []
+        notes: dict[str, str] = {}
+        for note in filter(None, map(_parse_note, lines)):
+            notes.pop(note[0], None)
+            notes[note[0]] = note[1]
+        return notes
+
+    def search(self, query: str) -> list[tuple[str, str]]:
+        """Return the notes that share words with `query`, those with more and rarer ones first; without a query, the
+        newest first.
+        """
+        newest = list(reversed(self.notes().items()))
+        if not query.strip():
+            return newest
+        words = {key: Counter(_split_words(f"{key} {text}")) for key, text in newest}
+        spread = {word: sum(word in counts for counts in words.values()) for word in set(_split_words(query))}
+
+        def weight(note: tuple[str, str]) -> float:
+            counts = words[note[0]]
+            shared = [word for word in spread if counts[word]]
+            return sum((1 + math.log(counts[word])) * math.log(1 + len(newest) / spread[word]) for word in shared)
+
+        return [note for note in sorted(newest, key=weight, reverse=True) if weight(note) > 0]
+
+
+def check_memory(path: Path) -> None:
+    """Raise if notes cannot be stored at a path.
+
+    Raises:
+        SettingsError: it is a folder, or a file without notes.
+        StorageError: it cannot be read.
+    """
+    if path.is_dir():
+        raise SettingsError(f"the memory is a file; {path} is a folder")
+    above = next(folder for folder in path.parents if folder.exists())
+    if not above.is_dir():
+        raise SettingsError(f"the memory is a file in a folder; {above} is not a folder")
+    with storage_errors(path, "reading an agent's memory"):
+        lines = [line for line in path.read_bytes().splitlines() if line.strip()] if path.exists() else []
+    # The only line may have been cut by a kill.
+    cut = len(lines) == 1 and lines[0].startswith(BEGINNING)
+    if lines and not cut and not any(map(_parse_note, lines)):
+        raise SettingsError(f"the memory {path} contains something else: no line of it is a note")
+
+
+def _parse_note(line: bytes) -> tuple[str, str] | None:
+    """Return key and text of a note; `None` if the line is not a note."""
+    try:
+        note = json.loads(line)
+        return str(note["key"]), str(note["text"])
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
+
+
+def _split_words(text: str) -> list[str]:
+    return re.findall(r"\w+", text.lower().replace("_", " "))

@@ -16,15 +16,13 @@ A missing answer equals nothing, not even a missing reference.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from fractions import Fraction
 
-from palaestra.core.errors import TaskError
 from palaestra.core.records import Failure, FailureCause
 from palaestra.tasks.math.equivalence.forms import Form, Relation, Scalar, same
 from palaestra.tasks.math.equivalence.latex import MAX_DEPTH, MAX_INPUT, MAX_LENGTH, measure_depth, tidy
 from palaestra.tasks.math.equivalence.numerals import Numeral
 from palaestra.tasks.math.equivalence.parsing import read
-from palaestra.tasks.math.equivalence.sympy_process import Answer, get_client
+from palaestra.tasks.math.equivalence.sympy_process import get_client
 
 LIMIT = 5.0
 """Default time limit of a comparison in seconds."""
@@ -48,6 +46,9 @@ class AnswerVerdict:
     equal: bool
     method: str
     note: str = ""
+
+
+NO_NUMBER = AnswerVerdict(False, "exact", "the answer is not a number")
 
 
 class _NeedsAlgebra(Exception):
@@ -84,7 +85,7 @@ def compare(answer: str | None, reference: str, *, limit: float = LIMIT) -> Answ
     if answer is None or not is_answer(answer):
         return AnswerVerdict(False, "none", "no answer")
     if not is_answer(reference):
-        return Failure(FailureCause.SCORER, f"the reference {reference[:80]!r} is no answer")
+        return Failure(FailureCause.SCORER, f"the reference {reference[:80]!r} is not an answer")
     if answer == reference:
         return AnswerVerdict(True, "text")
     given, expected = _tidy_bounded(answer), _tidy_bounded(reference)
@@ -102,18 +103,6 @@ def compare(answer: str | None, reference: str, *, limit: float = LIMIT) -> Answ
         return _by_algebra(answer, reference, limit)
 
 
-def equivalent(answer: str | None, reference: str, *, limit: float = LIMIT) -> bool:
-    """Whether an answer equals a reference.
-
-    Raises:
-        TaskError: the reference cannot be read.
-    """
-    verdict = compare(answer, reference, limit=limit)
-    if isinstance(verdict, Failure):
-        raise TaskError(verdict.message)
-    return verdict.equal
-
-
 def compare_numbers(answer: str | None, reference: str) -> AnswerVerdict | Failure:
     """Compare with a reference that is a plain number. Needs neither sympy nor another process.
 
@@ -123,21 +112,11 @@ def compare_numbers(answer: str | None, reference: str) -> AnswerVerdict | Failu
         return AnswerVerdict(False, "none", "no answer")
     expected = _numeral(reference)
     if expected is None:
-        return Failure(FailureCause.SCORER, f"the reference {reference[:80]!r} is no number")
+        return Failure(FailureCause.SCORER, f"the reference {reference[:80]!r} is not a number")
     given = _numeral(answer)
     if given is None:
-        return AnswerVerdict(False, "exact", "the answer is no number")
+        return NO_NUMBER
     return AnswerVerdict(given.same(expected), "exact")
-
-
-def read_answer_number(text: str | None) -> Fraction | None:
-    r"""The value of an answer without its unit; `None` if it is not a number.
-
-    >>> read_answer_number("$1,200 in total"), read_answer_number("x = 3/4"), read_answer_number("1,2") is None
-    (Fraction(1200, 1), Fraction(3, 4), True)
-    """
-    numeral = _numeral(text) if text is not None else None
-    return numeral.value if numeral else None
 
 
 def _numeral(text: str) -> Numeral | None:
@@ -160,28 +139,24 @@ def _by_number(form: Form, other: Form) -> bool:
 
 
 def _by_algebra(answer: str, reference: str, limit: float) -> AnswerVerdict | Failure:
-    result = get_client().compare(answer, reference, limit)
+    client = get_client()
+    result = client.compare(answer, reference, limit)
     if result.outcome == "crash":
         # Compare the reference with itself first, to see which side is at fault.
-        alone = get_client().compare(reference, reference, limit)
+        alone = client.compare(reference, reference, limit)
         if alone.outcome != "equal":
-            return Failure(
-                FailureCause.SCORER,
-                f"comparing with the reference {reference[:80]!r} failed: {alone.note or alone.outcome}",
-            )
-        result = get_client().compare(answer, reference, limit)
-    return _to_verdict(result, reference, limit)
-
-
-def _to_verdict(result: Answer, reference: str, limit: float) -> AnswerVerdict | Failure:
+            why = alone.note or alone.outcome
+            return Failure(FailureCause.SCORER, f"comparing with the reference {reference[:80]!r} failed: {why}")
+        result = client.compare(answer, reference, limit)
     if result.outcome in ("equal", "unequal"):
         return AnswerVerdict(result.outcome == "equal", "symbolic")
-    if result.outcome == "unreadable":
-        return AnswerVerdict(False, "undecided", f"the answer: {result.note}")
-    if result.outcome == "limit":
-        return AnswerVerdict(False, "undecided", f"undecided within {limit:g} s")
-    if result.outcome == "crash":
-        return AnswerVerdict(False, "undecided", "the answer ended the comparing process twice")
+    undecided = {
+        "unreadable": f"the answer: {result.note}",
+        "limit": f"undecided within {limit:g} s",
+        "crash": "the answer ended the comparing process twice",
+    }
+    if result.outcome in undecided:
+        return AnswerVerdict(False, "undecided", undecided[result.outcome])
     if result.outcome == "start":
         return Failure(FailureCause.SCORER, result.note)
     why = result.note or f"takes more than {limit:g} s to read"

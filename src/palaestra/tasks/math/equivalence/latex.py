@@ -74,31 +74,17 @@ _DIGITS = re.compile(r"-?\d+(?:\.\d+)?", re.ASCII)
 _WRAPPED = (("**", "**"), ("__", "__"), ("`", "`"), ("*", "*"), ('"', '"'), ("'", "'"))
 
 
-def closing(text: str, start: int) -> int:
-    """The index of the brace that closes the one at `start`; -1 if there is none. Escaped braces are ignored."""
+def closing(text: str, start: int, brackets: str = "{}") -> int:
+    """The index of the bracket that closes the one at `start`; -1 if it is not closed. Escaped brackets are ignored."""
     depth, index = 0, start
     while index < len(text):
-        char = text[index]
-        if char == "\\":
+        if text[index] == "\\":
             index += 2
             continue
-        if char == "{":
-            depth += 1
-        elif char == "}":
-            depth -= 1
-            if depth == 0:
-                return index
-        index += 1
-    return -1
-
-
-def _matching(text: str, start: int) -> int:
-    """The index of the parenthesis that closes the one at `start`; -1 if there is none."""
-    depth = 0
-    for index in range(start, len(text)):
-        depth += (text[index] == "(") - (text[index] == ")")
+        depth += (text[index] == brackets[0]) - (text[index] == brackets[1])
         if depth == 0:
             return index
+        index += 1
     return -1
 
 
@@ -222,7 +208,7 @@ def _command(text: str, index: int, depth: int) -> tuple[str, int]:
         if index < len(text) and text[index] == "[" and (end := text.find("]", index)) >= 0:
             option, index = text[index : end + 1], end + 1
             option = "" if option == "[2]" else option
-        if index < len(text) and text[index] == "(" and (end := _matching(text, index)) >= 0:
+        if index < len(text) and text[index] == "(" and (end := closing(text, index, "()")) >= 0:
             inner = _brace(text[index + 1 : end], depth + 1)  # sqrt(x + 1), from plain text.
             return f"{name}{option}{{{inner.strip()}}}", end + 1
     first, index = _argument(text, index, depth, digits=name == r"\sqrt")

@@ -21,6 +21,7 @@ from latex2sympy2_extended.latex2sympy2 import ConversionConfig
 from math_verify import verify
 
 from palaestra.tasks.math.equivalence.forms import Collection, Form, Matrix, Relation, Scalar, is_inequality
+from palaestra.tasks.math.equivalence.latex import closing
 from palaestra.tasks.math.equivalence.numerals import TooLargeError, read_number
 
 DIGITS = 60
@@ -34,6 +35,7 @@ _NORMAL = NormalizationConfig(
 )
 _READING = ConversionConfig(lowercase_symbols=False)
 _NUMERIC = re.compile(r"(?:[\d\s.+\-/^(){}!]|\\cdot|\\times|\\frac)+", re.ASCII)
+_OPERAND = re.compile(r"(\d+|\([^()]*\)|\{[^{}]*\})\Z", re.ASCII)
 _SUBSCRIPT = re.compile(r"\d_\{\d", re.ASCII)
 _DEGREES = re.compile(r"(\d+(?:\.\d+)?|[A-Za-z]|\([^()]*\))\^\\circ", re.ASCII)
 _BARE = re.compile(
@@ -122,36 +124,24 @@ def parse(text: str) -> Any:
 
 def guard(text: str) -> None:
     """Raise `UnreadableError` for powers and factorials that would be too large to compute."""
+    if "!!" in text:
+        raise UnreadableError("too large to compute: a factorial of a factorial")
     for index, char in enumerate(text):
         if char == "^" and text[index + 1 : index + 2] == "{":
-            inner = text[index + 2 : text.find("}", index) if text.count("{", index) == 1 else _end(text, index + 1)]
-            if _NUMERIC.fullmatch(inner):
-                _check_bounds(inner)
-        elif char == "!":
-            before = re.search(r"(\d+|\([^()]*\)|\{[^{}]*\})$", text[:index], re.ASCII)
-            if before and _NUMERIC.fullmatch(before[1]):
-                _check_bounds(before[1])
-            if text[index - 1 : index] == "!":
-                raise UnreadableError("too large to compute: a factorial of a factorial")
-
-
-def _end(text: str, start: int) -> int:
-    depth = 0
-    for index in range(start, len(text)):
-        depth += (text[index] == "{") - (text[index] == "}")
-        if depth == 0:
-            return index
-    return len(text)
+            end = closing(text, index + 1)
+            _check_bounds(text[index + 2 : end if end >= 0 else len(text)])
+        elif char == "!" and (before := _OPERAND.search(text, 0, index)):
+            _check_bounds(before[1])
 
 
 def _check_bounds(text: str) -> None:
     try:
-        number = read_number(text)
+        number = read_number(text) if _NUMERIC.fullmatch(text) else None
     except TooLargeError as error:
         raise UnreadableError(f"too large to compute: {error}") from None
     if number and abs(number.value) > MAX_EXPONENT:
         raise UnreadableError(
-            f"too large to compute: a power, factorial or bound of {text[:20]}; the most is {MAX_EXPONENT}"
+            f"too large to compute: a power, factorial or bound of {text[:20]}; the maximum is {MAX_EXPONENT}"
         )
 
 

@@ -3,7 +3,8 @@
     generator = make_image_generator("diffusers:owner/name,steps=4,size=256")
     first, second = generator.generate(["a red ball on a lawn", "two cats on a sofa"], seed=0)
 
-A new image generator is a class and a registration; from another package by an entry point of the group `palaestra.image_generators`.
+A new image generator is a class and a registration. Other packages use the entry point group
+`palaestra.image_generators`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from palaestra.core.checks import check_options
 from palaestra.core.errors import SettingsError, TaskError
 from palaestra.core.records import Failure, FailureCause
 from palaestra.core.registry import Registry
@@ -87,11 +89,7 @@ def make_image_generator(text: str) -> ImageGenerator:
         raise SettingsError(f"image generator '{name}' takes no model; got '{model}'")
     if not model and "model" in known and known["model"].default is inspect.Parameter.empty:
         raise SettingsError(f"image generator '{name}' needs a model, a folder or a hub id: {name}:MODEL")
-    takes = [option for option in known if option != "model"]
-    for option in options:
-        if option not in takes:
-            accepted = f"it takes {', '.join(takes)}" if takes else "it takes none"
-            raise SettingsError(f"image generator '{name}' has no option '{option}'; {accepted}")
+    check_options(f"image generator '{name}'", options, [option for option in known if option != "model"])
     image_generator: ImageGenerator = kind(**({"model": model} if model else {}), **options)
     return image_generator
 
@@ -112,15 +110,11 @@ class Procedural:
     identity = ""
 
     def generate(self, descriptions: Sequence[Description], seed: int) -> list[Image.Image | Failure]:
-        return [_draw(description) for description in descriptions]
-
-
-def _draw(description: Description) -> Image.Image | Failure:
-    if isinstance(description, str):
-        return Failure(
-            FailureCause.INVALID_REQUEST, "the procedural image generator draws scenes; got a description in words"
-        )
-    try:
-        return render(description)
-    except TaskError as error:
-        return Failure(FailureCause.MALFORMED, str(error))
+        images: list[Image.Image | Failure] = []
+        for scene in descriptions:
+            assert isinstance(scene, Scene)
+            try:
+                images.append(render(scene))
+            except TaskError as error:
+                images.append(Failure(FailureCause.MALFORMED, str(error)))
+        return images

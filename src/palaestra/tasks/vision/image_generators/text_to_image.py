@@ -15,6 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from palaestra.core.checks import check_integer, check_number
 from palaestra.core.errors import MissingExtraError, ModelError, SettingsError
 from palaestra.core.records import Failure, FailureCause
 from palaestra.core.seeding import Seeds
@@ -60,21 +61,18 @@ class TextToImage:
         dtype: str = "",
     ) -> None:
         if find_spec("diffusers") is None:
-            raise MissingExtraError("diffusers", "diffusers", "painting pictures from words")
+            raise MissingExtraError("diffusers", "diffusers", "generating images from words")
         need_pillow()
         self.model = str(model)
         self.where = _locate(self.model)
-        for name, value, least in (("steps", steps, 0), ("size", size, 0), ("batch", batch, 1)):
-            if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                raise SettingsError(
-                    f"option '{name}' of an image generator: expected a number from {least}; got {value!r}"
-                )
+        for name, value, minimum in (("steps", steps, 0), ("size", size, 0), ("batch", batch, 1)):
+            check_integer(f"option '{name}' of an image generator", value, minimum, error=SettingsError)
+        if guidance is not None:
+            check_number("option 'guidance' of an image generator", guidance, error=SettingsError)
         if dtype not in ("", *DTYPES):
             raise SettingsError(
                 f"option 'dtype' of an image generator: expected one of {', '.join(DTYPES)}; got {dtype!r}"
             )
-        if guidance is not None and (isinstance(guidance, bool) or not isinstance(guidance, int | float)):
-            raise SettingsError(f"option 'guidance' of an image generator: expected a number; got {guidance!r}")
         self.batch, self.device, self.dtype = batch, str(device), str(dtype)
         wanted = {"num_inference_steps": steps, "height": size, "width": size}
         self.options: dict[str, Any] = {name: value for name, value in wanted.items() if value}
@@ -86,22 +84,23 @@ class TextToImage:
 
     def generate(self, descriptions: Sequence[Description], seed: int) -> list[Image.Image | Failure]:
         pipeline = self._load()
-        results: list[Image.Image | Failure | None] = [_unreadable(pipeline, words) for words in descriptions]
-        open_ = [(place, str(descriptions[place])) for place, failure in enumerate(results) if failure is None]
-        for start in range(0, len(open_), self.batch):
-            part = open_[start : start + self.batch]
-            for (place, _), generated in zip(part, self._together([words for _, words in part], seed), strict=True):
-                results[place] = generated
-        return [generated for generated in results if generated is not None]
+        texts = [str(description) for description in descriptions]
+        images: dict[str, Image.Image | Failure] = {}
+        for text in texts:
+            if (failure := _measure(pipeline, text)) is not None:
+                images[text] = failure
+        pending = [text for text in dict.fromkeys(texts) if text not in images]
+        for start in range(0, len(pending), self.batch):
+            batch = pending[start : start + self.batch]
+            images |= zip(batch, self._together(batch, seed), strict=True)
+        return [images[text] for text in texts]
 
     def _together(self, words: list[str], seed: int) -> list[Image.Image | Failure]:
         """The images of a batch. If the batch fails, they are generated one by one."""
         generated = self._once(words, seed)
-        if isinstance(generated, Failure):
-            return (
-                [generated] if len(words) == 1 else [image for text in words for image in self._together([text], seed)]
-            )
-        return generated
+        if not isinstance(generated, Failure):
+            return generated
+        return [generated] if len(words) == 1 else [self._together([text], seed)[0] for text in words]
 
     def _once(self, words: list[str], seed: int) -> list[Image.Image | Failure] | Failure:
         import torch
@@ -114,9 +113,9 @@ class TextToImage:
             if len(images) != len(words):
                 raise ValueError(f"it gave {len(images)} images for {len(words)} descriptions")
         except Exception as error:  # Pipelines may raise anything.
-            return Failure(FailureCause.ENGINE, f"the pipeline {self.model} broke: {_first_line(error)}")
+            return Failure(FailureCause.ENGINE, f"the pipeline {self.model} raised an error: {_first_line(error)}")
         held = getattr(output, "nsfw_content_detected", None) or [False] * len(words)
-        refused = Failure(FailureCause.REFUSED, f"the safety check of {self.model} held the picture back")
+        refused = Failure(FailureCause.REFUSED, f"the safety checker of {self.model} rejected the image")
         return [refused if flag else image for image, flag in zip(images, held, strict=True)]
 
     def _load(self) -> Any:
@@ -159,10 +158,10 @@ def _locate(model: str) -> str:
     folder = Path(model).expanduser()
     if folder.is_dir():
         if not (folder / "model_index.json").exists():
-            raise ModelError(f"the folder {folder} holds no diffusers pipeline: it has no model_index.json")
+            raise ModelError(f"the folder {folder} is not a diffusers pipeline: it has no model_index.json")
         return str(folder)
     if not is_hub_id(model):
-        raise ModelError(f"there is no folder {model}, and it is no hub id such as owner/name")
+        raise ModelError(f"expected a folder or a hub id such as owner/name; there is no folder {model}")
     return model
 
 
@@ -176,14 +175,8 @@ def _fingerprint(where: str) -> str:
     return f"{folder.resolve()} {hashlib.blake2b('|'.join(known).encode(), digest_size=8).hexdigest()}"
 
 
-def _unreadable(pipeline: Any, words: Description) -> Failure | None:
-    """Why a description cannot be used. Pipelines would silently truncate a description that is too long."""
-    if not isinstance(words, str):
-        return Failure(FailureCause.INVALID_REQUEST, "a text-to-image pipeline reads words; got a scene")
-    try:
-        words.encode()
-    except UnicodeEncodeError:  # A lone surrogate, which no tokenizer accepts.
-        return Failure(FailureCause.INVALID_REQUEST, "the description is no valid Unicode text")
+def _measure(pipeline: Any, words: str) -> Failure | None:
+    """A failure if a description is too long. Pipelines would silently truncate it."""
     components: Mapping[str, Any] = pipeline.components
     readers = [part for name, part in components.items() if name.startswith("tokenizer") and part is not None]
     default = inspect.signature(pipeline.__call__).parameters.get("max_sequence_length")
@@ -206,10 +199,7 @@ def _unreadable(pipeline: Any, words: Description) -> Failure | None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """No progress bars of diffusers in this scope, and no advice of transformers to install torchvision.
-
-    Progress is the command line's to draw, and images are prepared by Pillow here.
-    """
+    """Turn off the progress bars of diffusers, and the advice of transformers to install torchvision."""
     from transformers.utils import logging as transformers_logging
 
     logging: Any = import_module("diffusers.utils.logging")
