@@ -63,8 +63,6 @@ def measure_gpu(name: str, batches: list[int]) -> dict[str, Any]:
     host = torch.empty(weights.shape, dtype=weights.dtype, pin_memory=True)
     figures["to_host_gb_per_second"] = round(weights.nbytes / measure(lambda: host.copy_(weights)) / 1e9, 1)
     figures["peak_memory_gb"] = round(torch.cuda.max_memory_allocated() / 1e9, 1)
-    del model
-    torch.cuda.empty_cache()
     print(name, figures, flush=True)
     return figures
 
