@@ -403,7 +403,7 @@ def test_wrong_uses_are_refused(make: Callable[..., TransformedEnv], place: Path
             make_mlgym(**arguments)
     with pytest.raises(UnknownNameError, match="prisoners_dilemma"):
         make_mlgym(task="prisoner_dilemma")
-    with pytest.raises(EnvError, match="a tokenizer of transformers is expected as tokenizer=; got object"):
+    with pytest.raises(EnvError, match="expected a transformers tokenizer as tokenizer=; got object"):
         make(tokenizer=object())
     with pytest.raises(SettingsError, match=r"each once; got \['low', 'low'\]"):
         make(None, tasks=[place / "low", load_task(place / "low")])
@@ -443,7 +443,7 @@ def test_wrong_uses_are_refused(make: Callable[..., TransformedEnv], place: Path
     with pytest.raises(UnknownNameError, match="task of this environment"):
         make().base_env.choose(0, "another")
     env = make()
-    with pytest.raises(EnvError, match="an assistant's message is expected"):
+    with pytest.raises(EnvError, match="expected an assistant's message"):
         env.step(env.reset())
 
 

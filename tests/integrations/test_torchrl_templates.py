@@ -168,7 +168,7 @@ def test_it_takes_the_arguments_of_torchrls(make: Callable[..., TransformedEnv],
     ours = inspect.signature(TemplateTransform.__init__).parameters.values()
     assert [(one.name, one.default) for one in ours] == [(one.name, one.default) for one in theirs]
     assert [one.name for one in ours][1:] == SEED
-    with pytest.raises(EnvError, match="expected as tokenizer=; got NoneType"):
+    with pytest.raises(EnvError, match="expected a transformers tokenizer as tokenizer=; got NoneType"):
         TemplateTransform(nano.tokenizer)
     with pytest.raises(EnvError, match="return_tensors is 'pt'"):
         TemplateTransform(tokenizer=nano.tokenizer, return_tensors="np")

@@ -50,7 +50,7 @@ def show_progress(
     """Yield the listener of a Python call: the caller's own, or one that draws on stderr.
 
     Arguments:
-        listener: the caller's listener, which is used as it is.
+        listener: the caller's listener; if it is given, nothing is drawn.
         progress: whether to draw; the environment variable `PALAESTRA_PROGRESS=0` turns drawing off, too.
         display: makes the display, for example `TrainProgress`.
     """

@@ -12,11 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from palaestra.core.records import Attempt
 from palaestra.core.statistics import measure_gain, report_on
 from palaestra.runs.files import to_data
+from palaestra.runs.provenance import record_provenance
+
+if TYPE_CHECKING:
+    from palaestra.runs.run import Run
+
 
 SHARED_KEYS = ("before", "after", "gain", "gain_low", "gain_high", "unit")
 """The keys that a summary has even if they do not apply; `seconds` always applies."""
@@ -67,3 +72,23 @@ def summarize_gain(before: Sequence[Attempt], after: Sequence[Attempt]) -> dict[
 def to_percent(rate: float | None) -> float | None:
     """Convert a rate from 0 to 1 to percent, with two decimals."""
     return None if rate is None else round(100 * rate, 2)
+
+
+def record_run(run: Run, *models: str) -> None:
+    """Write `provenance.json` of a run that starts, or add an entry for a run that is resumed.
+
+    Arguments:
+        models: names of models; services and empty names are left out.
+    """
+    summary = run.summary
+    # A run that ended with an error goes on when it is resumed.
+    ended = summary is not None and not summary.get("error")
+    record_provenance(run.folder, hash_models(*models), ended=ended)
+
+
+def hash_models(*names: str) -> dict[str, Any]:
+    """The hashes of local models by name; `None` for files that cannot be found or read."""
+    from palaestra.engines.base import is_remote
+    from palaestra.engines.models import hash_model
+
+    return {name: hash_model(name) for name in dict.fromkeys(names) if name and not is_remote(name)}

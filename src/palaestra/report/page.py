@@ -13,7 +13,7 @@ from palaestra.core.errors import RunError
 from palaestra.recipes.evaluate.compare import CompareResult
 from palaestra.recipes.research.bench import PLAN as BENCH
 from palaestra.recipes.research.bench import read_bench
-from palaestra.recipes.teach.run_folder import write_lessons
+from palaestra.recipes.teach.recipe import write_lessons
 from palaestra.recipes.teach.study import PLAN, read_study
 from palaestra.report.bench import bench_page
 from palaestra.report.charts import span

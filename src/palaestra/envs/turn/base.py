@@ -9,7 +9,7 @@ from typing import Any, ClassVar, TypeVar
 
 import gymnasium
 
-from palaestra.core.checks import check_integer, check_number
+from palaestra.core.checks import check_integer, check_number, short_repr
 from palaestra.core.errors import EnvError
 from palaestra.core.records import Failure, FailureCause, Message
 from palaestra.core.user_code import describe_location
@@ -19,9 +19,9 @@ from palaestra.envs.turn.records import (
     CheckedReply,
     Conversation,
     MessageLike,
+    NoRewardError,
     Reply,
     TurnStopReason,
-    check_mapping,
     check_messages,
     check_reply,
     observation_space,
@@ -113,7 +113,7 @@ class TurnEnv(gymnasium.Env[Conversation, Action]):
         self._started, self._over = time.monotonic(), False
         return self.conversation(), {
             "turn": 0,
-            **self._check("opening_info", check_mapping, self.opening_info()),
+            **self._check("opening_info", dict, self.opening_info()),
         }
 
     def step(self, action: Action) -> tuple[Conversation, float, bool, bool, dict[str, Any]]:
@@ -172,7 +172,7 @@ class TurnEnv(gymnasium.Env[Conversation, Action]):
 
     def conversation(self) -> Conversation:
         """Return the current observation."""
-        return Conversation(tuple(self._messages), self._check("state", check_mapping, self.state()))
+        return Conversation(tuple(self._messages), self._check("state", dict, self.state()))
 
     def opening_info(self) -> Mapping[str, Any]:
         """Return what the `info` of `reset` holds besides the turn."""
@@ -195,12 +195,14 @@ class TurnEnv(gymnasium.Env[Conversation, Action]):
             return TurnStopReason.TIME
         return None
 
-    def _check(self, method: str, check: Callable[[str, Any], T], given: Any) -> T:
+    def _check(self, method: str, check: Callable[[Any], T], given: Any) -> T:
         """Check the return value of a method. An error names the method with its file and line."""
         try:
-            return check(f"{type(self).__name__}.{method}", given)
-        except EnvError as error:
-            raise type(error)(f"{error}{describe_location(getattr(self, method))}") from error
+            return check(given)
+        except (TypeError, ValueError, EnvError) as error:
+            kind = NoRewardError if isinstance(error, NoRewardError) else EnvError
+            where = describe_location(getattr(self, method))
+            raise kind(f"{type(self).__name__}.{method} returned {short_repr(given)}: {error}{where}") from error
 
     def _check_open(self) -> None:
         if self._closed:

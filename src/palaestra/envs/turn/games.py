@@ -86,7 +86,7 @@ class CalculatorEnv(TurnEnv):
     """A product of two numbers, with a calculator as a tool: the message `calc: 37*48` is answered by the tool.
 
     A line `calc: EXPRESSION` (numbers, `+ - * /`, brackets) calls the tool. Its result, or an error, comes back as a
-    message of the role `tool`. Any other message is the answer, of which the last whole number counts. It ends the
+    message of the role `tool`. Any other message is the answer: its last whole number. It ends the
     episode with reward 1 if it is right (`TurnStopReason.SOLVED`) and 0 otherwise (`TurnStopReason.LOST`). An episode
     that still calls the tool in its last turn is truncated (`TurnStopReason.STEPS`).
 

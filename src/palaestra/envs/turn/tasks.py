@@ -15,7 +15,7 @@ from palaestra.envs.turn.vector import TurnVectorEnv
 from palaestra.tasks.base import Task, get_hooks
 from palaestra.tasks.scoring import score, scoring_slots
 
-TOLD = 200
+MAX_ANSWER = 200
 """Characters of an answer that its feedback repeats."""
 
 
@@ -180,7 +180,7 @@ def feedback(score: Score) -> str:
     if "passed" in evidence:
         parts.append(f"{evidence['passed']} tests passed")
     if "extracted" in evidence:
-        read = " ".join(evidence["extracted"].split())[:TOLD]
+        read = " ".join(evidence["extracted"].split())[:MAX_ANSWER]
         parts.append(f"your answer was read as {read}" if read else "no answer was found in it")
     if 0.0 < score.value < 1.0:
         parts.append(f"its score is {score.value:.2g}")

@@ -60,7 +60,7 @@ class TurnVectorEnv(VectorEnv[Any, Any, Any]):
     ) -> None:
         check_integer("num_envs", num_envs, minimum=1)
         if num_envs % check_integer("group_size", group_size, minimum=1):
-            raise EnvError(f"num_envs is a number of whole groups of {group_size}; got {num_envs}")
+            raise EnvError(f"num_envs must be a multiple of the group size {group_size}; got {num_envs}")
         if failures not in ("raise", "mark"):
             raise EnvError(f"failures is 'raise' or 'mark'; got {failures!r}")
         self.num_envs, self.group_size, self.autoreset, self.failures = num_envs, group_size, autoreset, failures
@@ -83,7 +83,9 @@ class TurnVectorEnv(VectorEnv[Any, Any, Any]):
         options = dict(options or {})
         mask = np.asarray(options.pop("reset_mask", np.ones(self.num_envs, dtype=bool)))
         if mask.shape != (self.num_envs,) or mask.dtype != bool:
-            raise EnvError(f"reset_mask is one truth value a slot, {self.num_envs}; got {mask.dtype} of {mask.shape}")
+            raise EnvError(
+                f"expected one bool per slot as reset_mask, shape ({self.num_envs},); got {mask.dtype} {mask.shape}"
+            )
         slots = np.flatnonzero(mask).tolist()
         self._active[mask], self._begun[mask] = False, True
         results, errors = self._all(lambda slot: self._start(slot, seeds[slot], options or None), slots)
@@ -97,7 +99,7 @@ class TurnVectorEnv(VectorEnv[Any, Any, Any]):
         self._check_open()
         given = [] if isinstance(actions, (str, Message, Mapping)) else list(actions)
         if len(given) != self.num_envs:
-            raise EnvError(f"one action a slot is expected, {self.num_envs}; got {short_repr(actions)}")
+            raise EnvError(f"expected one action per slot, {self.num_envs} in all; got {short_repr(actions)}")
         if not self._begun.any():
             raise gymnasium.error.ResetNeeded("no episode has begun; call reset() before step()")
         again = (
@@ -149,14 +151,14 @@ class TurnVectorEnv(VectorEnv[Any, Any, Any]):
             with suppress(Exception):
                 env.close()
         self._threads.shutdown()
-        raise errors[0] if errors else EnvError(f"a turn environment is expected; got {type(others[0]).__name__}")
+        raise errors[0] if errors else EnvError(f"expected a turn environment; got {type(others[0]).__name__}")
 
     def _seeds(self, seed: int | Sequence[int | None] | None) -> list[int | None]:
         if isinstance(seed, (int, np.integer)):
             return [int(seed) + slot // self.group_size for slot in range(self.num_envs)]
         seeds: list[int | None] = [None] * self.num_envs if seed is None else list(seed)
         if len(seeds) != self.num_envs:
-            raise EnvError(f"one seed a slot is expected, {self.num_envs}; got {len(seeds)}")
+            raise EnvError(f"expected one seed per slot, {self.num_envs} in all; got {len(seeds)}")
         return seeds
 
     def _start(self, slot: int, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Any]:

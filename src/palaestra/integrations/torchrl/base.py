@@ -145,7 +145,7 @@ class Slot:
         self.name = next(iter(tasks))
         self.system = ""
         self._envs: dict[str, CommandEnv] = {}
-        self._heard, self._baseline = 0, math.nan
+        self._num_seen, self._baseline = 0, math.nan
 
     @property
     def env(self) -> CommandEnv:
@@ -166,16 +166,16 @@ class Slot:
         """Begin an episode in a fresh workspace."""
         observation, info = self.env.reset(seed=seed)
         first, *rest = observation.messages
-        self.system, self._heard, self._baseline = first.text, len(observation.messages), info["baseline"]
+        self.system, self._num_seen, self._baseline = first.text, len(observation.messages), info["baseline"]
         return SlotStep("\n\n".join(message.text for message in rest), baseline=self._baseline)
 
     def step(self, command: str) -> SlotStep:
         """Run a command."""
-        return self._record(self.env.step(command), spoken=1)
+        return self._record(self.env.step(command), own_messages=1)
 
     def stop(self, reason: TurnStopReason) -> SlotStep:
         """End the episode from outside and submit the current workspace."""
-        return self._record(self.env.stop(reason), spoken=0)
+        return self._record(self.env.stop(reason), own_messages=0)
 
     @property
     def limit(self) -> TurnStopReason | None:
@@ -191,10 +191,10 @@ class Slot:
         if self.name in self._envs:
             self._envs[self.name].leave()
 
-    def _record(self, step: Step, spoken: int) -> SlotStep:
+    def _record(self, step: Step, own_messages: int) -> SlotStep:
         observation, reward, terminated, truncated, info = step
-        new = observation.messages[self._heard + spoken :]
-        self._heard = len(observation.messages)
+        new = observation.messages[self._num_seen + own_messages :]
+        self._num_seen = len(observation.messages)
         score, failure = info.get("score"), info.get("failure")
         return SlotStep(
             "\n\n".join(message.text for message in new), reward, math.nan if score is None else float(score), self._baseline,
@@ -292,7 +292,7 @@ class MLGymWrapper(EnvBase):  # type: ignore[misc]  # TorchRL has no types.
         chosen = self.slots_in_mask(tensordict.get("_step", None))
         commands = texts(tensordict, "action", len(self.slots)) if chosen else []
         if commands is None:
-            raise EnvError("one command per slot is expected under 'action'; there is none")
+            raise EnvError("expected one command per slot under 'action'; the key is missing")
         results = self._all(chosen, lambda slot: self.slots[slot].step(commands[slot]))
         # A slot that does not step repeats its row, without a gain.
         rows = [results.get(n) or replace(self._row(tensordict, n), gain=0.0) for n in range(len(self.slots))]

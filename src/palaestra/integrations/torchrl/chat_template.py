@@ -172,7 +172,7 @@ class TemplateTransform(MLGymBaseTransform):
         truncation: bool | str = False,
     ) -> None:
         if not hasattr(tokenizer, "apply_chat_template"):
-            raise EnvError(f"a tokenizer of transformers is expected as tokenizer=; got {type(tokenizer).__name__}")
+            raise EnvError(f"expected a transformers tokenizer as tokenizer=; got {type(tokenizer).__name__}")
         if return_tensors != "pt":
             raise EnvError(f"return_tensors is 'pt': TorchRL's data are torch tensors; got {return_tensors!r}")
         super().__init__(
@@ -195,10 +195,10 @@ class TemplateTransform(MLGymBaseTransform):
         slots = len(self.wrapper.slots)
         conversations = chats(next_tensordict, self.in_keys[0])
         if conversations is None:
-            heard = (
+            observations = (
                 texts(next_tensordict, "message", slots) or texts(next_tensordict, "observation", slots) or [""] * slots
             )
-            conversations = [[{"role": "user", "content": text}] for text in heard]
+            conversations = [[{"role": "user", "content": text}] for text in observations]
         prompts = [self._render(conversation) for conversation in conversations]
         if self.tokenize:
             self._set_ids(next_tensordict, prompts)

@@ -105,8 +105,8 @@ def _set_histories(tensordict: TensorDictBase, histories: Sequence[History]) -> 
         # For `ParallelEnv`: it consolidates what its workers send, which lazy stacks do not survive. It resets a single
         # worker only if the workers' data are stacked lazily, which it does only for tensors of different shapes.
         prompt = prompt.contiguous()
-        spoken = [[role == "assistant" for role in histories[0].role]]
-        tensordict.set(ASSISTANT, torch.tensor(spoken, device=tensordict.device))
+        is_assistant = [[role == "assistant" for role in histories[0].role]]
+        tensordict.set(ASSISTANT, torch.tensor(is_assistant, device=tensordict.device))
     held = TensorDict({"prompt": prompt}, batch_size=tensordict.batch_size, device=tensordict.device)
     tensordict.set("history", ChatHistory.from_tensordict(held))
 

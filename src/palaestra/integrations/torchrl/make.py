@@ -57,7 +57,7 @@ def make_mlgym(
 
     Arguments:
         task: a research task: its name, its folder or the task itself. Give either this or `tasks`.
-        tasks: several tasks, of which every reset draws one; a mapping gives them names of your own.
+        tasks: several tasks; every reset draws one of them. A mapping gives them names of your own.
         tokenizer: a transformers tokenizer, or the name of a model; without one only the history is written.
         device: the device of the tensors.
         reward_wrong_format: added to the reward of an unreadable message; a penalty is negative.

@@ -101,7 +101,7 @@ class IsolateCodeBlock(MLGymBaseTransform):
     def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase:
         responses = texts(tensordict, RESPONSE, len(self.wrapper.slots))
         if responses is None:
-            raise EnvError(f"an assistant's message is expected under {RESPONSE} or {FULL}; there is none")
+            raise EnvError(f"expected an assistant's message under {RESPONSE} or {FULL}; both keys are missing")
         stepped = tensordict.get("_step", None)
         active = [True] * len(responses) if stepped is None else stepped.reshape(-1).tolist()
         commands = [self._parse(text) for text in responses]
@@ -129,11 +129,11 @@ class IsolateCodeBlock(MLGymBaseTransform):
         }
         for reason in dict.fromkeys(over.values()):
             self.wrapper.end(next_tensordict, [slot for slot in over if over[slot] is reason], reason)
-        heard = texts(next_tensordict, "observation", slots) or []
+        observations = texts(next_tensordict, "observation", slots) or []
         for slot, error in enumerate(errors):
             if error:
-                heard[slot] = f"{error}\n\n{heard[slot]}".strip() if slot in over else error
-        set_texts(next_tensordict, "observation", heard)
+                observations[slot] = f"{error}\n\n{observations[slot]}".strip() if slot in over else error
+        set_texts(next_tensordict, "observation", observations)
         return next_tensordict
 
     def _reset(self, tensordict: TensorDictBase, tensordict_reset: TensorDictBase) -> TensorDictBase:
@@ -285,10 +285,13 @@ class StateToMessage(MLGymBaseTransform):
         slots = len(self.wrapper.slots)
         retry = next_tensordict.get("retry", None)
         bad = [False] * slots if retry is None else retry.reshape(-1).tolist()
-        heard, states = texts(next_tensordict, "observation", slots) or [], texts(next_tensordict, "state", slots)
+        observations, states = (
+            texts(next_tensordict, "observation", slots) or [],
+            texts(next_tensordict, "state", slots),
+        )
         if states is None:  # Without `ReadState` in the chain.
             states = [read_state(slot) for slot in self.wrapper.slots]
-        messages = [self._render(*row) for row in zip(self.wrapper.slots, heard, states, bad, strict=True)]
+        messages = [self._render(*row) for row in zip(self.wrapper.slots, observations, states, bad, strict=True)]
         set_texts(next_tensordict, "message", messages)
         return next_tensordict
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from palaestra.core.checks import check_integer
 from palaestra.core.errors import EnvError, ModelError, RewardError, SettingsError
 from palaestra.core.events import Event, Listener, ignore
 from palaestra.core.seeding import Seeds
@@ -65,18 +66,10 @@ def train_agent(
     from palaestra.learn.policies.networks import LMActorNetwork
     from palaestra.learn.ppo import PPOConfig
 
-    for name, value in (
-        ("max_episodes", max_episodes),
-        ("max_timesteps", max_timesteps),
-        ("update_interval", update_interval),
-    ):
-        if value < 1:
-            raise SettingsError(f"train_agent needs {name} of at least 1; got {value}")
+    check_integer("max_episodes", max_episodes, minimum=1, error=SettingsError)
+    check_integer("max_timesteps", max_timesteps, minimum=1, error=SettingsError)
+    check_integer("update_interval", update_interval, minimum=1, error=SettingsError)
     config = ppo_config if ppo_config is not None else PPOConfig()
-    if not isinstance(config, AlgorithmConfig):
-        raise SettingsError(
-            f"ppo_config: expected a PPOConfig or the config of an algorithm; got {type(config).__name__}"
-        )
     count = -(-min(update_interval, max_episodes) // config.group_size) * config.group_size
     if device:
         actor.to(device)
@@ -263,19 +256,20 @@ def _check_fit(env_name: str, policy: Any, actor: Any, critic: Any) -> None:
     """Raise `EnvError` if the networks do not fit the spaces."""
     import torch
 
-    example = torch.zeros(2, policy.features)
     for what, network, outputs in (("actor", actor, policy.head.outputs), ("critic", critic, 1)):
         if network is None:
             continue
-        inside = next((p.shape[1] for p in network.parameters() if p.ndim == 2), None)
-        if inside is not None and inside != policy.features:
-            raise EnvError(f"the {what} reads {inside} numbers; an observation of {env_name} has {policy.features}")
-        with torch.no_grad():
-            shape = tuple(network(example).shape)
+        try:
+            with torch.no_grad():
+                shape = tuple(network(torch.zeros(2, policy.features)).shape)
+        except RuntimeError as error:
+            raise EnvError(
+                f"the {what} cannot read the {policy.features} numbers of an observation of {env_name}: {error}"
+            ) from error
         if shape != (2, outputs):
             raise EnvError(
-                f"the {what} gives {shape[-1] if len(shape) > 1 else shape} numbers; {env_name} with "
-                f"{policy.head.space} needs {outputs}"
+                f"the {what} returns the shape {shape} for 2 observations; {env_name} with {policy.head.space} needs "
+                f"{(2, outputs)}"
             )
 
 

@@ -17,9 +17,8 @@ from palaestra.core.statistics import first_failures, report_on, slice_by_metada
 from palaestra.recipes.evaluate.settings import EvaluateOptions, EvaluateSettings
 from palaestra.recipes.metered_engines import CALLS, MeteredEngines, check_prices, open_cache, service_options
 from palaestra.recipes.progress import RunProgress, announce_start, show_progress
-from palaestra.recipes.provenance import record_run
 from palaestra.recipes.settings import build, load_run_settings, resolve_settings, to_plain
-from palaestra.recipes.summary import PERCENT, RecipeResult, to_percent
+from palaestra.recipes.summary import PERCENT, RecipeResult, record_run, to_percent
 from palaestra.runs.files import to_data
 from palaestra.runs.ledger import LedgerEntry, Spending
 from palaestra.runs.run import Run, new_folder
@@ -38,14 +37,6 @@ class EvaluateResult(RecipeResult):
     folder: Path
     report: Report
     summary: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Questions:
-    """A task and the problems to evaluate on."""
-
-    task: Task
-    problems: list[Problem]
 
 
 def evaluate(
@@ -70,13 +61,13 @@ def evaluate(
     """
     settings = resolve_settings(EvaluateSettings, settings, values)
     folder = Path(out) if out else new_folder(RECIPE)
-    questions = check(settings)
+    task, problems = check(settings)
     Run.check_new(folder)
     with show_progress(listener, progress, RunProgress) as listener:
         listener(_announce(settings, folder))
         engine = _load(settings, listener)
         with Run.create(folder, RECIPE, to_plain(settings)) as run:
-            return _run(run, settings, questions, lambda: engine, listener)
+            return _run(run, settings, task, problems, lambda: engine, listener)
 
 
 def resume(run: Run, *, listener: Listener = ignore, max_cost: float | None = None) -> EvaluateResult:
@@ -85,12 +76,12 @@ def resume(run: Run, *, listener: Listener = ignore, max_cost: float | None = No
     if max_cost is not None:
         settings = build(EvaluateSettings, {**to_plain(settings), "max_cost": max_cost})
         run.write_settings(to_plain(settings))
-    questions = check(settings)
+    task, problems = check(settings)
     listener(_announce(settings, run.folder))
-    return _run(run, settings, questions, lambda: _load(settings, listener), listener)
+    return _run(run, settings, task, problems, lambda: _load(settings, listener), listener)
 
 
-def check(settings: EvaluateSettings) -> Questions:
+def check(settings: EvaluateSettings) -> tuple[Task, list[Problem]]:
     """Check all names, and that the model can read the problems and the task can be scored. Loads no model.
 
     Returns:
@@ -99,7 +90,8 @@ def check(settings: EvaluateSettings) -> Questions:
     from palaestra.engines.base import is_remote
     from palaestra.engines.factory import check_model, check_reads
     from palaestra.engines.models import check_device
-    from palaestra.tasks.base import get_hooks
+    from palaestra.tasks.base import check_skills, get_hooks, make_task, task_signature
+    from palaestra.tasks.evaluate import choose
 
     load_plugins(settings.plugins)
     check_prices(settings.max_cost, settings.model)
@@ -107,21 +99,6 @@ def check(settings: EvaluateSettings) -> Questions:
     check_device(settings.device)
     if is_remote(settings.model) and settings.prompt == "plain":
         raise SettingsError(f"{settings.model} applies its own chat template; leave the prompt at 'chat'")
-    questions = _make_questions(settings)
-    check_reads(settings.model, questions.problems)
-    get_hooks(questions.task).check_scoring()
-    return questions
-
-
-def _announce(settings: EvaluateSettings, folder: Path) -> Event:
-    shots = str(settings.shots) if settings.shots else ""
-    return announce_start(RECIPE, folder, model=settings.model, task=settings.task, split=settings.split, shots=shots)
-
-
-def _make_questions(settings: EvaluateSettings) -> Questions:
-    from palaestra.tasks.base import check_skills, make_task, task_signature
-    from palaestra.tasks.evaluate import choose
-
     options = settings.options
     if settings.split == "test" and "parts" in task_signature(settings.task).parameters:
         # An evaluation uses the published test split. `teach` divides it, to have problems to teach on.
@@ -130,7 +107,14 @@ def _make_questions(settings: EvaluateSettings) -> Questions:
     check_skills(task, settings.skills)
     split = Split(settings.split)
     problems = choose(task, split, settings.problems, settings.seed, settings.skills, settings.limit)
-    return Questions(task, problems)
+    check_reads(settings.model, problems)
+    get_hooks(task).check_scoring()
+    return task, problems
+
+
+def _announce(settings: EvaluateSettings, folder: Path) -> Event:
+    shots = str(settings.shots) if settings.shots else ""
+    return announce_start(RECIPE, folder, model=settings.model, task=settings.task, split=settings.split, shots=shots)
 
 
 def _load(settings: EvaluateSettings, listener: Listener) -> Engine:
@@ -148,7 +132,8 @@ def _load(settings: EvaluateSettings, listener: Listener) -> Engine:
 def _run(
     run: Run,
     settings: EvaluateSettings,
-    questions: Questions,
+    task: Task,
+    problems: list[Problem],
     load_engine: Callable[[], Engine],
     listener: Listener,
 ) -> EvaluateResult:
@@ -159,7 +144,7 @@ def _run(
 
     record_run(run, settings.model)
     phase = f"0/{settings.split}"
-    max_tokens = settings.max_tokens or get_hooks(questions.task).max_tokens
+    max_tokens = settings.max_tokens or get_hooks(task).max_tokens
     sampling = Sampling(max_tokens, settings.temperature, settings.top_p, stop=settings.stop, count=settings.samples)
     with ExitStack() as stack:
         calls = stack.enter_context(_meter(run, settings)) if is_remote(settings.model) else None
@@ -170,8 +155,8 @@ def _run(
             run.store.add_attempts(phase, attempts, cost)
 
         attempts = ask(
-            questions.task,
-            questions.problems,
+            task,
+            problems,
             cache(load_engine if calls is None else lambda: calls.open(settings.model, load_engine())),
             sampling=sampling,
             seed=settings.seed,
@@ -183,7 +168,7 @@ def _run(
         spent = Spending() if calls is None else calls.spent()
     report = report_on(attempts, settings.split)
     listener(Event(f"evaluated {settings.split}", len(attempts), len(attempts), 0, {"report": report}))
-    summary = _summarize(run, settings, questions, attempts, report, max_tokens, spent)
+    summary = _summarize(run, settings, task, problems, attempts, report, max_tokens, spent)
     run.write_summary(summary)
     return EvaluateResult(run.folder, report, summary)
 
@@ -191,7 +176,8 @@ def _run(
 def _summarize(
     run: Run,
     settings: EvaluateSettings,
-    questions: Questions,
+    task: Task,
+    problems: list[Problem],
     attempts: Sequence[Attempt],
     report: Report,
     max_tokens: int,
@@ -214,15 +200,13 @@ def _summarize(
         "gain_low": None,
         "gain_high": None,
         "unit": PERCENT,
-        "problems": len(questions.problems),
+        "problems": len(problems),
         "samples": settings.samples,
         "shots": settings.shots,
         "max_tokens": max_tokens,
         "report": to_data(report),
         "cuts": {cut: [to_data(part) for part in parts] for cut, parts in slice_by_metadata(attempts).items()},
-        "measures": {
-            name: to_data(mean) for name, mean in measures(questions.task, attempts, settings.samples).items()
-        },
+        "measures": {name: to_data(mean) for name, mean in measures(task, attempts, settings.samples).items()},
         "outcomes": outcomes(attempts),
         "truncated": sum(a.completion.stop_reason is StopReason.LENGTH for a in attempts if a.completion),
         "failures": dict(report.failures),

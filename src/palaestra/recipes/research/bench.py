@@ -29,12 +29,12 @@ from palaestra.core.seeding import Seeds
 from palaestra.engines.budget import Budget
 from palaestra.recipes.metered_engines import CALL_TIMEOUT, SharedEngines, open_cache
 from palaestra.recipes.progress import RunProgress, announce_start, show_progress
-from palaestra.recipes.provenance import hash_models
 from palaestra.recipes.research import recipe as research
 from palaestra.recipes.research.episode_player import EpisodeStopped, is_silent
 from palaestra.recipes.research.settings import RECIPE as RESEARCH
 from palaestra.recipes.research.settings import ResearchSettings
 from palaestra.recipes.settings import build, require, to_plain
+from palaestra.recipes.summary import hash_models
 from palaestra.research.standings.standings import RunScore, Standings, TaskScale, compare_methods
 from palaestra.research.tasks.task import Direction
 from palaestra.runs.files import PARTIAL, read_json, storage_errors, write_json, write_text

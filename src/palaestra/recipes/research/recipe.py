@@ -24,11 +24,10 @@ from palaestra.recipes.metered_engines import (
     meter_engines,
 )
 from palaestra.recipes.progress import RunProgress, announce_start, show_progress
-from palaestra.recipes.provenance import record_run
 from palaestra.recipes.research.episode_player import TRAJECTORY, Player, export_conversation, summarise
 from palaestra.recipes.research.settings import PATHS, RECIPE, ResearchOptions, ResearchSettings
 from palaestra.recipes.settings import build, load_run_settings, parse_options, require, resolve_settings, to_plain
-from palaestra.recipes.summary import RecipeResult
+from palaestra.recipes.summary import RecipeResult, record_run
 from palaestra.research.agents import Agent, AgentContext, absolute_path, make_agent, resolve_agent
 from palaestra.research.agents.history import make_history
 from palaestra.research.agents.model import ModelAgent

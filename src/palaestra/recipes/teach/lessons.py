@@ -1,22 +1,41 @@
-"""Build the lesson of each `teach` round: the teacher plans, the writer generates examples, checks filter them."""
+"""Build the lesson of each `teach` round: the teacher plans, the writer generates examples, checks filter them.
+
+Missing examples are ordered again. The cache stores every call of a model with its answer, and seeds derive from the run's
+seed. A run that is killed during an order ends with the same lesson and pays no call twice.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from palaestra.core.errors import EngineError, LessonError, PalaestraError, SettingsError, WriterError
 from palaestra.core.events import Event, Listener, ignore
-from palaestra.core.records import Failure, FailureCause, Lesson, Usage
+from palaestra.core.records import Decision, Example, Failure, FailureCause, Lesson
+from palaestra.core.seeding import Seeds
+from palaestra.core.user_code import describe_location
 from palaestra.recipes.metered_engines import meter_engines
-from palaestra.recipes.teach.lesson_order import Delivery, LessonOrder
 from palaestra.recipes.teach.settings import TASK_WRITER, TeachSettings
 from palaestra.runs.ledger import LedgerEntry
+from palaestra.teachers.base import (
+    TEACHERS,
+    Order,
+    PlanningTeacher,
+    TaskWriter,
+    Teacher,
+    Written,
+    list_decisions,
+    make_teacher,
+    write_lesson,
+)
 
 if TYPE_CHECKING:
     from palaestra.engines.base import Engine
@@ -27,7 +46,13 @@ if TYPE_CHECKING:
     from palaestra.teachers.base import Teacher
     from palaestra.teachers.model_writer import ModelWriter
     from palaestra.teachers.prompts import TeacherPrompts
-    from palaestra.teachers.quality.base import Check
+    from palaestra.teachers.quality.base import Check, Inspection
+
+
+LEAKAGE = "overlap"
+"""The name of the held-out check in counts of dropped examples."""
+PERMANENT = {FailureCause.CONTEXT_LENGTH, FailureCause.REFUSED, FailureCause.MALFORMED}
+"""Failures that repeat if the same request is sent again. All others are transient."""
 
 
 class Lessons:
@@ -119,40 +144,46 @@ class Lessons:
         engines = [engine for engine in (self.engine, self.planner) if engine is not None]
         if not engines:
             return LedgerEntry(phase, self.settings.teacher, seconds=seconds)
-        # The engines share owner and phase, so either one's spending includes the calls of both.
-        spent, booked = engines[0].spent(phase), self.run.store.total(phase)
-        usage = Usage(
-            spent.usage.prompt_tokens - booked.prompt_tokens, spent.usage.completion_tokens - booked.completion_tokens
-        )
         names = " and ".join(dict.fromkeys(engine.name for engine in engines))
-        return LedgerEntry(phase, names, spent.calls - booked.calls, usage, seconds, spent.money - booked.money)
+        # The engines share owner and phase, so either one's spending includes the calls of both.
+        return engines[0].spent(phase).entry_since(self.run.store.total(phase), phase, names, seconds)
 
 
 @contextmanager
 def open_lessons(run: Run, settings: TeachSettings, task: Task, listener: Listener = ignore) -> Iterator[Lessons]:
     """Open the lessons of a run. Its engines stay open inside the context."""
-    from palaestra.teachers.base import make_teacher
-
-    options, checks = settings.parse("teacher_options"), select_checks(settings)
+    checks = select_checks(settings)
     if settings.writer == TASK_WRITER and not settings.planner:
-        yield Lessons(run, settings, make_teacher(settings.teacher, task, settings.chosen_skills, **options), checks)
+        yield Lessons(run, settings, _build_teacher(settings, task)[0], checks)
         return
+    with meter_engines(run, settings, listener=listener) as calls:
+        engine = None if settings.writer == TASK_WRITER else calls.open(settings.writer)
+        planner = None
+        if settings.planner:  # The same model is loaded only once.
+            shared = engine is not None and settings.planner == settings.writer
+            planner = engine.at("") if engine is not None and shared else calls.open(settings.planner)
+        teacher, writer = _build_teacher(settings, task, engine, planner)
+        yield Lessons(run, settings, teacher, checks, writer, engine, planner)
+
+
+def _build_teacher(
+    settings: TeachSettings, task: Task, engine: Engine | None = None, planner: Engine | None = None
+) -> tuple[Teacher, ModelWriter | None]:
+    """Build the teacher, and its writer if a language model writes.
+
+    Arguments:
+        engine: the language model that writes; `None` for the task's own generators.
+        planner: the language model that the teacher plans with, if any.
+    """
     from palaestra.teachers.model_writer import ModelWriter
     from palaestra.teachers.prompts import TeacherPrompts
 
-    with meter_engines(run, settings, listener=listener) as calls:
-        prompts = TeacherPrompts(Path(settings.prompts) if settings.prompts else None)
-        engine = planner = writer = None
-        if settings.writer != TASK_WRITER:
-            engine = calls.open(settings.writer)
-            writer = ModelWriter(task, engine, prompts, settings.teacher)
-        if settings.planner:
-            # The same model is loaded only once.
-            shared = engine if settings.planner == settings.writer else None
-            planner = shared.at("") if shared is not None else calls.open(settings.planner)
-            options |= list_planner_options(settings, planner, prompts)
-        teacher = make_teacher(settings.teacher, task, settings.chosen_skills, writer=writer, **options)
-        yield Lessons(run, settings, teacher, checks, writer, engine, planner)
+    prompts = TeacherPrompts(Path(settings.prompts) if settings.prompts else None)
+    options = settings.parse("teacher_options")
+    if planner is not None:
+        options = list_planner_options(settings, planner, prompts) | options
+    writer = None if engine is None else ModelWriter(task, engine, prompts, settings.teacher)
+    return make_teacher(settings.teacher, task, settings.chosen_skills, writer=writer, **options), writer
 
 
 def list_planner_options(settings: TeachSettings, engine: Engine, prompts: TeacherPrompts) -> dict[str, Any]:
@@ -161,8 +192,6 @@ def list_planner_options(settings: TeachSettings, engine: Engine, prompts: Teach
     Raises:
         SettingsError: the teacher would not use the planner.
     """
-    from palaestra.teachers.base import TEACHERS
-
     name, parameters = settings.teacher, signature(TEACHERS.get(settings.teacher)).parameters
     if "engine" not in parameters:
         raise SettingsError(
@@ -193,17 +222,12 @@ def check_writer(settings: TeachSettings, task: Task) -> None:
     from palaestra.engines.factory import check_model
     from palaestra.engines.mock import MockEngine
     from palaestra.tasks.teaching import WritableTask
-    from palaestra.teachers.base import TaskWriter, make_teacher
-    from palaestra.teachers.model_writer import ModelWriter
-    from palaestra.teachers.prompts import TeacherPrompts
 
     select_checks(settings)
-    prompts = TeacherPrompts(Path(settings.prompts) if settings.prompts else None)
-    options = settings.parse("teacher_options")
-    placeholder, writer = MockEngine({}), None
     if settings.writer == TASK_WRITER:
         TaskWriter(task)
-        if settings.teacher == "skill_tree" and options.get("policy") == "model" and not settings.planner:
+        wants_model = settings.teacher == "skill_tree" and settings.parse("teacher_options").get("policy") == "model"
+        if wants_model and not settings.planner:
             raise SettingsError(
                 "the tree policy 'model' needs a language model; name one by the setting 'planner', or let one write"
             )
@@ -213,8 +237,212 @@ def check_writer(settings: TeachSettings, task: Task) -> None:
             raise SettingsError(
                 f"task '{task.name}' does not say what a language model is to write; leave writer at 'task'"
             )
-        writer = ModelWriter(task, placeholder, prompts, settings.teacher)
     if settings.planner:
         check_model(settings.planner)
-        options = list_planner_options(settings, placeholder, prompts) | options
-    make_teacher(settings.teacher, task, settings.chosen_skills, writer=writer, **options)
+    engine, planner = MockEngine({}), MockEngine({}) if settings.planner else None
+    _build_teacher(settings, task, None if settings.writer == TASK_WRITER else engine, planner)
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """What became of one lesson's order.
+
+    Arguments:
+        ordered: examples that the teacher was asked for.
+        delivered: examples that were taught: written, and not dropped by a check.
+        dropped: examples that a check dropped, counted by check and reason.
+        withheld: examples on which a check failed.
+        failures: failed calls of the writer and unusable data, counted by cause.
+        messages: the first message of each cause.
+        asked_again: how often missing examples were ordered again.
+        unmeasured: calls without a known number of tokens. They are not part of the cost.
+    """
+
+    ordered: int
+    delivered: int = 0
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    withheld: int = 0
+    failures: Mapping[str, int] = field(default_factory=dict)
+    messages: Mapping[str, str] = field(default_factory=dict)
+    asked_again: int = 0
+    unmeasured: int = 0
+
+    @property
+    def is_transient(self) -> bool:
+        """Whether some failures are transient, so that resuming the run later may help."""
+        return any(FailureCause(cause) not in PERMANENT for cause in self.failures)
+
+    def explain(self) -> str:
+        """Explain in one line where missing examples went; empty if there is no known cause."""
+        parts = []
+        if self.failures:
+            first = next(iter(self.messages.values()), "")
+            parts.append(
+                f"writer failures: {describe_counts(self.failures)}" + (f" (the first: {first})" if first else "")
+            )
+        if self.dropped:
+            parts.append(f"dropped by checks: {describe_counts(self.dropped)}")
+        if self.withheld:
+            parts.append(f"withheld because a check broke: {self.withheld}")
+        return " ".join("; ".join(parts).split())
+
+
+def add_up(deliveries: Sequence[Delivery]) -> Delivery:
+    """Add up the counts of several deliveries."""
+    dropped: Counter[str] = Counter()
+    failures: Counter[str] = Counter()
+    messages: dict[str, str] = {}
+    for delivery in deliveries:
+        dropped.update(delivery.dropped)
+        failures.update(delivery.failures)
+        messages = {**delivery.messages, **messages}
+    return Delivery(
+        sum(d.ordered for d in deliveries), sum(d.delivered for d in deliveries), dict(sorted(dropped.items())),
+        sum(d.withheld for d in deliveries), dict(sorted(failures.items())), messages,
+        sum(d.asked_again for d in deliveries), sum(d.unmeasured for d in deliveries),
+    )  # fmt: skip
+
+
+def describe_counts(counts: Mapping[str, int]) -> str:
+    """Describe counts by name in one line.
+
+    >>> describe_counts({"malformed": 2, "refused": 1})
+    'malformed 2, refused 1'
+    """
+    return ", ".join(f"{name} {count}" for name, count in counts.items())
+
+
+class LessonOrder:
+    """Builds one round's lesson. Call `fill`, then read `lesson` and `delivery`.
+
+    Arguments:
+        checks: the quality checks that every example must pass; empty for none.
+    """
+
+    def __init__(
+        self, settings: TeachSettings, teacher: Teacher, checks: Sequence[Check], env: LessonEnv, state: StudentState
+    ) -> None:
+        self.settings, self.teacher, self.checks, self.env, self.state = settings, teacher, checks, env, state
+        self.round = state.round + 1
+        self.size = min(settings.lesson_size, state.budget)
+        self.inspection: Inspection | None = None
+        self.failures: list[Failure] = []
+        self._kept: list[Example] = []
+        self._decisions: list[Decision] = []
+        self._leaked: Counter[str] = Counter()
+        self._asked_again = 0
+
+    def fill(self) -> None:
+        """Let the teacher write, then order missing examples again, at most `top_up` times.
+
+        Nothing is ordered again if the first order delivered nothing, or if the writer's service stops answering.
+        """
+        seeds = Seeds(self.settings.seed).derive("teacher", self.round)
+        lesson, written = self._ask_teacher(seeds.generator())
+        self._add(lesson.examples, [result for _, result in written])
+        self._decisions += lesson.decisions
+        orders = [order for order, _ in written]
+        owners = {id(example): place for place, (_, result) in enumerate(written) for example in result.examples}
+        answers = bool(lesson.examples)
+        for attempt in range(1, self.settings.top_up + 1):
+            again = self._list_missing(orders, owners)
+            if not again or not answers or not isinstance(self.teacher, PlanningTeacher):
+                break
+            results = self.teacher.writer.write(list(again.values()), seeds.derive("top up", attempt).generator())
+            owners |= {id(e): place for place, result in zip(again, results, strict=True) for e in result.examples}
+            before = len(self._kept)
+            self._add([example for result in results for example in result.examples], results)
+            count, came = sum(order.count for order in again.values()), len(self._kept) - before
+            self._asked_again += 1
+            self._decisions.append(Decision("", "ordered again", f"{count} examples were missing; {came} came"))
+            self._decisions += [d for d in list_decisions(list(again.values()), results) if d.action == "failed"]
+            failures = [failure for result in results for failure in result.failures]
+            answers = any(r.examples for r in results) or all(failure.cause in PERMANENT for failure in failures)
+        if self.inspection is not None and len(self.inspection.kept) < self.inspection.count:
+            self._decisions.append(Decision("", "checked", str(self.inspection)))
+
+    def _ask_teacher(self, generator: np.random.Generator) -> tuple[Lesson, list[tuple[Order, Written]]]:
+        """Call the teacher `accumulate` times. Returns the joined lesson and the orders that went to a writer."""
+        settings = self.settings
+        parts: list[Lesson] = []
+        written: list[tuple[Order, Written]] = []
+        for part in range(settings.accumulate):
+            count = self.size // settings.accumulate + (part < self.size % settings.accumulate)
+            if count:
+                lesson = write_lesson(self.teacher, settings.teacher, self.state, count, generator)
+                if lesson.examples != ():
+                    self._check_shape(lesson)
+                parts.append(lesson)
+                if isinstance(self.teacher, PlanningTeacher):
+                    written += self.teacher.written
+        return Lesson(
+            tuple(example for lesson in parts for example in lesson.examples),
+            tuple(decision for lesson in parts for decision in lesson.decisions),
+        ), written
+
+    def _check_shape(self, lesson: Lesson) -> None:
+        from palaestra.envs.lesson.state import check_lesson
+
+        try:
+            check_lesson(lesson, self.env.task.skills())
+        except LessonError as error:
+            raise self.refuse(str(error)) from error
+
+    def refuse(self, reason: str) -> LessonError:
+        """An error that names the teacher, and the file and line of user code."""
+        location = describe_location(type(self.teacher).write)
+        if not location and isinstance(self.teacher, PlanningTeacher) and isinstance(self.teacher.writer, TaskWriter):
+            location = describe_location(self.teacher.writer.task.write_examples)
+        return LessonError(
+            f"teacher '{self.settings.teacher}' wrote a lesson that cannot be taught: {reason}{location}"
+        )
+
+    def _add(self, examples: Sequence[Example], written: Sequence[Written]) -> None:
+        """Add the examples that pass the checks, and record the failures of the writer."""
+        self.failures += [failure for result in written for failure in result.failures]
+        if not examples:
+            return
+        if self.checks:
+            from palaestra.teachers.quality.base import Context, inspect
+
+            env, seeds = self.env, Seeds(self.settings.seed).derive("checks", self.round)
+            context = Context(
+                env.task, env.held_out, (*env.data, *self._kept), env.student, env.engine, env.sampling, seeds.integer()
+            )
+            inspection = inspect(Lesson(tuple(examples)), self.checks, context)
+            self.inspection = inspection if self.inspection is None else self.inspection.join(inspection)
+            examples = inspection.kept
+        if examples:
+            kept, leaked = self.env.screen(Lesson(tuple(examples)))
+            self._kept += kept
+            self._leaked.update(leaked)
+
+    def _list_missing(self, orders: Sequence[Order], owners: Mapping[int, int]) -> dict[int, Order]:
+        """List the orders that came short, by position, each for its missing examples; together at most the lesson's."""
+        came = Counter(owners.get(id(example)) for example in self._kept)
+        left, missing = self.size - len(self._kept), {}
+        for place, order in enumerate(orders):
+            count = min(order.count - came[place], left)
+            if count > 0:
+                missing[place] = replace(order, count=count)
+                left -= count
+        return missing
+
+    @property
+    def lesson(self) -> Lesson:
+        return Lesson(tuple(self._kept), tuple(self._decisions))
+
+    @property
+    def delivery(self) -> Delivery:
+        dropped: Counter[str] = Counter({f"{LEAKAGE}: {reason}": count for reason, count in self._leaked.items()})
+        for drop in self.inspection.dropped if self.inspection is not None else ():
+            dropped[f"{drop.check}: {drop.reason}"] += 1
+        messages: dict[str, str] = {}
+        for failure in self.failures:
+            messages.setdefault(str(failure.cause), failure.message)
+        failures = Counter(str(failure.cause) for failure in self.failures)
+        withheld = self.inspection.withheld if self.inspection is not None else 0
+        return Delivery(
+            self.size, len(self._kept), dict(sorted(dropped.items())), withheld, dict(sorted(failures.items())),
+            messages, self._asked_again,
+        )  # fmt: skip

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from palaestra.core.errors import PalaestraError, RunError, SettingsError, TaskError
 from palaestra.core.events import Event, Listener, ignore
-from palaestra.core.records import Split, Usage
+from palaestra.core.records import Split
 from palaestra.core.seeding import Seeds
 from palaestra.recipes.metered_engines import meter_engines
 from palaestra.recipes.teach.settings import TASK_WRITER, TeachSettings
@@ -252,13 +252,9 @@ class _StoredDiscovery:
 
     def _cost(self) -> LedgerEntry:
         """The cost that is not yet in the ledger: seconds since the last call, and calls, including killed processes'."""
-        spent, booked, start = self.engine.spent(DISCOVERY), self.run.store.total(DISCOVERY), self.started
-        self.started = time.perf_counter()
-        usage = Usage(
-            spent.usage.prompt_tokens - booked.prompt_tokens, spent.usage.completion_tokens - booked.completion_tokens
-        )
-        calls, money = spent.calls - booked.calls, spent.money - booked.money
-        return LedgerEntry(DISCOVERY, self.engine.name, calls, usage, self.started - start, money)
+        start, self.started = self.started, time.perf_counter()
+        booked = self.run.store.total(DISCOVERY)
+        return self.engine.spent(DISCOVERY).entry_since(booked, DISCOVERY, self.engine.name, self.started - start)
 
     def _notify(self, stage: str, done: int, total: int) -> None:
         self.listener(Event(f"{DISCOVERY}: {stage}", done, total))

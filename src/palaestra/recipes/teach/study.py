@@ -24,11 +24,10 @@ from palaestra.core.errors import EngineError, LessonError, RunError, SettingsEr
 from palaestra.core.events import Listener
 from palaestra.core.statistics import Mean, holm, mean_interval, sign_flip_test, t_test
 from palaestra.recipes.progress import RunProgress, announce_start, show_progress
-from palaestra.recipes.provenance import hash_models
 from palaestra.recipes.settings import build, resolve_settings, to_plain
-from palaestra.recipes.summary import PERCENT
+from palaestra.recipes.summary import PERCENT, hash_models
 from palaestra.recipes.teach import recipe as teach
-from palaestra.recipes.teach.lesson_order import Delivery, add_up
+from palaestra.recipes.teach.lessons import Delivery, add_up
 from palaestra.recipes.teach.settings import STUDY_SETTINGS, TeachSettings
 from palaestra.recipes.teach.task_groups import TeachTasks
 from palaestra.runs.files import read_json, storage_errors, write_json
@@ -331,7 +330,7 @@ def _read_delivery(summary: Mapping[str, Any]) -> Delivery:
 
 
 def _subtract(first: Mapping[int, float], second: Mapping[int, float]) -> list[float]:
-    """The differences by seed. Rounding removes binary dust: gains have two decimals."""
+    """The differences by seed. Rounded, because gains have two decimals and their difference in binary does not."""
     return [round(gain - first[seed], 6) for seed, gain in second.items() if seed in first]
 
 

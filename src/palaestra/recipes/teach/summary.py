@@ -10,7 +10,7 @@ from palaestra.core.errors import EngineError, PalaestraError, WriterError
 from palaestra.core.records import Attempt, Split
 from palaestra.core.statistics import Gain, first_failures, measure_gain, report_on
 from palaestra.recipes.summary import summarize_gain, to_percent
-from palaestra.recipes.teach.lesson_order import Delivery, add_up, describe_counts
+from palaestra.recipes.teach.lessons import Delivery, add_up, describe_counts
 from palaestra.recipes.teach.settings import TASK_WRITER, TeachSettings
 from palaestra.recipes.teach.skills import DISCOVERY, summarize_discovery
 from palaestra.runs.ledger import describe_cost

@@ -15,9 +15,8 @@ from palaestra.core.events import Event, Listener, ignore, notice
 from palaestra.core.interrupts import HeldInterrupts
 from palaestra.core.plugins import load_plugins
 from palaestra.recipes.progress import TrainProgress, announce_start, show_progress
-from palaestra.recipes.provenance import record_run
 from palaestra.recipes.settings import load_run_settings, resolve_settings, to_plain
-from palaestra.recipes.summary import SHARED_KEYS, RecipeResult
+from palaestra.recipes.summary import SHARED_KEYS, RecipeResult, record_run
 from palaestra.recipes.train.settings import TrainOptions, TrainSettings, fill_presets, make_settings, unwrap
 from palaestra.runs.ledger import LedgerEntry
 from palaestra.runs.run import Run, RunClock, new_folder

@@ -10,8 +10,7 @@ import hashlib
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,9 +21,8 @@ from palaestra.core.interrupts import HeldInterrupts
 from palaestra.core.seeding import Seeds
 from palaestra.core.settings import check_ranges, setting
 from palaestra.recipes.progress import RunProgress, announce_start, show_progress
-from palaestra.recipes.provenance import hash_models
 from palaestra.recipes.settings import require, resolve_settings, to_plain
-from palaestra.recipes.summary import PERCENT, SHARED_KEYS, to_percent
+from palaestra.recipes.summary import PERCENT, SHARED_KEYS, hash_models, to_percent
 from palaestra.runs.files import write_folder, write_json
 from palaestra.runs.provenance import PROVENANCE, extend_provenance, read_provenance
 from palaestra.runs.run import check_folder, new_folder
@@ -120,7 +118,7 @@ def train_reward(
 def _train(settings: RewardSettings, listener: Listener) -> RewardModel:
     from palaestra.engines import models
     from palaestra.learn.reward_model import make_reward_model, train_reward_model
-    from palaestra.learn.supervised import STATE_FILE, write_state
+    from palaestra.learn.supervised import STATE_FILE, read_state, write_state
 
     started = time.perf_counter()
     models.check(settings.model_name)
@@ -141,10 +139,12 @@ def _train(settings: RewardSettings, listener: Listener) -> RewardModel:
     training = _training(settings, model)
     fingerprint = _fingerprint(settings, train, validation)
     progress = out.with_name(out.name + ".training") if out is not None else None
-    state = _find_state(settings, progress, fingerprint)
-    provenance = extend_provenance(
-        _find_provenance(settings, progress) if state is not None else None, hash_models(settings.model_name)
-    )
+    earlier = _find_training(settings, progress)
+    state = None if earlier is None else read_state(earlier / STATE_FILE, fingerprint)
+    if state is None and settings.resume_checkpoint and not settings.dry_run:
+        raise RunError(f"the training in {earlier} had other settings or other data; pass the same to resume it")
+    record = read_provenance(earlier) if earlier is not None and state is not None else None
+    provenance = extend_provenance(record or None, hash_models(settings.model_name))
 
     listener(Event("evaluate before", 0, len(held_out)))
     before = model.evaluate(held_out)
@@ -179,11 +179,16 @@ def _train(settings: RewardSettings, listener: Listener) -> RewardModel:
             last = time.monotonic()
         held.release()
 
-    with _resumable(out), HeldInterrupts() as held:
-        history = train_reward_model(
-            model, train, validation, training, seeds,
-            on_step=on_step, on_epoch=on_epoch, state=state, keep_state=keep if progress is not None else None,
-        )  # fmt: skip
+    try:
+        with HeldInterrupts() as held:
+            history = train_reward_model(
+                model, train, validation, training, seeds,
+                on_step=on_step, on_epoch=on_epoch, state=state, keep_state=keep if progress is not None else None,
+            )  # fmt: skip
+    except KeyboardInterrupt as error:
+        if out is not None:
+            error.add_note(f"the same command, with --reward-model-path {out}")
+        raise
     listener(Event("evaluate after", 0, len(held_out)))
     after = model.evaluate(held_out)
     listener(Event("evaluate after", len(held_out), len(held_out), data={"accuracy": after.accuracy}))
@@ -217,17 +222,6 @@ def _train(settings: RewardSettings, listener: Listener) -> RewardModel:
         assert progress is not None
         shutil.rmtree(progress, ignore_errors=True)
     return model
-
-
-@contextmanager
-def _resumable(out: Path | None) -> Iterator[None]:
-    """Add to an interrupt how to resume the training."""
-    try:
-        yield
-    except KeyboardInterrupt as error:
-        if out is not None:
-            error.add_note(f"the same command, with --reward-model-path {out}")
-        raise
 
 
 def _folder(settings: RewardSettings) -> Path | None:
@@ -289,31 +283,18 @@ def _training(settings: RewardSettings, model: RewardModel) -> RewardTraining:
     )
 
 
-def _find_state(settings: RewardSettings, progress: Path | None, fingerprint: str) -> TrainingState | None:
-    """The state to resume from: that of `resume_checkpoint`, or that of an interrupted call with the same settings."""
-    from palaestra.learn.supervised import STATE_FILE, read_state
+def _find_training(settings: RewardSettings, progress: Path | None) -> Path | None:
+    """The folder of the training to resume: `resume_checkpoint`, or that of an interrupted call with the same path."""
+    from palaestra.learn.supervised import STATE_FILE
 
-    if settings.resume_checkpoint and not settings.dry_run:
-        requested = Path(settings.resume_checkpoint).expanduser()
-        beside = requested.with_name(requested.name + ".training")
-        for folder in (requested, beside):
-            if (folder / STATE_FILE).exists():
-                state = read_state(folder / STATE_FILE, fingerprint)
-                if state is None:
-                    raise RunError(
-                        f"the training in {folder} had other settings or other data; pass the same to resume it"
-                    )
-                return state
-        raise RunError(f"expected a training to resume in {requested} or {beside}; found none")
-    return read_state(progress / STATE_FILE, fingerprint) if progress is not None else None
-
-
-def _find_provenance(settings: RewardSettings, progress: Path | None) -> dict[str, Any] | None:
-    """The provenance of the training that is resumed."""
-    requested = Path(settings.resume_checkpoint).expanduser() if settings.resume_checkpoint else None
-    folders = [progress] if requested is None else [requested, requested.with_name(requested.name + ".training")]
-    records = (read_provenance(folder) for folder in folders if folder is not None)
-    return next((record for record in records if record), None)
+    if settings.dry_run or not settings.resume_checkpoint:
+        return progress
+    requested = Path(settings.resume_checkpoint).expanduser()
+    beside = requested.with_name(requested.name + ".training")
+    for folder in (requested, beside):
+        if (folder / STATE_FILE).exists():
+            return folder
+    raise RunError(f"expected a training to resume in {requested} or {beside}; found none")
 
 
 def _fingerprint(settings: RewardSettings, *parts: Sequence[ResponseComparison]) -> str:

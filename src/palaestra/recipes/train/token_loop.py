@@ -31,7 +31,7 @@ class TokenLoop(Loop):
     """Trains a language model in a token environment."""
 
     policy: LanguageModelPolicy
-    broken: ClassVar[str] = "reward"
+    failure_cause: ClassVar[str] = "reward"
     """The cause of failed episodes; empty if each failure message starts with its cause."""
 
     def __init__(
@@ -70,7 +70,7 @@ class TokenLoop(Loop):
         seconds = {
             name.removeprefix("seconds_"): rollout.metrics[name] for name in ("seconds_model", "seconds_environment")
         }
-        metrics = self._count(rollout, self.broken)
+        metrics = self._count(rollout, self.failure_cause)
         self.usage, self.responses = count_usage(rollout), rollout.records
         assert rollout.entropy_BT is not None and rollout.truncated_B is not None  # noqa: PT018
         metrics["entropy"] = float(rollout.entropy_BT[rollout.mask_BT].mean())
@@ -103,7 +103,7 @@ class TokenLoop(Loop):
         count = env.num_prompts if env.num_prompts is not None else unwrap(self.settings.evaluation)
         seeds = self.seeds.derive("evaluation")
         rollout = collect_responses(env, self.policy, count, seeds, seed=seeds.integer(), first=0)
-        metrics = self._measure(rollout, rollout.episode_returns, self.broken)
+        metrics = self._measure(rollout, rollout.episode_returns, self.failure_cause)
         if self.reference is not None:
             metrics["test_reference_kl"] = apply_kl_penalty(rollout, self.reference.logprobs_BT(rollout), 0.0)
         return metrics, LedgerEntry("", self.engine_name, rollout.num_sequences, count_usage(rollout))
@@ -178,12 +178,12 @@ def make_trajectory(env: str, seed: int, rollout: Rollout, sequence: int) -> Tra
 
 def count_usage(rollout: Rollout) -> Usage:
     """Count the tokens that the model read (prompts, and the messages of tools and users) and those that it chose."""
-    inputs, spoken_B = rollout.inputs, rollout.mask_BT.any(-1).tolist()
+    inputs, decided_B = rollout.inputs, rollout.mask_BT.any(-1).tolist()
     # A sequence without a decision was never read; it contains only a placeholder of its prompt.
     read = sum(
         len(prompt) + len(response)
-        for prompt, response, spoken in zip(inputs.prompts, inputs.responses, spoken_B, strict=True)
-        if spoken
+        for prompt, response, decided in zip(inputs.prompts, inputs.responses, decided_B, strict=True)
+        if decided
     )
     return Usage(read - rollout.decisions, rollout.decisions)
 
@@ -209,7 +209,7 @@ class TurnLoop(TokenLoop):
         end_ids: the tokens that end a message.
     """
 
-    broken = ""
+    failure_cause = ""
 
     def __init__(
         self,
@@ -257,7 +257,7 @@ class TurnLoop(TokenLoop):
         listener(Event("evaluate", 0, 0, iteration))
         rollout = self._play(self.held_out, unwrap(self.settings.evaluation), self.seeds.derive("evaluation"), 1, 0)
         self._returns[iteration] = [None if episode.failure else episode.reward for episode in rollout.records]
-        metrics = self._measure(rollout, rollout.episode_returns, self.broken)
+        metrics = self._measure(rollout, rollout.episode_returns, self.failure_cause)
         metrics["test_turns"] = rollout.metrics["turns"]
         if self.reference is not None:
             metrics["test_reference_kl"] = apply_kl_penalty(rollout, self.reference.logprobs_BT(rollout), 0.0)
