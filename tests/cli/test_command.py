@@ -102,7 +102,7 @@ def test_models_lists_the_registry() -> None:
         (["teach", "--device", "nowhere"], "torch cannot compute on 'nowhere'"),
         (["evaluate", "--split", "tests"], "setting 'split'"),
         (["teach", "--rounds", "0"], "expected at least 1; got 0"),
-        (["teach", "--settings", "missing.json"], "no settings file"),
+        (["teach", "--settings", "missing.json"], "settings file missing.json does not exist"),
         (["resume", "nowhere"], "there is no run folder"),
         (["report", "nowhere"], "there is no run folder"),
         (["list", "teacher"], "did you mean 'teachers'"),

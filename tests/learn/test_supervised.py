@@ -85,11 +85,6 @@ def test_training_leaves_the_global_generator_alone(fresh_nano: LoadedModel) -> 
     assert torch.equal(before, torch.random.get_rng_state())
 
 
-def test_an_empty_lesson_is_refused(fresh_nano: LoadedModel) -> None:
-    with pytest.raises(LessonError, match="at least one example"):
-        fine_tune(fresh_nano.weights, fresh_nano.tokenizer, [], SUPERVISION, Seeds(0))
-
-
 def test_a_loss_that_is_not_finite_stops_with_advice(fresh_nano: LoadedModel) -> None:
     with torch.no_grad():
         fresh_nano.weights.model.norm.weight.fill_(float("nan"))

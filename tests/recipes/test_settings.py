@@ -58,5 +58,5 @@ def test_a_file_that_is_no_settings_is_one_clear_line(tmp_path: Path, content: s
 
 
 def test_a_missing_file_is_named() -> None:
-    with pytest.raises(SettingsError, match=r"no settings file nowhere\.json"):
+    with pytest.raises(SettingsError, match=r"settings file nowhere\.json does not exist"):
         read_values(Path("nowhere.json"))

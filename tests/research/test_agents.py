@@ -88,7 +88,7 @@ def test_a_replay_stops_where_the_run_was_stopped_and_with_its_limits(play: Play
 
 def test_a_replay_of_something_else_says_so(play: Play, tmp_path: Path, number: Path) -> None:
     play("baseline")
-    with pytest.raises(SettingsError, match="is of the task 'number'"):
+    with pytest.raises(SettingsError, match="is a run of the task 'number'"):
         research(task="prisoners_dilemma", agent=f"replay:{tmp_path / '0'}", out=tmp_path / "other")
     with pytest.raises(RunError, match="there is no run folder"):
         play("replay:nowhere")
@@ -161,7 +161,7 @@ def test_files_of_any_bytes_are_written_by_one_command(number: Path) -> None:
         env.reset(seed=0)
         (command,) = write_command(content)
         said = env.step(command)[0].messages[-1].text
-        assert "ended well" in said, said
+        assert "succeeded" in said, said
         assert env._workspace is not None
         assert env._workspace.shell.read_files(list(content)) == content
     finally:
@@ -256,7 +256,7 @@ def test_without_bash_among_its_commands_an_agent_has_none_and_baselines_are_han
     assert (s["best_submission"], s["steps"]) == (21.0, 3)
     with Run.open(tmp_path / "0", read_only=True) as run:
         steps = run.store.steps(Step, 0)
-    assert "one of these. Its output" in steps[0].observation[0].text
+    assert "one of these commands. The next message" in steps[0].observation[0].text
     assert steps[1].state["ok"] is False
     assert (
         "there is no command 'echo', and no bash; a message is one of: create, submit" in steps[1].observation[0].text

@@ -161,8 +161,8 @@ def test_files_outside_the_workspace_can_be_read_and_not_changed(session: Sessio
     assert shown.startswith("[file /data/table.csv, 3001 lines, read-only]\n")
     assert "\n2990|2988,8928144\n" in shown
     assert good(session.run("scroll_down")).endswith("\n3001|2999,8994001")
-    wrong(session.run("edit 1:1\nx\nend_of_edit"), "lies outside of the workspace", "Copy it there")
-    wrong(session.run("create /data/x\nx\nend_of_file"), "lies outside of the workspace")
+    wrong(session.run("edit 1:1\nx\nend_of_edit"), "is outside the workspace", "copy it there")
+    wrong(session.run("create /data/x\nx\nend_of_file"), "is outside the workspace")
     wide = good(session.run("open /data/wide.txt"))  # more than the shell lets through at once
     assert wide.startswith("[file /data/wide.txt, 40 lines, read-only]\n1|0 xxx")
     assert wide.split("\n")[-1].startswith("40|39 xxx")
@@ -180,12 +180,12 @@ def test_links_are_followed_within_the_workspace_and_refused_out_of_it(session: 
     good(session.run("create way/new.txt\nhello\nend_of_file"))
     assert get(session, "sub/new.txt") == b"hello\n"
     assert "read-only" in good(session.run("open out"))
-    wrong(session.run("create out\nx\nend_of_file"), "outside of the workspace, at /etc/passwd")
-    wrong(session.run("create away/x\nx\nend_of_file"), "outside of the workspace, at /tmp/x")
+    wrong(session.run("create out\nx\nend_of_file"), "outside the workspace, at /etc/passwd")
+    wrong(session.run("create away/x\nx\nend_of_file"), "outside the workspace, at /tmp/x")
     assert "read-only" in good(session.run("open away/t"))
-    wrong(session.run("edit 1:1\nx\nend_of_edit"), "outside of the workspace")
+    wrong(session.run("edit 1:1\nx\nend_of_edit"), "outside the workspace")
     assert good(session.run("cat /tmp/t")) == "t"
-    wrong(session.run("create ../../escape\nx\nend_of_file"), "outside of the workspace")
+    wrong(session.run("create ../../escape\nx\nend_of_file"), "outside the workspace")
 
 
 def test_paths_are_those_of_the_current_folder(session: Session) -> None:
@@ -243,7 +243,7 @@ def test_an_edit_that_brings_new_errors_is_rolled_back(session: Session) -> None
 def test_only_new_errors_count(session: Session) -> None:
     put(session, old__py="import os\nprint(unknown)\n", broken__py="def f(:\n    pass\n", notes__txt="def f(:\n")
     session.run("open old.py")
-    assert "still in it:\n- line 3: undefined name 'unknown'" in good(session.run("insert 1\nx = 1\nend_of_insert"))
+    assert "earlier errors:\n- line 3: undefined name 'unknown'" in good(session.run("insert 1\nx = 1\nend_of_insert"))
     assert not session.run("insert 1\nprint(unknown)\nend_of_insert").ok  # one more of the same
     assert "still" not in good(session.run("edit 3:3\nprint(x)\nend_of_edit"))
     session.run("open broken.py")
@@ -290,7 +290,7 @@ def test_misused_edits_say_what_was_expected(session: Session) -> None:
     wrong(session.run("open f.txt 1 2"), "2 words at most")
     wrong(session.run("open 'f.txt"), "quotes do not match")
     wrong(session.run("create"), "PATH is missing")
-    wrong(session.run("create f.txt"), "exists already")
+    wrong(session.run("create f.txt"), "already exists")
     session.run("chmod a-w f.txt")
     wrong(session.run("edit 1:1\nx\nend_of_edit"), "is read-only", "chmod u+w")
     assert get(session, "f.txt") == b"a\nb\nc\n"
@@ -300,10 +300,10 @@ def test_misused_edits_say_what_was_expected(session: Session) -> None:
 
 
 def test_create_makes_folders_replaces_with_a_text_and_tells_errors(session: Session) -> None:
-    assert "is made. It has errors:\n- line 1: undefined name 'x'" in good(
+    assert "was created. It has errors:\n- line 1: undefined name 'x'" in good(
         session.run("create a/b/c.py\nprint(x)\nend_of_file")
     )
-    assert "undo brings the old one back" in good(session.run("create a/b/c.py\nprint(1)\nend_of_file"))
+    assert "undo restores the old version" in good(session.run("create a/b/c.py\nprint(1)\nend_of_file"))
     good(session.run("undo"))
     assert get(session, "a/b/c.py") == b"print(x)\n"
     good(session.run("undo"))
@@ -333,7 +333,7 @@ def test_undo_does_not_take_away_what_something_else_did(session: Session) -> No
         session.run(f"open {name}")
         session.run("edit 1:1\nmine\nend_of_edit")
     session.run("echo more >> a.txt")
-    wrong(session.run("undo"), "changed by something else", "can still be undone: 1")
+    wrong(session.run("undo"), "changed by another command", "can still be undone: 1")
     assert get(session, "a.txt") == b"mine\nmore\n"
     good(session.run("undo"))
     assert get(session, "b.txt") == b"0\n"

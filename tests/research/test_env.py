@@ -78,7 +78,7 @@ def test_rewards_of_validations_add_up_to_the_same(number: Path) -> None:
 def test_the_validation_split_keeps_the_test_split_out(number: Path) -> None:
     env = ResearchEnv(number, split="validation")
     try:
-        assert "on the\nvalidation split, and ends" in env.reset(seed=0)[0].messages[1].text
+        assert "on the\nvalidation split and ends" in env.reset(seed=0)[0].messages[1].text
         observation, _, _, _, info = env.step(block("submit"))
         assert (info["score"], info["baseline"]) == (5.0, 5.0)
         assert "value on the validation split: 5" in observation.messages[-1].text

@@ -84,10 +84,10 @@ actions = st.one_of(texts, st.builds(Message, st.just("assistant"), anything, st
 OPENED = ["```\nopen strategy.py\n```", Message("assistant", "", (ToolCall("open", '{"path": "strategy.py"}', "c"),))]
 SUCCESSES = (
     "[file /workspace/",
-    "is made.",
-    "If that is not what you meant: undo.",
+    "was created.",
+    "To revert: undo.",
     "Undone:",
-    "Handed in",
+    "Submitted",
     "validation split:",
 )
 seen: Counter[str] = Counter()

@@ -198,8 +198,8 @@ def test_the_agent_is_told_title_description_metric_limits_and_files(write: Writ
     env.close()
     system, user = (message.text for message in observation.messages)
     for words in (
-        "# A large number", SHORT["description"], "answer.txt (and, if there, more.txt)", "The metric is `value`; higher is",
-        "6 times at most", "You have 3 messages and 44 seconds", "- answer.txt",
+        "# A large number", SHORT["description"], "answer.txt (optional: more.txt)", "The metric is `value`; higher is",
+        "at most 6 times", "You have 3 messages and 44 seconds", "- answer.txt",
     ):  # fmt: skip
         assert words in user, words
     assert "may run for 55 seconds" in system

@@ -10,9 +10,8 @@ import pytest
 from palaestra.core.errors import LessonError, SettingsError, TaskError
 from palaestra.core.records import Decision, Example, Failure, FailureCause, Lesson, Message, Problem, Split
 from palaestra.envs.lesson.state import check_lesson
-from palaestra.tasks.base import HOOKS, RENAMED_HOOKS, TASKS, get_hooks, make_task
-from palaestra.tasks.checks import draw_problems, write_examples
-from palaestra.tasks.evaluate import measures
+from palaestra.tasks.base import HOOKS, TASKS, get_hooks, make_task
+from palaestra.tasks.evaluate import draw_problems, measures, write_examples
 from palaestra.teachers.base import TEACHERS, make_teacher
 
 
@@ -142,10 +141,3 @@ def test_a_task_that_inherits_no_hooks_has_the_defaults_and_its_own() -> None:
     hooks = get_hooks(Plain())
     assert (hooks.max_tokens, hooks.is_procedural, hooks.metrics([])) == (7, False, {})
     assert [name for name in HOOKS if hooks.overrides(name)] == ["max_tokens", "get_shots"]
-
-
-@pytest.mark.parametrize(("old", "new"), RENAMED_HOOKS.items())
-def test_a_hook_under_its_former_name_is_an_error_that_names_the_new_one(old: str, new: str) -> None:
-    task = type("Old", (), {old: True})()
-    with pytest.raises(TaskError, match=rf"Old\.{old} is now called '{new}'"):
-        get_hooks(task)

@@ -16,11 +16,10 @@ from palaestra.core.records import Completion, Problem, Score, Split
 from palaestra.recipes.evaluate import recipe as evaluate
 from palaestra.recipes.evaluate.settings import EvaluateSettings
 from palaestra.sandbox import make_sandbox
-from palaestra.tasks.base import EVERY, GenerativeTask, make_task
+from palaestra.tasks.base import EVERY, GenerativeTask, WritableTask, make_task
 from palaestra.tasks.code.family import make_tests
 from palaestra.tasks.code.published import CodeContests, HumanEval, LiveCodeBench, PublishedCode
-from palaestra.tasks.parts import part_by_hash
-from palaestra.tasks.teaching import WritableTask
+from palaestra.tasks.sources import part_by_hash
 
 DATA = Path(os.environ.get("PALAESTRA_DATA") or Path(__file__).parents[3] / "shared" / "data")
 

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from palaestra.tasks.base import make_task
+from palaestra.tasks.base import UnusableError, make_task
 from palaestra.tasks.code.task import CodeTask
-from palaestra.tasks.teaching import UnusableError
 
 STATEMENT = "The input is a line with a number n. Print the double of n."
 PROGRAM: dict[str, Any] = {
@@ -55,7 +54,7 @@ def test_a_program_is_taught_with_its_inputs_and_outputs(name: str, skill: str) 
         ({"tests": [{"input": "2", "output": "4"}, {"input": "2", "output": "4"}]}, "same input"),
         ({"tests": [{"input": "2", "output": "4"}, {"input": "3", "output": " 4\n"}]}, "same output"),
         ({"tests": [{"input": "2", "output": "4"}, {"input": "3", "output": "\n"}]}, "expects no output"),
-        ({"solution": "print(2 *"}, "the solution is no Python"),
+        ({"solution": "print(2 *"}, "the solution is not valid Python"),
         ({"tests": FUNCTION["tests"]}, "the tests call nothing that the solution defines"),
     ],
 )

@@ -14,8 +14,7 @@ from palaestra.core.errors import MissingExtraError, ModelError, PalaestraError,
 from palaestra.core.records import Completion, Example, Failure, FailureCause, ImagePart, Lesson, Problem, Score
 from palaestra.engines.images import load_image
 from palaestra.engines.mock import MockEngine
-from palaestra.tasks.base import Task, make_task
-from palaestra.tasks.teaching import UnusableError, WritableTask
+from palaestra.tasks.base import Task, UnusableError, WritableTask, make_task
 from palaestra.tasks.vision.image_generators import text_to_image
 from palaestra.tasks.vision.image_generators.base import IMAGE_GENERATORS, make_image_generator
 from palaestra.tasks.vision.pictures import DescribedDatum, Pictures, VisionDatum

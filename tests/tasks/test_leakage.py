@@ -13,8 +13,8 @@ import pytest
 from palaestra.core.records import Example, ImagePart, Message, Problem, Split, TextPart
 from palaestra.tasks.base import make_task
 from palaestra.tasks.leakage import HeldOut
-from palaestra.tasks.leakage_texts import normalise
 from palaestra.tasks.math.task import MathSkills
+from palaestra.tasks.texts import normalise
 
 DATA = Path(os.environ.get("PALAESTRA_DATA", "no-such-folder")) / "gsm8k"
 

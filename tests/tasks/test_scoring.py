@@ -18,7 +18,7 @@ from palaestra.recipes.evaluate.recipe import evaluate
 from palaestra.recipes.teach.recipe import teach
 from palaestra.recipes.train.recipe import train
 from palaestra.tasks.base import get_hooks, make_task
-from palaestra.tasks.scoring import score_all
+from palaestra.tasks.evaluate import score_all
 
 
 class Meeting:

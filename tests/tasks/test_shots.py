@@ -7,9 +7,8 @@ import pytest
 
 from palaestra.core.errors import SettingsError, TaskError
 from palaestra.core.records import Completion, Score, Split
-from palaestra.tasks.base import GenerativeTask, Task, get_hooks, make_task
+from palaestra.tasks.base import GenerativeTask, Task, few_shot, get_hooks, make_task
 from palaestra.tasks.math.task import MathSkills
-from palaestra.tasks.shots import few_shot
 
 SKILLS = ("addition", "clock")
 

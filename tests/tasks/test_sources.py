@@ -19,10 +19,10 @@ from palaestra.tasks.sources import (
     has_split,
     hub_rows,
     locate,
+    open_table,
     read_rows,
     read_saved_rows,
 )
-from palaestra.tasks.tables import open_table
 from palaestra.tasks.vision.pictures import Images, data_url
 from palaestra.tasks.vision.sets import EasyVQA, NaturalBench
 

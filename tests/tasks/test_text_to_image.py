@@ -13,8 +13,7 @@ pytest.importorskip("diffusers", reason="diffusers is not installed; pip install
 
 from palaestra.core.errors import ModelError, SettingsError
 from palaestra.core.records import Failure, FailureCause, ImagePart
-from palaestra.tasks.base import make_task
-from palaestra.tasks.teaching import WritableTask
+from palaestra.tasks.base import WritableTask, make_task
 from palaestra.tasks.vision.image_generators.base import make_image_generator
 from palaestra.tasks.vision.image_generators.text_to_image import TextToImage
 from palaestra.tasks.vision.scene import Item, Scene

@@ -11,8 +11,7 @@ from palaestra.core.records import Attempt, Completion, Lesson, Report, Score, S
 from palaestra.engines.base import Request
 from palaestra.engines.mock import MockEngine
 from palaestra.envs.lesson.state import StudentState, ValidationAttempt, to_validation_attempt
-from palaestra.tasks.base import Task, make_task
-from palaestra.tasks.teaching import WritableTask
+from palaestra.tasks.base import Task, WritableTask, make_task
 from palaestra.teachers.base import TEACHERS, Order, make_teacher
 from palaestra.teachers.model_writer import ModelWriter
 from palaestra.teachers.prompts import TeacherPrompts
@@ -186,7 +185,7 @@ def test_a_task_that_does_not_say_what_to_write_is_refused() -> None:
 
         def score(self, problem: Any, completion: Completion) -> Any: ...
 
-    with pytest.raises(SettingsError, match="does not say what a language model is to write"):
+    with pytest.raises(SettingsError, match="has no schema for a language model"):
         writer(Bare(), "")
     with pytest.raises(SettingsError, match="has no generators of its own; let a language model write"):
         make_teacher("no_state", Bare())

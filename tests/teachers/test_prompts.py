@@ -70,9 +70,11 @@ def test_a_users_folder_replaces_one_prompt_and_leaves_the_rest(base: Path, tmp_
 def test_a_replacement_that_replaces_nothing_is_told(base: Path, tmp_path: Path) -> None:
     (tmp_path / "own" / "writer").mkdir(parents=True)
     (tmp_path / "own" / "writer" / "chek.md.j2").write_text("x")
-    with pytest.raises(SettingsError, match=r"replaces no prompt of the package; did you mean 'writer/check\.md\.j2'"):
+    with pytest.raises(
+        SettingsError, match=r"does not have the name of a built-in prompt; did you mean 'writer/check\.md\.j2'"
+    ):
         TeacherPrompts(tmp_path / "own", base)
-    with pytest.raises(SettingsError, match="folder of prompts"):
+    with pytest.raises(SettingsError, match="prompt folder"):
         TeacherPrompts(tmp_path / "nowhere", base)
 
 

@@ -13,7 +13,7 @@ from palaestra.core.errors import SettingsError
 from palaestra.core.records import Example, ImagePart, Lesson, Message, Problem, Split, TextPart
 from palaestra.tasks.leakage import HeldOut
 from palaestra.tasks.math.task import MathSkills
-from palaestra.tasks.texts import distinct, frequent, grams, is_number, words
+from palaestra.tasks.texts import is_number, words
 from palaestra.teachers.quality.base import Context, Inspection, inspect
 from palaestra.teachers.quality.texts import (
     EXACT,
@@ -71,33 +71,6 @@ def test_signs_that_calculate_are_words(one: str, other: str) -> None:
 
 def test_scripts_without_spaces_have_a_word_a_character() -> None:
     assert words("三只羊") == ["三", "只", "羊"]
-
-
-@given(st.lists(TEXTS.map(str.split), max_size=8), st.integers(1, 5))
-@settings(max_examples=50)
-def test_grams_are_equal_just_where_their_words_are(texts: list[list[str]], length: int) -> None:
-    found = grams(texts, length)
-    plain = [[tuple(t[k : k + length]) for k in range(len(t) - length + 1)] or [tuple(t)] for t in texts]
-    flat = [gram for several in plain for gram in several]
-    assert len(found.hashes_G) == len(flat)
-    assert found.owners_G.tolist() == [owner for owner, several in enumerate(plain) for _ in several]
-    assert len(set(found.hashes_G.tolist())) == len(set(flat))
-    assert len(set(zip(flat, found.hashes_G.tolist(), strict=True))) == len(set(flat))
-
-
-@given(st.lists(TEXTS.map(str.split), max_size=8), st.integers(1, 3))
-@settings(max_examples=50)
-def test_frequent_grams_are_those_of_many_texts(texts: list[list[str]], most: int) -> None:
-    found = grams(texts, 2)
-    plain = Counter(h for text in range(len(texts)) for h in set(found.get(text).tolist()))
-    assert frequent(found, most).tolist() == sorted(h for h, count in plain.items() if count > most)
-
-
-@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=20))
-def test_distinct_pairs_are_those_of_a_set(pairs: list[tuple[int, int]]) -> None:
-    hashes = np.array([a for a, _ in pairs], dtype=np.uint64)
-    places = np.array([b for _, b in pairs], dtype=np.int64)
-    assert list(zip(*(part.tolist() for part in distinct(hashes, places)), strict=True)) == sorted(set(pairs))
 
 
 @given(st.lists(st.tuples(TEXTS.map(str.split), st.booleans()), max_size=16), st.sampled_from([0.3, 0.5, 0.8, 1.0]))

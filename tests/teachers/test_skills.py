@@ -34,12 +34,10 @@ from palaestra.engines.openai import OpenAIEngine
 from palaestra.envs.lesson.state import StudentState, to_validation_attempt
 from palaestra.runs.cache import Cache
 from palaestra.runs.files import from_json, to_json
-from palaestra.tasks.base import GenerativeTask
+from palaestra.tasks.base import GenerativeTask, few_shot
 from palaestra.tasks.math.task import MathSkills
-from palaestra.tasks.shots import few_shot
 from palaestra.teachers.base import Order, Written, make_teacher
 from palaestra.teachers.skills import discovery as module
-from palaestra.teachers.skills.clustering import SkillGroup, SkillGroups, repair_categories
 from palaestra.teachers.skills.discovery import Discovery
 from palaestra.teachers.skills.overview import (
     agreement,
@@ -49,7 +47,7 @@ from palaestra.teachers.skills.overview import (
     overview,
     purity,
 )
-from palaestra.teachers.skills.records import Category, SkillMap
+from palaestra.teachers.skills.records import Category, SkillGroup, SkillGroups, SkillMap, repair_categories
 from palaestra.teachers.skills.task import Discovered, map_own_skills, original, relabel
 
 SKILLS = {

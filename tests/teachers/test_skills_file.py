@@ -54,11 +54,11 @@ def test_the_precomputed_skills_of_dataenvgym_are_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "names no skill"),
+        ("", "contains no skills"),
         ("sums", "Invalid JSON"),
         ("3", "TypeError"),
-        ("{}", "names no skill"),
-        ('{"a": null}', "names no skill"),
+        ("{}", "contains no skills"),
+        ('{"a": null}', "contains no skills"),
         ('{"a": 1}', "Input should be a valid string"),
         ('{"a": ["x", "y", "z"]}', "at most 2 items"),
         ('{"id": "a", "skill": "x"}\n{"id": "a", "skill": "x"}', "problem a has a skill already"),
@@ -78,7 +78,7 @@ def test_what_is_no_skills_file_is_refused_in_one_line(text: str, message: str, 
 
 
 def test_a_file_that_is_not_there_or_not_text_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="there is no skills file"):
+    with pytest.raises(SettingsError, match="does not exist"):
         read_skills(tmp_path / "none.json")
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(SettingsError, match="cannot be read"):

@@ -235,7 +235,7 @@ STYLE: dict[str, Any] = {
 def standings_tables(
     standings: Standings, width: int, silent: Callable[[str, str], bool] = lambda task, method: False
 ) -> list[Table | str]:
-    """Return tables of every method's best submission on every task, as many as `width` requires, and the areas.
+    """Return tables of every method's best submission on every task, split to fit `width`, and the table of areas.
 
     Long names are wrapped; numbers are not.
 

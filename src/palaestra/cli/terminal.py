@@ -11,7 +11,7 @@ from typer.core import TyperGroup
 from palaestra.core.checks import short_repr
 from palaestra.core.errors import PalaestraError
 from palaestra.core.interrupts import Terminated
-from palaestra.core.user_code import describe_origin
+from palaestra.core.plugins import describe_origin
 from palaestra.recipes.progress import plain_console
 
 INTERRUPTED, TERMINATED = 130, 143

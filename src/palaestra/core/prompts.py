@@ -1,4 +1,4 @@
-"""Prompts: Jinja templates of the package, which a folder of the user may replace one by one.
+"""Prompts as Jinja templates. A user's folder can replace single templates of the package.
 
     NAME.md.j2           the user message
     NAME.system.md.j2    the optional system message before it
@@ -32,7 +32,7 @@ class Prompts:
         folder: the user's templates, which take precedence over templates of the same name.
 
     Raises:
-        SettingsError: the folder does not exist, or one of its templates replaces none of the package.
+        SettingsError: the folder does not exist, or contains a template with an unknown name.
     """
 
     def __init__(self, base: Path, folder: Path | None = None) -> None:
@@ -41,14 +41,14 @@ class Prompts:
         if folder is None:
             return
         if not folder.is_dir():
-            raise SettingsError(f"the folder of prompts {folder} does not exist")
+            raise SettingsError(f"the prompt folder {folder} does not exist")
         ours = {str(path.relative_to(base)) for path in base.rglob(f"*{SUFFIX}")}
         places = {str(Path(name).parent) for name in ours}
         for path in sorted(folder.rglob(f"*{SUFFIX}")):
             name = str(path.relative_to(folder))
-            # A name that begins with _ is a part that other templates include.
+            # Templates whose names begin with _ are included by others.
             if name not in ours and str(Path(name).parent) in places and not path.name.startswith("_"):
-                raise SettingsError(f"the prompt {path} replaces no prompt of the package; {suggest(name, ours)}")
+                raise SettingsError(f"{path} does not have the name of a built-in prompt; {suggest(name, ours)}")
 
     @cached_property
     def _environment(self) -> Environment:

@@ -1,6 +1,6 @@
 """The engine protocol, and the registry that opens a model by its name.
 
-A model is named `scheme:model`, and `ENGINES` holds what opens each scheme. A name without a scheme is a local model of
+A model is named `scheme:model`, and `ENGINES` maps each scheme to its engine class. A name without a scheme is a local model of
 the model registry, a folder or the hub. To add an engine, register a subclass of `BaseEngine` under its scheme:
 
     class EchoEngine(BaseEngine):
@@ -113,7 +113,7 @@ Slot = tuple[int, int]
 
 @runtime_checkable
 class Engine(Protocol):
-    """Generates completions. `BaseEngine` adds what is optional."""
+    """Generates completions. `BaseEngine` adds the optional attributes."""
 
     name: str
 
@@ -138,7 +138,7 @@ class EngineScheme:
 
     @classmethod
     def open(cls, name: str, *, device: str = "", listener: Listener = ignore, **options: Any) -> Engine:
-        """Open a model. `options` are those of `OpenAIEngine`; engines ignore what they do not have."""
+        """Open a model. `options` are those of `OpenAIEngine`; engines ignore unknown ones."""
         raise NotImplementedError
 
     @classmethod
@@ -191,7 +191,7 @@ class CallMonitor:
     """
 
     def before(self, slot: Slot) -> bool:
-        """A call for `slot` is about to start. Return false to postpone it; the engine asks again a little later.
+        """A call for `slot` is about to start. Return false to postpone it; the engine calls this method again later.
 
         Raises:
             BudgetSpentError: no further call may start. The engine finishes the running calls and raises the error.

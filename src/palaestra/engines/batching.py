@@ -39,7 +39,7 @@ class Batcher:
         return pending.answers
 
     def close(self) -> None:
-        """Answer what is queued, then stop."""
+        """Answer all queued requests, then stop."""
         self._queue.put(None)
         self._thread.join()
 
@@ -48,7 +48,7 @@ class Batcher:
             batch, closing = self._gather(first)
             try:
                 answers = self._generate(batch)
-            except Exception as error:  # The clients are told; the server goes on.
+            except Exception as error:  # The clients receive the failure; the server continues.
                 failure = Failure(FailureCause.ENGINE, f"{type(error).__name__}: {error}")
                 for pending in batch:
                     pending.answers.set_result([failure])
@@ -96,7 +96,7 @@ class _Pending:
 class TextStream:
     """The text of a completion as it grows, in pieces that are final.
 
-    A piece ends where the tokens so far decode to whole characters, and before anything that may begin a stop string.
+    A piece contains whole characters only, and ends before any text that may be the start of a stop string.
     """
 
     def __init__(self, tokenizer: Any, stop: Sequence[str]) -> None:
@@ -119,7 +119,7 @@ class TextStream:
         return self._send(text[:end])
 
     def finish(self, text: str) -> str:
-        """Return what is missing of the whole text."""
+        """Return the rest of the whole text."""
         return self._send(text)
 
     def _send(self, text: str) -> str:

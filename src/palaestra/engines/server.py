@@ -1,8 +1,8 @@
 """Any engine behind an OpenAI-compatible endpoint: chat completions, completions and models.
 
-Concurrent requests are answered in one batch of the engine. What the engine cannot do is refused with status 400; no
-parameter is ignored that would change an answer. Beyond OpenAI's format, `return_token_ids` gives the exact ids, as
-vLLM's server does.
+Concurrent requests are answered in one batch of the engine. Parameters that the engine does not support are rejected with
+status 400; no parameter that would change an answer is ignored. In addition to OpenAI's format, `return_token_ids` returns
+the exact ids, as in vLLM's server.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
     Handler = Callable[[HttpRequest], Awaitable[HttpResponse]]
 
 MAX_BODY = 64 * 2**20
-"""Bytes of a request's body; larger ones are refused."""
+"""Maximum bytes of a request's body."""
 STATUS = {
     FailureCause.CONTEXT_LENGTH: (400, "context_length_exceeded"),
     FailureCause.INVALID_REQUEST: (400, "invalid_request"),
     FailureCause.REFUSED: (400, "content_filter"),
     FailureCause.UNAVAILABLE: (503, "unavailable"),
 }
-"""HTTP status and code of a failure; of all others 500 and the cause."""
+"""HTTP status and code by cause; other causes have status 500."""
 FINISH = {StopReason.END: "stop", StopReason.STOP: "stop", StopReason.LENGTH: "length"}
 _CALL = re.compile(r"<tool_call>\s*(\{.*?\})\s*</tool_call>", re.DOTALL)
 
@@ -253,7 +253,7 @@ class OpenAIServer:
         if form is None or form.get("type") == "text":
             return ""
         if not reads_schema(self.engine):
-            raise RequestError(f"{self.name} cannot be held to a response_format")
+            raise RequestError(f"{self.name} does not support response_format")
         match form:
             case {"type": "json_schema", "json_schema": {"schema": dict(schema)}}:
                 return json.dumps(schema)
@@ -381,7 +381,7 @@ def _finish(answer: Completion, calls: Sequence[ToolCall]) -> str:
 
 
 def _split_calls(text: str) -> tuple[str, list[ToolCall]]:
-    """Split a text into what is said and the tool calls in it, which stand between `<tool_call>` tags."""
+    """Split a text into its plain part and its tool calls, which are between `<tool_call>` tags."""
     calls = []
     for written in _CALL.findall(text):
         try:
@@ -390,7 +390,7 @@ def _split_calls(text: str) -> tuple[str, list[ToolCall]]:
                 ToolCall(str(call["name"]), json.dumps(call.get("arguments", {})), f"call_{uuid.uuid4().hex[:24]}")
             )
         except (ValueError, KeyError, TypeError, AttributeError):
-            return text, []  # The model did not write what it was asked to; the client reads the text.
+            return text, []  # The call is invalid; the client receives the whole text.
     return _CALL.sub("", text).strip() if calls else text, calls
 
 

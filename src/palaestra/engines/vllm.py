@@ -75,7 +75,7 @@ class VLLMEngine(BaseEngine):
 
     @classmethod
     def identify(cls, name: str) -> str:
-        # Other kernels round differently: the answers of transformers are stored apart.
+        # Other kernels round differently, so the answers are stored separately from those of transformers.
         return f"vllm:{LocalModels.identify(_strip_scheme(name))}"
 
     @classmethod
@@ -87,7 +87,7 @@ class VLLMEngine(BaseEngine):
             raise MissingExtraError("vllm", "vllm", "the vLLM engine")
         for variable, value in DEFAULTS.items():
             os.environ.setdefault(variable, value)
-        # Grammars allow any whitespace otherwise: a weak model fills its answer with it.
+        # Otherwise grammars allow any whitespace, and a weak model fills its answer with it.
         options.setdefault("structured_outputs_config", {"backend": "xgrammar", "disable_any_whitespace": True})
         if max_lora_rank:
             options = {"enable_lora": True, "max_lora_rank": max_lora_rank, **options}
@@ -217,7 +217,7 @@ class VLLMEngine(BaseEngine):
             return Failure(FailureCause.INVALID_REQUEST, f"vLLM: {_first_line(error)}")
 
     def _generate_batch(self, batch: list[tuple[int, dict[str, Any], Any]]) -> Iterator[tuple[int, list[Answer]]]:
-        """Generate one batch. If vLLM refuses it, its halves: one invalid request must not fail the others."""
+        """Generate one batch. If vLLM rejects it, generate its halves, so that an invalid request fails alone."""
         from vllm.exceptions import VLLMValidationError
 
         if not batch:
@@ -278,7 +278,7 @@ def _is_dead(error: BaseException) -> bool:
 
 @contextmanager
 def _keep_random_state() -> Iterator[None]:
-    """Put the global generators back that vLLM seeds when it starts."""
+    """Restore the global generators, which vLLM seeds when it starts."""
     import numpy as np
     import torch
 

@@ -11,8 +11,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorEnv
 
 from palaestra.core.errors import EnvError, PalaestraError, SettingsError, UnknownNameError, suggest
-from palaestra.core.plugins import find_reference, import_code, is_reference
-from palaestra.core.user_code import describe_error
+from palaestra.core.plugins import describe_error, find_reference, import_code, is_reference
 from palaestra.envs.problems import resolve_task
 from palaestra.envs.token.base import TokenEnv, TokenVectorEnv
 from palaestra.envs.token.contract import TokenEnvContract
@@ -58,7 +57,7 @@ def get_spec(env_id: str) -> Any:
 
 
 def detect_kind(env_id: str, options: Mapping[str, Any]) -> Literal["token", "turn", "control"]:
-    """Return what an action of the environment is: a token, a turn or a classic action. Loads no model."""
+    """Return the kind of the environment's actions: tokens, turns or classic actions. Loads no model."""
     spec = get_spec(env_id)
     if _find_class(spec, TokenVectorEnv, TokenEnv) is not None:
         return "token"
@@ -144,10 +143,10 @@ def make_turn_env(
 
 
 def turn_options(env_id: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that a turn environment is learned from with: the user's, and what `TurnEnv.learned_from` adds to them.
+    """The training options of a turn environment: the user's, completed by `TurnEnv.learned_from`.
 
     Raises:
-        SettingsError: they make the very episodes that are held out.
+        SettingsError: they select the held-out episodes.
     """
     spec = get_spec(env_id)
     single = _load_entry(spec, spec.entry_point)
@@ -161,8 +160,8 @@ def turn_options(env_id: str, options: Mapping[str, Any]) -> dict[str, Any]:
     if held_out and all(effective.get(name) == value for name, value in held_out.items()):
         values = ", ".join(f"{name}={value}" for name, value in held_out.items())
         raise SettingsError(
-            f"setting 'env_options': {env_id} with {values} has the held-out episodes for evaluation; train on others, by "
-            f"another value of {' or '.join(held_out)}"
+            f"setting 'env_options': {env_id} with {values} selects the held-out episodes, which are reserved for "
+            f"evaluation; set another value of {' or '.join(held_out)} for training"
         )
     return training
 

@@ -9,7 +9,7 @@ from palaestra.core.checks import check_integer, short_repr
 from palaestra.core.errors import EnvError, TooFewProblemsError
 from palaestra.core.records import Problem, Split
 from palaestra.tasks.base import EVERY, Task, check_skills, get_hooks, make_task
-from palaestra.tasks.checks import draw_problems
+from palaestra.tasks.evaluate import draw_problems
 
 DEFAULT_PROBLEMS = 200
 """Default number of problems per skill."""

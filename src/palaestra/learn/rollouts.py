@@ -123,6 +123,51 @@ class Rollout:
         return returns_B.view(-1, group_size), self.valid_B.view(-1, group_size)
 
 
+def make_episode_rollout(
+    inputs: Any,
+    *,
+    logprobs: Sequence[Sequence[float]],
+    rewards: Sequence[Sequence[float]],
+    returns: Sequence[float],
+    terminated: Sequence[bool],
+    truncated: Sequence[bool],
+    failures: Sequence[str],
+    groups: Sequence[int],
+    records: Sequence[Any],
+    entropies: Sequence[Sequence[float]] | None = None,
+    limit: int = 0,
+) -> Rollout:
+    """Make a rollout whose sequences are whole episodes of different lengths.
+
+    Arguments:
+        logprobs, rewards, entropies: one value for each decision, by episode.
+        returns, terminated, truncated, groups, records: one value for each episode; see `Rollout`.
+        failures: by episode; empty for a valid one.
+    """
+    lengths = [len(row) for row in logprobs]
+    length_B1 = torch.tensor(lengths)[:, None]
+    width = max(1, *lengths)
+    place_BT = torch.arange(width)[None]
+    last_BT = place_BT == length_B1 - 1
+    return Rollout(
+        rewards_BT=_to_table(rewards, width),
+        logprobs_BT=_to_table(logprobs, width),
+        mask_BT=place_BT < length_B1,
+        terminated_BT=last_BT & torch.tensor(terminated)[:, None],
+        ended_BT=last_BT,
+        inputs=inputs,
+        entropy_BT=None if entropies is None else _to_table(entropies, width),
+        group_B=torch.tensor(groups),
+        valid_B=torch.tensor([not failure for failure in failures]),
+        truncated_B=torch.tensor(truncated),
+        limit=limit,
+        episode_returns=[value for value, failure in zip(returns, failures, strict=True) if not failure],
+        episode_lengths=lengths,
+        failures=[failure for failure in failures if failure],
+        records=list(records),
+    )
+
+
 @dataclass(slots=True)
 class Selection:
     """Some sequences, cut to the longest of them, or some decisions of all sequences."""
@@ -219,7 +264,7 @@ class ActionEvaluation:
 
     Arguments:
         logprobs: the log-prob of each action, in the shape of the selection.
-        entropy: the entropy of each action's distribution; `None` if it was not asked for.
+        entropy: the entropy of each action's distribution; `None` if not requested.
         values: the critic's value of the state before each action; `None` without a critic.
     """
 
@@ -252,51 +297,6 @@ class Policy(Protocol):
     def parameter_groups(self, learning_rate: float, critic_learning_rate: float) -> list[dict[str, object]]:
         """Parameter groups for an optimizer."""
         ...
-
-
-def make_episode_rollout(
-    inputs: Any,
-    *,
-    logprobs: Sequence[Sequence[float]],
-    rewards: Sequence[Sequence[float]],
-    returns: Sequence[float],
-    terminated: Sequence[bool],
-    truncated: Sequence[bool],
-    failures: Sequence[str],
-    groups: Sequence[int],
-    records: Sequence[Any],
-    entropies: Sequence[Sequence[float]] | None = None,
-    limit: int = 0,
-) -> Rollout:
-    """Make a rollout whose sequences are whole episodes of different lengths.
-
-    Arguments:
-        logprobs, rewards, entropies: one value for each decision, by episode.
-        returns, terminated, truncated, groups, records: one value for each episode; see `Rollout`.
-        failures: by episode; empty for a valid one.
-    """
-    lengths = [len(row) for row in logprobs]
-    length_B1 = torch.tensor(lengths)[:, None]
-    width = max(1, *lengths)
-    place_BT = torch.arange(width)[None]
-    last_BT = place_BT == length_B1 - 1
-    return Rollout(
-        rewards_BT=_to_table(rewards, width),
-        logprobs_BT=_to_table(logprobs, width),
-        mask_BT=place_BT < length_B1,
-        terminated_BT=last_BT & torch.tensor(terminated)[:, None],
-        ended_BT=last_BT,
-        inputs=inputs,
-        entropy_BT=None if entropies is None else _to_table(entropies, width),
-        group_B=torch.tensor(groups),
-        valid_B=torch.tensor([not failure for failure in failures]),
-        truncated_B=torch.tensor(truncated),
-        limit=limit,
-        episode_returns=[value for value, failure in zip(returns, failures, strict=True) if not failure],
-        episode_lengths=lengths,
-        failures=[failure for failure in failures if failure],
-        records=list(records),
-    )
 
 
 def _to_table(rows: Sequence[Sequence[float]], width: int) -> torch.Tensor:

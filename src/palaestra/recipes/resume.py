@@ -25,7 +25,7 @@ def resume(folder: str | Path, *, listener: Listener | None = None, progress: bo
     Arguments:
         folder: the folder of a run, or of a bench.
         listener: receives the progress events, instead of the display on stderr.
-        progress: whether to display the progress; `PALAESTRA_PROGRESS=0` turns the display off, too.
+        progress: whether to display the progress; `PALAESTRA_PROGRESS=0` also turns the display off.
         changes: other values than the run has: `max_cost` (teach, evaluate), `executor` (evaluate), `max_calls`,
             `max_tokens` and `categories` (teach).
 

@@ -81,13 +81,13 @@ def read_values(path: Path) -> dict[str, Any]:
     try:
         values: Any = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise SettingsError(f"there is no settings file {path}") from None
+        raise SettingsError(f"the settings file {path} does not exist") from None
     except (OSError, ValueError) as error:
         raise SettingsError(f"the settings file {path} is not JSON: {error}") from error
     if isinstance(values, dict) and {"recipe", "settings"} <= set(values):
         values = values["settings"]  # The settings.json of a run folder.
     if not isinstance(values, dict):
-        raise SettingsError(f"the settings file {path} must hold an object; got {type(values).__name__}")
+        raise SettingsError(f"the settings file {path} must contain a JSON object; got {type(values).__name__}")
     return values
 
 

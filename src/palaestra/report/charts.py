@@ -380,7 +380,7 @@ def loss_chart(curves: Mapping[int, Sequence[tuple[int, float]]]) -> Markup:
     for round_, mean in means.items():
         series.append(Series("", mean, round_colour(round_), "line", dashes="6 3" if round_ > COLOURS else ""))
     ends = ", ".join(f"round {round_} ends at {mean[-1].value:.2f}" for round_, mean in means.items())
-    panel = Panel("training loss (nats a token)", series, (0.0, tallest))
+    panel = Panel("training loss (nats per token)", series, (0.0, tallest))
     return line_chart([panel], "training step (batch) of the round", f"training loss: {ends}")
 
 

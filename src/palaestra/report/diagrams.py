@@ -77,7 +77,7 @@ def allocation_bars(allocation: Allocation, skills: Sequence[str]) -> Markup:
             inside = sorted((p, n) for (s, p), n in allocation[round_].items() if s == skill)
             for k, (subskill, n) in enumerate(inside):
                 hint = f"{skill}: {subskill or 'no subskill'}: {plural(n, 'example')} in round {round_}"
-                # A gap of one unit between neighbours shows where a subskill ends.
+                # Separate neighbouring subskills by one unit.
                 size = {"x": x, "y": top + 4.0, "width": max(0.8, n * unit - 1), "height": ALLOCATION_ROW - 8.0}
                 parts.append(element("rect", element("title", hint), class_=f"part{k % 2}", **size))
                 x += n * unit
@@ -217,7 +217,7 @@ def _draw_node(node: SkillNode, name: str, place: Point, largest: int) -> Markup
     """Draw a circle. Its colour is the accuracy, in five steps of 20 points; its area is the number of examples."""
     report, data = node.report, "no examples"
     if node.first_round is not None:
-        data = f"{plural(node.examples, 'example')}, the first in round {node.first_round}"
+        data = f"{plural(node.examples, 'example')}, first in round {node.first_round}"
     colour = "unknown"
     if report is not None and report.accuracy is not None:
         colour = f"a{min(4, int(5 * report.accuracy + 1e-9))}"

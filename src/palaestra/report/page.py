@@ -20,8 +20,7 @@ from palaestra.report.charts import span
 from palaestra.report.evaluate import compare_page, evaluate_page
 from palaestra.report.formatting import FILTERS
 from palaestra.report.research import research_page
-from palaestra.report.study import study_page
-from palaestra.report.teach import teach_page
+from palaestra.report.teach import study_page, teach_page
 from palaestra.report.train import train_page
 from palaestra.runs.files import write_text
 from palaestra.runs.run import Run

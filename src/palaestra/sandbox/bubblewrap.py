@@ -208,8 +208,6 @@ class Bubblewrap(LocalSandbox):
         if bash:
             options += ["--perms", "0111", "--file", file_with(_bash_itself()), BASH]
         if workspace is not None:
-            if not os.path.isdir(workspace):
-                raise SandboxError(f"the workspace must be a folder that exists; got '{os.fspath(workspace)}'")
             options += ["--bind", os.path.abspath(workspace), self.place]
             shown[self.place] = os.fspath(workspace)
         for path, is_folder in (*self._hidden, *_inside(self.hide, shown)):

@@ -29,6 +29,11 @@ MIN_COMMAND_MEMORY = 16 * MIB
 """Memory that each command of a shell gets, however much the files in its folders take."""
 
 
+def check_workspace(workspace: str | PathLike[str] | None) -> None:
+    if workspace is not None and not os.path.isdir(workspace):
+        raise SandboxError(f"the workspace must be a folder that exists; got '{os.fspath(workspace)}'")
+
+
 def find_bash() -> str:
     bash = shutil.which("bash", path=os.environ.get("PATH", "") + ":/usr/bin:/bin")
     if bash is None:
@@ -102,6 +107,7 @@ class LocalSandbox:
         if not argv:
             raise SandboxError("run needs a program; got an empty argv")
         env = {"OMP_NUM_THREADS": "1", **env}  # a thread for each core would exceed the limit on processes
+        check_workspace(workspace)
         running = self._start(make_gated_command(argv), limits, env, workspace, read_only, pass_fds)
         try:
             write_files(running.workspace, files)
@@ -124,6 +130,7 @@ class LocalSandbox:
         read_only: Mapping[str, str] = {},
     ) -> BashShell:
         """See `Sandbox.shell`."""
+        check_workspace(workspace)
 
         def start_host() -> LocalHost:
             running = self._start(None, limits, env, workspace, read_only)
@@ -317,14 +324,12 @@ class NoSandbox(LocalSandbox):
     ) -> RunningSandbox:
         if read_only:
             raise SandboxError("the sandbox 'none' shows every path where it is; read_only cannot be given")
-        if workspace is not None and not os.path.isdir(workspace):
-            raise SandboxError(f"the workspace must be a folder that exists; got '{os.fspath(workspace)}'")
         folder = tempfile.mkdtemp(prefix="palaestra-") if workspace is None else os.path.abspath(workspace)
-        step = make_sealed_file(STEP)
+        held = [make_sealed_file(STEP)] if command is None else []
         try:
-            command = make_supervisor_command(find_bash(), step) if command is None else command
+            command = make_supervisor_command(find_bash(), held[0]) if command is None else command
             base = {"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8", "TERM": "dumb"}
-            files = [step, *pass_fds]
+            files = [*held, *pass_fds]
             child = Child(command, {**base, "HOME": folder, **env}, files, session=True, folder=folder)
             try:
                 first = child.wait_until_ready()
@@ -341,7 +346,8 @@ class NoSandbox(LocalSandbox):
                 _remove(folder)
             raise
         finally:
-            os.close(step)
+            for file in held:
+                os.close(file)
 
 
 class _PlainProcesses(RunningSandbox):

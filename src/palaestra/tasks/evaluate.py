@@ -1,27 +1,47 @@
-"""Evaluate an engine on the problems of a task."""
+"""Evaluate an engine on the problems of a task: draw problems, ask them, score the answers.
+
+Users write tasks too, so everything that a task returns is checked here once.
+"""
 
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any
+from threading import BoundedSemaphore
+from typing import Any, get_args
+
+import numpy as np
 
 from palaestra.core.checks import short_repr
-from palaestra.core.errors import TaskError
+from palaestra.core.errors import TaskError, TooFewProblemsError
 from palaestra.core.events import Event, Listener, ignore
-from palaestra.core.records import Attempt, Completion, Failure, Problem, Score, Split, Usage
+from palaestra.core.plugins import describe_location, describe_origin
+from palaestra.core.records import (
+    Attempt,
+    Completion,
+    Example,
+    Failure,
+    FailureCause,
+    ImagePart,
+    Message,
+    Problem,
+    Role,
+    Score,
+    Split,
+    TextPart,
+    Usage,
+)
 from palaestra.core.seeding import Seeds
 from palaestra.core.statistics import Mean, count_by_problem, get_cluster, mean_pass_at_k
-from palaestra.core.user_code import describe_location
 from palaestra.engines.base import Answer, Engine, Request, Sampling, Slot, StreamingEngine
 from palaestra.executors.base import Executor, Resources
 from palaestra.runs.ledger import LedgerEntry
-from palaestra.tasks.base import EVERY, Task, get_hooks
-from palaestra.tasks.checks import draw_problems
-from palaestra.tasks.scoring import score_all
+from palaestra.tasks.base import EVERY, GenerativeTask, Task, get_hooks
 
 CHUNK = 256
 """Maximum number of problems in a chunk. The attempts of a chunk are stored in one transaction."""
@@ -31,6 +51,9 @@ REPORT_TOKENS = 256
 """Tokens between two progress events within a chunk."""
 DRAWN = 25
 """Default number of problems per skill of a procedural task."""
+
+THREADS = 2 * (os.cpu_count() or 1)
+"""Threads that score at once. Programs have twice as much wall time as CPU time, so two can share a core."""
 
 Keep = Callable[[Sequence[Attempt], LedgerEntry], None]
 
@@ -264,3 +287,97 @@ def _attempts(task: Task, problems: Sequence[Problem], answers: Sequence[Sequenc
         else Attempt(problem, answer, next(outcomes), sample)
         for problem, answer, sample in asked
     ]
+
+
+def draw_problems(task: Task, split: Split, per_skill: int, seed: int, skills: Sequence[str] = ()) -> list[Problem]:
+    """Call `task.problems` and check the result.
+
+    Raises:
+        TaskError: the result is not a list of valid problems with unique ids. The message names file and line of the method.
+        TooFewProblemsError: the list is empty.
+    """
+    problems: Any = task.problems(split, per_skill, seed, skills)
+    _check(task, problems, isinstance(problems, list | tuple), "a list of Problem")
+    if not problems:
+        raise TooFewProblemsError(f"task '{task.name}' has no {split} problems; ask for another split")
+    seen: set[str] = set()
+    for problem in problems:
+        _check(task, problem, isinstance(problem, Problem), "a list of Problem", " in a list")
+        for name in ("id", "reference", "skill", "subskill"):
+            value = getattr(problem, name)
+            _check(task, value, isinstance(value, str), "a text", f" as the {name} of a problem")
+        messages, metadata = problem.messages, problem.metadata
+        is_valid = isinstance(messages, tuple) and all(isinstance(m, Message) for m in messages)
+        _check(task, messages, is_valid, "a tuple of Message", " as the messages of a problem")
+        for message in messages:
+            _check_message(task, message)
+        _check(task, metadata, isinstance(metadata, Mapping), "a mapping", " as the metadata of a problem")
+        _check(task, problem.id, problem.id not in seen, "ids that differ", " as the id of two problems")
+        seen.add(problem.id)
+    return list(problems)
+
+
+def write_examples(
+    task: GenerativeTask, skill: str, subskill: str, count: int, generator: np.random.Generator
+) -> tuple[Example, ...]:
+    """Call `task.write_examples` and check the result.
+
+    Raises:
+        TaskError: the result is not a list of at most `count` examples. The message names file and line of the method.
+    """
+    returned: Any = task.write_examples(skill, subskill, count, generator)
+    is_valid = isinstance(returned, list | tuple) and all(isinstance(example, Example) for example in returned)
+    if is_valid and len(returned) <= count:
+        return tuple(returned)
+    what = f"{len(returned)} examples" if is_valid else short_repr(returned)
+    raise TaskError(
+        f"{type(task).__name__}.write_examples returned {what}{describe_location(task.write_examples)}; "
+        f"expected a list of {count} Example"
+    )
+
+
+def _check_message(task: Task, message: Message) -> None:
+    roles = get_args(Role)
+    _check(task, message.role, message.role in roles, f"one of {', '.join(roles)}", " as the role of a message")
+    parts = (message.content,) if isinstance(message.content, str) else message.content
+    is_valid = isinstance(parts, tuple) and all(isinstance(part, str | TextPart | ImagePart) for part in parts)
+    _check(task, message.content, is_valid, "a text, or a tuple of TextPart and ImagePart", " as a message's content")
+
+
+def _check(task: Task, value: Any, is_valid: bool, expected: str, where: str = "") -> None:
+    if not is_valid:
+        location = describe_location(task.problems)
+        raise TaskError(
+            f"{type(task).__name__}.problems returned {short_repr(value)}{where}{location}; expected {expected}"
+        )
+
+
+def score(task: Task, problem: Problem, completion: Completion) -> Score | Failure:
+    """Score one answer. An exception of the scorer becomes a `Failure`.
+
+    Raises:
+        TaskError: the scorer returned neither a `Score` nor a `Failure`.
+    """
+    try:
+        outcome: object = task.score(problem, completion)
+    except Exception as error:
+        return Failure(FailureCause.SCORER, f"{type(error).__name__}: {error}{describe_origin(error)}")
+    if isinstance(outcome, Score | Failure):
+        return outcome
+    raise TaskError(
+        f"{type(task).__name__}.score returned {short_repr(outcome)}{describe_location(task.score)}; "
+        "expected a Score or a Failure"
+    )
+
+
+def score_all(task: Task, answers: Sequence[tuple[Problem, Completion]]) -> list[Score | Failure]:
+    """Score answers, in order; in several threads if the task allows it (`concurrent_scoring`)."""
+    if len(answers) < 2 or not get_hooks(task).concurrent_scoring:
+        return [score(task, *answer) for answer in answers]
+    with ThreadPoolExecutor(min(THREADS, len(answers)), "score") as threads:
+        return list(threads.map(lambda answer: score(task, *answer), answers))
+
+
+def scoring_slots(task: Task) -> BoundedSemaphore:
+    """A semaphore for the threads that may call `task.score` at once."""
+    return BoundedSemaphore(THREADS if get_hooks(task).concurrent_scoring else 1)

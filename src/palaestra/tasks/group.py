@@ -10,8 +10,7 @@ import numpy as np
 
 from palaestra.core.records import Attempt, Completion, Example, Failure, Problem, Score, Split
 from palaestra.tasks.base import GenerativeTask, Task, check_skills, get_hooks
-from palaestra.tasks.checks import draw_problems, write_examples
-from palaestra.tasks.scoring import score
+from palaestra.tasks.evaluate import draw_problems, score, write_examples
 
 OWNER = "task_of_group"
 """Metadata key of a problem from another task than the main one: the name of the task, and the problem's id and skill there."""
@@ -23,7 +22,7 @@ class Member:
 
     Arguments:
         skills: only these skills of the task; all if empty.
-        problems: problems per skill; `None` for the number that the group is asked for.
+        problems: problems per skill; `None` for the number requested from the group.
         is_taught: lessons may contain its skills.
         is_measured: its problems are in the validation and test splits of the group.
     """
@@ -75,7 +74,7 @@ class TaskGroup:
         }
 
     def problems(self, split: Split, per_skill: int, seed: int, skills: Sequence[str] = ()) -> list[Problem]:
-        """The problems of all measured members; of the train split those of the members that are taught."""
+        """The problems of all measured members; for the train split, of all taught members."""
         check_skills(self, skills)
         problems: list[Problem] = []
         for name, member in self.members.items():
@@ -91,7 +90,7 @@ class TaskGroup:
     def write_examples(self, skill: str, subskill: str, count: int, generator: np.random.Generator) -> list[Example]:
         name, own = self._split(skill)
         task = self.members[name].task
-        assert isinstance(task, GenerativeTask), f"{name} is taught and has no generators"
+        assert isinstance(task, GenerativeTask), f"{name} cannot be taught without generators of its own"
         return [replace(example, skill=skill) for example in write_examples(task, own, subskill, count, generator)]
 
     def brief(self) -> str:

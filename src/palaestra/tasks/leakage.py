@@ -27,33 +27,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-import numpy as np
-import numpy.typing as npt
-
 from palaestra.core.records import Example, Problem, Split
-from palaestra.tasks.leakage_texts import (
+from palaestra.tasks.texts import (
     LENGTH,
     SIGNS,
     NormalText,
+    addresses,
+    digest_pictures,
+    is_number,
     normalise,
     read_answer,
     read_example,
     read_sentences,
     read_text,
     strip_instructions,
-)
-from palaestra.tasks.texts import (
-    Grams,
-    Hashes,
-    Places,
-    addresses,
-    among,
-    digest_pictures,
-    distinct,
-    frequent,
-    grams,
-    hashes,
-    is_number,
 )
 
 SHARE = 0.7
@@ -71,6 +58,7 @@ SWAPPED = 2
 NAMED = 5
 """Minimum number of shared words of two questions that differ in names alone."""
 _ORDER = (Split.TEST, Split.VALIDATION, Split.TRAIN)
+Gram = tuple[str, ...]
 Shares = dict[int, tuple[int, float]]
 """By index of the example: the index of a problem, and the fraction of its grams that the example contains."""
 
@@ -128,8 +116,7 @@ class HeldOut:
             self._by_numbers.setdefault((text.pictures, text.numbers), []).append(place)
         self._swappable = self._index_swappable()
         self._anchors = self._index_anchors()
-        self._grams, self._owners = self._index_grams(common)
-        self._counts = np.bincount(self._owners, minlength=len(self.held))
+        self._owners, self._counts = self._index_grams(common)
 
     def find(self, examples: Sequence[Example], share: float = SHARE) -> list[Leak | None]:
         """The problem that each example repeats, if any."""
@@ -138,7 +125,7 @@ class HeldOut:
     def search(self, examples: Sequence[Example], share: float = SHARE) -> tuple[list[Leak | None], Shares]:
         """As `find`; and for examples that mostly copy a problem with other numbers, that problem."""
         texts = [read_example(example) for example in examples]
-        copied, templates = self._shares(_number(texts), share)
+        copied, templates = self._shares(texts, share)
         leaks: list[Leak | None] = []
         for place, (example, (asked, everything)) in enumerate(zip(examples, texts, strict=True)):
             problem, how = self._copy(example, asked, everything), "the question"
@@ -154,7 +141,7 @@ class HeldOut:
 
         Returns two mappings: for problems whose numbers are all in the example, and for the others.
         """
-        return self._shares(_number([read_example(example) for example in examples]), least)
+        return self._shares([read_example(example) for example in examples], least)
 
     # Copies of a whole question
 
@@ -272,52 +259,37 @@ class HeldOut:
         """Whether the shared fraction shows a copy, rather than the common wording of the task."""
         return (share >= SURE and place < self._prompts) or self._is_answered(example, read_answer(example), place)
 
-    def _index_grams(self, common: int) -> tuple[Hashes, Places]:
-        long = np.array([k for k, text in enumerate(self.texts) if len(text.words) >= self.length], dtype=np.int64)
-        own = _make_grams([self.texts[k] for k in long.tolist()], self.length)
+    def _index_grams(self, common: int) -> tuple[dict[Gram, list[int]], list[int]]:
+        """The questions of each gram that is not common, and the number of such grams of each question."""
+        own = [_make_grams(text, self.length) if len(text.words) >= self.length else set() for text in self.texts]
         # Each problem counts once: only its whole prompt.
-        prompts = _make_grams([self.texts[k] for k in long.tolist() if k < self._prompts], self.length)
-        shared = frequent(prompts, common) if prompts.texts else np.zeros(0, dtype=np.uint64)
-        rare_G = ~among(own.hashes_G, shared) if own.texts else np.zeros(0, dtype=np.bool_)
-        return distinct(own.hashes_G[rare_G], long[own.owners_G[rare_G]])
+        times = Counter(gram for grams in own[: self._prompts] for gram in grams)
+        owners: dict[Gram, list[int]] = {}
+        for place, grams in enumerate(own):
+            for gram in grams:
+                if times[gram] <= common:
+                    owners.setdefault(gram, []).append(place)
+        counts = Counter(place for places in owners.values() for place in places)
+        return owners, [counts[place] for place in range(len(own))]
 
-    def _shares(self, parts: Sequence[tuple[int, NormalText]], least: float) -> tuple[Shares, Shares]:
-        """See `shares`; `parts` are the texts of examples, each with the index of its example."""
-        examples_C, problems_C, shares_C = self._compare(parts)
+    def _shares(self, texts: Sequence[tuple[Sequence[NormalText], NormalText]], least: float) -> tuple[Shares, Shares]:
+        """See `shares`; `texts` are those of each example."""
         best: tuple[Shares, Shares] = ({}, {})
-        numbers: dict[int, Counter[str]] = {}
-        close = np.flatnonzero(shares_C >= least - 1e-12)
-        wanted = set(examples_C[close].tolist())
-        for place, text in parts:
-            if place in wanted:
-                numbers[place] = numbers.get(place, Counter()) | Counter(text.numbers)
-        for k in close.tolist():
-            example, problem, share = int(examples_C[k]), int(problems_C[k]), float(shares_C[k])
-            kind = best[0] if Counter(self.texts[problem].numbers) <= numbers[example] else best[1]
-            if example not in kind or share > kind[example][1]:
-                kind[example] = (problem, share)
+        for example, (asked, everything) in enumerate(texts):
+            parts = [*asked, everything]
+            grams = {gram for text in parts for gram in _make_grams(text, self.length)}
+            hits = Counter(place for gram in grams for place in self._owners.get(gram, ()))
+            close = {k: n / self._counts[k] for k, n in hits.items() if n / self._counts[k] >= least - 1e-12}
+            if not close:
+                continue
+            numbers: Counter[str] = Counter()
+            for text in parts:
+                numbers |= Counter(text.numbers)
+            for problem, share in sorted(close.items()):
+                kind = best[0] if Counter(self.texts[problem].numbers) <= numbers else best[1]
+                if example not in kind or share > kind[example][1]:
+                    kind[example] = (problem, share)
         return best
-
-    def _compare(self, parts: Sequence[tuple[int, NormalText]]) -> tuple[Places, Places, npt.NDArray[np.float64]]:
-        """All pairs of example and problem that share a gram, and the fraction of the problem's grams that they share."""
-        if not len(self._grams) or not parts:
-            return np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0)
-        own = _make_grams([text for _, text in parts], self.length)
-        places_T = np.array([place for place, _ in parts], dtype=np.int64)
-        hit_G = among(own.hashes_G, self._grams)
-        hashes_H, examples_H = distinct(own.hashes_G[hit_G], places_T[own.owners_G[hit_G]])
-        begin = np.searchsorted(self._grams, hashes_H, "left")
-        times = np.searchsorted(self._grams, hashes_H, "right") - begin
-        problems = self._owners[np.arange(int(times.sum())) + np.repeat(begin - (np.cumsum(times) - times), times)]
-        both = np.repeat(examples_H, times) * len(self.held) + problems
-        codes, counts = np.unique(both, return_counts=True)
-        examples_C, problems_C = np.divmod(codes, len(self.held))
-        return examples_C, problems_C, counts / self._counts[problems_C]
-
-
-def _number(texts: Sequence[tuple[Sequence[NormalText], NormalText]]) -> list[tuple[int, NormalText]]:
-    """All texts of examples, each with the index of its example."""
-    return [(place, text) for place, (asked, everything) in enumerate(texts) for text in (*asked, everything)]
 
 
 def _contains(text: Sequence[str], part: Sequence[str]) -> bool:
@@ -353,5 +325,7 @@ def _calculates(word: str) -> bool:
     return word in SIGNS
 
 
-def _make_grams(texts: Sequence[NormalText], length: int) -> Grams:
-    return grams([text.words for text in texts], length).add_salts(hashes(text.pictures for text in texts))
+def _make_grams(text: NormalText, length: int) -> set[Gram]:
+    """The n-grams of a text that has at least `length` words."""
+    words = text.words
+    return {(text.pictures, *words[k : k + length]) for k in range(len(words) - length + 1)}

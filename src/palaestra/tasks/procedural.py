@@ -70,7 +70,7 @@ class ProceduralTask(TaskHooks, ABC, Generic[D]):
     def problems(self, split: Split, per_skill: int, seed: int, skills: Sequence[str] = ()) -> list[Problem]:
         check_skills(self, skills)
         if per_skill < 1:
-            raise TaskError(f"{self.name} draws its problems; expected a number of at least 1 a skill, got {per_skill}")
+            raise TaskError(f"{self.name} generates its problems; expected at least 1 per skill; got {per_skill}")
         drafted: list[tuple[str, str, D]] = []
         for name in skills or self.family():
             drafts = self._distinct(name, split, Seeds(seed).derive(self.name, split, name).generator())

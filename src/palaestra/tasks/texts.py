@@ -1,4 +1,4 @@
-"""Normalised words and hashed n-grams of texts, for NumPy.
+"""Normalised words of texts, and problems and training examples as normalised texts (see `palaestra.tasks.leakage`).
 
 Normalisation: Unicode compatibility decomposition, lower case, no accents and no invisible characters, Latin letters in
 place of lookalikes, no markup (Markdown, HTML, JSON escapes) and no punctuation. Numbers and the signs of calculations
@@ -11,18 +11,12 @@ import hashlib
 import html
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from itertools import chain
-
-import numpy as np
-import numpy.typing as npt
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from palaestra.core.errors import MissingExtraError
-from palaestra.core.records import ImagePart, Message
-
-Hashes = npt.NDArray[np.uint64]
-Places = npt.NDArray[np.int64]
+from palaestra.core.records import Example, ImagePart, Message, Problem
 
 _UNSPACED = "぀-ヿ㐀-鿿豈-﫿"
 """Scripts without spaces between words. Each character counts as a word."""
@@ -49,7 +43,6 @@ _SMALL = (
 _TENS = "twenty thirty forty fifty sixty seventy eighty ninety"
 NUMBER_WORDS = {word: value for value, word in enumerate(_SMALL.split())}
 NUMBER_WORDS |= {word: 10 * value for value, word in enumerate(_TENS.split(), start=2)}
-_PAD = np.uint64(0x9E3779B97F4A7C15)
 
 
 def words(text: str) -> list[str]:
@@ -165,102 +158,105 @@ def digest(*texts: str) -> str:
     return hashed.hexdigest()
 
 
-def hashes(texts: Iterable[str]) -> Hashes:
-    """A 64-bit hash of each text."""
-    return np.array([int(digest(text)[:16], 16) for text in texts], dtype=np.uint64)
-
-
-def mix(values_N: Hashes) -> Hashes:
-    """Mix the bits of 64-bit values (the finaliser of SplitMix64, a bijection)."""
-    mixed = (values_N ^ (values_N >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    scattered: Hashes = mixed ^ (mixed >> np.uint64(31))
-    return scattered
+LENGTH = 8
+"""Words in a stretch (an n-gram)."""
+SIGNS = frozenset("+-*/^(%")
+"""Signs of a calculation."""
+_CAPITAL = re.compile(r"\b[A-Z][^\W\d_]*")
+_ANSWER = re.compile(r"answer|####|boxed", re.IGNORECASE)
+_SENTENCE = re.compile(r"(?<=[.?!])\s+|\n+")
+_LABEL = re.compile(r"\w+:\s+")
 
 
 @dataclass(frozen=True, slots=True)
-class Grams:
-    """The n-grams of several texts, in the order of the texts.
+class NormalText:
+    """A text in normal form.
 
     Arguments:
-        hashes_G: the hash of each gram.
-        owners_G: the index of its text.
-        starts_N: the index of the first gram of each text; every text has at least one gram.
+        numbers: sorted. A spelled "one" is not among them, as it rarely counts anything; among the words it is `1`.
+        capitals: the words that are written with a capital letter.
     """
 
-    hashes_G: Hashes
-    owners_G: Places
-    starts_N: Places
+    words: tuple[str, ...]
+    numbers: tuple[str, ...]
+    pictures: str = ""
+    capitals: frozenset[str] = frozenset()
 
     @property
-    def texts(self) -> int:
-        return len(self.starts_N)
-
-    def add_salts(self, salts_N: Hashes) -> Grams:
-        """The grams with hashes that also depend on a value for each text."""
-        return Grams(mix(self.hashes_G ^ mix(salts_N)[self.owners_G]), self.owners_G, self.starts_N)
-
-    def get(self, text: int) -> Hashes:
-        end = self.starts_N[text + 1] if text + 1 < self.texts else len(self.hashes_G)
-        own: Hashes = self.hashes_G[self.starts_N[text] : end]
-        return own
+    def signs(self) -> list[str]:
+        return sorted(word for word in self.words if word in SIGNS)
 
 
-def grams(texts: Sequence[Sequence[str]], length: int) -> Grams:
-    """All n-grams of `length` words in each text; a shorter text is a single gram.
+def normalise(text: str) -> tuple[str, ...]:
+    """The words of a text in normal form, numbers in figures.
 
-    >>> len(grams([["a", "b", "c", "d"], ["a"]], 3).hashes_G)
-    3
+    >>> normalise("Twenty-five apples, 1,200.50 in all?")
+    ('25', 'apples', '1200.5', 'in', 'all')
     """
-    known = _Vocabulary()
-    sizes_N = np.array([len(text) for text in texts], dtype=np.int64)
-    padded_N = np.maximum(sizes_N, length)
-    ends_N = np.cumsum(padded_N)
-    begins_N = ends_N - padded_N
-    total = int(ends_N[-1]) if len(texts) else 0
-    words_W = np.full(total, _PAD, dtype=np.uint64)
-    flat_W = np.fromiter(map(known.__getitem__, chain.from_iterable(texts)), np.uint64, int(sizes_N.sum()))
-    shifts_N = begins_N - (np.cumsum(sizes_N) - sizes_N)
-    words_W[np.arange(len(flat_W)) + np.repeat(shifts_N, sizes_N)] = flat_W
-    counts_N = padded_N - length + 1
-    starts_N = np.cumsum(counts_N) - counts_N
-    owners_G = np.repeat(np.arange(len(texts)), counts_N)
-    places_G = np.arange(int(counts_N.sum())) + (begins_N - starts_N)[owners_G]
-    hashes_G = np.zeros(len(places_G), dtype=np.uint64)
-    for offset in range(length):
-        hashes_G = mix(hashes_G + words_W[places_G + offset])
-    return Grams(hashes_G, owners_G, starts_N)
+    return read_text(text).words
 
 
-def among(values: Hashes, known: Hashes) -> npt.NDArray[np.bool_]:
-    """Which of `values` are in the sorted array `known`."""
-    if not len(known):
-        return np.zeros(len(values), dtype=np.bool_)
-    places = np.minimum(np.searchsorted(known, values), len(known) - 1)
-    matches: npt.NDArray[np.bool_] = known[places] == values
-    return matches
+def read_text(text: str, pictures: str = "") -> NormalText:
+    tokens = in_figures(words(text))
+    numbers = tuple(sorted(filter(is_number, tokens)))
+    capitals = frozenset(map(str.casefold, _CAPITAL.findall(text)))
+    return NormalText(tuple("1" if word == "one" else word for word in tokens), numbers, pictures, capitals)
 
 
-def distinct(hashes_G: Hashes, places_G: Places) -> tuple[Hashes, Places]:
-    """The distinct pairs of hash and place, sorted by hash and then by place."""
-    order = np.lexsort((places_G, hashes_G))
-    hashes_G, places_G = hashes_G[order], places_G[order]
-    new_G = np.ones(len(hashes_G), dtype=np.bool_)
-    new_G[1:] = (hashes_G[1:] != hashes_G[:-1]) | (places_G[1:] != places_G[:-1])
-    return hashes_G[new_G], places_G[new_G]
+def read_example(example: Example) -> tuple[list[NormalText], NormalText]:
+    """The texts of an example that may contain a question, and all its text with the response.
+
+    The first are: each message, the user's messages together, all messages together; with all images, and with each image.
+    """
+    urls = [url for message in example.messages for url in addresses(message)]
+    images = digest_pictures(urls)
+    messages = [read_text(message.text, images) for message in example.messages]
+    asked = list(messages)
+    if len(messages) > 1:
+        users = [text for text, message in zip(messages, example.messages, strict=True) if message.role == "user"]
+        asked += [_join(users, images), _join(messages, images)]
+    if len(urls) > 1:
+        asked += [replace(text, pictures=digest_pictures([url])) for url in urls for text in asked]
+    return asked, _join([*messages, read_text(example.response)], images)
 
 
-def frequent(held: Grams, most: int) -> Hashes:
-    """The sorted hashes of grams in more than `most` texts, which are wording of the task."""
-    values, counts = np.unique(distinct(held.hashes_G, held.owners_G)[0], return_counts=True)
-    common: Hashes = values[counts > most]
-    return common
+def _join(texts: Sequence[NormalText], images: str) -> NormalText:
+    return NormalText(
+        tuple(word for text in texts for word in text.words),
+        tuple(sorted(number for text in texts for number in text.numbers)),
+        images,
+        frozenset(word for text in texts for word in text.capitals),
+    )
 
 
-class _Vocabulary(dict[str, int]):
-    """Hashes of words that, unlike Python's own, are the same in every process."""
+def read_sentences(example: Example, images: str) -> list[NormalText]:
+    return [read_text(sentence, images) for message in example.messages for sentence in _SENTENCE.split(message.text)]
 
-    def __missing__(self, word: str) -> int:
-        code = word.encode("utf-8", "surrogatepass")
-        self[word] = value = int.from_bytes(hashlib.blake2b(code, digest_size=8).digest(), "little")
-        return value
+
+def strip_instructions(problems: Sequence[Problem], common: int) -> Iterator[tuple[int, str]]:
+    """The questions of problems without the instructions that many problems share, by index of the problem.
+
+    Unchanged and very short questions are left out. A sentence with a question mark is not an instruction.
+    """
+    sentences = [_SENTENCE.split(problem.messages[-1].text.strip()) for problem in problems]
+    times = Counter(sentence for several in sentences for sentence in set(several))
+    for place, problem in enumerate(problems):
+        question = problem.metadata.get("question")
+        if not isinstance(question, str) or len(normalise(question)) < 3:  # It may be the number of a question.
+            several = sentences[place]
+            own = [k for k, part in enumerate(several) if times[part] <= common or part.endswith("?")]
+            stripped = "\n".join(several[own[0] : own[-1] + 1]) if own else ""
+            question = stripped[label.end() :] if (label := _LABEL.match(stripped)) else stripped
+            if len(normalise(question)) < LENGTH or question == "\n".join(several):
+                continue
+        yield place, question
+
+
+def read_answer(example: Example) -> tuple[str, ...]:
+    """The answer of an example: its response from the sentence that announces the answer on, or all of it.
+
+    The reference of the example is included, because a student that practises is rewarded by it.
+    """
+    mark = _ANSWER.search(example.response)
+    start = max((m.end() for m in _SENTENCE.finditer(example.response) if mark and m.end() <= mark.start()), default=0)
+    return (*normalise(example.response[start:]), "\n", *normalise(example.reference))

@@ -1,4 +1,8 @@
-"""The teacher protocol: an agent that observes a student's state and writes a lesson."""
+"""The teacher protocol: an agent that observes a student's state and writes a lesson.
+
+A `PlanningTeacher` plans orders, and a writer writes their examples: the task's own generators (`TaskWriter`) or a language
+model (`palaestra.teachers.model_writer`).
+"""
 
 from __future__ import annotations
 
@@ -13,11 +17,11 @@ import numpy as np
 
 from palaestra.core.checks import check_options, short_repr
 from palaestra.core.errors import LessonError, PalaestraError, SettingsError
+from palaestra.core.plugins import describe_location, describe_origin
 from palaestra.core.records import Decision, Example, Failure, Lesson
 from palaestra.core.registry import Registry
-from palaestra.core.user_code import describe_location, describe_origin
 from palaestra.tasks.base import GenerativeTask, Task
-from palaestra.tasks.checks import write_examples
+from palaestra.tasks.evaluate import write_examples
 
 if TYPE_CHECKING:
     from palaestra.envs.lesson.state import StudentState

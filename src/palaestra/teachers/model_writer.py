@@ -13,8 +13,7 @@ from palaestra.core.errors import SettingsError
 from palaestra.core.records import Example, Failure, FailureCause
 from palaestra.engines.base import Engine, Request, Sampling
 from palaestra.engines.structured import ask
-from palaestra.tasks.base import Task, get_hooks
-from palaestra.tasks.teaching import UnusableError, WritableTask
+from palaestra.tasks.base import Task, UnusableError, WritableTask, get_hooks
 from palaestra.teachers.base import Order, Written
 from palaestra.teachers.prompts import TeacherPrompts
 
@@ -26,7 +25,7 @@ class ModelWriter:
     """Turns orders into prompts, and answers into examples.
 
     Arguments:
-        task: a task with a schema of its data; see `palaestra.tasks.teaching`.
+        task: a task with a schema of its data; see `palaestra.tasks.base`.
         engine: the language model, with a cache and a budget if calls cost money (`palaestra.engines.cached`).
         prompts: the templates; an order renders `TEACHER/write`.
         teacher: the name of the teacher, which selects the template.

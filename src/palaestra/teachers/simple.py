@@ -1,4 +1,4 @@
-"""The baseline: a teacher that does not look at its student."""
+"""Teachers without a model of learning: the baseline `no_state`, and two that follow the student's errors."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def test_every_call_is_stored_as_it_is_done_and_the_run_has_ended_when_the_clien
     assert ended == [result]
     assert all(outcome.ok for outcome in heard)
     assert "on the validation split: 20 " in heard[1].text
-    assert heard[2].text.startswith("Handed in. value on the test split: 21")
+    assert heard[2].text.startswith("Submitted. value on the test split: 21")
     s = result.summary
     assert (s["agent"], s["best_submission"], s["attempts"], s["steps"], s["tools"]) == ("mcp", 21.0, [20.0], 3, True)
     assert (folder / "submissions" / "episode-0" / "answer.txt").read_text() == "20\n"
@@ -98,7 +98,7 @@ def test_a_validation_or_submission_without_a_score_is_an_error_and_nothing_else
 ) -> None:
     def client(line: EpisodeChannel, instructions: str) -> None:
         line.call("bash", {"command": "echo word > answer.txt"})
-        for name, said in (("validate", "Nothing was validated"), ("submit", "Nothing was handed in")):
+        for name, said in (("validate", "Nothing was validated"), ("submit", "Nothing was submitted")):
             outcome = line.call(name, {})
             assert not outcome.ok
             assert f"{said}. It was not counted." in outcome.text
@@ -127,7 +127,7 @@ def test_a_client_that_leaves_or_comes_to_a_limit_hands_in_what_is_there(
     def client(line: EpisodeChannel, instructions: str) -> None:
         outcome = line.call("bash", {"command": command})
         assert outcome.ok is (reason != "failed")
-        assert ("Handed in" in outcome.text) is (reason in ("time", "steps"))
+        assert ("Submitted" in outcome.text) is (reason in ("time", "steps"))
         assert ("something around you broke" in outcome.text) is (reason == "failed")
 
     s = serve_research(task=str(number), out=tmp_path / "run", serving=client, **values).summary
@@ -192,7 +192,7 @@ def test_the_command_serves_a_client_of_the_sdk(number: Path, tmp_path: Path, ho
         assert not (await client.call_tool("bash", WRITE)).is_error
         assert "split: 20 " in text_of(await client.call_tool("validate", {}))
         if how == "submits":
-            assert "Handed in" in text_of(await client.call_tool("submit", {}))
+            assert "Submitted" in text_of(await client.call_tool("submit", {}))
             assert (folder / "report.html").exists()
             assert (await client.call_tool("bash", {"command": "ls"})).is_error
 

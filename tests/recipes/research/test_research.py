@@ -284,7 +284,7 @@ def test_a_demonstration_a_strategy_and_own_prompts_are_told(number: Path, tmp_p
         ({"parser": "xlm"}, "did you mean 'xml'"),
         ({"sandbox": "bubble"}, "did you mean 'bubblewrap'"),
         ({"commands": ("opn",)}, "did you mean 'open'"),
-        ({"prompts": "/nowhere"}, "folder of prompts"),
+        ({"prompts": "/nowhere"}, "prompt folder"),
         ({"demonstration": "/nowhere"}, "no file and no run folder"),
         ({"steps": -1}, "at least 0"),
         ({"seconds": float("inf")}, "setting 'seconds': expected a finite number; got inf"),
@@ -438,7 +438,7 @@ def test_what_was_handed_in_for_the_choice_is_no_validation(
     agent = script("echo 20 > answer.txt", "validate", "submit")
     finish(research(task=str(number), agent=f"best_of:2:{agent}", out=tmp_path / "run"))
     said = " ".join(capsys.readouterr().out.split())
-    assert "best validation 20 of 2, and 2 handed in; baseline 5" in said
+    assert "best validation 20 of 2, and 2 submitted; baseline 5" in said
     assert "2 validations" in said
     assert "of 2 validations and 2 submissions" in (tmp_path / "run" / "report.html").read_text()
 

@@ -113,7 +113,7 @@ def test_a_published_set_without_a_painter_and_an_unknown_painter_are_refused_be
     tmp_path: Path,
 ) -> None:
     values = SMALL | {"writer": "http://127.0.0.1:9/v1#nobody"}
-    with pytest.raises(SettingsError, match="does not say what a language model"):
+    with pytest.raises(SettingsError, match="has no schema for a language model"):
         teach.teach(out=tmp_path / "run", **(values | {"task": "gqa", "task_options": (), "skills": ()}))
     with pytest.raises(UnknownNameError, match="did you mean 'sketch'"):
         teach.teach(out=tmp_path / "run", **(values | {"task_options": ("images=scetch",)}))

@@ -107,7 +107,7 @@ def test_several_calls_of_the_teacher_make_one_lesson_and_the_state_may_be_hidde
         ({"writer": "openai:gpt-4o-mini"}, "OPENAI_API_KEY"),
         ({"checks": ("scorr",)}, "did you mean 'scorer'"),
         ({"teacher_options": ("cup=1",)}, "has no option 'cup'"),
-        ({"prompts": "/no/such/folder"}, "the folder of prompts /no/such/folder does not exist"),
+        ({"prompts": "/no/such/folder"}, "the prompt folder /no/such/folder does not exist"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_written(

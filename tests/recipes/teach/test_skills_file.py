@@ -86,13 +86,13 @@ def test_what_does_not_fit_the_run_is_refused_in_one_line_before_anything_is_wri
         ({"test": 5}, "has no entry for 6 of 10 test problems"),
         ({"discover": "openai:any"}, "'discover' and 'skills_file' both say"),
         ({"categories": 3}, "setting 'categories' needs a model that discovers skills"),
-        ({"skills_file": str(tmp_path / "none.json")}, "there is no skills file"),
+        ({"skills_file": str(tmp_path / "none.json")}, "does not exist"),
         ({"skills_file": gold_file(tmp_path / "own.json", geometry="shapes")}, "cannot write for 'shapes'"),
         (
             {"skills_file": gold_file(tmp_path / "part.json", geometry=["geometry", "moons"])},
             "cannot write for 'moons'",
         ),
-        ({"skills_file": gold_file(tmp_path / "none2.json", geometry=None, addition=None)}, "names no skill"),
+        ({"skills_file": gold_file(tmp_path / "none2.json", geometry=None, addition=None)}, "contains no skills"),
     ):
         with pytest.raises(SettingsError, match=message) as raised:
             teach.teach(out=tmp_path / "run", **({"skills_file": file} | SMALL | values))  # type: ignore[arg-type]

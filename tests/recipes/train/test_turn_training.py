@@ -333,7 +333,7 @@ def test_nobody_learns_from_what_is_held_out() -> None:
         )
 
     for env in ("palaestra/Calculator-v0", "palaestra/Task-v0", "palaestra/Research-v0"):
-        with pytest.raises(SettingsError, match="split=test has the held-out episodes for evaluation") as caught:
+        with pytest.raises(SettingsError, match="split=test selects the held-out episodes") as caught:
             build_with(env, 'split="test"')
         assert "\n" not in str(caught.value)
     loop = build_with("palaestra/Research-v0")

@@ -40,10 +40,10 @@ def lessons(*several: Any) -> str:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "between 1 and 160 examples"),
+        ("", "1 to 160 examples"),
         (lessons(*[LESSON] * 161), "got 161"),
-        (lessons(LESSON, "{"), "line 2: expected an object of JSON"),
-        (lessons("[" * 100_000), "line 1: expected an object of JSON"),
+        (lessons(LESSON, "{"), "line 2: expected a JSON object"),
+        (lessons("[" * 100_000), "line 1: expected a JSON object"),
         (lessons([LESSON]), 'expected the fields "question" and "response"; got list'),
         (lessons({**LESSON, "accuracy": 1.0}), 'expected the fields "question" and "response"'),
         (lessons({"question": "What is 2 + 2?"}), 'expected the fields "question" and "response"'),
@@ -111,9 +111,9 @@ def test_nano_learns_from_one_example_without_a_failure_and_the_score_counts_wha
         ({"episodes": 100_000}, "episodes must be a whole number from 16 to 512"),
         ({"batch_size": 0}, "batch_size must be a whole number"),
         ({"anneal_lr": 1}, "anneal_lr must be true or false"),
-        ({"n_epochs": 16, "batch_size": 8}, "4096 steps of the optimiser"),
-        ({"reward": 1.0}, "knows the settings"),
-        ({"seed": 3}, "knows the settings"),
+        ({"n_epochs": 16, "batch_size": 8}, "4096 optimiser steps"),
+        ({"reward": 1.0}, "accepts the settings"),
+        ({"seed": 3}, "accepts the settings"),
     ],
 )
 def test_settings_beyond_their_bounds_are_unusable(change: dict[str, Any], said: str) -> None:
@@ -125,10 +125,10 @@ def test_settings_beyond_their_bounds_are_unusable(change: dict[str, Any], said:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "one object of JSON"),
+        ("", "one JSON object"),
         ("[]", "got list"),
         ("{}", "missing: anneal_lr"),
-        ("[" * 100_000, "one object of JSON"),
+        ("[" * 100_000, "one JSON object"),
     ],
 )
 def test_settings_of_another_form_are_unusable(text: str, said: str) -> None:

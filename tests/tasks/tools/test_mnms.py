@@ -11,8 +11,7 @@ import pytest
 
 from palaestra.core.errors import SettingsError, TaskError, TooFewProblemsError
 from palaestra.core.records import Attempt, Completion, Example, Message, Score, Split
-from palaestra.tasks.base import EVERY, GenerativeTask, make_task
-from palaestra.tasks.teaching import UnusableError, WritableTask
+from palaestra.tasks.base import EVERY, GenerativeTask, UnusableError, WritableTask, make_task
 from palaestra.tasks.tools.mnms.plans import (
     TOOLS,
     check_plan,

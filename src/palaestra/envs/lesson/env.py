@@ -33,8 +33,7 @@ from palaestra.learn.student import ModelStudent, Student, SupervisedStudent
 from palaestra.learn.supervised import supervision_for
 from palaestra.runs.ledger import LedgerEntry
 from palaestra.tasks.base import Task, check_skills, get_hooks, make_task
-from palaestra.tasks.checks import draw_problems
-from palaestra.tasks.evaluate import evaluate
+from palaestra.tasks.evaluate import draw_problems, evaluate
 from palaestra.tasks.group import divide_problems
 from palaestra.tasks.leakage import HeldOut
 

@@ -17,9 +17,9 @@ from gymnasium.vector import AutoresetMode
 
 from palaestra.core.checks import check_integer
 from palaestra.core.errors import EnvError, RewardError
+from palaestra.core.plugins import describe_error
 from palaestra.core.records import Problem, Split, StopReason
 from palaestra.core.seeding import Seeds
-from palaestra.core.user_code import describe_error
 from palaestra.envs.token.contract import Observation, TokenEnvContract, check_tokens
 from palaestra.envs.token.prompts import (
     Prompt,
@@ -36,7 +36,7 @@ from palaestra.envs.token.prompts import (
     to_reward,
     vocabulary_size,
 )
-from palaestra.tasks.checks import draw_problems
+from palaestra.tasks.evaluate import draw_problems
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

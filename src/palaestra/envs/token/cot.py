@@ -12,7 +12,7 @@ from palaestra.envs.problems import resolve_task, select_problems
 from palaestra.envs.token.base import TokenEnv, TokenVectorEnv
 from palaestra.envs.token.prompts import Response
 from palaestra.tasks.base import Task, get_hooks
-from palaestra.tasks.scoring import score, score_all
+from palaestra.tasks.evaluate import score, score_all
 
 FORMATS = {
     "answer": r"(?s).*\bAnswer: \S.*",

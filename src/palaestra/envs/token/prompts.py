@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from palaestra.core.errors import EnvError, ModelError, RewardError
+from palaestra.core.plugins import describe_error, describe_location, describe_origin
 from palaestra.core.records import Message, Problem, StopReason
 from palaestra.core.seeding import Seeds
 from palaestra.core.text import clean_text
-from palaestra.core.user_code import describe_error, describe_location, describe_origin
 from palaestra.engines import models
 from palaestra.engines.chat import prompt_ids
 

@@ -11,8 +11,8 @@ import gymnasium
 
 from palaestra.core.checks import check_integer, check_number, short_repr
 from palaestra.core.errors import EnvError
+from palaestra.core.plugins import describe_location
 from palaestra.core.records import Failure, FailureCause, Message
-from palaestra.core.user_code import describe_location
 from palaestra.engines.openai_format import parse_message
 from palaestra.envs.turn.records import (
     AssistantSpace,

@@ -13,7 +13,7 @@ from palaestra.envs.turn.base import TurnEnv
 from palaestra.envs.turn.records import Reply, TurnStopReason
 from palaestra.envs.turn.vector import TurnVectorEnv
 from palaestra.tasks.base import Task, get_hooks
-from palaestra.tasks.scoring import score, scoring_slots
+from palaestra.tasks.evaluate import score, scoring_slots
 
 MAX_ANSWER = 200
 """Characters of an answer that its feedback repeats."""
@@ -131,7 +131,7 @@ class TaskEnv(TurnEnv):
 
 
 class TaskVectorEnv(TurnVectorEnv):
-    """`TaskEnv` in slots that share one set of problems and one scorer.
+    """A vector of `TaskEnv`s that share one set of problems and one scorer.
 
     Arguments:
         num_envs: the number of slots.

@@ -16,8 +16,8 @@ from gymnasium.vector.utils import batch_space, concatenate, create_empty_array
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 
 from palaestra.core.errors import EnvError
+from palaestra.core.plugins import describe_error, describe_location
 from palaestra.core.seeding import Seeds
-from palaestra.core.user_code import describe_error, describe_location
 
 GIVE_UP = 3
 """Number of consecutive failures of a slot, without a successful step between, that end the run."""

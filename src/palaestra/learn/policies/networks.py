@@ -114,19 +114,13 @@ def load_into(module: nn.Module, weights: Mapping[str, torch.Tensor], what: str)
     """Copy saved weights into a network.
 
     Raises:
-        ModelError: the weights belong to a different network. The message names the first that differs.
+        ModelError: the weights belong to a different network.
     """
-    own = module.state_dict()
-    missing = sorted(set(own) - set(weights))
-    if missing:
-        raise ModelError(f"the saved {what} has no {missing[0]}; it does not belong to this {type(module).__name__}")
-    for name, tensor in own.items():
-        if tensor.shape != weights[name].shape:
-            raise ModelError(
-                f"the saved {what} does not fit: expected {name} of shape {tuple(tensor.shape)} for this "
-                f"{type(module).__name__}; got {tuple(weights[name].shape)}"
-            )
-    module.load_state_dict({name: weights[name] for name in own})
+    try:
+        module.load_state_dict({name: weights[name] for name in module.state_dict() if name in weights})
+    except RuntimeError as error:
+        reason = str(error).strip().splitlines()[-1].strip()
+        raise ModelError(f"the saved {what} does not belong to this {type(module).__name__}: {reason}") from error
 
 
 def _select_last(values_BLX: torch.Tensor, mask_BL: torch.Tensor) -> torch.Tensor:

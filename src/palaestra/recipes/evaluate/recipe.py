@@ -56,7 +56,7 @@ def evaluate(
         settings: all settings; or pass single ones as keywords.
         out: the run folder; empty: a new one below `runs/`.
         listener: receives the progress events, instead of the display on stderr.
-        progress: whether to display the progress; `PALAESTRA_PROGRESS=0` turns the display off, too.
+        progress: whether to display the progress; `PALAESTRA_PROGRESS=0` also turns the display off.
 
     Example:
         >>> from palaestra import evaluate                              # doctest: +SKIP
@@ -167,7 +167,7 @@ def _run(
     workers: EvaluationWorkers | None,
     listener: Listener,
 ) -> EvaluateResult:
-    """Ask the problems that have no stored attempt. The engine is loaded at most once."""
+    """Generate answers to the problems without a stored attempt. The engine is loaded at most once."""
     from palaestra.engines.base import Sampling, is_remote
     from palaestra.tasks.base import get_hooks
     from palaestra.tasks.evaluate import evaluate as ask
@@ -254,7 +254,7 @@ def _summarize(
 
 @contextmanager
 def _meter(run: Run, settings: EvaluateSettings) -> Iterator[MeteredEngines]:
-    """Meter the calls to a service. The cache lies in the run folder, so that paid answers stay with the run."""
+    """Meter the calls to a service. The cache is in the run folder, so that paid answers stay with the run."""
     from palaestra.engines.budget import Budget
 
     with open_cache(str(run.folder / CALLS)) as answers:

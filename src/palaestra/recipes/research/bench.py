@@ -122,7 +122,7 @@ def bench(
         total_cost: the maximum dollars of all runs together, where `settings.max_cost` is for each; 0 for no limit.
             Runs without budget wait: the same call with more continues.
         listener: receives the progress events, instead of the display on stderr.
-        progress: whether to display the progress; `PALAESTRA_PROGRESS=0` turns the display off, too.
+        progress: whether to display the progress; `PALAESTRA_PROGRESS=0` also turns the display off.
 
     Raises:
         SettingsError: a value is invalid.

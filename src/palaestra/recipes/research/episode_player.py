@@ -37,7 +37,7 @@ SUBMISSIONS = "submissions"
 AGENT, WORKSPACE, REPLAY = "agent", "workspace", "played again"
 """Phases of the ledger."""
 OWN = ("action", "thought", "stop_reason", "failure", "turn")
-"""Info entries that a step stores in fields of its own, or does not need."""
+"""Info entries that a step stores in separate fields or does not need."""
 
 Moved = tuple[Conversation, float, bool, bool, dict[str, Any]]
 
@@ -51,8 +51,8 @@ class Player:
     """Plays the episodes of a run.
 
     Arguments:
-        spent: returns what the agent's models have cost so far.
-        stop: asked between steps whether to stop.
+        spent: returns the cost of the agent's models so far.
+        stop: called between steps; true stops the episode.
     """
 
     run: Run
@@ -202,12 +202,12 @@ def describe_end(reason: str, note: str) -> str:
 
 
 def _check_answer(answer: Any) -> Message | Halt:
-    """Check the return value of an agent's `act`; a text is accepted too."""
+    """Check the return value of an agent's `act`. A text is also accepted."""
     if isinstance(answer, str):
         return Message("assistant", answer)
     if isinstance(answer, Message | Halt):
         return answer
-    raise EnvError(f"an agent's act gives a Message, a text or a Halt; got {type(answer).__name__}")
+    raise EnvError(f"expected a Message, a text or a Halt from an agent's act; got {type(answer).__name__}")
 
 
 def submission_folder(run: Run, episode: int) -> Path:

@@ -72,7 +72,7 @@ def research(
         settings: all settings at once; or give single ones as keywords.
         out: the run folder; by default a new one below `runs/`.
         listener: receives the progress events, instead of the display on stderr.
-        progress: whether to display the progress; `PALAESTRA_PROGRESS=0` turns the display off, too.
+        progress: whether to display the progress; `PALAESTRA_PROGRESS=0` also turns the display off.
         engines: opens models, shared by several runs in one process.
         stop: asked between steps whether to stop; the run then raises `EpisodeStopped` and can be resumed.
         within: the shared budget of several runs.

@@ -19,9 +19,9 @@ import numpy as np
 
 from palaestra.core.errors import EngineError, LessonError, PalaestraError, SettingsError, WriterError
 from palaestra.core.events import Event, Listener, ignore
+from palaestra.core.plugins import describe_location
 from palaestra.core.records import Decision, Example, Failure, FailureCause, Lesson
 from palaestra.core.seeding import Seeds
-from palaestra.core.user_code import describe_location
 from palaestra.recipes.metered_engines import meter_engines
 from palaestra.recipes.teach.settings import TASK_WRITER, TeachSettings
 from palaestra.runs.ledger import LedgerEntry
@@ -221,7 +221,7 @@ def check_writer(settings: TeachSettings, task: Task) -> None:
     """Raise for an invalid writer, planner, teacher option, check or prompt folder. Opens no model."""
     from palaestra.engines.factory import check_model
     from palaestra.engines.mock import MockEngine
-    from palaestra.tasks.teaching import WritableTask
+    from palaestra.tasks.base import WritableTask
 
     select_checks(settings)
     if settings.writer == TASK_WRITER:
@@ -235,7 +235,7 @@ def check_writer(settings: TeachSettings, task: Task) -> None:
         check_model(settings.writer)
         if not isinstance(task, WritableTask):
             raise SettingsError(
-                f"task '{task.name}' does not say what a language model is to write; leave writer at 'task'"
+                f"task '{task.name}' has no schema for a language model as the writer; leave writer at 'task'"
             )
     if settings.planner:
         check_model(settings.planner)

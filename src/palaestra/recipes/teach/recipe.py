@@ -59,7 +59,7 @@ def teach(
         settings: all settings; or pass single ones as keywords.
         out: the run folder; empty: a new one below `runs/`.
         listener: receives the progress events, instead of the display on stderr.
-        progress: whether to display the progress; `PALAESTRA_PROGRESS=0` turns the display off, too.
+        progress: whether to display the progress; `PALAESTRA_PROGRESS=0` also turns the display off.
 
     Example:
         >>> from palaestra import teach                                       # doctest: +SKIP
@@ -194,7 +194,7 @@ def make_trainer(settings: TeachSettings) -> LlamaFactory | None:
 
 def make_scorer(task: Task) -> Scorer:
     """A function that scores an answer to an example's question with the task's scorer; `None` without a reference."""
-    from palaestra.tasks.scoring import score as score_answer
+    from palaestra.tasks.evaluate import score as score_answer
     from palaestra.teachers.quality.answers import pose
     from palaestra.teachers.quality.base import Context
 

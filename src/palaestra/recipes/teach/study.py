@@ -187,7 +187,7 @@ def study(
         seeds: the number of seeds, from `settings.seed` on.
         out: the folder of the study; empty: a new one below `runs/`.
         listener: receives the progress events, instead of the display on stderr.
-        progress: whether to display the progress; `PALAESTRA_PROGRESS=0` turns the display off, too.
+        progress: whether to display the progress; `PALAESTRA_PROGRESS=0` also turns the display off.
 
     Raises:
         SettingsError: a value is invalid, or `grid` names a setting that cannot have several values.

@@ -218,12 +218,14 @@ def describe_lessons(summary: Mapping[str, Any]) -> Iterator[str]:
     """Describe the lessons of a summary, one line per fact. The last line is the cost of the calls."""
     ordered, delivered = summary["ordered"], summary["delivered"]
     short = f", {ordered - delivered} fewer than were ordered" if delivered < ordered else ""
-    again = f"; missing ones were ordered again {summary['ordered_again']} x" if summary["ordered_again"] else ""
+    again = (
+        f"; missing examples were ordered again {summary['ordered_again']} times" if summary["ordered_again"] else ""
+    )
     yield f"examples: {ordered} ordered, {delivered} delivered{short}{again}"
     if summary["dropped"]:
         yield f"dropped by checks: {describe_counts(summary['dropped'])}"
     if summary["withheld"]:
-        yield f"withheld because a check broke: {summary['withheld']}"
+        yield f"withheld because a check failed to run: {summary['withheld']}"
     if summary["writer_failures"]:
         yield f"writer failures: {describe_counts(summary['writer_failures'])}"
     if summary["calls"]:

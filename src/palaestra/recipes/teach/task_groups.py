@@ -36,7 +36,7 @@ class TeachTasks:
 
     def draw_problems(self, settings: TeachSettings) -> tuple[list[Problem], list[Problem]]:
         """Draw the validation and test problems of a run."""
-        from palaestra.tasks.checks import draw_problems
+        from palaestra.tasks.evaluate import draw_problems
 
         skills = settings.own_skills
         validation = draw_problems(self.taught, Split.VALIDATION, settings.validation, settings.seed, skills)
@@ -116,9 +116,8 @@ def _make_taught(settings: TeachSettings, main: Task) -> Task:
     The skills of a validation task are taught if the writer can write for them: the task has generators, or a language
     model writes and the data have the same shape as those of `main`.
     """
-    from palaestra.tasks.base import GenerativeTask
+    from palaestra.tasks.base import GenerativeTask, WritableTask
     from palaestra.tasks.group import Member, TaskGroup
-    from palaestra.tasks.teaching import WritableTask
 
     entries = parse_entries(settings.validation_tasks, "validation_tasks")
     if not entries:

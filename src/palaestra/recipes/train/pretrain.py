@@ -92,7 +92,7 @@ def pretrain(
     Arguments:
         settings: all settings, or pass single ones as keywords.
         listener: receives the progress events, instead of the display on stderr.
-        progress: whether to display the progress; `PALAESTRA_PROGRESS=0` turns the display off, too.
+        progress: whether to display the progress; `PALAESTRA_PROGRESS=0` also turns the display off.
     """
     settings = resolve_settings(PretrainSettings, settings, values).with_defaults()
     with show_progress(listener, progress, RunProgress) as listener:

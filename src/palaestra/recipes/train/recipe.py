@@ -74,7 +74,7 @@ def train(
         settings: all settings in one object; otherwise pass single settings as keywords.
         out: the run folder; by default a new one in `runs/`.
         listener: receives the progress events, instead of the display on stderr.
-        progress: whether to display the progress; `PALAESTRA_PROGRESS=0` turns the display off, too.
+        progress: whether to display the progress; `PALAESTRA_PROGRESS=0` also turns the display off.
         callbacks: called after each iteration.
         values: fields of `TrainSettings`, and hyperparameters of the algorithm: fields of `PPOConfig`, `GRPOConfig`,
             `RLOOConfig`, `REINFORCEConfig`, or of the config of an algorithm of your own.
@@ -197,7 +197,7 @@ def _run(
 
 
 class Trackers:
-    """Logs the metrics to TensorBoard and Weights & Biases beside the store, if the settings ask for it.
+    """Logs the metrics to TensorBoard and Weights & Biases beside the store, if the settings enable it.
 
     The event files of TensorBoard are in `tensorboard/` of the run folder. Weights & Biases is configured by its own
     environment variables (`WANDB_MODE`, ...).
@@ -248,7 +248,7 @@ def _summarize(run: Run, settings: TrainSettings, loop: Loop, iterations: int) -
     table = run.store.metrics()
     last = table.get(iterations, {})
     if not table:
-        raise RunError(f"the run folder is damaged: {run.store.path} holds no iteration")
+        raise RunError(f"the run folder is damaged: {run.store.path} contains no iteration")
     return {
         "recipe": RECIPE,
         "env": settings.env,

@@ -89,7 +89,7 @@ def train_reward(
         model_name, datasets_path, reward_model_path: see `RewardSettings`, whose other fields are keywords, too.
         settings: all settings, instead of keywords.
         listener: receives the progress events, instead of the display on stderr.
-        progress: whether to display the progress; `PALAESTRA_PROGRESS=0` turns the display off, too.
+        progress: whether to display the progress; `PALAESTRA_PROGRESS=0` also turns the display off.
 
     Returns:
         The model, with `folder` (where it was saved), `report` (on the held-out comparisons after training) and

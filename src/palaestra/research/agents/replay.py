@@ -18,7 +18,7 @@ from palaestra.runs.run import Run
 INTERRUPTED = str(TurnStopReason.INTERRUPTED)
 TRAJECTORY = ".traj"
 LIMITS = {"context": TurnStopReason.CONTEXT, "format": TurnStopReason.FORMAT, "cost": TurnStopReason.COST}
-"""The limit at which MLGym submitted, by a word of its exit status."""
+"""The limit at which MLGym submitted, by a word in the exit status."""
 KEPT = ("format_errors", "format_penalty")
 """Settings of the run that are also arguments of the environment."""
 
@@ -37,8 +37,8 @@ class ReplayAgent(Agent):
         argument: the run folder, a file in it such as `trajectory.json`, or a `.traj` file.
 
     Raises:
-        SettingsError: no folder is named.
-        RunError: the folder holds no finished research run.
+        SettingsError: no folder is given.
+        RunError: the folder contains no finished research run.
     """
 
     takes = "FOLDER"
@@ -46,7 +46,7 @@ class ReplayAgent(Agent):
     def __init__(self, argument: str, context: AgentContext) -> None:
         super().__init__(argument, context)
         if not argument:
-            raise SettingsError("the agent 'replay' plays a run; name its folder as replay:FOLDER")
+            raise SettingsError("the agent 'replay' needs the folder of a run; use replay:FOLDER")
         folder = Path(argument.replace("{task}", context.task.name)).expanduser()
         self._end: Halt | None = None
         self._published: list[str] = []
@@ -58,7 +58,7 @@ class ReplayAgent(Agent):
         with Run.open(folder, read_only=True) as run:
             summary = run.summary
             if run.recipe != "research" or summary is None:
-                raise RunError(f"{folder} holds no finished research run; there is nothing to replay")
+                raise RunError(f"{folder} contains no finished research run to replay")
             self._settings = run.settings
             self.parser = str(summary.get("parser", ""))
             self._tools = bool(summary.get("tools", False))
@@ -66,9 +66,9 @@ class ReplayAgent(Agent):
             steps = run.store.steps(Step, int(summary.get("kept_episode", 0)))
         if summary["task"] != context.task.name:
             raise SettingsError(
-                f"{folder} is of the task '{summary['task']}'; its actions say nothing of '{context.task.name}'"
+                f"{folder} is a run of the task '{summary['task']}'; it cannot be replayed on '{context.task.name}'"
             )
-        # Steps that ended from outside: by the agent itself, or by a user, perhaps during a command.
+        # Steps that the agent or a user ended, possibly during a command.
         outside = [
             step for step in steps if step.stop_reason and (step.message is None or step.stop_reason == INTERRUPTED)
         ][:1]

@@ -1,4 +1,4 @@
-"""Judging of submissions: outside the agent's reach, on a copy, with the task's evaluator and hidden data."""
+"""Judge a copy of a submission outside the agent's sandbox, with the task's evaluator and hidden data."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from typing import Any, Literal
 import numpy as np
 
 from palaestra.core.errors import PalaestraError, SandboxError, TaskError
+from palaestra.core.plugins import describe_error_within
 from palaestra.core.records import Failure, FailureCause
 from palaestra.core.seeding import Seeds
-from palaestra.core.user_code import describe_error_within
 from palaestra.research.judge.deadline import OverdueError, within
 from palaestra.research.judge.program import Program
 from palaestra.research.tasks.data import eval_seed, is_installed, load_data, load_function, missing_package
@@ -26,7 +26,7 @@ from palaestra.sandbox.base import Limits, Sandbox, SandboxResult, make_sandbox
 
 EvaluationSplit = Literal["validation", "test"]
 TOLD = 300
-"""Characters of a submission's own words on validation data that its author sees."""
+"""Maximum characters of a submission's own message that the agent sees after code ran on validation data."""
 VALUES = (TypeError, ValueError, LookupError, ArithmeticError, AttributeError, RecursionError)
 """Exceptions that an evaluator raises for a value it did not expect."""
 PROGRAMS, SLACK = 3.0, 30.0
@@ -169,7 +169,7 @@ class SubmissionJudge:
         except (Exception, SystemExit) as error:  # A broken evaluator says nothing about the submission.
             if isinstance(error, VALUES) and any(program.called for program in evaluation._programs):
                 # It accepted the baseline's values, so these are the submission's.
-                why = f"the evaluator cannot use what it returned ({type(error).__name__})"
+                why = f"the evaluator cannot use its return value ({type(error).__name__})"
                 return self._reject(SubmissionError(why, why), split)
             message = describe_error_within(error, self.task.folder)
             return Failure(FailureCause.SCORER, f"the evaluator of {self.task.name} broke: {message[: 2 * TOLD]}")
@@ -240,7 +240,7 @@ def _numbers(given: Any) -> dict[str, float]:
 
 
 LIBRARY = "/opt/palaestra"
-"""Where this package lies for tasks that may import it."""
+"""The path of this package in the sandbox of tasks that may import it."""
 
 
 def sandbox_for(task: ResearchTask, name: str = "bubblewrap", **options: Any) -> Sandbox:

@@ -45,7 +45,7 @@ def write_splits(
     right: Sequence[object],
     taught: Callable[[slice], Sequence[object]],
 ) -> None:
-    """Write a table in parts: `train` with its target, the other splits without, and their targets to `hidden`.
+    """Write a table by split: `train` with its target, the others without. Their targets go to `hidden`.
 
     Arguments:
         sizes: rows of each part, in this order.
@@ -95,7 +95,9 @@ def read_predictions(evaluation: Evaluation, parse: Callable[[str], Value]) -> t
         if name not in split_by_id:
             raise SubmissionError(f"{SUBMISSION}, row {number}: there is no row with the id {name[:40]!r} in /data")
         if name in predictions:
-            raise SubmissionError(f"{SUBMISSION}, row {number}: the id {name!r} is there twice; give one prediction")
+            raise SubmissionError(
+                f"{SUBMISSION}, row {number}: the id {name!r} occurs twice; give one prediction per id"
+            )
         try:
             predictions[name] = parse(text)
         except ValueError as error:

@@ -233,7 +233,7 @@ def install_requirements(path: Path) -> Path:
     """Return a virtual environment with the packages of a requirements file, and create it if this machine has none
     yet.
 
-    It lies in the user's cache, keyed by the file's content and the Python version.
+    It is in the user's cache, keyed by the file's content and the Python version.
 
     Raises:
         TaskError: the packages cannot be installed.

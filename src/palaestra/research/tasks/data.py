@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 
 from palaestra.core.errors import SettingsError, TaskError
-from palaestra.core.plugins import load_file
+from palaestra.core.plugins import describe_error_within, load_file
 from palaestra.core.seeding import Seeds
-from palaestra.core.user_code import describe_error_within
 from palaestra.engines.models import cache_folder
 from palaestra.research.tasks.records import TaskData
 from palaestra.research.tasks.task import ResearchTask

@@ -79,7 +79,7 @@ class SubmissionError(Exception):
     def __init__(
         self,
         message: str,
-        kind: str = "it did not give what is asked for, in the form that is asked for",
+        kind: str = "it did not return what the task requires",
         exposed: bool = False,
     ) -> None:
         super().__init__(message)

@@ -286,10 +286,10 @@ class ResearchEnv(TurnEnv):
             outcome = InvalidSubmission("the evaluator broke over it", exposed=True)
         if isinstance(outcome, InvalidSubmission):
             self._judged = outcome if outcome.exposed else None
-            return self._report_miss(outcome, "handed in", "evaluation")
+            return self._report_miss(outcome, "submitted", "evaluation")
         self._judged, self.handed_in = outcome, files
         if isinstance(outcome, Failure):
-            return self._report_miss(outcome, "handed in", "evaluation")
+            return self._report_miss(outcome, "submitted", "evaluation")
         baseline = self._reference(self.split)
         self._earned = self.task.metric.gain(outcome.score, baseline)
         return self._report_score("submitted", outcome, baseline, split=self.split)

@@ -9,13 +9,14 @@ from __future__ import annotations
 import ast
 import base64
 import builtins
+import hashlib
 import io
 import json
 import pickle
 import re
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import date, datetime
 from typing import Any
 
@@ -80,7 +81,7 @@ class CodeProblem:
     seconds: float = 0.0
     memory: int = 0
     solution: str = ""
-    shown: tuple[str, ...] = field(default=())
+    shown: tuple[str, ...] = ()
     undecided: str = ""
     origin: str = ""
 
@@ -110,7 +111,7 @@ def mbpp(row: Row, split: Split) -> CodeProblem:
     """Google's MBPP, the whole (`text`) or the sanitised part (`prompt`): assertions, the first of which are shown."""
     number, tests = row.get("task_id"), row.get("test_list")
     if not isinstance(number, int) or not isinstance(tests, list) or not tests:
-        raise TaskError(f"a row of MBPP has task_id and test_list; got {sorted(row)}")
+        raise TaskError(f"expected task_id and test_list; got {sorted(row)}")
     imports, setup = row.get("test_imports") or [], str(row.get("test_setup_code") or "")
     head = "\n".join([*imports, setup])
     assertions = [*tests, *(row.get("challenge_test_list") or [])]
@@ -133,11 +134,9 @@ def code_contests(row: Row, split: Split) -> CodeProblem:
     if "tests" in row:
         published, text = row["tests"], _text(row, "problem")
         seconds, memory = _limits_in(text)
-        inputs, outputs = (
-            published.get("inputs", published.get("input")),
-            published.get("outputs", published.get("output")),
-        )
-        name = str(row.get("name") or row.get("id") or _digest(text))
+        inputs = published.get("inputs", published.get("input"))
+        outputs = published.get("outputs", published.get("output"))
+        name = str(row.get("name") or row.get("id") or hashlib.blake2b(text.encode(), digest_size=6).hexdigest())
     else:
         text, name = _text(row, "description"), _text(row, "name")
         parts = [row.get(kind) or {} for kind in ("public_tests", "private_tests", "generated_tests")]
@@ -284,12 +283,6 @@ def _python_solution(row: Row) -> str:
     return ""
 
 
-def _digest(text: str) -> str:
-    import hashlib
-
-    return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
-
-
 class _TextOnly(pickle.Unpickler):
     """Reads pickled text only: other pickles could run code."""
 
@@ -304,16 +297,17 @@ def _cases(given: Any) -> list[dict[str, Any]]:
     if isinstance(given, list):
         return given
     try:
-        cases = json.loads(given)
-    except ValueError:
-        try:
-            cases = _TextOnly(io.BytesIO(zlib.decompress(base64.b64decode(given)))).load()
-            cases = json.loads(cases) if isinstance(cases, str | bytes) else cases
-        except (ValueError, zlib.error, pickle.UnpicklingError, EOFError) as error:
-            raise TaskError(f"test cases of LiveCodeBench are JSON, or its compressed form; got {error}") from None
+        cases = _decode(given) if not given.lstrip().startswith("[") else json.loads(given)
+    except (ValueError, zlib.error, pickle.UnpicklingError, EOFError) as error:
+        raise TaskError(f"expected test cases as JSON, or as a compressed pickle of JSON; {error}") from None
     if not isinstance(cases, list):
-        raise TaskError(f"test cases of LiveCodeBench are a list; got {type(cases).__name__}")
+        raise TaskError(f"expected a list of test cases; got {type(cases).__name__}")
     return cases
+
+
+def _decode(given: str) -> Any:
+    cases = _TextOnly(io.BytesIO(zlib.decompress(base64.b64decode(given)))).load()
+    return json.loads(cases) if isinstance(cases, str | bytes) else cases
 
 
 def _format_call(method: str, case: Mapping[str, Any]) -> str:

@@ -2,7 +2,7 @@
 
 **Parts.** Published splits are kept. Data sets without them get train and validation parts (`parts="auto"`): LiveCodeBench
 by date; HumanEval, and CodeContests with only its test file, by the hash of the problem's id (see
-`palaestra.tasks.parts`). With `parts="published"` all these problems are test.
+`palaestra.tasks.sources`). With `parts="published"` all these problems are test.
 
 **Memory.** The data is scanned on first use. Questions and solutions are kept in memory. Tests, which may take gigabytes,
 are read again from the file when an answer is scored.
@@ -24,17 +24,14 @@ import numpy as np
 from palaestra.core.errors import SettingsError, TaskError, UnknownNameError
 from palaestra.core.records import Example, Message, Problem, Split
 from palaestra.core.seeding import Seeds
-from palaestra.tasks.base import check_skills, get_split, take
+from palaestra.tasks.base import check_choice, check_skills, get_split, take
 from palaestra.tasks.code.family import FAMILY, ask_as_method, ask_draft
 from palaestra.tasks.code.formats import FORMATS, CodeProblem, Functions, Row, Stdio, contest_day, live_code_bench
 from palaestra.tasks.code.task import ASKED, CodeTask
 from palaestra.tasks.code.writing import Form, begin_function, make_example, read_datum
-from palaestra.tasks.parts import part_by_date, part_by_hash
-from palaestra.tasks.sources import Source, has_split, locate
-from palaestra.tasks.tables import Table, open_table
+from palaestra.tasks.sources import Source, Table, has_split, locate, open_table, part_by_date, part_by_hash
 
 BEGUN = "Complete this Python function. Answer with the whole function in a fenced code block.\n\n```python\n{begun}```"
-PARTS = ("auto", "published")
 RECENT = 16
 """Number of problems whose tests are cached: several answers to one problem are often scored in a row."""
 
@@ -62,8 +59,7 @@ class PublishedCode(CodeTask):
 
     def __init__(self, path: str = "", sandbox: str = "bubblewrap", seconds: float = 10.0, parts: str = "auto") -> None:
         super().__init__(sandbox, seconds)
-        if parts not in PARTS:
-            raise SettingsError(f"option 'parts' of {self.name}: expected {' or '.join(PARTS)}; got {parts!r}")
+        check_choice(self.name, "parts", parts, ("auto", "published"))
         self.path, self.parts = str(path), parts
         self._tables: dict[str, dict[str, Entry]] = {}
         self._recent = lru_cache(RECENT)(self._read_problem)

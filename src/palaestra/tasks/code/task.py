@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel
 
+from palaestra.core.checks import check_number
 from palaestra.core.errors import SettingsError
 from palaestra.core.records import Completion, Example, Failure, Message, Problem, Score, Split
 from palaestra.tasks.base import TaskHooks, get_split
@@ -40,8 +41,7 @@ class CodeTask(TaskHooks, ABC):
     concurrent_scoring = True
 
     def __init__(self, sandbox: str = "bubblewrap", seconds: float = 10.0) -> None:
-        if not isinstance(seconds, int | float) or isinstance(seconds, bool) or seconds <= 0:
-            raise SettingsError(f"option 'seconds' of {self.name}: expected a number above 0; got {seconds!r}")
+        check_number(f"option 'seconds' of {self.name}", seconds, 0.01, error=SettingsError)
         from palaestra.sandbox.base import SANDBOXES, make_sandbox
 
         SANDBOXES.check(sandbox)

@@ -1,7 +1,7 @@
-"""What a language model writes for programming: a problem, a program, and tests that the program must pass.
+"""The data that a language model writes for programming: a problem, its solution, and tests that the solution must pass.
 
-A problem asks for a function, for a method of a class `Solution`, or for a program that reads its standard input and prints. The
-tests of the first two are assertions; those of a program are inputs with the outputs that are expected.
+A problem asks for a function, for a method of a class `Solution`, or for a program that reads its standard input and
+prints. The tests of functions and methods are assertions; those of programs are inputs with their expected outputs.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from enum import StrEnum
 from pydantic import BaseModel, Field
 
 from palaestra.core.records import Example, Message
-from palaestra.tasks.teaching import UnusableError
+from palaestra.tasks.base import UnusableError
+from palaestra.tasks.code.extraction import PARSE_ERRORS, find_defined_names
 
-LONGEST_PROGRAM = 20_000
-LONGEST_TEXT = 10_000
+MAX_PROGRAM = 20_000
+MAX_TEXT = 10_000
 """Characters of one input or output."""
 STARTER = "{statement}\n\nComplete this class:\n{starter}"
 
@@ -56,20 +57,23 @@ _TESTS = {
 }
 
 
+_SOLUTION = Field(
+    min_length=1, max_length=MAX_PROGRAM, description="The whole solution in Python, without tests and prose."
+)
+
+
 class ProgramTest(BaseModel):
     """One run of a program."""
 
-    input: str = Field(max_length=LONGEST_TEXT, description="What the program reads from standard input.")
-    output: str = Field(min_length=1, max_length=LONGEST_TEXT, description="Exactly what it prints.")
+    input: str = Field(max_length=MAX_TEXT, description="What the program reads from standard input.")
+    output: str = Field(min_length=1, max_length=MAX_TEXT, description="Exactly what it prints.")
 
 
 class CodeDatum(BaseModel):
     """A programming problem with its solution and tests; a function, or a method of `Solution`."""
 
     statement: str = Field(min_length=1, description="What is asked, the name and the arguments included.")
-    solution: str = Field(
-        min_length=1, max_length=LONGEST_PROGRAM, description="The whole solution in Python, without tests and prose."
-    )
+    solution: str = _SOLUTION
     tests: list[str] = Field(min_length=2, max_length=12, description="Assertions, for example: assert f([1, 2]) == 3")
 
 
@@ -79,7 +83,7 @@ class ProgramDatum(BaseModel):
     statement: str = Field(
         min_length=1, description="What the program reads, what it prints, and the rule between them."
     )
-    solution: str = Field(min_length=1, max_length=LONGEST_PROGRAM, description="The whole program, without prose.")
+    solution: str = Field(min_length=1, max_length=MAX_PROGRAM, description="The whole program, without prose.")
     tests: list[ProgramTest] = Field(min_length=2, max_length=12, description="Inputs with their outputs.")
 
 
@@ -87,9 +91,7 @@ class AnyDatum(BaseModel):
     """A programming problem with its solution and tests; a function or a program."""
 
     statement: str = Field(min_length=1, description="What is asked, complete in itself.")
-    solution: str = Field(
-        min_length=1, max_length=LONGEST_PROGRAM, description="The whole solution in Python, without tests and prose."
-    )
+    solution: str = _SOLUTION
     tests: list[str] | list[ProgramTest] = Field(
         min_length=2,
         max_length=12,
@@ -98,31 +100,27 @@ class AnyDatum(BaseModel):
 
 
 def datum_for(forms: Mapping[str, Form]) -> type[BaseModel]:
-    """The shape of a datum for a task whose skills have these forms."""
+    """The schema of a datum for a task whose skills have these forms."""
     programs = {form is Form.PROGRAM for form in forms.values()}
     return AnyDatum if len(programs) != 1 else ProgramDatum if True in programs else CodeDatum
 
 
 def brief_for(forms: Mapping[str, Form]) -> str:
-    """What problems of these forms are like; where there are several, which skill asks for which."""
+    """The description of problems of these forms, and of the form of each skill if there are several."""
     by_form: dict[Form, list[str]] = {}
     for skill, form in forms.items():
         by_form.setdefault(form, []).append(skill)
     parts = [_GENERAL]
-    if len(by_form) > 1:
-        parts += [f"Problems of {_list_skills(skills)} ask for {form}." for form, skills in by_form.items()]
+    for form, skills in by_form.items() if len(by_form) > 1 else ():
+        parts.append(f"Problems of the skill{'s'[: len(skills) - 1]} {', '.join(skills)} ask for {form}.")
     return " ".join([*parts, *(_BRIEFS[form] for form in by_form)])
 
 
-def _list_skills(skills: Sequence[str]) -> str:
-    return f"the {'skill' if len(skills) == 1 else 'skills'} {', '.join(skills)}"
-
-
 def read_datum(datum: CodeDatum | ProgramDatum | AnyDatum, allowed: Sequence[Form]) -> tuple[Form, str, ast.Module]:
-    """The form of a datum, its solution without fences, and the same parsed.
+    """The form of a datum, its solution without fences, and the syntax tree of the solution.
 
     Raises:
-        UnusableError: the solution is no Python, or the tests are of another form, or could not tell a wrong program.
+        UnusableError: the solution is not valid Python, or the tests have another form or cannot fail.
     """
     solution = datum.solution.strip().removeprefix("```python").removeprefix("```").removesuffix("```").strip()
     tree = _parse(solution, "the solution")
@@ -133,7 +131,7 @@ def read_datum(datum: CodeDatum | ProgramDatum | AnyDatum, allowed: Sequence[For
     else:
         called = {name for test in tests for name in _find_called(str(test).strip())}
         form = Form.METHOD if "Solution" in called and Form.METHOD in allowed else Form.FUNCTION
-        if not called & _find_defined(tree):
+        if not called & find_defined_names(solution):
             raise UnusableError("the tests call nothing that the solution defines")
     if form not in allowed:
         wanted = " or ".join(allowed)
@@ -144,11 +142,11 @@ def read_datum(datum: CodeDatum | ProgramDatum | AnyDatum, allowed: Sequence[For
 def datum_to_example(
     datum: CodeDatum | ProgramDatum | AnyDatum, asked: str, skill: str, subskill: str, allowed: Sequence[Form]
 ) -> Example:
-    """The datum as it is taught, with its tests as metadata.
+    """The training example of a datum, with its tests as metadata.
 
     Arguments:
-        asked: how the task puts a `{question}`.
-        allowed: the forms that the task's problems have.
+        asked: the prompt of the task, with a place for the `{question}`.
+        allowed: the forms of the task's problems.
 
     Raises:
         UnusableError: see `read_datum`.
@@ -161,11 +159,14 @@ def datum_to_example(
 
 
 def make_example(question: str, solution: str, datum: BaseModel, skill: str, subskill: str) -> Example:
-    """A question with its solution, and the tests as the check `executes` reads them."""
+    """A question with its solution. The tests are metadata in the form that the quality check `executes` reads."""
     tests = getattr(datum, "tests")  # noqa: B009
     brought: str | dict[str, list[str]]
     if isinstance(tests[0], ProgramTest):
-        brought = {"inputs": [_with_end(test.input) for test in tests], "outputs": [test.output for test in tests]}
+        brought = {
+            "inputs": [test.input.removesuffix("\n") + "\n" for test in tests],
+            "outputs": [test.output for test in tests],
+        }
     else:
         brought = "\n".join(str(test).strip() for test in tests)
     response = f"```python\n{solution}\n```"
@@ -177,10 +178,8 @@ def format_starter(tree: ast.Module) -> str:
     lines = ["class Solution:"]
     for node in tree.body:
         if isinstance(node, ast.ClassDef) and node.name == "Solution":
-            methods = [
-                child for child in node.body if isinstance(child, ast.FunctionDef) and not child.name.startswith("_")
-            ]
-            lines += [f"    {format_head(method)}" for method in methods]
+            methods = [child for child in node.body if isinstance(child, ast.FunctionDef)]
+            lines += [f"    {format_head(method)}" for method in methods if not method.name.startswith("_")]
     return "\n".join(lines)
 
 
@@ -195,7 +194,7 @@ def format_head(function: ast.FunctionDef) -> str:
 
 
 def begin_function(tree: ast.Module, tests: Sequence[str], statement: str) -> str:
-    """The start of a program that a model is to go on with, as HumanEval asks: imports, the head, the statement in it."""
+    """The start of a program that a model completes, as in HumanEval: imports, head, and the statement as docstring."""
     called = [name for test in tests for name in _find_called(test.strip())]
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
     wanted = next((functions[name] for name in called if name in functions), None)
@@ -217,7 +216,7 @@ def _check_runs(tests: Sequence[ProgramTest]) -> None:
 
 
 def _find_called(test: str) -> list[str]:
-    """The names that an assertion calls, in their order."""
+    """The names that an assertion calls, in order."""
     tree = _parse(test, f"the test {test[:60]!r}")
     if len(tree.body) != 1 or not isinstance(tree.body[0], ast.Assert):
         raise UnusableError(f"the test {test[:60]!r} is not one assertion")
@@ -225,19 +224,8 @@ def _find_called(test: str) -> list[str]:
     return [function.id for function in calls if isinstance(function, ast.Name)]
 
 
-def _find_defined(tree: ast.Module) -> set[str]:
-    kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
-    named = {node.name for node in tree.body if isinstance(node, kinds)}
-    targets = [target for node in tree.body if isinstance(node, ast.Assign) for target in node.targets]
-    return named | {target.id for target in targets if isinstance(target, ast.Name)}
-
-
-def _with_end(text: str) -> str:
-    return text if text.endswith("\n") else f"{text}\n"
-
-
 def _parse(source: str, what: str) -> ast.Module:
     try:
         return ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError) as error:
-        raise UnusableError(f"{what} is no Python: {getattr(error, 'msg', error)}") from error
+    except PARSE_ERRORS as error:
+        raise UnusableError(f"{what} is not valid Python: {getattr(error, 'msg', error)}") from error

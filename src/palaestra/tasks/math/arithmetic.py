@@ -1,4 +1,9 @@
-"""The basic operations, which the embedded student knows already."""
+"""The skills of arithmetic.
+
+`ARITHMETIC` has the basic operations, which the embedded student knows already. `ADVANCED` has operations that a nano-sized
+student cannot learn from a few hundred examples. They make the choices of a teacher matter: a good teacher spends its data
+on other skills.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Drafts of procedural problems, and the skills that draw them."""
+"""The parts of `math-skills`: drafts of problems, the extraction and comparison of answers, the data of a language model.
+
+Every kind of answer has its own grammar. The answer follows the last "Answer:" (or "answer is"). Without one, the last
+part of the response that matches the grammar is taken. Answers are compared exactly.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +15,8 @@ from fractions import Fraction
 import numpy as np
 from pydantic import BaseModel, Field
 
+from palaestra.tasks.base import UnusableError
 from palaestra.tasks.sampling import format_response
-from palaestra.tasks.teaching import UnusableError
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from palaestra.tasks.math.base import AnswerKind, MathDraft, MathSkill, sort_pair
+from palaestra.tasks.math.base import AnswerKind, Drawer, MathDraft, MathSkill, sort_pair
 from palaestra.tasks.sampling import between, pick
 
 NAMES = ("Ada", "Ben", "Cleo", "Dion", "Eva", "Finn")
@@ -42,38 +42,31 @@ MISSING_NUMBER = MathSkill(
 )  # fmt: skip
 
 
-def _next_in(rng: np.random.Generator, terms: list[int], steps: tuple[str, ...], answer: int) -> MathDraft:
-    question = pick(rng, ("What comes next: {t}?", "Continue the sequence {t}.", "Find the next term of {t}."))
-    return MathDraft(question.format(t=", ".join(map(str, terms))), steps, str(answer), tuple(terms))
+def _sequence(starts: tuple[int, int], steps: tuple[int, int], sign: str) -> Drawer:
+    """Draw a sequence in which every term is the one before plus, minus or times a number."""
 
+    def draw(rng: np.random.Generator) -> MathDraft:
+        first, step = between(rng, *starts), between(rng, *steps)
+        terms = [first]
+        for _ in range(3):
+            terms.append({"+": terms[-1] + step, "-": terms[-1] - step, "*": terms[-1] * step}[sign])
+        a, b, c, answer = terms
+        difference = {"+": f"{b}-{a}={step}", "-": f"{a}-{b}={step}", "*": f"{b}/{a}={step}"}[sign]
+        wording = pick(rng, ("What comes next: {t}?", "Continue the sequence {t}.", "Find the next term of {t}."))
+        return MathDraft(
+            wording.format(t=f"{a}, {b}, {c}"), (difference, f"{c}{sign}{step}={answer}"), str(answer), (a, b, c)
+        )
 
-def _rising(rng: np.random.Generator) -> MathDraft:
-    start, step = between(rng, 1, 30), between(rng, 2, 12)
-    terms = [start + step * k for k in range(3)]
-    return _next_in(
-        rng, terms, (f"{terms[1]}-{terms[0]}={step}", f"{terms[2]}+{step}={terms[2] + step}"), terms[2] + step
-    )
-
-
-def _falling(rng: np.random.Generator) -> MathDraft:
-    start, step = between(rng, 45, 90), between(rng, 2, 12)
-    terms = [start - step * k for k in range(3)]
-    return _next_in(
-        rng, terms, (f"{terms[0]}-{terms[1]}={step}", f"{terms[2]}-{step}={terms[2] - step}"), terms[2] - step
-    )
-
-
-def _growing(rng: np.random.Generator) -> MathDraft:
-    start, factor = between(rng, 2, 33), between(rng, 2, 3)
-    terms = [start * factor**k for k in range(3)]
-    return _next_in(
-        rng, terms, (f"{terms[1]}/{terms[0]}={factor}", f"{terms[2]}*{factor}={terms[2] * factor}"), terms[2] * factor
-    )
+    return draw
 
 
 SEQUENCES = MathSkill(
     "sequences", "the next term of a sequence", AnswerKind.NUMBER,
-    {"rising": _rising, "falling": _falling, "multiplying": _growing},
+    {
+        "rising": _sequence((1, 30), (2, 12), "+"),
+        "falling": _sequence((45, 90), (2, 12), "-"),
+        "multiplying": _sequence((2, 33), (2, 3), "*"),
+    },
 )  # fmt: skip
 
 
@@ -99,7 +92,7 @@ def _groups_and_fewer(rng: np.random.Generator) -> MathDraft:
     question = (
         f"{a} {pick(rng, HOLDERS)} hold {b} {thing} each. {pick(rng, NAMES)} takes {c} out. How many {thing} remain?"
     )
-    # Some have the numbers and the answer of a problem with more: 3*8-4 and 3*4+8. These two are in one split.
+    # Some share numbers and answer with a problem of `more`, for example 3*8-4 and 3*4+8; both are in the same split.
     with_more = [(*sort_pair(x, c), y) for x, y in ((a, b), (b, a)) if x * c + y == a * b - c]
     like = with_more[0] if with_more else (*sort_pair(a, b), c)
     return MathDraft(question, (f"{a}*{b}={a * b}", f"{a * b}-{c}={a * b - c}"), str(a * b - c), (a, b, c), like)
@@ -138,7 +131,7 @@ def _change_two(rng: np.random.Generator) -> MathDraft:
 
 
 CHANGE = MathSkill(
-    "change", "the money that comes back from a purchase", AnswerKind.NUMBER,
+    "change", "the change after a purchase", AnswerKind.NUMBER,
     {"one_item": _change_one, "two_items": _change_two, "several_items": _change_several},
 )  # fmt: skip
 

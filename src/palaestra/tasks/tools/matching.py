@@ -21,7 +21,7 @@ from palaestra.tasks.tools.library import LIBRARY
 from palaestra.tasks.tools.library.dates import WEEKDAYS, parse_date, parse_time, show_time
 from palaestra.tasks.tools.library.quantities import EUROS, GRAMS, LITRES, METRES
 from palaestra.tasks.tools.library.world import ITEMS, PEOPLE, TOWNS
-from palaestra.tasks.tools.plans import Call, CallResult, ExecutedCall, Plan, brief, map_leaves
+from palaestra.tasks.tools.plans import Call, CallResult, ExecutedCall, Plan, map_leaves
 
 VARIATIONS, LEAST = 12, 3
 """The number of other sets of values to try, and how many of them the tools must accept."""
@@ -110,7 +110,7 @@ def match(
     matched = _most(same)
     if matched == len(gold):
         if not _embed(same, needs):
-            return Match(PlanOutcome.WRONG_ORDER, matched, _out_of_order(gold, same, needs))
+            return Match(PlanOutcome.WRONG_ORDER, matched, "a call came before one whose result it needs")
         if len(calls) > len(gold) and not extra_calls:
             return Match(PlanOutcome.EXTRA_CALLS, matched, f"expected {len(gold)} calls; got {len(calls)}")
         return Match(PlanOutcome.RIGHT, matched)
@@ -164,28 +164,13 @@ def _embed(same: Sequence[Sequence[bool]], needs: Sequence[set[int]]) -> bool:
     return place([])
 
 
-def _out_of_order(gold: Sequence[ExecutedCall], same: Sequence[Sequence[bool]], needs: Sequence[set[int]]) -> str:
-    for call, before in enumerate(needs):
-        for other in sorted(before):
-            if same[call].index(True) <= same[other].index(True):
-                return f"expected {gold[other].tool} before {gold[call].tool}, which needs its result"
-    return "a call came before one whose result it needs"
-
-
 def _first_fault(gold: Sequence[ExecutedCall], calls: Sequence[ExecutedCall], same: Sequence[Sequence[bool]]) -> str:
-    """A description of the first missing call of the plan and of what was called instead."""
-    call = next(place for place, row in enumerate(same) if not any(row)) if not all(map(any, same)) else 0
-    wanted = gold[call]
-    own = [o for k, o in enumerate(calls) if o.tool == wanted.tool and not any(row[k] for row in same)]
-    if not own:
+    """A description of the first missing call of the plan and of the call that was made instead."""
+    wanted = next((call for call, row in zip(gold, same, strict=True) if not any(row)), gold[0])
+    others = [o for k, o in enumerate(calls) if o.tool == wanted.tool and not any(row[k] for row in same)]
+    if not others:
         return f"expected {wanted}"
-    if own[0].error:
-        return own[0].error
-    given = own[0].arguments
-    name = next((n for n, v in wanted.arguments.items() if not same_value(v, given.get(n))), "")
-    if not name:
-        return f"expected {wanted}; got {own[0]}"
-    return f"{wanted.tool}: expected {name} {brief(wanted.arguments[name])}; got {brief(given.get(name))}"
+    return others[0].error or f"expected {wanted}; got {others[0]}"
 
 
 def same_value(value: Any, other: Any) -> bool:

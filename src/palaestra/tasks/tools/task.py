@@ -10,13 +10,13 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
+from palaestra.core.checks import check_integer, check_number
 from palaestra.core.errors import SandboxError, SettingsError, TaskError
 from palaestra.core.records import Attempt, Completion, Example, Failure, FailureCause, Message, Problem, Score, Split
 from palaestra.core.statistics import Mean, get_cluster, rate_interval
-from palaestra.tasks.base import get_split
+from palaestra.tasks.base import UnusableError, check_choice, get_split
 from palaestra.tasks.code.extraction import PARSE_ERRORS
 from palaestra.tasks.procedural import Family, ProceduralTask
-from palaestra.tasks.teaching import UnusableError
 from palaestra.tasks.tools.extraction import extract_calls, extract_program, read_native_calls
 from palaestra.tasks.tools.judge import ToolJudge
 from palaestra.tasks.tools.library import LIBRARY
@@ -84,14 +84,12 @@ class ToolsSkills(ProceduralTask[ToolDraft]):
         sandbox: str = "bubblewrap",
         seconds: float = 2.0,
     ) -> None:
-        _check_choice("answer_form", answer_form, FORMS)
-        _check_choice("prompt", prompt, PROMPTS)
-        _whole("distractors", distractors, 0, 20)
-        _whole("most_calls", most_calls, 1, MAX_CALLS_IN_PLAN)
-        if not isinstance(extra_calls, bool):
-            raise _bad("extra_calls", "true or false", extra_calls)
-        if not isinstance(seconds, int | float) or isinstance(seconds, bool) or seconds <= 0:
-            raise _bad("seconds", "a number above 0", seconds)
+        check_choice(self.name, "answer_form", answer_form, FORMS)
+        check_choice(self.name, "prompt", prompt, PROMPTS)
+        check_choice(self.name, "extra_calls", extra_calls, (True, False))
+        check_integer(f"option 'distractors' of {self.name}", distractors, 0, 20, error=SettingsError)
+        check_integer(f"option 'most_calls' of {self.name}", most_calls, 1, MAX_CALLS_IN_PLAN, error=SettingsError)
+        check_number(f"option 'seconds' of {self.name}", seconds, 0.01, error=SettingsError)
         from palaestra.sandbox.base import SANDBOXES, make_sandbox
 
         SANDBOXES.check(sandbox)
@@ -99,7 +97,7 @@ class ToolsSkills(ProceduralTask[ToolDraft]):
         self.extra_calls = extra_calls
         self.max_tokens = longest(answer_form, prompt, most_calls)
         self._family = _drawers(most_calls)
-        self.judge = ToolJudge(None if sandbox == "bubblewrap" else make_sandbox(sandbox), float(seconds))
+        self.judge = ToolJudge(None if sandbox == "bubblewrap" else make_sandbox(sandbox), seconds)
 
     def family(self) -> Family[ToolDraft]:
         return self._family
@@ -244,17 +242,3 @@ def _drawers(most_calls: int) -> Family[ToolDraft]:
 
 def _nothing(detail: str) -> Record:
     return Record((), PlanOutcome.NO_PLAN, detail)
-
-
-def _check_choice(option: str, given: Any, known: Sequence[str]) -> None:
-    if given not in known:
-        raise _bad(option, " or ".join(known), given)
-
-
-def _whole(option: str, given: Any, low: int, high: int) -> None:
-    if not isinstance(given, int) or isinstance(given, bool) or not low <= given <= high:
-        raise _bad(option, f"a whole number from {low} to {high}", given)
-
-
-def _bad(option: str, expected: str, given: Any) -> SettingsError:
-    return SettingsError(f"option '{option}' of {ToolsSkills.name}: expected {expected}; got {given!r}")

@@ -1,7 +1,8 @@
-"""Generate the images of lessons that a language model writes, once each.
+"""The images of visual tasks: those that a language model orders for lessons, and those of published data sets.
 
-An image is stored with the example in its lesson. Images of slow generators are also stored in the user's cache, so that
-a killed run finds the identical images when it is resumed.
+A language model writes a scene, which is drawn, or a description in words, from which an image generator creates the image
+(`palaestra.tasks.vision.image_generators`). An image is generated once and stored with the example in its lesson. Images of
+slow generators are also stored in the user's cache, so that a resumed run finds the identical images.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from palaestra.core.errors import PalaestraError, SettingsError, TaskError
 from palaestra.core.records import Example, Failure, FailureCause, ImagePart, Message, TextPart
 from palaestra.runs.cache import digest
 from palaestra.runs.files import storage_errors, to_data
+from palaestra.tasks.base import UnusableError
 from palaestra.tasks.sources import StoredImage, abbreviate
-from palaestra.tasks.teaching import UnusableError
 from palaestra.tasks.vision.image_generators.base import Description, make_image_generator
 from palaestra.tasks.vision.scene import COLOURS, GAP, RADII, SHAPES, SIDE, Scene
 

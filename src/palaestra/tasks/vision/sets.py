@@ -2,6 +2,13 @@
 
 The folder is `path=` or `$PALAESTRA_DATA/<name>`. Data is read on first use, so listing tasks and skills needs neither
 data nor network.
+
+NaturalBench (Li et al., 2024) also has accuracies over groups of two questions about two images. A model that ignores the
+image gives the same answer for both, and one of them is wrong:
+
+- question accuracy (Q-Acc): the fraction of questions that are right for both images;
+- image accuracy (I-Acc): the fraction of images for which both questions are right;
+- group accuracy (G-Acc): the fraction of groups in which all four answers are right.
 """
 
 from __future__ import annotations
@@ -32,9 +39,8 @@ from palaestra.core.records import (
 )
 from palaestra.core.seeding import Seeds
 from palaestra.core.statistics import Mean, rate_interval
-from palaestra.tasks.base import TaskHooks, check_skills, get_split, take
+from palaestra.tasks.base import TaskHooks, UnusableError, check_skills, get_split, take
 from palaestra.tasks.sources import Rows, Source, field, locate, read_rows
-from palaestra.tasks.teaching import UnusableError
 from palaestra.tasks.vision.answers import judge, normalise
 from palaestra.tasks.vision.pictures import Images, Pictures
 

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 
 from palaestra.core.records import Attempt, Completion, Example, Failure, FailureCause, Problem, Score
 from palaestra.tasks.base import Task, get_hooks
+from palaestra.tasks.evaluate import score
 from palaestra.tasks.group import TaskGroup
-from palaestra.tasks.scoring import score
 from palaestra.tasks.texts import digest, pictures
 from palaestra.teachers.quality.base import KEPT, CheckResult, Context, Ruling, drop, not_judged
 
@@ -212,7 +212,7 @@ def bare(task: Task) -> Task:
 
 
 def _undress(task: Task) -> Task:
-    from palaestra.tasks.shots import FewShot
+    from palaestra.tasks.base import FewShot
     from palaestra.teachers.skills.task import Discovered
 
     while isinstance(task, FewShot | Discovered):

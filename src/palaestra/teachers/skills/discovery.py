@@ -25,8 +25,17 @@ from palaestra.engines.cached import CACHED_FAILURES
 from palaestra.engines.structured import Check, ask
 from palaestra.runs.cache import digest
 from palaestra.teachers.prompts import TeacherPrompts
-from palaestra.teachers.skills.clustering import Repair, SkillGroups, repair_categories
-from palaestra.teachers.skills.records import Category, SkillMap, describe_fault, make_key, quote_names, tidy
+from palaestra.teachers.skills.records import (
+    Category,
+    Repair,
+    SkillGroups,
+    SkillMap,
+    describe_fault,
+    make_key,
+    quote_names,
+    repair_categories,
+    tidy,
+)
 
 STAGES = ("names", "categories", "assignment")
 """The stages in order. `keep` receives the result of each under its name."""

@@ -24,7 +24,7 @@ from palaestra.runs.files import from_json, to_json, write_text
 from palaestra.teachers.skills.records import Category, SkillMap
 
 SKILLS_FILE = "skills.json"
-NO_SKILL = Failure(FailureCause.INVALID_REQUEST, "the skills file gives this problem no skill")
+NO_SKILL = Failure(FailureCause.INVALID_REQUEST, "the skills file has no skill for this problem")
 
 
 class SkillRow(BaseModel):
@@ -54,12 +54,12 @@ def read_skills(path: Path) -> SkillMap:
     try:
         skills = _parse(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
-        raise SettingsError(f"there is no skills file {path}") from None
+        raise SettingsError(f"the skills file {path} does not exist") from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         message = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
         raise SettingsError(f"the skills file {path} cannot be read: {message}") from None
     if not skills.categories:
-        raise SettingsError(f"the skills file {path} names no skill")
+        raise SettingsError(f"the skills file {path} contains no skills")
     known = {category.name for category in skills.categories}
     for problem, skill in skills.assignment.items():
         if skill not in known:

@@ -1,4 +1,4 @@
-"""A task with discovered skills in place of its own."""
+"""A task with discovered skills in place of its own, and the task's own skills as a skill map."""
 
 from __future__ import annotations
 

@@ -2,6 +2,18 @@
 
 They plan for all remaining examples instead of one lesson, because the student is trained on the sum of all lessons. Each
 lesson is a part of this plan. It contains a few examples for uncertain subskills, which is the exploration.
+
+A subskill is one of three kinds: *known* before the first lesson, *learnable*, or *out of reach*. Once training has
+begun, its accuracy after `n` examples of its own is
+
+    ceiling - (ceiling - start) * exp(-n / pace),      start = base * (1 - loss)
+
+where `loss` is the forgetting by training on other subskills, and `ceiling` is far above `base` only if the subskill is
+learnable. The parameters form a grid. The validation counts before the first round and after each give every grid point a
+binomial likelihood.
+
+Subskills of a skill share whether the skill is within reach. All subskills of a task share the distribution of paces,
+losses and kinds (a few steps of expectation maximisation, with a prior of `PRIOR_WEIGHT` subskills).
 """
 
 from __future__ import annotations

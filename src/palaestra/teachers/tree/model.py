@@ -1,4 +1,4 @@
-"""The policy `model`: a language model reads the history and decides, with reasons."""
+"""A language model in a skill tree: the policy `model`, which decides with reasons, and proposals of new subskills."""
 
 from __future__ import annotations
 

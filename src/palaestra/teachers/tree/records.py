@@ -1,4 +1,4 @@
-"""The tree of a skill-tree teacher, built from the student's state, and its actions."""
+"""The tree of a skill-tree teacher, built from the student's state; its actions; and the rewards of skills."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Games with a field of partners, each drawn with parameters of its own; the submission decides by messages only."""
+"""Play games with partners that have random parameters. The submission is called by messages only."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ OTHER = {"A": "B", "B": "A"}
 SLIP = 0.025
 GAMES = 3
 Partner = Callable[[list[str], list[str], np.random.Generator], str]
-"""Chooses by its own past, the submission's past, and chance. It likes B better."""
+"""Chooses from both histories and random numbers. It prefers B."""
 
 
 def field(rng: np.random.Generator) -> list[Partner]:
-    """The partners of one split: the same kinds for both, other parameters."""
+    """The partners of one split. Both splits have the same kinds with different parameters."""
 
     def chance(share: float) -> Partner:
         return lambda mine, theirs, rng: "B" if rng.random() < share else "A"
@@ -35,13 +35,13 @@ def field(rng: np.random.Generator) -> list[Partner]:
         return choose
 
     def turns(mine: list[str], theirs: list[str], _: np.random.Generator) -> str:
-        """Together at one place, then at the other; apart, it waits where it is."""
+        """Alternates after a meeting; otherwise stays."""
         if not mine:
             return "B"
         return OTHER[mine[-1]] if mine[-1] == theirs[-1] else mine[-1]
 
     def learns(fade: float, start: float) -> Partner:
-        """Expects what the other mostly did, and answers it."""
+        """Best response to the other's most frequent choice."""
 
         def choose(mine: list[str], theirs: list[str], _: np.random.Generator) -> str:
             share = start
@@ -52,7 +52,7 @@ def field(rng: np.random.Generator) -> list[Partner]:
         return choose
 
     def shifts(temper: float) -> Partner:
-        """Stays where they met; apart, it goes to the other place, more or less surely."""
+        """Stays after a meeting; otherwise switches with a given probability."""
 
         def choose(mine: list[str], theirs: list[str], rng: np.random.Generator) -> str:
             if not mine:
@@ -62,7 +62,7 @@ def field(rng: np.random.Generator) -> list[Partner]:
         return choose
 
     def insists(patience: int, yields: int) -> Partner:
-        """Insists on B until it was alone there so often in a row; then yields for some rounds, and begins anew."""
+        """Chooses B until it was alone there for a number of rounds in a row, then chooses A for some rounds, and starts again."""
 
         def choose(mine: list[str], theirs: list[str], _: np.random.Generator) -> str:
             alone, yielding = 0, 0
@@ -78,7 +78,7 @@ def field(rng: np.random.Generator) -> list[Partner]:
         return choose
 
     def resents(often: int, rounds: int) -> Partner:
-        """Takes turns, but after meetings at A so often in a row it goes to B alone for some rounds."""
+        """Alternates, but chooses B for some rounds after a number of consecutive meetings at A."""
 
         def choose(mine: list[str], theirs: list[str], rng: np.random.Generator) -> str:
             recent = list(zip(mine, theirs, strict=True))[-often - rounds :]

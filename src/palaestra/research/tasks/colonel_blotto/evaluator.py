@@ -1,4 +1,4 @@
-"""Games against a field of allocators, each drawn with parameters of its own; the submission decides by messages only."""
+"""Play games against opponents that have random parameters. The submission is called by messages only."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ SOLDIERS = 100
 GAMES = 2
 Division = list[int]
 Opponent = Callable[[list[Division], list[Division], np.random.Generator], Division]
-"""Divides by its own past, the submission's past, and chance."""
+"""Chooses a division from both histories and random numbers."""
 
 
 def margin(one: Division, other: Division) -> int:
-    """What `one` wins less what `other` does."""
+    """The difference between the winnings of `one` and `other`."""
     return sum(value * ((a > b) - (a < b)) for value, a, b in zip(VALUES, one, other, strict=True))
 
 
 def rounded(shares: Sequence[float] | np.ndarray) -> Division:
-    """A division of all soldiers in proportion to `shares`."""
+    """Divide all soldiers in proportion to `shares`."""
     exact = np.maximum(np.asarray(shares, dtype=float), 0.0) + 1e-9
     exact *= SOLDIERS / exact.sum()
     whole = np.floor(exact).astype(int)
@@ -35,7 +35,7 @@ def rounded(shares: Sequence[float] | np.ndarray) -> Division:
 
 
 def answer(expected: Sequence[float] | np.ndarray, spare: int = 1) -> Division:
-    """A division against the one that is expected: wins the fields that give most for a soldier, as far as it can."""
+    """Respond to an expected division: win the fields with the highest value per soldier first."""
     division, left = [0] * len(VALUES), SOLDIERS
     for k in sorted(range(len(VALUES)), key=lambda k: (expected[k] + spare) / VALUES[k]):
         needed = int(expected[k]) + spare
@@ -47,10 +47,10 @@ def answer(expected: Sequence[float] | np.ndarray, spare: int = 1) -> Division:
 
 
 def field(rng: np.random.Generator) -> list[Opponent]:
-    """The opponents of one split: the same kinds for both, other parameters."""
+    """The opponents of one split. Both splits have the same kinds with different parameters."""
 
     def drawn(rng: np.random.Generator, power: float = 1.0, spread: float = 4.0) -> Division:
-        """A division of an opponent's own: around the values to that power."""
+        """A random division near the fields' values raised to that power."""
         shares = np.array(VALUES, dtype=float) ** power
         return rounded(rng.dirichlet(shares / shares.mean() * spread))
 
@@ -67,7 +67,7 @@ def field(rng: np.random.Generator) -> list[Opponent]:
         return lambda mine, theirs, rng: jittered(divisions[len(mine) // each % len(divisions)], rng, 0.7)
 
     def answers(first: Division, rounds: int, spare: int, lazy: float) -> Opponent:
-        """Expects what the other did on average in the last rounds; sometimes just does what it did."""
+        """Responds to the other's average division of the last rounds, or sometimes copies it."""
 
         def choose(mine: list[Division], theirs: list[Division], rng: np.random.Generator) -> Division:
             if not theirs:
@@ -82,7 +82,7 @@ def field(rng: np.random.Generator) -> list[Opponent]:
         return lambda mine, theirs, rng: jittered(theirs[-1], rng, size) if theirs else first
 
     def moves(first: Division, step: int) -> Opponent:
-        """Takes soldiers from where it won by most, to where it lost by least."""
+        """Moves soldiers from the field with the largest win to the field with the smallest loss."""
 
         def choose(mine: list[Division], theirs: list[Division], rng: np.random.Generator) -> Division:
             if not mine:
@@ -102,7 +102,7 @@ def field(rng: np.random.Generator) -> list[Opponent]:
         return choose
 
     def proud(divisions: list[Division], patience: int) -> Opponent:
-        """Keeps to a division until it has lost with it so often in a row, then takes the next."""
+        """Keeps a division until it has lost a number of rounds in a row, then takes the next."""
 
         def choose(mine: list[Division], theirs: list[Division], rng: np.random.Generator) -> Division:
             place, lost = 0, 0
@@ -136,7 +136,7 @@ def evaluate(evaluation: Evaluation) -> dict[str, float]:
 
 
 def settle(choice: Any, reply: Division, _: np.random.Generator) -> tuple[Division, Division, float]:
-    """Both divisions, and the margin."""
+    """Return both divisions and the margin."""
     division = _checked(choice)
     return division, reply, margin(division, reply)
 
@@ -145,7 +145,7 @@ def _checked(choice: Any) -> Division:
     whole = isinstance(choice, list) and all(type(number) is int for number in choice)
     if not whole or len(choice) != len(VALUES) or min(choice) < 0 or sum(choice) != SOLDIERS:
         raise SubmissionError(
-            f"allocate must return {len(VALUES)} whole numbers that are not negative and sum to {SOLDIERS}; "
+            f"allocate must return {len(VALUES)} non-negative whole numbers that sum to {SOLDIERS}; "
             f"got {str(choice)[:80]}"
         )
     return list(choice)

@@ -1,6 +1,6 @@
-"""Digits of scikit-learn's collection, drawn anew: turned, bent, shifted, faded, with marks over them and noise.
+"""Distorted digits of scikit-learn's data set: rotated, bent, shifted, faded, with marks and noise.
 
-An original goes into one split only, and none can be got back from what is made of it.
+Each original is in one split only, and cannot be recovered from its distorted images.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from palaestra.research.judge.tables import write_right
 
 SIDE = 20
 SPLITS = {"train": (800, 1), "validation": (350, 2), "test": (647, 2)}
-"""How many originals, and how many pictures of each."""
+"""Numbers of originals, and of pictures of each."""
 
 
 def make(public: Path, hidden: Path, rng: np.random.Generator) -> None:
@@ -35,19 +35,19 @@ def make(public: Path, hidden: Path, rng: np.random.Generator) -> None:
 
 
 def drawn(original: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """A picture of 20 by 20 grey values from a digit of 8 by 8."""
+    """Make a picture of 20 by 20 grey values from a digit of 8 by 8."""
     angle, shear = rng.normal(0, 0.2), rng.normal(0, 0.15)
     size = rng.uniform(0.42, 0.56) * np.exp(rng.normal(0, 0.08, 2))
     turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]]) @ np.array([[1, shear], [0, 1]])
     middle = (SIDE - 1) / 2
     grid = np.stack(np.meshgrid(np.arange(SIDE), np.arange(SIDE), indexing="ij"), axis=-1) - middle
-    # Where in the original each place looks: an affine map, and a slow wave in each direction.
+    # The source coordinates of each pixel: an affine map plus a slow wave in each direction.
     looks = (grid - rng.uniform(-1.5, 1.5, 2)) @ turn.T * size + 3.5
     for axis in (0, 1):
         wave = rng.uniform(0.15, 0.35, 2)
         looks[..., axis] += rng.uniform(0.2, 0.6) * np.sin(grid @ wave + rng.uniform(0, 2 * np.pi))
     ink = blended(original, looks) ** rng.uniform(0.6, 1.6)
-    # Marks over it: strokes as dark as the digit's own, and a spot where the ink is gone.
+    # Marks: strokes as dark as the digit's own, and an erased spot.
     for _ in range(rng.integers(0, 2)):
         a, b = rng.uniform(0, SIDE, 2), rng.uniform(0, SIDE, 2)
         along = np.linspace(0, 1, 30)[:, None]
@@ -61,7 +61,7 @@ def drawn(original: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def blended(original: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """The original's values between its points; nothing outside of it."""
+    """Interpolate the original; 0 outside of it."""
     padded = np.pad(original, 2)
     places = np.clip(places + 2, 0, len(padded) - 1.001)
     whole = places.astype(int)

@@ -1,4 +1,4 @@
-"""How many digits are recognised."""
+"""Score the fraction of digits that are recognised."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hidden mazes, all walked at once; the submission sees a few squares around it, and what it told itself the step before."""
+"""Walk all hidden mazes at once. The submission sees the squares around it and its memory of the previous step."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from palaestra.research.tasks.records import SubmissionError
 MAZES = 80
 STEPS = 300
 SIGHT = 2
-"""Squares that are seen in every direction."""
+"""Visible squares in every direction."""
 FAILS = 0.1
-"""How often a step comes to nothing."""
+"""The probability that a step fails."""
 LONGEST = 8000
-"""Characters of a memory."""
+"""Maximum characters of a memory."""
 MOVES = {"N": (-1, 0), "E": (0, 1), "S": (1, 0), "W": (0, -1)}
 Place = tuple[int, int]
 
 
 @dataclass
 class Walk:
-    """One maze, and somebody in it."""
+    """One maze and the position of the walker."""
 
     free: np.ndarray
     here: Place
@@ -40,7 +40,7 @@ class Walk:
         return self.here == self.goal
 
     def observation(self) -> dict[str, Any]:
-        """What the submission is told."""
+        """The observation of the submission."""
         return {
             "view": self._view(),
             "goal": [int(np.sign(self.goal[axis] - self.here[axis])) for axis in (0, 1)],
@@ -63,14 +63,14 @@ class Walk:
     def move(self, action: str) -> None:
         self.steps += 1
         row, column = self.here[0] + MOVES[action][0], self.here[1] + MOVES[action][1]
-        # Drawn for every step, so that all who walk here have the same luck.
+        # Sampled at every step, so that all submissions have the same failures.
         self.moved = self.rng.random() >= FAILS and self._is_free(row, column)
         if self.moved:
             self.here = (row, column)
 
 
 def maze(rng: np.random.Generator) -> Walk:
-    """Rooms in a grid, joined to one another by a tree of doors and some more, and a goal that is not near."""
+    """Generate rooms in a grid, connected by a tree of doors and some more, and a distant goal."""
     rooms = int(rng.integers(8, 12))
     free = np.zeros((2 * rooms + 1, 2 * rooms + 1), dtype=bool)
     start = (int(rng.integers(rooms)), int(rng.integers(rooms)))
@@ -90,7 +90,7 @@ def maze(rng: np.random.Generator) -> Walk:
         free[row + r + 1, column + c + 1] = free[2 * r + 1, 2 * c + 1] = True
         way.append((r, c))
     for _ in range(rooms):
-        # A wall between two rooms falls: there are ways around, and whoever follows a wall may go in circles.
+        # Remove a wall between two rooms. This makes loops, so that following a wall may lead in circles.
         r, c = int(rng.integers(1, 2 * rooms)), int(rng.integers(1, 2 * rooms))
         if (r + c) % 2:
             free[r, c] = True
@@ -103,7 +103,7 @@ def maze(rng: np.random.Generator) -> Walk:
 
 
 def distances(free: np.ndarray, here: Place) -> dict[Place, int]:
-    """Steps from `here` to every free square."""
+    """The number of steps from `here` to every free square."""
     found, todo = {here: 0}, deque([here])
     while todo:
         row, column = todo.popleft()
@@ -143,7 +143,7 @@ def _checked(answer: Any) -> tuple[str, str]:
         )
     action, memory = answer
     if action not in MOVES:
-        raise SubmissionError(f"an action is one of {', '.join(MOVES)}; got {action[:60]!r}")
+        raise SubmissionError(f"an action must be one of {', '.join(MOVES)}; got {action[:60]!r}")
     if len(memory) > LONGEST:
-        raise SubmissionError(f"a memory has at most {LONGEST} characters; got {len(memory)}")
+        raise SubmissionError(f"a memory must have at most {LONGEST} characters; got {len(memory)}")
     return action, memory

@@ -1,4 +1,4 @@
-"""Episodes of MountainCarContinuous from hidden starts, all at once; the submission drives by messages only."""
+"""Run all episodes of MountainCarContinuous from hidden starts at once. The submission is called by messages only."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ SIDE = 12
 EPISODES = SIDE * SIDE
 STEPS = 999
 POSITIONS, VELOCITIES = (-1.1, 0.3), (-0.04, 0.04)
-"""Between which episodes begin."""
+"""The bounds of the starts of episodes."""
 
 
 def evaluate(evaluation: Evaluation) -> dict[str, float]:
-    # One start in each square of a grid: all of the valley is driven from, whatever the draw.
+    # One start in each cell of a grid, so that every sample covers the whole valley.
     squares = np.stack(np.divmod(np.arange(EPISODES), SIDE), axis=1)
     places = (squares + evaluation.generator("starts").random(squares.shape)) / SIDE
     cars = [_car(float(np.interp(x, (0, 1), POSITIONS)), float(np.interp(v, (0, 1), VELOCITIES))) for x, v in places]
@@ -49,8 +49,8 @@ def _car(position: float, velocity: float) -> Continuous_MountainCarEnv:
 
 def _checked(force: Any) -> float:
     if isinstance(force, list) and len(force) == 1:
-        force = force[0]  # As gymnasium's own actions are.
-    # A whole number may be too large for a float.
+        force = force[0]  # As in gymnasium.
+    # An integer may be too large for a float.
     if isinstance(force, bool) or not isinstance(force, int | float) or not -1e9 < force < 1e9:
         raise SubmissionError(f"act must return a force, a finite number from -1 to 1; got {str(force)[:60]!r}")
     return min(max(float(force), -1.0), 1.0)

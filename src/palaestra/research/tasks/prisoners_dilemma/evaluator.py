@@ -1,4 +1,4 @@
-"""Games against a field of opponents, each drawn with parameters of its own; the submission decides by messages only."""
+"""Play games against opponents that have random parameters. The submission is called by messages only."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ POINTS = {("C", "C"): 3, ("D", "D"): 1, ("D", "C"): 5, ("C", "D"): 0}
 SLIP = 0.02
 GAMES = 3
 Opponent = Callable[[list[str], list[str], np.random.Generator], str]
-"""Chooses by its own past, the submission's past, and chance."""
+"""Chooses from both histories and random numbers."""
 
 
 def field(rng: np.random.Generator) -> list[Opponent]:
-    """The opponents of one split: the same kinds for both, other parameters."""
+    """The opponents of one split. Both splits have the same kinds with different parameters."""
 
     def kind(mine: list[str], theirs: list[str], _: np.random.Generator) -> str:
         return "C"
@@ -41,7 +41,7 @@ def field(rng: np.random.Generator) -> list[Opponent]:
         return "C" if not mine or mine[-1] == theirs[-1] else "D"
 
     def tester(rounds: int) -> Opponent:
-        """Defects at first; whoever does not hit back is exploited from then on."""
+        """Defects at first, and exploits an opponent that does not retaliate."""
 
         def choose(mine: list[str], theirs: list[str], _: np.random.Generator) -> str:
             if len(mine) < rounds:
@@ -53,7 +53,7 @@ def field(rng: np.random.Generator) -> list[Opponent]:
         return choose
 
     def counter(mine: list[str], theirs: list[str], _: np.random.Generator) -> str:
-        """Expects the other to do what it mostly did, and defects against whoever is mostly kind and slow to anger."""
+        """Predicts the other's most frequent choice, and defects against opponents that mostly cooperate and rarely retaliate."""
         if len(theirs) < 6:
             return "C"
         answered = [later for before, later in zip(mine[:-1], theirs[1:], strict=True) if before == "D"]

@@ -1,4 +1,4 @@
-"""Random 3-SAT at the threshold: formulas for practice, and hidden ones of both splits, half of them satisfiable."""
+"""Random 3-SAT formulas at the threshold, for practice and for the hidden splits. Half of them are satisfiable."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from palaestra.research.tasks.data import load_function
 RATIO = 4.26
 VARIABLES = (60, 70)
 EACH = 12
-"""Satisfiable formulas of a set, and unsatisfiable ones."""
+"""The number of satisfiable and of unsatisfiable formulas in a set."""
 
 
 def make(public: Path, hidden: Path, rng: np.random.Generator) -> None:
@@ -22,7 +22,7 @@ def make(public: Path, hidden: Path, rng: np.random.Generator) -> None:
 
 
 def formulas(rng: np.random.Generator) -> list[list[list[int]]]:
-    """As many satisfiable formulas as unsatisfiable ones, in turns."""
+    """Generate equally many satisfiable and unsatisfiable formulas, in turns."""
     search = load_function(Path(__file__).parent / "starter" / "solver.py", "Search")
     found: dict[bool, list[list[list[int]]]] = {True: [], False: []}
     while min(len(some) for some in found.values()) < EACH:
@@ -34,7 +34,7 @@ def formulas(rng: np.random.Generator) -> list[list[list[int]]]:
 
 
 def drawn(variables: int, rng: np.random.Generator) -> list[list[int]]:
-    """Clauses of three different variables, each of them negated by chance."""
+    """Generate clauses of three different variables, randomly negated."""
     clauses = []
     for _ in range(round(RATIO * variables)):
         chosen = rng.choice(variables, 3, replace=False) + 1
@@ -43,7 +43,7 @@ def drawn(variables: int, rng: np.random.Generator) -> list[list[int]]:
 
 
 def satisfiable(search: Any) -> bool:
-    """Whether the search ends well, however many decisions it takes."""
+    """Whether the formula is satisfiable."""
     while search.satisfiable is None:
         weights: dict[int, float] = {}
         for clause in search.open_clauses():

@@ -1,4 +1,4 @@
-"""The search on hidden formulas, all at once, with the submission as its branching heuristic."""
+"""Search all hidden formulas at once, with the submission as the branching heuristic."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from palaestra.research.tasks.data import load_function
 from palaestra.research.tasks.records import SubmissionError
 
 CAP = 1000
-"""Decisions after which a formula is given up; it then counts as so many."""
+"""Maximum decisions of a formula; an unfinished search counts as this many."""
 
 
 def evaluate(evaluation: Evaluation) -> dict[str, float]:
@@ -35,7 +35,7 @@ def evaluate(evaluation: Evaluation) -> dict[str, float]:
 
 
 def _checked(literal: Any, clauses: list[list[int]]) -> int:
-    # A variable that is decided already, or none at all, would make the search go on for ever.
+    # A decided or unknown variable would make the search endless.
     if type(literal) is not int or not any(literal in clause or -literal in clause for clause in clauses):
         raise SubmissionError(
             f"choose must return a literal, a whole number such as 7 or -7, whose variable occurs in the clauses that it "

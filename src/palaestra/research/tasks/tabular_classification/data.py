@@ -1,4 +1,4 @@
-"""Pumps that do not exist: readings by a little physics of ours, each site with sensors of its own, and what was wrong."""
+"""Synthetic pumps: readings from simple physics, site-specific sensors, and faults."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ FAULTS = {"none": 0.56, "bearing": 0.12, "cavitation": 0.10, "blockage": 0.09, "
 MAKERS = ("Argo", "Boreas", "Calder", "Delphin")
 SITES = ("s1", "s2", "s3", "s4", "s5", "s6", "s7", "s8")
 HOT = 4
-"""The site whose thermometers show degrees Fahrenheit."""
+"""The site whose thermometers measure in Fahrenheit."""
 OVERLOOKED = 0.06
-"""How many faults of the training rows nobody saw."""
+"""The fraction of faults in the training rows that are labelled `none`."""
 
 
 def make(public: Path, hidden: Path, rng: np.random.Generator) -> None:
@@ -30,7 +30,7 @@ def make(public: Path, hidden: Path, rng: np.random.Generator) -> None:
 
 
 def pumps(count: int, rng: np.random.Generator) -> tuple[dict[str, list[object]], list[str]]:
-    """What the sensors show, and what is wrong with the pump."""
+    """Return the sensor readings and the fault of each pump."""
     names = list(FAULTS)
     fault = rng.choice(len(names), count, p=list(FAULTS.values()))
     is_ = {name: fault == k for k, name in enumerate(names)}
@@ -45,7 +45,7 @@ def pumps(count: int, rng: np.random.Generator) -> tuple[dict[str, list[object]]
         return np.exp(rng.normal(0, size, count))
 
     def effect(**by_fault: float) -> np.ndarray:
-        """A factor: 1 without a fault, and at full severity 1 plus the number of the fault."""
+        """A factor: 1 without a fault, and 1 plus the fault's effect at full severity."""
         return 1 + sum((by * severity * is_[name] for name, by in by_fault.items()), np.zeros(count))
 
     capacity, height = rng.uniform(0.6, 1.6, len(MAKERS)), rng.uniform(0.6, 1.6, len(MAKERS))
@@ -55,7 +55,7 @@ def pumps(count: int, rng: np.random.Generator) -> tuple[dict[str, list[object]]
     turns = speed / 3000
     flow = 100 * capacity[maker] * turns * (1 - (1 - opening) ** 2 * 0.8)
     flow *= effect(blockage=-0.33, leak=-0.24, cavitation=-0.12) * noise(0.03)
-    # Cavitation comes where the inlet's pressure is low for how warm the fluid is.
+    # Cavitation occurs if the inlet pressure is low for the temperature of the fluid.
     vapour = 0.02 * np.exp(fluid / 25)
     inlet = np.where(
         is_["cavitation"], vapour + 0.05 + 0.25 * (1 - severity), vapour + rng.gamma(3.0, 0.35, count) + 0.12
@@ -94,7 +94,7 @@ def pumps(count: int, rng: np.random.Generator) -> tuple[dict[str, list[object]]
         "power": column(power, 3, 0.10),
         "fluid": column(degrees(fluid), 1, 0.05),
         "casing": column(degrees(casing), 1, 0.05),
-        # Old pumps were built without the sensors for vibrations more often.
+        # Old pumps more often lack vibration sensors.
         "vibration_once": column(once, 4, np.where(hours > 12000, 0.25, 0.05)),
         "vibration_wide": column(wide, 4, np.where(hours > 12000, 0.25, 0.05)),
         "vibration_high": column(high, 4, np.where(hours > 12000, 0.25, 0.05)),

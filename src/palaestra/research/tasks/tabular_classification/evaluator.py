@@ -1,4 +1,4 @@
-"""How well faults are told apart: the mean over the classes of F1, so that the rare ones count as much as the common."""
+"""Score predicted faults by the macro F1, in which rare classes count as much as common ones."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CLASSES = ("none", "bearing", "cavitation", "blockage", "leak", "imbalance")
 
 def evaluate(evaluation: Evaluation) -> dict[str, float]:
     predicted, right = (np.array(values) for values in read_predictions(evaluation, parse_label(CLASSES)))
-    # Hits count double over all that was said and all that is there; every class is there in both splits.
+    # F1 = 2 hits / (predicted + actual). Every class occurs in both splits.
     each = {
         name: 2 * ((predicted == name) & (right == name)).sum() / ((predicted == name).sum() + (right == name).sum())
         for name in CLASSES

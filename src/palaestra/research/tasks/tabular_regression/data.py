@@ -1,4 +1,4 @@
-"""Rents of flats in a town that does not exist: a formula of ours, with noise, gaps and the slips of those who type."""
+"""Synthetic rents: a formula with noise, missing values and typing errors."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ HEATING = ("gas", "oil", "electric", "district", "heat pump")
 STATES = ("poor", "worn", "good", "as new")
 AGENCIES = ("Abel", "Bright", "Cobalt", "Dunes", "Everett", "owner")
 FEET = 10.764
-"""Square feet of a square metre: one agency gives areas in them."""
+"""Square feet per square metre: one agency states areas in square feet."""
 WEEKS = 4.35
-"""Weeks of a month: some rents of the training rows are those of a week."""
+"""Weeks per month: some rents of the training rows are weekly."""
 
 
 def make(public: Path, hidden: Path, rng: np.random.Generator) -> None:
@@ -35,8 +35,8 @@ def make(public: Path, hidden: Path, rng: np.random.Generator) -> None:
 
 
 def town(count: int, rng: np.random.Generator) -> tuple[dict[str, list[object]], np.ndarray]:
-    """Flats as they are advertised, and what they cost a month."""
-    # Where: each district is a cloud, and the value of a place is a landscape of hills of its own.
+    """Return advertised flats and their monthly rents."""
+    # Location: each district is a cluster of points; the value of a place is a random landscape.
     centres = rng.uniform(-7, 7, (len(DISTRICTS), 2))
     district = rng.choice(len(DISTRICTS), count, p=rng.dirichlet([3.0] * len(DISTRICTS)))
     place = centres[district] + rng.normal(0, 1.5, (count, 2))
@@ -46,7 +46,7 @@ def town(count: int, rng: np.random.Generator) -> tuple[dict[str, list[object]],
     distances = ((place[:, None] - hills) ** 2).sum(2)
     landscape = (heights * np.exp(-0.5 * distances / widths**2)).sum(1)
     centre = np.exp(-np.hypot(place[:, 0], place[:, 1]) / 4.0)
-    # What.
+    # Properties.
     built = np.where(rng.random(count) < 0.3, rng.uniform(1880, 1935, count), rng.uniform(1946, 2024, count)).round()
     area = np.exp(rng.normal(4.2, 0.38, count)).clip(18, 260)
     rooms = (area / rng.normal(26, 4, count).clip(15, 40)).round().clip(1, 9)
@@ -60,7 +60,7 @@ def town(count: int, rng: np.random.Generator) -> tuple[dict[str, list[object]],
     energy = (210 - 1.1 * (built - 1940).clip(0) - 12 * state + rng.normal(0, 25, count)).clip(25, 320)
     month = rng.integers(1, 13, count)
     agency = rng.choice(len(AGENCIES), count, p=[0.25, 0.2, 0.15, 0.15, 0.12, 0.13])
-    # How much, as a logarithm.
+    # The logarithm of the rent.
     age = (built - 1950) / 40
     era = np.where(built < 1936, 0.16 + 0.05 * state, 0.10 * age**2 - 0.06)
     taste = rng.normal(0, 0.10, len(DISTRICTS))
@@ -91,9 +91,9 @@ def town(count: int, rng: np.random.Generator) -> tuple[dict[str, list[object]],
         "floor": gaps([f"{value}" for value in floor], 0.05),
         "floors": gaps([f"{value}" for value in floors], 0.10),
         "lift": gaps(["yes" if value else "no" for value in lift], 0.08),
-        # Nobody advertises a garden that is not there.
+        # Advertisements usually omit a missing garden.
         "garden": gaps([f"{value:.0f}" for value in garden], np.where(garden > 0, 0.0, 0.9)),
-        # Who has something to hide says nothing.
+        # Bad values are more often left out.
         "state": gaps([STATES[k] for k in state], np.where(state == 0, 0.35, 0.08)),
         "heating": gaps([HEATING[k] for k in heating], 0.05),
         "energy": gaps([f"{value:.0f}" for value in energy], np.where(energy > 150, 0.45, 0.15)),

@@ -1,4 +1,4 @@
-"""How far predicted rents are from those that were asked, by their logarithms."""
+"""Score predicted rents by the root mean squared error of their logarithms."""
 
 from __future__ import annotations
 

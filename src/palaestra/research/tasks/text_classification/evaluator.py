@@ -1,4 +1,4 @@
-"""How many letters are understood."""
+"""Score the fraction of letters whose request is recognised."""
 
 from __future__ import annotations
 

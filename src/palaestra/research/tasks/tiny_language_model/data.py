@@ -1,7 +1,7 @@
-"""Little documents in a language of ours: words of an invented lexicon, and structure that reaches far back.
+"""Small documents in an invented language with a fixed lexicon and long-range structure.
 
-Accounts whose sums are right, letters that are answered, verses that rhyme, lists that are said backwards: whoever only
-looks at the last few characters foretells the words, and not what they must be.
+Accounts with correct sums, letters with answers, rhyming verses, reversed lists: the last few characters predict plausible
+words, but not the right ones.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ENDINGS = ("a", "um", "et")
 
 
 class Language:
-    """A lexicon: nouns of three classes, adjectives and verbs that agree with them, all of invented syllables."""
+    """A lexicon of invented words: nouns of three classes, and adjectives and verbs that agree with them."""
 
     def __init__(self, rng: np.random.Generator) -> None:
         self.rng = rng
@@ -54,12 +54,12 @@ class Language:
         self.adjectives, self.verbs, self.adverbs = stems[180:260], stems[260:360], stems[360:420]
 
     def document(self) -> str:
-        """One document; it ends with an empty line."""
+        """Generate one document, which ends with an empty line."""
         kinds: list[Callable[[], str]] = [self.account, self.exchange, self.verses, self.backwards, self.tale]
         return kinds[int(self.rng.choice(len(kinds), p=[0.2, 0.2, 0.2, 0.15, 0.25]))]() + "\n\n"
 
     def account(self) -> str:
-        """Who has how many of what, and what becomes of it."""
+        """An account: who has how many of what, and the changes."""
         who, other = self.rng.choice(NAMES, 2, replace=False)
         what, has = self._noun()[0], int(self.rng.integers(3, 60))
         lines = [f"{who} has {has} {what}."]
@@ -74,7 +74,7 @@ class Language:
         return "\n".join([*lines, f"{who} has {has} {what} in the end."])
 
     def exchange(self) -> str:
-        """A letter and its answer, which takes up what was asked."""
+        """A letter and its answer, which repeats the request."""
         writer, reader = self.rng.choice(NAMES, 2, replace=False)
         adjective, noun = self._phrase()
         place = self._rare(self.adverbs)
@@ -84,18 +84,18 @@ class Language:
         )
 
     def verses(self) -> str:
-        """Four lines; the third ends as the first does, the fourth as the second."""
+        """A verse of four lines with the rhyme scheme ABAB."""
         ends = [self._rare(self.verbs), self._rare(self.adverbs)]
         lines = [f"{' '.join(self._phrase())} {self._rare(self.adverbs)} {ends[k % 2]}" for k in range(4)]
         return ",\n".join(lines) + "."
 
     def backwards(self) -> str:
-        """A list, and the list said backwards."""
+        """A list, and the reversed list."""
         words = [self._noun()[0] for _ in range(self.rng.integers(3, 7))]
         return f"say: {', '.join(words)}\nback: {', '.join(reversed(words))} ({len(words)} words)"
 
     def tale(self) -> str:
-        """A hero does things; every line begins with the hero, and things in brackets are closed again."""
+        """A tale: every line begins with the hero, and brackets are balanced."""
         hero = str(self.rng.choice(NAMES))
         lines = []
         for _ in range(self.rng.integers(3, 6)):
@@ -104,7 +104,7 @@ class Language:
         return "\n".join(lines) + f" so ends {hero}."
 
     def sentence(self) -> str:
-        """A noun with its adjective and its verb, all with the ending of the noun's class."""
+        """A noun with adjective and verb that agree with its class."""
         adjective, noun = self._phrase()
         ending = ENDINGS[self._class]
         return f"{adjective} {noun} {self._rare(self.verbs)}{ending} {self._rare(self.adverbs)}."
@@ -118,7 +118,7 @@ class Language:
         return self._rare(self.nouns[kind]), kind
 
     def _rare(self, words: list[str]) -> str:
-        """A word; the later, the rarer."""
+        """Sample a word; later words are rarer."""
         return words[int(len(words) * self.rng.random() ** 2)]
 
     def _one(self, of: list[str]) -> str:
@@ -130,7 +130,7 @@ def make(public: Path, hidden: Path, rng: np.random.Generator) -> None:
     (public / "train.txt").write_text("".join(language.document() for _ in range(DOCUMENTS)), encoding="utf-8")
     (public / "alphabet.json").write_text(json.dumps(list(ALPHABET)), encoding="utf-8")
     for split in ("validation", "test"):
-        # Each context is of a document of its own: nothing that a program is sent tells it of another target.
+        # Each context is from a different document, so that no context reveals another target.
         asked = []
         for _ in range(CONTEXTS):
             text = language.document()

@@ -1,4 +1,4 @@
-"""How well a language model foretells the next character of documents that it has not seen."""
+"""Score a language model by its log-likelihood of the next character in hidden documents."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def evaluate(evaluation: Evaluation) -> dict[str, float]:
 
 
 def _checked(answer: Any, contexts: int, size: int) -> np.ndarray:
-    """Logarithms of probabilities, [context, character], that sum to 1 exactly."""
+    """Check and normalise log-probabilities, [context, character]."""
     if not isinstance(answer, list) or len(answer) != contexts:
         got = f"{len(answer)}" if isinstance(answer, list) else type(answer).__name__
         raise SubmissionError(f"log_probs must return one list for each of {contexts} contexts; got {got}")
@@ -43,8 +43,10 @@ def _checked(answer: Any, contexts: int, size: int) -> np.ndarray:
     try:
         found = np.array(answer, dtype=float)
     except OverflowError:
-        raise SubmissionError("log_probs must return logarithms of chances; got a number beyond all floats") from None
-    if not (found >= LEAST).all():  # Also of what is no number.
+        raise SubmissionError(
+            "log_probs must return log-probabilities; got a number that does not fit a float"
+        ) from None
+    if not (found >= LEAST).all():  # Also true for NaN.
         worst = found[~(found >= LEAST)][0]
         raise SubmissionError(f"every logarithm must be at least {LEAST:g}: no character is impossible; got {worst}")
     with np.errstate(over="ignore"):

@@ -1,6 +1,6 @@
-"""What a tiny language model earns after it was trained by PPO with the settings that were handed in.
+"""Score PPO settings by the held-out reward of a tiny language model trained with them.
 
-The training is that of `starter/practice.py`: of the task's own copy, and not of the agent's.
+The training is that of the task's own copy of `starter/practice.py`, not of the agent's.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NUMBERS = {
 }  # fmt: skip
 COUNTS = {"n_epochs": (1, 16), "episodes": (16, 512), "batch_size": (8, 512)}
 STEPS = 1024
-"""The most steps of the optimiser that a training may take: what keeps all trainings to about the same time."""
+"""Maximum optimiser steps of a training, so that all trainings take about the same time."""
 
 
 def evaluate(evaluation: Evaluation) -> dict[str, float]:
@@ -37,18 +37,18 @@ def evaluate(evaluation: Evaluation) -> dict[str, float]:
 
 
 def _settings(text: str) -> dict[str, Any]:
-    """The settings of a submission: all of them, each within its bounds."""
+    """Read the settings of a submission and check their bounds."""
     try:
         found: Any = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise SubmissionError(f"{FILE} must hold one object of JSON; {error}") from None
+        raise SubmissionError(f"{FILE} must contain one JSON object; {error}") from None
     known = {*NUMBERS, *COUNTS, "anneal_lr"}
     if not isinstance(found, dict):
-        raise SubmissionError(f"{FILE} must hold an object of JSON with settings; got {type(found).__name__}")
+        raise SubmissionError(f"{FILE} must contain a JSON object of settings; got {type(found).__name__}")
     if missing := sorted(known - set(found)):
-        raise SubmissionError(f"{FILE} must say all of {', '.join(sorted(known))}; missing: {', '.join(missing)}")
+        raise SubmissionError(f"{FILE} must set all of {', '.join(sorted(known))}; missing: {', '.join(missing)}")
     if strange := sorted(set(found) - known):
-        raise SubmissionError(f"{FILE} knows the settings {', '.join(sorted(known))}; got {str(strange)[:80]}")
+        raise SubmissionError(f"{FILE} accepts the settings {', '.join(sorted(known))}; got {str(strange)[:80]}")
     for name, (low, high) in NUMBERS.items():
         value = found[name]
         if type(value) not in (int, float) or not low <= value <= high:  # No comparison holds for NaN.
@@ -64,7 +64,7 @@ def _settings(text: str) -> dict[str, Any]:
     steps = EPISODES // found["episodes"] * found["n_epochs"] * math.ceil(found["episodes"] / found["batch_size"])
     if steps > STEPS:
         raise SubmissionError(
-            f"{FILE} asks for {steps} steps of the optimiser, n_epochs * episodes / batch_size in each of "
-            f"{EPISODES // found['episodes']} iterations; {STEPS} are the most: take fewer epochs or larger batches"
+            f"{FILE} needs {steps} optimiser steps, n_epochs * episodes / batch_size in each of "
+            f"{EPISODES // found['episodes']} iterations; the maximum is {STEPS}: use fewer epochs or larger batches"
         )
     return {name: float(found[name]) if name in NUMBERS else found[name] for name in known}

@@ -1,4 +1,4 @@
-"""What `nano` can do after it was trained on the lessons, on problems that nobody has seen."""
+"""Score lessons by the accuracy of `nano` on hidden problems after training on them."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from palaestra.tasks.evaluate import evaluate as ask
 FILE = "lessons.jsonl"
 SKILLS = ("missing_number", "sequences", "groups", "change", "fractions", "geometry", "percent", "clock")
 PROBLEMS = 20
-"""Of each skill and split."""
+"""Problems of each skill and split."""
 MOST = 160
 EPOCHS, BATCH, RATE = 5, 8, 5e-4
 LONGEST = 600
-"""Characters of a question or a response."""
+"""Maximum characters of a question or a response."""
 
 
 def evaluate(evaluation: Evaluation) -> dict[str, float]:
@@ -33,7 +33,7 @@ def evaluate(evaluation: Evaluation) -> dict[str, float]:
 
     lessons = _lessons(evaluation.text(FILE))
     task = make_task("math-skills")
-    # Those of both splits, whichever is asked for: what is dropped, and so what nano becomes, is the same for both.
+    # The problems of both splits, so that the same examples are dropped for both.
     seeds = Seeds(evaluation.seed).derive(evaluation.task.name)
     problems = {
         split: task.problems(split, PROBLEMS, seeds.derive(split, "problems").integer(), SKILLS)
@@ -41,7 +41,7 @@ def evaluate(evaluation: Evaluation) -> dict[str, float]:
     }
     student = SupervisedStudent(load("nano"), Supervision("full", EPOCHS, BATCH, RATE))
     try:
-        student.check(lessons)  # All of them: which are dropped is not to be told by what is wrong with the others.
+        student.check(lessons)  # Check all examples: errors must not reveal which of them are dropped.
     except LessonError as error:
         raise SubmissionError(f"nano cannot be trained on {FILE}: {error}") from None
     kept = _without(lessons, [*problems[Split.VALIDATION], *problems[Split.TEST]])
@@ -62,10 +62,10 @@ def evaluate(evaluation: Evaluation) -> dict[str, float]:
 
 
 def _lessons(text: str) -> list[Example]:
-    """The examples of a submission, all of the form that is asked for."""
+    """Read the examples of a submission and check their format."""
     lines = [(number, line) for number, line in enumerate(text.splitlines(), start=1) if line.strip()]
     if not 1 <= len(lines) <= MOST:
-        raise SubmissionError(f"{FILE} must hold between 1 and {MOST} examples, one a line; got {len(lines)}")
+        raise SubmissionError(f"{FILE} must contain 1 to {MOST} examples, one per line; got {len(lines)}")
     return [_example(number, line) for number, line in lines]
 
 
@@ -73,7 +73,7 @@ def _example(number: int, line: str) -> Example:
     try:
         found: Any = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise SubmissionError(f"{FILE}, line {number}: expected an object of JSON; got {line[:60]!r}") from error
+        raise SubmissionError(f"{FILE}, line {number}: expected a JSON object; got {line[:60]!r}") from error
     fields = ("question", "response")
     if not isinstance(found, dict) or set(found) != set(fields):
         got = sorted(map(str, found))[:6] if isinstance(found, dict) else type(found).__name__
@@ -88,10 +88,10 @@ def _example(number: int, line: str) -> Example:
 
 
 def _without(lessons: Sequence[Example], problems: Sequence[Problem]) -> list[Example]:
-    """The examples that ask for nothing that is asked in the end, in whatever words.
+    """Drop the examples that repeat a hidden problem in any wording.
 
-    The same numbers, two or more, are taken for the same problem. That drops a few examples that mean something else,
-    and nobody gains by other words alone for a hidden problem.
+    Examples with the same two or more numbers count as the same problem. This drops a few different examples, but rewording a hidden
+    problem gains nothing.
     """
     texts = {_plain(problem.messages[-1].text) for problem in problems}
     numbers = {_numbers(problem.messages[-1].text) for problem in problems}

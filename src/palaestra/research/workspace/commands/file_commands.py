@@ -172,11 +172,11 @@ def _create(session: Session, arguments: Mapping[str, Any]) -> str:
         location = session.files.existing(path)  # Raises with the actual kind.
     _check_writable(session, location)
     if location.kind == "file" and location.data != b"" and body is None:
-        raise CREATE.error(f"'{path}' exists already; open it, or give a text to replace it")
+        raise CREATE.error(f"'{path}' already exists; open it, or give a text to replace it")
     after = Text(tuple(split_lines(body or "")))
     _write(session, location, after, f"create {path}")
     created = session.files.existing(location.path)
-    summary = f"'{path}' is written anew; undo brings the old one back." if location.data else f"'{path}' is made."
+    summary = f"'{path}' was replaced; undo restores the old version." if location.data else f"'{path}' was created."
     # A new file with errors is kept: fixing it is cheaper than writing it again.
     findings = LINTER.check(after.source) if created.path.endswith(".py") else None
     if findings and findings.errors:
@@ -192,8 +192,8 @@ def _edit(session: Session, arguments: Mapping[str, Any]) -> str | CommandResult
         first, last = 1, 0  # An empty file has no lines.
     elif first < 1 or last < first or last > total:
         raise EDIT.error(
-            f"FIRST:LAST are lines of '{location.given}', from 1 to {total}, FIRST not behind LAST; got {first}:{last}. "
-            "To put lines in between use insert"
+            f"expected FIRST:LAST with FIRST <= LAST, lines from 1 to {total} of '{location.given}'; got {first}:{last}. "
+            "Use insert to add lines"
         )
     return _change(session, "edit", location, text, first, last, split_lines(arguments["text"]))
 
@@ -203,7 +203,7 @@ def _insert(session: Session, arguments: Mapping[str, Any]) -> str | CommandResu
     location, text = _open_text(session, "insert")
     if not 0 <= line <= len(text.lines):
         raise INSERT.error(
-            f"LINE is the line of '{location.given}' behind which the text goes, from 0 (before the first) to {len(text.lines)}; got {line}"
+            f"expected LINE, the line of '{location.given}' after which to insert, from 0 (before the first) to {len(text.lines)}; got {line}"
         )
     if not new:
         raise INSERT.error("there is no text to insert")
@@ -212,13 +212,13 @@ def _insert(session: Session, arguments: Mapping[str, Any]) -> str | CommandResu
 
 def _undo(session: Session, arguments: Mapping[str, Any]) -> str:
     if not session.changes:
-        raise CommandError("undo: there is nothing to undo. Only what create, edit and insert did can be undone")
+        raise CommandError("undo: there is nothing to undo. Only create, edit and insert can be undone")
     change = session.changes[-1]
     now = session.shell.read_files([change.relative], len(change.after) + 1).get(change.relative)
     if now != change.after:
         session.changes = [other for other in session.changes if other.relative != change.relative]
         raise CommandError(
-            f"undo: '{change.relative}' was changed by something else since '{change.what}', so it was left as it is. "
+            f"undo: '{change.relative}' was changed by another command since '{change.what}', so it was not restored. "
             f"Changes to other files can still be undone: {len(session.changes)}"
         )
     path = f"{session.shell.workspace.rstrip('/')}/{change.relative}"
@@ -226,7 +226,7 @@ def _undo(session: Session, arguments: Mapping[str, Any]) -> str:
         session.files.remove(change.relative)
         if session.view is not None and session.view.path == path:
             session.view = None
-        shown = f"'{change.relative}' is gone."
+        shown = f"'{change.relative}' was deleted."
     else:
         session.files.write(session.files.existing(path), change.before)
         location = session.files.existing(path)
@@ -237,7 +237,7 @@ def _undo(session: Session, arguments: Mapping[str, Any]) -> str:
 
 
 def split_lines(text: str) -> list[str]:
-    """Split a text of the agent into lines; a final newline begins no further line.
+    """Split a text of the agent into lines. A final newline does not start another line.
 
     >>> split_lines("a\\nb\\n"), split_lines("a\\nb"), split_lines(""), split_lines("\\n")
     (['a', 'b'], ['a', 'b'], [], [''])
@@ -255,8 +255,8 @@ def _open_text(session: Session, name: str) -> tuple[FileLocation, Text]:
 def _check_writable(session: Session, location: FileLocation) -> None:
     if location.relative is None:
         raise CommandError(
-            f"'{location.given}' lies outside of the workspace, at {location.path}; "
-            f"only files in {session.shell.workspace} can be changed. Copy it there"
+            f"'{location.given}' is outside the workspace, at {location.path}. "
+            f"Only files in {session.shell.workspace} can be changed; copy it there"
         )
     if location.kind == "file" and not location.writable:
         raise CommandError(f"'{location.given}' is read-only. Allow writing with: chmod u+w '{location.given}'")
@@ -276,15 +276,15 @@ def _change(
             wanted, had = select_around(changed.lines, first, end, size), select_around(text.lines, first, last, size)
             session.set_view(location, had)
             return CommandResult(
-                f"The {name} was not made, because it brings {len(errors)} new error{'s' if len(errors) > 1 else ''} into the file:\n"
-                f"{_list_errors(errors)}\nThis is how it would have looked:\n{show_window(location.path, wanted, 'as you wanted it')}\n"
-                f"This is how it is, unchanged:\n{show_window(location.path, had)}\n"
+                f"The {name} was not applied, because it adds {len(errors)} new error{'s' if len(errors) > 1 else ''} to the file:\n"
+                f"{_list_errors(errors)}\nThe result would have been:\n{show_window(location.path, wanted, 'not applied')}\n"
+                f"The file is unchanged:\n{show_window(location.path, had)}\n"
                 f"Send the {name} again, corrected. Look at the line numbers and at the indentation; if a name is defined elsewhere, change "
                 "that place first, or write the file with create.",
                 ok=False,
             )
         if now is not None and now.errors:
-            remark = f" Errors that the file had before are still in it:\n{_list_errors(now.errors)}"
+            remark = f" The file still has these earlier errors:\n{_list_errors(now.errors)}"
     _write(session, location, changed, f"{name} {location.given}")
     page = select_around(changed.lines, first, end, WINDOW)
     session.set_view(location, page)
@@ -293,7 +293,7 @@ def _change(
         summary = f"{count_lines(gone)} replaced by {len(new)}"
     else:
         summary = f"{count_lines(gone)} deleted" if gone else f"{count_lines(len(new))} inserted"
-    return f"{summary}. If that is not what you meant: undo.{remark}\n{show_window(location.path, page)}"
+    return f"{summary}. To revert: undo.{remark}\n{show_window(location.path, page)}"
 
 
 def _write(session: Session, location: FileLocation, text: Text, what: str) -> None:
@@ -302,7 +302,7 @@ def _write(session: Session, location: FileLocation, text: Text, what: str) -> N
     after = text.encode()
     if b"\0" in after or len(after) > WHOLE:
         raise CommandError(
-            f"a text of at most {WHOLE} bytes without NUL bytes can be written here; let a program write other files"
+            f"expected a text of at most {WHOLE} bytes without NUL bytes; write other files with a program"
         )
     session.files.write(location, after)
     changes = session.changes
@@ -323,18 +323,17 @@ def _list_errors(errors: Sequence[Finding]) -> str:
 CREATE = Command(
     "create",
     _create,
-    "Make a file and open it: an empty one, or with a text. With a text, a file that exists is replaced. Folders on the way "
-    "are made.",
+    "Create a file, empty or with a text, and open it. With a text, an existing file is replaced. Missing folders are created.",
     (CommandParameter("path", "the file, in the workspace"),),
     "create notes/plan.txt\nFirst measure the baseline.\nend_of_file",
-    CommandParameter("text", "what the file is to hold", required=False),
+    CommandParameter("text", "the content of the file", required=False),
     "end_of_file",
 )
 EDIT = Command(
     "edit",
     _edit,
-    "Replace lines of the open file, both ends included. Without a text they are deleted. Write the indentation as it is to be. "
-    "An edit that brings new errors into a Python file is not made, and you are shown why.",
+    "Replace lines of the open file, both ends included. Without a text they are deleted. Include the indentation. "
+    "An edit that adds errors to a Python file is not applied, and the errors are shown.",
     (
         CommandParameter("first", "the first line to replace", "integer"),
         CommandParameter("last", "the last line to replace", "integer"),
@@ -347,12 +346,10 @@ EDIT = Command(
 INSERT = Command(
     "insert",
     _insert,
-    "Put a text behind a line of the open file. It is checked as an edit is.",
-    (CommandParameter("line", "the line behind which it goes; 0 puts it before the first", "integer"),),
+    "Insert a text after a line of the open file. It is checked like an edit.",
+    (CommandParameter("line", "the line after which to insert; 0: before the first", "integer"),),
     "insert 0\nimport random\nend_of_insert",
     CommandParameter("text", "the new lines"),
     "end_of_insert",
 )
-UNDO = Command(
-    "undo", _undo, "Take the last change back that create, edit or insert made; again, the one before it, and so on."
-)
+UNDO = Command("undo", _undo, "Undo the last change by create, edit or insert. Repeat it to undo earlier changes.")

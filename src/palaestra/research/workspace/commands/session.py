@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from palaestra.core.errors import PalaestraError, SettingsError, suggest
+from palaestra.core.plugins import describe_error_within
 from palaestra.core.text import clean_text
-from palaestra.core.user_code import describe_error_within
 from palaestra.research.workspace.commands.base import (
     BrokenCommandError,
     Command,

@@ -1,4 +1,4 @@
-"""Parse plain numbers exactly: integers, decimals, fractions, mixed numbers, percent, powers of ten.
+"""Parse plain numbers exactly: integers, decimals, fractions, mixed numbers, percent, powers of ten; and units after them.
 
 Values are `Fraction`s and never rounded. Numbers above `MAX_BITS` and expressions above `MAX_WORK` are not computed.
 """

@@ -1,4 +1,8 @@
-"""Parse an answer into its form, along its outermost structure."""
+"""Parse an answer into its form, along its outermost structure.
+
+First the form itself (`read`), then the functions that split a formula at its outermost signs, commas and brackets, and
+those that distinguish language from mathematics.
+"""
 
 from __future__ import annotations
 

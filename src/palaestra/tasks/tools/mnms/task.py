@@ -17,14 +17,12 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel, Field
 
-from palaestra.core.errors import SettingsError, TaskError, UnknownNameError
+from palaestra.core.errors import TaskError, UnknownNameError
 from palaestra.core.records import Attempt, Completion, Example, Failure, Message, Problem, Score, Split
 from palaestra.core.seeding import Seeds
 from palaestra.core.statistics import Mean, get_cluster
-from palaestra.tasks.base import TaskHooks, check_skills, take
-from palaestra.tasks.parts import part_by_hash
-from palaestra.tasks.sources import Source, field, has_split, locate, read_rows
-from palaestra.tasks.teaching import UnusableError
+from palaestra.tasks.base import TaskHooks, UnusableError, check_choice, check_skills, take
+from palaestra.tasks.sources import Source, field, has_split, locate, part_by_hash, read_rows
 from palaestra.tasks.tools.mnms.plans import (
     TOOLS,
     Nodes,
@@ -46,12 +44,6 @@ FILTERED, VERIFIED, RAW = "test_human_verified_filtered", "test_human_verified",
 SKILLS = ("one_call", "two_calls", "more_calls")
 KINDS = ("models", "images", "services", "mixed")
 MATCHES = {"tools": tool_labels, "names": name_labels, "values": value_labels}
-CHOICES = {
-    "parts": ("auto", "published"),
-    "answer_form": ("json", "code"),
-    "prompt": ("full", "short"),
-    "match": tuple(MATCHES),
-}
 _HOW = {
     "json": (
         'Answer with a plan as JSON in a fenced code block: {"nodes": [{"id": 0, "name": ..., "args": {...}}, ...]}. In an '
@@ -91,8 +83,8 @@ class Mnms(TaskHooks):
             are test, and there are no other parts.
         answer_form: `json` or `code`; see `palaestra.tasks.tools.mnms.plans`.
         prompt: `full`, or `short`: without the descriptions of the tools.
-        match: what must be as in the plan: the `tools`, also the `names` of all arguments, or also their `values`.
-        alternatives: accept the alternative plans that the data set lists, too. The benchmark's own evaluation does not.
+        match: what must agree with the plan: the `tools`, also the argument `names`, or also their `values`.
+        alternatives: also accept the alternative plans of the data set. The benchmark's own evaluation does not.
     """
 
     name = "mnms"
@@ -110,12 +102,10 @@ class Mnms(TaskHooks):
         match: str = "tools",
         alternatives: bool = False,
     ) -> None:
-        given = {"parts": parts, "answer_form": answer_form, "prompt": prompt, "match": match}
-        for option, value in given.items():
-            if value not in CHOICES[option]:
-                raise SettingsError(
-                    f"option '{option}' of {self.name}: expected {' or '.join(CHOICES[option])}; got {value!r}"
-                )
+        check_choice(self.name, "parts", parts, ("auto", "published"))
+        check_choice(self.name, "answer_form", answer_form, ("json", "code"))
+        check_choice(self.name, "prompt", prompt, ("full", "short"))
+        check_choice(self.name, "match", match, tuple(MATCHES))
         self.path, self.parts, self.answer_form = str(path), parts, answer_form
         self.prompt, self.match, self.alternatives = prompt, match, alternatives
         self._parts: dict[Split, list[Problem]] | None = None
@@ -135,7 +125,8 @@ class Mnms(TaskHooks):
     def score(self, problem: Problem, completion: Completion) -> Score | Failure:
         """Compare the plan in a response with the published one."""
         labels, answer = MATCHES[self.match], extract_plan(completion.text, self.answer_form)
-        plans = [read_nodes(plan) for plan in self._accept(problem)]
+        alternatives = problem.metadata["alternatives"] if self.alternatives else []
+        plans = [read_nodes(plan) for plan in [problem.metadata["plan"], *alternatives]]
         right = any(labels(answer) == labels(plan) for plan in plans)
         tools = any(tool_labels(answer) == tool_labels(plan) for plan in plans)
         outcome = "right" if right else "no_plan" if not answer else "wrong_arguments" if tools else "wrong_tools"
@@ -159,14 +150,16 @@ class Mnms(TaskHooks):
         return [self._taught(problem) for problem in self._load()[Split.TRAIN] if problem.skill == skill][:count]
 
     def write_examples(self, skill: str, subskill: str, count: int, generator: np.random.Generator) -> list[Example]:
-        """Published plans of the train part, shuffled; all of them before one is repeated."""
+        """Shuffled plans of the train split; none is repeated before all were used."""
         check_skills(self, [skill])
         if subskill and subskill not in KINDS:
             raise UnknownNameError(f"subskill of {skill}", subskill, KINDS)
         own = [problem for problem in self._load()[Split.TRAIN] if problem.skill == skill]
         own = [problem for problem in own if problem.subskill == subskill] or own
         if not own:
-            raise TaskError(f"{self.name} has no train plans of the skill '{skill}'; let a language model write")
+            raise TaskError(
+                f"{self.name} has no train plans of the skill '{skill}'; use a language model as the writer"
+            )
         places: list[int] = []
         while len(places) < count:
             places += generator.permutation(len(own)).tolist()
@@ -222,14 +215,9 @@ class Mnms(TaskHooks):
             return Score(0.0, {"detail": str(error)})
         return Score(float(bool(nodes)), {} if nodes else {"detail": "there is no plan"})
 
-    def _accept(self, problem: Problem) -> list[Any]:
-        return [problem.metadata["plan"], *(problem.metadata["alternatives"] if self.alternatives else ())]
-
     def _ask(self, request: str) -> str:
-        if self.prompt == "short":
-            tools = "\n".join(tool.signature for tool in TOOLS.values())
-        else:
-            tools = "\n".join(f"{tool.signature}: {tool.description}" for tool in TOOLS.values())
+        full = self.prompt == "full"
+        tools = "\n".join(tool.signature + (f": {tool.description}" if full else "") for tool in TOOLS.values())
         return f"Tools:\n{tools}\n\nRequest: {request}\n\n{_HOW[self.answer_form]}"
 
     def _taught(self, problem: Problem) -> Example:
@@ -272,7 +260,7 @@ class Mnms(TaskHooks):
         return Split.VALIDATION if order == 1 else Split.TRAIN
 
     def _problem(self, row: Mapping[str, Any], where: str, *, generated: bool) -> Problem | None:
-        """A row as a problem; none for a generated plan that cannot be read."""
+        """Convert a row to a problem; `None` for a generated plan that cannot be parsed."""
         number, request = field(row, where, "id"), str(field(row, where, "user_request"))
         try:
             nodes = read_published(field(row, where, "plan_str", "plan"))
@@ -291,6 +279,6 @@ class Mnms(TaskHooks):
 
 
 def get_kind(nodes: Nodes) -> str:
-    """The kind of the tools of a plan; `mixed` where there are several, or an unknown one."""
+    """The kind of a plan's tools; `mixed` if there are several kinds or an unknown tool."""
     kinds = {TOOLS[node.name].kind if node.name in TOOLS else "" for node in nodes}
     return kinds.pop() if len(kinds) == 1 and kinds <= set(KINDS) else "mixed"

@@ -1,7 +1,7 @@
-"""Learn how the partner answers the last rounds, and plan ahead with what was learned.
+"""Learn how the partner responds to the last rounds, and plan ahead with this model.
 
-The model says how likely the partner goes to A, given the last three rounds of both; contexts that were seen seldom lean on
-shorter ones. Value iteration over the contexts then tells what to do, so that insisting is tried where it may pay later.
+The model estimates the probability that the partner chooses A, given the last three rounds of both; rare contexts back off to
+shorter ones. Value iteration over the contexts then selects the action, so that insisting is tried if it may pay off later.
 """
 
 from __future__ import annotations
@@ -9,19 +9,19 @@ from __future__ import annotations
 import numpy as np
 
 DEPTH = 3
-"""Rounds that a context holds, two bits each: ours and theirs; 1 is A."""
+"""Rounds in a context, two bits each: ours and theirs; 1 is A."""
 SIZE = 4**DEPTH
 CONTEXTS = np.arange(SIZE)
 FADE = 0.98
-"""What an observation counts that is one round older: partners change."""
+"""The decay of an observation's weight per round, because partners change."""
 LEAN = 1.0
-"""How many observations what the shorter context says is worth."""
+"""The weight of the shorter context's estimate, in observations."""
 PRIOR = (0.2, 0.9)
-"""How likely the partner goes to A after we went to B, and after we went to A, before anything is known."""
+"""The prior probability that the partner chooses A after we chose B, and after we chose A."""
 DISCOUNT = 0.9
 SWEEPS = 12
 NEXT = np.array([[(4 * CONTEXTS + 2 * own + other) % SIZE for other in (0, 1)] for own in (0, 1)])
-"""[own, other, context]: the context that follows."""
+"""[own, other, context]: the next context."""
 POINTS = np.array([[2.0, 0.0], [0.0, 3.0]])
 
 
@@ -29,7 +29,7 @@ def choose(mine: list[str], theirs: list[str]) -> str:
     if not mine:
         return "A"
     past = [2 * (own == "A") + (other == "A") for own, other in zip(mine, theirs, strict=True)]
-    # The first rounds are read as if they had been preceded by meetings at B.
+    # Assume meetings at B before the first round.
     codes, context = [], 0
     for pair in past:
         codes.append(context)
@@ -44,7 +44,7 @@ def choose(mine: list[str], theirs: list[str]) -> str:
 
 
 def model(codes: np.ndarray, went_to_a: np.ndarray) -> np.ndarray:
-    """How likely the partner goes to A in each context."""
+    """The probability that the partner chooses A in each context."""
     weights = FADE ** np.arange(len(codes) - 1, -1, -1)
     chance = np.where(CONTEXTS & 2, PRIOR[1], PRIOR[0])
     for depth in range(1, DEPTH + 1):

@@ -1,4 +1,4 @@
-"""The baseline: go where the other went last."""
+"""The baseline: copy the partner's last choice."""
 
 
 def choose(mine: list[str], theirs: list[str]) -> str:

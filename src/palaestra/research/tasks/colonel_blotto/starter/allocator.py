@@ -1,4 +1,4 @@
-"""The baseline: every field gets the share of the soldiers that it is worth."""
+"""The baseline: soldiers are distributed in proportion to the values of the fields."""
 
 VALUES = [1, 2, 3, 4, 5]
 SOLDIERS = 100

@@ -1,7 +1,7 @@
-"""A small convolutional network on pictures that are turned, moved and scratched anew in every pass.
+"""A small convolutional network with random rotations, shifts and scratches in every epoch.
 
-There are few training pictures; what they lack, the random changes give. Each picture is first brought to one
-contrast. In the end the predictions of several slightly moved copies are averaged.
+There are few training pictures, so augmentation is essential. The contrast of each picture is normalised. The predictions of
+several slightly shifted copies are averaged.
 """
 
 import csv
@@ -17,14 +17,14 @@ RATE = 4e-3
 
 
 def images(split: str) -> torch.Tensor:
-    """Pictures whose values have mean 0 and deviation 1."""
+    """Normalise pictures to mean 0 and standard deviation 1."""
     found = torch.from_numpy(np.load(f"/data/{split}_images.npy")).float()[:, None] / 255
     found = found - found.mean((1, 2, 3), keepdim=True)
     return found / found.std((1, 2, 3), keepdim=True)
 
 
 def changed(pictures: torch.Tensor, random: torch.Generator, size: float = 1.0) -> torch.Tensor:
-    """Turned, sheared, scaled and moved copies, bent by a wave, with a little noise."""
+    """Rotate, shear, scale, shift and bend copies, and add a little noise."""
     count = len(pictures)
 
     def normal(scale: float) -> torch.Tensor:

@@ -1,7 +1,7 @@
-"""Keep a map, and walk as if all that is not known were free: towards where the compass says that the goal can be.
+"""Keep a map and walk towards the possible places of the goal, as if unknown squares were free.
 
-The memory holds the map as text, around the start, and the rows and columns that the goal can be in: every look at the
-compass narrows them.
+The memory contains the map around the start as text, and the possible rows and columns of the goal, which every compass reading
+narrows.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import json
 
 MOVES = {"N": (-1, 0), "E": (0, 1), "S": (1, 0), "W": (0, -1)}
 REACH = 24
-"""No square is farther from the start in one direction."""
+"""The maximum distance of a square from the start in one direction."""
 SIDE = 2 * REACH + 1
 UNKNOWN = 1.5
-"""What a step is worth avoiding that leads where nothing is known: there may be a wall."""
+"""The extra cost of a step to an unknown square, which may be a wall."""
 Place = tuple[int, int]
 
 
@@ -43,7 +43,7 @@ def act(observation: dict, memory: str) -> tuple[str, str]:
 
 
 def first_step(here: Place, squares: list[str], box: list[int]) -> str:
-    """The first step of the cheapest way to a square that is not known and may hold the goal, or to the goal."""
+    """The first step of the cheapest path to the goal, or to an unknown square that may contain it."""
     low_row, high_row, low_column, high_column = box
     best, todo = {here: 0.0}, [(0.0, here, "")]
     while todo:
@@ -58,7 +58,7 @@ def first_step(here: Place, squares: list[str], box: list[int]) -> str:
             cost = best[row, column] + (UNKNOWN if squares[r * SIDE + c] == "?" else 1.0)
             if cost < best.get((r, c), 1e9):
                 best[r, c] = cost
-                # At least as many steps are left as the box is away.
+                # A lower bound: the distance to the box of possible goals.
                 left = max(low_row - r, 0, r - high_row) + max(low_column - c, 0, c - high_column)
                 heapq.heappush(todo, (cost + left, (r, c), first or action))
     return "N"

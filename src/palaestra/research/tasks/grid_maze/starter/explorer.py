@@ -1,4 +1,4 @@
-"""The baseline: keep the right hand on the wall. Its memory is where it looks."""
+"""The baseline: follow the wall on the right. Its memory is its direction."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ def act(observation: dict, memory: str) -> tuple[str, str]:
     middle = len(view) // 2
     facing = CLOCKWISE.index(memory or "N")
     if memory and not observation["moved"]:
-        return memory, memory  # The last step came to nothing: once more.
-    for turn in (1, 0, 3, 2):  # To the right, ahead, to the left, back.
+        return memory, memory  # The last step failed: repeat it.
+    for turn in (1, 0, 3, 2):  # Right, ahead, left, back.
         action = CLOCKWISE[(facing + turn) % 4]
         down, right = MOVES[action]
         if view[middle + down][middle + right] != "#":

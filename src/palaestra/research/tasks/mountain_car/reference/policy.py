@@ -1,4 +1,4 @@
-"""A force in the direction of the movement, as strong as it must be; train.py has found the weights."""
+"""A force in the direction of the velocity; train.py has found the weights."""
 
 from __future__ import annotations
 

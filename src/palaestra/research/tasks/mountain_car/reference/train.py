@@ -29,7 +29,7 @@ def main() -> None:
 
         gained = returns(policy, position, velocity).mean(1)
         elite = weights[np.argsort(gained)[-ELITE:]]
-        # Some spread is kept: the elite of a few candidates is narrower than what is not known yet.
+        # Keep some variance: the elite of a few candidates underestimates it.
         mean, spread = elite.mean(0), elite.std(0) + 0.2 * 0.7**number
         sys.stdout.write(f"round {number}: mean return of the best {np.sort(gained)[-ELITE:].mean():.3f}\n")
     Path("weights.json").write_text(json.dumps(mean.tolist()))

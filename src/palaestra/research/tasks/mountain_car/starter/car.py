@@ -1,4 +1,4 @@
-"""Many cars at once: the dynamics of gymnasium's MountainCarContinuous-v0, in NumPy, to train with."""
+"""Simulate many cars at once for training: the dynamics of gymnasium's MountainCarContinuous-v0 in NumPy."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ STEPS = 999
 
 
 def starts(count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Positions and velocities as the evaluation draws them."""
+    """Sample positions and velocities as in the evaluation."""
     return rng.uniform(-1.1, 0.3, count), rng.uniform(-0.04, 0.04, count)
 
 
 def returns(
     policy: Callable[[np.ndarray, np.ndarray], np.ndarray], position: np.ndarray, velocity: np.ndarray
 ) -> np.ndarray:
-    """The return of an episode from each start; `policy` gives the forces for arrays of positions and velocities."""
+    """Return the episode return from each start. `policy` maps arrays of positions and velocities to forces."""
     total, driving = np.zeros(position.shape), np.ones(position.shape, dtype=bool)
     for _ in range(STEPS):
         force = np.clip(policy(position, velocity), -1.0, 1.0)

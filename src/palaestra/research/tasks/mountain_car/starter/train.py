@@ -15,7 +15,7 @@ STEP = 1.0
 
 
 def worth(weights: np.ndarray, rng: np.random.Generator) -> float:
-    """The mean return of a policy from starts that are drawn anew."""
+    """The mean return of a policy from new random starts."""
     position, velocity = starts(CARS, rng)
     return float(returns(lambda x, v: np.tanh(weights[0] + weights[1] * x), position, velocity).mean())
 

@@ -1,4 +1,4 @@
-"""Ask which classic opponent it is, and give the answer that is worth most under what the game so far says of that."""
+"""Infer the kind of opponent from the game so far, and choose the action with the highest expected value."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import numpy as np
 
 SLIP = 0.02
 FADE = 0.96
-"""What a round counts that is one round older: opponents change their ways."""
+"""The decay of a round's weight, because opponents change."""
 START = 8
-"""Rounds before anybody is taken from: those who only test at first have shown themselves by then."""
+"""Rounds before exploiting an opponent: by then, testers have shown their kind."""
 CHANCES = (0.02, 0.2, 0.3, 0.4, 0.6, 0.7, 0.8, 1.0)
-"""Opponents that do not answer at all cooperate with one of these chances."""
+"""Cooperation probabilities of opponents that ignore our choices."""
 FORGIVENESS = (0.0, 0.25, 0.5)
-"""Opponents that copy forgive a defection with one of these chances."""
+"""Forgiveness probabilities of opponents that copy."""
 PATIENCE = (0, 4)
-"""Grim opponents defect for ever after more defections than that."""
+"""Numbers of defections after which grim opponents always defect."""
 
-# Before the first round: how likely each kind is, and what it is worth a round to defect always, and to share.
+# The prior of each kind, and the points per round of always defecting and of sharing.
 PRIOR = np.log([0.2] * 7 + [0.1] + [4.0, 1.0, 1.0] + [1.0, 1.0] + [1.0])
 WORTH = np.array(
     [(1 + 4 * chance, 3 * chance) for chance in CHANCES]
@@ -27,11 +27,11 @@ WORTH = np.array(
 
 
 def foretold(own: int, other: int, defections: int) -> np.ndarray:
-    """How likely each kind cooperates, and defects, after that round (1 is to defect) and so many defections of ours."""
+    """The probabilities that each kind cooperates and defects, given the last round (1 is defect) and our number of defections."""
     kind = [*CHANCES]
     kind += [forgives if own else 1.0 for forgives in FORGIVENESS]
     kind += [float(defections <= patience) for patience in PATIENCE]
-    kind += [float(own == other)]  # Stays when it did well, shifts when it did badly.
+    kind += [float(own == other)]  # Win-stay, lose-shift.
     seen = np.array(kind) * (1 - SLIP) + (1 - np.array(kind)) * SLIP
     return np.array([seen, 1 - seen])
 
@@ -49,5 +49,5 @@ def choose(mine: list[str], theirs: list[str]) -> str:
     take, share = np.exp(trust - trust.max()) @ WORTH
     if len(mine) >= START and take > share:
         return "D"
-    # To share is to cooperate, and to hit back at the second defection in a row: one may be an accident.
+    # Sharing: cooperate, and retaliate after two defections in a row, because one may be an accident.
     return "D" if theirs[-2:] == ["D", "D"] else "C"

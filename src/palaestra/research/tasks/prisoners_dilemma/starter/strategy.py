@@ -1,4 +1,4 @@
-"""The baseline: cooperate first, then do what the other did last."""
+"""The baseline: cooperate first, then copy the opponent's last choice."""
 
 
 def choose(mine: list[str], theirs: list[str]) -> str:

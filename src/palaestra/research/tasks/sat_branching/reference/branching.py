@@ -1,14 +1,14 @@
-"""Look ahead: try the most promising variables both ways, and take the one that shortens most clauses on both sides.
+"""Look-ahead: try both values of the most promising variables, and take the one that shortens most clauses on both sides.
 
-What is counted after a trial are the clauses that it left with two literals, each weighed by how much the formula has to say
-against its literals: those are the clauses that the next propagation will use.
+The score of a trial is the weighted number of clauses with two remaining literals. The weight of a clause is the frequency of
+its negated literals, because the next propagation uses these clauses.
 """
 
 from __future__ import annotations
 
 TRIED = 24
 CONFLICT = 10_000.0
-"""The worth of a side that fails at once: that side needs no search at all."""
+"""The score of a side that fails at once and needs no search."""
 
 
 def choose(clauses: list[list[int]]) -> int:
@@ -26,18 +26,18 @@ def choose(clauses: list[list[int]]) -> int:
     for variable in sorted({abs(one) for one in weight}, key=promise, reverse=True)[:TRIED]:
         true, false = (worth(clauses, places, weight, one) for one in (variable, -variable))
         if both(true, false) > best:
-            # The side that is less constrained comes first: it is the likelier to be satisfiable.
+            # Try the less constrained side first; it is more likely to be satisfiable.
             best, literal = both(true, false), variable if true < false else -variable
     return literal
 
 
 def both(one: float, other: float) -> float:
-    """A variable is worth what both of its sides are: their product, and their sum where one of them is nothing."""
+    """The score of a variable: the product of the scores of its sides, or their sum if one is 0."""
     return 1024 * (one + 0.01) * (other + 0.01) + one + other
 
 
 def worth(clauses: list[list[int]], places: dict[int, list[int]], weight: dict[int, float], literal: int) -> float:
-    """Propagate a literal; what the clauses are worth that it left with two literals."""
+    """Propagate a literal and return the score of the clauses with two remaining literals."""
     true, todo, shortened = {literal}, [literal], set()
     while todo:
         for place in places.get(-todo.pop(), ()):

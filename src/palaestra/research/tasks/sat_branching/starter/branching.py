@@ -1,4 +1,4 @@
-"""The baseline: the literal that occurs in most of the open clauses."""
+"""The baseline: choose the most frequent literal of the open clauses."""
 
 
 def choose(clauses: list[list[int]]) -> int:

@@ -1,4 +1,4 @@
-"""The search that your heuristic steers: DPLL, which is branching and unit propagation, without learning.
+"""The search that uses your heuristic: DPLL (branching and unit propagation) without clause learning.
 
 The evaluation runs this same search. Try your heuristic on the formulas of /data:
 
@@ -16,29 +16,29 @@ from collections.abc import Callable
 import numpy as np
 
 CAP = 1000
-"""Decisions after which a formula is given up; it then counts as so many."""
+"""Maximum decisions of a formula; an unfinished search counts as this many."""
 
 
 class Search:
-    """One formula at work: ask it for what is open, tell it a literal, until it is done.
+    """The search of one formula: read the open clauses and decide literals until it is done.
 
     Arguments:
-        clauses: lists of three literals; literal -7 says that variable 7 is false.
+        clauses: lists of three literals; literal -7 means that variable 7 is false.
     """
 
     def __init__(self, clauses: list[list[int]]) -> None:
         self.clauses = np.array(clauses)
         variables = int(np.abs(self.clauses).max())
-        # By literal: 1 is true, -1 is false, 0 is open; a negative literal counts from the end.
+        # By literal: 1 is true, -1 is false, 0 is open. Negative literals index from the end.
         self._waiting = [np.zeros(2 * variables + 1, dtype=np.int8)]
         self._here = self._waiting[0]
         self.decisions = 0
         self.satisfiable: bool | None = None
-        """What was found; `None` while the search goes on."""
+        """Whether the formula is satisfiable; `None` during the search."""
         self._advance()
 
     def open_clauses(self) -> list[list[int]]:
-        """The clauses that are not satisfied yet, without the literals that are false: two or three literals each."""
+        """The open clauses without their false literals: two or three literals each."""
         values = self._here[self.clauses]
         unsatisfied = ~(values > 0).any(1)
         return [
@@ -47,7 +47,7 @@ class Search:
         ]
 
     def decide(self, literal: int) -> None:
-        """Branch: search where `literal` is true, and then, unless that satisfies the formula, where it is false."""
+        """Branch: search with `literal` true, then, if that does not satisfy the formula, with it false."""
         self.decisions += 1
         for chosen in (-literal, literal):
             branch = self._here.copy()
@@ -56,7 +56,7 @@ class Search:
         self._advance()
 
     def _advance(self) -> None:
-        """Propagate in the branches that wait, until there is something to decide, or the search has ended."""
+        """Propagate in the pending branches until a decision is needed or the search ends."""
         while self._waiting:
             self._here = self._waiting.pop()
             if self._propagate():
@@ -66,7 +66,7 @@ class Search:
         self.satisfiable = False
 
     def _propagate(self) -> bool:
-        """Set the literals that stand alone in their clauses, as long as there are any; whether no clause is violated."""
+        """Propagate unit clauses. Returns whether no clause is violated."""
         while True:
             values = self._here[self.clauses]
             unsatisfied = ~(values > 0).any(1)
@@ -79,11 +79,11 @@ class Search:
             literals = self.clauses[alone][values[alone] == 0]
             self._here[literals], self._here[-literals] = 1, -1
             if (self._here[literals] < 0).any():
-                return False  # A variable was forced both ways.
+                return False  # Conflict: a variable was forced to both values.
 
 
 def decisions(clauses: list[list[int]], choose: Callable[[list[list[int]]], int]) -> int:
-    """How many decisions a formula takes with that heuristic."""
+    """The number of decisions of a formula with this heuristic."""
     search = Search(clauses)
     while search.satisfiable is None and search.decisions < CAP:
         search.decide(choose(search.open_clauses()))

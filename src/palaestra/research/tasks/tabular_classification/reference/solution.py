@@ -1,7 +1,7 @@
-"""Ask how far each reading is from what a sound pump of that maker, at that site and speed, would show; then boost.
+"""Compute the deviation of each reading from that of a healthy pump, then apply gradient boosting.
 
-What a sound pump shows is fitted on the rows without a fault: the logarithm of a reading, by maker, site and smooth
-functions of speed, opening and age. The decision is moved towards the rare classes as the mean of F1 wants it.
+The readings of healthy pumps are fitted on the rows without a fault: the logarithm of a reading by maker, site and smooth
+functions of speed, opening and age. Class weights favour the rare classes, to maximise the macro F1.
 """
 
 import csv
@@ -22,7 +22,7 @@ READINGS = ["flow", "lift", "power", "unrest", "warmth", "vibration_once", "vibr
 
 
 class Sound:
-    """What a sound pump shows."""
+    """Fits the readings of healthy pumps."""
 
     def __init__(self, rows: list[dict[str, str]]) -> None:
         sound = [row for row in rows if row["fault"] == "none"]
@@ -53,7 +53,7 @@ def read(name: str) -> list[dict[str, str]]:
 
 def numbers(rows: list[dict[str, str]]) -> dict[str, np.ndarray]:
     found = {name: np.array([float(row[name] or "nan") for row in rows]) for name in NUMBERS}
-    # The thermometers of one site show Fahrenheit: its pumps would boil.
+    # The thermometers of one site measure in Fahrenheit.
     hot = np.array([row["site"] == "s5" for row in rows])
     for name in ("fluid", "casing"):
         found[name] = np.where(hot, (found[name] - 32) / 1.8, found[name])
@@ -69,7 +69,7 @@ def logarithms(rows: list[dict[str, str]]) -> dict[str, np.ndarray]:
 
 
 def conditions(rows: list[dict[str, str]]) -> np.ndarray:
-    """What a reading depends on beside a fault."""
+    """The features that a reading depends on, apart from faults."""
     found = numbers(rows)
     speed = np.log(found["speed"] / 3000)
     opening = np.where(np.isnan(found["opening"]), 0.57, found["opening"])
@@ -91,7 +91,7 @@ def main() -> None:
     line = make_pipeline(StandardScaler(), LogisticRegression(C=0.3, max_iter=300))
 
     def squared(columns: np.ndarray) -> np.ndarray:
-        """The readings and their products, for a model that has no corners."""
+        """The readings and their products, for a smooth model."""
         off = np.nan_to_num(np.clip(columns[:, :13], -3, 3))
         products = [off[:, a] * off[:, b] for a in range(9) for b in range(a, 9)]
         return np.column_stack([off, *products, np.isnan(columns[:, :8])])
@@ -101,7 +101,7 @@ def main() -> None:
     chances = (chances + cross_val_predict(line, squared(columns), right, cv=folds, method="predict_proba")) / 2
     trees.fit(columns, right)
     line.fit(squared(columns), right)
-    # One factor for each class, found class by class on chances that no training row gave to itself.
+    # One factor per class, fitted class by class on out-of-fold probabilities.
     factors = np.ones(len(trees.classes_))
     for _ in range(3):
         for k in range(len(factors)):

@@ -1,4 +1,4 @@
-"""The baseline: logistic regression on the columns as they are; gaps are filled with the mean."""
+"""The baseline: logistic regression on the raw columns; missing values are replaced by the mean."""
 
 import csv
 
@@ -20,7 +20,7 @@ def read(name: str) -> list[dict[str, str]]:
 
 
 def features(rows: list[dict[str, str]], like: list[dict[str, str]]) -> np.ndarray:
-    """The columns of `rows` as numbers; means and categories are those of `like`."""
+    """The columns of `rows` as numbers, with the means and categories of `like`."""
     columns = []
     for name in NUMBERS:
         mean = np.mean([float(row[name]) for row in like if row[name]])

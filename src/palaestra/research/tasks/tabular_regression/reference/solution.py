@@ -1,6 +1,6 @@
-"""Put the area into one unit, leave out the rents of a week, say what a gap means, and average boosted trees.
+"""Convert areas to one unit, drop weekly rents, encode missing values, and average boosted trees.
 
-Trees learn what a linear fit left over: the fit carries what is smooth, so that they need not build it of steps.
+The trees fit the residuals of a linear model, which represents the smooth part.
 """
 
 import csv
@@ -24,7 +24,7 @@ def read(name: str) -> list[dict[str, str]]:
 
 
 def features(rows: list[dict[str, str]], like: list[dict[str, str]]) -> tuple[np.ndarray, np.ndarray]:
-    """Columns for trees, with gaps, and columns for a linear fit, without."""
+    """Columns for trees, with missing values, and columns for a linear fit, without."""
     number = {name: np.array([float(row[name] or "nan") for row in rows]) for name in NUMBERS}
     agency = np.array([row["agency"] for row in rows])
     number["area"] = np.log(np.where(agency == "Cobalt", number["area"] / FEET, number["area"]))
@@ -62,7 +62,7 @@ def main() -> None:
     target = np.log([float(row["rent"]) for row in train])
     columns, smooth = features(train, train)
     line = make_pipeline(StandardScaler(), RidgeCV(np.logspace(-2, 3, 12)))
-    # A rent of a week is a quarter of what is expected: far below the rest, whatever the model.
+    # A weekly rent is a quarter of the expected one, far below the rest under any model.
     off = target - cross_val_predict(
         ExtraTreesRegressor(40, min_samples_leaf=3, random_state=0), np.nan_to_num(columns, nan=-1), target, cv=3
     )

@@ -1,4 +1,4 @@
-"""The baseline: a linear fit of the logarithm of the rent; gaps are filled with the mean, categories become columns."""
+"""The baseline: a linear fit of the log rent. Missing values are replaced by the mean; categories are one-hot encoded."""
 
 import csv
 
@@ -15,7 +15,7 @@ def read(name: str) -> list[dict[str, str]]:
 
 
 def features(rows: list[dict[str, str]], like: list[dict[str, str]]) -> np.ndarray:
-    """The columns of `rows` as numbers; means and categories are those of `like`."""
+    """The columns of `rows` as numbers, with the means and categories of `like`."""
     columns = []
     for name in NUMBERS:
         mean = np.mean([float(row[name]) for row in like if row[name]])

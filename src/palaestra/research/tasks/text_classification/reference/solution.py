@@ -1,7 +1,7 @@
-"""Mend the slips, then count ordered pairs of words that stand near each other in a sentence.
+"""Correct typing errors, then count ordered pairs of nearby words in a sentence.
 
-"not ... refund" and "rather ... refund" are different pairs: so a linear model learns which of the things that a letter
-speaks of it asks for.
+"not ... refund" and "rather ... refund" are different pairs, so a linear model can learn which of the mentioned things is
+requested.
 """
 
 import csv
@@ -26,7 +26,7 @@ def words(text: str) -> list[str]:
 
 
 def mended(word: str, known: Counter[str]) -> str:
-    """A rare word as the most frequent one that a single slip turns into it."""
+    """Replace a rare word by the most frequent word at an edit distance of 1."""
     if len(word) < 2 or known[word] >= 25:
         return word
     cuts = [(word[:k], word[k:]) for k in range(len(word) + 1)]
@@ -38,7 +38,7 @@ def mended(word: str, known: Counter[str]) -> str:
 
 
 def pairs(text: list[str]) -> Iterable[str]:
-    """Words, and ordered pairs of them; a number stands for any."""
+    """Words and ordered pairs of words; all numbers become one token."""
     text = ["#" if word.isdigit() else word for word in text]
     for k, word in enumerate(text):
         yield word

@@ -1,4 +1,4 @@
-"""The baseline: logistic regression on which words a letter has."""
+"""The baseline: logistic regression on the bag of words."""
 
 import csv
 

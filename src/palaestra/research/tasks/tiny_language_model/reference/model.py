@@ -1,4 +1,4 @@
-"""Chances by the last 1 to 14 characters and by what the document itself repeats, mixed as `train.py` learned it."""
+"""Mix the predictions of the last 1 to 14 characters and of repetitions in the document, with weights from `train.py`."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ PLACE = {character: k for k, character in enumerate(ALPHABET)}
 ORDERS = (1, 2, 3, 4, 5, 6, 8, 10, 14)
 FACTOR = np.uint64(0x9E3779B97F4A7C15)
 COPIES = (2, 4, 7)
-"""How many characters must be the same for the document to be expected to repeat what followed them."""
+"""The number of equal characters after which a repetition is predicted."""
 
 
 def text_of(text: str) -> np.ndarray:
-    """Characters as numbers of the alphabet."""
+    """Encode characters as indices of the alphabet."""
     return np.array([PLACE[character] for character in text], dtype=np.int64)
 
 
 def mixed(characters: np.ndarray) -> np.ndarray:
-    """One number for each run of characters, [place, run]."""
+    """Hash each n-gram, [place, n-gram]."""
     found = np.zeros(characters.shape[1], dtype=np.uint64)
     for row in characters:
         found = (found + row.astype(np.uint64) + np.uint64(1)) * FACTOR
@@ -32,12 +32,12 @@ def mixed(characters: np.ndarray) -> np.ndarray:
 
 
 def windows(text: np.ndarray, length: int) -> np.ndarray:
-    """All runs of that length, [place, run]."""
+    """All n-grams of that length, [place, n-gram]."""
     return np.lib.stride_tricks.sliding_window_view(text, len(text) - length + 1)
 
 
 class Counts:
-    """How often each run of characters was seen: sorted hashes, and numbers."""
+    """Counts of n-grams: sorted hashes and numbers."""
 
     def __init__(self, tables: dict[int, tuple[np.ndarray, np.ndarray]]) -> None:
         self.tables = tables
@@ -52,7 +52,7 @@ class Counts:
             ("keys", "counts"), parts, (np.uint64, np.int32), strict=True)}  # fmt: skip
 
     def following(self, texts: list[np.ndarray], order: int) -> np.ndarray:
-        """How often each character followed the last `order` ones of each text, [text, character]."""
+        """Counts of the characters that followed the last `order` characters of each text, [text, character]."""
         found = np.zeros((len(texts), SIZE))
         long = [k for k, text in enumerate(texts) if len(text) >= order]
         if not long:
@@ -69,15 +69,15 @@ class Counts:
 
 
 def experts(contexts: list[str], counts: Counts) -> tuple[np.ndarray, np.ndarray]:
-    """What each way of foretelling says: logarithms of chances, [context, expert, character], and what is known about
-    how sure it is, [context, expert, feature]."""
+    """The predictions of each expert: log-probabilities, [context, expert, character], and features of its
+    confidence, [context, expert, feature]."""
     texts = [text_of(context) for context in contexts]
     values, trust = [], []
     below = np.full((len(texts), SIZE), 1 / SIZE)
     for order in ORDERS:
         seen = counts.following(texts, order)
         total, kinds = seen.sum(1, keepdims=True), (seen > 0).sum(1, keepdims=True)
-        # Mixed with what fewer characters say, the more the more kinds of followers there are.
+        # Back off to shorter contexts; more distinct followers give the shorter context more weight.
         below = np.where(total > 0, (seen + 0.7 * kinds * below) / np.maximum(total + 0.7 * kinds, 1e-9), below)
         values.append(np.log(below))
         trust.append(features(total[:, 0], below.max(1)))
@@ -91,14 +91,14 @@ def experts(contexts: list[str], counts: Counts) -> tuple[np.ndarray, np.ndarray
 
 
 def features(total: np.ndarray, surest: np.ndarray) -> np.ndarray:
-    """What is known about an expert: whether it has seen the context, how often, and how sure it is."""
+    """Features of an expert: whether and how often it has seen the context, and its confidence."""
     seen = (total > 0).astype(float)
     often = np.minimum(np.log1p(total), 6.0) / 6
     return np.stack([np.ones_like(seen), seen, often, seen * surest, often * surest, seen * (total < 3)], 1)
 
 
 def repeated(context: str, length: int) -> np.ndarray:
-    """What followed, earlier in the document, the characters that stand at its end; the longer alike, the more it counts."""
+    """What followed earlier occurrences of the document's last characters; longer matches count more."""
     said = np.zeros(SIZE)
     end = context[-length:]
     at = context.rfind(end, 0, len(context) - 1) if len(context) > length else -1

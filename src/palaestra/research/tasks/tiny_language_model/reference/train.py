@@ -1,7 +1,7 @@
-"""Count what follows the last 1 to 14 characters, and learn how far to trust each count, and what the document repeats.
+"""Count what follows the last 1 to 14 characters, and learn the weights of the counts and of repetitions.
 
-The counts are kept as sorted hashes. The trust is learned on documents that were not counted: a mixture in the logarithms,
-whose weights depend on how often a context was seen, and how sure it is.
+The counts are sorted hashes. The weights are learned on documents that were not counted: a log-linear mixture with weights
+that depend on the frequency of a context and its confidence.
 """
 
 import numpy as np
@@ -27,7 +27,7 @@ def main() -> None:
         targets.append(text_of(text[at])[0])
     values, trust = (torch.from_numpy(part) for part in experts(contexts, counts))
     right = torch.from_numpy(np.array(targets, dtype=np.int64))
-    # The weight of each expert is linear in what is known about it.
+    # The weight of each expert is linear in its features.
     weights = torch.full(trust.shape[1:], 0.02, requires_grad=True)
     optimizer = torch.optim.Adam([weights], 0.02)
     for _ in range(250):

@@ -1,4 +1,4 @@
-"""The baseline: chances by the last two characters, mixed with those by the last one, by none, and the same for all."""
+"""The baseline: trigram probabilities, interpolated with bigram, unigram and uniform ones."""
 
 import json
 import math
@@ -9,11 +9,11 @@ with open("weights.json", encoding="utf-8") as file:
     COUNTS = json.load(file)
 ORDER = 2
 MIXED = 5.0
-"""How many observations the chances by fewer characters are worth."""
+"""The weight of the shorter context, in observations."""
 
 
 def log_probs(contexts: list[str]) -> list[list[float]]:
-    """For each context, the natural logarithm of the chance of each character of the alphabet to come next."""
+    """Return the natural log-probability of each next character of the alphabet, for each context."""
     return [[math.log(chance) for chance in chances(context)] for context in contexts]
 
 

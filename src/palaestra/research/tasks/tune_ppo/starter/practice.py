@@ -1,7 +1,7 @@
-"""Train a tiny language model by PPO with the settings of a file, and measure it: what the judge does, with other seeds.
+"""Train a tiny language model by PPO with the settings of a file and evaluate it, as the judge does with other seeds.
 
-The model reads a few letters and is to say them backwards, then `end`. It starts from random weights. Everything is
-palaestra's: the environment, the policy, the algorithm.
+The model reads a few letters and must write them backwards, then `end`. It starts from random weights. The environment, the
+policy and the algorithm are palaestra's.
 
     python3 practice.py settings.json            one training, about 20 seconds on one core
     python3 practice.py settings.json --seeds 3  three of them
@@ -19,13 +19,13 @@ LETTERS = "abcdef"
 SIGNS = ("pad", "end", "say", *LETTERS)
 LENGTH = 3
 EPISODES = 2048
-"""Of a training, in iterations of as many as the settings say."""
+"""Episodes of a training; the settings define how many are in an iteration."""
 HELD_OUT = 60
-"""Of the 216 questions; the others are those of the training."""
+"""Held-out questions of the 216; the others are for training."""
 
 
 def train(settings: Mapping[str, Any], seed: int) -> dict[str, float]:
-    """Train with these settings, and ask what was held out; `reward` is the mean there, from 0 to 1."""
+    """Train with these settings and evaluate on the held-out questions. `reward` is their mean, from 0 to 1."""
     import numpy as np
 
     from palaestra.core.seeding import Seeds
@@ -64,7 +64,7 @@ def train(settings: Mapping[str, Any], seed: int) -> dict[str, float]:
         )
         returns += rollout.episode_returns
         ppo.update(rollout, number + 1, 1.0 - number / iterations)
-    # Asked as it would be used: at temperature 1, whatever it was trained at.
+    # Evaluate at temperature 1, whatever the training temperature.
     policy.temperature = 1.0
     asked = environment(prompts[:HELD_OUT])
     answers = collect_responses(asked, policy, 4 * HELD_OUT, seeds.derive("asked"), seed=0, first=0)
@@ -77,18 +77,18 @@ def train(settings: Mapping[str, Any], seed: int) -> dict[str, float]:
 
 
 def reward(prompt: Any, said: Sequence[int]) -> float:
-    """A quarter for each letter at its place, and for the end at its own."""
+    """Reward a quarter for each letter, and for the end, at its correct position."""
     wanted = [*reversed(prompt.ids[:LENGTH]), SIGNS.index("end")]
     return 1 / len(wanted) if len(said) <= len(wanted) and said[-1] == wanted[len(said) - 1] else 0.0
 
 
 def nothing(response: Any) -> float:
-    """What a response as a whole is worth beside its tokens."""
+    """The reward of a whole response in addition to its tokens."""
     return 0.0
 
 
 def tiny_model(seed: int) -> tuple[Any, Any]:
-    """A tokenizer with one token for each sign, and a Llama of two layers with random weights."""
+    """Make a tokenizer with one token per character, and a two-layer Llama with random weights."""
     import torch
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast

@@ -1,7 +1,7 @@
-"""As many worked examples as may be, of the skills that are asked, and none twice.
+"""Write the maximum number of distinct worked examples of the evaluated skills.
 
-Every skill has several subskills, which are learned one by one: each gets its share, and those with longer reasoning,
-which nano finds hardest, a little more.
+Every skill has several subskills, which are learned separately. Each gets its share; those with longer reasoning, which are
+hardest for nano, get a little more.
 """
 
 import json

@@ -1,6 +1,6 @@
-"""Train nano on lessons.jsonl as the judge does, and ask it problems of your own: accuracy by skill, and some errors.
+"""Train nano on lessons.jsonl as the judge does, and evaluate it on problems of your own: accuracy by skill, and some errors.
 
-Takes about half a minute on one core. `--problems 40` asks more of each skill.
+Takes about half a minute on one core. `--problems 40` uses more problems of each skill.
 """
 
 import argparse
