@@ -16,7 +16,7 @@ def user_function(value: object) -> int:
 
 def test_a_function_is_found_where_it_is_defined():
     line = user_function.__code__.co_firstlineno
-    assert describe_location(user_function) == f" (test_user_code.py, line {line})"
+    assert describe_location(user_function) == f" (test_plugins.py, line {line})"
 
 
 def test_a_decorated_function_is_found_where_it_is_defined():
@@ -35,7 +35,7 @@ def test_nothing_is_said_of_functions_that_no_user_wrote(function):
 def test_an_error_is_traced_to_the_users_deepest_line():
     with pytest.raises(json.JSONDecodeError) as raised:
         json.loads(user_function.__name__)  # The error itself is raised inside the standard library.
-    assert describe_origin(raised.value) == f" (test_user_code.py, line {raised.traceback[0].lineno + 1})"
+    assert describe_origin(raised.value) == f" (test_plugins.py, line {raised.traceback[0].lineno + 1})"
 
 
 def test_the_cause_is_what_counts():
@@ -47,7 +47,7 @@ def test_the_cause_is_what_counts():
 
     with pytest.raises(RuntimeError) as raised:
         wrap()
-    assert describe_origin(raised.value) == f" (test_user_code.py, line {user_function.__code__.co_firstlineno + 1})"
+    assert describe_origin(raised.value) == f" (test_plugins.py, line {user_function.__code__.co_firstlineno + 1})"
 
 
 def test_an_error_without_a_users_line_says_nothing():

@@ -16,9 +16,9 @@ from number_task import number_task
 from palaestra.core.errors import TaskError
 from palaestra.core.records import Failure, FailureCause
 from palaestra.recipes.research.recipe import research
-from palaestra.research.judge import deadline, evaluation
-from palaestra.research.judge.deadline import OverdueError, within
+from palaestra.research.judge import evaluation, program
 from palaestra.research.judge.evaluation import SubmissionJudge
+from palaestra.research.judge.program import OverdueError, within
 from palaestra.research.tasks.task import load_task
 from palaestra.sandbox import make_sandbox
 
@@ -34,7 +34,7 @@ def evaluate(evaluation):
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evaluation, "SLACK", 0.0)
-    monkeypatch.setattr(deadline, "GRACE", 0.4)
+    monkeypatch.setattr(program, "GRACE", 0.4)
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ def test_ctrl_c_interrupts_the_work_and_is_raised_again() -> None:
 def test_what_the_work_gives_or_raises_comes_out_and_what_swallows_the_interrupt_is_left_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(deadline, "GRACE", 0.1)
+    monkeypatch.setattr(program, "GRACE", 0.1)
     assert within(5.0, lambda: "given") == "given"
     with pytest.raises(ZeroDivisionError):
         within(5.0, lambda: 1 // 0)

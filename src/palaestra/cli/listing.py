@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from importlib import import_module
 
+from palaestra.core.registry import Registry
+
 REGISTRIES = {
     "tasks": "palaestra.tasks.base:TASKS",
     "teachers": "palaestra.teachers.base:TEACHERS",
@@ -18,8 +20,10 @@ REGISTRIES = {
     "commands": "palaestra.research.workspace.commands:COMMANDS",
     "parsers": "palaestra.research.workspace.parsing:PARSERS",
     "histories": "palaestra.research.agents.history:HISTORIES",
+    "models": "palaestra.engines.models:MODELS",
+    "environments": "palaestra.envs:DESCRIPTIONS",
 }
-"""The registries as `module:name`. Importing them does not load torch."""
+"""Registries, or descriptions by name, as `module:name`. Importing them does not load torch."""
 
 
 def list_entries(kind: str) -> Mapping[str, str]:
@@ -27,8 +31,8 @@ def list_entries(kind: str) -> Mapping[str, str]:
     if kind in OTHERS:
         return OTHERS[kind]()
     module, _, name = REGISTRIES[kind].partition(":")
-    descriptions: Mapping[str, str] = getattr(import_module(module), name).descriptions()
-    return descriptions
+    entries: Registry | Mapping[str, str] = getattr(import_module(module), name)
+    return entries.descriptions() if isinstance(entries, Registry) else entries
 
 
 def list_skills() -> Mapping[str, str]:
@@ -47,20 +51,6 @@ def list_sandboxes() -> Mapping[str, str]:
     return sandboxes
 
 
-def list_models() -> Mapping[str, str]:
-    """Return the registered models."""
-    from palaestra.engines.models import MODELS
-
-    return MODELS
-
-
-def list_environments() -> Mapping[str, str]:
-    """Return the environments of Palaestra by their Gymnasium ids."""
-    from palaestra.envs import DESCRIPTIONS
-
-    return DESCRIPTIONS
-
-
 def list_research_tasks() -> Mapping[str, str]:
     """Return the research tasks with their titles."""
     from palaestra.research.tasks.task import load_task, task_names
@@ -71,8 +61,6 @@ def list_research_tasks() -> Mapping[str, str]:
 OTHERS: Mapping[str, Callable[[], Mapping[str, str]]] = {
     "sandboxes": list_sandboxes,
     "skills": list_skills,
-    "models": list_models,
-    "environments": list_environments,
     "research": list_research_tasks,
 }
 KINDS = (*REGISTRIES, *OTHERS)

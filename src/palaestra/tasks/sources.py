@@ -160,7 +160,9 @@ class ArrowTable:
             if name not in table:
                 raise TaskError(f"the dataset {self.where} has no split '{name}'; it has {', '.join(map(str, table))}")
             table = table[name]
-        images = [name for name, kind in (table.features or {}).items() if isinstance(kind, datasets.Image)]
+        images = [
+            name for name, kind in (getattr(table, "features", None) or {}).items() if isinstance(kind, datasets.Image)
+        ]
         columns = {n: table.select_columns([n]).cast_column(n, datasets.Image(decode=False)) for n in images}
         return table.remove_columns(images) if images else table, columns
 

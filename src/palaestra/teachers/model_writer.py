@@ -1,4 +1,4 @@
-"""A language model as the writer: each call asks for a few data in the task's own schema."""
+"""A language model as the writer: each call requests a few examples in the task's own schema."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ModelWriter:
         teacher: the name of the teacher, which selects the template.
         per_call: maximum data per call.
         sampling: the sampling parameters.
-        tries: maximum calls for one answer; invalid answers are asked again.
+        tries: maximum calls for one answer; invalid answers are requested again.
 
     Raises:
         SettingsError: the task has no schema of its data.
@@ -50,7 +50,7 @@ class ModelWriter:
     ) -> None:
         if not isinstance(task, WritableTask):
             raise SettingsError(
-                f"task '{task.name}' does not say what a language model is to write for it; let its own generators write"
+                f"task '{task.name}' has no schema for a language model as the writer; use --writer task"
             )
         self.task, self.engine, self.prompts, self.teacher = task, engine, prompts, teacher
         self.per_call, self.sampling, self.tries = per_call, sampling, tries

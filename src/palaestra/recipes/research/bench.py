@@ -352,8 +352,6 @@ def _places(
 def _check_folder(folder: Path) -> None:
     """Raise if the folder holds something other than a bench."""
     with storage_errors(folder, "making the bench's folder"):
-        if (folder / "settings.json").exists():
-            raise RunError(f"{folder} holds a run and no bench; choose another --out")
         there = {entry.name for entry in folder.iterdir()} if folder.is_dir() else set()
     if there - {PLAN + PARTIAL} and PLAN not in there:
         raise RunError(f"{folder} is not empty, and holds no bench; choose another --out")

@@ -245,7 +245,7 @@ def check_writer(settings: TeachSettings, task: Task) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """What became of one lesson's order.
+    """The outcome of one lesson's order.
 
     Arguments:
         ordered: examples that the teacher was asked for.
@@ -283,7 +283,7 @@ class Delivery:
         if self.dropped:
             parts.append(f"dropped by checks: {describe_counts(self.dropped)}")
         if self.withheld:
-            parts.append(f"withheld because a check broke: {self.withheld}")
+            parts.append(f"withheld because a check failed to run: {self.withheld}")
         return " ".join("; ".join(parts).split())
 
 

@@ -28,6 +28,10 @@ _HERE = __name__
 HISTORIES.register("last", f"{_HERE}:LastObservations", "last:N: the last N observations, of the others a note")
 HISTORIES.register("closed_windows", f"{_HERE}:ClosedWindows", "of every file the last window that showed it")
 HISTORIES.register("summary", f"{_HERE}:Summary", "summary:TOKENS: over so many, the model sums the older part up")
+WINDOW = re.compile(
+    HEADER.pattern + r"(?:\n(?:\d+\|.*|\(\d+ more lines? (?:above|below)\)|\(the file is empty\))$)*", re.MULTILINE
+)
+"""A window: its header and its numbered lines."""
 
 
 class HistoryContext(Protocol):
@@ -109,13 +113,12 @@ class ClosedWindows(History):
 
     def _close(self, text: str, seen: set[str], context: HistoryContext) -> str:
         """Remove windows of files in `seen`, and add this text's files to `seen`."""
-        headers = [(match, _path(match[0])) for match in HEADER.finditer(text)]
-        for match, path in reversed(headers):
-            end = match.end() + _length(text[match.end() :])
+        for match in reversed(list(WINDOW.finditer(text))):
+            path = match[1]
             if path in seen:
-                lines = text[match.end() : end].count("\n")
+                lines = match[0].count("\n")
                 note = context.prompts.render("closed_window", path=path, lines=lines, observation=text)
-                text = text[: match.start()] + note + text[end:]
+                text = text[: match.start()] + note + text[match.end() :]
             seen.add(path)
         return text
 
@@ -197,23 +200,6 @@ def opening(messages: Sequence[Message]) -> int:
 def _omit(message: Message, context: HistoryContext) -> Message:
     lines = message.text.count("\n") + 1
     return replace(message, content=context.prompts.render("omitted", lines=lines, observation=message.text))
-
-
-_PATH = re.compile(r"^\[file (.+), \d+ lines?(?:, .*)?\]$")
-_BODY = re.compile(r"\n(?:\d+\|.*|\(\d+ more lines? (?:above|below)\)|\(the file is empty\))(?=\n|$)")
-
-
-def _path(header: str) -> str:
-    match = _PATH.match(header)
-    return match[1] if match else header
-
-
-def _length(text: str) -> int:
-    """Return the length of a window's body at the beginning of a text, after the header."""
-    at = 0
-    while match := _BODY.match(text, at):
-        at = match.end()
-    return at
 
 
 def _middle(text: str, most: int) -> str:

@@ -44,16 +44,15 @@ class EpisodeChannel:
         """Set once the episode has begun, with its first messages in `opening`, or has ended before that."""
         self._calls: SimpleQueue[ToolCall | None] = SimpleQueue()
         self._answers: SimpleQueue[CommandResult] = SimpleQueue()
-        self._lock, self._count, self._asked = threading.Lock(), 0, False
+        self._count = 0
 
     # For the client
 
     def call(self, name: str, arguments: Mapping[str, Any] | str) -> CommandResult:
-        """Perform one step of the episode. Calls are serialised."""
-        with self._lock:
-            if self.over:
-                return CommandResult("The episode is over; nothing was run.", ok=False, kind="error")
-            self._asked, self._count = True, self._count + 1
+        """Perform one step of the episode. One call at a time."""
+        if self.over:
+            return CommandResult("The episode is over; nothing was run.", ok=False, kind="error")
+        self._count += 1
         asked = arguments if isinstance(arguments, str) else json.dumps(arguments)
         self._calls.put(ToolCall(clean_text(name), clean_text(asked), f"call_{self._count}"))
         return self._answers.get()
@@ -74,11 +73,9 @@ class EpisodeChannel:
         return self._calls.get()
 
     def answer(self, outcome: CommandResult, over: bool = False) -> None:
-        """Answer the pending call, if any; `over` ends the episode."""
-        with self._lock:
-            asked, self._asked, self.over = self._asked, False, self.over or over
-        if asked:
-            self._answers.put(outcome)
+        """Answer the pending call; `over` ends the episode, with or without a call."""
+        self.over = over
+        self._answers.put(outcome)
         if over:
             self.opened.set()
 
@@ -87,9 +84,8 @@ class EpisodeChannel:
         texts = [message.text for message in last.observation]
         if last.failure is not None:
             texts.append(f"The episode ended: something around you broke ({last.failure.cause}).")
-        self.answer(
-            CommandResult("\n\n".join(texts), ok=last.failure is None and bool(last.state.get("ok", True))), over=True
-        )
+        ok = last.failure is None and bool(last.state.get("ok", True))
+        self.answer(CommandResult("\n\n".join(texts), ok=ok), over=True)
 
 
 CHANNEL: ContextVar[EpisodeChannel | None] = ContextVar("channel", default=None)
@@ -155,7 +151,8 @@ def make_server(served: Session | EpisodeChannel, instructions: str = "") -> Ser
     async def call_tool(context: Any, parameters: types.CallToolRequestParams) -> types.CallToolResult:
         async with one_at_a_time:
             outcome = await anyio.to_thread.run_sync(perform, parameters.name, parameters.arguments or {})
-        text = outcome.whole or "(it printed nothing)"
+        note = f"[{outcome.note}]" if outcome.note else ""
+        text = "\n".join(filter(None, (outcome.text, note))) or "(it printed nothing)"
         return types.CallToolResult(content=[types.TextContent(type="text", text=text)], is_error=not outcome.ok)
 
     return Server(

@@ -69,19 +69,16 @@ class ModelAgent(Agent):
 
     def act(self, conversation: Conversation) -> Message | Halt:
         messages: Sequence[Message] = conversation.messages
+        turn = count_turns(conversation)
         where = {name: conversation.state.get(name, "") for name in ("open_file", "working_dir", "remaining_steps")}
         self.prompts = self.context.prompts.bind(
-            task=self.context.task,
-            command_docs=self.context.command_docs,
-            current_step=count_turns(conversation),
-            **where,
+            task=self.context.task, command_docs=self.context.command_docs, current_step=turn, **where
         )
         for history in self.histories:
             shortened = history.shorten(messages, self)
             if isinstance(shortened, Halt):
                 return shortened
             messages = shortened
-        turn = count_turns(conversation)
         seed = self._seeds.derive("turn", turn).integer()
         answer = self._ask(Request(tuple(messages), self.context.sampling, seed, tools=self._tools))
         if isinstance(answer, Halt):
@@ -133,12 +130,8 @@ class ModelAgent(Agent):
 
     def _context(self) -> int:
         """Return the maximum tokens of prompt and answer; 0 if only the service knows."""
-        own = int(getattr(self._inner(), "context", 0))
-        return (
-            min(own, self.context.context_tokens)
-            if own and self.context.context_tokens
-            else own or self.context.context_tokens
-        )
+        limits = int(getattr(self._inner(), "context", 0)), self.context.context_tokens
+        return min(filter(None, limits), default=0)
 
     def _prompt_tokens(self, request: Request) -> int:
         """Count prompt tokens, exactly for local weights and by estimate for a service."""

@@ -30,7 +30,7 @@ class ReplayAgent(Agent):
     one that counted is replayed. A command that was interrupted is not started again.
 
     A `.traj` file is an MLGym trajectory: its responses are repeated and parsed by their last fenced block, as MLGym
-    does. Line numbers are adapted to changed starter files (see `line_shift`). If MLGym submitted at a limit, so does
+    does. Line numbers are adapted to changed starter files (see `shift_lines`). If MLGym submitted at a limit, so does
     this agent.
 
     Arguments:
@@ -121,13 +121,17 @@ class ReplayAgent(Agent):
         return Halt(TurnStopReason.GAVE_UP, "the replayed run has no further action")
 
 
+# Line numbers of published trajectories
+
 _SHOWN = re.compile(r"\[[Ff]ile:? (\S+?)(?: \((\d+) lines total\)|, (\d+) lines)\]")
 _BLOCK = re.compile(r"```[^\n]*\n(.*?)```", re.DOTALL)
 _RANGE = re.compile(r"(?P<word>edit|insert|goto)(?P<space>\s+)(?P<first>\d+)(?::(?P<last>\d+))?(?=\s|\Z)")
 
 
 def shift_lines(text: str, published: Sequence[str], conversation: Sequence[Message]) -> str:
-    """Shift the line numbers of an edit, insert or goto in a message's last block.
+    """Shift the line numbers of an edit, insert or goto in a message's last block by the growth of its file.
+
+    MLGym's starter files now begin with a copyright notice that they lacked when its trajectories were recorded.
 
     Arguments:
         text: the published message.

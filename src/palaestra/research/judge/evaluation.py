@@ -17,8 +17,7 @@ from palaestra.core.errors import PalaestraError, SandboxError, TaskError
 from palaestra.core.plugins import describe_error_within
 from palaestra.core.records import Failure, FailureCause
 from palaestra.core.seeding import Seeds
-from palaestra.research.judge.deadline import OverdueError, within
-from palaestra.research.judge.program import Program
+from palaestra.research.judge.program import OverdueError, Program, within
 from palaestra.research.tasks.data import eval_seed, is_installed, load_data, load_function, missing_package
 from palaestra.research.tasks.records import Grade, InvalidSubmission, JudgeResult, SubmissionError, TaskData
 from palaestra.research.tasks.task import ResearchTask
@@ -153,7 +152,7 @@ class SubmissionJudge:
         most = PROGRAMS * self.task.limits.evaluation_seconds + SLACK
         try:
             given = within(most, lambda: self._evaluate(evaluation), evaluation.end_programs)
-            scores = _numbers(given)
+            scores = _to_numbers(given, self.task.name)
         except OverdueError:
             message = f"the evaluator of {self.task.name} took longer than {most:g} s, which is the most"
             return Failure(FailureCause.SCORER, message)
@@ -162,8 +161,6 @@ class SubmissionJudge:
             return self._reject(error, split) if exposed else InvalidSubmission(str(error))
         except SandboxError as error:
             return Failure(FailureCause.SANDBOX, str(error))
-        except _NoScoresError as error:
-            return Failure(FailureCause.SCORER, f"the evaluator of {self.task.name} {error}")
         except PalaestraError as error:
             return Failure(FailureCause.SCORER, str(error))
         except (Exception, SystemExit) as error:  # A broken evaluator says nothing about the submission.
@@ -225,17 +222,15 @@ def make_judge(task: ResearchTask, sandbox: Sandbox) -> SubmissionJudge:
     return SubmissionJudge(task, sandbox)
 
 
-class _NoScoresError(Exception):
-    """An evaluator returned something other than scores."""
-
-
-def _numbers(given: Any) -> dict[str, float]:
+def _to_numbers(given: Any, task: str) -> dict[str, float]:
     """Convert an evaluator's result to numbers by name. Values such as `True` or `"0.9"` are errors, never scores."""
     if not isinstance(given, Mapping):
-        raise _NoScoresError(f"gives a mapping of names to numbers; got {type(given).__name__}")
+        raise TaskError(f"the evaluator of {task} gives a mapping of names to numbers; got {type(given).__name__}")
     for name, value in given.items():
         if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
-            raise _NoScoresError(f"gives numbers, int or float; got {name!s} of the type {type(value).__name__}")
+            raise TaskError(
+                f"the evaluator of {task} gives numbers, int or float; got {name!s} of the type {type(value).__name__}"
+            )
     return {str(name): float(value) for name, value in given.items()}
 
 

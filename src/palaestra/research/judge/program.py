@@ -1,14 +1,15 @@
-"""Calls of a submitted program's functions from outside its sandbox."""
+"""Programs of submissions: calls of their functions from outside the sandbox, and time limits for that work."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import ctypes
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from types import TracebackType
-from typing import Any, Self
+from contextvars import copy_context
+from typing import Any, Self, TypeVar
 
 from palaestra.core.errors import SandboxError
-from palaestra.research.judge.deadline import interrupt
 from palaestra.research.tasks.records import SubmissionError
 from palaestra.sandbox.base import MIB, Limits, Sandbox
 from palaestra.sandbox.rpc import Script, last_error_line
@@ -111,9 +112,7 @@ class Program:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 
@@ -126,3 +125,78 @@ class RemoteObject:
     def call(self, method: str, *arguments: Any, **named: Any) -> Any:
         """Call a method and return its value; raises like `Program.call`."""
         return self._program._ask({"object": self._number, "function": method, "arguments": arguments, "named": named})
+
+
+# Time limits
+
+T = TypeVar("T")
+
+GRACE = 4.0
+"""Seconds that interrupted work has to clean up. After that its daemon thread is abandoned."""
+
+
+class Interrupted(BaseException):
+    """Raised in work whose time is over. It is not an `Exception`, so that ordinary handlers do not catch it."""
+
+
+class OverdueError(Exception):
+    """Work exceeded its time limit."""
+
+
+def within(seconds: float, work: Callable[[], T], release: Callable[[], None] = lambda: None) -> T:
+    """Run `work` with a time limit and return its result. Exceptions of the work are raised again.
+
+    Ctrl-C interrupts the work and is raised again.
+
+    Arguments:
+        release: called if the work does not stop at once, to unblock what it waits for.
+
+    Raises:
+        OverdueError: the work did not end in time and was interrupted.
+
+    Example:
+        >>> within(5.0, lambda: 6 * 7)
+        42
+    """
+    given: list[T] = []
+    raised: list[BaseException] = []
+    over = threading.Event()
+
+    def run() -> None:
+        try:
+            try:
+                given.append(work())
+            except BaseException as error:  # Raised again in the waiting thread.
+                raised.append(error)
+        except Interrupted:
+            pass  # It arrived after the work had ended.
+        finally:
+            over.set()
+
+    thread = threading.Thread(target=copy_context().run, args=(run,), name="deadline", daemon=True)
+    thread.start()
+    try:
+        ended = over.wait(seconds)
+    except BaseException:
+        _stop(thread, over, release)
+        raise
+    if not ended:
+        _stop(thread, over, release)
+        raise OverdueError(f"it took longer than {seconds:g} s")
+    if raised:
+        raise raised[0]
+    return given[0]
+
+
+def interrupt(thread: threading.Thread) -> None:
+    """Raise `Interrupted` in a thread as soon as it leaves a system call."""
+    if thread.ident is not None and thread.is_alive():
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(Interrupted))
+
+
+def _stop(thread: threading.Thread, over: threading.Event, release: Callable[[], None]) -> None:
+    interrupt(thread)
+    if not over.wait(GRACE / 2):
+        release()
+        interrupt(thread)  # It may have caught the first one and continued.
+        over.wait(GRACE / 2)

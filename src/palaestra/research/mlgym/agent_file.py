@@ -43,16 +43,10 @@ VARIABLES = {
 """Our template expressions by the name of an MLGym template variable."""
 
 
-class StateCommand(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
-    code: str = ""
-
-
 class Tools(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
-    state_command: StateCommand = StateCommand()
+    state_command: Mapping[str, Any] = {}
     command_files: tuple[str, ...] = ()
     env_variables: Mapping[str, Any] = {}
 
@@ -109,7 +103,7 @@ def _history(path: str | Path, name: str) -> tuple[str, ...]:
 
 
 def _write_templates(path: str | Path, file: AgentFile) -> Path:
-    state_names = re.findall(r"\w+", file.tools.state_command.code)
+    state_names = re.findall(r"\w+", str(file.tools.state_command.get("code", "")))
     constants = {**dict.fromkeys(set(state_names) - VARIABLES.keys(), "n/a"), **file.tools.env_variables}
     templates = {
         ours: to_jinja(text, constants, f"{path}, {field}")

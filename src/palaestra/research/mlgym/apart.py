@@ -18,9 +18,9 @@ from typing import NamedTuple
 
 from palaestra.core.errors import SandboxError
 from palaestra.research.judge import inside
-from palaestra.research.judge.deadline import interrupt
 from palaestra.research.judge.inside.serve import CHANGED
 from palaestra.research.judge.inside.stub import PIPES
+from palaestra.research.judge.program import interrupt
 from palaestra.sandbox.base import Limits, Sandbox, SandboxResult
 from palaestra.sandbox.bubblewrap import Bubblewrap
 from palaestra.sandbox.program import duplicate_high

@@ -71,6 +71,8 @@ class DatasetFile(_File):
     is_local: bool = False
 
 
+# Metrics
+
 TIMES = frozenset({"duration", "latency", "runtime", "second", "seconds", "secs", "time", "times", "walltime"})
 LOWER = TIMES | frozenset({
     "bits", "bpb", "bpc", "brier", "cer", "conflicts", "cost", "costs", "crps", "decisions", "distance", "divergence",
@@ -109,6 +111,8 @@ def is_time(metric: str) -> bool:
 def _words(metric: str) -> set[str]:
     return {word.lower() for word in WORD.findall(metric)}
 
+
+# Roles of files
 
 ANSWERS = re.compile(r"answer|truth|label|solution", re.IGNORECASE)
 """Words in the names of files with answers."""
@@ -224,6 +228,8 @@ def _names_file(text: str, name: str) -> bool:
         re.search(rf"(?<![\w-]){re.escape(variant)}(?![\w-])", text) for variant in {name, PurePosixPath(name).name}
     )
 
+
+# Packages
 
 SAID = 600
 """Characters of pip's error that are reported."""

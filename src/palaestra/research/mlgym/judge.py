@@ -247,6 +247,8 @@ def _folders(name: str) -> list[str]:
     return [folder.as_posix() for folder in PurePosixPath(name).parents][:-1]
 
 
+# The output of an evaluator
+
 LOOKED_AT = KEPT
 """Characters at the end of the output in which scores are searched."""
 EFFORT = 32 * LOOKED_AT

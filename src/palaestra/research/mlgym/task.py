@@ -260,8 +260,8 @@ def load_mlgym(
         metric: the score that counts; by default the first one of the recorded baseline. If none is recorded, the
             baseline is measured and must give a single score.
         direction: `higher` or `lower`; by default guessed from the metric's name, because the files do not state it.
-        submission: the file that a Python task submits; by default see `roles`.
-        install: install the task's requirements into their own environment, once; see `requirements`.
+        submission: the file that a Python task submits; by default see `find_submission`.
+        install: install the task's requirements into their own environment, once; see `install_requirements`.
         steps, validations: limits, which the files do not contain.
 
     Raises:

@@ -76,6 +76,8 @@ def load_function(path: Path, name: str) -> Callable[..., Any]:
     return function  # type: ignore[no-any-return]
 
 
+# The seed of hidden evaluation data
+
 VARIABLE = "PALAESTRA_RESEARCH_SEED"
 """An environment variable with a number that replaces this machine's seed, to compare scores across machines."""
 
@@ -118,6 +120,8 @@ def _machine_seed(path: Path) -> int:
             partial.unlink()
         return int(path.read_text(encoding="ascii"))
 
+
+# Errors of a task's own code
 
 EXTRA = frozenset({"pyflakes", "sklearn", "yaml"})
 """The import names of the packages in `palaestra[research]`."""

@@ -13,18 +13,9 @@ import hashlib
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    PrivateAttr,
-    ValidationError,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
 
 from palaestra.core.checks import short_repr
 from palaestra.core.errors import EnvError, TaskError, UnknownNameError, suggest
@@ -58,13 +49,15 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-def _inside(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Check that paths stay below the folder they are relative to."""
-    for name in names:
-        parts = Path(name).parts
-        if not parts or name.startswith("/") or ".." in parts:
-            raise ValueError(f"a relative path without '..' is expected; got '{name}'")
-    return names
+def _check_relative(name: str) -> str:
+    parts = Path(name).parts
+    if not parts or name.startswith("/") or ".." in parts:
+        raise ValueError(f"a relative path without '..' is expected; got '{name}'")
+    return name
+
+
+RelativePath = Annotated[str, AfterValidator(_check_relative)]
+"""A path that stays below the folder it is relative to."""
 
 
 class Metric(Strict):
@@ -120,14 +113,9 @@ class Submission(Strict):
         largest: the maximum total size in bytes.
     """
 
-    files: tuple[str, ...] = Field(min_length=1)
-    optional: tuple[str, ...] = ()
+    files: tuple[RelativePath, ...] = Field(min_length=1)
+    optional: tuple[RelativePath, ...] = ()
     largest: int = Field(default=LARGEST, gt=0)
-
-    @field_validator("files", "optional")
-    @classmethod
-    def _relative(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        return _inside(names)
 
 
 class ResearchTask(Strict):
@@ -160,28 +148,16 @@ class ResearchTask(Strict):
     submission: Submission
     baseline: str = ""
     reference: str = ""
-    starter: str = "starter"
-    evaluator: str = "evaluator.py"
-    data: str = ""
+    starter: RelativePath = "starter"
+    evaluator: RelativePath = "evaluator.py"
+    data: RelativePath = ""
     limits: TaskLimits = TaskLimits()
-    secrets: tuple[str, ...] = ()
+    secrets: tuple[RelativePath, ...] = ()
     dependencies: tuple[str, ...] = ()
-    hide: tuple[str, ...] = ()
+    hide: tuple[RelativePath, ...] = ()
     palaestra: bool = False
     tags: tuple[str, ...] = ()
     _folder: Path = PrivateAttr(default=Path())
-
-    @field_validator("secrets", "hide")
-    @classmethod
-    def _relative(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        return _inside(names)
-
-    @field_validator("starter", "evaluator", "data")
-    @classmethod
-    def _below(cls, name: str, info: ValidationInfo) -> str:
-        if name or info.field_name != "data":
-            _inside((name,))
-        return name
 
     @model_validator(mode="after")
     def _bounds(self) -> ResearchTask:

@@ -11,7 +11,6 @@ import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from palaestra.core.errors import SandboxError, TaskError
@@ -73,9 +72,7 @@ class Workspace:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 
@@ -85,6 +82,9 @@ def _end(shell: Shell, process: int) -> None:
 
 
 _measuring = threading.Lock()
+
+
+# Baselines
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 from .values import Reader, decode
 
 PIPES = "PALAESTRA_LINE"
-"""The environment variable with the file descriptors of the pipes to the submission and back, and a core (see `pipe`).
+"""The environment variable with the file descriptors of the pipes to the submission and back, and a core (see `Reader`).
 """
 LONGEST = 8 << 20
 """Maximum bytes of an answer."""

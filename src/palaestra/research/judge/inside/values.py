@@ -1,8 +1,8 @@
-"""A JSON codec for plain values from untrusted code; decoding never runs anything.
+"""The connection between an evaluator and a submission: a JSON codec, and low-latency reads of a pipe.
 
-`None`, booleans, numbers, texts and lists represent themselves. Everything else is an object with one key that names
-its type, for example `{"tuple": [1, 2]}`. Subclasses of plain types, such as named tuples, are sent as their plain
-base.
+Values come from untrusted code; decoding them never runs anything. `None`, booleans, numbers, texts and lists represent
+themselves. Everything else is an object with one key that names its type, for example `{"tuple": [1, 2]}`. Subclasses of
+plain types, such as named tuples, are sent as their plain base.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from palaestra.research.workspace.commands.files import (
     count_lines,
     select_around,
     show_window,
+    truncate_line,
 )
 from palaestra.research.workspace.commands.lint import LINTER, Finding, new_errors
 from palaestra.research.workspace.commands.session import WINDOW, Change, Session
@@ -21,6 +22,9 @@ SCROLLED = WINDOW - 2
 """The lines by which scrolling moves the window; two windows share two lines."""
 MOST, WIDEST = 50, 200
 """The maximum number of matches shown, and of characters per line."""
+ERRORS_SHOWN = 10
+UNDO_LEVELS, UNDO_BYTES = 100, 32 << 20
+"""The number of changes that can be undone, and the bytes kept for that."""
 # Reading stops after the lines that are shown; the program then ends by itself.
 _TAKE = (
     f"local __k; builtin mapfile -t -n {MOST + 1} __a < <({{}}); local LC_ALL=C\n"
@@ -67,7 +71,11 @@ def _search_dir(session: Session, arguments: Mapping[str, Any]) -> str:
 def _search_file(session: Session, arguments: Mapping[str, Any]) -> str:
     term, path = _check_term(SEARCH_FILE, arguments["term"]), arguments.get("file")
     location = session.locate_open_file("search_file") if path is None else session.files.existing(path)
-    lines = _query(session, _SEARCH_FILE, term, location.path)
+    if location.data is None:
+        lines = _query(session, _SEARCH_FILE, term, location.path)
+    else:
+        numbered = enumerate(session.files.text(location).lines, 1)
+        lines = [f"{number}:{truncate_line(line, WIDEST)}" for number, line in numbered if term in line][: MOST + 1]
     if not lines:
         return f"No line of {location.given} holds '{term}'. Capital letters count."
     return _list_matches(lines, f"lines with '{term}' in {location.given}")
@@ -160,9 +168,7 @@ FIND_FILE = Command(
 )
 
 
-ERRORS_SHOWN = 10
-UNDO_LEVELS, UNDO_BYTES = 100, 32 << 20
-"""The number of changes that can be undone, and the bytes kept for that."""
+# Changes
 
 
 def _create(session: Session, arguments: Mapping[str, Any]) -> str:
