@@ -224,6 +224,9 @@ def resume(
     categories: Annotated[
         int | None, typer.Option(help="A new number of discovered skills, before the first lesson (teach).")
     ] = None,
+    executor: Annotated[
+        str | None, typer.Option(help="Another executor, for example a new cluster (evaluate).")
+    ] = None,
 ) -> None:
     """Resume a run that was stopped or killed. The result is the same as without the interruption."""
     from palaestra.recipes.research import bench
@@ -240,7 +243,9 @@ def resume(
         recipe, settings = opened.recipe, opened.settings
     if seed is not None and seed != settings.get("seed"):
         raise SettingsError(f"expected the run's seed {settings.get('seed')}; got --seed {seed}; leave --seed out")
-    options = {"max_cost": max_cost, "max_calls": max_calls, "max_tokens": max_tokens, "categories": categories}
+    options = {
+        "max_cost": max_cost, "max_calls": max_calls, "max_tokens": max_tokens, "categories": categories, "executor": executor,
+    }  # fmt: skip
     changes: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     with TrainProgress(console) if recipe == "train" else RunProgress(console, settings.get("rounds", 0)) as progress:
         result = resume_run(run, listener=progress, **changes)

@@ -13,11 +13,11 @@ from palaestra.recipes.progress import RunProgress, TrainProgress, show_progress
 from palaestra.recipes.settings import load_run_settings
 from palaestra.runs.run import Run
 
-CHANGEABLE = {"teach": {"max_cost", "max_calls", "max_tokens", "categories"}, "evaluate": {"max_cost"}}
+CHANGEABLE = {"teach": {"max_cost", "max_calls", "max_tokens", "categories"}, "evaluate": {"max_cost", "executor"}}
 """The settings that a resumed run may change, by recipe."""
 
 
-def resume(folder: str | Path, *, listener: Listener | None = None, progress: bool = True, **changes: float) -> Any:
+def resume(folder: str | Path, *, listener: Listener | None = None, progress: bool = True, **changes: Any) -> Any:
     """Resume a run that was stopped or killed. The result is the same as without the interruption.
 
     A finished run returns its result at once.
@@ -26,8 +26,8 @@ def resume(folder: str | Path, *, listener: Listener | None = None, progress: bo
         folder: the folder of a run, or of a bench.
         listener: receives the progress events, instead of the display on stderr.
         progress: whether to display the progress; `PALAESTRA_PROGRESS=0` also turns the display off.
-        changes: other limits than the run has: `max_cost` (teach, evaluate), `max_calls`, `max_tokens` and `categories`
-            (teach).
+        changes: other values than the run has: `max_cost` (teach, evaluate), `executor` (evaluate), `max_calls`,
+            `max_tokens` and `categories` (teach).
 
     Returns:
         The result of the run's recipe, for example a `TrainResult`.

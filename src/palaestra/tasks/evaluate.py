@@ -8,10 +8,10 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from threading import BoundedSemaphore
 from typing import Any, get_args
 
@@ -39,6 +39,7 @@ from palaestra.core.records import (
 from palaestra.core.seeding import Seeds
 from palaestra.core.statistics import Mean, count_by_problem, get_cluster, mean_pass_at_k
 from palaestra.engines.base import Answer, Engine, Request, Sampling, Slot, StreamingEngine
+from palaestra.executors.base import Executor, Resources
 from palaestra.runs.ledger import LedgerEntry
 from palaestra.tasks.base import EVERY, GenerativeTask, Task, get_hooks
 
@@ -106,6 +107,7 @@ def evaluate(
     round_: int = 0,
     known: Sequence[Attempt] = (),
     keep: Keep = lambda attempts, cost: None,
+    workers: EvaluationWorkers | None = None,
     listener: Listener = ignore,
 ) -> list[Attempt]:
     """Ask all problems, `sampling.count` times each, and score the answers.
@@ -114,28 +116,120 @@ def evaluate(
         engine: returns the engine; not called if all attempts are `known`.
         known: attempts from before an interruption, in whole chunks as `keep` received them.
         keep: called with each finished chunk and its cost.
+        workers: evaluates the chunks on the workers of an executor, instead of in this process.
 
     The chunks are always the same, so a resumed evaluation sends the same batches as an uninterrupted one.
     """
     if len({problem.id for problem in problems}) < len(problems):
         raise TaskError(f"task '{task.name}' gave two problems the same id; every id must be unique")
     attempts, samples = list(known), sampling.count
+    total = samples * len(problems)
     size = max(1, min(CHUNK, CHUNK_TOKENS // (sampling.max_tokens * samples)))
-    listener(Event(phase, len(attempts), samples * len(problems), round_))
-    while len(attempts) < samples * len(problems):
-        at = len(attempts) // samples
-        chunk = problems[at : at + size]
-        working = engine()
-        start = time.perf_counter()
-        requests = [Request(p.messages, sampling, Seeds(seed).derive("request", p.id).integer()) for p in chunk]
-        answers = _generate(working, requests, Event(phase, len(attempts), samples * len(problems), round_), listener)
-        new = _attempts(task, chunk, answers)
-        usage = sum((a.usage for several in answers for a in several if isinstance(a, Completion)), Usage())
-        cost = LedgerEntry(phase, working.name, len(chunk) * samples, usage, time.perf_counter() - start)
+    starts = range(len(attempts) // samples, len(problems), size)
+    chunks = (_Chunk(tuple(problems[at : at + size]), sampling, seed, phase) for at in starts)
+    listener(Event(phase, len(attempts), total, round_))
+    results: Iterator[_Evaluated]
+    if workers is None:
+        results = (
+            _evaluate_chunk(task, engine(), chunk, Event(phase, len(attempts), total, round_), listener)
+            for chunk in chunks
+        )
+    else:
+        results = workers.run(chunks, engine, listener)
+    for new, cost in results:
         keep(new, cost)
         attempts += new
-        listener(Event(phase, len(attempts), samples * len(problems), round_))
+        listener(Event(phase, len(attempts), total, round_))
     return attempts
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """Problems that are asked together, and how."""
+
+    problems: tuple[Problem, ...]
+    sampling: Sampling
+    seed: int
+    phase: str
+
+
+_Evaluated = tuple[list[Attempt], LedgerEntry]
+_Item = tuple[_Chunk, list[list[Answer]] | None, float]
+"""A chunk for a worker, with its answers and the seconds that they took if this process generated them."""
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationWorkers:
+    """Evaluates chunks on the workers of an executor.
+
+    Arguments:
+        make_task: makes the task, in each worker.
+        make_engine: makes the engine, in each worker. `None` if this process generates, because the engine is a service
+            with a budget; the workers then only score.
+    """
+
+    executor: Executor
+    resources: Resources
+    make_task: Callable[[], Task]
+    make_engine: Callable[[], Engine] | None
+
+    def run(self, chunks: Iterable[_Chunk], engine: Callable[[], Engine], listener: Listener) -> Iterator[_Evaluated]:
+        """Yield the attempts and the cost of each chunk, in order. A chunk whose workers died has failed attempts."""
+        started: deque[_Chunk] = deque()
+
+        def ask() -> Iterator[_Item]:
+            for chunk in chunks:
+                started.append(chunk)
+                start = time.perf_counter()
+                answers = None if self.make_engine is not None else engine().generate(_make_requests(chunk))
+                yield chunk, answers, time.perf_counter() - start
+
+        make_state = _WorkerState(self.make_task, self.make_engine)
+        for result in self.executor.map(_work, ask(), make_state, resources=self.resources, listener=listener):
+            chunk = started.popleft()
+            if not isinstance(result, Failure):
+                yield result
+                continue
+            failed = [Attempt(p, None, result, k) for p in chunk.problems for k in range(chunk.sampling.count)]
+            yield failed, LedgerEntry(chunk.phase, "", 0, Usage(), 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class _WorkerState:
+    """Makes the state of a worker: the task and, if it generates, the engine."""
+
+    make_task: Callable[[], Task]
+    make_engine: Callable[[], Engine] | None
+
+    def __call__(self) -> tuple[Task, Engine | None]:
+        return self.make_task(), self.make_engine() if self.make_engine is not None else None
+
+
+def _work(state: tuple[Task, Engine | None], item: _Item) -> _Evaluated:
+    (task, engine), (chunk, answers, seconds) = state, item
+    if answers is not None:
+        return _score_chunk(task, "", chunk, answers, seconds)
+    assert engine is not None
+    return _evaluate_chunk(task, engine, chunk, Event(chunk.phase), ignore)
+
+
+def _evaluate_chunk(task: Task, engine: Engine, chunk: _Chunk, event: Event, listener: Listener) -> _Evaluated:
+    start = time.perf_counter()
+    answers = _generate(engine, _make_requests(chunk), event, listener)
+    return _score_chunk(task, engine.name, chunk, answers, time.perf_counter() - start)
+
+
+def _score_chunk(task: Task, model: str, chunk: _Chunk, answers: list[list[Answer]], seconds: float) -> _Evaluated:
+    """Score the answers of a chunk; `seconds` is the time that they took."""
+    start = time.perf_counter()
+    attempts = _attempts(task, chunk.problems, answers)
+    usage = sum((a.usage for several in answers for a in several if isinstance(a, Completion)), Usage())
+    return attempts, LedgerEntry(chunk.phase, model, len(attempts), usage, seconds + time.perf_counter() - start)
+
+
+def _make_requests(chunk: _Chunk) -> list[Request]:
+    seeds = Seeds(chunk.seed)
+    return [Request(p.messages, chunk.sampling, seeds.derive("request", p.id).integer()) for p in chunk.problems]
 
 
 def _generate(engine: Engine, requests: Sequence[Request], event: Event, listener: Listener) -> list[list[Answer]]:

@@ -13,7 +13,10 @@ from palaestra.core.statistics import compare as compare_attempts
 from palaestra.recipes.summary import PERCENT, to_percent
 from palaestra.runs.run import Run
 
-IGNORED = ("device", "engine_batch", "model", "problems", "limit", "skills", "threads")
+IGNORED = (
+    "device", "engine_batch", "model", "problems", "limit", "skills", "threads", "executor", "worker_cpus", "worker_gpus",
+    "worker_memory",
+)  # fmt: skip
 """Settings of two evaluations that may differ without changing how a problem is asked."""
 
 

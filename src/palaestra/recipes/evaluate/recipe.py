@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -14,7 +14,9 @@ from palaestra.core.events import Event, Listener, ignore
 from palaestra.core.plugins import load_plugins
 from palaestra.core.records import Attempt, Problem, Report, Split, StopReason
 from palaestra.core.statistics import first_failures, report_on, slice_by_metadata
+from palaestra.executors.base import open_executor
 from palaestra.recipes.evaluate.settings import EvaluateOptions, EvaluateSettings
+from palaestra.recipes.executor_settings import INLINE
 from palaestra.recipes.metered_engines import CALLS, MeteredEngines, check_prices, open_cache, service_options
 from palaestra.recipes.progress import RunProgress, announce_start, show_progress
 from palaestra.recipes.settings import build, load_run_settings, resolve_settings, to_plain
@@ -26,6 +28,7 @@ from palaestra.runs.run import Run, new_folder
 if TYPE_CHECKING:
     from palaestra.engines.base import Engine
     from palaestra.tasks.base import Task
+    from palaestra.tasks.evaluate import EvaluationWorkers
 
 RECIPE = "evaluate"
 
@@ -65,20 +68,24 @@ def evaluate(
     Run.check_new(folder)
     with show_progress(listener, progress, RunProgress) as listener:
         listener(_announce(settings, folder))
-        engine = _load(settings, listener)
-        with Run.create(folder, RECIPE, to_plain(settings)) as run:
-            return _run(run, settings, task, problems, lambda: engine, listener)
+        # Loaded before the run folder exists, so that a model that cannot be loaded leaves none.
+        load_engine = cache(partial(_load, settings, listener))
+        if settings.executor == INLINE:
+            load_engine()
+        with _open_workers(settings) as workers, Run.create(folder, RECIPE, to_plain(settings)) as run:
+            return _run(run, settings, task, problems, load_engine, workers, listener)
 
 
-def resume(run: Run, *, listener: Listener = ignore, max_cost: float | None = None) -> EvaluateResult:
-    """Resume an evaluation where it stopped, optionally with a new cost limit."""
+def resume(run: Run, *, listener: Listener = ignore, **changes: Any) -> EvaluateResult:
+    """Resume an evaluation where it stopped, optionally with another `max_cost` or `executor`."""
     settings = load_run_settings(EvaluateSettings, run)
-    if max_cost is not None:
-        settings = build(EvaluateSettings, {**to_plain(settings), "max_cost": max_cost})
+    if changes:
+        settings = build(EvaluateSettings, {**to_plain(settings), **changes})
         run.write_settings(to_plain(settings))
     task, problems = check(settings)
     listener(_announce(settings, run.folder))
-    return _run(run, settings, task, problems, lambda: _load(settings, listener), listener)
+    with _open_workers(settings) as workers:
+        return _run(run, settings, task, problems, lambda: _load(settings, listener), workers, listener)
 
 
 def check(settings: EvaluateSettings) -> tuple[Task, list[Problem]]:
@@ -90,7 +97,7 @@ def check(settings: EvaluateSettings) -> tuple[Task, list[Problem]]:
     from palaestra.engines.base import is_remote
     from palaestra.engines.factory import check_model, check_reads
     from palaestra.engines.models import check_device
-    from palaestra.tasks.base import check_skills, get_hooks, make_task, task_signature
+    from palaestra.tasks.base import check_skills, get_hooks
     from palaestra.tasks.evaluate import choose
 
     load_plugins(settings.plugins)
@@ -99,17 +106,25 @@ def check(settings: EvaluateSettings) -> tuple[Task, list[Problem]]:
     check_device(settings.device)
     if is_remote(settings.model) and settings.prompt == "plain":
         raise SettingsError(f"{settings.model} applies its own chat template; leave the prompt at 'chat'")
-    options = settings.options
-    if settings.split == "test" and "parts" in task_signature(settings.task).parameters:
-        # An evaluation uses the published test split. `teach` divides it, to have problems to teach on.
-        options.setdefault("parts", "published")
-    task = make_task(settings.task, **options)
+    task = _make_task(settings)
     check_skills(task, settings.skills)
     split = Split(settings.split)
     problems = choose(task, split, settings.problems, settings.seed, settings.skills, settings.limit)
     check_reads(settings.model, problems)
     get_hooks(task).check_scoring()
     return task, problems
+
+
+def _make_task(settings: EvaluateSettings) -> Task:
+    """Make the task, in this process or in a worker."""
+    from palaestra.tasks.base import make_task, task_signature
+
+    load_plugins(settings.plugins)
+    options = settings.options
+    if settings.split == "test" and "parts" in task_signature(settings.task).parameters:
+        # An evaluation uses the published test split. `teach` divides it, to have problems to teach on.
+        options.setdefault("parts", "published")
+    return make_task(settings.task, **options)
 
 
 def _announce(settings: EvaluateSettings, folder: Path) -> Event:
@@ -129,12 +144,27 @@ def _load(settings: EvaluateSettings, listener: Listener) -> Engine:
     return model.engine(settings.engine_batch, plain=settings.prompt == "plain")
 
 
+@contextmanager
+def _open_workers(settings: EvaluateSettings) -> Iterator[EvaluationWorkers | None]:
+    """Open the executor of the settings; `None` to evaluate in this process. Calls to a service stay in this process."""
+    from palaestra.engines.base import is_remote
+    from palaestra.tasks.evaluate import EvaluationWorkers
+
+    if settings.executor == INLINE:
+        yield None
+        return
+    make_engine = None if is_remote(settings.model) else partial(_load, settings, ignore)
+    with open_executor(settings.executor) as executor:
+        yield EvaluationWorkers(executor, settings.resources, partial(_make_task, settings), make_engine)
+
+
 def _run(
     run: Run,
     settings: EvaluateSettings,
     task: Task,
     problems: list[Problem],
     load_engine: Callable[[], Engine],
+    workers: EvaluationWorkers | None,
     listener: Listener,
 ) -> EvaluateResult:
     """Generate answers to the problems without a stored attempt. The engine is loaded at most once."""
@@ -163,6 +193,7 @@ def _run(
             phase=phase,
             known=run.store.attempts(phase),
             keep=keep,
+            workers=workers,
             listener=listener,
         )
         spent = Spending() if calls is None else calls.spent()

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal
 
 from palaestra.core.settings import check_ranges, setting
+from palaestra.recipes.executor_settings import ExecutorOptions, ExecutorSettings
 from palaestra.recipes.metered_engines import CALL_TIMEOUT, CALL_TIMEOUT_HELP
 from palaestra.recipes.settings import parse_options, require
 
 
 @dataclass(frozen=True)
-class EvaluateSettings:
+class EvaluateSettings(ExecutorSettings):
     """Settings of one evaluation. The command line's options and `settings.json` have the same names."""
 
     plugins: tuple[str, ...] = setting((), "Files (my_task.py) or modules of your own that register tasks.")
@@ -63,7 +64,7 @@ class EvaluateSettings:
         return {"shots": self.shots, **options}
 
 
-class EvaluateOptions(TypedDict, total=False):
+class EvaluateOptions(ExecutorOptions, total=False):
     """The fields of `EvaluateSettings` as keyword arguments, for editors and type checkers."""
 
     plugins: Sequence[str]

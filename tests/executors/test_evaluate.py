@@ -1,0 +1,102 @@
+"""Evaluation on executors: the same result as in this process, whatever dies."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from palaestra import evaluate, resume
+from palaestra.core.errors import ExecutorError, PalaestraError
+from palaestra.core.events import Event
+from palaestra.runs.run import Run
+from palaestra.tasks import evaluate as evaluation
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluation, "CHUNK", 9)
+
+
+def read(folder: Path) -> tuple[list[Any], dict[str, Any]]:
+    """The attempts of a run, and what its summary says of them."""
+    with Run.open(folder, read_only=True) as run:
+        attempts = list(run.store.attempts("0/test"))
+    summary = json.loads((folder / "summary.json").read_text())
+    return attempts, {
+        name: summary[name] for name in ("after", "problems", "calls", "prompt_tokens", "completion_tokens")
+    }
+
+
+@pytest.fixture(scope="module")
+def inline(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Any], dict[str, Any]]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(evaluation, "CHUNK", 9)
+        folder = tmp_path_factory.mktemp("inline") / "run"
+        evaluate(model="nano", problems=3, out=folder, progress=False)
+    return read(folder)
+
+
+def test_processes_give_the_same_attempts(tmp_path: Path, inline: Any) -> None:
+    evaluate(model="nano", problems=3, executor="processes:2", out=tmp_path / "run", progress=False)
+    assert read(tmp_path / "run") == inline
+
+
+def test_a_service_is_called_here_and_workers_score(tmp_path: Path) -> None:
+    evaluate(model="mock:Answer: 7", problems=2, executor="processes:1", out=tmp_path / "run", progress=False)
+    evaluate(model="mock:Answer: 7", problems=2, out=tmp_path / "other", progress=False)
+    assert read(tmp_path / "run") == read(tmp_path / "other")
+
+
+def test_an_interrupted_evaluation_resumes_on_another_executor(tmp_path: Path) -> None:
+    model = "mock:Answer: 7"
+    evaluate(model=model, problems=3, out=tmp_path / "whole", progress=False)
+
+    def stop(event: Event) -> None:
+        if event.done >= 18:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(model=model, problems=3, executor="processes:1", out=tmp_path / "run", listener=stop)
+    resume(tmp_path / "run", executor="inline", progress=False)
+    assert read(tmp_path / "run") == read(tmp_path / "whole")
+
+
+def test_a_wrong_executor_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(PalaestraError, match="unknown executor 'thread'"):
+        evaluate(model="nano", executor="thread", out=tmp_path / "run", progress=False)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.fixture
+def two_nodes() -> Iterator[Any]:
+    import ray
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    cluster.add_node(num_cpus=1)
+    ray.init(address=cluster.address, log_to_driver=False)
+    yield cluster
+    ray.shutdown()
+    cluster.shutdown()
+
+
+def test_a_node_killed_in_the_middle_loses_nothing(tmp_path: Path, inline: Any, two_nodes: Any) -> None:
+    notices: list[str] = []
+
+    def kill(event: Event) -> None:
+        if event.done == 9:
+            two_nodes.remove_node(two_nodes.list_all_nodes()[1], allow_graceful=False)
+        notices.extend([event.data["text"]] if "text" in event.data else [])
+
+    evaluate(model="nano", problems=3, executor="ray", out=tmp_path / "run", listener=kill)
+    assert read(tmp_path / "run") == inline
+    assert any("runs again" in text for text in notices)
+
+
+def test_a_cluster_without_gpus_says_so(tmp_path: Path, two_nodes: Any) -> None:
+    with pytest.raises(ExecutorError, match="no room for a worker"):
+        evaluate(model="nano", executor="ray", worker_gpus=1, out=tmp_path / "run", progress=False)
