@@ -105,7 +105,7 @@ def measure_grading() -> dict[str, float]:
     """Seconds of one verdict: an arithmetic answer by our parser, and a program in a sandbox."""
     from palaestra.core.records import Completion, Split
     from palaestra.tasks.base import make_task
-    from palaestra.tasks.scoring import score
+    from palaestra.tasks.evaluate import score
 
     figures = {}
     for name, count in (("math-skills", 2000), ("code-skills", 40)):
