@@ -27,12 +27,12 @@ UNDO_LEVELS, UNDO_BYTES = 100, 32 << 20
 """The number of changes that can be undone, and the bytes kept for that."""
 # Reading stops after the lines that are shown; the program then ends by itself.
 _TAKE = (
-    f"local __k; builtin mapfile -t -n {MOST + 1} __a < <({{}}); local LC_ALL=C\n"
+    f"local __k; builtin mapfile -t -n {MOST + 1} __a < <(PATH=/usr/bin:/bin; {{}}); local LC_ALL=C\n"
     f'for __k in "${{{{!__a[@]}}}}"; do __a[__k]=${{{{__a[__k]::{WIDEST}}}}}; done'
 )
-_SEARCH_DIR = _TAKE.format('builtin cd -- "$2" && builtin command -p grep -rnIF --exclude-dir=.git -- "$1" .')
-_SEARCH_FILE = _TAKE.format('builtin command -p grep -naF -- "$1" "$2"')
-_FIND = _TAKE.format('builtin cd -- "$2" && builtin command -p find . -name .git -prune -o -name "$1" -print')
+_SEARCH_DIR = _TAKE.format('builtin cd -- "$2" && builtin exec grep -rnIF --exclude-dir=.git -- "$1" .')
+_SEARCH_FILE = _TAKE.format('builtin exec grep -naF -- "$1" "$2"')
+_FIND = _TAKE.format('builtin cd -- "$2" && builtin exec find . -name .git -prune -o -name "$1" -print')
 
 
 def _open(session: Session, arguments: Mapping[str, Any]) -> str:

@@ -30,35 +30,44 @@ MOST_SHOWN = 40_000
 HEADER = re.compile(r"^\[file (.+), \d+ lines?(?:, .*)?\]$", re.MULTILINE)
 """The first line of every window, with the path; history processors find windows by it."""
 
-# The path without links: the nearest existing folder, and the names below it.
+# The path without links. A subshell costs a millisecond, so it runs only for a path with links, `.` or `..`: it changes
+# to the nearest existing folder and appends the names below it.
 _RESOLVE = r"""
-builtin mapfile -t -d '' __a < <(
-  __path=$1 __kind=missing __may=0
-  [[ $__path == /* ]] || __path=${PWD%/}/$__path
-  [[ $__path == */ && $__path != / ]] && __path=${__path%/}
-  if [[ -L $__path ]]; then __kind=dangling; __target=$(builtin command -p readlink -f -- "$__path") && __path=$__target; fi
-  if [[ -d $__path ]]; then __kind=folder
-  elif [[ -f $__path ]]; then __kind=unreadable; [[ -r $__path ]] && __kind=file
-  elif [[ -e $__path ]]; then __kind=special; fi
-  [[ -w $__path ]] && __may=1
-  __folder=$__path __below=
-  while [[ $__folder == */* ]]; do
-    __below=/${__folder##*/}$__below __folder=${__folder%/*}
-    [[ -d ${__folder:-/} ]] && break
-  done
-  builtin cd -P -- "${__folder:-/}" && __path=${PWD%/}$__below && builtin cd -P -- "$2" \
-    && builtin printf '%s\0' "$__kind" "$__may" "$__path" "$PWD"
-)
+local __path=$1 __root=$2 __kind=missing __may=0 __part
+[[ $__path == /* ]] || __path=${PWD%/}/$__path
+[[ $__path == */ && $__path != / ]] && __path=${__path%/}
+for __part in "$__path" "$__root"; do
+  while [[ $__part == */* && ! -L $__part && ${__part##*/} != @(|.|..) ]]; do __part=${__part%/*}; done
+  [[ $__part ]] && break
+done
+if [[ $__part ]]; then
+  builtin mapfile -t -d '' __a < <(
+    if [[ -L $__path ]]; then __kind=dangling; __target=$(builtin command -p readlink -f -- "$__path") && __path=$__target; fi
+    __folder=$__path __below=
+    while [[ $__folder == */* ]]; do
+      __below=/${__folder##*/}$__below __folder=${__folder%/*}
+      [[ -d ${__folder:-/} ]] && break
+    done
+    builtin cd -P -- "${__folder:-/}" && __path=${PWD%/}$__below && builtin cd -P -- "$__root" \
+      && builtin printf '%s\0' "$__kind" "$__path" "$PWD"
+  )
+  __kind=${__a[0]-} __path=${__a[1]-} __root=${__a[2]-}
+fi
+if [[ -d $__path ]]; then __kind=folder
+elif [[ -f $__path ]]; then __kind=unreadable; [[ -r $__path ]] && __kind=file
+elif [[ -e $__path ]]; then __kind=special; fi
+[[ -w $__path ]] && __may=1
+__a=("$__kind" "$__may" "$__path" "$__root")
 """
 # `read` stops at a NUL byte with success before it has all requested bytes. `grep` counts an unterminated last line.
 _MEASURE = r"""
 local __head __zero=0 LC_ALL=C
 IFS= builtin read -r -d '' -n 1000 __head <"$1" && (( ${#__head} < 1000 )) && __zero=1
-__a=("$__zero" "$(builtin command -p grep -ac '' -- "$1")")
+__a=("$__zero" "$(PATH=/usr/bin:/bin; builtin exec grep -ac '' -- "$1")")
 """
 _SLICE = r"""
 local LC_ALL=C
-builtin mapfile -t __a < <(builtin command -p tail -n "+$2" -- "$1" | builtin command -p head -n "$3" | builtin command -p cut -b "-$4")
+builtin mapfile -t __a < <(PATH=/usr/bin:/bin; builtin command tail -n "+$2" -- "$1" | builtin command head -n "$3" | builtin command cut -b "-$4")
 """
 
 _PROBLEMS: dict[str, str] = {
@@ -86,8 +95,8 @@ export -f command_not_found_handle
 """
 
 # A query is a function with local variables, so that nothing is left behind. The variable names are unlikely to be
-# read-only. The agent's shell options do not apply in it; behind `||`, neither does `set -e`. Programs are run by
-# `command -p`, which ignores the agent's PATH and functions. The answer is in `__a` and is printed between two marks by
+# read-only. The agent's shell options do not apply in it; behind `||`, neither does `set -e`. Programs are run
+# from the system's folders by `exec` or `command`, so the agent's PATH and functions do not apply. The answer is in `__a` and is printed between two marks by
 # one builtin: output of background processes comes before or after it.
 QUESTION = """{{
 palaestra_question() {{
@@ -260,7 +269,7 @@ class Files:
         if not path or "\0" in path or "\n" in path or len(path) > 4000:
             raise CommandError(f"a path of a file is expected; got {path[:80]!r}")
         answer = self.query.ask(_RESOLVE, path, self.shell.workspace)
-        if answer is None or len(answer) != 4:
+        if answer is None or len(answer) != 4 or not answer[3]:
             raise CommandError(f"'{path}' cannot be looked at; try: pwd; ls -ld '{path}'")
         kind, writable, absolute, root = (part.decode("utf-8", "replace") for part in answer)
         name = posixpath.relpath(posixpath.normpath(absolute), posixpath.normpath(root))
