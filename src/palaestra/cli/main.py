@@ -14,11 +14,12 @@ from rich.table import Table
 from palaestra import __version__
 from palaestra.cli import research as research_commands
 from palaestra.cli.listing import KINDS, list_entries
-from palaestra.cli.options import TrainCommand, from_settings
+from palaestra.cli.options import ExecutorName, TrainCommand, WorkerCpus, WorkerGpus, WorkerMemory, from_settings
 from palaestra.cli.serve import serve
 from palaestra.cli.terminal import INTERRUPTED, TRACEBACK, Commands, StoppedError, console, explain, quiet, say
 from palaestra.core.errors import RunError, SettingsError, UnknownNameError
 from palaestra.core.interrupts import raise_on_sigterm
+from palaestra.recipes.executor_settings import INLINE, ExecutorSettings
 from palaestra.recipes.progress import RunProgress, TrainProgress, plain_console
 
 LEARN, MEASURE, RUNS, LOOK = "Learn", "Measure", "Runs", "Available"
@@ -91,6 +92,10 @@ def _teach(
     settings: Any,
     out: Out = "",
     seeds: Annotated[int, typer.Option(help="Run a study of this many seeds.", rich_help_panel="Run")] = 1,
+    executor: ExecutorName = INLINE,
+    worker_cpus: WorkerCpus = 1.0,
+    worker_gpus: WorkerGpus = 0.0,
+    worker_memory: WorkerMemory = 0.0,
     grid: Mapping[str, list[str]] | None = None,
 ) -> None:
     """Teach a student in rounds and measure the gain on a test split.
@@ -99,16 +104,19 @@ def _teach(
     """
     from palaestra.recipes.teach import recipe as teach
 
+    cluster = ExecutorSettings(executor, worker_cpus, worker_gpus, worker_memory)
     if seeds != 1 or grid:
-        _study(settings, out, seeds, grid or {})
+        _study(settings, out, seeds, grid or {}, cluster)
         return
+    if executor != INLINE:
+        raise SettingsError("--executor distributes the runs of a study; give several --seeds, teachers, states, ...")
     quiet()
     with RunProgress(console, settings.rounds) as progress:
         result = teach.teach(settings, out=out, listener=progress)
     _finish_teach(result)
 
 
-def _study(settings: Any, out: str, seeds: int, grid: Mapping[str, list[str]]) -> None:
+def _study(settings: Any, out: str, seeds: int, grid: Mapping[str, list[str]], cluster: ExecutorSettings) -> None:
     from palaestra.cli.tables import study_table
     from palaestra.recipes.teach.study import study
     from palaestra.report import write_report
@@ -118,7 +126,15 @@ def _study(settings: Any, out: str, seeds: int, grid: Mapping[str, list[str]]) -
     folder = Path(out) if out else new_folder("study")
     try:
         with RunProgress(console, settings.rounds) as progress:
-            result = study(settings, grid, seeds, out=folder, listener=progress)
+            result = study(
+                settings,
+                grid,
+                seeds,
+                out=folder,
+                executor=cluster.executor,
+                resources=cluster.resources,
+                listener=progress,
+            )
     except KeyboardInterrupt as error:
         error.add_note(f"the same command, with --out {folder}")
         raise
@@ -225,7 +241,7 @@ def resume(
         int | None, typer.Option(help="A new number of discovered skills, before the first lesson (teach).")
     ] = None,
     executor: Annotated[
-        str | None, typer.Option(help="Another executor, for example a new cluster (evaluate).")
+        str | None, typer.Option(help="Another executor, for example a new cluster (evaluate, bench).")
     ] = None,
 ) -> None:
     """Resume a run that was stopped or killed. The result is the same as without the interruption."""
@@ -234,19 +250,19 @@ def resume(
     from palaestra.runs.run import Run
 
     quiet()
+    options = {
+        "max_cost": max_cost, "max_calls": max_calls, "max_tokens": max_tokens, "categories": categories, "executor": executor,
+    }  # fmt: skip
+    changes: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     if (run / bench.PLAN).exists():
         with RunProgress(console) as progress:
-            result = resume_run(run, listener=progress)
+            result = resume_run(run, listener=progress, **changes)
         research_commands.finish_bench(result)
         return
     with Run.open(run, read_only=True) as opened:
         recipe, settings = opened.recipe, opened.settings
     if seed is not None and seed != settings.get("seed"):
         raise SettingsError(f"expected the run's seed {settings.get('seed')}; got --seed {seed}; leave --seed out")
-    options = {
-        "max_cost": max_cost, "max_calls": max_calls, "max_tokens": max_tokens, "categories": categories, "executor": executor,
-    }  # fmt: skip
-    changes: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     with TrainProgress(console) if recipe == "train" else RunProgress(console, settings.get("rounds", 0)) as progress:
         result = resume_run(run, listener=progress, **changes)
     finish = {"teach": _finish_teach, "evaluate": _finish_evaluate, "train": _finish_train}

@@ -15,6 +15,7 @@ from typer.core import TyperCommand
 
 from palaestra.core.errors import SettingsError
 from palaestra.core.plugins import load_plugins
+from palaestra.recipes.executor_settings import ExecutorSettings
 from palaestra.recipes.settings import build, read_values
 
 GROUPS: Mapping[str, tuple[str, ...]] = {
@@ -54,6 +55,16 @@ SettingsFile = Annotated[
         help="A JSON file of settings, or a run's settings.json; options override it.",
         rich_help_panel="Run",
     ),
+]
+
+_CLUSTER = ExecutorSettings.__dataclass_fields__
+ExecutorName = Annotated[
+    str, typer.Option("--executor", help=_CLUSTER["executor"].metadata["help"], rich_help_panel="Cluster")
+]
+WorkerCpus = Annotated[float, typer.Option(help=_CLUSTER["worker_cpus"].metadata["help"], rich_help_panel="Cluster")]
+WorkerGpus = Annotated[float, typer.Option(help=_CLUSTER["worker_gpus"].metadata["help"], rich_help_panel="Cluster")]
+WorkerMemory = Annotated[
+    float, typer.Option(help=_CLUSTER["worker_memory"].metadata["help"], rich_help_panel="Cluster")
 ]
 
 

@@ -10,9 +10,10 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from palaestra.cli.options import from_settings
+from palaestra.cli.options import ExecutorName, WorkerCpus, WorkerGpus, WorkerMemory, from_settings
 from palaestra.cli.terminal import INTERRUPTED, console, quiet, say
 from palaestra.core.errors import RunError, SettingsError
+from palaestra.recipes.executor_settings import INLINE, ExecutorSettings
 from palaestra.recipes.progress import RunProgress
 from palaestra.runs.ledger import describe_cost
 
@@ -123,6 +124,10 @@ def _bench(
     seed: FirstSeed = 0,
     workers: Workers = 1,
     total_cost: TotalCost = 0.0,
+    executor: ExecutorName = INLINE,
+    worker_cpus: WorkerCpus = 1.0,
+    worker_gpus: WorkerGpus = 0.0,
+    worker_memory: WorkerMemory = 0.0,
     out: BenchOut = "",
 ) -> None:
     """Run tasks x agents x seeds and compare the agents by performance profiles. A stopped bench can be continued."""
@@ -131,10 +136,11 @@ def _bench(
     from palaestra.recipes.research.bench import bench
 
     quiet()
+    cluster = ExecutorSettings(executor, worker_cpus, worker_gpus, worker_memory)
     with RunProgress(console) as progress:
         result = bench(
             replace(settings, seed=seed), tasks=_tasks(tasks, settings.mlgym), agents=_names(agents), seeds=seeds, workers=workers,
-            total_cost=total_cost, out=out, listener=progress,
+            total_cost=total_cost, executor=executor, resources=cluster.resources, out=out, listener=progress,
         )  # fmt: skip
     finish_bench(result)
 

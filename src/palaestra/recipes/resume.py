@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,11 @@ from palaestra.recipes.progress import RunProgress, TrainProgress, show_progress
 from palaestra.recipes.settings import load_run_settings
 from palaestra.runs.run import Run
 
-CHANGEABLE = {"teach": {"max_cost", "max_calls", "max_tokens", "categories"}, "evaluate": {"max_cost", "executor"}}
+CHANGEABLE = {
+    "teach": {"max_cost", "max_calls", "max_tokens", "categories"},
+    "evaluate": {"max_cost", "executor"},
+    "bench": {"executor"},
+}
 """The settings that a resumed run may change, by recipe."""
 
 
@@ -26,7 +31,7 @@ def resume(folder: str | Path, *, listener: Listener | None = None, progress: bo
         folder: the folder of a run, or of a bench.
         listener: receives the progress events, instead of the display on stderr.
         progress: whether to display the progress; `PALAESTRA_PROGRESS=0` also turns the display off.
-        changes: other values than the run has: `max_cost` (teach, evaluate), `executor` (evaluate), `max_calls`,
+        changes: other values than the run has: `max_cost` (teach, evaluate), `executor` (evaluate, bench), `max_calls`,
             `max_tokens` and `categories` (teach).
 
     Returns:
@@ -48,19 +53,24 @@ def resume(folder: str | Path, *, listener: Listener | None = None, progress: bo
 
     folder = Path(folder)
     if (folder / bench.PLAN).exists():
+        _check_changes(bench.RECIPE, changes)
         with show_progress(listener, progress, RunProgress) as listener:
-            return bench.resume(folder, listener=listener)
+            return bench.resume(folder, listener=listener, **changes)
     recipes: dict[str, Any] = {"teach": teach, "evaluate": evaluate, "train": train, "research": research}
     with Run.open(folder) as run:
         if run.recipe not in recipes:
             raise RunError(f"the run folder is damaged: it names an unknown recipe '{run.recipe}'")
-        for name in changes:
-            if name not in CHANGEABLE.get(run.recipe, ()):
-                raise SettingsError(f"a run of {run.recipe} cannot go on with another {name}; leave it out")
+        _check_changes(run.recipe, changes)
         rounds = run.settings.get("rounds", 0) if run.recipe == "teach" else 0
         display = TrainProgress if run.recipe == "train" else lambda console: RunProgress(console, rounds)
         with show_progress(listener, progress, display) as listener:
             return recipes[run.recipe].resume(run, listener=listener, **changes)
+
+
+def _check_changes(recipe: str, changes: Mapping[str, Any]) -> None:
+    for name in changes:
+        if name not in CHANGEABLE.get(recipe, ()):
+            raise SettingsError(f"a run of {recipe} cannot go on with another {name}; leave it out")
 
 
 def load_policy(folder: str | Path, *, device: str = "") -> Any:

@@ -22,11 +22,13 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from palaestra.core.errors import PalaestraError, RunError, SettingsError, TotalSpentError
+from palaestra.core.errors import ExecutorError, PalaestraError, RunError, SettingsError, TotalSpentError
 from palaestra.core.events import Event, Listener, ignore, notice
 from palaestra.core.records import Failure, FailureCause
 from palaestra.core.seeding import Seeds
 from palaestra.engines.budget import Budget
+from palaestra.executors.base import Resources, open_executor
+from palaestra.recipes.executor_settings import INLINE
 from palaestra.recipes.metered_engines import CALL_TIMEOUT, SharedEngines, open_cache
 from palaestra.recipes.progress import RunProgress, announce_start, show_progress
 from palaestra.recipes.research import recipe as research
@@ -107,6 +109,8 @@ def bench(
     seeds: int = 1,
     workers: int = 1,
     total_cost: float = 0.0,
+    executor: str = INLINE,
+    resources: Resources | None = None,
     out: str | Path = "",
     listener: Listener | None = None,
     progress: bool = True,
@@ -121,6 +125,9 @@ def bench(
         workers: the number of parallel runs, one thread each.
         total_cost: the maximum dollars of all runs together, where `settings.max_cost` is for each; 0 for no limit.
             Runs without budget wait: the same call with more continues.
+        executor: where the runs take place: `"inline"` (in `workers` threads), `"processes:N"` or `"ray:ADDRESS"`. All
+            nodes of a cluster need the bench's folder at the same path.
+        resources: what a worker of a Ray cluster needs.
         listener: receives the progress events, instead of the display on stderr.
         progress: whether to display the progress; `PALAESTRA_PROGRESS=0` also turns the display off.
 
@@ -131,6 +138,10 @@ def bench(
     """
     settings = settings or ResearchSettings()
     require(seeds >= 1 and workers >= 1, f"a bench needs at least 1 seed and 1 worker; got {seeds} and {workers}")
+    require(
+        executor == INLINE or not total_cost,
+        f"total_cost is shared by the threads of one process; use the executor 'inline', got '{executor}'",
+    )
     require(0 <= total_cost < math.inf, f"total_cost must be 0 or more, and finite; got {total_cost}")
     _once("agent", agents)
     every = range(settings.seed, settings.seed + seeds)
@@ -153,7 +164,7 @@ def bench(
         folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / PLAN, plan)
     with show_progress(listener, progress, RunProgress) as listener:
-        return resume(folder, listener=listener)
+        return resume(folder, executor=executor, resources=resources, listener=listener)
 
 
 def read_bench(folder: Path) -> BenchResult:
@@ -199,7 +210,9 @@ def compute_standings(episodes: Sequence[BenchEpisode]) -> Standings | None:
     return compare_methods(runs, scales, seeds=Seeds(0).derive(RECIPE))
 
 
-def resume(folder: Path, *, listener: Listener = ignore) -> BenchResult:
+def resume(
+    folder: Path, *, executor: str = INLINE, resources: Resources | None = None, listener: Listener = ignore
+) -> BenchResult:
     """Continue a stopped bench. A finished one returns its result."""
     result = read_bench(folder)
     waiting = deque(episode for episode in result.episodes if episode.summary is None)
@@ -209,7 +222,10 @@ def resume(folder: Path, *, listener: Listener = ignore) -> BenchResult:
         tasks, agents, runs = ", ".join(result.tasks), ", ".join(result.agents), str(len(result.episodes))
         listener(announce_start(RECIPE, folder, tasks=tasks, agents=agents, runs=runs))
         try:
-            _Work(result, waiting, listener).run()
+            if executor == INLINE:
+                _Work(result, waiting, listener).run()
+            else:
+                _run_on_workers(result, list(waiting), executor, resources, listener)
         except KeyboardInterrupt as error:
             error.add_note(f"palaestra resume {folder}")  # How to resume.
             raise
@@ -290,26 +306,79 @@ class _Work:
             self.listener(event)
 
     def _episode(self, episode: BenchEpisode) -> None:
-        task, agent = (self.result.places.get(name, name) for name in (episode.task, episode.agent))
-        values = {**self.result.settings, "task": task, "agent": agent, "seed": episode.seed}
-        own: dict[str, Any] = {
-            "listener": ignore, "engines": self.engines, "stop": self.stopping.is_set, "within": self.budget,
-        }  # fmt: skip
-        if (episode.folder / "settings.json").exists():
-            with Run.open(episode.folder) as run:
-                result = research.resume(run, **own)
-        else:
-            result = research.research(build(ResearchSettings, values), out=episode.folder, **own)
+        summary = _play_episode(self.result, episode, self.engines, stop=self.stopping.is_set, within=self.budget)
         with self.lock:
             self.done += 1
-            self._tell(Event("bench", self.done, self.total, 0, {"text": self._describe(episode, result.summary)}))
+            self._tell(_report_episode(self.done, self.total, episode, summary))
 
-    def _describe(self, episode: BenchEpisode, summary: Mapping[str, Any]) -> str:
-        """Describe a finished run in one line."""
-        score = "no score" if summary["best_submission"] is None else f"{summary['best_submission']:.4g}"
-        silent = ", 0 messages" if is_silent(summary) else ""
-        name = f"{episode.task}, {episode.agent}, seed {episode.seed}"
-        return f"{self.done}/{self.total} {name}: {score} (baseline {summary['baseline']:.4g}){silent}"
+
+def _play_episode(
+    result: BenchResult, episode: BenchEpisode, engines: SharedEngines, **options: Any
+) -> Mapping[str, Any]:
+    """Start or continue one run; returns its summary."""
+    task, agent = (result.places.get(name, name) for name in (episode.task, episode.agent))
+    if (episode.folder / "settings.json").exists():
+        with Run.open(episode.folder) as run:
+            return research.resume(run, listener=ignore, engines=engines, **options).summary
+    settings = build(ResearchSettings, {**result.settings, "task": task, "agent": agent, "seed": episode.seed})
+    return research.research(settings, out=episode.folder, listener=ignore, engines=engines, **options).summary
+
+
+def _report_episode(done: int, total: int, episode: BenchEpisode, summary: Mapping[str, Any]) -> Event:
+    """An event that describes a finished run in one line."""
+    score = "no score" if summary["best_submission"] is None else f"{summary['best_submission']:.4g}"
+    silent = ", 0 messages" if is_silent(summary) else ""
+    name = f"{episode.task}, {episode.agent}, seed {episode.seed}"
+    text = f"{done}/{total} {name}: {score} (baseline {summary['baseline']:.4g}){silent}"
+    return Event("bench", done, total, 0, {"text": text})
+
+
+@dataclass(frozen=True, slots=True)
+class _WorkerEngines:
+    """Makes the state of a worker: its engines, which its runs share."""
+
+    settings: Mapping[str, Any]
+
+    def __call__(self) -> SharedEngines:
+        timeout = float(self.settings.get("call_timeout", CALL_TIMEOUT))
+        return SharedEngines(str(self.settings.get("device", "")), ignore, timeout)
+
+
+def _play_in_worker(
+    engines: SharedEngines, item: tuple[BenchResult, BenchEpisode]
+) -> Mapping[str, Any] | PalaestraError:
+    """Play a run. Its error is a result, so that the other runs go on."""
+    try:
+        return _play_episode(*item, engines)
+    except PalaestraError as error:
+        return error
+
+
+def _run_on_workers(
+    result: BenchResult,
+    waiting: Sequence[BenchEpisode],
+    executor: str,
+    resources: Resources | None,
+    listener: Listener,
+) -> None:
+    """Play the runs on the workers of an executor. The first error is raised at the end."""
+    total, errors = len(result.episodes), list[PalaestraError]()
+    done = total - len(waiting)
+    plan = replace(result, folder=result.folder.absolute(), episodes=(), standings=None)
+    items = [(plan, replace(episode, folder=episode.folder.absolute())) for episode in waiting]
+    with open_executor(executor) as opened:
+        make_engines = _WorkerEngines(result.settings)
+        results = opened.map(_play_in_worker, items, make_engines, resources=resources, listener=listener)
+        for episode, outcome in zip(waiting, results, strict=True):
+            if isinstance(outcome, PalaestraError):
+                errors.append(outcome)
+            elif isinstance(outcome, Failure):
+                errors.append(ExecutorError(f"{episode.folder}: {outcome.message}; resume the bench to play it"))
+            else:
+                done += 1
+                listener(_report_episode(done, total, episode, outcome))
+    if errors:
+        raise errors[0]
 
 
 def _budget(result: BenchResult) -> Budget | None:

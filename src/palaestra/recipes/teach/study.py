@@ -20,9 +20,12 @@ from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
-from palaestra.core.errors import EngineError, LessonError, RunError, SettingsError
-from palaestra.core.events import Listener
+from palaestra.core.errors import EngineError, ExecutorError, LessonError, RunError, SettingsError
+from palaestra.core.events import Event, Listener, ignore
+from palaestra.core.records import Failure
 from palaestra.core.statistics import Mean, holm, mean_interval, sign_flip_test, t_test
+from palaestra.executors.base import Resources, open_executor
+from palaestra.recipes.executor_settings import INLINE
 from palaestra.recipes.progress import RunProgress, announce_start, show_progress
 from palaestra.recipes.settings import build, resolve_settings, to_plain
 from palaestra.recipes.summary import PERCENT, hash_models
@@ -177,6 +180,8 @@ def study(
     seeds: int,
     *,
     out: str | Path = "",
+    executor: str = INLINE,
+    resources: Resources | None = None,
     listener: Listener | None = None,
     progress: bool = True,
 ) -> StudyResult:
@@ -186,12 +191,16 @@ def study(
         grid: values by the name of a setting; see `STUDY_SETTINGS`.
         seeds: the number of seeds, from `settings.seed` on.
         out: the folder of the study; empty: a new one below `runs/`.
+        executor: where the runs take place: `"inline"`, `"processes:N"` or `"ray:ADDRESS"`. All nodes of a cluster need
+            the study's folder at the same path.
+        resources: what a worker of a Ray cluster needs.
         listener: receives the progress events, instead of the display on stderr.
         progress: whether to display the progress; `PALAESTRA_PROGRESS=0` also turns the display off.
 
     Raises:
         SettingsError: a value is invalid, or `grid` names a setting that cannot have several values.
         RunError: the folder holds something else.
+        ExecutorError: the workers of some runs died; the same call continues the study.
     """
     if seeds < 1:
         raise SettingsError(f"a study needs at least 1 seed; got {seeds}")
@@ -232,10 +241,17 @@ def study(
                 RECIPE, folder, student=settings.student, arms=" ".join(names), seeds=str(seeds), task=settings.task
             )
         )
-        for run_folder, (run_settings, run_tasks) in runs.items():
-            # A run that ends with an error writes it to its summary. The other runs go on.
-            with suppress(LessonError, EngineError):
+        if executor == INLINE:
+            for run_folder, (run_settings, run_tasks) in runs.items():
                 _run(run_settings, run_tasks, run_folder, listener)
+        else:
+            items = [(run_settings, run_folder.absolute()) for run_folder, (run_settings, _) in runs.items()]
+            with open_executor(executor) as opened:
+                results = opened.map(_run_in_worker, items, dict, resources=resources, listener=listener)
+                for done, (outcome, (_, run_folder)) in enumerate(zip(results, items, strict=True), 1):
+                    if isinstance(outcome, Failure):
+                        raise ExecutorError(f"{run_folder}: {outcome.message}; repeat the command to continue")
+                    listener(Event("study", done, len(items), 0, {"text": f"{done}/{len(items)} {run_folder.name}"}))
     result = read_study(folder)
     write_json(folder / "summary.json", result.summary)
     return result
@@ -267,13 +283,20 @@ def _check_same(settings: TeachSettings, folder: Path) -> None:
 
 
 def _run(settings: TeachSettings, tasks: TeachTasks, folder: Path, listener: Listener) -> None:
-    if not (folder / "settings.json").exists():
-        Run.check_new(folder)
-        teach.start(settings, tasks, folder, listener)
-        return
-    with Run.open(folder) as run:
-        if run.summary is None or run.summary.get("error"):
-            teach.resume(run, listener=listener, **_limits(settings))
+    """Start or continue a run. One that ends with an error writes it to its summary; the other runs go on."""
+    with suppress(LessonError, EngineError):
+        if not (folder / "settings.json").exists():
+            Run.check_new(folder)
+            teach.start(settings, tasks, folder, listener)
+            return
+        with Run.open(folder) as run:
+            if run.summary is None or run.summary.get("error"):
+                teach.resume(run, listener=listener, **_limits(settings))
+
+
+def _run_in_worker(state: object, item: tuple[TeachSettings, Path]) -> None:
+    settings, folder = item
+    _run(settings, teach.check(settings), folder, ignore)
 
 
 def _limits(settings: TeachSettings) -> dict[str, Any]:
