@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from palaestra.core.checks import short_repr
 from palaestra.core.errors import EnvError, ModelError, RewardError
 from palaestra.core.plugins import describe_error, describe_location, describe_origin
 from palaestra.core.records import Message, Problem, StopReason
@@ -200,7 +201,10 @@ def compute_rewards(
     if len(responses) > 1 and not batch:
         return [compute_rewards(rewards, [response], False)[0] for response in responses]
     try:
-        values = list(rewards(responses))
+        values = rewards(responses)
+        if not isinstance(values, Iterable):
+            raise RewardError(f"expected a list of numbers; got {short_repr(values)}")
+        values = list(values)
         if len(values) != len(responses):
             raise RewardError(f"rewards returned {len(values)} values for {len(responses)} responses")
     except EnvError:

@@ -86,8 +86,8 @@ class TextToImage:
         pipeline = self._load()
         texts = [str(description) for description in descriptions]
         images: dict[str, Image.Image | Failure] = {}
-        for text in texts:
-            if (failure := _measure(pipeline, text)) is not None:
+        for text, description in zip(texts, descriptions, strict=True):
+            if (failure := _check_description(pipeline, description)) is not None:
                 images[text] = failure
         pending = [text for text in dict.fromkeys(texts) if text not in images]
         for start in range(0, len(pending), self.batch):
@@ -175,8 +175,14 @@ def _fingerprint(where: str) -> str:
     return f"{folder.resolve()} {hashlib.blake2b('|'.join(known).encode(), digest_size=8).hexdigest()}"
 
 
-def _measure(pipeline: Any, words: str) -> Failure | None:
-    """A failure if a description is too long. Pipelines would silently truncate it."""
+def _check_description(pipeline: Any, words: Description) -> Failure | None:
+    """A failure if a description is not valid text, or too long. Pipelines would silently truncate it."""
+    if not isinstance(words, str):
+        return Failure(FailureCause.INVALID_REQUEST, "expected a description in words; got a scene")
+    try:
+        words.encode()
+    except UnicodeEncodeError:  # A lone surrogate, which no tokenizer accepts.
+        return Failure(FailureCause.INVALID_REQUEST, "the description is not valid Unicode text")
     components: Mapping[str, Any] = pipeline.components
     readers = [part for name, part in components.items() if name.startswith("tokenizer") and part is not None]
     default = inspect.signature(pipeline.__call__).parameters.get("max_sequence_length")
