@@ -36,7 +36,7 @@ expected value."""
 
 
 class Gone(BaseException):
-    """The program has ended. The host knows why."""
+    """The program has ended. The host records the reason."""
 
 
 class Faulty(BaseException):
@@ -87,7 +87,7 @@ def keep(value: Any) -> Any:
     if (named := get_qualified_name(value)) is not None:
         return {"named": named}
     if not may_be_given(value):
-        raise NotGiven(f"the tests give the program a {type(value).__name__}, which cannot leave their process")
+        raise NotGiven(f"the tests pass a {type(value).__name__} to the program, which cannot leave their process")
     kind = type(value)
     number, new = peer.number(value)
     if not new:
