@@ -204,7 +204,7 @@ class End(Enum):
 
     DONE = auto()
     FAULTY = auto()
-    """The tests are wrong, whatever the program returns."""
+    """The tests are wrong, regardless of what the program returns."""
     BROKEN = auto()
     """Their process sent an invalid message, or was killed."""
     LOST = auto()

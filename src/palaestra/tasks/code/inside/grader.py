@@ -25,7 +25,7 @@ from peer import OPERATORS, SHARED, TESTS, Peer, Proxy, Seen, operate  # type: i
 
 FUNCTION, METHOD, BUILTIN = type(lambda: None), type(Seen().add), type(len)
 FINISHED = 77
-"""Exit status of a job that completed. Tests that end their process have another one."""
+"""Exit status of a job that completed. Tests that end their process exit with another status."""
 DEEPEST = 5000
 """Recursion limit: a nested value needs several calls for each level."""
 PASSED_ON = ("len", "getitem", "setitem", "delitem", "iter", "next", "reversed", "str", "repr", "bool")
