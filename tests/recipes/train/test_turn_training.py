@@ -172,7 +172,7 @@ def test_what_cannot_be_trained_on_is_refused_in_one_line(tmp_path: Path) -> Non
     for settings, said in (
         ({"env_options": ("hihg=3",)}, "has no option 'hihg'; did you mean 'high'"),
         ({"env_options": ('high="a"',)}, "high must be a whole number from 1 to .*; got 'a'"),
-        ({"env": "palaestra/Task-v0", "env_options": ("task=vision-skills", "problems=1")}, "has an image"),
+        ({"env": "palaestra/Task-v0", "env_options": ("task=vision-skills", "problems=1")}, "a message with an image"),
         ({"policy": "mlp"}, "whose actions are messages; use lm"),
         ({"episodes": 6}, "expected a multiple of the group size 4"),
     ):
