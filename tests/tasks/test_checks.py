@@ -53,7 +53,7 @@ def register(monkeypatch: pytest.MonkeyPatch, registry: Any, target: Any) -> Non
         (broken(skills=lambda self: ["sums"]), TaskError, r"skills returned \['sums'\]"),
         (broken(skills=lambda self: {"sums": "all"}), TaskError, "expected a mapping of each skill to a tuple"),
         (broken(skills=lambda self: {}), TaskError, r"skills returned {}"),
-        (broken(__init__=lambda self, path: None), SettingsError, "needs another option: .*'path'"),
+        (broken(__init__=lambda self, path: None), SettingsError, "lacks a required option: .*'path'"),
     ],
 )  # fmt: skip
 def test_what_is_no_task_is_not_made(

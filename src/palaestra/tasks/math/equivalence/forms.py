@@ -75,7 +75,7 @@ class Matrix:
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    r"""`left sign right`, with `sign` one of = < \le \ne; `name` is what an assignment assigns to."""
+    r"""`left sign right`, with `sign` one of = < \le \ne; `name` is the variable of an assignment."""
 
     left: Form
     sign: str
