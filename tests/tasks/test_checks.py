@@ -117,7 +117,7 @@ def test_a_failure_has_a_known_cause_and_a_text() -> None:
     assert Failure("malformed", "no JSON").cause is FailureCause.MALFORMED  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="weird"):
         Failure("weird", "no JSON")  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="the message of a failure is a text; got None"):
+    with pytest.raises(TypeError, match="the message of a failure must be a text; got None"):
         Failure(FailureCause.MALFORMED, None)  # type: ignore[arg-type]
 
 
