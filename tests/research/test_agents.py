@@ -90,7 +90,7 @@ def test_a_replay_of_something_else_says_so(play: Play, tmp_path: Path, number: 
     play("baseline")
     with pytest.raises(SettingsError, match="is a run of the task 'number'"):
         research(task="prisoners_dilemma", agent=f"replay:{tmp_path / '0'}", out=tmp_path / "other")
-    with pytest.raises(RunError, match="there is no run folder"):
+    with pytest.raises(RunError, match="does not exist"):
         play("replay:nowhere")
 
 

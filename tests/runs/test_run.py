@@ -74,7 +74,7 @@ def test_a_damaged_run_is_one_clear_line_and_its_lock_is_released(tmp_path: Path
 
 
 def test_a_missing_folder_is_said_so(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="there is no run folder"):
+    with pytest.raises(RunError, match="does not exist"):
         Run.open(tmp_path / "none")
 
 

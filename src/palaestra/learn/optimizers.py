@@ -14,9 +14,9 @@ from palaestra.core.seeding import Seeds
 from palaestra.engines.cpu.kernels import select_matmul_kernels
 
 MAX_FLAT_PARAMETERS = 1_000_000
-"""Parameters up to which each group is stored in one contiguous tensor."""
+"""Maximum number of parameters for which each group is stored in one contiguous tensor."""
 BETAS, EPSILON = (0.9, 0.999), 1e-8
-"""Of AdamW, as in torch."""
+"""Defaults of AdamW, as in torch."""
 
 
 class Optimizer:
@@ -158,7 +158,7 @@ def training_mode(policy: Any) -> Iterator[None]:
 
 @contextmanager
 def fork_torch_rng(seeds: Seeds) -> Iterator[None]:
-    """Seed torch's global generators within the scope and restore them after it."""
+    """Within the context, seed torch's global generators. Restore them afterwards."""
     with torch.random.fork_rng():
         torch.random.manual_seed(seeds.integer())
         yield

@@ -295,7 +295,7 @@ def test_a_demonstration_a_strategy_and_own_prompts_are_told(number: Path, tmp_p
         ({"history": ("last:0",)}, "got 'last:0'"),
         ({"cache": "/tmp"}, "setting 'cache': expected a file; /tmp is a folder"),
         ({"cache": f"{__file__}/calls"}, r"test_research\.py is not a folder"),
-        ({"cache": __file__}, "is not a cache, or damaged"),
+        ({"cache": __file__}, "is not a cache or is damaged"),
         ({"memory": "/tmp"}, "the memory must be a file; /tmp is a folder"),
         ({"memory": f"{__file__}/notes"}, r"test_research\.py is not a folder"),
         ({"memory": __file__}, r"no line of .* is a note"),
