@@ -42,7 +42,7 @@ set --
 """
 
 # The first process of a sandbox, which no process inside can kill. Before it starts a new loop it can kill all others.
-# Outside a process namespace it must not, as these would be the processes of the host.
+# Outside a process namespace it must not, because these would be processes of the host.
 SUPERVISOR = r"""
 trap : INT QUIT TERM HUP
 echo >&0

@@ -35,7 +35,7 @@ CALL = 60.0
 WORKSPACE, HOME, NOBODY = "/workspace", "/home/user", "65534:65534"
 # The first process: it cannot be killed from inside, and ends when the other end of its stdin is closed.
 LIFELINE = "trap '' CHLD; echo ready; exec cat >/dev/null"
-# Commands are read from stdin, output goes to stdout, the status to stderr. The script for each command is a file.
+# Commands are read from stdin; output goes to stdout, and the status to stderr. The script for each command is a file.
 FILES = 'printf %s "$1" >/tmp/.step && exec 56</tmp/.step 57<&0 58>&1 59>&2 60>&2 && rm /tmp/.step\nset --\n'
 OOM = "cat /sys/fs/cgroup/memory.events /sys/fs/cgroup/memory/memory.oom_control 2>/dev/null"
 

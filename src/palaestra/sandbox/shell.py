@@ -29,7 +29,7 @@ TIMED_OUT = 124
 FLOOD = 64
 """A command that prints this many times the kept output is killed."""
 NOISE = 64 * KIB
-"""Bytes that may arrive on the status descriptor during a command. A shell writes less than a hundred."""
+"""Maximum bytes on the status descriptor during a command. A shell writes less than a hundred."""
 BURST = 64
 """How often that descriptor is read before the other ones."""
 

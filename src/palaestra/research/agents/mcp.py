@@ -49,7 +49,7 @@ class EpisodeChannel:
     # For the client
 
     def call(self, name: str, arguments: Mapping[str, Any] | str) -> CommandResult:
-        """Perform one step of the episode. One call at a time."""
+        """Perform one step of the episode. Calls must not overlap."""
         if self.over:
             return CommandResult("The episode is over; nothing was run.", ok=False, kind="error")
         self._count += 1

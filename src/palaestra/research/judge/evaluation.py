@@ -25,7 +25,7 @@ from palaestra.sandbox.base import Limits, Sandbox, SandboxResult, make_sandbox
 
 EvaluationSplit = Literal["validation", "test"]
 TOLD = 300
-"""Maximum characters of a submission's own message that the agent sees after code ran on validation data."""
+"""Maximum characters of a submission's message that the agent sees after its code ran on validation data."""
 VALUES = (TypeError, ValueError, LookupError, ArithmeticError, AttributeError, RecursionError)
 """Exceptions that an evaluator raises for a value it did not expect."""
 PROGRAMS, SLACK = 3.0, 30.0

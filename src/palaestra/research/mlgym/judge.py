@@ -87,7 +87,7 @@ class MLGymJudge(SubmissionJudge):
         if not self.together and self.separable.get(self.task.digest(), True):
             ended = self._run_apart(files)
             outcome = self._read_apart(ended, start)
-            # A missing score or a modified argument may be normal for the task; its own file decides.
+            # A missing score or a modified argument may be normal for the task, so its own file is tested.
             if (isinstance(outcome, Grade) and not ended.changed) or self._is_separable():
                 return outcome
         shown = read_only_mounts(self.task, self.data, judging=True)

@@ -2,8 +2,8 @@
 
 Best attempt@k is the best of all validations of k runs; best submission@k is the best of their submissions. A run
 without a score counts as a run and never as a zero. Intervals are bootstrap intervals over runs. They have limits: no
-resample can beat the best run, so a best score is the better end of its own interval, and a few runs say little about
-further ones.
+resample can beat the best run, so a best score is the better end of its own interval, and a few runs predict little
+about further ones.
 """
 
 from __future__ import annotations
@@ -323,8 +323,8 @@ def _to_finite(value: float) -> float | None:
 
 
 def _interval(drawn_B: Floats) -> tuple[Floats, Floats]:
-    """Return the 95 % interval of resamples along the first axis, as two of the resamples, so that infinite ones are
-    allowed.
+    """Return the 95 % interval of resamples along the first axis, as two of the resamples, so that infinite values
+    are allowed.
     """
     ordered, outside = np.sort(drawn_B, axis=0), int(TAIL * len(drawn_B))
     return ordered[outside], ordered[-1 - outside]

@@ -27,7 +27,7 @@ DATA = "/data"
 """Where the agent finds the public data, read-only."""
 TASKS_GROUP = "palaestra.research"
 RESEARCH_TASKS = Registry("research task", TASKS_GROUP)
-"""Tasks of other packages: a name and the path of a task folder. The built-in tasks are in `research/tasks`."""
+"""Tasks of other packages: names and paths of task folders. The built-in tasks are in `research/tasks`."""
 OWN = Path(__file__).parent
 FILE, REFERENCE = "task.yaml", "reference"
 Model = TypeVar("Model", bound=BaseModel)
@@ -98,7 +98,7 @@ class TaskLimits(Strict):
     command_seconds: float = Field(default=120.0, gt=0)
     """Seconds of one command; a training run is a command too."""
     validations: int = Field(default=10, ge=0)
-    """How often the agent may ask for a score on the validation split."""
+    """How many scores on the validation split the agent may request."""
     evaluation_seconds: float = Field(default=120.0, gt=0)
     memory: int = Field(default=4 << 30, gt=0)
     processes: int = Field(default=256, gt=0)

@@ -75,10 +75,10 @@ class SubmissionPipe:
             # The answer to a call that the evaluator aborted, for example by an alarm, comes first.
             while not line.startswith(expected) and (number := line.partition(b" ")[0]) != expected[:-2]:
                 if not number.isdigit() or len(number) > 18 or int(number) > self._count:
-                    self._break("it sent what was not asked for")
+                    self._break("it sent data that was not requested")
                 line = self._read()
             if self._rest:
-                self._break("it sent what was not asked for")
+                self._break("it sent data that was not requested")
         try:
             value = decode(line[len(expected) :])
         except ValueError:
