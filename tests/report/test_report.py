@@ -411,7 +411,7 @@ def test_folders_that_hold_no_run_are_refused_in_one_line(tmp_path: Path) -> Non
             write_report(folder)
     with Run.create(tmp_path / "other", "juggle", {}):
         pass
-    with pytest.raises(RunError, match=r"no report for recipe 'juggle'.*evaluate, teach"):
+    with pytest.raises(RunError, match=r"recipe 'juggle' has no report.*evaluate, teach"):
         write_report(tmp_path / "other")
     assert not (tmp_path / "other" / "report.html").exists()
 
