@@ -165,7 +165,7 @@ def test_only_the_skills_that_were_asked_for_are_drawn_and_training_never_sees_t
         ({"format_reward": -0.1}, "format_reward must be from 0 to 1"),
         ({"format": "("}, "format must be answer, tags or a regular expression; got '('"),
         ({"problems": 10_000_000, "skills": ["addition"]}, "ask for fewer"),
-        ({"problems": 0}, "problems (per skill) must be at least 1 for math-skills; got 0"),
+        ({"problems": 0}, "problems must be at least 1 per skill for math-skills; got 0"),
     ],
 )
 def test_what_makes_no_sense_is_refused_in_one_line(nano: LoadedModel, arguments: dict[str, Any], message: str) -> None:

@@ -52,7 +52,7 @@ def select_problems(
     if per_skill is None:
         selected = _draw_up_to(DEFAULT_PROBLEMS, task, Split(split), seed, skills)
     elif check_integer("problems", per_skill) < 0 or (per_skill == EVERY and get_hooks(task).is_procedural):
-        raise EnvError(f"problems (per skill) must be at least 1 for {task.name}; got {per_skill}")
+        raise EnvError(f"problems must be at least 1 per skill for {task.name}; got {per_skill}")
     else:
         selected = draw_problems(task, Split(split), per_skill, seed, skills)
     if not selected:

@@ -278,7 +278,7 @@ def test_a_closed_environment_says_so() -> None:
 def test_one_action_a_slot(actions: Any) -> None:
     env = TurnVectorEnv(Count, 2)
     env.reset(seed=0)
-    with pytest.raises(EnvError, match="expected one action per slot, 2 in all"):
+    with pytest.raises(EnvError, match="expected one action per slot, 2 in total"):
         env.step(actions)
     with pytest.raises(EnvError, match="expected one seed per slot, 2 in total; got 3"):
         env.reset(seed=[1, 2, 3])
