@@ -427,7 +427,7 @@ def test_wrong_uses_are_refused(make: Callable[..., TransformedEnv], place: Path
         make(max_turns=1.5)
     with pytest.raises(SettingsError, match="expected one task or more"):
         MLGymWrapper([])
-    with pytest.raises(EnvError, match="a research task is the name of one, its folder or a ResearchTask; got 5"):
+    with pytest.raises(EnvError, match="expected the name of a research task, its folder or a ResearchTask; got 5"):
         ResearchEnv(5)  # type: ignore[arg-type]
     for penalty in ("x", float("nan")):
         with pytest.raises(EnvError, match="reward_wrong_format must be a finite number"):
@@ -436,7 +436,7 @@ def test_wrong_uses_are_refused(make: Callable[..., TransformedEnv], place: Path
         make(format_penalty=0.5)
     with pytest.raises(TypeError, match="num_env"):
         make(num_env=2)
-    with pytest.raises(EnvError, match="split is one of validation, test; got 'train'"):
+    with pytest.raises(EnvError, match="split must be one of validation, test; got 'train'"):
         make(split="train")
     with pytest.raises(EnvError, match="over MLGymWrapper; got NoneType"):
         _ = IsolateCodeBlock().wrapper

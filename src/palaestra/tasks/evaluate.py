@@ -295,7 +295,7 @@ def draw_problems(task: Task, split: Split, per_skill: int, seed: int, skills: S
     """Call `task.problems` and check the result.
 
     Raises:
-        TaskError: the result is not a list of valid problems with unique ids. The message names file and line of the method.
+        TaskError: the result is not a list of valid problems with unique ids. The message names the file and line of the method.
         TooFewProblemsError: the list is empty.
     """
     problems: Any = task.problems(split, per_skill, seed, skills)
@@ -325,7 +325,7 @@ def write_examples(
     """Call `task.write_examples` and check the result.
 
     Raises:
-        TaskError: the result is not a list of at most `count` examples. The message names file and line of the method.
+        TaskError: the result is not a list of at most `count` examples. The message names the file and line of the method.
     """
     returned: Any = task.write_examples(skill, subskill, count, generator)
     is_valid = isinstance(returned, list | tuple) and all(isinstance(example, Example) for example in returned)

@@ -118,7 +118,7 @@ def write_lesson(teacher: Teacher, name: str, state: StudentState, size: int, ge
     """Let a teacher write a lesson and check the result.
 
     Raises:
-        LessonError: the teacher raised an error, returned no `Lesson`, or one of more than `size` examples. The message
+        LessonError: the teacher raised an error, returned no `Lesson`, or a lesson of more than `size` examples. The message
             names the teacher, and the file and line of user code.
     """
     with _explain_errors(name, type(teacher)):

@@ -180,8 +180,8 @@ class CheckResult:
     """The result of one check on one example.
 
     Arguments:
-        reason: a few words, the same for all examples of a kind; reports count by it. A kept example may have a remark.
-        detail: what is particular to this example.
+        reason: a few words, the same for all examples of a kind; reports group by it. A kept example may have a remark.
+        detail: details of this example.
         other: the index of the example that this one repeats, among the examples of the check.
     """
 

@@ -34,8 +34,8 @@ class TextToImage:
 
     Arguments:
         model: a folder written by `save_pretrained` of a pipeline, or a hub id.
-        steps: denoising steps; 0 for the default of the pipeline, as for `size`.
-        size: width and height in pixels.
+        steps: denoising steps; 0 for the default of the pipeline.
+        size: width and height in pixels; 0 for the default of the pipeline.
         guidance: guidance scale; `None` for the default of the pipeline.
         batch: images per batch.
         device: for example `"cpu"` or `"cuda:1"`; empty for a GPU if there is one.
