@@ -164,7 +164,7 @@ def test_only_the_skills_that_were_asked_for_are_drawn_and_training_never_sees_t
         ({"format_reward": 1.5}, "format_reward must be from 0 to 1; got 1.5"),
         ({"format_reward": -0.1}, "format_reward must be from 0 to 1"),
         ({"format": "("}, "format must be answer, tags or a regular expression; got '('"),
-        ({"problems": 10_000_000, "skills": ["addition"]}, "ask for fewer"),
+        ({"problems": 10_000_000, "skills": ["addition"]}, "request fewer"),
         ({"problems": 0}, "problems must be at least 1 per skill for math-skills; got 0"),
     ],
 )

@@ -115,7 +115,7 @@ def test_a_lesson_that_is_too_large_is_refused_before_it_is_compared_with_held_o
     ],
 )
 def test_sizes_that_make_no_episode_are_refused_before_a_model_is_loaded(values: dict[str, Any]) -> None:
-    with pytest.raises(SettingsError, match=f"{next(iter(values))} is a whole number of at least"):
+    with pytest.raises(SettingsError, match=f"{next(iter(values))} must be a whole number of at least"):
         LessonEnv(student="no-such-model", **values)
     with pytest.raises(PalaestraError, match="addition"):
         LessonEnv(student="no-such-model", skills=("additon",))

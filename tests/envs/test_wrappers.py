@@ -248,7 +248,7 @@ def test_other_reset_options_go_to_the_environment_and_hold_until_the_next_reset
         (lambda env: env.step(np.array([5])), "step expects one token per slot, shape (2,); got shape (1,)"),
         (lambda env: env.step(np.array([5, 20])), "tokens must be from 0 to 19; got 20"),
         (lambda env: env.reset(seed=[1, 2]), "Counting accepts one seed for all slots"),
-        (lambda env: env.reset(options={"episode": -1}), "the reset option episode is a whole number"),
+        (lambda env: env.reset(options={"episode": -1}), "the reset option episode must be a whole number"),
         (lambda env: env.reset(options={"initial_state": []}), "Counting starts with 0 tokens; expected 1 to 19"),
         (lambda env: env.reset(options={"initial_state": [5] * 20}), "Counting starts with 20 tokens; expected 1 to 19"),
         (lambda env: env.reset(options={"initial_state": [5, 20]}), "tokens must be from 0 to 19"),

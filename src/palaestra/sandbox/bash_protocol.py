@@ -2,7 +2,7 @@
 
 Bash runs a loop: read a command, run it, report its exit status. The output of commands goes to one pipe. The status
 goes to another descriptor, which commands do not inherit, with a token that is new for each command and that the loop
-reads only after the command has ended. In the bubblewrap sandbox the kernel also tells which process sent the status,
+reads only after the command has ended. In the bubblewrap sandbox the kernel also reports which process sent the status,
 and the loop runs a copy of bash that can be executed but not read, so /proc hides its memory and files from others.
 
 Code that a command makes the loop itself run, such as a trap or a function named like a builtin, does have these

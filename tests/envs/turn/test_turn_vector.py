@@ -254,9 +254,9 @@ def test_making_and_closing() -> None:
     with pytest.raises(EnvError, match="expected a turn environment; got CartPoleEnv"):
         TurnVectorEnv(lambda: gymnasium.make("CartPole-v1"), 2)
     for wrong, told in (
-        ({"num_envs": 0}, "num_envs is a whole number of at least 1; got 0"),
-        ({"num_envs": 1.5}, "num_envs is a whole number of at least 1; got 1.5"),
-        ({"num_envs": 2, "group_size": 0}, "group_size is a whole number of at least 1; got 0"),
+        ({"num_envs": 0}, "num_envs must be a whole number of at least 1; got 0"),
+        ({"num_envs": 1.5}, "num_envs must be a whole number of at least 1; got 1.5"),
+        ({"num_envs": 2, "group_size": 0}, "group_size must be a whole number of at least 1; got 0"),
         ({"num_envs": 4, "group_size": 3}, "num_envs must be a multiple of the group size 3; got 4"),
         ({"num_envs": 2, "failures": "hide"}, "failures must be 'raise' or 'mark'; got 'hide'"),
     ):

@@ -235,7 +235,7 @@ def test_wrong_names_are_said_at_once(number: str, tmp_path: Path) -> None:
     for tasks, agents, said in (
         ([number], ["human"], "does not support interactive agents"),
         ([number], ["best_of:2:human"], "does not support interactive agents"),
-        ([number], ["model"], "name one with --model"),
+        ([number], ["model"], "set --model to"),
         ([number], [], "at least 1 agent"),
         ([number], ["baseline", "baseline"], "named once"),
         ([], ["baseline"], "at least 1 task"),

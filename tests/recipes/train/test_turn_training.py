@@ -163,7 +163,7 @@ def test_a_conversation_without_room_is_stopped_and_an_opening_without_room_fail
     settings = {**SMALL, "env": talk_env, "iterations": 1, "evaluation": 0, "max_tokens": 2}
     train(out=tmp_path / "run", callbacks=[told.append], **{**settings, "env_options": ("turns=6", "words=40")})
     assert "context" in {episode.stop_reason for episode in told[0].responses}
-    said = r"first failure: context_length: the opening of an episode has .* tokens; the model reads 256"
+    said = r"first failure: context_length: the first messages have .* tokens; the model reads at most 256"
     with pytest.raises(EnvError, match=said):
         train(out=tmp_path / "long", **{**settings, "env_options": ("words=3000",)})
 
@@ -171,8 +171,8 @@ def test_a_conversation_without_room_is_stopped_and_an_opening_without_room_fail
 def test_what_cannot_be_trained_on_is_refused_in_one_line(tmp_path: Path) -> None:
     for settings, said in (
         ({"env_options": ("hihg=3",)}, "has no option 'hihg'; did you mean 'high'"),
-        ({"env_options": ('high="a"',)}, "high is a whole number from 1 to .*; got 'a'"),
-        ({"env": "palaestra/Task-v0", "env_options": ("task=vision-skills", "problems=1")}, "has an image"),
+        ({"env_options": ('high="a"',)}, "high must be a whole number from 1 to .*; got 'a'"),
+        ({"env": "palaestra/Task-v0", "env_options": ("task=vision-skills", "problems=1")}, "a message with an image"),
         ({"policy": "mlp"}, "whose actions are messages; use lm"),
         ({"episodes": 6}, "expected a multiple of the group size 4"),
     ):

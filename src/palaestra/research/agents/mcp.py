@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 AGENT = "mcp"
 """The agent name of an MCP client."""
-AGENTS.register(AGENT, "palaestra.research.agents.mcp:ClientAgent", "a client of MCP: palaestra research mcp")
+AGENTS.register(AGENT, "palaestra.research.agents.mcp:ClientAgent", "an MCP client: palaestra research mcp")
 
 
 class EpisodeChannel:
