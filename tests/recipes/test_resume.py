@@ -29,7 +29,7 @@ def test_resume_and_report_take_a_folder(runs: Path) -> None:
     result = palaestra.resume(str(runs / "teach"))
     assert result.summary == json.loads((runs / "teach" / "summary.json").read_text())
     assert palaestra.report(runs / "teach") == runs / "teach" / "report.html"
-    with pytest.raises(SettingsError, match="a run of train cannot go on with another max_cost"):
+    with pytest.raises(SettingsError, match="a train run cannot be resumed with another max_cost"):
         palaestra.resume(runs / "control", max_cost=1.0)
 
 

@@ -211,14 +211,14 @@ def _read_base(folder: Path) -> str:
     """Return the base model of a folder with a LoRA adapter; empty for any other folder.
 
     Raises:
-        ModelError: the adapter names no base model.
+        ModelError: the adapter does not name its base model.
     """
     if not (folder / ADAPTER).exists() or (folder / "config.json").exists():
         return ""
     adapter = read_json(folder / ADAPTER)
     base = adapter.get("base_model_name_or_path") if isinstance(adapter, dict) else None
     if not isinstance(base, str) or not base:
-        raise ModelError(f"cannot load the model '{folder}': {folder / ADAPTER} names no base model")
+        raise ModelError(f"cannot load the model '{folder}': {folder / ADAPTER} has no base model")
     return base
 
 

@@ -241,7 +241,7 @@ class OpenAIEngine(BaseEngine):
             return classify_error(error, self.endpoint, body), error.usage
         except TimeoutError:
             message = f"no answer within {self.timeout:g} s" if silent else (
-                f"no further byte for {self.stall:g} s, or no end after {self.timeout:g} s"
+                f"no data for {self.stall:g} s, or no complete answer after {self.timeout:g} s"
             )  # fmt: skip
             return classify_error(BrokenAnswerError(message, silent=silent), self.endpoint, body), None
         except Exception as error:  # Errors of the client and of httpx.

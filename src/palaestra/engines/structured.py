@@ -74,7 +74,7 @@ def ask(
                 start = " ".join(reply.text.split())[:80]
                 answers[index] = Failure(
                     FailureCause.MALFORMED,
-                    f"asked {tries} time(s) for {schema.__name__}; the last answer, {start!r}: {problem}",
+                    f"no valid {schema.__name__} after {tries} call(s); the last answer, {start!r}: {problem}",
                 )
             else:
                 seed = Seeds(questions[index].seed).derive("try", attempt).integer()

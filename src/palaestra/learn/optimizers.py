@@ -23,7 +23,7 @@ class Optimizer:
     """AdamW over the parameter groups of a policy.
 
     The parameters of a small policy become views of one long tensor, and so do their gradients. A step then takes a
-    few operations instead of hundreds, which dominate the time of a step at that size.
+    few operations instead of hundreds, whose overhead dominates a step at that size.
 
     Arguments:
         groups: dictionaries with `params` and `lr`, as for `torch.optim.AdamW`.

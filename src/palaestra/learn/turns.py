@@ -1,7 +1,7 @@
 """Collect episodes of a turn environment: the model writes a message, the environment replies, every token is recorded.
 
 All slots generate side by side, one token per step, and wait for each other at the end of their messages. The samples of
-an episode depend on its seed alone. The key-value cache of a slot is kept for the whole episode. After a short reply the
+an episode depend only on its seed. The key-value cache of a slot is kept for the whole episode. After a short reply the
 model continues from the cache; after a long one it computes the whole conversation again in one pass, which is cheaper.
 """
 

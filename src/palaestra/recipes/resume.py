@@ -26,15 +26,15 @@ def resume(folder: str | Path, *, listener: Listener | None = None, progress: bo
         folder: the folder of a run, or of a bench.
         listener: receives the progress events, instead of the display on stderr.
         progress: whether to display the progress; `PALAESTRA_PROGRESS=0` also turns the display off.
-        changes: other values than the run has: `max_cost` (teach, evaluate), `executor` (evaluate), `max_calls`,
+        changes: settings to change: `max_cost` (teach, evaluate), `executor` (evaluate), `max_calls`,
             `max_tokens` and `categories` (teach).
 
     Returns:
         The result of the run's recipe, for example a `TrainResult`.
 
     Raises:
-        RunError: the folder holds no run, or another process is working on it.
-        SettingsError: a change that the recipe does not take.
+        RunError: the folder contains no run, or another process is using it.
+        SettingsError: the recipe does not allow a change.
 
     Example:
         >>> from palaestra import resume                                 # doctest: +SKIP
@@ -56,7 +56,7 @@ def resume(folder: str | Path, *, listener: Listener | None = None, progress: bo
             raise RunError(f"the run folder is damaged: it names an unknown recipe '{run.recipe}'")
         for name in changes:
             if name not in CHANGEABLE.get(run.recipe, ()):
-                raise SettingsError(f"a run of {run.recipe} cannot go on with another {name}; leave it out")
+                raise SettingsError(f"a {run.recipe} run cannot be resumed with another {name}; leave it out")
         rounds = run.settings.get("rounds", 0) if run.recipe == "teach" else 0
         display = TrainProgress if run.recipe == "train" else lambda console: RunProgress(console, rounds)
         with show_progress(listener, progress, display) as listener:
@@ -64,11 +64,11 @@ def resume(folder: str | Path, *, listener: Listener | None = None, progress: bo
 
 
 def load_policy(folder: str | Path, *, device: str = "") -> Any:
-    """Load what a run has trained.
+    """Load the policy or model that a run has trained.
 
     Arguments:
         folder: the folder of a `train` or `teach` run.
-        device: for example `"cpu"`; empty means that of the run.
+        device: for example `"cpu"`; empty: the run's device.
 
     Returns:
         For `train` the policy at its last checkpoint, as in `TrainResult.policy`. For `teach` the kept student, a
@@ -93,7 +93,7 @@ def load_policy(folder: str | Path, *, device: str = "") -> Any:
         if run.recipe == "teach":
             return models.load(str(folder), device=device or str(run.settings.get("device", "")))
         if run.recipe != "train":
-            raise RunError(f"{folder} is a run of {run.recipe}, which trains nothing; expected one of train or teach")
+            raise RunError(f"{folder} is a {run.recipe} run, which trains nothing; expected a train or teach run")
         settings = load_run_settings(TrainSettings, run)
         settings = replace(settings, device=device) if device else settings
         load_plugins(settings.plugins)

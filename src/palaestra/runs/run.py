@@ -118,7 +118,7 @@ class Run:
                 f"{folder} was written by another version of Palaestra (format {data['format']!r}, expected {FORMAT})"
             )
         if not isinstance(data["recipe"], str) or not isinstance(data["settings"], dict):
-            raise RunError(f"the run folder is damaged: {folder / 'settings.json'} names no recipe or no settings")
+            raise RunError(f"the run folder is damaged: {folder / 'settings.json'} has an invalid recipe or settings")
         run = cls(folder, data["recipe"], data["settings"])
         if not read_only:
             run._acquire()

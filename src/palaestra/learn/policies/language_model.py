@@ -1,6 +1,6 @@
 """Language models as policies: they sample with a key-value cache per slot and evaluate whole sequences.
 
-Sampling and evaluation give the same log-prob for the same token: cache, position ids and masks describe exactly the
+Sampling and evaluation compute the same log-prob for the same token: cache, position ids and masks describe exactly the
 computation of one pass over the whole sequence. `tests/properties/test_log_probs.py` tests this. `ReferencePolicy` is the
 reference of the KL penalty.
 """
