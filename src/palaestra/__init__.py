@@ -1,7 +1,7 @@
 """Palaestra: language models learn inside Gymnasium environments, at three time-scales.
 
-Importing this registers the environments with Gymnasium and loads neither torch nor transformers.
-What is named below is imported when it is first used.
+Importing this package registers the environments with Gymnasium and loads neither torch nor transformers.
+The names below are imported on first use.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ _HOMES = {
 
 
 _CALLABLE_PACKAGES = ("report", "research")
-"""Packages that are called like a function: `palaestra.report(RUN)`, `palaestra.research(task=...)`."""
+"""Packages that can be called like a function: `palaestra.report(RUN)`, `palaestra.research(task=...)`."""
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""`python -m palaestra` is the command `palaestra`."""
+"""`python -m palaestra` runs the command `palaestra`."""
 
 from palaestra.cli.main import main
 

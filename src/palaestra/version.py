@@ -1,3 +1,3 @@
-"""The version, on its own so that it can be read without importing anything."""
+"""The version, in its own module so that it can be read without other imports."""
 
 __version__ = "0.1.0"

@@ -87,7 +87,7 @@ def test_python_calls_take_plugins(folder: Path, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("task", "message"),
     [
-        ("nowhere.py:Doubling", "cannot load '.*nowhere.py:Doubling': FileNotFoundError: there is no such file"),
+        ("nowhere.py:Doubling", "cannot load '.*nowhere.py:Doubling': FileNotFoundError: the file does not exist"),
         (f"{FILE}:Doubbling", "own_code.py has no 'Doubbling'"),
         ("no_such_module:Doubling", "cannot load 'no_such_module:Doubling': ModuleNotFoundError"),
     ],

@@ -135,7 +135,7 @@ def test_options_of_a_subcommand_stand_behind_it_and_errors_are_one_line(tmp_pat
     for arguments, said in (
         (["research", "--task", "x", "tasks"], "got --task before it"),
         (["research", "--agent", "modle"], "did you mean 'model'"),
-        (["research"], "name one with --model"),
+        (["research"], "set --model to"),
         (
             ["research", "bench", "--tasks", "prisoners_dilemma", "--agents", "human"],
             "does not support interactive agents",

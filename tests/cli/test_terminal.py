@@ -85,7 +85,7 @@ def test_ctrl_c_in_a_bench_says_how_to_go_on_and_it_goes_on(tmp_path: Path) -> N
     out, said = process.communicate(timeout=60)
     assert process.returncode == 130, said
     assert said == f"stopped; the work so far is saved. Continue with: palaestra resume {tmp_path / 'bench'}\n"
-    assert "stop: waiting for commands under way" in out
+    assert "stopping: waiting for running commands" in out
     with Run.open(next(tmp_path.glob("bench/number/*")), read_only=True) as run:
         assert run.summary is None
         assert run.store.episodes() == [0]
@@ -132,8 +132,8 @@ def test_a_service_that_does_not_answer_is_told_of(tmp_path: Path) -> None:
         with RunProgress(Console(file=out, width=200, force_terminal=terminal_)) as progress:
             progress(Event(RETRY, 3, 10, data={"reason": "http://a:1/v1#m: ConnectError", "seconds": 1.84}))
             progress(Event(RETRY, 9, 10, data={"reason": "b answered 500: no", "seconds": 31.9}))
-        assert "http://a:1/v1#m: ConnectError; asked again in 1.8 s (call 3 of at most 10)" in out.getvalue()
-        assert "b answered 500: no; asked again in 32 s (call 9 of at most 10)" in out.getvalue()
+        assert "http://a:1/v1#m: ConnectError; retrying in 1.8 s (call 3 of at most 10)" in out.getvalue()
+        assert "b answered 500: no; retrying in 32 s (call 9 of at most 10)" in out.getvalue()
 
 
 def standings(methods: list[str]) -> Standings:

@@ -26,10 +26,10 @@ def line_of(mark: str) -> int:
         ("ScoresAreNumbers", "number", 2, "ScoresAreNumbers.score returned 1.0 (user_plugin.py, line {}); expected a Score or a Failure"),
         ("ScorerRaises", "raises", 2, "3 x scorer: ZeroDivisionError: division by zero (user_plugin.py, line {})"),
         ("ScorerExits", "exits", 2, "the command was ended by sys.exit(0) (user_plugin.py, line {})"),
-        ("EvidenceIsANumber", "evidence", 2, "3 x scorer: TypeError: the evidence of a score is a mapping of texts to texts; got {{'extracted': 2}} (user_plugin.py, line {})"),
+        ("EvidenceIsANumber", "evidence", 2, "3 x scorer: TypeError: the evidence of a score must map texts to texts; got {{'extracted': 2}} (user_plugin.py, line {})"),
         ("ProblemsAreTexts", "texts", 2, "ProblemsAreTexts.problems returned '1 + 1 = ?' in a list (user_plugin.py, line {}); expected a list of Problem"),
         ("ProblemsAreNone", "none", 2, "ProblemsAreNone.problems returned None (user_plugin.py, line {}); expected a list of Problem"),
-        ("SameIds", "same", 2, "returned 'test-0' as the id of two problems (user_plugin.py, line {}); expected ids that differ"),
+        ("SameIds", "same", 2, "returned 'test-0' as the id of two problems (user_plugin.py, line {}); expected unique ids"),
         ("ProblemsRaise", "missing", 1, "KeyError: 'missing' (user_plugin.py, line {}); show the traceback with --traceback"),
     ],
 )  # fmt: skip

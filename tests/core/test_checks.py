@@ -21,7 +21,7 @@ def test_a_whole_number_is_an_int(value: Any) -> None:
 
 @pytest.mark.parametrize("value", [2.0, True, np.bool_(True), "2", None, math.nan, 1, 4])
 def test_what_is_no_whole_number_within_the_limits_is_refused(value: Any) -> None:
-    with pytest.raises(EnvError, match=r"^n is a whole number from 2 to 3; got "):
+    with pytest.raises(EnvError, match=r"^n must be a whole number from 2 to 3; got "):
         check_integer("n", value, minimum=2, maximum=3)
 
 
@@ -33,7 +33,7 @@ def test_a_finite_number_is_a_float(value: Any) -> None:
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, True, "1", None, 1j, -0.5, 10**400], ids=type)
 def test_what_is_no_finite_number_within_the_limits_is_refused(value: Any) -> None:
-    with pytest.raises(SettingsError, match=r"^x is a finite number of at least 0; got "):
+    with pytest.raises(SettingsError, match=r"^x must be a finite number of at least 0; got "):
         check_number("x", value, minimum=0, error=SettingsError)
 
 
@@ -45,5 +45,5 @@ def test_what_came_is_said_in_one_line() -> None:
     assert short_repr(Silent()) == "Silent"
     assert len(short_repr("a\n" * 1000)) == 120 and "\n" not in short_repr(np.zeros((3, 3)))  # noqa: PT018
     assert check_integer("n", -5, maximum=-1) == -5
-    with pytest.raises(EnvError, match=r"^n is a whole number of at most -1; got 0$"):
+    with pytest.raises(EnvError, match=r"^n must be a whole number of at most -1; got 0$"):
         check_integer("n", 0, maximum=-1)

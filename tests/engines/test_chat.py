@@ -198,14 +198,14 @@ def test_without_a_template_every_message_is_a_line(nano: LoadedModel) -> None:
 def test_what_cannot_be_encoded_is_refused_in_one_line(nano: LoadedModel) -> None:
     encoder = ChatEncoder(nano.tokenizer)
     picture = Message("user", (ImagePart("data:,"), TextPart("What is it?")))
-    with pytest.raises(EnvError, match="a message has an image"):
+    with pytest.raises(EnvError, match="got a message with an image"):
         encoder.encode_opening([picture])
     assert encoder.encode_opening([Message("user", (TextPart("Guess."),))]) == encoder.encode_opening(ASKED)
     with pytest.raises(EnvError, match="at least one message"):
         encoder.encode_opening([])
     strict = ChatEncoder(tokenizer_with(nano, ALTERNATING), "strict")
     with pytest.raises(
-        EnvError, match=r"the chat template of strict rejects messages of the roles user, user: .*alternate"
+        EnvError, match=r"the chat template of strict rejects messages with the roles user, user: .*alternate"
     ) as caught:
         strict.encode_opening([*ASKED, *ASKED])
     assert "\n" not in str(caught.value)

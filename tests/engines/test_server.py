@@ -168,7 +168,7 @@ def test_texts_and_token_ids_are_completed(client: openai.OpenAI, nano: LoadedMo
                     {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "file:///etc/passwd"}}]}
                 ]
             },
-            "images are sent as data: addresses",
+            "expected images as data: URLs",
         ),
     ],
 )

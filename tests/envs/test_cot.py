@@ -160,12 +160,12 @@ def test_only_the_skills_that_were_asked_for_are_drawn_and_training_never_sees_t
     [
         ({"skills": ["adition"]}, "did you mean 'addition'?"),
         ({"task": "math-skils"}, "did you mean 'math-skills'?"),
-        ({"split": "training"}, "split is one of train, validation, test; got 'training'"),
-        ({"format_reward": 1.5}, "format_reward is from 0 to 1; got 1.5"),
-        ({"format_reward": -0.1}, "format_reward is from 0 to 1"),
-        ({"format": "("}, "format is answer, tags or a regular expression; got '('"),
-        ({"problems": 10_000_000, "skills": ["addition"]}, "ask for fewer"),
-        ({"problems": 0}, "problems is the number per skill, at least 1 for math-skills; got 0"),
+        ({"split": "training"}, "split must be one of train, validation, test; got 'training'"),
+        ({"format_reward": 1.5}, "format_reward must be from 0 to 1; got 1.5"),
+        ({"format_reward": -0.1}, "format_reward must be from 0 to 1"),
+        ({"format": "("}, "format must be answer, tags or a regular expression; got '('"),
+        ({"problems": 10_000_000, "skills": ["addition"]}, "request fewer"),
+        ({"problems": 0}, "problems must be at least 1 per skill for math-skills; got 0"),
     ],
 )
 def test_what_makes_no_sense_is_refused_in_one_line(nano: LoadedModel, arguments: dict[str, Any], message: str) -> None:
@@ -187,5 +187,5 @@ def test_a_prompt_of_ones_own_cannot_be_scored_by_the_task(nano: LoadedModel) ->
 
 
 def test_pictures_are_refused_and_not_left_out() -> None:
-    with pytest.raises(EnvError, match="it has an image; token environments take text only"):
+    with pytest.raises(EnvError, match="it has an image; token environments accept text only"):
         CoTVectorEnv(task="vision-skills", skills="count", problems=1)

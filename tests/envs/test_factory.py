@@ -163,7 +163,7 @@ def test_a_module_before_the_id_is_imported_first(tmp_path: Path, monkeypatch: p
     ],
 )
 def test_options_that_an_environment_does_not_take_are_named(work: Callable[[], Any]) -> None:
-    with pytest.raises(EnvError, match=r"v\d does not take these options: .*(gravitiy|num_envs)") as caught:
+    with pytest.raises(EnvError, match=r"v\d does not accept these options: .*(gravitiy|num_envs)") as caught:
         work()
     assert "kwargs (" not in one_line(caught)
 
@@ -286,7 +286,7 @@ def test_a_plain_environment_of_tokens_is_recognised_and_made(
     assert (env.num_envs, env.vocabulary, env.max_tokens, env.width) == (3, 6, 7, 40)
     env.reset(seed=0)
     assert env.step(np.full(3, 5))[1].tolist() == [1.0] * 3
-    with pytest.raises(EnvError, match="does not take these options"):
+    with pytest.raises(EnvError, match="does not accept these options"):
         make_token_env(name, 3, {"sice": 6}, **own)
 
 

@@ -61,7 +61,7 @@ def test_the_budget_counts_all_data_and_terminates(env: LessonEnv) -> None:
 
 def test_a_lesson_beyond_the_budget_is_refused_and_changes_nothing(env: LessonEnv) -> None:
     env.reset(seed=0)
-    with pytest.raises(LessonError, match="21 examples and the budget has 20 left"):
+    with pytest.raises(LessonError, match="21 examples, but the budget has 20 left"):
         env.step(lesson(21))
     state, *_ = env.step(lesson(1))
     assert (state.round, state.examples) == (1, 1)
@@ -117,7 +117,7 @@ def test_references_are_shown_when_asked_for(fresh_nano: LoadedModel) -> None:
 
 BAD = {
     "expected a Lesson": "a lesson",
-    "response that is not empty": Lesson((Example((Message("user", "q"),), "  "),)),
+    "non-empty response": Lesson((Example((Message("user", "q"),), "  "),)),
     "needs a question": Lesson((Example((), "a"),)),
     "reads at most 256": Lesson((Example((Message("user", "word " * 400),), "a"),)),
 }
@@ -201,5 +201,5 @@ def test_a_student_that_goes_on_is_given_the_new_data_alone(
 
 def test_a_student_that_reads_text_only_is_given_no_pictures(fresh_nano: LoadedModel) -> None:
     env = LessonEnv("vision-skills", SupervisedStudent(fresh_nano), skills=("count",), validation=1, test=1)
-    with pytest.raises(LessonError, match="the problems have pictures, and the student reads text only"):
+    with pytest.raises(LessonError, match="the problems have images, but the student reads text only"):
         env.reset(seed=0)

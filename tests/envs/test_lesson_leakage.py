@@ -38,7 +38,7 @@ def copy(problem: Problem, before: str = "") -> Example:
 @pytest.mark.parametrize("before", ["", "Please answer: "])
 def test_copies_of_held_out_problems_are_dropped_and_counted(env: Any, split: Split, before: str) -> None:
     stolen = [copy(problem, before) for problem in MathSkills().problems(split, 3, 0, SKILLS)]
-    with pytest.raises(LessonError, match=f"no example of the lesson may be taught: 6 x repeats a {split} problem"):
+    with pytest.raises(LessonError, match=f"every example of the lesson was dropped: 6 x repeats a {split} problem"):
         env.step(Lesson(tuple(stolen)))
     honest = MathSkills().write_examples("addition", "", 4, np.random.default_rng(0))
     state, _, _, _, info = env.step(Lesson((*honest, *stolen)))
@@ -69,7 +69,7 @@ def bad(**values: Any) -> Lesson:
         (bad(messages=(Message("system", ""), Message("user", " \n"))), "needs a question: its messages are empty"),
         (bad(messages=(Message("user", "a", (ToolCall(3),)),)), "tool_calls.1.name: input should be a valid string; got 3"),
         (bad(response=5), "examples.2.response: input should be a valid string; got 5"),
-        (bad(response=" "), "needs a response that is not empty"),
+        (bad(response=" "), "needs a non-empty response"),
         (bad(skill="additon"), "unknown skill 'additon'; did you mean 'addition'?"),
         (bad(metadata=[1]), "examples.2.metadata: input should be a valid dictionary; got [1]"),
         (bad(metadata={"a": object()}), "its metadata cannot be stored as JSON"),
@@ -96,7 +96,7 @@ def test_a_lesson_that_is_too_large_is_refused_before_it_is_compared_with_held_o
     env = LessonEnv(student=SupervisedStudent(nano), skills=SKILLS, validation=1, test=1, budget=3)
     env._over = False
     monkeypatch.setattr(env, "screen", lambda lesson: pytest.fail("compared"))
-    with pytest.raises(LessonError, match="the lesson has 4 examples and the budget has 3 left"):
+    with pytest.raises(LessonError, match="the lesson has 4 examples, but the budget has 3 left"):
         env.step(Lesson((GOOD,) * 4))
     with pytest.raises(LessonError, match="tokens and the student reads at most 256"):
         env.step(Lesson((replace(GOOD, response="word " * 1000),)))
@@ -115,7 +115,7 @@ def test_a_lesson_that_is_too_large_is_refused_before_it_is_compared_with_held_o
     ],
 )
 def test_sizes_that_make_no_episode_are_refused_before_a_model_is_loaded(values: dict[str, Any]) -> None:
-    with pytest.raises(SettingsError, match=f"{next(iter(values))} is a whole number of at least"):
+    with pytest.raises(SettingsError, match=f"{next(iter(values))} must be a whole number of at least"):
         LessonEnv(student="no-such-model", **values)
     with pytest.raises(PalaestraError, match="addition"):
         LessonEnv(student="no-such-model", skills=("additon",))

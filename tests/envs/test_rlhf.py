@@ -173,9 +173,9 @@ def test_a_file_that_cannot_be_read_is_named_with_its_line(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"kl_coef": -1.0}, "kl_coef is at least 0; got -1.0"),
+        ({"kl_coef": -1.0}, "kl_coef must be at least 0; got -1.0"),
         ({"prompts": []}, "RLHFVectorEnv needs at least one prompt; got none"),
-        ({"reward": 5}, "reward is a function, the folder of a reward model or a RewardModel; got int"),
+        ({"reward": 5}, "reward must be a function, the folder of a reward model or a RewardModel; got int"),
         ({"reward": "no/such/folder"}, "no/such/folder"),
     ],
 )

@@ -318,7 +318,7 @@ def test_prompt_and_response_together_fill_the_context_and_no_more(make: Make) -
         lengths |= {r.prompt.ids[0]: len(r.prompt.ids + r.token_ids) for r in infos.get("responses", ())}
     assert lengths == {8: 10, 9: 10}
     make([[8] * 9], context=10)
-    with pytest.raises(EnvError, match="has 10 tokens; prompt and response have room for 10") as caught:
+    with pytest.raises(EnvError, match="has 10 tokens; the limit of prompt and response is 10") as caught:
         make([[8] * 10], context=10)
     one_line(caught)
 
@@ -566,7 +566,7 @@ def test_a_batch_of_rewards_has_one_for_each_response(nano: LoadedModel, given: 
 def test_an_environment_without_a_reward_says_so(make: Make) -> None:
     env = make(reward=None, failures="mark")
     env.reset(seed=0)
-    with pytest.raises(EnvError, match="TokenVectorEnv has no reward; give `reward`") as caught:
+    with pytest.raises(EnvError, match="TokenVectorEnv has no reward; pass `reward`") as caught:
         env.step(np.array([END]))
     one_line(caught)
 
@@ -602,10 +602,10 @@ def test_legal_tokens_are_in_the_infos_and_others_are_refused(make: Make) -> Non
 @pytest.mark.parametrize(
     ("legal", "message"),
     [
-        ([], "legal_tokens must give at least one token from 0 to 933; got []"),
-        ([5000], "legal_tokens must give at least one token from 0 to 933; got [5000]"),
-        ([-1], "legal_tokens must give at least one token from 0 to 933; got [-1]"),
-        (["a"], "legal_tokens must give at least one token from 0 to 933; got ['a']"),
+        ([], "legal_tokens must return at least one token from 0 to 933; got []"),
+        ([5000], "legal_tokens must return at least one token from 0 to 933; got [5000]"),
+        ([-1], "legal_tokens must return at least one token from 0 to 933; got [-1]"),
+        (["a"], "legal_tokens must return at least one token from 0 to 933; got ['a']"),
         (3, "legal_tokens failed in slot 0: TypeError"),
     ],
 )
@@ -659,13 +659,13 @@ def test_a_policy_never_leaves_the_mask_and_its_log_probs_are_those_of_one_pass(
         ({"prompts": [None]}, "got NoneType"),
         ({"prompts": [["a", "b\nc"]]}, "got list"),
         ({"prompts": [{"prompt": "a"}]}, "got dict"),
-        ({"prompts": [[8, 934]]}, "the prompt 1 of 1 has the token 934; tokens are from 0 to 933"),
+        ({"prompts": [[8, 934]]}, "the prompt 1 of 1 has the token 934; tokens must be from 0 to 933"),
         ({"prompts": [[-1]]}, "the prompt 1 of 1 has the token -1"),
-        ({"prompts": ["word\n" * 300], "context": 256}, "prompt and response have room for 256: 'word"),
-        ({"num_envs": 0}, "num_envs is a whole number"),
-        ({"max_tokens": 0}, "max_tokens is a whole number"),
-        ({"group_size": 0}, "group_size is a whole number"),
-        ({"failures": "ignore"}, "failures is 'raise' or 'mark'; got 'ignore'"),
+        ({"prompts": ["word\n" * 300], "context": 256}, "the limit of prompt and response is 256: 'word"),
+        ({"num_envs": 0}, "num_envs must be a whole number"),
+        ({"max_tokens": 0}, "max_tokens must be a whole number"),
+        ({"group_size": 0}, "group_size must be a whole number"),
+        ({"failures": "ignore"}, "failures must be 'raise' or 'mark'; got 'ignore'"),
     ],
 )  # fmt: skip
 def test_an_environment_that_makes_no_sense_is_refused(make: Make, arguments: dict[str, Any], message: str) -> None:
@@ -677,12 +677,12 @@ def test_an_environment_that_makes_no_sense_is_refused(make: Make, arguments: di
 @pytest.mark.parametrize(
     ("actions", "message"),
     [
-        ([8], "step needs one token per slot, shape (2,); got shape (1,)"),
+        ([8], "step expects one token per slot, shape (2,); got shape (1,)"),
         ([[8, 8]], "got shape (1, 2)"),
         (8, "got shape ()"),
-        ([8, 934], "tokens are from 0 to 933; got 934"),
-        ([-1, 8], "tokens are from 0 to 933; got -1"),
-        ([8.0, 8.5], "tokens are integers; got actions of the type float64"),
+        ([8, 934], "tokens must be from 0 to 933; got 934"),
+        ([-1, 8], "tokens must be from 0 to 933; got -1"),
+        ([8.0, 8.5], "tokens must be integers; got actions of type float64"),
     ],
 )
 def test_a_wrong_action_is_refused_and_changes_nothing(make: Make, actions: Any, message: str) -> None:
@@ -698,13 +698,13 @@ def test_a_wrong_action_is_refused_and_changes_nothing(make: Make, actions: Any,
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"options": {"epsiode": 3}}, "reset takes the options episodes, episode, initial_state, reset_mask; got ['epsiode']"),
-        ({"options": {"episode": -1}}, "the reset option episode is a whole number"),
-        ({"options": {"episodes": "many"}}, "the reset option episodes is a whole number"),
+        ({"options": {"epsiode": 3}}, "reset options are episodes, episode, initial_state, reset_mask; got ['epsiode']"),
+        ({"options": {"episode": -1}}, "the reset option episode must be a whole number"),
+        ({"options": {"episodes": "many"}}, "the reset option episodes must be a whole number"),
         ({"options": {"initial_state": 5}}, "expected a text, token ids, messages or a problem; got int"),
         ({"options": {"initial_state": ""}}, "the prompt given as initial_state is empty"),
-        ({"options": {"reset_mask": np.array([True])}}, "reset_mask has one bool per slot, shape (2,)"),
-        ({"seed": [1, 2]}, "TokenVectorEnv takes one seed for all slots; got [1, 2]"),
+        ({"options": {"reset_mask": np.array([True])}}, "reset_mask must have one bool per slot, shape (2,)"),
+        ({"seed": [1, 2]}, "TokenVectorEnv accepts one seed for all slots; got [1, 2]"),
     ],
 )  # fmt: skip
 def test_a_wrong_reset_is_refused_and_changes_nothing(make: Make, arguments: dict[str, Any], message: str) -> None:
@@ -785,7 +785,7 @@ def test_a_tokenizer_whose_ids_have_holes_keeps_all_its_tokens() -> None:
 
 def test_a_model_without_a_tokenizer_is_named(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(ModelError, match=r"has no tokenizer: .* holds none of tokenizer\.json") as caught:
+    with pytest.raises(ModelError, match=r"has no tokenizer: .* contains none of tokenizer\.json") as caught:
         TokenVectorEnv(COLOURS, count_tokens, tokenizer=str(tmp_path))
     assert str(tmp_path) in one_line(caught)
 
@@ -803,7 +803,7 @@ def test_a_tokenizer_without_an_end_needs_one(nano: LoadedModel) -> None:
 
     tokenizer = copy.deepcopy(nano.tokenizer)
     tokenizer.eos_token = None
-    with pytest.raises(ModelError, match="has no end-of-sequence token; give `end_ids`"):
+    with pytest.raises(ModelError, match="has no end-of-sequence token; pass `end_ids`"):
         TokenVectorEnv(COLOURS, count_tokens, tokenizer=tokenizer)
     env = TokenVectorEnv(COLOURS, count_tokens, tokenizer=tokenizer, end_ids=[END])
     env.reset(seed=0)

@@ -245,13 +245,13 @@ def test_other_reset_options_go_to_the_environment_and_hold_until_the_next_reset
 @pytest.mark.parametrize(
     ("work", "message"),
     [
-        (lambda env: env.step(np.array([5])), "step needs one token per slot, shape (2,); got shape (1,)"),
-        (lambda env: env.step(np.array([5, 20])), "tokens are from 0 to 19; got 20"),
-        (lambda env: env.reset(seed=[1, 2]), "Counting takes one seed for all slots"),
-        (lambda env: env.reset(options={"episode": -1}), "the reset option episode is a whole number"),
+        (lambda env: env.step(np.array([5])), "step expects one token per slot, shape (2,); got shape (1,)"),
+        (lambda env: env.step(np.array([5, 20])), "tokens must be from 0 to 19; got 20"),
+        (lambda env: env.reset(seed=[1, 2]), "Counting accepts one seed for all slots"),
+        (lambda env: env.reset(options={"episode": -1}), "the reset option episode must be a whole number"),
         (lambda env: env.reset(options={"initial_state": []}), "Counting starts with 0 tokens; expected 1 to 19"),
         (lambda env: env.reset(options={"initial_state": [5] * 20}), "Counting starts with 20 tokens; expected 1 to 19"),
-        (lambda env: env.reset(options={"initial_state": [5, 20]}), "tokens that are not from 0 to 19"),
+        (lambda env: env.reset(options={"initial_state": [5, 20]}), "tokens must be from 0 to 19"),
         (lambda env: env.reset(options={"other": 1}), "Counting raised KeyError: 'initial_state' (test_wrappers.py, line 60) in reset"),
     ],
 )  # fmt: skip
@@ -445,7 +445,7 @@ def test_a_list_gives_every_slot_its_seed() -> None:
     env = SlotVectorEnv(Trouble, 3)
     observation, _ = env.reset(seed=[4, 4, 5])
     assert observation[0, 1] == observation[1, 1] != observation[2, 1]
-    with pytest.raises(EnvError, match="needs one seed per slot, 3 in all; got 2"):
+    with pytest.raises(EnvError, match="needs one seed per slot, 3 in total; got 2"):
         env.reset(seed=[4, 4])
 
 

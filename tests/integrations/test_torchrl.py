@@ -187,7 +187,7 @@ def test_scores_are_exact_and_a_reward_that_is_not_finite_is_never_paid(make: Ca
     assert (step["score"].dtype, step["score"].item()) == (torch.float64, 2**24 + 1)
     assert (step["reward"].dtype, step["reward"].item()) == (torch.float32, 2**24 - 9)
     for arguments in ({}, {"scaled": True}):
-        with pytest.raises(RewardError, match=r"the work on 'high' is .*e\+299 ahead of the baseline"):
+        with pytest.raises(RewardError, match=r"on 'high' the gain over the baseline is .*e\+299"):
             play(make("high", **arguments), answer(9e299), SUBMIT)
 
 
@@ -405,38 +405,38 @@ def test_wrong_uses_are_refused(make: Callable[..., TransformedEnv], place: Path
         make_mlgym(task="prisoner_dilemma")
     with pytest.raises(EnvError, match="expected a transformers tokenizer as tokenizer=; got object"):
         make(tokenizer=object())
-    with pytest.raises(SettingsError, match=r"each once; got \['low', 'low'\]"):
+    with pytest.raises(SettingsError, match=r"different tasks; got \['low', 'low'\]"):
         make(None, tasks=[place / "low", load_task(place / "low")])
     for wrong in (-1, 1.5, True, "3", None):
-        with pytest.raises(EnvError, match="format_errors is a whole number of at least 0; got"):
+        with pytest.raises(EnvError, match="format_errors must be a whole number of at least 0; got"):
             make(format_errors=wrong)
     with pytest.raises(SettingsError, match="tool_call"):
         make(parser="tool_call")
     with pytest.raises(SettingsError, match="tools has no effect"):
         make(tools=True)
     for number in (0, 1.5, True, "2"):
-        with pytest.raises(EnvError, match="num_envs is a whole number of at least 1; got"):
+        with pytest.raises(EnvError, match="num_envs must be a whole number of at least 1; got"):
             make(num_envs=number)
     for seed in ("a", 1.5, -1, True):
-        with pytest.raises(EnvError, match="seed is a whole number of at least 0; got"):
+        with pytest.raises(EnvError, match="seed must be a whole number of at least 0; got"):
             make(seed=seed)
     for tasks in ({"task": 5}, {"task": ["low"]}, {"task": ""}, {"tasks": [None]}, {"tasks": {"mine": 5}}):
-        with pytest.raises(EnvError, match="a task is the name of one, its folder or a ResearchTask; got"):
+        with pytest.raises(EnvError, match="a task must be a name, a folder or a ResearchTask; got"):
             make_mlgym(**tasks)
-    with pytest.raises(EnvError, match="max_turns is a whole number of at least 0; got"):
+    with pytest.raises(EnvError, match="max_turns must be a whole number of at least 0; got"):
         make(max_turns=1.5)
-    with pytest.raises(SettingsError, match="expected one task or more"):
+    with pytest.raises(SettingsError, match="expected one or more different tasks"):
         MLGymWrapper([])
-    with pytest.raises(EnvError, match="a research task is the name of one, its folder or a ResearchTask; got 5"):
+    with pytest.raises(EnvError, match="expected the name of a research task, its folder or a ResearchTask; got 5"):
         ResearchEnv(5)  # type: ignore[arg-type]
     for penalty in ("x", float("nan")):
-        with pytest.raises(EnvError, match="reward_wrong_format is a finite number"):
+        with pytest.raises(EnvError, match="reward_wrong_format must be a finite number"):
             make(reward_wrong_format=penalty)
-    with pytest.raises(SettingsError, match="take reward_wrong_format"):
+    with pytest.raises(SettingsError, match="use reward_wrong_format"):
         make(format_penalty=0.5)
     with pytest.raises(TypeError, match="num_env"):
         make(num_env=2)
-    with pytest.raises(EnvError, match="split is one of validation, test; got 'train'"):
+    with pytest.raises(EnvError, match="split must be one of validation, test; got 'train'"):
         make(split="train")
     with pytest.raises(EnvError, match="over MLGymWrapper; got NoneType"):
         _ = IsolateCodeBlock().wrapper

@@ -111,20 +111,20 @@ def test_a_template_gets_a_conversation_in_the_form_that_leaves_nothing_out(
     [
         (
             "{% for m in messages if m.role == 'assistant' %}{{ m.content }}{% endfor %}",
-            "leaves out what the user says",
+            "drops the user message",
         ),
         (
             "{% for m in messages if m.role != 'assistant' %}{{ m.content }}{% endfor %}",
-            "leaves out what the assistant says",
+            "drops the assistant message",
         ),
-        ("{{ messages[-1].content }}", "leaves out what the assistant says"),
-        ("{{ raise_exception('never') }}", "refuses messages of system, user, assistant, user: never"),
+        ("{{ messages[-1].content }}", "drops the assistant message"),
+        ("{{ raise_exception('never') }}", "rejects messages with the roles system, user, assistant, user: never"),
     ],
 )
 def test_a_template_that_leaves_out_what_somebody_says_is_refused_at_once(
     make: Callable[..., TransformedEnv], with_template: Callable[..., Any], template: str, reason: str
 ) -> None:
-    with pytest.raises(EnvError, match=f"the chat template {reason}; give the tokenizer another"):
+    with pytest.raises(EnvError, match=f"the chat template {reason}; set the tokenizer's `chat_template`"):
         make(tokenizer=with_template(template))
 
 
@@ -132,7 +132,7 @@ def test_a_conversation_that_a_template_refuses_later_is_an_error_of_ours(with_t
     render = Renderer(
         with_template("{% for m in messages %}{{ m.content or raise_exception('nothing said') }}{% endfor %}")
     )
-    with pytest.raises(EnvError, match="refuses messages of user: nothing said"):
+    with pytest.raises(EnvError, match="rejects messages with the roles user: nothing said"):
         render([{"role": "user", "content": ""}])
 
 
@@ -170,7 +170,7 @@ def test_it_takes_the_arguments_of_torchrls(make: Callable[..., TransformedEnv],
     assert [one.name for one in ours][1:] == SEED
     with pytest.raises(EnvError, match="expected a transformers tokenizer as tokenizer=; got NoneType"):
         TemplateTransform(nano.tokenizer)
-    with pytest.raises(EnvError, match="return_tensors is 'pt'"):
+    with pytest.raises(EnvError, match="return_tensors must be 'pt'"):
         TemplateTransform(tokenizer=nano.tokenizer, return_tensors="np")
     with pytest.raises(UnknownNameError, match="chatml_format"):
         TemplateTransform(tokenizer=nano.tokenizer, chat_template_name="chatml")

@@ -188,9 +188,9 @@ def test_longrope_is_trained_up_to_its_original_context() -> None:
     policy = LanguageModelPolicy(model)
     assert policy.context == 16
     rollout = rollout_of([5, 14], [5, 12])
-    with pytest.raises(ModelError, match=r"a sequence has 25 tokens; the model reads 16"):
+    with pytest.raises(ModelError, match=r"a sequence has 25 tokens; the model reads at most 16"):
         policy.logprobs_BT(rollout)
-    with pytest.raises(ModelError, match=r"a prompt has 17 tokens; the model reads 16"):
+    with pytest.raises(ModelError, match=r"a prompt has 17 tokens; the model reads at most 16"):
         SlotStepper(model, 1).start({0: [3] * 17})
 
 

@@ -63,7 +63,7 @@ sys.exit(1)
 @pytest.mark.parametrize(
     ("key", "message"),
     [
-        ("output_dir", "'output_dir' is managed by Palaestra; managed are .*dataset.*template"),
+        ("output_dir", "'output_dir' is managed by Palaestra, as are .*dataset.*template"),
         ("num_train_epochs", "use the setting 'epochs'"),
     ],
 )
@@ -84,7 +84,7 @@ def test_a_run_with_a_missing_command_is_refused_before_it_starts(tmp_path: Path
 
 
 def test_a_student_that_practises_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="got learning PractisingStudent"):
+    with pytest.raises(SettingsError, match="got PractisingStudent"):
         make_pupil("practice", LlamaFactory("true"))
 
 

@@ -52,7 +52,7 @@ def test_a_limit_in_dollars_for_a_model_without_a_price_is_refused_at_once(
 
     monkeypatch.setattr(models, "load", load)
     monkeypatch.delenv("PALAESTRA_PRICES", raising=False)
-    with pytest.raises(SettingsError, match=r"a limit in dollars needs the price of .*#unpriced"):
+    with pytest.raises(SettingsError, match=r"a cost limit needs the price of .*#unpriced"):
         RECIPES[name](tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

@@ -29,7 +29,7 @@ def test_resume_and_report_take_a_folder(runs: Path) -> None:
     result = palaestra.resume(str(runs / "teach"))
     assert result.summary == json.loads((runs / "teach" / "summary.json").read_text())
     assert palaestra.report(runs / "teach") == runs / "teach" / "report.html"
-    with pytest.raises(SettingsError, match="a run of train cannot go on with another max_cost"):
+    with pytest.raises(SettingsError, match="a train run cannot be resumed with another max_cost"):
         palaestra.resume(runs / "control", max_cost=1.0)
 
 
@@ -49,7 +49,7 @@ def test_load_policy_returns_the_trained_weights(runs: Path, tmp_path: Path) -> 
 def test_a_run_folder_is_a_model(runs: Path, tmp_path: Path) -> None:
     result = palaestra.evaluate(model=str(runs / "teach"), skills=("addition",), problems=2, out=tmp_path / "run")
     assert result.summary["model"] == str(runs / "teach")
-    with pytest.raises(ModelError, match="trained a policy that is no language model"):
+    with pytest.raises(ModelError, match="trained a policy that is not a language model"):
         palaestra.evaluate(model=str(runs / "control"), out=tmp_path / "other")
     with pytest.raises(ModelError, match="is a run of evaluate, which trains no model"):
         palaestra.evaluate(model=str(tmp_path / "run"), out=tmp_path / "other")

@@ -235,9 +235,9 @@ def test_the_tree_has_a_node_for_each_subskill_with_data_or_problems(tmp_path: P
         ("addition", "carry"), ("addition", "plain"), ("clock", "midnight"), ("clock", "past_hour"), ("clock", "within_hour"),
     }  # fmt: skip
     nodes = dict(re.findall(r'<g data-skill="\w+" data-subskill="(\w+)">(.*?)</g>', text, re.S))
-    assert "8 examples, the first in round 1" in nodes["carry"]
+    assert "8 examples, first in round 1" in nodes["carry"]
     assert ">1</text>" in nodes["carry"]
-    assert "3 examples, the first in round 2" in nodes["past_hour"]
+    assert "3 examples, first in round 2" in nodes["past_hour"]
     assert 'class="node a3"' in nodes["past_hour"]
     assert "no examples" in nodes["plain"]
     assert "round-name" not in nodes["plain"]
@@ -411,7 +411,7 @@ def test_folders_that_hold_no_run_are_refused_in_one_line(tmp_path: Path) -> Non
             write_report(folder)
     with Run.create(tmp_path / "other", "juggle", {}):
         pass
-    with pytest.raises(RunError, match=r"no report for recipe 'juggle'.*evaluate, teach"):
+    with pytest.raises(RunError, match=r"recipe 'juggle' has no report.*evaluate, teach"):
         write_report(tmp_path / "other")
     assert not (tmp_path / "other" / "report.html").exists()
 

@@ -147,14 +147,14 @@ def test_a_run_without_a_gain_is_in_no_mean_and_is_named(tmp_path: Path) -> None
 
 def test_a_study_of_one_arm_has_no_pairs(tmp_path: Path) -> None:
     page = read(study_of(tmp_path / "study", {"no_state": (1.0, 2.0)}))
-    assert "Arm against arm" not in page.said
+    assert "Pairwise comparison" not in page.said
     assert "Gain of no_state +1.5" in page.said
 
 
 def test_a_damaged_study_is_an_error_of_ours(tmp_path: Path) -> None:
     folder = study_of(tmp_path / "study", ARMS)
     (folder / "no_state-seed0" / "summary.json").write_text("{}")
-    with pytest.raises(RunError, match="is no summary of a teach run"):
+    with pytest.raises(RunError, match="is not the summary of a teach run"):
         write_report(folder)
     (folder / PLAN).write_text("[]")
     with pytest.raises(RunError, match=r"study\.json lacks seeds"):

@@ -198,7 +198,7 @@ def test_the_headline_of_a_run_with_rewards(tmp_path: Path) -> None:
     assert "Held-out reward after 0.700 0.600 to 0.800 mean of 32 episodes after iteration 3" in said
     # Two halves of 0.1, independent: sqrt(0.02) = 0.141.
     assert "Change +0.500 0.359 to 0.641" in said
-    assert "The interval lies above 0." in said
+    assert "The interval is above 0." in said
     assert re.search(r"Episodes 192 Decisions 3\D000 tokens Failures 3 of 195 episodes", said)
     assert "Failures, held-out 4 of 68" in said
     assert "Seed 7" in said
@@ -220,18 +220,18 @@ def test_a_gain_over_the_same_episodes_is_paired(tmp_path: Path) -> None:
     gain = {"gain": 0.1, "gain_low": 0.04, "gain_high": 0.16, "gain_episodes": 31}
     page = read(turn_run(tmp_path / "paired", **gain))
     assert "Change +0.100 0.040 to 0.160 paired over 31 episodes" in page.section("headline")
-    assert "The interval lies above 0." in page.section("headline")
+    assert "The interval is above 0." in page.section("headline")
     assert "independent" not in page.section("headline")
     # Two halves of 0.1 would hide it.
     apart = read(turn_run(tmp_path / "apart")).section("headline")
-    assert "Change +0.100 −0.041 to 0.241 the two taken as independent" in apart
-    assert "this run by itself does not show a change" in apart
+    assert "Change +0.100 −0.041 to 0.241 the two assumed to be independent" in apart
+    assert "this run alone does not show a change" in apart
 
 
 def test_intervals_of_groups_say_that_groups_are_independent(tmp_path: Path) -> None:
     said = read(turn_run(tmp_path / "run")).section("reward")
-    assert "the training intervals treat groups as independent, but not their members" in said
-    assert "treat groups as independent" not in read(rlhf_run(tmp_path / "single")).section("reward")
+    assert "the training intervals treat groups, not episodes, as independent" in said
+    assert "treat groups, not episodes" not in read(rlhf_run(tmp_path / "single")).section("reward")
 
 
 def test_an_evaluation_in_which_no_episode_counts_says_so(tmp_path: Path) -> None:
@@ -244,8 +244,8 @@ def test_an_evaluation_in_which_no_episode_counts_says_so(tmp_path: Path) -> Non
         run.write_summary({"recipe": "train", "iterations": 1, **nothing, "gain_episodes": 0})
     said = read(tmp_path / "run").section("headline")
     for name in ("before", "after"):
-        assert f"Held-out reward {name} – not known: 1 episode failed, and no other was played" in said
-    assert "Change – not known" in said
+        assert f"Held-out reward {name} – unknown: 1 episode failed, none was scored" in said
+    assert "Change – unknown" in said
     assert "Failures, held-out 2 of 2" in said
 
 
@@ -309,7 +309,7 @@ def test_the_health_panel_has_the_metrics_that_there_are(tmp_path: Path) -> None
     said = page.section("health")
     for words in (
         "KL of the update 0.0040", "KL to the reference 0.600", "Clip fraction 3 %", "Entropy 0.800",
-        "Explained variance −0.500", "Response length 15.50 tokens", "Cut at the limit 12.5 %",
+        "Explained variance −0.500", "Response length 15.50 tokens", "Truncated 12.5 %",
         "Gradient norm 0.420 before clipping; limit 0.500",
     ):  # fmt: skip
         assert words in said, words
@@ -342,7 +342,7 @@ def test_a_classic_environment(tmp_path: Path) -> None:
     assert "mean of the last 100 episodes: iteration 1: 18.00, iteration 2: 36.00" in page.chart("reward by iteration")
     assert "Episode length 40.00 steps" in page.section("health")
     # 1024 steps in half a second.
-    assert re.search(r"Steps a second while collecting and learning; over the whole run 2\D048", page.said)
+    assert re.search(r"Steps per second while collecting and learning; over the whole run 2\D048", page.said)
     assert page.section("episodes") == page.section("skills") == ""
 
 
@@ -358,7 +358,7 @@ def test_seconds_are_divided_by_phase(tmp_path: Path) -> None:
     assert "over the whole run 250.0" in said
     bars = [attributes for tag, attributes in page.elements if tag == "rect"]
     assert len(bars) == 3 * 4
-    assert "the policy acts 6.0" in page.chart("seconds of an iteration by phase")
+    assert "the policy acts 6.0" in page.chart("seconds per iteration by phase")
     assert re.search(r"collecting and learning 12\.0 192 1\D500 3\D000", page.section("cost"))
 
 
@@ -370,7 +370,7 @@ def test_episodes_are_shown_with_reward_tokens_and_log_probs(tmp_path: Path) -> 
     said = read(tmp_path / "run").section("episodes")
     assert [int(k) for k in re.findall(r"Iteration (\d+)", said)] == [1, 3, 5]
     assert "said in 2" not in said
-    assert "How many nuts? Response said in 3 Reward 0.750 Tokens 3 Log-prob a token −0.300 Stopped by length" in said
+    assert "How many nuts? Response said in 3 Reward 0.750 Tokens 3 Log-prob per token −0.300 Stopped by length" in said
     assert "Response lost Reward failed Tokens 3" in said
     assert "Failure reward broke" in said
 

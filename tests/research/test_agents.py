@@ -90,7 +90,7 @@ def test_a_replay_of_something_else_says_so(play: Play, tmp_path: Path, number: 
     play("baseline")
     with pytest.raises(SettingsError, match="is a run of the task 'number'"):
         research(task="prisoners_dilemma", agent=f"replay:{tmp_path / '0'}", out=tmp_path / "other")
-    with pytest.raises(RunError, match="there is no run folder"):
+    with pytest.raises(RunError, match="does not exist"):
         play("replay:nowhere")
 
 
@@ -280,7 +280,7 @@ def test_scripts_are_texts_or_calls_of_tools(play: Play, tmp_path: Path) -> None
     assert (s["best_submission"], s["tools"]) == (13.0, True)
     path.write_text('"echo 13 > answer.txt"\n"submit"\n')
     assert play(f"script:{path}")["best_submission"] == 14.0
-    for text, said in (("", "holds no action"), ("{", "line 1, is not JSON"), ("[1]", "line 1: expected a text")):
+    for text, said in (("", "contains no action"), ("{", "line 1, is not JSON"), ("[1]", "line 1: expected a string")):
         path.write_text(text)
         with pytest.raises(SettingsError, match=said):
             read_script(path)
@@ -295,8 +295,8 @@ def test_scripts_are_texts_or_calls_of_tools(play: Play, tmp_path: Path) -> None
         ("baseline:x", "takes no argument"),
         ("best_of:x", "best_of:N:AGENT"),
         ("best_of:2:model:nano", "set a temperature"),
-        ("model", "name one with --model"),
-        ("best_of:2:model", "name one with --model"),
+        ("model", "set --model to"),
+        ("best_of:2:model", "set --model to"),
         ("model:nanno", "unknown model"),
         ("replay", "replay:FOLDER"),
     ],

@@ -84,7 +84,7 @@ def test_the_validation_split_keeps_the_test_split_out(number: Path) -> None:
         assert "value on the validation split: 5" in observation.messages[-1].text
     finally:
         env.close()
-    with pytest.raises(EnvError, match="split is one of"):
+    with pytest.raises(EnvError, match="split must be one of"):
         ResearchEnv(number, split="train")
 
 

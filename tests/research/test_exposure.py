@@ -157,7 +157,7 @@ def test_the_secret_is_of_this_machine_and_the_same_for_all_submissions(
     monkeypatch.setenv(secret.VARIABLE, "17")
     assert secret.eval_seed(lessons) == 17
     monkeypatch.setenv(secret.VARIABLE, "mine")
-    with pytest.raises(SettingsError, match="whole number"):
+    with pytest.raises(SettingsError, match="must be an integer"):
         secret.eval_seed(lessons)
 
 
@@ -310,7 +310,7 @@ def test_a_judge_raises_nothing_and_says_what_was_exposed(task: Path) -> None:
     assert len(judged("def f(x): return 'long'").message) < 800
     assert judged("def f(x): return 'exit'").cause is FailureCause.SCORER
     assert judged("def f(x): return 'x' * 9_000_000") == InvalidSubmission(
-        "on the test split f.py gave an answer of more than 8388608 bytes. More is told by validate, and by a trial of your own",
+        "on the test split f.py gave an answer of more than 8388608 bytes. Use validate or a test of your own for details",
         True,
     )
 

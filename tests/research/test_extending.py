@@ -130,10 +130,10 @@ def test_a_plugin_is_a_file_or_a_module_and_is_imported_once(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
-        ("none.py", None, "cannot be imported: FileNotFoundError: there is no such file"),
+        ("none.py", None, "cannot be imported: FileNotFoundError: the file does not exist"),
         ("broken.py", "1\n1 / 0\n", "cannot be imported: ZeroDivisionError: division by zero (broken.py, line 2)"),
         ("leaving.py", "raise SystemExit(3)\n", "cannot be imported: SystemExit: 3 (leaving.py, line 1)"),
-        ("no_such_module", None, "No module named 'no_such_module'; a file is named by its path, for example my_task.py"),
+        ("no_such_module", None, "No module named 'no_such_module'; for a file, give its path, for example my_task.py"),
     ],
 )  # fmt: skip
 def test_a_plugin_that_cannot_be_imported_is_one_clear_line(

@@ -176,7 +176,7 @@ def test_models_are_judged_by_their_configuration_and_language_models_by_torchru
     assert isinstance(made, Grade), made
     assert made.score == 0.25
     assert judged(task) == InvalidSubmission(
-        "the evaluator needs a configuration as a .yaml file in the workspace; there is none"
+        "the evaluator needs a configuration as a .yaml file in the workspace; it has none"
     )
     made = judged(load_mlgym(checkout, "lm"), "echo 3.5 > loss.txt")
     assert isinstance(made, Grade), made
@@ -214,7 +214,7 @@ def test_what_is_missing_or_wrong_is_said(checkout: Path, tmp_path: Path) -> Non
         load_mlgym(tmp_path / "data", "game")
     (checkout / "data/rows/public/rows.csv").unlink()
     (checkout / "data/rows/public").rmdir()
-    with pytest.raises(TaskError, match="fetch them as its README says"):
+    with pytest.raises(TaskError, match="download them as described in its README"):
         load_mlgym(checkout, "rows", metric="accuracy")
     path = checkout / "configs/tasks/game.yaml"
     path.write_text(path.read_text().replace("PythonSubmissionTasks", "SomethingElse"))
@@ -276,7 +276,7 @@ def test_a_metric_that_no_file_names_is_the_one_that_the_baseline_gets(
     assert (task.metric.name, task.name) == ("accuracy", "rows")
     evaluator = checkout / "data/rows/evaluate.py"
     evaluator.write_text(evaluator.read_text().replace('"accuracy":', '"rmse": 3.5, "accuracy":'))
-    with pytest.raises(SettingsError, match=r"its evaluator gives rmse, accuracy; select one with"):
+    with pytest.raises(SettingsError, match=r"its evaluator returns rmse, accuracy; select one with"):
         load_mlgym(checkout, "rows")
     for metric, value in (("rmse", 3.5), ("accuracy", 0.5)):  # MeasuredSolution once, and each by its own.
         task = load_mlgym(checkout, "rows", metric=metric)
@@ -284,7 +284,9 @@ def test_a_metric_that_no_file_names_is_the_one_that_the_baseline_gets(
         assert load_baseline(task, sandbox, make_judge(task, sandbox)).test.score == value
     assert len(list((checkout / "cache" / "research").glob("*.json"))) == 2
     task = load_mlgym(checkout, "rows", metric="bleu")
-    with pytest.raises(TaskError, match="gives no 'bleu'; it gives the first score, rmse, accuracy"):
+    with pytest.raises(
+        TaskError, match=r"expected .bleu. among the scores of task .*; got the first score, rmse, accuracy"
+    ):
         load_baseline(task, sandbox, make_judge(task, sandbox))
 
 

@@ -92,7 +92,7 @@ def test_a_trajectory_of_mlgym_is_said_again_and_ends_as_it_ended(tmp_path: Path
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"trajectory": [{}], "info": {}}', '{"trajectory": [], "info": 5}'])
 def test_a_file_that_is_no_trajectory_is_an_error(tmp_path: Path, text: str) -> None:
     (tmp_path / "a.traj").write_text(text)
-    with pytest.raises(RunError, match="cannot be read as a trajectory of MLGym"):
+    with pytest.raises(RunError, match="cannot be read as an MLGym trajectory"):
         make_agent(f"replay:{tmp_path / 'a.traj'}", AgentContext(load_task("prisoners_dilemma")))
 
 

@@ -196,7 +196,7 @@ def test_what_the_code_of_the_agent_says_while_it_is_judged_is_not_told_and_it_c
 
 def test_what_is_unusable_before_any_code_ran_does_not_count(checkout: Path, game: MLGymTask) -> None:
     assert make_judge(game, sandbox_for(game)).judge({}, "test") == InvalidSubmission(
-        "the submission needs target.py; missing, or no plain files: target.py"
+        "the submission needs target.py; missing or not regular files: target.py"
     )
     table = load_mlgym(checkout, "table")
     judge = make_judge(table, sandbox_for(table))
@@ -478,7 +478,7 @@ def test_an_evaluator_without_the_metric_is_a_failure_that_tells_nothing_of_what
     )
     game = load_mlgym(checkout, "game")
     assert judged(game, "def play(k):\n    return 1\n") == Failure(
-        FailureCause.SCORER, "the evaluator gave no 'Score'"
+        FailureCause.SCORER, "expected 'Score' among the evaluator's scores"
     )  # fmt: skip
 
 

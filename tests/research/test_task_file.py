@@ -116,10 +116,10 @@ def test_a_task_is_found_by_its_folder_and_by_the_name_of_a_package_that_has_it(
         ({"metric": {"direction": "higher"}}, "the field metric.name is missing"),
         ({"metric": {"name": "value"}}, "the field metric.direction is missing"),
         ({"submission": {"optional": ["a"]}}, "the field submission.files is missing"),
-        ({"titel": "x", "title": None}, "there is no field titel; did you mean 'title'? Known: baseline, data"),
-        ({"metric": {"nam": "value", "direction": "higher"}}, "there is no field metric.nam; did you mean 'name'?"),
-        ({"limits": {"step": 1}}, "there is no field limits.step; did you mean 'steps'?"),
-        ({"submission": {"files": ["a"], "biggest": 1}}, "there is no field submission.biggest; did you mean 'largest'?"),
+        ({"titel": "x", "title": None}, "unknown field titel; did you mean 'title'? Known: baseline, data"),
+        ({"metric": {"nam": "value", "direction": "higher"}}, "unknown field metric.nam; did you mean 'name'?"),
+        ({"limits": {"step": 1}}, "unknown field limits.step; did you mean 'steps'?"),
+        ({"submission": {"files": ["a"], "biggest": 1}}, "unknown field submission.biggest; did you mean 'largest'?"),
         ({"name": "My task"}, "name: String should match pattern"),
         ({"description": ""}, "description: String should have at least 1 character"),
         ({"metric": {"name": "v", "direction": "up"}}, "metric.direction: Input should be 'higher' or 'lower'; got 'up'"),
@@ -127,25 +127,25 @@ def test_a_task_is_found_by_its_folder_and_by_the_name_of_a_package_that_has_it(
         ({"metric": {"name": "v", "direction": "lower", "low": 2, "high": 1}}, "the metric's low must be below its high"),
         ({"submission": {"files": []}}, "submission.files: Tuple should have at least 1 item"),
         ({"submission": {"files": ["a"], "largest": 0}}, "submission.largest: Input should be greater than 0"),
-        ({"submission": {"files": ["../model.py"]}}, "submission.files.0: a relative path without '..' is expected; got '../model.py'"),
+        ({"submission": {"files": ["../model.py"]}}, "submission.files.0: expected a relative path without '..'; got '../model.py'"),
         ({"submission": {"files": ["a", "/etc/passwd"]}}, "got '/etc/passwd'"),
-        ({"submission": {"files": [""]}}, "submission.files.0: a relative path without '..' is expected; got ''"),
-        ({"submission": {"files": ["a"], "optional": ["b/../../c"]}}, "submission.optional.0: a relative path"),
-        ({"secrets": ["../evaluator.py"]}, "secrets.0: a relative path"),
-        ({"hide": ["/usr/lib"]}, "hide.0: a relative path"),
+        ({"submission": {"files": [""]}}, "submission.files.0: expected a relative path without '..'; got ''"),
+        ({"submission": {"files": ["a"], "optional": ["b/../../c"]}}, "submission.optional.0: expected a relative path"),
+        ({"secrets": ["../evaluator.py"]}, "secrets.0: expected a relative path"),
+        ({"hide": ["/usr/lib"]}, "hide.0: expected a relative path"),
         *(({"limits": {name: -1}}, f"limits.{name}: Input should be greater than") for name in (
             "steps", "seconds", "command_seconds", "validations", "evaluation_seconds", "memory", "processes")),
         ({"palaestra": "perhaps"}, "palaestra: Input should be a valid boolean"),
         ({"dependencies": "numpy"}, "dependencies: Input should be a valid tuple; got 'numpy'"),
         ({"evaluator": "judge.py"}, "names judge.py, which is missing from its folder"),
         ({"data": "data.py"}, "names data.py, which is missing from its folder"),
-        ({"starter": "begin"}, "names the starter folder begin, which is not there"),
-        ({"starter": "."}, "starter: a relative path without '..' is expected; got '.'"),
-        ({"starter": ".."}, "starter: a relative path"),
-        ({"evaluator": "/etc/passwd"}, "evaluator: a relative path without '..' is expected; got '/etc/passwd'"),
-        ({"evaluator": ""}, "evaluator: a relative path"),
-        ({"data": "../data.py"}, "data: a relative path"),
-        ({"evaluator": "starter/answer.txt"}, "starter: every agent would see starter/answer.txt (evaluator), which lies in starter"),
+        ({"starter": "begin"}, "names the starter folder begin, which does not exist"),
+        ({"starter": "."}, "starter: expected a relative path without '..'; got '.'"),
+        ({"starter": ".."}, "starter: expected a relative path"),
+        ({"evaluator": "/etc/passwd"}, "evaluator: expected a relative path without '..'; got '/etc/passwd'"),
+        ({"evaluator": ""}, "evaluator: expected a relative path"),
+        ({"data": "../data.py"}, "data: expected a relative path"),
+        ({"evaluator": "starter/answer.txt"}, "starter: every agent would see starter/answer.txt (evaluator); move it out of starter"),
         ({"data": "starter/answer.txt"}, "every agent would see starter/answer.txt (data)"),
         *(({"limits": {name: number}}, f"limits.{name}: Input should be a finite number")
           for name in ("seconds", "command_seconds", "evaluation_seconds", "steps") for number in (math.inf, math.nan)),
@@ -176,7 +176,7 @@ def test_a_link_from_the_starter_folder_to_what_is_hidden_is_refused(write: Writ
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [("name: [", "cannot be read as YAML"), ("- a", "must hold a mapping of fields; got list"), (None, "there is none in")],
+    [("name: [", "cannot be read as YAML"), ("- a", "must contain a mapping of fields; got list"), (None, "has none")],
 )  # fmt: skip
 def test_a_file_that_is_none_is_said(write: Write, text: str | None, said: str) -> None:
     path = write() / "task.yaml"
@@ -230,7 +230,7 @@ def test_a_score_beyond_its_bounds_was_judged_wrongly(write: Write) -> None:
     other = judge_of(write({"metric": {"name": "loss", "direction": "lower"}}))
     outcome = other.judge({"answer.txt": b"1"}, "test")
     assert isinstance(outcome, Failure)
-    assert "the evaluator gave no 'loss'; got ['value']" in outcome.message
+    assert "expected 'loss' among the evaluator's scores; got ['value']" in outcome.message
 
 
 @pytest.mark.parametrize(
@@ -247,12 +247,12 @@ def test_a_score_is_an_int_or_a_float(write: Write, given: str, score: float) ->
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ("{'value': True}", "gives numbers, int or float; got value of the type bool"),
-        ("{'value': np.bool_(1)}", "of the type bool"),
-        ("{'value': '0.5'}", "got value of the type str"),
-        ("{'value': 1.0, 'note': None}", "got note of the type NoneType"),
-        ("{'value': np.array([1.0])}", "got value of the type ndarray"),
-        ("5", "gives a mapping of names to numbers; got int"),
+        ("{'value': True}", "must return numbers, int or float; got value of type bool"),
+        ("{'value': np.bool_(1)}", "of type bool"),
+        ("{'value': '0.5'}", "got value of type str"),
+        ("{'value': 1.0, 'note': None}", "got note of type NoneType"),
+        ("{'value': np.array([1.0])}", "got value of type ndarray"),
+        ("5", "must return a mapping of names to numbers; got int"),
     ],
 )
 def test_anything_else_is_a_failure_of_the_evaluator(write: Write, given: str, said: str) -> None:
@@ -273,10 +273,10 @@ def test_what_is_handed_in_are_the_files_that_are_named_up_to_their_size(write: 
     judge = judge_of(folder)
     assert isinstance(judge.judge({"answer.txt": b"5"}, "test"), Grade)
     assert judge.judge({"more.txt": b"5"}, "test") == InvalidSubmission(
-        "the submission needs answer.txt; missing, or no plain files: answer.txt"
+        "the submission needs answer.txt; missing or not regular files: answer.txt"
     )
     assert judge.judge({"answer.txt": b"5" * 11}, "test") == InvalidSubmission(
-        "the submission has more than 10 bytes, which are the most"
+        "the submission exceeds the limit of 10 bytes"
     )
 
 
@@ -307,9 +307,9 @@ def test_the_baseline_is_what_its_command_makes_and_the_reference_is_put_over_it
 @pytest.mark.parametrize(
     ("fields", "files", "said"),
     [
-        ({}, {"starter/answer.txt": ""}, "the starter files in task 'number' cannot be judged on the validation split: the evaluator of number broke: ValueError"),
+        ({}, {"starter/answer.txt": ""}, "the starter files in task 'number' cannot be judged on the validation split: the evaluator of number failed: ValueError"),
         ({"baseline": "true"}, {"starter/answer.txt": "x" * 40_000_000},
-         "what 'true' made in task 'number' cannot be judged on the validation split: the submission has more than"),
+         "the result of 'true' in task 'number' cannot be judged on the validation split: the submission exceeds the limit of"),
         ({"baseline": "python3 make.py"}, {"starter/make.py": "1\n1 / 0\n"},
          "'python3 make.py' of task 'number' failed (exit code 1): Traceback (most recent call last): File"),
         ({}, {"evaluator.py": "def evaluate(evaluation):\n    return {\n"}, "evaluator.py cannot be imported: SyntaxError: "),
@@ -320,9 +320,9 @@ def test_the_baseline_is_what_its_command_makes_and_the_reference_is_put_over_it
         ({}, {"evaluator.py": "import sys\nsys.exit(3)\n"}, "evaluator.py cannot be imported: SystemExit: 3 (evaluator.py, line 2)"),
         ({}, {"evaluator.py": "def evalate(evaluation):\n    return {}\n"}, "evaluator.py must define the function evaluate"),
         ({"data": "data.py"}, {"data.py": "def make(public, hidden, rng):\n    part(public)\n\n\ndef part(public):\n    public.write_text('')\n"},
-         "the data of task 'number' cannot be made: IsADirectoryError: "),
+         "the data of task 'number' cannot be generated: IsADirectoryError: "),
         ({"data": "data.py"}, {"data.py": "def make(public, hidden, rng):\n    import yaml.no_such_part\n"},
-         "the data of task 'number' cannot be made: ModuleNotFoundError: No module named 'yaml.no_such_part' (data.py, line 2)"),
+         "the data of task 'number' cannot be generated: ModuleNotFoundError: No module named 'yaml.no_such_part' (data.py, line 2)"),
         ({"data": "data.py"}, {"data.py": "def make(public, hidden, rng):\n    import no_such_package\n"},
          "the data of task 'number' needs the package 'no_such_package', which is not installed"),
     ],

@@ -62,7 +62,7 @@ def test_a_resume_adds_what_differs_and_a_finished_run_adds_nothing(
 
 def test_a_damaged_file_is_named_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "provenance.json").write_text('{"started": 1}')
-    with pytest.raises(RunError, match=r"provenance\.json lacks started or resumed"):
+    with pytest.raises(RunError, match=r"provenance\.json has no .started. or no .resumed."):
         record_provenance(tmp_path, {})
 
 

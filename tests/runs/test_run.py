@@ -74,7 +74,7 @@ def test_a_damaged_run_is_one_clear_line_and_its_lock_is_released(tmp_path: Path
 
 
 def test_a_missing_folder_is_said_so(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="there is no run folder"):
+    with pytest.raises(RunError, match="does not exist"):
         Run.open(tmp_path / "none")
 
 
@@ -142,7 +142,7 @@ def test_a_start_that_was_killed_before_it_was_a_run_can_be_started_again(
 def test_settings_of_the_wrong_shape_are_one_clear_line(tmp_path: Path, settings: str) -> None:
     Run.create(tmp_path / "run", "teach", {}).close()
     (tmp_path / "run" / "settings.json").write_text(settings)
-    with pytest.raises(RunError, match="names no recipe or no settings"):
+    with pytest.raises(RunError, match="has an invalid recipe or settings"):
         Run.open(tmp_path / "run")
 
 

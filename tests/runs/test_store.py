@@ -114,7 +114,7 @@ def test_a_file_that_is_no_store_is_one_clear_line(tmp_path: Path, content: byte
 def test_a_record_that_does_not_parse_is_one_clear_line(store: Store) -> None:
     store.add_attempts("0/test", [attempt("a")], COST)
     store._db.execute("UPDATE attempts SET data='{\"problem\": 5}'")
-    with pytest.raises(RunError, match="does not parse"):
+    with pytest.raises(RunError, match="has an invalid record"):
         store.attempts("0/test")
 
 

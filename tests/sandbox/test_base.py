@@ -23,7 +23,7 @@ from palaestra.sandbox.shell import Output
 )  # fmt: skip
 def test_a_limit_that_makes_no_sense_is_refused_in_one_line(limit: str, value: Any) -> None:
     with pytest.raises(
-        SandboxError, match=f"the limit {limit} is a .*number above 0; got {re.escape(repr(value))}"
+        SandboxError, match=f"the limit {limit} must be a .*number above 0; got {re.escape(repr(value))}"
     ) as caught:
         Limits(**{limit: value})
     assert "\n" not in str(caught.value)

@@ -148,10 +148,10 @@ def test_a_folder_of_the_host_can_be_the_workspace(bubblewrap: Bubblewrap, tmp_p
     ("arguments", "message"),
     [
         ({"argv": []}, "run needs a program; got an empty argv"),
-        ({"argv": ["true"], "workspace": "/no/such"}, "the workspace must be a folder that exists; got '/no/such'"),
-        ({"argv": ["true"], "read_only": {"/x": "/no/such"}}, "read_only maps an absolute path inside to a path that exists"),
-        ({"argv": ["true"], "read_only": {"x": "/usr"}}, "read_only maps an absolute path inside to a path that exists"),
-        ({"argv": ["true"], "env": {"A=B": "c"}}, "a name of env is not empty and has no '='"),
+        ({"argv": ["true"], "workspace": "/no/such"}, "the workspace must be an existing folder; got '/no/such'"),
+        ({"argv": ["true"], "read_only": {"/x": "/no/such"}}, "read_only must map an absolute path inside to an existing path"),
+        ({"argv": ["true"], "read_only": {"x": "/usr"}}, "read_only must map an absolute path inside to an existing path"),
+        ({"argv": ["true"], "env": {"A=B": "c"}}, "env needs non-empty names without '='"),
         ({"argv": ["a\0b"]}, "cannot start a program in the sandbox: embedded null byte"),
         ({"argv": ["true", "x" * 3_000_000]}, "cannot start a program in the sandbox: Argument list too long"),
         ({"argv": ["true"], "files": {"big": b"x" * 2 * MIB}, "limits": Limits(disk=MIB)}, "cannot put the file 'big' into the workspace: No space left"),
@@ -179,7 +179,7 @@ def test_a_missing_bubblewrap_says_what_to_install(monkeypatch: pytest.MonkeyPat
         ("bwrap: No permissions to create new namespace", "unprivileged_userns_clone"),
         ("bwrap: Can't mount proc on /newroot/proc: Operation not permitted", "systempaths=unconfined"),
         ("bwrap: Unknown option --size", "bubblewrap is too old"),
-        ("bwrap: something else", "take another sandbox"),
+        ("bwrap: something else", "use another sandbox"),
     ],
 )
 def test_a_bubblewrap_that_cannot_work_says_why_and_what_to_do(tmp_path: Path, said: str, hint: str) -> None:

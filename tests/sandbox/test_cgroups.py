@@ -130,7 +130,7 @@ def test_a_user_without_a_group_is_told_why(machine: Machine) -> None:
     found, reason = find_hierarchy(machine.proc, False, never)
     assert found is None
     assert "systemd-run --user --scope -p Delegate=yes" in reason
-    assert "held by polling" in str(LimitReport("polling", reason=reason))
+    assert "limited by polling" in str(LimitReport("polling", reason=reason))
 
 
 def test_a_machine_without_groups_is_told_why(machine: Machine) -> None:
@@ -179,11 +179,11 @@ def test_groups_of_processes_that_are_gone_are_removed(tmp_path: Path) -> None:
 def test_what_is_active_is_told_in_words() -> None:
     assert (
         str(LimitReport("cgroup2", ("memory", "pids", "cpu")))
-        == "memory, pids, cpu are held by control groups, version 2"
+        == "memory, pids, cpu are limited by control groups, version 2"
     )
     assert (
         str(LimitReport("cgroup1", ("pids",)))
-        == "pids are held by control groups, version 1; cpu and memory by polling"
+        == "pids are limited by control groups, version 1; cpu and memory by polling"
     )
     report = report_limits()
     assert report.backend in ("cgroup2", "cgroup1", "polling")

@@ -120,7 +120,7 @@ def test_folders_of_the_host_are_mounted_as_asked(engine: Engine, tmp_path: Path
     assert "--mount=type=bind,source=/etc,target=/b,readonly" in options
     assert f"--mount=type=bind,source={tmp_path},target=/workspace" in options
     assert f"--user={os.getuid()}:{os.getgid()}" in options, "else the workspace cannot be written"
-    with pytest.raises(SandboxError, match="the workspace must be a folder that exists"):
+    with pytest.raises(SandboxError, match="the workspace must be an existing folder"):
         Docker().options(Limits(), {}, "/no/such")
 
 

@@ -180,7 +180,7 @@ def test_a_sandbox_that_is_killed_from_outside_is_an_error_and_not_a_result(own:
 def test_a_shell_that_could_not_work_is_refused(bubblewrap: Bubblewrap) -> None:
     with pytest.raises(SandboxError, match="a shell needs the limit open_files to be 96 or more; got 10"):
         bubblewrap.shell(Limits(open_files=10))
-    with pytest.raises(SandboxError, match="the workspace must be a folder"):
+    with pytest.raises(SandboxError, match="the workspace must be an existing folder"):
         bubblewrap.shell(workspace="/no/such")
 
 

@@ -53,7 +53,7 @@ def register(monkeypatch: pytest.MonkeyPatch, registry: Any, target: Any) -> Non
         (broken(skills=lambda self: ["sums"]), TaskError, r"skills returned \['sums'\]"),
         (broken(skills=lambda self: {"sums": "all"}), TaskError, "expected a mapping of each skill to a tuple"),
         (broken(skills=lambda self: {}), TaskError, r"skills returned {}"),
-        (broken(__init__=lambda self, path: None), SettingsError, "needs another option: .*'path'"),
+        (broken(__init__=lambda self, path: None), SettingsError, "lacks a required option: .*'path'"),
     ],
 )  # fmt: skip
 def test_what_is_no_task_is_not_made(
@@ -117,7 +117,7 @@ def test_a_failure_has_a_known_cause_and_a_text() -> None:
     assert Failure("malformed", "no JSON").cause is FailureCause.MALFORMED  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="weird"):
         Failure("weird", "no JSON")  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="the message of a failure is a text; got None"):
+    with pytest.raises(TypeError, match="the message of a failure must be a text; got None"):
         Failure(FailureCause.MALFORMED, None)  # type: ignore[arg-type]
 
 

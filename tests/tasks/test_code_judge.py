@@ -149,7 +149,7 @@ def test_the_family_scores_its_own_solutions_as_right_and_others_as_wrong(judge:
 def test_options_are_checked() -> None:
     with pytest.raises(SettingsError, match="has no option 'paths'; it takes path, sandbox, seconds"):
         make_task("humaneval", paths="x")
-    with pytest.raises(SettingsError, match="is a finite number of at least"):
+    with pytest.raises(SettingsError, match="must be a finite number of at least"):
         make_task("code-skills", seconds=0)
 
 

@@ -158,7 +158,7 @@ def test_a_program_reads_nothing_of_the_tests_through_their_objects(judge: Progr
 def test_an_object_that_cannot_be_given_is_refused_in_words(judge: ProgramJudge) -> None:
     found = judge.judge(Functions("import io\nassert f(io.StringIO('a')) == 'a'", "f"), "def f(x): return x.read()")
     assert isinstance(found, Failure)
-    assert "StringIO, which cannot leave their process" in found.message
+    assert "StringIO to the program, which cannot leave their process" in found.message
 
 
 def test_a_module_that_the_tests_use_is_their_own(judge: ProgramJudge) -> None:

@@ -214,7 +214,7 @@ def test_rows_of_live_code_bench_are_programs_or_methods_and_their_pickles_are_o
     assert isinstance(problem.tests, Functions)
     assert problem.tests.code == "assert Solution().has([1, 2], 'x') == True"
     evil = base64.b64encode(zlib.compress(pickle.dumps(print))).decode()
-    with pytest.raises(TaskError, match="only text is read"):
+    with pytest.raises(TaskError, match="only text is supported"):
         live_code_bench(row | {"private_test_cases": evil}, Split.TEST)
     with pytest.raises(TaskError, match="no test cases"):
         live_code_bench(row | {"public_test_cases": "[]"}, Split.TEST)

@@ -142,7 +142,7 @@ def test_tests_are_read_when_an_answer_is_scored_and_not_kept(tmp_path: Path) ->
         found = task.score(next(p for p in problems if p.id.endswith("q1")), Completion(f"```python\n{code}\n```"))
         assert isinstance(found, Score)
         assert (found.value, found.evidence["passed"][-4:]) == (value, "of 3")
-    with pytest.raises(TaskError, match="has no problem livecodebench/other; is it the same data"):
+    with pytest.raises(TaskError, match="has no problem livecodebench/other; expected the data set"):
         task.score(Problem("livecodebench/other", (), ""), Completion("x"))
 
 
@@ -151,9 +151,9 @@ def test_tests_are_read_when_an_answer_is_scored_and_not_kept(tmp_path: Path) ->
     [
         ({"contest_date": "yesterday"}, "expected a date such as 2024-01-31"),
         ({"public_test_cases": "[]", "private_test_cases": ""}, "has no test cases"),
-        ({"public_test_cases": "[3]"}, "no row of livecodebench"),
-        ({"question_content": None}, "a row needs a text 'question_content'"),
-        ({"metadata": "{"}, "no row of livecodebench"),
+        ({"public_test_cases": "[3]"}, "not a valid row of livecodebench"),
+        ({"question_content": None}, "expected a row with a text 'question_content'"),
+        ({"metadata": "{"}, "not a valid row of livecodebench"),
     ],
 )
 def test_a_row_that_is_none_is_one_line_that_names_it(tmp_path: Path, fields: dict[str, Any], message: str) -> None:
@@ -169,7 +169,7 @@ def test_options_that_make_no_sense_are_refused() -> None:
         make_task("humaneval", parts="all")
     with pytest.raises(SettingsError, match="option 'test_from' of livecodebench: expected a day such as"):
         make_task("livecodebench", test_from="soon")
-    with pytest.raises(SettingsError, match="expected a day up to test_from"):
+    with pytest.raises(SettingsError, match="expected a day not after test_from"):
         make_task("livecodebench", validation_from="2025-01-01")
 
 

@@ -210,7 +210,7 @@ def test_an_answer_that_ends_the_worker_twice_is_wrong_and_a_reference_that_does
 
     monkeypatch.setattr(equivalence, "get_client", Fragile)
     assert compare(r"\bomb x", r"\sqrt{2}") == AnswerVerdict(
-        False, "undecided", "the answer ended the comparing process twice"
+        False, "undecided", "the answer crashed the comparison process twice"
     )
     assert isinstance(compare(r"\sqrt{2}", r"\bomb x"), Failure)
 

@@ -168,7 +168,7 @@ def test_shots_come_first_from_train_are_the_same_for_all_and_are_not_taught(gsm
     assert all(text.startswith("train") for text in shown)
     examples = [e for skill in task.skills() for e in task.write_examples(skill, "", 300, np.random.default_rng(0))]
     assert not shown & {e.messages[-1].text for e in examples}
-    with pytest.raises(SettingsError, match="expected at least 0; got -1"):
+    with pytest.raises(SettingsError, match="expected an integer of at least 0; got -1"):
         make_task("gsm8k", shots=-1)
 
 
@@ -264,7 +264,7 @@ def test_what_is_wrong_with_the_data_is_said_in_one_line(tmp_path: Path, monkeyp
     with pytest.raises(TaskError, match="there is no folder /nowhere/at/all"):
         make_task("gsm8k", path="/nowhere/at/all").problems(Split.TEST, 1, 0)
     (empty := tmp_path / "empty").mkdir()
-    with pytest.raises(TaskError, match="holds no 'test' split"):
+    with pytest.raises(TaskError, match="contains no 'test' split"):
         make_task("math", path=str(empty)).problems(Split.TEST, 1, 0)
     with pytest.raises(TaskError, match="fewer than 1000"):
         make_task("gsm8k", path=str(_full(tmp_path))).problems(Split.TEST, 1000, 0)

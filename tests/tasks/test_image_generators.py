@@ -102,16 +102,19 @@ def test_without_diffusers_the_install_command_is_named(monkeypatch: pytest.Monk
         ("diffusers:{folder}", "it has no model_index.json"),
         (
             "diffusers:owner/name,steps=-1",
-            "option 'steps' of an image generator is a whole number of at least 0; got -1",
+            "option 'steps' of an image generator must be a whole number of at least 0; got -1",
         ),
-        ("diffusers:owner/name,batch=0", "option 'batch' of an image generator is a whole number of at least 1; got 0"),
+        (
+            "diffusers:owner/name,batch=0",
+            "option 'batch' of an image generator must be a whole number of at least 1; got 0",
+        ),
         (
             "diffusers:owner/name,size=big",
-            "option 'size' of an image generator is a whole number of at least 0; got 'big'",
+            "option 'size' of an image generator must be a whole number of at least 0; got 'big'",
         ),
         (
             "diffusers:owner/name,guidance=much",
-            "option 'guidance' of an image generator is a finite number; got 'much'",
+            "option 'guidance' of an image generator must be a finite number; got 'much'",
         ),
         ("diffusers:owner/name,dtype=int3", "option 'dtype' of an image generator: expected one of float32"),
     ],

@@ -67,7 +67,7 @@ def test_naturalbench_gives_whole_groups_with_their_images(natural: Path) -> Non
         some = task.problems(Split.TRAIN, asked, 0, ["yes_no"])
         assert len(some) == given
         assert set(Counter(p.metadata["group"] for p in some).values()) == {4}
-    with pytest.raises(TaskError, match="problems, fewer than 400; ask for fewer"):
+    with pytest.raises(TaskError, match="problems, fewer than 400; request fewer"):
         task.problems(Split.TRAIN, 401, 0, ["yes_no"])
     every = task.problems(Split.TRAIN, EVERY, 0, ["yes_no"])
     assert every[:8] == problems

@@ -113,7 +113,7 @@ def no_sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("no_sandbox")
 @pytest.mark.parametrize("task", ["code-skills", "tools-skills"])
 def test_nothing_is_asked_of_a_model_where_there_is_no_sandbox(task: str, tmp_path: Path) -> None:
-    reason = "bubblewrap cannot make a sandbox here .*this system keeps users from making namespaces"
+    reason = "bubblewrap cannot create a sandbox here .*this system does not let users create namespaces"
     with Server(lambda call, times: Reply("x")) as server:
         with pytest.raises(SandboxError, match=reason):
             evaluate(task=task, model=server.model, limit=1, out=tmp_path / "run")

@@ -49,14 +49,14 @@ def test_shots_that_cannot_be_had_are_refused() -> None:
     class Bare:
         name = "bare"
 
-    with pytest.raises(SettingsError, match="'shots' of math-skills: expected at least 0; got -1"):
+    with pytest.raises(SettingsError, match="'shots' of math-skills: expected an integer of at least 0; got -1"):
         make_task("math-skills", shots=-1)
-    with pytest.raises(TaskError, match="'bare' has no worked problems to show; leave shots at 0"):
+    with pytest.raises(TaskError, match="'bare' has no worked problems; set shots to 0"):
         few_shot(Bare(), 2)  # type: ignore[arg-type]
 
     class Few(MathSkills):
         def get_shots(self, skill: str, count: int):  # type: ignore[no-untyped-def]
             return super().get_shots(skill, 1)
 
-    with pytest.raises(TaskError, match="has 1 worked problems to show; got shots=4"):
+    with pytest.raises(TaskError, match="has only 1 worked problems; got shots=4"):
         few_shot(Few(), 4).problems(Split.TEST, 1, 0, SKILLS)

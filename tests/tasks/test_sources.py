@@ -108,10 +108,10 @@ def test_a_place_is_the_given_one_then_the_variables_then_the_hub(
     assert locate(SOURCE) == tmp_path / "things"
     assert locate(SOURCE, "some/one") == "some/one"
     assert locate(Source("others", "owner/others")) == "owner/others"
-    with pytest.raises(TaskError, match="set PALAESTRA_DATA to a folder that holds others/"):
+    with pytest.raises(TaskError, match="set PALAESTRA_DATA to a folder that contains others/"):
         locate(Source("others"))
     for path in ("/nowhere", "./some/one", "~/no/such", "name"):
-        with pytest.raises(TaskError, match=f"there is no folder {path} with things; .* such as owner/things"):
+        with pytest.raises(TaskError, match=f"there is no folder {path} for things; .* such as owner/things"):
             locate(SOURCE, path)
 
 
@@ -129,7 +129,7 @@ def test_a_place_is_the_given_one_then_the_variables_then_the_hub(
         ("test.json", b"{}", "expected a JSON list of objects, or objects by their id"),
         ("test.json", b'{"a": {"b": 1}, "c": 2}', "expected a JSON list of objects, or objects by their id"),
         ("test.json", b'[{"a": 1}, 2]', "row 2: expected an object; got 2"),
-        ("test.txt", b"", "holds no 'test' split; expected test.jsonl"),
+        ("test.txt", b"", "contains no 'test' split; expected test.jsonl"),
     ],
 )
 def test_what_is_wrong_with_a_file_is_one_line_that_names_it(
@@ -196,7 +196,7 @@ def test_an_image_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(TaskError, match=r"cannot read 0\.png of"):
         Images(tmp_path).url("0.png", "row 1")
     (tmp_path / "images.zip").unlink()
-    with pytest.raises(TaskError, match=r"there is no image 0\.png in"):
+    with pytest.raises(TaskError, match=r"image 0\.png was not found in"):
         Images(tmp_path).url("0.png", "row 1")
     for held, message in (
         ("0.png", "expected an image; got '0.png'"),

@@ -156,7 +156,7 @@ def test_a_folder_that_holds_no_pipeline_of_words_is_refused_by_name(pipeline: P
         image_generator(tmp_path / "wordless").generate(["a dog"], seed=0)
     made = image_generator(pipeline)
     made.options["strength"] = 1.0
-    with pytest.raises(SettingsError, match="is a StableDiffusionPipeline, which takes no strength; leave it out"):
+    with pytest.raises(SettingsError, match="is a StableDiffusionPipeline, which takes no strength; omit it"):
         made.generate(["a dog"], seed=0)
 
 

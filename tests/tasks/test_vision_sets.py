@@ -152,7 +152,7 @@ def test_without_data_the_error_says_where_to_put_it(monkeypatch: pytest.MonkeyP
     monkeypatch.delenv("PALAESTRA_DATA", raising=False)
     for kind in (EasyVQA, NLVR):
         assert kind().skills()
-        with pytest.raises(TaskError, match="set PALAESTRA_DATA to a folder that holds"):
+        with pytest.raises(TaskError, match="set PALAESTRA_DATA to a folder that contains"):
             kind().problems(Split.TEST, 1, 0)
     with pytest.raises(TaskError, match=r"no folder /nowhere/at/all"):
         EasyVQA(path="/nowhere/at/all").problems(Split.TEST, 1, 0)
@@ -160,7 +160,7 @@ def test_without_data_the_error_says_where_to_put_it(monkeypatch: pytest.MonkeyP
     with pytest.raises(TaskError, match="expected one of its 13 answers; got 'maroon'"):
         EasyVQA(path=str(tmp_path)).problems(Split.TEST, 1, 0)
     lines(tmp_path / "test.jsonl", [{"question": "q", "answer": "red", "image": "0.png"}])
-    with pytest.raises(TaskError, match=r"no image 0\.png"):
+    with pytest.raises(TaskError, match=r"image 0\.png was not found"):
         EasyVQA(path=str(tmp_path)).problems(Split.TEST, 1, 0, ["colour"])
     (tmp_path / "test.jsonl").write_text("{broken")
     with pytest.raises(TaskError, match=r"test\.jsonl, row 1: expected a JSON object; "):

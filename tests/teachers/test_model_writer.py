@@ -187,7 +187,7 @@ def test_a_task_that_does_not_say_what_to_write_is_refused() -> None:
 
     with pytest.raises(SettingsError, match="has no schema for a language model"):
         writer(Bare(), "")
-    with pytest.raises(SettingsError, match="has no generators of its own; let a language model write"):
+    with pytest.raises(SettingsError, match="has no generators of its own; set 'writer' to a language model"):
         make_teacher("no_state", Bare())
     with pytest.raises(SettingsError, match="teacher 'no_state' has no option 'cap'; it takes writer"):
         make_teacher("no_state", make_task("math-skills"), cap=0.5)

@@ -102,8 +102,8 @@ def test_a_check_that_breaks_is_a_failure_with_its_name_and_its_examples_are_not
     assert (found.kept, found.dropped, after.given) == ((), (), [])
     (broken,) = found.failures
     assert (broken.check, broken.positions, broken.withheld, len(broken.examples)) == ("bad", (0, 1), True, 2)
-    assert "check 'bad' broke" in broken.failure.message
-    assert "bad broke, withheld 2" in str(found)
+    assert "check 'bad' raised an error" in broken.failure.message
+    assert "bad failed, withheld 2" in str(found)
     assert (found.withheld, found.count, found.check("bad").failed) == (2, 2, 2)
 
 
@@ -111,7 +111,7 @@ def test_a_check_that_gives_too_few_verdicts_has_broken() -> None:
     check = Scripted("short", 0)
     check.judge = lambda examples, context: [KEPT]  # type: ignore[method-assign]
     assert (
-        "1 verdicts on 2 examples"
+        "1 results for 2 examples"
         in inspect(Lesson((ask("a"), ask("b"))), [check], Context(TASK)).failures[0].failure.message
     )
 

@@ -700,7 +700,7 @@ def test_a_discovered_task_asks_and_scores_the_same_problems_under_other_skills(
     )
     assert (other.name, other.max_tokens, other.is_procedural) == (task.name, task.max_tokens, True)
     assert not isinstance(other, GenerativeTask)
-    with pytest.raises(TaskError, match=r"36 of 36 test problems .* give them to assign_more first"):
+    with pytest.raises(TaskError, match=r"36 of 36 test problems .* pass them to assign_more first"):
         other.problems(Split.TEST, 2, 0)
     assert {problem.skill for problem in other.problems(Split.TRAIN, 1, 0)} == {""}
     with pytest.raises(TaskError, match="has the discovered skill 'words'"):
@@ -744,5 +744,5 @@ def test_every_teacher_orders_by_discovered_skills_and_needs_a_writer_for_it(tea
     assert {order.skill for order in notes.orders} - {""} == {"numbers", "words"}
     assert sum(order.count for order in notes.orders) == 20
     assert {order.subskill for order in notes.orders} <= {"", *(n for parts in other.skills().values() for n in parts)}
-    with pytest.raises(SettingsError, match="let a language model write"):
+    with pytest.raises(SettingsError, match="to a language model"):
         make_teacher(teacher, other)

@@ -61,7 +61,7 @@ def test_the_precomputed_skills_of_dataenvgym_are_read(tmp_path: Path) -> None:
         ('{"a": null}', "contains no skills"),
         ('{"a": 1}', "Input should be a valid string"),
         ('{"a": ["x", "y", "z"]}', "at most 2 items"),
-        ('{"id": "a", "skill": "x"}\n{"id": "a", "skill": "x"}', "problem a has a skill already"),
+        ('{"id": "a", "skill": "x"}\n{"id": "a", "skill": "x"}', "problem a is listed twice"),
         ('{"id": "a", "skill": "x"}\n{"id": "b"', "Invalid JSON"),
         ('{"id": "a", "skill": "x"}\n{"id": 3, "skill": "x"}', "Input should be a valid string"),
         ('{"categories": [{"name": "x"}], "assignment": {"a": "y"}}', "'y', which is not among its skills"),

@@ -232,7 +232,7 @@ def test_the_engine_of_the_writer_decides_where_no_other_is_given() -> None:
     writer.engine = MockEngine(lambda request, index: "nothing")
     teacher.write(state(report(0.25)), 20, generator())
     assert len(writer.engine.requests) == 3
-    with pytest.raises(SettingsError, match="not the name of one"):
+    with pytest.raises(SettingsError, match="expected an engine, not its name"):
         make_teacher("skill_tree", TASK, policy="model", engine="gpt")
 
 
@@ -271,7 +271,7 @@ def test_subskills_are_proposed_where_none_is_left_and_can_be_found_again() -> N
 
 
 def test_proposals_need_a_model_and_a_writer_that_can_read() -> None:
-    with pytest.raises(SettingsError, match="give an engine"):
+    with pytest.raises(SettingsError, match="pass an engine"):
         SkillTree(TASK, writer=AnyWriter(), proposals=2)
     with pytest.raises(SettingsError, match="choose a language model as the writer"):
         SkillTree(TASK, engine=MockEngine({}), proposals=2)

@@ -37,7 +37,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         "format_errors", "format_penalty", "memory", "sandbox", "context",
     ),
     "Sampling": ("temperature", "top_p", "max_tokens", "answer_tokens", "samples", "stop", "prompt"),
-    "Limits of calls to models": ("max_cost", "max_calls", "call_timeout", "in_flight", "cache"),
+    "Limits on model calls": ("max_cost", "max_calls", "call_timeout", "in_flight", "cache"),
     "Evaluation": ("evaluate_every", "evaluation"),
     "Cluster": ("executor", "worker_cpus", "worker_gpus", "worker_memory"),
     "Run": (
@@ -47,7 +47,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
 }  # fmt: skip
 """The panels of `--help` with the settings in each."""
 LEARNING = "Learning"
-"""The panel of all other settings; that of `research` is the agent's."""
+"""The panel of all other settings; for `research` it is "Agent"."""
 SettingsFile = Annotated[
     Path | None,
     typer.Option(
@@ -166,7 +166,7 @@ def make_options(
 
 
 def _remove_none(hint: Any) -> Any:
-    """`int` for `int | None`."""
+    """Return `int` for `int | None`."""
     if get_origin(hint) not in (Union, UnionType):
         return hint
     [kind] = [part for part in get_args(hint) if part is not NoneType]
@@ -183,7 +183,7 @@ def _find_group(name: str, rest_group: str) -> str:
 
 
 def _describe_default(default: Any) -> str | bool:
-    """The default for `--help`. `False` shows none; the help text then explains the empty value."""
+    """Return the default for `--help`. `False` shows none; the help text then explains the empty value."""
     if default is None or default in ("", ()):
         return False
     if isinstance(default, (int, float)) and default == -1:
@@ -218,7 +218,7 @@ class TrainCommand(TyperCommand):
 
 
 def _make_hyperparameter_options(chosen: str) -> Sequence[Any]:
-    """Options of the hyperparameters of all algorithms. If `chosen` exists, those of the others are hidden."""
+    """Make options for the hyperparameters of all algorithms. If `chosen` exists, those of the others are hidden."""
     from palaestra.learn.algorithms import ALGORITHMS
     from palaestra.recipes.train.settings import list_preset_names
 
@@ -246,7 +246,7 @@ def _make_hyperparameter_options(chosen: str) -> Sequence[Any]:
 
 
 def _find_values(args: Sequence[str], option: str) -> list[str]:
-    """The values of an option in a command line that is not parsed yet."""
+    """Return the values of an option in an unparsed command line."""
     pairs = zip(args, [*args[1:], ""], strict=True)
     values = [following for argument, following in pairs if argument == option]
     return values + [argument.partition("=")[2] for argument in args if argument.startswith(f"{option}=")]

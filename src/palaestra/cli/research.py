@@ -108,7 +108,7 @@ def _research(settings: Any, caller: typer.Context, out: Out = "") -> None:
         return
     agent = research.check(settings)
     quiet()
-    if agent.interactive:  # The terminal is the agent's.
+    if agent.interactive:  # The agent uses the terminal.
         finish(research.research(settings, out=out, progress=False))
         return
     with RunProgress(console) as progress:

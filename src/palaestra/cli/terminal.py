@@ -78,7 +78,7 @@ class Commands(TyperGroup):
 
 
 def quiet() -> None:
-    """Turn off the progress bars and advice of transformers, for our own progress.
+    """Turn off the progress bars and advice of transformers; only our own progress is shown.
 
     The environment variables are read when transformers is imported; it is not imported for this.
     """

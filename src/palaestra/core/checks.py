@@ -21,7 +21,7 @@ def check_integer(
     """Return `value` as an `int` if it is an integer within limits. Booleans, strings and 3.0 are rejected.
 
     Arguments:
-        name: of the argument, for the error message.
+        name: the name of the argument, for the error message.
         minimum, maximum: inclusive limits.
         error: the type of the exception.
 
@@ -29,7 +29,7 @@ def check_integer(
     3
     """
     if isinstance(value, bool) or not isinstance(value, Integral) or not _within(value, minimum, maximum):
-        raise error(f"{name} is a whole number{_limits(minimum, maximum)}; got {short_repr(value)}")
+        raise error(f"{name} must be a whole number{_limits(minimum, maximum)}; got {short_repr(value)}")
     return int(value)
 
 
@@ -51,7 +51,7 @@ def check_number(
     except OverflowError:  # An integer may be too large.
         number = math.inf
     if not math.isfinite(number) or not _within(number, minimum, maximum):
-        raise error(f"{name} is a finite number{_limits(minimum, maximum)}; got {short_repr(value)}")
+        raise error(f"{name} must be a finite number{_limits(minimum, maximum)}; got {short_repr(value)}")
     return number
 
 
@@ -59,7 +59,7 @@ def check_options(name: str, given: Iterable[str], known: Sequence[str]) -> None
     """Raise `SettingsError` for the first option in `given` that is not in `known`.
 
     Arguments:
-        name: of what the options belong to, for the error message.
+        name: the owner of the options, for the error message.
     """
     for option in given:
         if option not in known:

@@ -100,7 +100,7 @@ class SandboxError(PalaestraError):
 
 
 class SandboxWarning(UserWarning):
-    """Generated code runs with less isolation than that of a sandbox."""
+    """Generated code runs with less isolation than in a sandbox."""
 
 
 class ExecutorError(PalaestraError):

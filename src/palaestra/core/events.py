@@ -15,7 +15,7 @@ class Event:
         phase: the current activity, for example `"train"` or `"evaluate validation"`.
         done, total: the progress; `total` is 0 if unknown.
         round: the round of the run; 0 is before the first.
-        data: what a listener can show, for example `{"loss": 0.31}`.
+        data: values to display, for example `{"loss": 0.31}`.
     """
 
     phase: str
@@ -26,7 +26,7 @@ class Event:
 
 
 NOTICE = "notice"
-"""The phase of an event that is a line for the user: its text is in `data["text"]`."""
+"""The phase of an event with a message for the user. The text is in `data["text"]`."""
 
 
 def notice(text: str) -> Event:

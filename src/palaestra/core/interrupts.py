@@ -10,11 +10,11 @@ from typing import Any
 
 
 class Terminated(KeyboardInterrupt):
-    """The process received SIGTERM, as from schedulers and containers."""
+    """The process received SIGTERM, for example from a scheduler or a container."""
 
 
 def raise_on_sigterm() -> None:
-    """Make SIGTERM raise `Terminated`, like Ctrl-C raises `KeyboardInterrupt`. An ignored signal stays ignored."""
+    """Make SIGTERM raise `Terminated`, as Ctrl-C raises `KeyboardInterrupt`. An ignored signal stays ignored."""
 
     def handle(number: int, frame: FrameType | None) -> None:
         raise Terminated

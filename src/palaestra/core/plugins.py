@@ -1,6 +1,6 @@
-"""A user's own code: load it, and describe its errors by the user's own file and line.
+"""Load a user's own code, and describe its errors with the user's file and line.
 
-Plugins are files or modules. Single classes are named by `module:Name` or `file.py:Name`.
+Plugins are files or modules. Classes are named by `module:Name` or `file.py:Name`.
 """
 
 from __future__ import annotations
@@ -49,21 +49,21 @@ def load_plugins(names: Iterable[str]) -> None:
         names: paths of files, for example `my_task.py`, or names of modules.
 
     Raises:
-        SettingsError: a plugin cannot be imported; says why, and where.
+        SettingsError: a plugin cannot be imported. The message says why and where.
     """
     for name in names:
         try:
             import_code(name)
         except (Exception, SystemExit) as error:  # The user's code may raise anything.
             path = Path(name).expanduser().resolve()
-            hint = "" if path.suffix == ".py" else "; a file is named by its path, for example my_task.py"
+            hint = "" if path.suffix == ".py" else "; for a file, give its path, for example my_task.py"
             raise SettingsError(
                 f"setting 'plugins': {name} cannot be imported: {describe_error_within(error, path)}{hint}"
             ) from error
 
 
 def import_code(name: str) -> ModuleType:
-    """Import a module by its name, or a file by its path. A file is run once, by whichever name it is given.
+    """Import a module by its name, or a file by its path. A file is run once, even under several names.
 
     The current folder, and the folder of a file, are searched after everything else on the path.
     """
@@ -71,7 +71,7 @@ def import_code(name: str) -> ModuleType:
     if path.suffix != ".py":
         return _import_module(name)
     if not path.is_file():
-        raise FileNotFoundError("there is no such file")
+        raise FileNotFoundError("the file does not exist")
     for module in list(sys.modules.values()):
         if getattr(module, "__file__", None) == str(path):
             return module
@@ -101,7 +101,7 @@ def load_reference(reference: str) -> Any:
         where = Path(module).expanduser().resolve()
         raise SettingsError(f"cannot load '{reference}': {describe_error_within(error, where)}") from error
     if target is None:
-        hint = "; a class of a notebook is not kept: put it into a file" if module == "__main__" else ""
+        hint = "; a class of a notebook is not saved: define it in a file" if module == "__main__" else ""
         raise SettingsError(f"cannot load '{reference}': {module} has no '{name}'{hint}")
     return target
 
@@ -115,10 +115,10 @@ def find_reference(reference: str) -> Any:
 
 
 def make_reference(kind: type[Any]) -> str:
-    """Return the reference of a class, by which settings and a resumed run name it.
+    """Return the reference to a class, for settings and resumed runs.
 
     A class of a script is named by the script's file. A class of a notebook, or one that a function defines, has a
-    reference that is valid in this process alone.
+    reference that is valid only in this process.
     """
     module = sys.modules.get(kind.__module__)
     file = getattr(module, "__file__", None)
@@ -137,7 +137,7 @@ def make_absolute(text: str) -> str:
 
 
 def make_callable(package: str, target: str) -> None:
-    """Let a package be called like a function: `palaestra.report(RUN)` beside the modules of `palaestra.report`.
+    """Make a package callable like a function: `palaestra.report(RUN)` beside the modules of `palaestra.report`.
 
     Arguments:
         target: the function that is called, as `module:name`; it is imported at the first call.
@@ -162,7 +162,7 @@ def _import_module(name: str) -> ModuleType:
     except ModuleNotFoundError as error:
         missing = error.name or ""
         if os.getcwd() in sys.path or not (name == missing or name.startswith(f"{missing}.")):
-            raise  # It was searched there already, or was found and lacks something itself.
+            raise  # The folder was already searched, or the module exists and an import in it failed.
         # An installed command has its own folder on the path, not the one that it is called in.
         _append_path(os.getcwd())
         return importlib.import_module(name)
@@ -218,7 +218,7 @@ def describe_error(error: BaseException) -> str:
 
 
 def describe_error_within(error: BaseException, folder: Path) -> str:
-    """Describe an error in one line with the innermost line of it inside a file or folder."""
+    """Describe an error in one line with its innermost line inside a file or folder."""
     message = f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")
     frames = traceback.extract_tb(error.__traceback__)
     place = next((frame for frame in reversed(frames) if Path(frame.filename).is_relative_to(folder)), None)

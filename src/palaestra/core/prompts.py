@@ -1,4 +1,4 @@
-"""Prompts as Jinja templates. A user's folder can replace single templates of the package.
+"""Prompts as Jinja templates. A user's folder can replace individual templates of the package.
 
     NAME.md.j2           the user message
     NAME.system.md.j2    the optional system message before it
@@ -79,7 +79,7 @@ class Prompts:
         return self._bound.get(name)
 
     def variables(self, name: str) -> set[str]:
-        """Return the required variables of a template. Variables that it tests for or gives a default are not required.
+        """Return the required variables of a template. Variables that it tests or that have a default are not required.
 
         Raises:
             PromptError: see `render`.
@@ -91,7 +91,7 @@ class Prompts:
             assert environment.loader is not None
             parsed = environment.parse(environment.loader.get_source(environment, name + SUFFIX)[0])
         except (TemplateError, ValueError, OSError):
-            self.render(name)  # It raises an error with the line.
+            self.render(name)  # Raises an error with the line.
             raise
         optional = (
             node.node.name

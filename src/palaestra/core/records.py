@@ -62,7 +62,7 @@ class FailureCause(StrEnum):
     ENVIRONMENT = "environment"
     """The environment raised an error or returned a non-finite reward."""
     WORKER = "worker"
-    """The worker process died, several times."""
+    """The worker process died several times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +203,7 @@ class Failure:
 
     def __post_init__(self) -> None:
         if not isinstance(self.message, str):
-            raise TypeError(f"the message of a failure is a text; got {short_repr(self.message)}")
+            raise TypeError(f"the message of a failure must be a text; got {short_repr(self.message)}")
         if type(self.cause) is not FailureCause:
             object.__setattr__(self, "cause", FailureCause(self.cause))
         clean_fields(self, "message")
@@ -218,11 +218,11 @@ class Score:
 
     def __post_init__(self) -> None:
         if not isinstance(self.value, Real) or not 0.0 <= self.value <= 1.0:
-            raise ValueError(f"a score is a number between 0 and 1; got {short_repr(self.value)}")
+            raise ValueError(f"a score must be a number between 0 and 1; got {short_repr(self.value)}")
         if not isinstance(self.evidence, Mapping) or not all(
             isinstance(text, str) for entry in self.evidence.items() for text in entry
         ):
-            raise TypeError(f"the evidence of a score is a mapping of texts to texts; got {short_repr(self.evidence)}")
+            raise TypeError(f"the evidence of a score must map texts to texts; got {short_repr(self.evidence)}")
         if type(self.value) is not float:  # A bool or a NumPy number.
             object.__setattr__(self, "value", float(self.value))
         clean_fields(self, "evidence")
@@ -300,7 +300,7 @@ class Majority:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Accuracy with its interval, over `count` scored attempts; failures are counted apart.
+    """Accuracy with its interval, over `count` scored attempts; failures are counted separately.
 
     Arguments:
         accuracy: from 0 to 1; `None` if nothing was scored.
@@ -358,7 +358,7 @@ class Segment:
 class Trajectory:
     """One episode at any scale.
 
-    At the token and turn scale `segments` have the tokens; at the lesson scale `rewards` and `infos` describe each round.
+    At the token and turn scale `segments` contain the tokens; at the lesson scale `rewards` and `infos` describe each round.
     """
 
     environment: str

@@ -67,7 +67,7 @@ def accept_aliases(aliases: dict[str, str], ignored: Sequence[str] = ()) -> Call
     """Let the constructor of a dataclass also accept other names of its fields.
 
     Arguments:
-        aliases: the field by its other name.
+        aliases: the field of each other name.
         ignored: arguments that are accepted and have no effect.
     """
 

@@ -23,7 +23,7 @@ class _PlainSpace(Space[T]):
     """Base of the spaces below: elements are plain Python values, not arrays.
 
     Arguments:
-        parts: define the space: two spaces of a class with the same parts are equal.
+        parts: the values that define the space. Two spaces of a class with the same parts are equal.
     """
 
     def __init__(self, *parts: Any, seed: int | np.random.Generator | None = None) -> None:
@@ -158,7 +158,7 @@ class Choice(_PlainSpace[str]):
 
 
 class Whole(_PlainSpace[int]):
-    """A non-negative `int` without an upper bound, which Gymnasium's `Discrete` needs."""
+    """A non-negative `int` without an upper bound. Gymnasium's `Discrete` needs a bound."""
 
     def _sample(self) -> int:
         return int(self.np_random.geometric(1 / 8)) - 1

@@ -57,7 +57,7 @@ def wilson_interval(correct: float, count: float) -> tuple[float, float]:
 def cluster_interval(counts: Sequence[tuple[int, int]]) -> tuple[float, float]:
     """The 95 % interval of a rate over clusters of answers, given `(correct, answers)` of each cluster.
 
-    A cluster holds the answers to one problem and to its rewordings, which are not independent. The interval is Wilson's
+    A cluster contains the answers to one problem and to its rewordings, which are not independent. The interval is Wilson's
     at the effective count: the number of independent answers with the same variance, at least the number of clusters and
     at most the number of answers.
 
@@ -188,8 +188,8 @@ def compute_paired_gain(before: Sequence[float], after: Sequence[float], cluster
     small counts and for changes near 0 or 100 %.
 
     Arguments:
-        clusters: the cluster of each problem, if some differ only in wording. The interval is then that of as many
-            independent problems as have the same variance, at least the number of clusters.
+        clusters: the cluster of each problem, if some differ only in wording. The interval then uses the
+            number of independent problems with the same variance, at least the number of clusters.
 
     Raises:
         ValueError: the lengths differ.
@@ -301,7 +301,7 @@ def report_on(attempts: Sequence[Attempt], name: str = "all") -> Report:
 
 
 def slice_by_metadata(attempts: Sequence[Attempt]) -> Mapping[str, tuple[Report, ...]]:
-    """Report the accuracy by level and by type, as far as the problems' metadata have them."""
+    """Report the accuracy by level and by type, if the problems' metadata contain them."""
     slices: dict[str, tuple[Report, ...]] = {}
     for name in METADATA_SLICES:
         groups: dict[str, list[Attempt]] = {}
@@ -412,7 +412,7 @@ def is_better(attempts: Sequence[Attempt], best: Sequence[Attempt]) -> bool:
 
 
 def find_best(measurements: Sequence[Sequence[Attempt]]) -> int:
-    """Return the index of the best of several measurements; the first of equals."""
+    """Return the index of the best of several measurements; the first in a tie."""
     best = 0
     for index, attempts in enumerate(measurements):
         if index and is_better(attempts, measurements[best]):
@@ -422,12 +422,12 @@ def find_best(measurements: Sequence[Sequence[Attempt]]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A second model against a first, over the problems that both have a score for.
+    """Compares a second model with a first, over the problems that both have a score for.
 
     Arguments:
         first, second: the reports of those problems.
         gain: the second's accuracy minus the first's, in points.
-        p_value: of `sign_flip_test`.
+        p_value: the result of `sign_flip_test`.
         better, worse: number of problems that the second solved more often, and less often.
         parts: the same for each skill.
         unpaired: number of problems with a score of one model only, by reason.

@@ -12,7 +12,7 @@ from typing import Any
 
 
 def clean_text(text: str) -> str:
-    """Replace lone surrogates by U+FFFD and join surrogate pairs. Other text is returned unchanged.
+    """Replace lone surrogates with U+FFFD and join surrogate pairs. Other text is returned unchanged.
 
     >>> clean_text("a\\ud800b") == "a\\N{REPLACEMENT CHARACTER}b", clean_text("\\ud83d\\ude00")
     (True, '😀')

@@ -1,7 +1,7 @@
 """The engine protocol, and the registry that opens a model by its name.
 
-A model is named `scheme:model`, and `ENGINES` maps each scheme to its engine class. A name without a scheme is a local model of
-the model registry, a folder or the hub. To add an engine, register a subclass of `BaseEngine` under its scheme:
+A model is named `scheme:model`, and `ENGINES` maps each scheme to its engine class. A name without a scheme is a local model:
+a name in the model registry, a folder or a hub id. To add an engine, register a subclass of `BaseEngine` under its scheme:
 
     class EchoEngine(BaseEngine):
         def __init__(self, name: str) -> None:
@@ -27,7 +27,7 @@ from palaestra.core.registry import Registry
 from palaestra.core.settings import check_ranges, setting
 
 LOCAL_SCHEME = "transformers"
-"""The scheme of names without one."""
+"""The scheme for names without one."""
 ENGINES = Registry("engine", "palaestra.engines")
 ENGINES.register(LOCAL_SCHEME, "palaestra.engines.models:LocalModels", "a transformers model in this process")
 ENGINES.register("vllm", "palaestra.engines.vllm:VLLMEngine", "a model in vLLM, in this process: vllm:MODEL")
@@ -42,13 +42,13 @@ for _scheme, _description in {
 
 
 def get_scheme(name: str) -> str:
-    """Return the scheme of a model name; `LOCAL_SCHEME` if it has none that is registered."""
+    """Return the scheme of a model name; `LOCAL_SCHEME` if the name has no registered scheme."""
     scheme, colon, _ = name.partition(":")
     return scheme if colon and scheme in ENGINES.names() else LOCAL_SCHEME
 
 
 def is_remote(name: str) -> bool:
-    """Whether a model is behind a service, as opposed to weights that this process loads."""
+    """Whether a service runs the model. Otherwise this process loads the weights."""
     scheme: type[EngineScheme] = ENGINES.get(get_scheme(name))
     return scheme.remote
 
@@ -62,7 +62,7 @@ class Price:
 
     def __post_init__(self) -> None:
         if not all(0 <= value < float("inf") for value in (self.prompt, self.completion)):
-            raise SettingsError(f"a price is a number of dollars, 0 or more; got {self.prompt} and {self.completion}")
+            raise SettingsError(f"expected prices in dollars, 0 or more; got {self.prompt} and {self.completion}")
 
     def cost(self, usage: Usage) -> float:
         return (usage.prompt_tokens * self.prompt + usage.completion_tokens * self.completion) / 1e6
@@ -72,12 +72,12 @@ class Price:
 class Sampling:
     """Sampling parameters."""
 
-    max_tokens: int = setting(64, "Maximum number of tokens of a completion.", low=1)
+    max_tokens: int = setting(64, "Maximum number of tokens per completion.", low=1)
     temperature: float = setting(0.0, "0 means greedy decoding; 1 samples from the model's own distribution.", low=0)
-    top_p: float = setting(1.0, "Sample from the smallest set of tokens with this probability.", above=0, high=1)
-    top_k: int = setting(0, "Sample from this many tokens; 0 means all.", low=0)
+    top_p: float = setting(1.0, "Sample from the smallest set of tokens with this total probability.", above=0, high=1)
+    top_k: int = setting(0, "Sample from this many of the most likely tokens; 0 means all.", low=0)
     stop: tuple[str, ...] = setting((), "Strings that end a completion; they are not part of its text.")
-    count: int = setting(1, "Number of completions of the prompt.", low=1)
+    count: int = setting(1, "Number of completions per prompt.", low=1)
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -89,13 +89,13 @@ class Sampling:
 class Request:
     """One prompt with its sampling parameters and seed.
 
-    The same request gives the same tokens, whatever else is in the batch.
+    The same request produces the same tokens in any batch.
 
     Arguments:
         schema: JSON text of the JSON schema for the answer; empty for none. Engines without `reads_schema` ignore it.
         tools: JSON text of the tools that the model may call, a list in OpenAI's format; empty for none. Calls are in
             the completion's `tool_calls` if a service parses them, otherwise in its text.
-        prompt_ids: exact token ids to continue, instead of `messages`. Only engines that run the model here accept them.
+        prompt_ids: exact token ids to continue, instead of `messages`. Only local engines accept them.
     """
 
     messages: tuple[Message, ...]
@@ -108,7 +108,7 @@ class Request:
 
 Answer = Completion | Failure
 Slot = tuple[int, int]
-"""The place of one answer: the index of its request, and the index of the completion within the request."""
+"""The position of one answer: the index of its request, and the index of the completion within the request."""
 
 
 @runtime_checkable
@@ -123,18 +123,18 @@ class Engine(Protocol):
 
 
 class EngineScheme:
-    """How the models of one scheme are checked, opened and priced. `ENGINES` holds subclasses.
+    """Checks, opens and prices the models of one scheme. `ENGINES` contains subclasses.
 
     Its module is imported to check settings, so it must not import torch or another heavy package at the top level.
-    Every `name` is the whole name, with the scheme.
+    Every `name` is the full name, with the scheme.
     """
 
     remote: ClassVar[bool] = True
-    """Whether the models are behind a service. Calls to a service run in parallel and are recorded one by one."""
+    """Whether a service runs the models. Calls to a service run in parallel and are recorded one by one."""
 
     @classmethod
     def check(cls, name: str) -> None:
-        """Raise if the model cannot be used, for example without a key. Loads nothing."""
+        """Raise if the model cannot be used, for example because a key is missing. Loads nothing."""
 
     @classmethod
     def open(cls, name: str, *, device: str = "", listener: Listener = ignore, **options: Any) -> Engine:
@@ -148,7 +148,7 @@ class EngineScheme:
 
     @classmethod
     def identify(cls, name: str) -> str:
-        """Return the cache identity of a model, for example a hash of its weights; empty for the engine's own."""
+        """Return the cache identity of a model, for example a hash of its weights; empty means the engine's own."""
         return ""
 
     @classmethod
@@ -162,8 +162,8 @@ class BaseEngine(EngineScheme):
 
     Attributes:
         name: the model's name.
-        identity: determines the answers together with the request; the cache stores them under it. Weights in memory
-            have none, because training changes them under the same name.
+        identity: identifies the model in cache keys. It is empty for weights in memory, because training changes them
+            under the same name.
         reads_schema: whether the engine enforces `Request.schema`.
     """
 
@@ -185,13 +185,13 @@ def reads_schema(engine: Engine) -> bool:
 
 
 class CallMonitor:
-    """Is notified before and after every call of a `MonitoredEngine`, in the thread of the call.
+    """Its methods run before and after every call of a `MonitoredEngine`, in the thread of the call.
 
-    This one allows every call and records nothing.
+    This base class allows every call and records nothing.
     """
 
     def before(self, slot: Slot) -> bool:
-        """A call for `slot` is about to start. Return false to postpone it; the engine calls this method again later.
+        """Run before a call for `slot`. Return false to postpone the call; the engine tries again later.
 
         Raises:
             BudgetSpentError: no further call may start. The engine finishes the running calls and raises the error.
@@ -199,7 +199,7 @@ class CallMonitor:
         return True
 
     def after(self, slot: Slot, usage: Usage | None, seconds: float, answer: Answer | None) -> None:
-        """The call has ended.
+        """Run after a call has ended.
 
         Arguments:
             usage: the billed tokens; `None` if unknown, for example after a broken connection.

@@ -15,11 +15,11 @@ from palaestra.engines.base import Answer, Engine, Request, StreamingEngine
 
 
 class Batcher:
-    """Answers requests of many clients in batches of an engine, in one thread.
+    """Batches the requests of many clients for one engine, in one thread.
 
     Arguments:
-        max_batch: completions of a batch at most.
-        max_wait: seconds that a request waits for others at most.
+        max_batch: maximum number of completions per batch.
+        max_wait: maximum seconds that a request waits for others.
     """
 
     def __init__(self, engine: Engine, max_batch: int = 128, max_wait: float = 0.01) -> None:
@@ -59,7 +59,7 @@ class Batcher:
                 return
 
     def _gather(self, first: _Pending) -> tuple[list[_Pending], bool]:
-        """Return a batch, and whether the queue was closed behind it."""
+        """Return a batch, and whether the queue was closed after it."""
         batch, count = [first], first.request.sampling.count
         deadline = time.monotonic() + self.max_wait
         while count < self.max_batch:
@@ -94,7 +94,7 @@ class _Pending:
 
 
 class TextStream:
-    """The text of a completion as it grows, in pieces that are final.
+    """Streams the text of a completion in pieces that do not change later.
 
     A piece contains whole characters only, and ends before any text that may be the start of a stop string.
     """
@@ -105,7 +105,7 @@ class TextStream:
         self.sent = 0
 
     def add(self, position: int, token: int) -> str:
-        """Return the new piece, possibly empty. Positions that came before are ignored."""
+        """Return the new piece, possibly empty. Positions that were already added are ignored."""
         if position < len(self.ids):
             return ""
         self.ids.append(token)

@@ -1,12 +1,12 @@
-"""What calls cost, and a limit on it.
+"""Prices of calls, and limits on their cost.
 
 Prices are in US dollars per million tokens. Each engine has the list prices of its own models
-(`EngineScheme.list_price`), without discounts, so the ledger rather overstates than understates. A JSON file of the user
-comes first, given as a path or by the variable `PALAESTRA_PRICES`, for example
+(`EngineScheme.list_price`), without discounts, so the ledger may overstate the cost. The user's JSON file takes
+precedence. Its path is an argument or the variable `PALAESTRA_PRICES`. For example:
 
     {"gpt-4o-mini": [0.15, 0.60], "azure:my-deployment": {"prompt": 2.5, "completion": 10}, "http://gpu-*": [0, 0]}
 
-A key is the name of the engine (`http://HOST:PORT/v1#MODEL`) or of the model alone, and may be a pattern with `*`.
+A key is the name of the engine (`http://HOST:PORT/v1#MODEL`) or only of the model, and may be a pattern with `*`.
 
 A `Budget` is checked before each call. Running calls count at their maximum cost.
 """
@@ -41,12 +41,12 @@ class Budget:
     """Limits calls, tokens and money.
 
     Arguments:
-        max_cost: US dollars at list price; `None` for no limit.
-        max_calls: number of calls, including repeated ones.
-        max_tokens: number of prompt and completion tokens.
-        spent: what was spent before, for example `Cache.spent(owner)` of a resumed run.
+        max_cost: maximum US dollars at list price; `None` for no limit.
+        max_calls: maximum number of calls, including repeated ones.
+        max_tokens: maximum number of prompt and completion tokens.
+        spent: the cost so far, for example `Cache.spent(owner)` of a resumed run.
         within: a shared budget of several runs that this one is part of. A call must fit into both.
-        advice: what the error tells the user if `max_cost` is reached.
+        advice: the advice in the error message if `max_cost` is reached.
         resumable: whether the run can be resumed with a larger limit; the error then says how.
         error: the exception for a call that does not fit.
 
@@ -61,7 +61,7 @@ class Budget:
         >>> budget.reserve(tokens=100)
         Traceback (most recent call last):
             ...
-        palaestra.core.errors.BudgetSpentError: the budget is spent: 1 call made, at most 1 allowed; what was answered is stored: raise --max-calls and resume
+        palaestra.core.errors.BudgetSpentError: the budget is spent: 1 call made, at most 1 allowed; the answers so far are stored: raise --max-calls and resume
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class Budget:
             raise self.error(f"the budget is spent: {short}")
 
     def settle(self, reservation: Reservation, usage: Usage | None, money: float = 0.0) -> None:
-        """Replace a reservation by the actual cost of a call. If `usage` is unknown, the reservation counts."""
+        """Replace a reservation with the actual cost of a call. If `usage` is unknown, the reservation counts."""
         with self._lock:
             self._open.remove(reservation)
             if usage is None:
@@ -123,7 +123,7 @@ class Budget:
         return self.max_cost is not None or (self.within is not None and self.within.limits_money)
 
     def _short(self, calls: int, tokens: int, money: float) -> str:
-        """Return the error message of the limit that the calls exceed; empty if they fit."""
+        """Return the error message for the limit that the calls exceed; empty if they fit."""
         if self.max_calls is not None and self.calls + calls > self.max_calls:
             count = "1 call" if self.calls == 1 else f"{self.calls} calls"
             return f"{count} made, at most {self.max_calls} allowed{self._go_on('raise --max-calls and resume')}"
@@ -142,7 +142,7 @@ class Budget:
         return ""
 
     def _go_on(self, advice: str) -> str:
-        return f"; what was answered is stored: {advice}" if self.resumable else ""
+        return f"; the answers so far are stored: {advice}" if self.resumable else ""
 
 
 VARIABLE = "PALAESTRA_PRICES"
@@ -175,7 +175,7 @@ class Prices:
 
     @classmethod
     def load(cls, path: Path | None = None) -> Prices:
-        """Load the user's entries from a JSON file: `path`, or what `PALAESTRA_PRICES` names, or none.
+        """Load the user's entries from a JSON file: `path` or `$PALAESTRA_PRICES`. Without a file there are none.
 
         Raises:
             SettingsError: the file cannot be read, or an entry is not a price.
@@ -188,7 +188,7 @@ class Prices:
         except (OSError, ValueError) as error:
             raise SettingsError(f"the price table {file} cannot be read as JSON: {error}") from error
         if not isinstance(data, dict):
-            raise SettingsError(f"the price table {file} must be an object of model names; got {type(data).__name__}")
+            raise SettingsError(f"the price table {file} must map model names to prices; got {type(data).__name__}")
         return cls({name: _parse_price(file, name, entry) for name, entry in data.items()})
 
     def find(self, name: str) -> Price | None:
@@ -208,7 +208,7 @@ def check_price(name: str) -> None:
     """Raise if a model has no known price. Local models are free.
 
     Raises:
-        SettingsError: names the model and how to give its price.
+        SettingsError: the price is unknown; the message says how to set it.
     """
     if is_remote(name) and Prices.load().find(name) is None:
         raise missing_price(name)
@@ -217,7 +217,7 @@ def check_price(name: str) -> None:
 def missing_price(name: str) -> SettingsError:
     """The error for a cost limit on a model without a known price."""
     return SettingsError(
-        f"a limit in dollars needs the price of {name}; add it to a price table: "
+        f"a cost limit needs the price of {name}; add it to a price table: "
         f'{VARIABLE}=prices.json with {{"{name}": [prompt, completion]}}, dollars per million tokens'
     )
 

@@ -33,9 +33,9 @@ from palaestra.runs.cache import Cache, digest
 from palaestra.runs.ledger import Spending
 
 CACHED_FAILURES = {FailureCause.CONTEXT_LENGTH, FailureCause.REFUSED, FailureCause.MALFORMED}
-"""Failures that the same request would have again. Requests with other failures are repeated."""
+"""Failures that the same request would have again. Requests with other failures are sent again."""
 _CHUNK = 32
-"""Number of requests per batch for an engine that does not report single calls."""
+"""Number of requests per batch for an engine that does not report individual calls."""
 _POLL = 0.01
 _FREE = Price(0.0, 0.0)
 
@@ -46,14 +46,15 @@ class CachedEngine(BaseEngine):
     Arguments:
         engine: any engine. A `MonitoredEngine` is recorded call by call, other engines batch by batch.
         cache: stores answers and calls.
-        budget: limits what may be spent; `None` for no limit.
+        budget: limits the cost; `None` for no limit.
         prices: the price table; `None` loads the user's. Local engines are free.
         owner: the id of the run that makes the calls.
         phase: the part of the run in its ledger; `at` changes it.
-        identity: determines the answers together with the request; default: the engine's own `identity`. Weights in
-            memory have none, because training changes them under the same name: pass their hash.
+        identity: identifies the model in cache keys; default: the engine's own `identity`. Weights in memory have none,
+            because training changes them under the same name: pass their hash.
 
-    Equal requests are sent once, in one batch or ever. Seeds and completion indices make requests different.
+    Equal requests are sent only once, within a batch and across runs. Requests with different seeds or completion
+    indices are not equal.
 
     Raises:
         SettingsError: the engine has no identity, or `max_cost` is set and its price is unknown.
@@ -76,7 +77,7 @@ class CachedEngine(BaseEngine):
         self.reads_schema = reads_schema(engine)
         if not self.identity:
             raise SettingsError(
-                f"the engine '{engine.name}' has no identity; give CachedEngine one, for example the hash of "
+                f"the engine '{engine.name}' has no identity; pass one to CachedEngine, for example the hash of "
                 "its weights"
             )
         paid = isinstance(engine, MonitoredEngine) or is_remote(engine.name)
@@ -144,7 +145,7 @@ class _CallMeter(CallMonitor):
         except BudgetSpentError:
             if home.estimate.seen:
                 raise
-            # The worst case does not fit. Without any measurement yet, try with a typical size.
+            # The worst case does not fit. Before the first measurement, try a typical size.
             reservations = self._reserve(len(slots), request, math.ceil(prompt_size(request) * home.estimate.TYPICAL))
         for slot, reservation in zip(slots, reservations, strict=False):
             key, priced = self.keys[slot[0]][slot[1]], home.price is not None
@@ -186,7 +187,7 @@ class _CallMeter(CallMonitor):
             if slots:
                 answers += self._ask_chunk(slots)
             else:
-                time.sleep(_POLL)  # Calls of another engine hold the budget.
+                time.sleep(_POLL)  # Calls of another engine have reserved the budget.
         return answers
 
     def _ask_chunk(self, slots: list[list[Slot]]) -> list[list[Answer]]:
@@ -207,7 +208,7 @@ class _CallMeter(CallMonitor):
 class PromptEstimate:
     """Estimates the tokens of a prompt from its bytes and from the usage of earlier calls.
 
-    Before the first call a token may be one byte; after it, 1.25 times the highest ratio of tokens to bytes so far.
+    Before the first call it assumes one token per byte; then 1.25 times the highest ratio of tokens to bytes so far.
     """
 
     TYPICAL = 1 / 3
@@ -240,7 +241,7 @@ def request_keys(identity: str, request: Request) -> tuple[str, ...]:
 
 
 def _key(message: Message) -> list[Any]:
-    """Return what identifies a message. The key of a message without tool calls has no fields for them."""
+    """Return the data that identify a message. The key of a message without tool calls has no fields for them."""
     content = message.content if isinstance(message.content, str) else [_part(part) for part in message.content]
     if not message.tool_calls and not message.tool_call_id:
         return [message.role, content]
@@ -259,7 +260,7 @@ def _part(part: TextPart | ImagePart) -> Any:
 
 
 def prompt_size(request: Request) -> int:
-    """Estimate the size of a prompt in bytes of text. An image counts 3000."""
+    """Estimate the size of a prompt in bytes of text. An image counts as 3000."""
     size = len(request.schema) + len(request.tools) + 24 * len(request.messages) + 4 * len(request.prompt_ids)
     for message in request.messages:
         size += len(message.text.encode("utf-8", "replace"))

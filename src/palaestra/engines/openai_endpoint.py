@@ -1,4 +1,4 @@
-"""Where a model of the OpenAI engine is served, by its name, what it costs there, and when a failed call is repeated.
+"""Endpoints of models by name, their list prices, and the retry policy for failed calls.
 
 openai:gpt-4o-mini                  OpenAI; the key is in OPENAI_API_KEY, another address in OPENAI_BASE_URL
 azure:my-deployment                 Azure; AZURE_OPENAI_API_KEY and AZURE_OPENAI_ENDPOINT
@@ -45,7 +45,7 @@ _KEYS = {"openai": "OPENAI_API_KEY", "azure": "AZURE_OPENAI_API_KEY", "url": "PA
 
 
 def find_list_price(name: str) -> Price | None:
-    """Return the published price of a model. A server on this machine is free; other servers are unknown."""
+    """Return the published price of a model. A server on this machine is free; the prices of other servers are unknown."""
     if name.startswith(("http://localhost", "http://127.0.0.1")):
         return Price(0.0, 0.0)
     scheme, _, model = name.partition(":")
@@ -90,7 +90,7 @@ class Endpoint:
 
     @property
     def variable(self) -> str:
-        """The environment variable that holds the key."""
+        """The environment variable that contains the key."""
         return _KEYS[self.kind]
 
     @property
@@ -102,11 +102,11 @@ class Endpoint:
         """Return the key from the environment. The key of OpenAI is never sent to another server.
 
         Raises:
-            EngineError: there is none; the message names the variable.
+            EngineError: the key is missing; the message names the variable.
         """
         key = os.environ.get(self.variable, "")
         if not key and self.kind != "url":
-            raise EngineError(f"{self.name} needs a key; put it into the environment variable {self.variable}")
+            raise EngineError(f"{self.name} needs an API key; set the environment variable {self.variable}")
         return key or "none"
 
     def check(self) -> None:
@@ -114,7 +114,7 @@ class Endpoint:
 
         Raises:
             MissingExtraError: the `openai` package is not installed.
-            EngineError: there is no key.
+            EngineError: the key is missing.
         """
         if find_spec("openai") is None:
             raise MissingExtraError("openai", "openai", f"the engine for {self.name}")
@@ -133,12 +133,12 @@ class Endpoint:
 
 
 RETRY = "call again"
-"""The phase of an event: a call failed and is repeated. The event counts the calls for this answer; its data have the
-`reason` and the `seconds` until the next call."""
+"""The phase of an event: a call failed and is repeated. The event counts the calls for this answer; its data contain
+the `reason` and the `seconds` until the next call."""
 
 WAITING = "no answer yet"
-"""The phase of an event: running calls have received nothing for a while. The data have the `model`, the number of such
-`calls`, the `seconds` of the longest silence, and the `limit` after which the engine gives up."""
+"""The phase of an event: running calls have received nothing for a while. The data contain the `model`, the number of
+such `calls`, the `seconds` of the longest silence, and the `limit` after which the engine gives up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +182,7 @@ class RetryPolicy:
             seconds = min(self.longest, self.first * 2.0 ** min(tried - 1, 60)) * (1.0 - 0.5 * float(chance))
         left = (self.total if reached else min(self.total, self.unreached)) - elapsed
         if not reached and left >= self.first:
-            seconds = min(seconds, left)  # One last call at the end of the time.
+            seconds = min(seconds, left)  # One last call at the time limit.
         return seconds if seconds <= left else None
 
 

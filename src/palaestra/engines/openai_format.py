@@ -33,7 +33,7 @@ OPTIONAL = ("temperature", "top_p", "seed", "stop", "logprobs", "response_format
 """Options that are left out if a server rejects them. `stop` is then applied to the returned text, and a schema is
 described in the prompt. For the others the engine logs a warning."""
 LIMITS = ("max_completion_tokens", "max_tokens")
-"""The two names of the token limit. Some servers know only one of them."""
+"""The two names of the token limit. Some servers support only one of them."""
 _TOO_LONG = re.compile(
     r"context.{0,12}(length|window|size)|too many tokens|maximum.{0,20}tokens|too long", re.IGNORECASE
 )
@@ -70,7 +70,7 @@ def build_body(
         ValueError: an image of the request cannot be read.
     """
     if request.prompt_ids:
-        raise ValueError("a chat service takes messages; token ids can be continued only by a model on this machine")
+        raise ValueError("expected messages; only a model on this machine can continue token ids")
     sampling, messages = request.sampling, request.messages
     options: dict[str, Any] = {"temperature": sampling.temperature, **extra}
     if sampling.top_p < 1:
@@ -143,7 +143,7 @@ def parse_message(data: Mapping[str, Any]) -> Message:
     """
     role, content = data.get("role"), data.get("content")
     if role not in ("system", "user", "assistant", "tool"):
-        raise ValueError(f"a message has the role system, user, assistant or tool; got {role!r}")
+        raise ValueError(f"expected the role system, user, assistant or tool; got {role!r}")
     if isinstance(content, (list, tuple)):
         parts = tuple(_part(part) for part in content)
         texts = [part.text for part in parts if isinstance(part, TextPart)]
@@ -151,11 +151,11 @@ def parse_message(data: Mapping[str, Any]) -> Message:
     elif content is None and role == "assistant":
         content = ""
     if not isinstance(content, (str, tuple)):
-        raise ValueError(f"a message has a text or a list of parts; got {type(content).__name__}")
+        raise ValueError(f"expected a text or a list of parts as content; got {type(content).__name__}")
     try:
         calls = tuple(_call(call) for call in data.get("tool_calls") or ())
     except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"tool_calls is a list of calls with a function's name and arguments; {error!r}") from error
+        raise ValueError(f"expected a list of tool_calls with a function's name and arguments: {error!r}") from error
     return Message(role, content, calls, str(data.get("tool_call_id") or ""))
 
 
@@ -165,7 +165,7 @@ def _part(data: Any) -> TextPart | ImagePart:
             return TextPart(text)
         case {"type": "image_url", "image_url": {"url": str(url)}}:
             return ImagePart(url)
-    raise ValueError("a part of a message has the type text with a text, or image_url with a url")
+    raise ValueError("expected a message part of type text with a text, or image_url with a url")
 
 
 def image_url(part: ImagePart) -> str:
@@ -186,12 +186,12 @@ def image_url(part: ImagePart) -> str:
 
 
 def parse_response(data: Any, stop: Sequence[str] = ()) -> tuple[Answer, Usage | None]:
-    """Parse a server's response into the answer and the billed usage, if it is given.
+    """Parse a server's response into the answer and the billed usage, if the server reports it.
 
     A response with an impossible `usage` is a failure, because its cost is unknown.
 
     Raises:
-        BrokenAnswerError: the response is not a chat completion; has the billed `usage`.
+        BrokenAnswerError: the response is not a chat completion; `usage` is the billed usage.
     """
     usage: Usage | None = None
     try:
@@ -222,7 +222,7 @@ def parse_response(data: Any, stop: Sequence[str] = ()) -> tuple[Answer, Usage |
         listed = (choice.get("logprobs") or {}).get("content") or ()
         logprobs = tuple(float(token["logprob"]) for token in listed)
         prompt = tuple(int(token) for token in data.get("prompt_token_ids") or ())
-        stopped = isinstance(choice.get("stop_reason"), str)  # vLLM: the string that ended it.
+        stopped = isinstance(choice.get("stop_reason"), str)  # vLLM returns the stop string.
     except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
         raise BrokenAnswerError(f"not a chat completion: {type(error).__name__}: {error}", usage) from error
     for end in stop:

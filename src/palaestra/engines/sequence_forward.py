@@ -21,7 +21,7 @@ from palaestra.engines.families import context_length, forward_parameters, takes
 from palaestra.engines.sequences import pad_right
 
 SHARED_PROMPTS = 0.5
-"""Distinct prompts per sequence up to which each prompt is computed once and its cache shared."""
+"""Maximum ratio of distinct prompts to sequences at which each prompt is computed once and its cache shared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +29,8 @@ class SequenceOutputs:
     """Outputs of a model at positions of a table `[sequences, width]`.
 
     Arguments:
-        hidden_ND: last hidden states; `None` if they were not asked for.
-        logits_NV: outputs of the output layer; `None` if they were not asked for.
+        hidden_ND: last hidden states; `None` if not requested.
+        logits_NV: outputs of the output layer; `None` if not requested.
         rows_N: the row of each position in the flattened table; `None` means all of them in order.
     """
 
@@ -39,7 +39,7 @@ class SequenceOutputs:
     rows_N: torch.Tensor | None
 
     def to_table(self, values_N: torch.Tensor, sequences: int, width: int) -> torch.Tensor:
-        """Arrange one number a position as a table `[sequences, width]`, 0 where there is no position."""
+        """Arrange one number per position as a table `[sequences, width]`, with 0 where there is no position."""
         if self.rows_N is None:
             return values_N.view(sequences, width)
         return values_N.new_zeros(sequences * width).index_copy(0, self.rows_N, values_N).view(sequences, width)
@@ -49,7 +49,7 @@ class SequenceOutputs:
 
         Arguments:
             places: the columns to keep, by sequence.
-            width: of the present table.
+            width: the width of the current table.
         """
         outputs = self.hidden_ND if self.hidden_ND is not None else self.logits_NV
         assert outputs is not None
@@ -96,7 +96,7 @@ class SequenceForward:
         """Outputs after the prompt and after each token of the responses, as a table `[sequences, width]`.
 
         Arguments:
-            width: positions of a sequence; column 0 is the position after the prompt.
+            width: number of positions per sequence; column 0 is the position after the prompt.
             hidden, logits: which outputs to return. The model's own forward pass always returns logits.
             include_end: also return the position after the last token of a response.
 
@@ -105,7 +105,7 @@ class SequenceForward:
         """
         longest = max(len(prompt) + min(len(ids), width - 1) for prompt, ids in zip(prompts, responses, strict=True))
         if longest > self.context:
-            raise ModelError(f"a sequence has {longest} tokens; the model reads {self.context}")
+            raise ModelError(f"a sequence has {longest} tokens; the model reads at most {self.context}")
         if self.fast is None:
             return self.own_forward(prompts, responses, width, hidden)
         hidden_ND, rows_N = self.fast(prompts, responses, width, include_end)
@@ -124,7 +124,7 @@ class SequenceForward:
     def own_forward(
         self, prompts: Sequence[TokenIds], responses: Sequence[TokenIds], width: int, hidden: bool
     ) -> SequenceOutputs:
-        """The model's own forward pass. Positions after the end of a response hold arbitrary values."""
+        """The model's own forward pass. Positions after the end of a response have arbitrary values."""
         if not self._takes_padding:
             logits_BWV, hidden_BWD = self._forward_right_padded(prompts, responses, width, hidden)
         elif self.output_layer is not None and width > 1 and len(set(prompts)) <= SHARED_PROMPTS * len(prompts):
@@ -155,7 +155,7 @@ class SequenceForward:
     def _forward_right_padded(
         self, prompts: Sequence[TokenIds], responses: Sequence[TokenIds], width: int, hidden: bool
     ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        """Sequences from their first token without a mask, which is correct for every causal model."""
+        """Pad the sequences on the right, without a mask. This is correct for every causal model."""
         device = self.model.device
         rows = [(*prompt, *response[: width - 1]) for prompt, response in zip(prompts, responses, strict=True)]
         ids_BL, last_B = (x.to(device) for x in pad_right(rows))
@@ -208,7 +208,7 @@ class SequenceForward:
         return logits, torch.cat([first_UD[:, -1:][source_B], rest_BRD], 1)
 
     def _run(self, hidden: bool, **arguments: Any) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        """Call the model; returns its logits, if it has an output layer, and its last hidden states, if wanted."""
+        """Call the model; returns its logits, if it has an output layer, and its last hidden states, if requested."""
         if self.output_layer is None:
             arguments.pop("logits_to_keep", None)
             return None, self.model(**arguments).last_hidden_state
@@ -218,7 +218,7 @@ class SequenceForward:
 
     @contextmanager
     def _record_hidden(self, hidden: bool) -> Iterator[list[torch.Tensor]]:
-        """Record the input of the output layer: the last hidden states of just the positions that are computed."""
+        """Record the input of the output layer: the last hidden states of only the computed positions."""
         recorded: list[torch.Tensor] = []
         if not hidden:
             yield recorded

@@ -48,7 +48,7 @@ class SequenceStepper:
         for slot, ids in prompts.items():
             key = tuple(ids)
             if len(key) > self.context:
-                raise ModelError(f"a prompt has {len(key)} tokens; the model reads {self.context}")
+                raise ModelError(f"a prompt has {len(key)} tokens; the model reads at most {self.context}")
             if key not in outputs:
                 outputs[key] = self._forward(key, None)
             logits_V, cache = outputs[key]
@@ -63,14 +63,16 @@ class SequenceStepper:
     def step(self, tokens_S: torch.Tensor, starting: Sequence[int] = (), waiting: Sequence[int] = ()) -> torch.Tensor:
         """Feed one token per slot. Returns the logits after it, `[slots, vocabulary]`.
 
-        Resting slots, and those in `starting` or `waiting`, are skipped; their logits are 0.
+        Idle slots, and those in `starting` or `waiting`, are skipped; their logits are 0.
         """
         passive = {*starting, *waiting}
         going = [slot for slot in range(self.slots) if self._ids[slot] and slot not in passive]
         tokens = tokens_S.tolist()
         for slot in going:
             if len(self._ids[slot]) >= self.context:
-                raise ModelError(f"a sequence has {len(self._ids[slot]) + 1} tokens; the model reads {self.context}")
+                raise ModelError(
+                    f"a sequence has {len(self._ids[slot]) + 1} tokens; the model reads at most {self.context}"
+                )
             self._ids[slot].append(tokens[slot])
         logits_SV = self._zeros_V.repeat(self.slots, 1)
         if not going:
@@ -135,7 +137,7 @@ class SequenceStepper:
         return logits_V
 
     def _decode_in_turns(self, first: list[int], second: list[int]) -> list[torch.Tensor]:
-        """Return the logits after two sequences that are decoded in turns; empty if the model returns no cache."""
+        """Return the logits after two sequences that are decoded alternately; empty if the model returns no cache."""
         caches: list[Any] = []
         last: list[Any] = [None, None]
         for ids in (first, second):

@@ -106,10 +106,10 @@ class OpenAIServer:
     """The endpoint's handlers.
 
     Arguments:
-        engine: answers.
+        engine: generates the completions.
         name: the model's name for clients.
         api_key: clients must send it as a bearer token; empty for none.
-        max_tokens: of completions whose request gives no limit.
+        max_tokens: the token limit of requests without one.
     """
 
     def __init__(
@@ -221,7 +221,7 @@ class OpenAIServer:
 
         if body.stream:
             if len(requests) > 1:
-                raise RequestError("a stream has one prompt")
+                raise RequestError("expected one prompt for a stream; got several")
             return self._stream(body, requests[0], "text_completion", False, to_choice)
         return await self._answer(body, requests, "text_completion", to_choice)
 
@@ -238,7 +238,7 @@ class OpenAIServer:
             raise RequestError(str(error)) from error
         for part in (part for m in messages if not isinstance(m.content, str) for part in m.content):
             if isinstance(part, ImagePart) and not part.url.startswith("data:"):
-                raise RequestError("images are sent as data: addresses; this server fetches no address and no file")
+                raise RequestError("expected images as data: URLs; this server does not fetch URLs or files")
         limit = body.max_completion_tokens or body.max_tokens or self.max_tokens
         return Request(
             messages,
@@ -259,11 +259,11 @@ class OpenAIServer:
                 return json.dumps(schema)
             case {"type": "json_object"}:
                 return json.dumps({"type": "object"})
-        raise RequestError("response_format is text, json_object, or json_schema with its schema")
+        raise RequestError("expected a response_format of text, json_object, or json_schema with its schema")
 
     def _list_logprobs(self, answer: Completion) -> list[dict[str, Any]]:
         if len(answer.logprobs) != len(answer.token_ids) or self.tokenizer is None:
-            raise RequestError(f"{self.name} gives no log-probabilities", 400, "unsupported")
+            raise RequestError(f"{self.name} does not return log-probabilities", 400, "unsupported")
         tokens = [str(self.tokenizer.decode([token])) for token in answer.token_ids]
         return [
             {"token": token, "logprob": logprob, "bytes": list(token.encode()), "top_logprobs": []}
@@ -291,7 +291,7 @@ class OpenAIServer:
         """Send completions as they grow.
 
         Arguments:
-            whole: send each text at its end, because tool calls are read from it.
+            whole: send each text when it is complete, because tool calls are parsed from it.
         """
         from starlette.responses import StreamingResponse
 

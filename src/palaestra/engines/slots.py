@@ -2,7 +2,7 @@
 
 Every slot has its own length. A step feeds one token per slot. A slot that starts a new sequence is filled from position 0
 without touching the others, and equal prompts are computed once. Finished slots leave the batch when enough of them have
-finished. This module knows ids and logits, but nothing of tokenizers, rewards or sampling.
+finished. This module handles ids and logits only, not tokenizers, rewards or sampling.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ class SlotStepper:
         lengths = [len(ids) for ids in unique]
         longest = max(lengths)
         if longest > self.context:
-            raise ModelError(f"a prompt has {longest} tokens; the model reads {self.context}")
+            raise ModelError(f"a prompt has {longest} tokens; the model reads at most {self.context}")
         self._make_room(longest + 1)
         input_ids_UP = torch.zeros((len(unique), longest), dtype=torch.long)
         mask_UP = torch.zeros((len(unique), longest), dtype=torch.long)
@@ -218,7 +218,7 @@ class SlotStepper:
             at = np.where(is_waiting, np.minimum(self._lengths[slots], self.context - 1), at)
         window = int(at.max()) + 1
         if window > self.context:
-            raise ModelError(f"a sequence has {window} tokens; the model reads {self.context}")
+            raise ModelError(f"a sequence has {window} tokens; the model reads at most {self.context}")
         self._make_room(window)
         cache = self._cache
         positions_R = torch.from_numpy(at).to(self.device)
@@ -307,5 +307,5 @@ class SlotStepper:
 
 
 def make_stepper(model: Any, slots: int) -> SlotStepper | SequenceStepper:
-    """The stepper for a model: one cache for all slots where the family allows it, else each sequence alone."""
+    """The stepper for a model: one cache for all slots if the family allows it, otherwise one sequence at a time."""
     return SlotStepper(model, slots) if takes_slots(model.config) else SequenceStepper(model, slots)

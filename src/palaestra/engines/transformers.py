@@ -1,10 +1,10 @@
 """Completions from a transformers model in this process.
 
 Batches are sorted by length, padded on the left, and masked. Finished rows leave the batch. The random choices of a row
-come from its own request, so in float32 the same request gives the same tokens in any batch. Models that do not support
+come from its own request, so in float32 the same request produces the same tokens in any batch. Models that do not support
 padding (state-space and hybrid models) process one sequence at a time.
 
-With a processor, prompts may contain images. A batch has only prompts with image inputs of the same shapes.
+With a processor, prompts may contain images. All prompts of a batch have image inputs of the same shapes.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ class TransformersEngine(BaseEngine):
         if room < 1:
             return Failure(
                 FailureCause.CONTEXT_LENGTH,
-                f"the prompt has {len(prompt)} tokens; {self.name} reads {context}, its answer included",
+                f"the prompt has {len(prompt)} tokens; {self.name} reads at most {context}, including the answer",
             )
         limit = min(request.sampling.max_tokens, room)
         rows = []

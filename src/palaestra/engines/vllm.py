@@ -51,7 +51,7 @@ class VLLMEngine(BaseEngine):
 
     Raises:
         MissingExtraError: vLLM is not installed.
-        ModelError: vLLM cannot load the model, for example because its memory does not suffice.
+        ModelError: vLLM cannot load the model, for example because of insufficient memory.
     """
 
     remote = False
@@ -97,7 +97,7 @@ class VLLMEngine(BaseEngine):
 
             try:
                 self._llm: Any = LLM(model, seed=0, enable_prefix_caching=True, **options)
-            except Exception as error:  # vLLM raises whatever its layers raise.
+            except Exception as error:  # vLLM may raise anything.
                 raise ModelError(f"vLLM cannot load '{model}': {_first_line(error)}") from error
         self.tokenizer: Any = self._llm.get_tokenizer()
         config = self._llm.llm_engine.vllm_config.model_config
@@ -125,9 +125,9 @@ class VLLMEngine(BaseEngine):
         return answers
 
     def load_adapter(self, folder: Path) -> None:
-        """Answer with a LoRA adapter in peft's format from now on; it replaces the one before.
+        """Use a LoRA adapter in peft's format from now on. It replaces the previous one.
 
-        Every call takes a new id: vLLM caches adapters by their id and would go on with the old weights.
+        Every call uses a new id, because vLLM caches adapters by id and would keep the old weights.
 
         Raises:
             ModelError: the engine was opened without adapters, or the adapter cannot be loaded.
@@ -146,7 +146,7 @@ class VLLMEngine(BaseEngine):
         self._adapter = adapter
 
     def unload_adapter(self) -> None:
-        """Answer with the base model from now on."""
+        """Use the base model from now on."""
         if self._adapter is not None:
             self._llm.llm_engine.remove_lora(self._adapter.lora_int_id)
             self._adapter = None
@@ -183,13 +183,13 @@ class VLLMEngine(BaseEngine):
         except ImageError as error:
             return Failure(FailureCause.INVALID_REQUEST, str(error))
         except Exception as error:  # A chat template may raise anything.
-            return Failure(FailureCause.INVALID_REQUEST, f"the chat template refused the prompt: {error}")
+            return Failure(FailureCause.INVALID_REQUEST, f"the chat template rejected the prompt: {error}")
         if not ids:
             return Failure(FailureCause.INVALID_REQUEST, "the prompt is empty")
         if len(ids) >= self.context:
             return Failure(
                 FailureCause.CONTEXT_LENGTH,
-                f"the prompt has {len(ids)} tokens; {self.name} reads {self.context}, its answer included",
+                f"the prompt has {len(ids)} tokens; {self.name} reads at most {self.context}, including the answer",
             )
         return {"prompt_token_ids": ids}
 
@@ -225,7 +225,7 @@ class VLLMEngine(BaseEngine):
         indices, prompts, parameters = zip(*batch, strict=True)
         try:
             outputs = self._llm.generate(list(prompts), list(parameters), use_tqdm=False, lora_request=self._adapter)
-        except Exception as error:  # vLLM raises whatever its layers raise.
+        except Exception as error:  # vLLM may raise anything.
             if len(batch) > 1 and not _is_dead(error):
                 half = len(batch) // 2
                 yield from self._generate_batch(batch[:half])
@@ -272,7 +272,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def _is_dead(error: BaseException) -> bool:
-    """Whether the engine is gone, so that asking again is useless."""
+    """Whether the engine has died, so that further calls would fail."""
     return type(error).__name__ == "EngineDeadError"
 
 

@@ -18,7 +18,7 @@ _ENTRY_POINTS = {
     ),
 }
 DESCRIPTIONS = {
-    "palaestra/Lesson-v0": "lesson scale: an action is a set of training examples, the reward how much the student improves",
+    "palaestra/Lesson-v0": "lesson scale: an action is a set of training examples, the reward is the student's gain",
     "RLHFEnv-v0": "token scale: write a response, rewarded by a reward model",
     "CoTEnv-v0": "token scale: reason and answer the problems of a task, rewarded by its scorer",
     "palaestra/Task-v0": "turn scale: answer the problems of a task, with several attempts at each",

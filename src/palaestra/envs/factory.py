@@ -30,7 +30,7 @@ def get_spec(env_id: str) -> Any:
             environment as `module:Class` or `file.py:Class`. Modules are also searched in the current folder.
 
     Raises:
-        UnknownNameError: nothing has that id; suggests the nearest that does.
+        UnknownNameError: no environment has that id; the message suggests the nearest one.
         EnvError: the module cannot be imported.
     """
     module, _, name = env_id.rpartition(":")
@@ -112,7 +112,7 @@ def make_token_env(env_id: str, num_envs: int, options: Mapping[str, Any], **own
         native: TokenEnvContract = _call(env_id, kind, {**spec.kwargs, **own, **options}, num_envs=num_envs)
         return native
     if kind is not None or not isinstance(_load_entry(spec, spec.entry_point), type):
-        # Only the single environment knows the arguments of its vector environment.
+        # The arguments of the vector environment are available only from the single environment.
         env = _make_single(env_id, {**({} if kind is None else _select_accepted(kind, own)), **options})
         single = env.unwrapped
         if isinstance(single, TokenEnv):
@@ -125,7 +125,7 @@ def make_token_env(env_id: str, num_envs: int, options: Mapping[str, Any], **own
 def make_turn_env(
     env_id: str, num_envs: int, options: Mapping[str, Any], *, held_out: bool = False, **own: Any
 ) -> TurnVectorEnv:
-    """Make a turn environment with `num_envs` slots, by its native vector environment if it has one.
+    """Make a turn environment with `num_envs` slots. Uses its native vector environment if it has one.
 
     Arguments:
         options: arguments of the environment.
@@ -143,7 +143,7 @@ def make_turn_env(
 
 
 def turn_options(env_id: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The training options of a turn environment: the user's, completed by `TurnEnv.learned_from`.
+    """The training options of a turn environment: the user's, with defaults from `TurnEnv.learned_from`.
 
     Raises:
         SettingsError: they select the held-out episodes.
@@ -169,7 +169,7 @@ def turn_options(env_id: str, options: Mapping[str, Any]) -> dict[str, Any]:
 def make_control_env(
     env_id: str, num_envs: int, options: Mapping[str, Any], own_seeds: bool = False
 ) -> VectorEnv[Any, Any, Any]:
-    """Make a classic environment with `num_envs` slots, by its native vector environment if it has one.
+    """Make a classic environment with `num_envs` slots. Uses its native vector environment if it has one.
 
     Arguments:
         own_seeds: whether every slot needs its own seed, which native vector environments do not support.
@@ -200,7 +200,7 @@ def _call(env_id: str, make: Callable[..., Any], options: Mapping[str, Any], **o
         # Gymnasium repeats all arguments in its message, so take the original one.
         message = str(error.__cause__ if isinstance(error.__cause__, TypeError) else error)
         if isinstance(error, TypeError) and "argument" in message:
-            raise EnvError(f"{env_id} does not take these options: {message.splitlines()[0]}") from error
+            raise EnvError(f"{env_id} does not accept these options: {message.splitlines()[0]}") from error
         raise EnvError(f"cannot make {env_id}: {describe_error(error)}") from error
 
 

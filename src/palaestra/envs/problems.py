@@ -22,7 +22,7 @@ def resolve_task(task: Any, options: Mapping[str, Any] | None = None) -> Task:
         options: arguments of a task that is given by its name.
 
     Raises:
-        EnvError: `task` is neither.
+        EnvError: `task` is neither a name nor a task.
     """
     if isinstance(task, str):
         return make_task(task, **(options or {}))
@@ -39,7 +39,7 @@ def select_problems(
 
     Arguments:
         per_skill: number of problems per skill, 0 for all of a published data set; `None` for `DEFAULT_PROBLEMS`, or all
-            that a skill has if there are fewer.
+            problems of a skill that has fewer.
         skills: names of skills; all if empty.
 
     Raises:
@@ -48,11 +48,11 @@ def select_problems(
     skills = [skills] if isinstance(skills, str) else list(skills)
     check_skills(task, skills)
     if split not in list(Split):
-        raise EnvError(f"split is one of {', '.join(Split)}; got {split!r}")
+        raise EnvError(f"split must be one of {', '.join(Split)}; got {split!r}")
     if per_skill is None:
         selected = _draw_up_to(DEFAULT_PROBLEMS, task, Split(split), seed, skills)
     elif check_integer("problems", per_skill) < 0 or (per_skill == EVERY and get_hooks(task).is_procedural):
-        raise EnvError(f"problems is the number per skill, at least 1 for {task.name}; got {per_skill}")
+        raise EnvError(f"problems must be at least 1 per skill for {task.name}; got {per_skill}")
     else:
         selected = draw_problems(task, Split(split), per_skill, seed, skills)
     if not selected:

@@ -1,7 +1,7 @@
 """Run independent items on workers. Results come back in the order of the items.
 
 A worker is a process, or an actor of a Ray cluster, that makes its state once (an engine, a task) and then runs one item
-at a time. `Executor.map` is the same for all executors; an executor only knows how to start a worker.
+at a time. `Executor.map` is the same for all executors; an executor only implements how to start a worker.
 
     inline              in this process, one item after the other
     processes[:N]       in N processes of this machine; default: one per core
@@ -30,7 +30,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 EXECUTORS = Registry("executor", "palaestra.executors")
-"""Executors by scheme. Each entry takes what follows the colon, as a text."""
+"""Executors by scheme. Each entry is called with the text after the colon."""
 EXECUTORS.register("inline", "palaestra.executors.base:InlineExecutor", "in this process, one item after the other")
 EXECUTORS.register(
     "processes", "palaestra.executors.processes:ProcessExecutor", "processes of this machine, processes:N"
@@ -40,16 +40,16 @@ EXECUTORS.register("ray", "palaestra.executors.ray:RayExecutor", "a Ray cluster,
 ATTEMPTS = 3
 """How often an item runs if its worker dies, and how often a worker is started again without a result in between."""
 PATIENCE = 60.0
-"""Seconds without any worker after which a notice says so."""
+"""Seconds without a running worker after which a notice is sent."""
 WINDOW = 4
 """Items per worker that are read ahead of the results. It bounds the memory of `map`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What a worker needs: CPU cores and GPUs (shares are allowed), and memory in bytes (0: not stated).
+    """What a worker needs: CPU cores and GPUs (fractions are allowed), and memory in bytes (0: unspecified).
 
-    Ray places workers by it. The other executors share what the machine has.
+    Ray places workers by it. The other executors ignore it.
     """
 
     cpus: float = 1.0
@@ -66,11 +66,11 @@ class Worker(ABC, Generic[State]):
 
     @abstractmethod
     def start(self) -> Future[Any]:
-        """Start making the state. The future ends when the worker is ready."""
+        """Start making the state. The future is done when the worker is ready."""
 
     @abstractmethod
     def submit(self, function: Callable[[State, Any], Any], item: Any) -> Future[Any]:
-        """Run `function(state, item)`. The future holds what `call` returns, or raises `WorkerLost`."""
+        """Run `function(state, item)`. The future returns the result of `call`, or raises `WorkerLost`."""
 
     @abstractmethod
     def stop(self) -> None:
@@ -120,7 +120,7 @@ class Executor(ABC):
     ) -> Iterator[Result | Failure]:
         """Yield `function(state, item)` for each item, in the order of the items.
 
-        Items are read as results are taken, a few per worker ahead. If a worker dies, its item runs again on another
+        Items are read lazily, a few per worker ahead of the results. If a worker dies, its item runs again on another
         one. An item whose worker died `attempts` times becomes a `Failure`. An exception of the function is raised at
         the item's place in the order.
 
@@ -199,7 +199,7 @@ def call(function: Callable[..., Any], *arguments: Any) -> Any:
 class _Pool(Generic[State]):
     """The workers of one `map`, each with one item at a time.
 
-    A worker that replaces a lost one gets items once it is ready. On a full cluster it may never be; the remaining
+    A worker that replaces a lost one gets items once it is ready. On a full cluster it may never be ready; the other
     workers then do all of the work.
     """
 
@@ -260,7 +260,7 @@ class _Pool(Generic[State]):
             self.starting[worker.start()] = worker
 
     def _collect(self) -> None:
-        """Wait for a worker, then take all results that are there."""
+        """Wait for a worker, then take all available results."""
         futures = [*self.starting, *self.running]
         timeout = None if self.running else PATIENCE
         while not (ended := wait(futures, timeout, return_when=FIRST_COMPLETED).done):
@@ -305,7 +305,7 @@ class _Pool(Generic[State]):
 
 @dataclass(slots=True)
 class _Entry:
-    """An item, its place in the order, and how many of its workers died."""
+    """An item, its index, and how many of its workers died."""
 
     index: int
     item: Any

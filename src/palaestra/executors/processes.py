@@ -1,4 +1,4 @@
-"""Workers that are processes of this machine, each a pool of one from the standard library."""
+"""Workers that are processes of this machine, each a `ProcessPoolExecutor` with one process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ProcessExecutor(Executor):
     """Runs items in processes.
 
     The processes are spawned, so scripts need `if __name__ == "__main__":`. Numeric libraries share the cores: each
-    worker gets its part as threads, unless `OMP_NUM_THREADS` is set.
+    worker gets its share as threads, unless `OMP_NUM_THREADS` is set.
 
     Arguments:
         argument: the number of processes; empty: one per core.
@@ -64,7 +64,7 @@ class _ProcessWorker(Worker[State]):
 
 
 def _initialize(threads: int) -> None:
-    """Leave Ctrl-C to the parent, end with it, and keep to a share of the cores."""
+    """Ignore Ctrl-C, exit with the parent, and limit the number of threads."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))
     parent = multiprocessing.parent_process()
@@ -86,7 +86,7 @@ def _apply(function: Callable[[Any, Any], Any], item: Any) -> Any:
 
 
 def _translate(future: Future[Any]) -> Future[Any]:
-    """A future like the given one, with `WorkerLost` for a broken pool."""
+    """Return a future like the given one that raises `WorkerLost` for a broken pool."""
     translated: Future[Any] = Future()
 
     def finish(ended: Future[Any]) -> None:

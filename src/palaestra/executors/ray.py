@@ -14,9 +14,9 @@ from palaestra.executors.base import Executor, Resources, State, Worker, WorkerL
 class RayExecutor(Executor):
     """Runs items in actors of a Ray cluster. Ray places the actors by the resources that they need.
 
-    Every node needs the same Palaestra, and the files that settings name (models, plugins, data) at the same path.
-    Ray does not restart the actors: a restarted actor waits for its share of the cluster, and its item would wait with
-    it. `map` gives the item to a living actor instead, and starts another actor.
+    Every node needs the same version of Palaestra, and the files in the settings (models, plugins, data) at the same path.
+    Ray does not restart the actors: a restarted actor would wait for resources, and its item with it. Instead, `map`
+    gives the item to a running actor and starts a new one.
 
     Arguments:
         argument: the address of the cluster. Empty: `RAY_ADDRESS` or the cluster of this machine; if there is none, a
@@ -41,10 +41,10 @@ class RayExecutor(Executor):
         super().__init__(max(1, int(ray.cluster_resources().get("CPU", 1))))
 
     def count_workers(self, resources: Resources) -> int:
-        """The workers that the cluster has room for.
+        """The number of workers that the cluster has room for.
 
         Raises:
-            ExecutorError: there is no room for one.
+            ExecutorError: there is no room for a worker.
         """
         room = self._ray.cluster_resources()
         wanted = {"CPU": resources.cpus, "GPU": resources.gpus, "memory": resources.memory}
@@ -70,7 +70,7 @@ def _check_reachable(address: str) -> None:
 
 
 class _Actor:
-    """The class of the actors: a state, and calls with it."""
+    """An actor: stores a state and calls functions with it."""
 
     def start(self, make_state: Callable[[], Any]) -> Any:
         def make() -> None:
@@ -100,7 +100,7 @@ class _RayWorker(Worker[State]):
         self._ray.kill(self._actor)
 
     def _translate(self, reference: Any) -> Future[Any]:
-        """A future of the result, with `WorkerLost` for Ray's errors: exceptions of the function are results here."""
+        """Return a future of the result. Ray's errors become `WorkerLost`; exceptions of the function are results."""
         translated: Future[Any] = Future()
 
         def finish(ended: Future[Any]) -> None:

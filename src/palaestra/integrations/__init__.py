@@ -1,1 +1,1 @@
-"""Other people's interfaces over ours."""
+"""Adapters from Palaestra to other libraries."""

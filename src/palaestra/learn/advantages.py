@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 
 ROUNDING = 8
-"""Returns that differ by at most this many units in the last place are equal: the same rewards in another order."""
+"""Returns that differ by at most this many units in the last place count as equal: they sum the same rewards in another order."""
 
 
 def compute_gae_BT(
@@ -28,7 +28,7 @@ def compute_gae_BT(
             *last* state, not of the first state of the next episode.
         terminated_BT: decisions that terminated the episode; the value after them is 0.
         ended_BT: decisions that terminated or truncated the episode. A truncated one keeps the value of its last state.
-        gamma, gae_lambda: the discount factor, and the trade-off of bias and variance.
+        gamma, gae_lambda: the discount factor, and the trade-off between bias and variance.
     """
     continues_BT = 1.0 - terminated_BT.to(rewards_BT.dtype)
     linked_BT = 1.0 - ended_BT.to(rewards_BT.dtype)

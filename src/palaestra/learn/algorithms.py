@@ -1,8 +1,8 @@
 """The interface of an algorithm, the base classes of its hyperparameters, and the registry of algorithms.
 
 A new algorithm is one file with a config dataclass and an `Algorithm`, and one registration: in `ALGORITHMS`, from a
-plugin, or through the entry point group `palaestra.algorithms`. `palaestra train --algorithm NAME`, its hyperparameters
-included, `palaestra.train` and `train_agent` then offer it.
+plugin, or through the entry point group `palaestra.algorithms`. It is then available in `palaestra train --algorithm NAME`,
+with its hyperparameters as options, in `palaestra.train` and in `train_agent`.
 """
 
 from __future__ import annotations

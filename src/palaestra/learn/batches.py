@@ -35,7 +35,7 @@ class Encoded:
 
 
 def encode(example: Example, tokenizer: PreTrainedTokenizerBase, limit: int, processor: Any = None) -> Encoded:
-    """Tokenize an example with the prompt of an engine and an end-of-turn token after the response.
+    """Tokenize an example: the prompt as engines encode it, the response, and an end-of-turn token.
 
     Arguments:
         processor: the image processor of a student that reads images.
@@ -92,7 +92,7 @@ def collate(rows: Sequence[Encoded], pad_id: int, device: Any = None) -> dict[st
 def split_by_shape(batch: Sequence[int], rows: Sequence[Encoded]) -> Iterator[list[int]]:
     """Split a batch into parts whose processed images have the same shapes, so that `collate` can join them.
 
-    Some models stack the images of a prompt, so that two images have another shape than one. Rows without images are
+    Some models stack the images of a prompt, so two images have a different shape than one. Rows without images are
     in the first part.
     """
     parts: dict[Any, list[int]] = {}

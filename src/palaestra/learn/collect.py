@@ -29,7 +29,7 @@ def collect_responses(
 
     Arguments:
         env: a token environment (`palaestra.envs.token.contract.TokenEnvContract`).
-        seeds: of sampling. The samples of an episode depend on its number, not on its slot or on other episodes.
+        seeds: for sampling. The samples of an episode depend on its number, not on its slot or on other episodes.
         seed: resets the order of the prompts; `None` continues it.
         first: the number of the first episode; `None` continues the count.
     """
@@ -40,7 +40,7 @@ def collect_responses(
     observation, infos = env.reset(seed=seed, options=options)
     slots = env.num_envs
     policy.begin(slots)
-    max_tokens = min(env.max_tokens, env.width)  # A limit beyond the context takes no memory.
+    max_tokens = min(env.max_tokens, env.width)  # Tokens beyond the context need no memory.
     uniforms = np.zeros((slots, max_tokens))
     age = np.zeros(slots, dtype=np.int64)
     logprobs = np.zeros((slots, max_tokens), dtype=np.float32)
@@ -172,7 +172,7 @@ class ControlCollector:
             ) from None
         rollout = self._play(max_steps, generator, whole_episodes=True, greedy=greedy)
         rollout.group_B = torch.arange(self.count) // group_size
-        # An episode whose environment failed has no return: its rewards so far are not its result.
+        # An episode whose environment failed has no valid return.
         rollout.valid_B = torch.from_numpy(~self._failed)
         rollout.limit = max_steps
         rollout.truncated_B = ~(rollout.terminated_BT & rollout.mask_BT).any(-1)
@@ -258,5 +258,5 @@ def _check_finite(rewards: np.ndarray) -> None:
 
 
 def _stack_steps(steps: list[np.ndarray], dtype: Any) -> torch.Tensor:
-    """Arrange one array a step as a table `[slots, steps]`."""
+    """Arrange one array per step as a table `[slots, steps]`."""
     return torch.from_numpy(np.stack(steps, 1).astype(dtype))

@@ -102,7 +102,7 @@ class GRPO(Algorithm):
         # With a KL penalty or an entropy bonus, episodes without an advantage still have a gradient.
         has_gradient_B = valid_B & ((advantages_B != 0) | bool(config.kl_coef) | bool(config.ent_coef))
         sequences = [int(sequence) for sequence in has_gradient_B.nonzero()[:, 0]]
-        # The limit of the run: the longest response of this batch would make the step size depend on it.
+        # The run's limit, because the length of this batch's longest response must not change the step size.
         max_length = rollout.limit or rollout.mask_BT.shape[1]
 
         metrics = MetricMeans()

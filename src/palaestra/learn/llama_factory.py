@@ -1,7 +1,7 @@
-"""Train a student's adapter with LLaMA-Factory, in a process of its own.
+"""Train a student's adapter with LLaMA-Factory, in a separate process.
 
-LLaMA-Factory wants other versions of many packages, so it is installed in an environment of its own and only its command
-is called. It gets the base model, the examples as data set and a YAML file, and returns a LoRA adapter in peft's format. The
+LLaMA-Factory requires other versions of many packages, so it is installed in a separate environment and only its command is
+called. It reads the base model, the examples as a dataset and a YAML file, and writes a LoRA adapter in peft's format. The
 prompts are rendered here with the student's chat template, so that it trains on the prompts that our engines send.
 
 With several GPUs `llamafactory-cli` starts torchrun itself.
@@ -26,7 +26,7 @@ COMMAND = "llamafactory-cli"
 LOG = "trainer_log.jsonl"
 """The file with a line of progress for each logged step."""
 POLL = 0.2
-"""Seconds between two looks at the progress."""
+"""Seconds between two reads of the progress."""
 SETTINGS = {
     "num_train_epochs": "epochs",
     "per_device_train_batch_size": "batch_size",
@@ -34,12 +34,12 @@ SETTINGS = {
     "lora_rank": "rank",
     "seed": "seed",
 }
-"""Keys that follow from settings of the run, with the setting."""
+"""Keys that settings of the run determine, with the name of the setting."""
 MANAGED = (
     "model_name_or_path", "stage", "do_train", "finetuning_type", "lora_alpha", "lora_target", "dataset", "dataset_dir",
     "template", "output_dir", "logging_steps", "resume_from_checkpoint", "pref_beta", "pref_ftx",
 )  # fmt: skip
-"""Keys that the exchange with LLaMA-Factory depends on."""
+"""Keys that Palaestra sets to exchange data with LLaMA-Factory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class LlamaFactory:
         overrides: further keys of its YAML file, for example `{"lora_dropout": 0.05}`.
 
     Raises:
-        SettingsError: the command does not exist, or a key is one of those that we manage.
+        SettingsError: the command does not exist, or a key is managed by Palaestra.
     """
 
     command: str = COMMAND
@@ -72,11 +72,11 @@ class LlamaFactory:
                 raise SettingsError(f"trainer option '{key}': use the setting '{SETTINGS[key]}'")
             if key in MANAGED:
                 raise SettingsError(
-                    f"trainer option '{key}' is managed by Palaestra; managed are {', '.join(sorted((*MANAGED, *SETTINGS)))}"
+                    f"trainer option '{key}' is managed by Palaestra, as are {', '.join(sorted((*MANAGED, *SETTINGS)))}"
                 )
         if shutil.which(self.command) is None:
             raise SettingsError(
-                f"the command '{self.command}' was not found; install LLaMA-Factory in an environment of its own "
+                f"the command '{self.command}' was not found; install LLaMA-Factory in a separate environment "
                 f"(pip install llamafactory) and give its path: --trainer-options command=PATH/{COMMAND}"
             )
 
@@ -92,7 +92,7 @@ class LlamaFactory:
 
         Arguments:
             model: the folder of the base model.
-            folder: where data set, settings, log and adapter (`adapter/`) are written.
+            folder: the output folder for dataset, settings, log and adapter (`adapter/`).
             values: keys of the YAML file.
 
         Raises:
@@ -143,13 +143,13 @@ class LlamaFactory:
             last = deque((line for line in (folder / "output.txt").read_text().splitlines() if line.strip()), maxlen=1)
             raise LessonError(
                 f"LLaMA-Factory failed at step {losses[-1][0] if losses else 0} (exit code {process.returncode}): "
-                f"{last[0][:300] if last else 'it printed nothing'}; all of its output: {folder / 'output.txt'}"
+                f"{last[0][:300] if last else 'it printed nothing'}; full output: {folder / 'output.txt'}"
             )
         return losses
 
 
 def write_dataset(folder: Path, rows: Sequence[TrainingRow]) -> None:
-    """Write the rows as a data set `lesson` of LLaMA-Factory."""
+    """Write the rows as a dataset `lesson` of LLaMA-Factory."""
     columns = {"prompt": "instruction", "response": "output"}
     entry: dict[str, Any] = {"file_name": "lesson.json", "columns": columns}
     data: list[dict[str, str]] = [{"instruction": row.prompt, "output": row.response} for row in rows]

@@ -62,7 +62,7 @@ def aggregate_losses(
         loss_aggregation: `"sequence"` averages within each sequence, then over sequences (GRPO as published: tokens of
             long responses have less weight); `"token"` averages over all tokens (DAPO); `"constant"` divides by the
             maximum length (Dr. GRPO: no length bias).
-        num_sequences, num_tokens: of the whole minibatch, so that the losses of its microbatches add up to its loss.
+        num_sequences, num_tokens: counts of the whole minibatch, so that the losses of its microbatches add up to its loss.
         max_length: the maximum number of tokens of a response.
     """
     if loss_aggregation == "token":
@@ -97,7 +97,7 @@ def kl_k3(logprobs: torch.Tensor, reference_logprobs: torch.Tensor) -> torch.Ten
 def approximate_kl(
     logprobs: torch.Tensor, old_logprobs: torch.Tensor, mask: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """Estimate KL(old || new) on samples of the old policy: the distance that an update has moved the policy."""
+    """Estimate KL(old || new) on samples of the old policy: how far an update has moved the policy."""
     return mean_where(kl_k3(old_logprobs, logprobs), mask)
 
 

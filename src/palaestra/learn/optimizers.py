@@ -14,16 +14,16 @@ from palaestra.core.seeding import Seeds
 from palaestra.engines.cpu.kernels import select_matmul_kernels
 
 MAX_FLAT_PARAMETERS = 1_000_000
-"""Parameters up to which each group is stored in one contiguous tensor."""
+"""Maximum number of parameters for which each group is stored in one contiguous tensor."""
 BETAS, EPSILON = (0.9, 0.999), 1e-8
-"""Of AdamW, as in torch."""
+"""Defaults of AdamW, as in torch."""
 
 
 class Optimizer:
     """AdamW over the parameter groups of a policy.
 
     The parameters of a small policy become views of one long tensor, and so do their gradients. A step then takes a
-    few operations instead of hundreds, which dominate the time of a step at that size.
+    few operations instead of hundreds, whose overhead dominates a step at that size.
 
     Arguments:
         groups: dictionaries with `params` and `lr`, as for `torch.optim.AdamW`.
@@ -158,7 +158,7 @@ def training_mode(policy: Any) -> Iterator[None]:
 
 @contextmanager
 def fork_torch_rng(seeds: Seeds) -> Iterator[None]:
-    """Seed torch's global generators within the scope and restore them after it."""
+    """Within the context, seed torch's global generators. Restore them afterwards."""
     with torch.random.fork_rng():
         torch.random.manual_seed(seeds.integer())
         yield

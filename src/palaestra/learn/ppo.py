@@ -3,7 +3,7 @@
 Differences from common implementations:
 - A truncated episode is bootstrapped with the value of its own last state. No advantage flows across the end of an
   episode.
-- The KL penalty against a reference model (RLHF) is subtracted from the rewards of the single tokens before GAE.
+- The KL penalty against a reference model (RLHF) is subtracted from the rewards of individual tokens before GAE.
 - `target_kl` ends the update after the first minibatch beyond the target, not after the epoch.
 - Actor and critic have separate learning rates. A shared trunk is trained with the actor's.
 """
@@ -35,7 +35,7 @@ GYMFORMER_NAMES = {
     "eps_clip": "clip_range",
     "minibatch_size": "batch_size",
 }
-"""Names of Gymformer that `PPOConfig` accepts as well. Its `pad_obs` and `int_obs` are accepted and not needed."""
+"""Names of Gymformer that `PPOConfig` accepts as well. Its `pad_obs` and `int_obs` are accepted and ignored."""
 
 
 @accept_aliases(GYMFORMER_NAMES, ignored=("pad_obs", "int_obs"))
@@ -52,7 +52,7 @@ class PPOConfig(AlgorithmConfig):
         low=1,
     )
     gamma: float = setting(0.99, "Discount factor.", low=0, high=1)
-    gae_lambda: float = setting(0.95, "Trade-off of bias and variance in GAE.", low=0, high=1)
+    gae_lambda: float = setting(0.95, "Trade-off between bias and variance in GAE.", low=0, high=1)
     clip_range: float = setting(0.2, "Clipping range of the probability ratio around 1.", low=0, high=1)
     clip_range_high: float | None = setting(None, "Clipping range above 1; by default clip_range.", low=0)
     clip_range_vf: float | None = setting(

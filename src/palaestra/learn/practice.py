@@ -1,8 +1,8 @@
 """Learning by practice: the student answers the problems of a lesson itself and learns from rewards with GRPO.
 
 The student samples a group of answers to each question, and the task's scorer rewards them. It does not see the responses
-of the examples. Students of text practise in a token environment. Students that read images answer through their engine,
-with the same update.
+of the examples. Text students practise in a token environment. Students that read images answer through their engine, with
+the same update.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class PractisingStudent(ModelStudent):
             raise SettingsError(
                 f"{self.name} reads images; its practice option 'temperature' must be 1; got {self.settings.temperature}"
             )
-        # As the policy does, so that the student computes the same before, during and after practice.
+        # The policy does the same, so the student's outputs are equal before, during and after practice.
         fuse_activations(self._model)
 
     def reward(self, example: Example, completion: Completion) -> float:

@@ -7,7 +7,7 @@ The rejected answer is `metadata["rejected"]` of the example, or else the studen
 that the scorer finds wrong, with its exact tokens. Examples without a rejected answer contribute only to the supervised
 part of the loss (`sft_weight`).
 
-It is not TRL's trainer for three reasons: that one tokenises prompts and answers again, so the loss would not see the
+It is not TRL's trainer for three reasons: TRL tokenises prompts and answers again, so the loss would not see the
 sampled tokens; it does not resume bit-identically; and it requires a pair for every example. The losses are the same
 (`tests/learn/test_preference.py` compares them): `loss_type=["sigmoid", "sft"]`.
 """
@@ -39,13 +39,13 @@ class Preference:
     For `nano` a `beta` of 0.5 worked better than the usual 0.1.
     """
 
-    beta: float = setting(0.5, "Strength of the pull towards the reference.", above=0)
+    beta: float = setting(0.5, "Strength of the regularization towards the reference.", above=0)
     sft_weight: float = setting(
         1.0,
         "Weight of the cross-entropy of the correct responses (RPO), the only loss of examples without a wrong answer.",
         low=0,
     )
-    samples: int = setting(4, "Answers to sample in search of a wrong one; 0 uses only those of the examples.", low=0)
+    samples: int = setting(4, "Answers to sample to find a wrong one; 0 uses only those of the examples.", low=0)
     temperature: float = setting(1.0, "Sampling temperature of these answers.", above=0)
     max_tokens: int = setting(128, "Maximum tokens of these answers.", low=1)
     learning_rate: float = setting(0.0, "Learning rate; 0 means that of the supervision.", low=0)
@@ -208,7 +208,7 @@ class PreferenceStudent(ModelStudent):
         return optimise(model, batches, batch_loss, supervision, seeds, on_step=on_step, state=state, keep_state=keep)
 
     def _make_rows(self, examples: Sequence[Example], seeds: Seeds) -> tuple[list[TrainingRow], dict[str, Any]]:
-        """Pairs only: LLaMA-Factory's DPO has no place for examples without a rejected answer."""
+        """Pairs only: LLaMA-Factory's DPO does not support examples without a rejected answer."""
         pairs = [pair for pair in self.make_pairs(examples, seeds) if pair.rejected is not None]
         if not pairs:
             raise LessonError(self._explain_no_pairs(len(examples)))

@@ -43,7 +43,7 @@ T = TypeVar("T")
 Batch = dict[str, torch.Tensor]
 
 WINDOW = 16
-"""Batches whose examples are sorted by length together."""
+"""Number of batches whose examples are sorted by length together."""
 WARMUP, DECAY = 0.03, 0.4
 """The fractions of the steps in which the learning rate rises and falls."""
 
@@ -113,7 +113,7 @@ def pretrain_model(
 
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-"""Of the Newton-Schulz iteration."""
+"""Coefficients of the Newton-Schulz iteration."""
 
 
 class Muon(torch.optim.Optimizer):
@@ -243,10 +243,10 @@ def build_generation_config(tokenizer: PreTrainedTokenizerFast) -> GenerationCon
 
 
 PICTURE_WINDOW = 4
-"""Batches that a worker generates at once and sorts by length."""
+"""Number of batches that a worker generates at once and sorts by length."""
 PATCH = 8
 IMAGE_TOKENS = (SIDE // PATCH) ** 2
-"""Tokens of an image."""
+"""Number of tokens per image."""
 IMAGE_TOKEN = "<|image|>"
 VLM_CHAT_TEMPLATE = (
     "{% for message in messages %}"

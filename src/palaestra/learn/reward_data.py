@@ -237,8 +237,8 @@ class RewardReport:
         accuracy, low, high: the fraction of correct comparisons, with its 95 % interval.
         mean_reciprocal_rank: mean of 1 / rank of the best response.
         ranking_loss: mean of `best_of_k_loss`; log K for random scores.
-        calibration_error: mean distance of confidence and accuracy over ten bins of confidence from 1/K to 1.
-        brier: half the squared distance of probabilities and truth; 0.25 for a coin flip on pairs.
+        calibration_error: mean distance between confidence and accuracy over ten bins of confidence from 1/K to 1.
+        brier: half the squared distance between probabilities and truth; 0.25 for a coin flip on pairs.
         reliability: the bins that are not empty.
     """
 
@@ -264,7 +264,7 @@ def report_on_scores(scores: Sequence[Sequence[float]], best: Sequence[int], bin
             raise ModelError(
                 f"the reward model returned the score {scores_K[~np.isfinite(scores_K)][0]}; expected a finite number"
             )
-        ranks[index] = np.sum(scores_K >= scores_K[right])  # Ties rank before it.
+        ranks[index] = np.sum(scores_K >= scores_K[right])  # Ties rank ahead of it.
         logs_K = scores_K - scores_K.max()
         logs_K -= np.log(np.exp(logs_K).sum())
         probabilities_K = np.exp(logs_K)

@@ -64,7 +64,7 @@ class RewardModel:
         self.max_length = min(_max_tokens(weights, self.tokenizer), max_length or 1 << 30)
         self.tokenizer.padding_side, self.tokenizer.truncation_side = "right", "left"
         self.tokenizer.model_max_length = self.max_length
-        # Decoders find the last token by it.
+        # Decoders use it to find the last token.
         weights.config.pad_token_id = self.tokenizer.pad_token_id
         weights.config.get_text_config().pad_token_id = self.tokenizer.pad_token_id
         weights.config.use_cache = False
@@ -192,11 +192,11 @@ class RewardModel:
 
 
 def make_reward_model(name: str, seeds: Seeds, *, device: str = "", max_length: int = 0) -> RewardModel:
-    """Load a backbone with a new head of one label. A reward model keeps its head.
+    """Load a backbone with a new head of one label. An existing reward model keeps its head.
 
     Arguments:
         name: a registered name, a folder or a hub id that `AutoModelForSequenceClassification` can load.
-        seeds: of the head's weights.
+        seeds: for the head's weights.
         device: empty means a GPU if there is one.
 
     Raises:
@@ -240,7 +240,7 @@ def _load(where: str, name: str, device: str, **options: Any) -> tuple[Any, Any,
 
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     verbosity = logging.get_verbosity()
-    logging.set_verbosity_error()  # A new head is no reason for a warning.
+    logging.set_verbosity_error()  # Do not warn about a new head.
     try:
         with short_errors(name):
             tokenizer = AutoTokenizer.from_pretrained(where)
@@ -326,7 +326,7 @@ def train_reward_model(
 
     Arguments:
         validation: comparisons for early stopping; may be empty if patience is 0.
-        seeds: of the order of the comparisons and of dropout.
+        seeds: for the order of the comparisons and for dropout.
         on_step: called with the step, the number of steps, and the loss.
         on_epoch: called with the epoch and the report on `validation`.
         state: the state of an interrupted training; the result is the same as without interruption.

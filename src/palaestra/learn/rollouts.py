@@ -287,7 +287,7 @@ class Policy(Protocol):
         ...
 
     def max_microbatch_size(self, rollout: Rollout) -> int:
-        """How many sequences one pass with gradients can take."""
+        """The maximum number of sequences in one pass with gradients."""
         ...
 
     def values_BT(self, rollout: Rollout) -> tuple[torch.Tensor, torch.Tensor]:

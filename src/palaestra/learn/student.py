@@ -97,15 +97,15 @@ class ModelStudent(ABC):
         start: see `Student`.
         score: scores answers, for students that learn from their own.
         environment: makes a token environment, for example `palaestra.envs.token.TokenVectorEnv`.
-        batch_size: answers that are generated in one batch.
+        batch_size: number of answers that are generated in one batch.
         keep_every: seconds between two saves of the training state.
-        trainer: trains the adapter in place of our own loop; `None` for our own.
+        trainer: trains the adapter instead of the built-in loop; `None` for the built-in loop.
     """
 
     Settings: ClassVar[type[Any] | None] = None
     """The dataclass of the subclass's settings; all fields have defaults."""
     _make_rows: Callable[..., tuple[list[TrainingRow], dict[str, Any]]] | None = None
-    """Makes the data for an outside trainer, and keys of its settings; `None` if it cannot train such a student."""
+    """Makes the data for an external trainer and keys of its settings; `None` if external training is not supported."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class ModelStudent(ABC):
     ) -> None:
         if trainer is not None and (self._make_rows is None or supervision.method != "lora"):
             raise SettingsError(
-                "LLaMA-Factory trains LoRA adapters by learning 'supervised' or 'preference'; got learning "
+                "LLaMA-Factory trains only LoRA adapters of 'supervised' or 'preference' students; got "
                 f"{type(self).__name__}, method '{supervision.method}'"
             )
         self.name, self.tokenizer, self.supervision = model.name, model.tokenizer, supervision
@@ -246,7 +246,7 @@ class ModelStudent(ABC):
 
     def _decode_row(self, encoded: Encoded) -> TrainingRow:
         if encoded.images:
-            raise LessonError("the trainer llama-factory gets text only, and an example has an image")
+            raise LessonError("the trainer llama-factory accepts text only, and an example has an image")
         prompt, response = (
             self.tokenizer.decode(ids, clean_up_tokenization_spaces=False)
             for ids in (encoded.prompt_ids, encoded.response_ids)

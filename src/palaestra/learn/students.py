@@ -81,7 +81,7 @@ def make_student(
         score: scores answers to the questions of examples. Required by `"practice"`; `"preference"` finds the
             student's own wrong answers with it.
         environment: makes token environments, for example `palaestra.envs.token.TokenVectorEnv`; for `"practice"`.
-        trainer: trains the adapter in place of our own loop.
+        trainer: trains the adapter instead of the built-in loop.
         options: fields of the kind's `Settings`.
 
     Raises:

@@ -4,7 +4,7 @@ It is a plain loop and not TRL's trainer for three reasons: it resumes bit-ident
 run's seeds, and it has little overhead on small models (`benchmarks/supervised_vs_trl.py`). Adapters are peft's.
 
 Batches consist of examples of similar length. The learning rate falls linearly to zero after a short warm-up.
-`TrainingState` is what a killed training is resumed from.
+A killed training is resumed from its `TrainingState`.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ if TYPE_CHECKING:
 
 Method = Literal["full", "lora"]
 MAX_FULL_PARAMETERS = 20_000_000
-"""By default models with more parameters are trained with an adapter."""
+"""By default, larger models are trained with an adapter."""
 
 
 @dataclass(frozen=True, slots=True)
 class Supervision:
-    """How to fine-tune.
+    """Settings of fine-tuning.
 
     Arguments:
         method: train all weights (`"full"`) or a LoRA adapter (`"lora"`).
-        rank, alpha, dropout: of the adapter; unused with `"full"`.
+        rank, alpha, dropout: hyperparameters of the adapter; unused with `"full"`.
     """
 
     method: Method = "full"
@@ -120,8 +120,8 @@ def fine_tune(
     """Train the trainable weights of `model` in place; returns the loss by step.
 
     Arguments:
-        seeds: of the order of the examples, and of dropout.
-        processor: of a model that reads images.
+        seeds: for the order of the examples and for dropout.
+        processor: the processor of a model that reads images.
         on_step: called with the step, the number of steps, and the loss.
         state: the state of an interrupted training; the result is the same as without interruption.
         keep_state: called with the state after each step.

@@ -1,7 +1,7 @@
 """Collect episodes of a turn environment: the model writes a message, the environment replies, every token is recorded.
 
-All slots generate side by side, one token a step, and wait for each other at the end of their messages. The samples of
-an episode depend on its seed alone. The key-value cache of a slot is kept for the whole episode. After a short reply the
+All slots generate side by side, one token per step, and wait for each other at the end of their messages. The samples of
+an episode depend only on its seed. The key-value cache of a slot is kept for the whole episode. After a short reply the
 model continues from the cache; after a long one it computes the whole conversation again in one pass, which is cheaper.
 """
 
@@ -32,13 +32,13 @@ class TurnEpisode:
     """A turn episode: the conversation, and every token with its origin. It grows while it is played.
 
     Arguments:
-        number, group: of the episode; episodes of a group start alike.
-        opening: how many of `messages` precede the model's first.
+        number, group: the numbers of the episode and its group; episodes of a group start from the same state.
+        opening: number of `messages` before the model's first.
         messages: the conversation so far.
         ids: all tokens in order.
-        prompt: how many of the ids precede the model's first.
-        cached: how many of the ids are in the key-value cache.
-        chosen: the places in `ids` that the model sampled; `logprobs` and `entropies` have one value for each.
+        prompt: number of `ids` before the model's first.
+        cached: number of `ids` in the key-value cache.
+        chosen: the positions in `ids` that the model sampled; `logprobs` and `entropies` have one value for each.
         ends: the number of decisions at the end of each turn.
         rewards: one for each of the model's messages.
         message: the model's last message, before the environment has replied.
@@ -93,7 +93,7 @@ class TurnEpisode:
         return tuple(segments)
 
     def to_trajectory(self, environment: str) -> Trajectory:
-        """Convert to a record of the store. Its info holds the readable text."""
+        """Convert to a record of the store. Its info contains the readable text."""
         info: dict[str, Any] = {
             "prompt": format_transcript(self.messages[: self.opening]),
             "response": format_transcript(self.messages[self.opening :]),
@@ -136,10 +136,10 @@ def collect_turns(
     Arguments:
         env: a `TurnVectorEnv` with `autoreset=False`.
         encoder: encodes messages with the policy's tokenizer.
-        seeds: of the episodes' starts, by group, and of sampling, by episode and turn.
+        seeds: for the start of episodes, by group, and for sampling, by episode and turn.
         end_ids: the tokens that end a message.
-        max_tokens: of one message; longer messages are cut.
-        group_size: how many consecutive episodes start alike.
+        max_tokens: maximum number of tokens per message; longer messages are cut.
+        group_size: number of consecutive episodes that start from the same state.
         first: the number of the first episode.
 
     Raises:
@@ -208,7 +208,7 @@ class _TurnSlots:
         episode.ids = list(self.encoder.encode_opening(messages))
         episode.prompt = len(episode.ids)
         if episode.prompt >= self.policy.context:
-            reason = f"the opening of an episode has {episode.prompt} tokens; the model reads {self.policy.context}"
+            reason = f"the first messages have {episode.prompt} tokens; the model reads at most {self.policy.context}"
             self._finish(slot, "context", Failure(FailureCause.CONTEXT_LENGTH, reason))
 
     def generate_messages(self) -> None:
@@ -315,7 +315,7 @@ class _TurnSlots:
 
 
 def _make_rollout(episodes: Sequence[TurnEpisode], limit: int) -> Rollout:
-    """Sequences of decisions. Given tokens are only in the inputs."""
+    """Make a rollout whose decisions are the sampled tokens. Given tokens are only in the inputs."""
     rewards = []
     for episode in episodes:
         row = [0.0] * len(episode.chosen)

@@ -16,11 +16,11 @@ class ExecutorSettings:
     """Base class of the settings of recipes that use an executor."""
 
     executor: str = setting(
-        INLINE, "Where independent parts run: inline, processes:N, or ray:ADDRESS (without an address: this machine's)."
+        INLINE, "Where independent parts run: inline, processes:N, or ray:ADDRESS (ray alone: this machine)."
     )
     worker_cpus: float = setting(1.0, "CPU cores of a Ray worker.", above=0)
-    worker_gpus: float = setting(0.0, "GPUs of a Ray worker; a share is allowed.", low=0)
-    worker_memory: float = setting(0.0, "Memory of a Ray worker in GB; 0: not stated.", low=0)
+    worker_gpus: float = setting(0.0, "GPUs of a Ray worker; fractions are allowed.", low=0)
+    worker_memory: float = setting(0.0, "Memory of a Ray worker in GB; 0: unspecified.", low=0)
 
     @property
     def resources(self) -> Resources:

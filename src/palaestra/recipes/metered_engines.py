@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from palaestra.runs.run import Run
 
 CALL_TIMEOUT = 600.0
-CALL_TIMEOUT_HELP = "Maximum seconds to wait for one answer of a service, retries included."
+CALL_TIMEOUT_HELP = "Maximum seconds to wait for one answer of a service, including retries."
 CALLS = "calls.sqlite"
-"""File name of the cache of model answers. The default one lies in the user's cache folder and serves all runs."""
+"""File name of the cache of model answers. The default is in the user's cache folder and is shared by all runs."""
 
 
 class CallSettings(Protocol):
@@ -94,7 +94,7 @@ def meter_engines(
     Arguments:
         within: the budget of a group of runs that this run belongs to.
         resumable: the run can be resumed with higher limits after it reached one.
-        listener: receives events for downloads and repeated calls.
+        listener: receives events for downloads and retried calls.
     """
     from palaestra.engines.budget import Budget
 
@@ -125,7 +125,7 @@ def check_cache(path: str) -> None:
     """Check that a cache can be opened at `path`, without creating it.
 
     Raises:
-        SettingsError: `path` is a folder, or lies below a file.
+        SettingsError: `path` is a folder, or one of its parents is a file.
         RunError: the file is not a cache.
     """
     if path in ("", ":memory:"):

@@ -24,18 +24,18 @@ from palaestra.core.records import Report
 from palaestra.engines.openai_endpoint import RETRY, WAITING
 
 SWITCH = "PALAESTRA_PROGRESS"
-"""The environment variable that turns the progress of Python calls off if it is 0."""
+"""The environment variable that disables the progress display of Python calls if it is 0."""
 HEARTBEAT = 10.0
-"""Seconds without a line, where there is no terminal, after which the current phase is printed."""
+"""Without a terminal: seconds without output after which the current phase is printed."""
 ITERATION_SECONDS = 1.0
-"""Fewest seconds between the lines of two iterations, where there is no terminal."""
+"""Without a terminal: minimum seconds between the lines of two iterations."""
 BARS = "▁▂▃▄▅▆▇█"
 
 
 def plain_console(*, stderr: bool = False) -> Console:
     """Return a console that prints text verbatim, without markup and emoji names (`:x:`).
 
-    Output that goes to a pipe or a file is not wrapped, unless `COLUMNS` asks for a width.
+    Output that goes to a pipe or a file is not wrapped, unless `COLUMNS` sets a width.
     """
     console = Console(stderr=stderr, markup=False, emoji=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
@@ -119,7 +119,7 @@ class RunProgress:
         if event.phase == RETRY:
             wait = event.data["seconds"]
             when = f"{wait:.0f} s" if wait >= 10 else f"{wait:.1f} s"
-            self._tell(f"{event.data['reason']}; asked again in {when} (call {event.done} of at most {event.total})")
+            self._tell(f"{event.data['reason']}; retrying in {when} (call {event.done} of at most {event.total})")
         elif event.phase == WAITING:
             waiting = event.data
             count, seconds = waiting["calls"], waiting["seconds"]
@@ -160,7 +160,7 @@ class RunProgress:
         self._bar.update(self._task, completed=event.done, total=event.total or None, data=data)
 
     def _beat(self, event: Event) -> None:
-        """Print the current phase where there is no terminal and no line has been printed for a while."""
+        """Without a terminal, print the current phase if no line has been printed for a while."""
         if not self._live and time.monotonic() - self._last_line >= HEARTBEAT:
             part = f": {event.done} of {event.total}" if event.total else ""
             tokens = f", {event.data['tokens']} tokens of the next" if "tokens" in event.data else ""
@@ -172,12 +172,12 @@ class RunProgress:
             self._live.update(Group(self._bar, content))
 
     def _line(self, text: str) -> None:
-        """Print a line where there is no terminal."""
+        """Print a line if there is no terminal."""
         if not self._live:
             self._print(f"[{time.monotonic() - self._start:6.1f} s] {text}")
 
     def _tell(self, text: str) -> None:
-        """Print a line on a terminal as well, above the live display."""
+        """Print a line; on a terminal, above the live display."""
         if self._live:
             self._print(text)
         else:
@@ -251,13 +251,13 @@ METRICS = (
     ("reward", "reward", "{:.3f}"),
     ("last 100 episodes", "recent_return", "{:.2f}"),
     ("KL of the update", "approx_kl", "{:.4f}"),
-    ("KL to the reference", "reference_kl", "{:.3f} nats a response"),
+    ("KL to the reference", "reference_kl", "{:.3f} nats per response"),
     ("clipped", "clip_fraction", "{:.1%}"),
     ("entropy", "entropy", "{:.3f} nats"),
     ("explained variance", "explained_variance", "{:.2f}"),
     ("groups without variance", "groups_without_variance", "{:.0%}"),
     ("length", "length", "{:.1f}"),
-    ("cut at the limit", "truncated", "{:.0%}"),
+    ("truncated", "truncated", "{:.0%}"),
     ("gradient norm", "grad_norm", "{:.2f}"),
     ("tokens/s", "tokens_per_second", "{:.0f}"),
     ("steps/s", "steps_per_second", "{:.0f}"),
@@ -313,6 +313,6 @@ def _describe_held_out(metrics: Mapping[str, float]) -> str:
     """Return a held-out reward with its interval, count and failures."""
     failed = f", {metrics['test_failures']:.0f} failed" if metrics["test_failures"] else ""
     if "test_reward" not in metrics:
-        return f"not known, no episode counted{failed}"
+        return f"unknown, no episode was scored{failed}"
     reward, low, high = (metrics[f"test_reward{end}"] for end in ("", "_low", "_high"))
     return f"{reward:.3f} [{low:.3f}, {high:.3f}] of {metrics['test_count']:.0f} episodes{failed}"

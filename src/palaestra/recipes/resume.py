@@ -31,15 +31,15 @@ def resume(folder: str | Path, *, listener: Listener | None = None, progress: bo
         folder: the folder of a run, or of a bench.
         listener: receives the progress events, instead of the display on stderr.
         progress: whether to display the progress; `PALAESTRA_PROGRESS=0` also turns the display off.
-        changes: other values than the run has: `max_cost` (teach, evaluate), `executor` (evaluate, bench), `max_calls`,
+        changes: settings to change: `max_cost` (teach, evaluate), `executor` (evaluate, bench), `max_calls`,
             `max_tokens` and `categories` (teach).
 
     Returns:
         The result of the run's recipe, for example a `TrainResult`.
 
     Raises:
-        RunError: the folder holds no run, or another process is working on it.
-        SettingsError: a change that the recipe does not take.
+        RunError: the folder contains no run, or another process is using it.
+        SettingsError: the recipe does not allow a change.
 
     Example:
         >>> from palaestra import resume                                 # doctest: +SKIP
@@ -70,15 +70,15 @@ def resume(folder: str | Path, *, listener: Listener | None = None, progress: bo
 def _check_changes(recipe: str, changes: Mapping[str, Any]) -> None:
     for name in changes:
         if name not in CHANGEABLE.get(recipe, ()):
-            raise SettingsError(f"a run of {recipe} cannot go on with another {name}; leave it out")
+            raise SettingsError(f"a {recipe} run cannot be resumed with another {name}; leave it out")
 
 
 def load_policy(folder: str | Path, *, device: str = "") -> Any:
-    """Load what a run has trained.
+    """Load the policy or model that a run has trained.
 
     Arguments:
         folder: the folder of a `train` or `teach` run.
-        device: for example `"cpu"`; empty means that of the run.
+        device: for example `"cpu"`; empty: the run's device.
 
     Returns:
         For `train` the policy at its last checkpoint, as in `TrainResult.policy`. For `teach` the kept student, a
@@ -103,7 +103,7 @@ def load_policy(folder: str | Path, *, device: str = "") -> Any:
         if run.recipe == "teach":
             return models.load(str(folder), device=device or str(run.settings.get("device", "")))
         if run.recipe != "train":
-            raise RunError(f"{folder} is a run of {run.recipe}, which trains nothing; expected one of train or teach")
+            raise RunError(f"{folder} is a {run.recipe} run, which trains nothing; expected a train or teach run")
         settings = load_run_settings(TrainSettings, run)
         settings = replace(settings, device=device) if device else settings
         load_plugins(settings.plugins)

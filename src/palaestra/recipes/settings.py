@@ -54,7 +54,7 @@ def resolve_settings(
         build_settings: builds the settings from the keywords; by default `build`.
     """
     if settings is not None and values:
-        raise SettingsError(f"pass the settings or single values, not both; got both: {', '.join(sorted(values))}")
+        raise SettingsError(f"pass either settings or single values; got settings and {', '.join(sorted(values))}")
     if settings is None:
         values = {name: make_reference(v) if isinstance(v, type) else v for name, v in values.items()}
         settings = build_settings(values) if build_settings is not None else build(kind, values)
@@ -122,6 +122,6 @@ def parse_options(texts: Sequence[str], name: str) -> dict[str, Any]:
 
 
 def require(condition: bool, message: str) -> None:
-    """Raise `SettingsError(message)` unless `condition` holds."""
+    """Raise `SettingsError(message)` if `condition` is false."""
     if not condition:
         raise SettingsError(message)

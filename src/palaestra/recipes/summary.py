@@ -3,7 +3,7 @@
 before, after               the result before and after learning
 gain, gain_low, gain_high   the paired difference on the same problems, with its 95 % interval
 unit                        the unit of these numbers
-seconds                     the time of the committed work
+seconds                     the time of stored work
 
 A key is `null` if it does not apply: an evaluation has no `before`.
 """
@@ -81,7 +81,7 @@ def record_run(run: Run, *models: str) -> None:
         models: names of models; services and empty names are left out.
     """
     summary = run.summary
-    # A run that ended with an error goes on when it is resumed.
+    # A resumed run that had ended with an error is no longer finished.
     ended = summary is not None and not summary.get("error")
     record_provenance(run.folder, hash_models(*models), ended=ended)
 

@@ -54,7 +54,7 @@ def bench_page(result: BenchResult) -> dict[str, Any]:
 
 
 def _make_agent_row(name: str, episodes: list[BenchEpisode]) -> dict[str, Any]:
-    """Sum up the runs of an agent: how they ended and what they cost."""
+    """Summarize the runs of an agent: how they ended, and their costs."""
     ended: list[dict[str, Any]] = [e.summary for e in episodes if e.summary is not None]
     failures: Counter[str] = sum((Counter(summary["failures"]) for summary in ended), Counter())
     return {
@@ -110,7 +110,7 @@ def profiles_part(
 
 
 def profile_chart(standings: Standings, measure: Measure) -> Markup:
-    """Draw a step curve for each method: the share of tasks on which its ratio to the best is at most 10^τ."""
+    """Draw a step curve for each method: the fraction of tasks on which its ratio to the best is at most 10^τ."""
     profile = standings.profile(measure)
     series = []
     # The first method is drawn last, above the others.
@@ -136,7 +136,7 @@ def steps(profile: Profile, method: str, limit: float) -> list[Point]:
 
 
 def line_sample(standings: Standings, method: str) -> Markup:
-    """Draw a short piece of a method's line, for legends."""
+    """Draw a short sample of a method's line, for legends."""
     class_, dashes = _choose_line(standings, method)
     return drawing(34, 12, method, polyline([(0, 6), (34, 6)], f"line {class_}", dashes), class_="inline")
 

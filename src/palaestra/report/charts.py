@@ -25,7 +25,7 @@ MOST_POINTS = 400
 MARKED = 40
 """Maximum points of a line that have a mark each; more marks would hide the line."""
 NOISY = 80
-"""With more points than this, a small chart draws means of neighbours, and single points faintly."""
+"""With more points than this, a small chart draws means of neighbours, and the points themselves faintly."""
 PATH = 24
 """Maximum points of a path; more are averaged with their neighbours."""
 BARS = 60
@@ -169,7 +169,7 @@ def bar_chart(table: Metrics, names: Mapping[str, str], y_label: str, label: str
 
 
 def average_neighbours(points: Sequence[MetricPoint], most: int = PATH) -> list[MetricPoint]:
-    """Reduce points to at most `most` by averaging neighbours, which are taken as independent.
+    """Reduce points to at most `most` by averaging neighbours, assumed to be independent.
 
     >>> [(point.x, point.value) for point in average_neighbours([MetricPoint(1, 0.0, 1.0), MetricPoint(2, 2.0, 3.0)], 1)]
     [(1.0, 2.0)]
@@ -191,10 +191,10 @@ def average_neighbours(points: Sequence[MetricPoint], most: int = PATH) -> list[
 
 
 def axis_range(points: Sequence[MetricPoint]) -> tuple[float, float]:
-    """Return the range of the y axis: all values, and intervals as far as they do not squeeze the values.
+    """Return the range of the y axis: all values, and intervals unless they would compress the values.
 
-    The interval of two or three episodes can be many times as wide as the rest of the chart, and a single outlier can
-    be far away: both are cut at the edge.
+    The interval of two or three episodes can be much wider than the rest of the chart, and a single outlier can be far
+    away: both are cut at the edge.
     """
     values = sorted(r.value for r in points)
     cut = len(values) // 20
@@ -290,7 +290,7 @@ def _draw_series(series: Series, x: Scale, y: Scale) -> list[Markup]:
 
 
 def _split_by_interval(points: Sequence[MetricPoint]) -> list[list[MetricPoint]]:
-    """Return the stretches of neighbours with an interval. The value of a single episode has none."""
+    """Return the groups of consecutive points with an interval. The value of a single episode has none."""
     stretches: list[list[MetricPoint]] = [[]]
     for point in points:
         if point.low is not None and point.high is not None:

@@ -176,7 +176,7 @@ def draw_tree(nodes: Sequence[SkillNode], root: str) -> Markup:
 
 
 def area_legend(nodes: Sequence[SkillNode]) -> Markup:
-    """Draw circles with the number of examples that their area stands for."""
+    """Draw circles with the number of examples that their area represents."""
     largest = max([1, *(node.examples for node in nodes)])
     parts, x = [], 12.0
     for count in sorted({1, max(1, largest // 4), largest}):
@@ -250,7 +250,7 @@ def seed_points(
     """Draw a row for each arm: a dot for each seed's gain, and the mean below. Lines join the dots of one seed.
 
     Arguments:
-        address: returns the path of a run's report, to which its dot links; empty without a report.
+        address: returns the path of a run's report, which its dot links to; empty without a report.
     """
     values = [gain for row in rows for gain in row.gains.values()]
     if not values:
@@ -298,7 +298,7 @@ def format_tick(value: float) -> str:
 def _find_range(values: Sequence[float], means: Sequence[Mean], room: float) -> tuple[float, float]:
     """Return the range of the values, and up to `room` beyond them for the intervals.
 
-    The interval of two seeds can be many times as wide as the rest: it is cut at the edge.
+    The interval of two seeds can be much wider than the rest: it is cut at the edge.
     """
     low, high, room = min(values), max(values), max(1.0, room)
     ends = [(mean.low, mean.high) for mean in means if mean.count > 1]

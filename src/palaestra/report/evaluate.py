@@ -16,7 +16,7 @@ from palaestra.tasks.evaluate import measures, outcomes
 
 def evaluate_page(run: Run) -> dict[str, Any]:
     """Read the results of an evaluate run so far."""
-    # The summary is written last. If it is read first, the store holds everything that it mentions.
+    # The summary is written last. Read it first, so that the store contains everything that it mentions.
     summary = run.summary
     attempts = [attempt for phase in run.store.phases() for attempt in run.store.attempts(phase)]
     report = report_on(attempts, "all problems")

@@ -13,7 +13,7 @@ from palaestra.core.statistics import Gain, Mean
 from palaestra.runs.ledger import describe_cost
 
 NOTHING = "–"
-"""Stands for a missing number, as opposed to 0."""
+"""Text for a missing number."""
 
 
 def percent(rate: Report | Mean | None) -> str:
@@ -180,7 +180,7 @@ def phase_name(phase: str) -> str:
 
 
 def plain(value: float | None, size: float = 0.0) -> str:
-    """Format a number with at least three digits. A larger `size` decides the number of decimals.
+    """Format a number with at least three digits. A larger `size` determines the number of decimals.
 
     >>> plain(0.57039), plain(460.75), plain(-3.2437), plain(0.0), plain(0.00002)
     ('0.570', '460.8', '−3.24', '0', '2.0e−05')

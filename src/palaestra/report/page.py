@@ -58,7 +58,7 @@ def write_report(folder: str | Path) -> Path:
     with Run.open(folder, read_only=True) as run:
         if run.recipe not in _PAGES:
             raise RunError(
-                f"there is no report for recipe {run.recipe!r} ({folder}); there is one for: {', '.join(_PAGES)}"
+                f"recipe {run.recipe!r} has no report ({folder}); recipes with a report: {', '.join(_PAGES)}"
             )
         if run.recipe == "teach":
             write_lessons(run)

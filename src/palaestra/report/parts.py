@@ -1,4 +1,4 @@
-"""The parts that pages share: skills before and after, samples to read, costs, settings and provenance.
+"""The parts that pages share: skills before and after, samples, costs, settings and provenance.
 
 A part is plain data for the templates.
 """
@@ -52,7 +52,7 @@ def make_skill_rows(
     return sorted(rows, key=lambda row: (-row["gain"].points if row["gain"] else 0.0, row["name"]))
 
 
-# Samples to read
+# Samples
 
 
 def compare_attempts(
@@ -80,7 +80,7 @@ def right_and_wrong(attempts: Sequence[Attempt]) -> list[dict[str, Any]]:
     for title, correct in (("Wrong", False), ("Right", True), ("Failed", None)):
         chosen = [(attempt,) for attempt in attempts if attempt.correct is correct]
         if chosen or correct is not None:
-            explanation = "without a score, so not part of any accuracy" if correct is None else ""
+            explanation = "without a score; not part of any accuracy" if correct is None else ""
             groups.append(_make_group(title, explanation, chosen, len(attempts), ("Response",)))
     return groups
 
@@ -96,8 +96,8 @@ def _make_group(
 def spread(items: Sequence[T], kind: Callable[[T], str], most: int = SHOWN) -> list[T]:
     """Choose at most `most` items from as many kinds as possible, sorted by kind.
 
-    Every kind gives its first item, then its second, and so on. If there are more kinds than places, kinds are taken at
-    even distances.
+    Takes the first item of every kind, then the second, and so on. If there are more kinds than `most`, evenly spaced
+    kinds are used.
 
     >>> spread(["a1", "a2", "b1", "c1"], lambda item: item[0], 3)
     ['a1', 'b1', 'c1']
@@ -164,7 +164,7 @@ def make_appendix(run: Run, kind: type[Any], unpriced_phases: tuple[str, ...] = 
 
     Arguments:
         kind: the dataclass of the run's settings.
-        unpriced_phases: endings of the phases with calls whose price is not known.
+        unpriced_phases: suffixes of the phases whose calls have no known price.
     """
     total = run.store.total()
     costs: list[dict[str, Any]] = [

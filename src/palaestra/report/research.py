@@ -19,16 +19,16 @@ from palaestra.research.workspace.step_record import Step
 from palaestra.runs.run import Run
 
 OPEN = 3
-"""Number of steps at the end of a conversation that are unfolded when the page opens."""
+"""Number of steps at the end of a conversation that are expanded when the page opens."""
 SHORT = 90
 FOLDERS = re.compile(r":/(?!/)(?:.*/)?(?=[^/]+$)")
 """The folders of an absolute path in an agent's name, but not those of a URL."""
 REASONS = {
     "submitted": "the agent submitted its work",
-    "attempts": "every validation was used up, and the last submission could not be scored",
+    "attempts": "all validations were used, and the last submission could not be scored",
     "gave_up": "the agent stopped without a submission",
-    "steps": "the limit of messages was reached",
-    "time": "the limit of time was reached",
+    "steps": "the message limit was reached",
+    "time": "the time limit was reached",
     "cost": "the agent's model reached its cost limit",
     "context": "the conversation no longer fits the agent's model",
     "format": "too many messages in a row had no readable action",
@@ -39,7 +39,7 @@ REASONS = {
 
 def research_page(run: Run) -> dict[str, Any]:
     """Read the episodes of a research run so far."""
-    # The summary is written last. If it is read first, the store holds everything that it mentions.
+    # The summary is written last. Read it first, so that the store contains everything that it mentions.
     summary = run.summary
     episodes = {number: run.store.steps(Step, number) for number in run.store.episodes()}
     kept = int(summary["kept_episode"]) if summary else max(episodes, default=0)

@@ -45,7 +45,7 @@ def element(tag: str, *children: str, **attributes: str | float) -> Markup:
 
 
 def drawing(width: float, height: float, label: str, *children: str, class_: str = "") -> Markup:
-    """Build a picture that scales with its place. `label` is the text for screen readers."""
+    """Build a picture that scales with its container. `label` is the text for screen readers."""
     box = f"0 0 {number(width)} {number(height)}"
     return element(
         "svg", *children, viewBox=box, width=width, height=height, role="img", aria_label=label, class_=class_

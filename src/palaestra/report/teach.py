@@ -42,7 +42,7 @@ from palaestra.teachers.tree.records import skill_rewards
 Attempts = Mapping[str, list[Attempt]]
 """Attempts by phase, for example `2/validation`."""
 Rewards = Sequence[Mapping[str, Gain]]
-"""The reward of each skill by round. The skill `""` stands for all problems."""
+"""The reward of each skill by round. The skill `""` means all problems."""
 STAGE_NAMES = {
     "names": "the skills of the problems are named",
     "categories": "the names are clustered",
@@ -52,10 +52,10 @@ STAGE_NAMES = {
 
 def teach_page(run: Run) -> dict[str, Any]:
     """Read the rounds of a teach run so far."""
-    # The summary is written last. If it is read first, the store holds everything that it mentions.
+    # The summary is written last. Read it first, so that the store contains everything that it mentions.
     ended, settings = run.summary is not None, run.settings
     phases = {phase: run.store.attempts(phase) for phase in run.store.phases()}
-    # Every measurement of a split asks the same problems, so the first one gives the number of attempts of the others.
+    # Every evaluation of a split uses the same problems, so the first one sets the number of attempts of the others.
     sizes = {phase: len(phases.get(f"0/{phase.rpartition('/')[2]}", [])) for phase in phases}
     whole = {phase: attempts for phase, attempts in phases.items() if len(attempts) >= sizes[phase]}
     allocation = run.store.allocation()
@@ -211,10 +211,10 @@ def _list_troubles(skills: Overview) -> list[str]:
         troubles.append(f"{plural(unnamed, 'problem')} could not be named ({causes(dict(skills.unnamed))})")
     if unassigned:
         reasons = causes(dict(skills.unassigned))
-        troubles.append(f"{plural(unassigned, 'problem')} without a skill: they could not be assigned ({reasons})")
+        troubles.append(f"{plural(unassigned, 'problem')} could not be assigned to a skill ({reasons})")
     if again:
         stages = causes(dict(skills.reasked))
-        troubles.append(f"asked again {plural(again, 'time')}, because an answer did not fit ({stages})")
+        troubles.append(f"retried {plural(again, 'time')} because an answer was invalid ({stages})")
     return troubles + [f"repaired: {repair}" for repair in skills.repairs]
 
 

@@ -44,7 +44,7 @@ from palaestra.runs.ledger import LedgerTotal
 from palaestra.runs.run import Run
 
 LISTED = 60
-"""Maximum iterations in the table of metrics; of more, some at even distances are listed."""
+"""Maximum iterations in the table of metrics; if there are more, evenly spaced ones are listed."""
 PHASES = {
     "model": "the policy acts", "environment": "environment: steps and rewards", "reference": "log-probs of the reference",
     "update": "learning", "evaluate": "held-out evaluation",
@@ -56,7 +56,7 @@ SHARES = ("clip_fraction", "groups_without_variance", "truncated")
 
 def train_page(run: Run) -> dict[str, Any]:
     """Read the iterations of a train run so far."""
-    # The summary is written last. If it is read first, the store holds everything that it mentions.
+    # The summary is written last. Read it first, so that the store contains everything that it mentions.
     ended, summary = run.summary is not None, run.summary or {}
     settings, table = run.settings, run.store.metrics()
     trained = {iteration: row for iteration, row in table.items() if iteration > 0}
@@ -120,7 +120,7 @@ def train_page(run: Run) -> dict[str, Any]:
         "phase_chart": _phase_chart(trained, phases),
         "bars_averaged": done > BARS,
         "seconds": seconds,
-        "speed": _speed_chart(speed, "tokens a second" if language else "steps a second") if speed else None,
+        "speed": _speed_chart(speed, "tokens per second" if language else "steps per second") if speed else None,
         "speed_mean": decisions / working if working else None,
         "episodes_to_read": _read_episodes(run, done) if language else [],
         "asked": bool(asked),
@@ -179,9 +179,9 @@ def _reward_headline(
         change = MetricPoint(0, 0, summary["gain"], summary["gain_low"], summary["gain_high"])
         how = f"paired over {plural(summary['gain_episodes'], 'episode')}"
     elif first and last and first is not last:
-        change, how = _difference(first, last), "the two taken as independent"
+        change, how = _difference(first, last), "the two assumed to be independent"
     if change is None:
-        why = "not measured yet" if before is None or after is None else "not known"
+        why = "not measured yet" if before is None or after is None else "unknown"
         moved = _make_box("Change", NOTHING, why)
     else:
         moved = _make_box("Change", _format_change(change), span(change), *([] if change.low is None else [how]))
@@ -199,7 +199,7 @@ def _reward_box(name: str, point: MetricPoint | None, table: Metrics, evaluation
     if evaluation is None:
         return _make_box(name, NOTHING, "not measured yet")
     failed = round(table[evaluation].get("test_failures", 0.0))
-    why = f"not known: {plural(failed, 'episode')} failed, and no other was played" if failed else "not known"
+    why = f"unknown: {plural(failed, 'episode')} failed, none was scored" if failed else "unknown"
     return _make_box(name, NOTHING, why)
 
 
@@ -211,14 +211,14 @@ def _format_change(change: MetricPoint) -> str:
 
 def _verdict(low: float, high: float) -> str:
     if low > 0:
-        return "The interval lies above 0."
+        return "The interval is above 0."
     if high < 0:
-        return "The interval lies below 0: the policy got worse."
-    return "The interval contains 0: this run by itself does not show a change."
+        return "The interval is below 0: the policy got worse."
+    return "The interval contains 0: this run alone does not show a change."
 
 
 def _difference(first: MetricPoint, last: MetricPoint) -> MetricPoint:
-    """Return the change of the mean. The rewards of single held-out episodes are not known, so nothing is paired."""
+    """Return the change of the mean. The rewards of single held-out episodes are unknown, so they are not paired."""
     moved = last.value - first.value
     if first.low is None or first.high is None or last.low is None or last.high is None:
         return MetricPoint(last.iteration, last.x, moved)
@@ -262,7 +262,7 @@ def _path_chart(table: Metrics, path: Sequence[MetricPoint]) -> Markup:
     if gold:
         panels.append(Panel("gold reward", [_path_series("gold", gold, "s3")]))
     return line_chart(
-        panels, "KL to the reference (nats a response)", "reward against the divergence from the reference"
+        panels, "KL to the reference (nats per response)", "reward against the divergence from the reference"
     )
 
 
@@ -284,19 +284,19 @@ def _speed_chart(speed: Sequence[MetricPoint], y_label: str) -> Markup:
 
 
 def health_panel(trained: Metrics, settings: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Show the metrics that exist. A metric that the last iteration lacks names its iteration."""
+    """Show the metrics that exist. A metric that the last iteration lacks is shown with its iteration."""
     language = settings.get("policy") == "lm"
     unit = "token" if language else "decision"
     shown = [
-        ("approx_kl", "KL of the update", f"nats a {unit}, new policy from the one that collected", "target_kl"),
-        ("reference_kl", "KL to the reference", "nats a response", ""),
+        ("approx_kl", "KL of the update", f"nats per {unit}, between the new and the collecting policy", "target_kl"),
+        ("reference_kl", "KL to the reference", "nats per response", ""),
         ("clip_fraction", "Clip fraction", "% of ratios outside the clipping range", ""),
-        ("entropy", "Entropy", f"nats a {unit}", ""),
+        ("entropy", "Entropy", f"nats per {unit}", ""),
         ("explained_variance", "Explained variance", "of returns by the critic; 1 is all, below 0 worse than none", ""),
         ("groups_without_variance", "Groups without variance", "% with equal rewards: no learning signal", ""),
         ("length", "Response length" if language else "Episode length", "tokens" if language else "steps", ""),
-        ("turns", "Turns", "messages of the model an episode", ""),
-        ("truncated", "Cut at the limit", f"% of {'messages' if metric_points(trained, 'turns') else 'responses'}", ""),
+        ("turns", "Turns", "messages of the model per episode", ""),
+        ("truncated", "Truncated", f"% of {'messages' if metric_points(trained, 'turns') else 'responses'}", ""),
         ("grad_norm", "Gradient norm", "before clipping", "max_grad_norm"),
     ]
     last, metrics = max(trained, default=0), []
@@ -375,7 +375,7 @@ def seconds_by_phase(table: Metrics, ledger: float) -> tuple[float, list[dict[st
     names = {name for row in table.values() for name in row if _is_phase(name)}
     sums = {name: math.fsum(row.get(name, 0.0) for row in table.values()) for name in names}
     order = [f"seconds_{name}" for name in PHASES]
-    # The ledger of a running run lacks the costs that are booked at its end.
+    # The ledger of a running run lacks the costs that are recorded at its end.
     total = max(ledger, sum(sums.values()))
     rows: list[dict[str, Any]] = []
     for name in sorted(sums, key=lambda name: (order.index(name) if name in order else len(order), name)):
@@ -394,11 +394,11 @@ def _phase_chart(trained: Metrics, phases: Sequence[Mapping[str, Any]]) -> Marku
         return None
     sums = ", ".join(f"{row['name']} {row['seconds']:.1f}" for row in drawn.values())
     names = {key: row["class_"] for key, row in drawn.items()}
-    return bar_chart(trained, names, "seconds an iteration", f"seconds of an iteration by phase; in all {sums}")
+    return bar_chart(trained, names, "seconds per iteration", f"seconds per iteration by phase; total {sums}")
 
 
 def _sum_costs(appendix: dict[str, Any]) -> dict[str, Any]:
-    """Sum up the costs of all iterations, which would fill hundreds of rows."""
+    """Add up the costs of all iterations, which would fill hundreds of rows."""
     sums: dict[str, LedgerTotal] = {}
     for row in appendix["costs"]:
         kind = COSTS.get(row["phase"].rpartition("/")[2], row["phase"])

@@ -72,7 +72,7 @@ class Cache:
             self._db.close()
             if "damaged" in str(error):
                 raise RunError(
-                    f"{self.path} is not a cache, or damaged; delete it: its answers are requested again"
+                    f"{self.path} is not a cache or is damaged; delete it: its answers are requested again"
                 ) from error
             raise
         except BaseException:
@@ -81,7 +81,7 @@ class Cache:
         if version != str(SCHEMA_VERSION):
             self._db.close()
             raise RunError(
-                f"the cache {self.path} has version {version}, expected {SCHEMA_VERSION}; delete it or name another"
+                f"the cache {self.path} has version {version}; expected {SCHEMA_VERSION}; delete it or use another"
             )
 
     def _prepare(self) -> str:

@@ -1,4 +1,4 @@
-"""Atomic writes of files and folders, records as JSON, and errors of the disk and of SQLite with advice for the user."""
+"""Atomic writes of files and folders, records as JSON, and disk and SQLite errors with advice for the user."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def storage_errors(path: Path, doing: str) -> Iterator[None]:
             raise StorageError(f"cannot write while {doing}: {path} is read-only for this user") from error
         if error.errno in {errno.ENOTDIR, errno.EEXIST, errno.EISDIR}:
             raise StorageError(f"cannot write while {doing}: {path} is not a folder that can be written to") from error
-        raise StorageError(f"cannot go on while {doing}: {path}: {error.strerror or error}") from error
+        raise StorageError(f"failed while {doing}: {path}: {error.strerror or error}") from error
     except sqlite3.DatabaseError as error:
         text, code = str(error), getattr(error, "sqlite_errorcode", 0)
         if code & 0xFF == sqlite3.SQLITE_FULL or code in _NO_ROOM:

@@ -42,8 +42,8 @@ class Spending:
         seconds: the sum of the calls' latencies; concurrent calls count in full.
         money: US dollars at list price, for calls with a known price.
         unpriced: number of calls without a known price; they are missing from `money`.
-        unmeasured: number of calls whose tokens are unknown, because the connection or this process broke; they are
-            missing from the tokens and from `money`.
+        unmeasured: number of calls whose tokens are unknown, because the connection broke or this process
+            was killed; they are missing from the tokens and from `money`.
         again: number of repeated calls, after a failure or a kill of this process.
     """
 

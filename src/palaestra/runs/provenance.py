@@ -66,7 +66,7 @@ def read_provenance(folder: Path) -> dict[str, Any] | None:
         or not isinstance(data.get("resumed"), list)
     ):
         raise RunError(
-            f"the run folder is damaged: {path} lacks started or resumed; delete the file to continue without it"
+            f"the run folder is damaged: {path} has no 'started' or no 'resumed'; delete the file to continue without it"
         )
     return data
 
@@ -86,7 +86,7 @@ def collect_provenance(models: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def find_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the differences of two provenance records, except time and command, as `[before, now]` by dotted name.
+    """Return the differences between two provenance records, except time and command, as `[before, now]` by dotted name.
 
     >>> find_changes({"python": "3.11", "packages": {"numpy": "2.0"}}, {"python": "3.12", "packages": {"numpy": "2.0"}})
     {'python': ['3.11', '3.12']}

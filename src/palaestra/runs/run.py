@@ -74,7 +74,7 @@ class Run:
 
     @staticmethod
     def check_new(folder: Path) -> None:
-        """Raise if `create` would, before the work that precedes a run.
+        """Raise the errors of `create` early, before other work.
 
         Raises:
             RunError: the folder is not empty, or there is a file in its place.
@@ -92,7 +92,7 @@ class Run:
                 raise RunError(f"{folder} is not empty; choose another --out")
 
     def _clear(self) -> None:
-        """Remove the files of a start that was killed or found the disk full."""
+        """Remove the files of a start that failed: it was killed, or the disk was full."""
         for name in _UNFINISHED - {"run.lock"}:
             (self.folder / name).unlink(missing_ok=True)
         for probe in self.folder.glob(f"{_PROBE}*"):
@@ -107,7 +107,7 @@ class Run:
         """
         with storage_errors(folder, "opening the run folder"):
             if not folder.is_dir():
-                raise RunError(f"there is no run folder {folder}")
+                raise RunError(f"the run folder {folder} does not exist")
             if not (folder / "settings.json").exists():
                 raise RunError(f"{folder} is not a run folder: it has no settings.json")
         data = read_json(folder / "settings.json")
@@ -118,7 +118,7 @@ class Run:
                 f"{folder} was written by another version of Palaestra (format {data['format']!r}, expected {FORMAT})"
             )
         if not isinstance(data["recipe"], str) or not isinstance(data["settings"], dict):
-            raise RunError(f"the run folder is damaged: {folder / 'settings.json'} names no recipe or no settings")
+            raise RunError(f"the run folder is damaged: {folder / 'settings.json'} has an invalid recipe or settings")
         run = cls(folder, data["recipe"], data["settings"])
         if not read_only:
             run._acquire()
@@ -216,7 +216,7 @@ class Run:
 
 
 class RunClock:
-    """Books the seconds of a run that no other ledger entry covers.
+    """Records the seconds of a run that no other ledger entry covers.
 
     Arguments:
         start: `time.perf_counter()` at the start of the work.
@@ -226,7 +226,7 @@ class RunClock:
         self.run, self.start, self.booked = run, start, run.store.total().seconds
 
     def book(self, phase: str) -> None:
-        """Add the seconds since the last call to the ledger, less those that were booked in the meantime."""
+        """Add the seconds since the last call to the ledger, minus those that were recorded in the meantime."""
         now, total = time.perf_counter(), self.run.store.total().seconds
         rest = (now - self.start) - (total - self.booked)
         if rest > 0 and self.run.summary is None:
@@ -240,7 +240,7 @@ def check_folder(folder: Path) -> None:
 
     Raises:
         RunError: there is a file in its place or in the place of a parent.
-        StorageError: the disk does not allow it.
+        StorageError: the disk is full or cannot be written to.
     """
     with storage_errors(folder, "making the folder"):
         parent = next((path for path in (folder, *folder.parents) if path.exists()), folder)

@@ -170,7 +170,7 @@ class Store:
 
     def forget_skills(self, keep: Sequence[str]) -> None:
         """Delete all stages of skill discovery except `keep`, and all attempts, which depend on the skills."""
-        with self._transaction("forgetting skills") as db:
+        with self._transaction("deleting skills") as db:
             for (stage,) in db.execute("SELECT stage FROM skills").fetchall():
                 if stage not in keep:
                     db.execute("DELETE FROM skills WHERE stage=?", (stage,))
@@ -272,7 +272,7 @@ class Store:
 
     def forget_steps(self, episode: int, position: int) -> None:
         """Delete the steps of an episode from `position` on, after a repeated episode ended earlier."""
-        with self._transaction("forgetting steps") as db:
+        with self._transaction("deleting steps") as db:
             db.execute("DELETE FROM steps WHERE episode=? AND position>=?", (episode, position))
 
     # Cost
@@ -301,7 +301,7 @@ class Store:
         try:
             return from_json(kind, data)
         except ValueError as error:
-            raise RunError(f"the run folder is damaged: {self.path} has a record that does not parse: "
+            raise RunError(f"the run folder is damaged: {self.path} has an invalid record: "
                            f"{str(error).splitlines()[0]}") from error  # fmt: skip
 
 

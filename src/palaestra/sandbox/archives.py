@@ -18,7 +18,7 @@ from palaestra.sandbox.files import MAX_DEPTH, split_path
 Stream = Callable[..., AbstractContextManager[IO[bytes]]]
 """Runs a command in a container and streams its output."""
 
-# Packs only the plain files among the given names: tar alone would include everything below a folder.
+# Packs only the regular files among the given names: tar alone would include everything below a folder.
 PACK = r"""
 cd "$0" || exit
 for name; do
@@ -41,7 +41,7 @@ BATCH = 64 * KIB
 
 
 def pack(files: Files) -> bytes:
-    """An archive of `files`, by relative path.
+    """Return an archive of `files`, by relative path.
 
     Raises:
         SandboxError: a path leaves the workspace, or cannot be encoded.
@@ -59,7 +59,7 @@ def pack(files: Files) -> bytes:
 
 
 def list_names(stream: Stream, folder: str, most: int) -> list[str]:
-    """The plain files in `folder` of a container, in the order of `files.list_files` and with its limits.
+    """Return the regular files in `folder` of a container, in the order of `files.list_files` and with its limits.
 
     Raises:
         SandboxError: the container cannot list them.
@@ -89,7 +89,7 @@ def read_packed(
     longest: int,
     total: int | None = None,
 ) -> dict[str, bytes]:
-    """Read the plain files among `names` in `folder` of a container; see `Shell.read_files`.
+    """Read the regular files among `names` in `folder` of a container; see `Shell.read_files`.
 
     An archive is read as a stream. After a file that is longer than `longest` the remaining files are requested again,
     so that the rest of that file is not transferred.

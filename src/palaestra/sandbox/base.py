@@ -17,7 +17,7 @@ SANDBOXES = Registry("sandbox", "palaestra.sandboxes")
 SANDBOXES.register(
     "bubblewrap",
     "palaestra.sandbox.bubblewrap:Bubblewrap",
-    "Linux namespaces without a daemon or root; about 10 ms a program (the default)",
+    "Linux namespaces without a daemon or root; about 10 ms per program (the default)",
 )
 SANDBOXES.register("docker", "palaestra.sandbox.containers:Docker", "a container of the Docker engine")
 SANDBOXES.register("podman", "palaestra.sandbox.containers:Podman", "a container of Podman")
@@ -85,7 +85,7 @@ class Limits:
             number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
             if not number or value <= 0 or ("seconds" not in item.name and not isinstance(value, int)):
                 kind = "number" if "seconds" in item.name else "whole number"
-                raise SandboxError(f"the limit {item.name} is a {kind} above 0; got {value!r}")
+                raise SandboxError(f"the limit {item.name} must be a {kind} above 0; got {value!r}")
 
 
 SHELL_LIMITS = Limits(
@@ -111,7 +111,7 @@ class SandboxResult:
     peak_memory: int | None = None
     """Bytes, as far as measured; None if the program ended before the first measurement."""
     files: Mapping[str, bytes] = field(default_factory=dict)
-    """The files requested by `read_back` that exist as plain files."""
+    """The files requested by `read_back` that exist as regular files."""
 
     @property
     def ok(self) -> bool:
@@ -188,7 +188,7 @@ class Shell(Protocol):
         ...
 
     def list_files(self, most: int = MAX_LISTED) -> list[str]:
-        """The relative paths of at most `most` plain files in the workspace. Links are not followed."""
+        """Return the relative paths of at most `most` regular files in the workspace. Links are not followed."""
         ...
 
     def close(self) -> None:

@@ -2,7 +2,7 @@
 
 Bash runs a loop: read a command, run it, report its exit status. The output of commands goes to one pipe. The status
 goes to another descriptor, which commands do not inherit, with a token that is new for each command and that the loop
-reads only after the command has ended. In the bubblewrap sandbox the kernel also tells which process sent the status,
+reads only after the command has ended. In the bubblewrap sandbox the kernel also reports which process sent the status,
 and the loop runs a copy of bash that can be executed but not read, so /proc hides its memory and files from others.
 
 Code that a command makes the loop itself run, such as a trap or a function named like a builtin, does have these
@@ -42,7 +42,7 @@ set --
 """
 
 # The first process of a sandbox, which no process inside can kill. Before it starts a new loop it can kill all others.
-# Outside a process namespace it must not, as these would be the processes of the host.
+# Outside a process namespace it must not, because these would be processes of the host.
 SUPERVISOR = r"""
 trap : INT QUIT TERM HUP
 echo >&0

@@ -35,7 +35,7 @@ PRIVATE = ("/tmp", HOME, "/dev/shm")
 BASH = "/run/bash"
 """A bash that can be executed but not read; see `bash_protocol`."""
 INSTALL = (
-    "install it with: sudo apt-get install bubblewrap (or your system's way), or take another sandbox: docker, podman"
+    "install it with: sudo apt-get install bubblewrap (or your package manager), or use another sandbox: docker, podman"
 )
 
 NAMESPACES = (
@@ -51,7 +51,7 @@ USERS = {
     "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
 }
 _tried: set[str] = set()
-"""The bwrap programs that have run a program."""
+"""The bwrap executables that have run a program."""
 INTERPRETER = ("bin", "lib", "lib64", "pyvenv.cfg")
 USERS_KEYS = ("keys", "key-users")
 """Files in /proc that every user may read but no program in a sandbox should."""
@@ -61,9 +61,9 @@ SYSCTLS = ("kernel/ostype", "kernel/osrelease", "kernel/pid_max", "vm/overcommit
 """Kernel settings that stay visible if this process is root; all others are hidden."""
 
 HINTS = {
-    "setting up uid map": "this system keeps users from making namespaces; as root: sysctl kernel.apparmor_restrict_unprivileged_userns=0",
-    "No permissions to create": "this system keeps users from making namespaces; as root: sysctl kernel.unprivileged_userns_clone=1, or, in a container, start it with --security-opt seccomp=unconfined",
-    "Creating new namespace failed": "this system keeps users from making namespaces; as root: sysctl user.max_user_namespaces=10000, or, in a container, start it with --security-opt seccomp=unconfined",
+    "setting up uid map": "this system does not let users create namespaces; as root: sysctl kernel.apparmor_restrict_unprivileged_userns=0",
+    "No permissions to create": "this system does not let users create namespaces; as root: sysctl kernel.unprivileged_userns_clone=1, or, in a container, start it with --security-opt seccomp=unconfined",
+    "Creating new namespace failed": "this system does not let users create namespaces; as root: sysctl user.max_user_namespaces=10000, or, in a container, start it with --security-opt seccomp=unconfined",
     "mount proc": "a container hides parts of /proc; start it with --security-opt systempaths=unconfined, or --privileged",
     "Unknown option": "bubblewrap is too old; 0.5 or later is needed",
 }  # fmt: skip
@@ -93,7 +93,7 @@ class Bubblewrap(LocalSandbox):
     ) -> None:
         if not place.startswith("/") or place.rstrip("/") in ("", *SYSTEM, *PRIVATE) or ".." in place.split("/"):
             raise SandboxError(
-                f"the workspace's place is an absolute path of its own, such as {WORKSPACE}; got {place!r}"
+                f"place must be an absolute path that is not a system folder, such as {WORKSPACE}; got {place!r}"
             )
         program = shutil.which(bwrap or "bwrap")
         if program is None:
@@ -122,7 +122,7 @@ class Bubblewrap(LocalSandbox):
             arguments = self._arguments(limits, workspace, {**self.read_only, **read_only}, held, bash)
             for name, value in env.items():
                 if not name or "=" in name or "\0" in name + value:
-                    raise SandboxError(f"a name of env is not empty and has no '=', and there is no NUL; got {name!r}")
+                    raise SandboxError(f"env needs non-empty names without '=', and no NUL characters; got {name!r}")
                 arguments += ["--setenv", name, value]
             if command is None:
                 held.append(make_sealed_file(STEP))
@@ -151,9 +151,7 @@ class Bubblewrap(LocalSandbox):
                 raise
         except OSError as error:
             child.close()
-            raise SandboxError(
-                f"cannot reach into the sandbox: {error}; /proc must be there without hidepid"
-            ) from error
+            raise SandboxError(f"cannot access the sandbox: {error}; /proc must be mounted without hidepid") from error
         except BaseException:
             child.close()
             raise
@@ -166,7 +164,7 @@ class Bubblewrap(LocalSandbox):
         held: list[int],
         bash: bool,
     ) -> list[str]:
-        """The options of bwrap. Descriptors of files that it reads are added to `held`."""
+        """Return the options of bwrap. Descriptors of files that it reads are added to `held`."""
 
         def file_with(content: bytes) -> str:
             held.append(make_memory_file(content))
@@ -186,7 +184,7 @@ class Bubblewrap(LocalSandbox):
             private.append(self.place)
         size = (
             ["--size", str(limits.disk)] if _knows_sizes(self.bwrap) else []
-        )  # else the monitor alone holds the limit
+        )  # otherwise only the monitor enforces the limit
         for path in private:
             options += ["--perms", "0700", *size, "--tmpfs", path]
         # After the private folders, because the Python in use may be below one of them.
@@ -200,7 +198,7 @@ class Bubblewrap(LocalSandbox):
         for inside, outside in read_only.items():
             if not inside.startswith("/") or not os.path.exists(outside):
                 raise SandboxError(
-                    f"read_only maps an absolute path inside to a path that exists; got {inside!r}: {outside!r}"
+                    f"read_only must map an absolute path inside to an existing path; got {inside!r}: {outside!r}"
                 )
             options += ["--ro-bind", os.path.abspath(outside), inside]
             for name in find_special_files(os.path.abspath(outside)):
@@ -236,7 +234,7 @@ def _open_sandbox(
 
 
 def environment() -> dict[str, str]:
-    """The environment variables of a program."""
+    """Return the environment variables of a program."""
     folders = dict.fromkeys(
         [os.path.join(prefix, "bin") for prefix in (sys.prefix, sys.base_prefix)]
         + ["/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/sbin", "/sbin"]
@@ -249,7 +247,7 @@ def environment() -> dict[str, str]:
 
 @cache
 def _system(terminals: bool) -> tuple[str, ...]:
-    """The options for the read-only system: shared libraries, programs, /proc and /dev.
+    """Return the options for the read-only system: shared libraries, programs, /proc and /dev.
 
     Arguments:
         terminals: whether programs can open pseudo-terminals, which takes more mounts.
@@ -283,7 +281,7 @@ def _system(terminals: bool) -> tuple[str, ...]:
 
 @cache
 def _find_hidden_proc_paths() -> tuple[str, ...]:
-    """Paths in /proc that an ordinary user cannot read but their owner root can; and the keys."""
+    """Return paths in /proc that an ordinary user cannot read but their owner root can; and the keys."""
     hidden = [f"/proc/{name}" for name in USERS_KEYS if os.path.exists(f"/proc/{name}")]
     folders = ["/proc"] if os.geteuid() == 0 else []
     while folders:
@@ -300,7 +298,7 @@ def _find_hidden_proc_paths() -> tuple[str, ...]:
 
 @cache
 def _sysctls() -> dict[str, bytes]:
-    """The visible files of /proc/sys if this process is root. The kernel treats the sandbox's user as their owner."""
+    """Return the visible files of /proc/sys if this process is root: the kernel treats the sandbox's user as their owner."""
     if os.geteuid() != 0:
         return {}
     paths = (f"/proc/sys/{name}" for name in SYSCTLS)
@@ -309,7 +307,7 @@ def _sysctls() -> dict[str, bytes]:
 
 @cache
 def _interpreter() -> tuple[str, ...]:
-    """The parts of the Python installation and virtual environment that are outside the system folders."""
+    """Return the parts of the Python installation and virtual environment that are outside the system folders."""
     prefixes = dict.fromkeys(
         [sys.prefix, sys.base_prefix, sys.exec_prefix, str(Path(sys.executable).resolve().parents[1])]
     )
@@ -320,7 +318,7 @@ def _interpreter() -> tuple[str, ...]:
 
 
 def _inside(hide: Sequence[str], shown: Mapping[str, str]) -> list[tuple[str, bool]]:
-    """Where hidden paths of the host would be visible inside, given the mounted paths; and whether they are folders."""
+    """Return where hidden paths of the host would be visible inside, and whether they are folders."""
     hidden = []
     for inside, outside in shown.items():
         above = os.path.realpath(outside)
@@ -345,6 +343,6 @@ def _bash_itself() -> bytes:
 def _explain(message: str) -> str:
     hint = next(
         (hint for words, hint in HINTS.items() if words in message),
-        "look at the system's log, or take another sandbox: docker, podman",
+        "check the system's log, or use another sandbox: docker, podman",
     )
-    return f"bubblewrap cannot make a sandbox here ({message or 'no error message'}); {hint}"
+    return f"bubblewrap cannot create a sandbox here ({message or 'no error message'}); {hint}"

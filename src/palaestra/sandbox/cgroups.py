@@ -2,7 +2,8 @@
 
 A group also counts memory that belongs to no single process (pipe and socket buffers, files in memory, page tables)
 and the CPU time of orphaned processes. Version 2 is used if this process may create groups with the memory controller,
-version 1 as root; see `find_hierarchy`. The service manager of an ordinary user (systemd) can give such a group. Without either, `processes.LimitMonitor` polls `/proc`, which is less complete.
+version 1 as root; see `find_hierarchy`. The service manager of an ordinary user (systemd) can provide such a group.
+Without either, `processes.LimitMonitor` polls `/proc`, which is less complete.
 """
 
 from __future__ import annotations
@@ -42,10 +43,10 @@ class LimitReport(NamedTuple):
 
     def __str__(self) -> str:
         if self.backend == "polling":
-            return f"memory, processes and CPU time are held by polling ({self.reason})"
+            return f"memory, processes and CPU time are limited by polling ({self.reason})"
         missing = {"memory", "pids", "cpu"} - set(self.controllers)
         rest = f"; {' and '.join(sorted(missing))} by polling" if missing else ""
-        return f"{', '.join(self.controllers)} are held by control groups, version {self.backend[-1]}{rest}"
+        return f"{', '.join(self.controllers)} are limited by control groups, version {self.backend[-1]}{rest}"
 
 
 class GroupUsage(NamedTuple):
@@ -121,7 +122,7 @@ class ControlGroup:
         return "memory" in self.folders
 
     def add(self, pid: int) -> None:
-        """Move a process into the group, and with it all that it will start."""
+        """Move a process into the group, with all processes that it will start."""
         for folder in set(self.folders.values()):
             _write(f"{folder}/cgroup.procs", pid)
 
@@ -130,7 +131,7 @@ class ControlGroup:
         return GroupUsage(tasks, self.read_memory() if self.limits_memory else None, self.read_cpu_seconds())
 
     def read_memory(self) -> int:
-        """Bytes used, without cached files."""
+        """Return the bytes used, without cached files."""
         _, used, details, _ = FILES[self.version]["memory"]
         memory = int(self._read(used))
         counts, prefix = self._counts(details), "total_" if self.version == 1 else ""
@@ -144,7 +145,7 @@ class ControlGroup:
         return int(self._read("cpuacct.usage")) / 1e9
 
     def count_kills(self) -> int:
-        """How many processes the kernel has killed because the memory limit was reached."""
+        """Return how many processes the kernel has killed because the memory limit was reached."""
         if not self.limits_memory:
             return 0
         events = self._read(FILES[self.version]["memory"][3])
@@ -362,13 +363,13 @@ def _read_words(file: Path) -> list[str]:
 
 
 def _read_own_groups(proc: Path) -> dict[str, str]:
-    """This process's group for each controller of version 1; that of version 2 has the name ''."""
+    """Return this process's group for each controller of version 1; that of version 2 has the name ''."""
     lines = (line.split(":", 2) for line in (proc / "cgroup").read_text().splitlines())
     return {kind: path for _, kinds, path in lines for kind in kinds.split(",")}
 
 
 def _read_mounts(proc: Path) -> dict[str, list[tuple[str, str, list[str]]]]:
-    """Mounted hierarchies by type: the mount point, the group that it shows, and the options."""
+    """Return the mounted hierarchies by type: the mount point, the group that it shows, and the options."""
     mounts: dict[str, list[tuple[str, str, list[str]]]] = {}
     for line in (proc / "mountinfo").read_text().splitlines():
         before, _, after = line.partition(" - ")
@@ -378,7 +379,7 @@ def _read_mounts(proc: Path) -> dict[str, list[tuple[str, str, list[str]]]]:
 
 
 def _locate(point: str, above: str, path: str) -> Path:
-    """The folder of a group, given the group that the mount point shows."""
+    """Return the folder of a group, given the group that the mount point shows."""
     inside = os.path.relpath(path, above) if path.startswith(above) else "."
     return Path(os.path.normpath(os.path.join(point, inside)))
 
@@ -396,7 +397,7 @@ def _own_prefix(pid: int) -> str:
 
 
 def _start_time(pid: int) -> str:
-    """When a process was started, in ticks; distinguishes it from an earlier one with the same number."""
+    """Return when a process was started, in ticks; this distinguishes it from an earlier one with the same number."""
     with suppress(OSError):
         return (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[19]
     return ""

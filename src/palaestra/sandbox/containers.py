@@ -35,7 +35,7 @@ CALL = 60.0
 WORKSPACE, HOME, NOBODY = "/workspace", "/home/user", "65534:65534"
 # The first process: it cannot be killed from inside, and ends when the other end of its stdin is closed.
 LIFELINE = "trap '' CHLD; echo ready; exec cat >/dev/null"
-# Commands are read from stdin, output goes to stdout, the status to stderr. The script for each command is a file.
+# Commands are read from stdin; output goes to stdout, and the status to stderr. The script for each command is a file.
 FILES = 'printf %s "$1" >/tmp/.step && exec 56</tmp/.step 57<&0 58>&1 59>&2 60>&2 && rm /tmp/.step\nset --\n'
 OOM = "cat /sys/fs/cgroup/memory.events /sys/fs/cgroup/memory/memory.oom_control 2>/dev/null"
 
@@ -124,7 +124,7 @@ class Container:
         workspace: str | PathLike[str] | None = None,
         read_only: Mapping[str, str] = {},
     ) -> list[str]:
-        """The options of `docker run` that confine a container."""
+        """Return the options of `docker run` that confine a container."""
         mount = f"rw,exec,nosuid,nodev,mode=1777,size={limits.disk}"
         user = NOBODY if workspace is None else f"{os.getuid()}:{os.getgid()}"
         options = [
@@ -139,12 +139,12 @@ class Container:
         options += [f"--env={name}={value}" for name, value in env.items()]
         for inside, outside in {**self.read_only, **read_only}.items():
             if not os.path.exists(outside):
-                raise SandboxError(f"read_only maps a path inside to a path that exists; got {inside!r}: {outside!r}")
+                raise SandboxError(f"read_only must map a path inside to an existing path; got {inside!r}: {outside!r}")
             options.append(f"--mount=type=bind,source={os.path.abspath(outside)},target={inside},readonly")
         if workspace is None:
             return [*options, f"--tmpfs={WORKSPACE}:{mount}"]
         if not os.path.isdir(workspace):
-            raise SandboxError(f"the workspace must be a folder that exists; got '{os.fspath(workspace)}'")
+            raise SandboxError(f"the workspace must be an existing folder; got '{os.fspath(workspace)}'")
         return [*options, f"--mount=type=bind,source={os.path.abspath(workspace)},target={WORKSPACE}"]
 
     def _call(self, *arguments: str, stdin: bytes = b"", seconds: float = CALL) -> subprocess.CompletedProcess[bytes]:
@@ -161,7 +161,7 @@ class Docker(Container):
 
 class Podman(Container):
     name = "podman"
-    install = "install it with: sudo apt-get install podman (or your system's way), or use the sandbox 'bubblewrap'"
+    install = "install it with: sudo apt-get install podman (or your package manager), or use the sandbox 'bubblewrap'"
 
 
 class _RunningContainer:

@@ -50,7 +50,7 @@ def write_files(workspace: int, files: Files) -> None:
 
 
 def read_files(workspace: int, names: Iterable[str], longest: int, total: int | None = None) -> dict[str, bytes]:
-    """Read the plain files among `names` below the folder with descriptor `workspace`; see `Shell.read_files`."""
+    """Read the regular files among `names` below the folder with descriptor `workspace`; see `Shell.read_files`."""
     contents: dict[str, bytes] = {}
     left = sys.maxsize if total is None else total
     for name in dict.fromkeys(names):
@@ -74,7 +74,7 @@ def read_files(workspace: int, names: Iterable[str], longest: int, total: int | 
 
 
 def list_files(workspace: int, most: int) -> list[str]:
-    """At most `most` plain files below the folder with descriptor `workspace`. Links are not followed.
+    """Return at most `most` regular files below the folder with descriptor `workspace`. Links are not followed.
 
     The files of a folder come first, sorted, then those of its subfolders. Files deeper than `MAX_DEPTH` folders or after
     the first `MAX_NAMES` entries are left out, and so are names that are not UTF-8.
@@ -104,7 +104,7 @@ def list_files(workspace: int, most: int) -> list[str]:
 
 
 def _names_in(folder: int, most: int) -> tuple[list[str], list[str], int]:
-    """The plain files and the subfolders of a folder, sorted, and the number of entries read, at most `most`."""
+    """Return the sorted regular files and subfolders of a folder, and the number of entries read, at most `most`."""
     files: list[str] = []
     below: list[str] = []
     with os.scandir(folder) as entries:
@@ -127,7 +127,7 @@ def split_path(name: str) -> list[str]:
     """
     parts = [part for part in name.split("/") if part not in ("", ".")]
     if not parts or name.startswith("/") or name.endswith("/") or ".." in parts or "\0" in name:
-        raise SandboxError(f"a file of the workspace has a relative path without '..'; got {name!r}")
+        raise SandboxError(f"a workspace file must have a relative path without '..'; got {name!r}")
     return parts
 
 
@@ -150,7 +150,7 @@ _listed: dict[str, tuple[tuple[int, int], list[str], list[str]]] = {}
 
 
 def find_special_files(path: str) -> list[str]:
-    """The FIFOs and sockets below a folder, by relative path; the empty path if `path` itself is one.
+    """Return the FIFOs and sockets below a folder, by relative path; the empty path if `path` itself is one.
 
     A program could use them although they are mounted read-only. An unchanged folder is not listed again.
     """

@@ -26,12 +26,12 @@ from palaestra.sandbox.program import GONE, Child, make_gated_command, make_seal
 from palaestra.sandbox.shell import BURST, GRACE, START, BashShell, ShellHost, end_all, readable
 
 MIN_COMMAND_MEMORY = 16 * MIB
-"""Memory that each command of a shell gets, however much the files in its folders take."""
+"""Memory that each command of a shell gets, regardless of the files in its folders."""
 
 
 def check_workspace(workspace: str | PathLike[str] | None) -> None:
     if workspace is not None and not os.path.isdir(workspace):
-        raise SandboxError(f"the workspace must be a folder that exists; got '{os.fspath(workspace)}'")
+        raise SandboxError(f"the workspace must be an existing folder; got '{os.fspath(workspace)}'")
 
 
 def find_bash() -> str:
@@ -42,7 +42,7 @@ def find_bash() -> str:
 
 
 def make_supervisor_command(bash: str, step: int) -> list[str]:
-    """The command of the supervisor of shells. `step` is the descriptor of the script for each command."""
+    """Return the command of the supervisor of shells. `step` is the descriptor of the script for each command."""
     arguments = [bash, LOCAL_FILES + LOOP, str(step), Child.STDIN, Child.STATUS]
     return [bash, "--norc", "--noprofile", "-c", SUPERVISOR, "bash", *arguments]
 
@@ -243,7 +243,7 @@ class LocalHost(ShellHost):
     def raise_priority(self) -> None:
         for pid in (self.running.first, self._shell):
             with suppress(OSError):
-                os.setpriority(os.PRIO_PROCESS, pid, -20)  # if permitted; otherwise the limit on processes has to do
+                os.setpriority(os.PRIO_PROCESS, pid, -20)  # if permitted; otherwise the limit on processes must suffice
 
     def interrupt(self, pids: Collection[int]) -> None:
         self.running.tree.kill([self._shell_inside, *pids], signal.SIGINT)
@@ -308,7 +308,7 @@ class NoSandbox(LocalSandbox):
 
     def __init__(self) -> None:
         warnings.warn(
-            "the sandbox 'none' isolates nothing: code of a model can do all that you can; use bubblewrap, docker or podman for code that you did not read",
+            "the sandbox 'none' isolates nothing: code of a model can do everything that you can; use bubblewrap, docker or podman for code that you have not read",
             SandboxWarning,
             stacklevel=3,
         )
@@ -323,7 +323,7 @@ class NoSandbox(LocalSandbox):
         pass_fds: Sequence[int] = (),
     ) -> RunningSandbox:
         if read_only:
-            raise SandboxError("the sandbox 'none' shows every path where it is; read_only cannot be given")
+            raise SandboxError("the sandbox 'none' does not support read_only: all paths are visible anyway")
         folder = tempfile.mkdtemp(prefix="palaestra-") if workspace is None else os.path.abspath(workspace)
         held = [make_sealed_file(STEP)] if command is None else []
         try:

@@ -61,7 +61,7 @@ class ProcTree:
         self.folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def pids(self) -> list[int]:
-        """The live processes, without `keep`."""
+        """Return the live processes, without `keep`."""
         with suppress(OSError):
             return [pid for name in os.listdir(self.folder) if name.isdigit() and (pid := int(name)) not in self.keep]
         return []
@@ -77,7 +77,7 @@ class ProcTree:
         )
 
     def find_live_thread(self, pid: int) -> int:
-        """A thread of the process that has not ended. The first one can end before the others."""
+        """Return a thread of the process that has not ended. The first one can end before the others."""
         with suppress(OSError):
             folder = os.open(f"{pid}/task", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self.folder)
             try:
@@ -87,7 +87,7 @@ class ProcTree:
         return pid
 
     def private_memory(self, pid: int) -> int:
-        """Private memory in bytes: without mapped files, and with a share of shared pages."""
+        """Return the private memory in bytes: without mapped files, and with a share of shared pages."""
         sizes = {}
         for line in self._read(f"{pid}/smaps_rollup").splitlines()[1:]:
             name, value, *_ = line.split()
@@ -95,7 +95,7 @@ class ProcTree:
         return sizes.get(b"Pss_Anon:", sizes.get(b"Pss:", 0)) + sizes.get(b"Pss_Shmem:", 0)
 
     def page_tables(self, pid: int) -> int:
-        """Bytes of page tables, which are not part of the resident memory."""
+        """Return the bytes of page tables, which are not part of the resident memory."""
         match = re.search(rb"^VmPTE:\s+(\d+) kB", self._read(f"{pid}/status"), re.MULTILINE)
         return int(match[1]) * 1024 if match else 0
 
@@ -167,7 +167,7 @@ class LimitMonitor:
     _ticks_gone: int = 0
 
     def check(self) -> Status | None:
-        """The limit that is exceeded now, if any."""
+        """Return the limit that is exceeded now, if any."""
         if self.was_killed():
             return Status.MEMORY
         tasks, memory, seconds = self.group.read_usage() if self.group else UNKNOWN
@@ -199,7 +199,7 @@ class LimitMonitor:
         return kills > before
 
     def finish(self, waited: float, largest: int) -> Status | None:
-        """The limit that was exceeded since the last check. All processes are dead.
+        """Return the limit that was exceeded since the last check. All processes are dead.
 
         Arguments:
             waited: CPU seconds of all processes that were waited for.
@@ -224,7 +224,7 @@ class LimitMonitor:
         self._cpu_start = None
 
     def _poll(self) -> tuple[int, int, float]:
-        """Tasks, bytes and seconds according to `/proc`."""
+        """Return tasks, bytes and seconds according to `/proc`."""
         pids = self.tree.pids()
         self._looks += 1
         stats = {pid: self.tree.stat(pid) for pid in [*pids, *self.tree.keep]}
@@ -245,8 +245,8 @@ class LimitMonitor:
         return max(len(pids), sum(stat.tasks for stat in stats.values())), memory + tables, seconds
 
     def _add_up_cpu_time(self, stats: Mapping[int, ProcessStat]) -> float:
-        """CPU seconds so far: the larger of two sums. One counts live processes and the children that they waited for,
-        the other what was observed of each process, which includes children that no process waits for."""
+        """Return the CPU seconds so far: the larger of two sums. One counts live processes and the children that they
+        waited for, the other what was observed of each process, which includes children that no process waits for."""
         alive = {(pid, stat.start): stat.ticks for pid, stat in stats.items() if stat.state}
         self._ticks_gone += sum(ticks for key, ticks in self._ticks.items() if key not in alive)
         self._ticks = alive

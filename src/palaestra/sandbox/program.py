@@ -26,7 +26,7 @@ from palaestra.sandbox.processes import LimitMonitor
 CHECK_EVERY = 0.02
 
 OUT_OF_MEMORY = (b"MemoryError", b"std::bad_alloc", b"Cannot allocate memory", b"OutOfMemoryError", b"out of memory")
-"""Messages of programs that the kernel refused memory. This cannot be observed from outside."""
+"""Messages of programs whose memory allocation failed, which cannot be observed from outside."""
 
 
 @dataclass(slots=True)
@@ -217,14 +217,14 @@ def _take(file: int, stream: _CapturedStream, wait: bool = True) -> bool:
 
 
 def _read_peak_memory(usage: resource.struct_rusage) -> int:
-    """Peak memory of the largest process in bytes; 0 if unknown. The kernel's value starts with the memory of *this*
-    process when it starts a program, so smaller values say nothing."""
+    """Return the peak memory of the largest process in bytes; 0 if unknown. The kernel's value starts with the
+    memory of *this* process when it starts a program, so smaller values are meaningless."""
     own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return usage.ru_maxrss * 1024 if usage.ru_maxrss > own else 0
 
 
 def _classify_exit(exit_code: int, limits: Limits, peak: int, errors: bytes) -> Status:
-    """The status of a program for which no exceeded limit was observed; its last errors may name one."""
+    """Return the status of a program for which no exceeded limit was observed; its last errors may name one."""
     if exit_code == 0:
         return Status.OK
     signal_ = exit_code - 128 if 128 < exit_code <= 192 else 0
@@ -317,7 +317,7 @@ class Child:
             self.control.send(b"\n")
 
     def errors(self) -> str:
-        """Its stderr so far, in one line."""
+        """Return its stderr so far, in one line."""
         os.set_blocking(self.stderr, False)
         with suppress(OSError):
             return " ".join(os.read(self.stderr, 4096).decode("utf-8", "replace").split())
@@ -377,8 +377,8 @@ class Child:
 
 
 def receive(control: socket.socket, seconds: float, longest: int = 4096) -> tuple[bytes, int]:
-    """The next message and the process that sent it, as reported by the kernel; `NOTHING` after a timeout, `GONE` if
-    the other end is closed."""
+    """Return the next message and the process that sent it, as reported by the kernel; `NOTHING` after a timeout,
+    `GONE` if the other end is closed."""
     control.settimeout(max(0.0, seconds))
     try:
         data, extra, _, _ = control.recvmsg(longest, socket.CMSG_SPACE(CREDENTIALS.size))
@@ -399,12 +399,12 @@ def _with_numbers(argument: str, numbers: Mapping[str, int]) -> str:
 
 
 def make_gated_command(argv: Sequence[str]) -> list[str]:
-    """A command that waits for its release and then runs `argv`."""
+    """Return a command that waits for its release and then runs `argv`."""
     return ["/bin/sh", "-c", GATE, f"/dev/fd/{Child.STDIN}", *argv]
 
 
 def make_sealed_file(content: bytes) -> int:
-    """Descriptor of a sealed file in memory with `content`: no process can change it."""
+    """Return the descriptor of a sealed file in memory with `content`: no process can change it."""
     file = os.memfd_create("palaestra", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.write(file, content)
@@ -416,7 +416,7 @@ def make_sealed_file(content: bytes) -> int:
 
 
 def make_memory_file(content: bytes) -> int:
-    """Descriptor of a file in memory with `content`. Faster than `make_sealed_file`."""
+    """Return the descriptor of a file in memory with `content`. Faster than `make_sealed_file`."""
     file = os.memfd_create("palaestra", os.MFD_CLOEXEC)
     os.pwrite(file, content, 0)
     if file > 2:

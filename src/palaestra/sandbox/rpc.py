@@ -72,7 +72,7 @@ class Channel:
             self._host_end.sendall(json.dumps(message, ensure_ascii=self.ascii).encode("utf-8", "replace") + b"\n")
 
     def receive(self) -> dict[str, Any] | None:
-        """The next message; None if none comes, or if the line is not a message within the limits."""
+        """Return the next message; None if none comes, or if the line is not a message within the limits."""
         searched = 0
         while self._buffer.find(b"\n", searched) < 0 and len(self._buffer) <= self.max_bytes:
             searched = len(self._buffer)
@@ -153,19 +153,19 @@ class Script:
         return ScriptSession(self, run, limits.wall_seconds)
 
     def files(self, compiled: bool) -> dict[str, bytes | str]:
-        """The modules by path in the workspace, as source or as bytecode."""
+        """Return the modules by path in the workspace, as source or as bytecode."""
         modules = {**dict.fromkeys(self.modules, self.package), "channel": "palaestra.sandbox.inside"}
         return {self.path(compiled, name): _load(package, name, compiled) for name, package in modules.items()}
 
     def path(self, compiled: bool, module: str = "") -> str:
-        """The path of a module in the workspace; of the one that runs by default."""
+        """Return the path of a module in the workspace; by default of the one that runs."""
         name = f"{module or self.modules[-1]}.{'pyc' if compiled else 'py'}"
         return f"{self.folder}/{name}" if self.folder else name
 
 
 @cache
 def _load(package: str, module: str, compiled: bool) -> bytes | str:
-    """A module as source, or as the bytecode that Python would cache."""
+    """Return a module as source, or as the bytecode that Python would cache."""
     source = (package_files(package) / f"{module}.py").read_text(encoding="utf-8")
     if not compiled:
         return source
@@ -220,7 +220,7 @@ class ScriptSession:
         self.channel.send(message)
 
     def receive(self) -> dict[str, Any] | None:
-        """The next message; None if there is none, or if it is not valid: see the attributes of `Channel`."""
+        """Return the next message; None if there is none, or if it is not valid: see the attributes of `Channel`."""
         return self.channel.receive()
 
     def wait(self) -> SandboxResult:
@@ -237,7 +237,7 @@ class ScriptSession:
         raise SandboxError(f"the sandbox broke: {type(self._outcome).__name__}: {self._outcome}") from self._outcome
 
     def wait_for(self, seconds: float) -> SandboxResult | None:
-        """Wait at most so long; None if the script still runs. Raises as `wait` does."""
+        """Wait at most `seconds`; None if the script still runs. Raises as `wait` does."""
         self.thread.join(seconds)
         return None if self.is_alive else self.wait()
 
@@ -248,11 +248,11 @@ class ScriptSession:
 
 
 class SessionPool:
-    """Sessions that are used again, by any number of threads. Each belongs to one thread at a time.
+    """Reusable sessions for any number of threads. Each belongs to one thread at a time.
 
     Arguments:
         start: starts a session.
-        lifetime: seconds after which a session is not used again. An idle sandbox costs some CPU time.
+        lifetime: seconds after which a session is not reused. An idle sandbox costs some CPU time.
         max_uses: how often a session is used. Its sandbox keeps all output in memory.
     """
 
@@ -264,7 +264,7 @@ class SessionPool:
         weakref.finalize(self, _close_all, self._idle)
 
     def acquire(self) -> tuple[ScriptSession, bool]:
-        """A session, and whether it is new. Pass it to `release` or `discard` afterwards."""
+        """Return a session, and whether it is new. Pass it to `release` or `discard` afterwards."""
         with self._lock:
             while self._idle:
                 session, start, uses = self._idle.pop()
@@ -301,6 +301,6 @@ def _close_all(idle: list[tuple[ScriptSession, float, int]]) -> None:
 
 
 def last_error_line(result: SandboxResult) -> str:
-    """The last line of stderr, or the status if there is none."""
+    """Return the last line of stderr, or the status if there is none."""
     lines = [line for line in result.error_text.strip().splitlines() if line.strip()]
     return (lines[-1] if lines else f"{result.status.value}, exit code {result.exit_code}")[:300]

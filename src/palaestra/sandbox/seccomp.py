@@ -81,7 +81,7 @@ def _refuse_bits(*masks: tuple[int, int], error: int = errno.EPERM) -> list[Inst
 
 NEW_NAMESPACES = 0x7E020000
 SET_ID, CREATE_OR_TEMPORARY = 0o6000, 0o100 | 0o20000000  # O_CREAT, and the bit of O_TMPFILE
-KIND, KINDS = 0o170000, (0, 0o010000, 0o100000, 0o140000)  # plain files, FIFOs, sockets; no devices
+KIND, KINDS = 0o170000, (0, 0o010000, 0o100000, 0o140000)  # regular files, FIFOs, sockets; no devices
 HUGE_PAGES = 0x40000  # from a pool of the whole machine
 FAMILIES, PROTOCOLS = (1, 2, 10, 16), (0, 6, 17)  # unix, IPv4, IPv6, netlink; default, TCP, UDP
 SOCKET_LEVEL, FILTERS = 1, (26, 50, 51, 52)  # socket filters count against a limit of the whole machine
@@ -230,7 +230,7 @@ ALLOWED: dict[str, Numbers] = {
     "set_thread_area": (205, None), "set_tid_address": (218, 96), "setpgid": (109, 154), "setpriority": (141, 140),
     "setrlimit": (160, 164), "setsid": (112, 157), "tgkill": (234, 131), "times": (100, 153), "tkill": (200, 130),
     "vfork": (58, None), "wait4": (61, 260), "waitid": (247, 95),
-    # users, whose rights they cannot raise
+    # users and groups, without a way to gain privileges
     "capget": (125, 90), "capset": (126, 91), "getegid": (108, 177), "geteuid": (107, 175), "getgid": (104, 176),
     "getgroups": (115, 158), "getresgid": (120, 150), "getresuid": (118, 148), "getuid": (102, 174),
     "setfsgid": (123, 152), "setfsuid": (122, 151), "setgid": (106, 144), "setgroups": (116, 159),

@@ -29,7 +29,7 @@ TIMED_OUT = 124
 FLOOD = 64
 """A command that prints this many times the kept output is killed."""
 NOISE = 64 * KIB
-"""Bytes that may arrive on the status descriptor during a command. A shell writes less than a hundred."""
+"""Maximum bytes on the status descriptor during a command. A shell writes less than a hundred."""
 BURST = 64
 """How often that descriptor is read before the other ones."""
 
@@ -68,15 +68,15 @@ class ShellHost:
         raise NotImplementedError
 
     def read_status(self) -> list[StatusLine]:
-        """The status lines of the shell since the last call, or a part of them. Does not block."""
+        """Return the status lines of the shell since the last call, or a part of them. Does not block."""
         raise NotImplementedError
 
     def read_exit_code(self) -> int | None:
-        """The exit code of the shell if it has ended since the last call. Does not block."""
+        """Return the exit code of the shell if it has ended since the last call. Does not block."""
         raise NotImplementedError
 
     def pids(self) -> set[int]:
-        """The processes other than the shell."""
+        """Return the processes other than the shell."""
         return set()
 
     def kill(self, pids: Collection[int]) -> None:
@@ -100,7 +100,7 @@ class ShellHost:
         """Start to count the CPU time of a command."""
 
     def check(self) -> Status | None:
-        """The limit that is exceeded now, if any; None if something else enforces the limits."""
+        """Return the limit that is exceeded now, if any; None if something else enforces the limits."""
         return None
 
     def was_killed(self) -> bool:
@@ -146,7 +146,7 @@ class Output:
             self._keep(data[: max(cut, 0)])
 
     def finish(self) -> bytes:
-        """The kept output, with a note in place of what is missing."""
+        """Return the kept output, with a note in place of what is missing."""
         self._keep(self._held)
         self._held = b""
         missing = self.total - len(self.head) - len(self.tail)
@@ -163,7 +163,7 @@ class Output:
 
 
 class CommandReply(NamedTuple):
-    """How a command ended. Without a code it has not: a limit is exceeded, or the shell is stopped or broken."""
+    """How a command ended. Without a code it has not ended: a limit is exceeded, or the shell is stopped or broken."""
 
     code: int | None = None
     """The exit code of the command, or of the shell."""
@@ -349,7 +349,7 @@ class BashShell:
                 return reply
         sweep = sweep or bool(left) or reply.broken
         if not reply.shell_ended:
-            # A background process may take away the commands of any shell: the second time it is killed too.
+            # A background process may read the commands of every new shell, so the second time it is killed too.
             self._silent += 1
             sweep = sweep or self._silent > 1
             reply = CommandReply(self._end_shell(host, output), shell_ended=True)
@@ -454,7 +454,7 @@ def _take(file: int, output: Output) -> bool:
 
 
 def readable(file: int, seconds: float) -> bool:
-    """Whether data can be read within so many seconds."""
+    """Whether data can be read within `seconds`."""
     poller = select.poll()
     poller.register(file, select.POLLIN)
     return bool(poller.poll(seconds * 1000))

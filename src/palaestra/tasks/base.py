@@ -25,7 +25,7 @@ from palaestra.core.registry import Registry
 from palaestra.core.statistics import Mean
 
 EVERY = 0
-"""As a number of problems: all problems of a data set."""
+"""Number of problems that stands for all problems of a data set."""
 DEFAULT_MAX_TOKENS = 512
 """Maximum length of an answer, for tasks that do not set their own."""
 T = TypeVar("T")
@@ -45,11 +45,11 @@ _TASKS = {
     ),
     "code-skills": (
         "code.task:CodeSkills",
-        "procedural programming: functions and programs put together from parts, run against tests",
+        "procedural programming: functions and programs composed of parts, run against tests",
     ),
     "humaneval": (
         "code.published:HumanEval",
-        "HumanEval: functions to complete; evaluate asks all 164, teach divides them by hash; hub or folder",
+        "HumanEval: functions to complete; evaluate uses all 164, teach splits them by hash; hub or folder",
     ),
     "mbpp": ("code.published:MBPP", "MBPP: short functions, the sanitised part; hub or folder"),
     "code-contests": ("code.published:CodeContests", "CodeContests: programs that read and print; hub or folder"),
@@ -63,15 +63,15 @@ _TASKS = {
     ),
     "tools-skills": (
         "tools.task:ToolsSkills",
-        "procedural tool use: 12 skills, plans of one to four calls of 55 typed tools, really executed",
+        "procedural tool use: 12 skills, plans of one to four calls to 55 typed tools, which are executed",
     ),
     "mnms": (
         "tools.mnms.task:Mnms",
-        "m&m's: plans of calls of 33 tools, as JSON nodes or as code, scored by the tools in order; hub or folder",
+        "m&m's: plans of calls to 33 tools, as JSON nodes or as code, scored by the tools in order; hub or folder",
     ),
     "gqa": ("vision.sets:GQA", "GQA: questions about photographs; hub or folder"),
     "naturalbench": ("vision.sets:NaturalBench", "NaturalBench: pairs of questions and images; hub or folder"),
-    "easy-vqa": ("vision.sets:EasyVQA", "easy-VQA: one shape a picture; folder or hub"),
+    "easy-vqa": ("vision.sets:EasyVQA", "easy-VQA: one shape per picture; folder or hub"),
     "nlvr": ("vision.sets:NLVR", "NLVR: is a sentence true of three boxes? folder or hub"),
 }
 for _name, (_target, _description) in _TASKS.items():
@@ -97,7 +97,7 @@ def make_task(name: str, *, shots: int = 0, **options: Any) -> Task:
     try:
         signature.bind(**options)
     except TypeError as error:
-        raise SettingsError(f"task '{name}' needs another option: {error}") from None
+        raise SettingsError(f"task '{name}' lacks a required option: {error}") from None
     task: Task = kind(**options)
     _check_task(task, name)
     return few_shot(task, shots) if shots else task
@@ -116,7 +116,7 @@ def _check_task(task: Any, name: str) -> None:
     kind = type(task).__name__
     for part in ("name", "skills", "problems", "score"):
         if not hasattr(task, part):
-            raise TaskError(f"task '{name}' is no task: {kind} has no '{part}'")
+            raise TaskError(f"task '{name}' does not implement Task: {kind} has no '{part}'")
     skills = task.skills()
     if not isinstance(skills, Mapping) or not skills or any(isinstance(parts, str) for parts in skills.values()):
         raise TaskError(
@@ -142,7 +142,7 @@ class TaskHooks:
     max_tokens: int = DEFAULT_MAX_TOKENS
     """Maximum length of an answer, unless the user sets one."""
     is_procedural: bool = False
-    """Whether the problems are generated. `EVERY` problem of a procedural task cannot be requested, only a number."""
+    """Whether the problems are generated. A procedural task cannot provide `EVERY` problem, only a given number."""
     concurrent_scoring: bool = False
     """Whether several threads may call `score` at once."""
     main: str = ""
@@ -154,11 +154,11 @@ class TaskHooks:
         """Raise if answers cannot be scored on this machine, for example because no sandbox is installed."""
 
     def metrics(self, attempts: Sequence[Attempt]) -> Mapping[str, Mean]:
-        """Metrics beside the accuracy, by name."""
+        """Metrics in addition to accuracy, by name."""
         return {}
 
     def get_shots(self, skill: str, count: int) -> list[Example]:
-        """Worked examples of `skill` for few-shot prompts (see `FewShot`). They are always the same."""
+        """Worked examples of `skill` for few-shot prompts (see `FewShot`), the same on every call."""
         return []
 
     def prepare(self, data: Sequence[Any]) -> None:
@@ -219,7 +219,7 @@ class Task(Protocol):
         ...
 
     def problems(self, split: Split, per_skill: int, seed: int, skills: Sequence[str] = ()) -> list[Problem]:
-        """`per_skill` different problems of each skill (of `skills`, if given) from `split`; or `EVERY` problem.
+        """`per_skill` different problems of each skill (of `skills`, if given) from `split`; all problems if it is `EVERY`.
 
         The same arguments give the same problems. Raises `TooFewProblemsError` if the split has fewer.
         """
@@ -243,11 +243,11 @@ class GenerativeTask(Task, Protocol):
 
 
 def take(problems: Sequence[T], per_skill: int, task: Task, split: Split, skill: str) -> Sequence[T]:
-    """The first `per_skill` problems of a skill, or `EVERY` problem; raises `TooFewProblemsError` if it has fewer."""
+    """The first `per_skill` problems of a skill, or all for `EVERY`; raises `TooFewProblemsError` if it has fewer."""
     if len(problems) < per_skill:
         raise TooFewProblemsError(
             f"skill '{skill}' of {task.name} has {len(problems)} {split} problems, fewer than {per_skill}; "
-            "ask for fewer, or leave the skill out",
+            "request fewer, or omit the skill",
             len(problems),
         )
     return problems if per_skill == EVERY else problems[:per_skill]
@@ -273,7 +273,7 @@ def check_choice(task: str, option: str, value: Any, choices: Sequence[Any]) -> 
 def get_split(canonical: str) -> Split:
     """The split of a problem, by the hash of its canonical form: 70 % train, 15 % validation, 15 % test.
 
-    A problem generator keeps the problems of the requested split. So the splits do not overlap, whatever the seed.
+    A problem generator keeps the problems of the requested split. So the splits do not overlap for any seed.
     """
     bucket = int.from_bytes(hashlib.blake2b(canonical.encode(), digest_size=8).digest()) % 100
     return Split.TRAIN if bucket < 70 else Split.VALIDATION if bucket < 85 else Split.TEST
@@ -289,9 +289,9 @@ class FewShot:
 
     def __init__(self, task: Task, count: int) -> None:
         if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-            raise SettingsError(f"option 'shots' of {task.name}: expected at least 0; got {count!r}")
+            raise SettingsError(f"option 'shots' of {task.name}: expected an integer of at least 0; got {count!r}")
         if not get_hooks(task).overrides("get_shots"):
-            raise TaskError(f"task '{task.name}' has no worked problems to show; leave shots at 0")
+            raise TaskError(f"task '{task.name}' has no worked problems; set shots to 0")
         self.task, self.count, self.name = task, count, task.name
         self._shown = cache(self._find)
 
@@ -319,7 +319,7 @@ class FewShot:
     def _find(self, skill: str) -> list[Example]:
         shots: list[Example] = list(get_hooks(self.task).get_shots(skill, self.count))
         if len(shots) < self.count:
-            raise TaskError(f"task '{self.name}' has {len(shots)} worked problems to show; got shots={self.count}")
+            raise TaskError(f"task '{self.name}' has only {len(shots)} worked problems; got shots={self.count}")
         return shots
 
 
@@ -337,7 +337,9 @@ class GenerativeFewShot(FewShot):
             if len(examples) >= count:
                 break
         else:
-            raise TaskError(f"{self.name} has no train problems of {skill} besides the {self.count} that are shown")
+            raise TaskError(
+                f"{self.name} has no train problems of {skill} besides the {self.count} worked problems in the prompt"
+            )
         turns = self._turns(skill)
         return [replace(example, messages=(*turns, *example.messages)) for example in examples[:count]]
 
@@ -364,7 +366,7 @@ class WritableTask(Task, Protocol):
         ...
 
     def make_example(self, datum: Any, skill: str, subskill: str) -> Example:
-        """The training example of a datum: prompted as in an evaluation, answered in the form that is scored.
+        """The training example of a datum: with the prompt of an evaluation and a response in the scored form.
 
         Raises:
             UnusableError: the datum cannot become an example.

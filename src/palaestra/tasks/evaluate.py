@@ -53,7 +53,7 @@ DRAWN = 25
 """Default number of problems per skill of a procedural task."""
 
 THREADS = 2 * (os.cpu_count() or 1)
-"""Threads that score at once. Programs have twice as much wall time as CPU time, so two can share a core."""
+"""Maximum number of scoring threads. Programs have twice as much wall time as CPU time, so two can share a core."""
 
 Keep = Callable[[Sequence[Attempt], LedgerEntry], None]
 
@@ -92,7 +92,9 @@ def _in_turn(task: Task, problems: Sequence[Problem], limit: int) -> list[Proble
                 left -= len(several[turn])
     if not chosen:
         smallest = min(map(len, units.values()))
-        raise TaskError(f"task '{task.name}' is asked in whole groups of {smallest} problems; got a limit of {limit}")
+        raise TaskError(
+            f"expected a limit of at least {smallest}, the size of a group of task '{task.name}'; got {limit}"
+        )
     return [problem for problem in problems if problem.id in chosen]
 
 
@@ -121,7 +123,7 @@ def evaluate(
     The chunks are always the same, so a resumed evaluation sends the same batches as an uninterrupted one.
     """
     if len({problem.id for problem in problems}) < len(problems):
-        raise TaskError(f"task '{task.name}' gave two problems the same id; every id must be unique")
+        raise TaskError(f"task '{task.name}' returned two problems with the same id; every id must be unique")
     attempts, samples = list(known), sampling.count
     total = samples * len(problems)
     size = max(1, min(CHUNK, CHUNK_TOKENS // (sampling.max_tokens * samples)))
@@ -248,7 +250,7 @@ def _generate(engine: Engine, requests: Sequence[Request], event: Event, listene
 
 
 def measures(task: Task | None, attempts: Sequence[Attempt], samples: int) -> dict[str, Mean]:
-    """Metrics beside the accuracy: pass@k if there are several samples, and those of the task."""
+    """Metrics in addition to accuracy: pass@k if there are several samples, and those of the task."""
     metrics: dict[str, Mean] = {}
     if samples > 1:
         owners = {attempt.problem.id: get_cluster(attempt.problem) for attempt in attempts}
@@ -293,13 +295,13 @@ def draw_problems(task: Task, split: Split, per_skill: int, seed: int, skills: S
     """Call `task.problems` and check the result.
 
     Raises:
-        TaskError: the result is not a list of valid problems with unique ids. The message names file and line of the method.
+        TaskError: the result is not a list of valid problems with unique ids. The message names the file and line of the method.
         TooFewProblemsError: the list is empty.
     """
     problems: Any = task.problems(split, per_skill, seed, skills)
     _check(task, problems, isinstance(problems, list | tuple), "a list of Problem")
     if not problems:
-        raise TooFewProblemsError(f"task '{task.name}' has no {split} problems; ask for another split")
+        raise TooFewProblemsError(f"task '{task.name}' has no {split} problems; choose another split")
     seen: set[str] = set()
     for problem in problems:
         _check(task, problem, isinstance(problem, Problem), "a list of Problem", " in a list")
@@ -312,7 +314,7 @@ def draw_problems(task: Task, split: Split, per_skill: int, seed: int, skills: S
         for message in messages:
             _check_message(task, message)
         _check(task, metadata, isinstance(metadata, Mapping), "a mapping", " as the metadata of a problem")
-        _check(task, problem.id, problem.id not in seen, "ids that differ", " as the id of two problems")
+        _check(task, problem.id, problem.id not in seen, "unique ids", " as the id of two problems")
         seen.add(problem.id)
     return list(problems)
 
@@ -323,7 +325,7 @@ def write_examples(
     """Call `task.write_examples` and check the result.
 
     Raises:
-        TaskError: the result is not a list of at most `count` examples. The message names file and line of the method.
+        TaskError: the result is not a list of at most `count` examples. The message names the file and line of the method.
     """
     returned: Any = task.write_examples(skill, subskill, count, generator)
     is_valid = isinstance(returned, list | tuple) and all(isinstance(example, Example) for example in returned)

@@ -13,7 +13,7 @@ from palaestra.tasks.base import GenerativeTask, Task, check_skills, get_hooks
 from palaestra.tasks.evaluate import draw_problems, score, write_examples
 
 OWNER = "task_of_group"
-"""Metadata key of a problem from another task than the main one: the name of the task, and the problem's id and skill there."""
+"""Metadata key of a problem from a task other than the main one: the name of the task, and the problem's id and skill there."""
 
 
 @dataclass(frozen=True, slots=True)

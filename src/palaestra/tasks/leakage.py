@@ -48,13 +48,13 @@ SHARE = 0.7
 COMMON = 10
 """Grams in more problems than this are wording of the task; with fewer than 50 problems, in a fifth of them."""
 SURE = 0.9
-"""Fraction from which it counts as copied whatever the response is."""
+"""Fraction from which it counts as copied regardless of the response."""
 SHORT = 16
 """Maximum length of a short question in words. Its numbers and its answer identify it."""
 ALIKE = 0.5
 """Fraction of shared words from which two long questions with the same numbers and answer are the same."""
 SWAPPED = 2
-"""Maximum number of different words that are swapped."""
+"""Maximum number of distinct swapped words."""
 NAMED = 5
 """Minimum number of shared words of two questions that differ in names alone."""
 _ORDER = (Split.TEST, Split.VALIDATION, Split.TRAIN)
@@ -123,7 +123,7 @@ class HeldOut:
         return self.search(examples, share)[0]
 
     def search(self, examples: Sequence[Example], share: float = SHARE) -> tuple[list[Leak | None], Shares]:
-        """As `find`; and for examples that mostly copy a problem with other numbers, that problem."""
+        """Like `find`; also returns, for examples that mostly copy a problem with other numbers, that problem."""
         texts = [read_example(example) for example in examples]
         copied, templates = self._shares(texts, share)
         leaks: list[Leak | None] = []

@@ -2,7 +2,7 @@
 
 A family has skills with subskills. Each subskill is a function from a random generator to a draft. A draft belongs to
 one fixed split; drafts are drawn until one belongs to the requested split. So the same arguments give the same problems,
-and the splits do not overlap, whatever the seed. The number of problems of a skill is finite: from dozens to thousands.
+and the splits do not overlap for any seed. The number of problems of a skill is finite: from dozens to thousands.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class ProceduralTask(TaskHooks, ABC, Generic[D]):
 
     @abstractmethod
     def key(self, draft: D) -> Hashable:
-        """The identity of a problem: no key is asked twice."""
+        """The identity of a problem. No two drawn problems have the same key."""
 
     def content(self, draft: D) -> Hashable:
         """The identity of a problem under any wording. Problems with the same content count as one in an interval."""
@@ -80,7 +80,7 @@ class ProceduralTask(TaskHooks, ABC, Generic[D]):
                 except StopIteration:
                     raise TooFewProblemsError(
                         f"skill '{name}' of {self.name} has fewer than {per_skill} {split} problems: it has {drawn}, with "
-                        "its subskills in equal parts; ask for fewer",
+                        "its subskills in equal parts; request fewer",
                         drawn,
                     ) from None
                 drafted.append((name, subskill, draft))

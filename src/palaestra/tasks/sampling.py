@@ -1,4 +1,4 @@
-"""What families share when they draw problems, whatever they draw: choices, and the form of a worked response."""
+"""Shared helpers of problem generators: random choices, and the format of a worked response."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def pick(rng: np.random.Generator, choices: Sequence[str]) -> str:
 
 
 def format_response(steps: Iterable[str], answer: str) -> str:
-    """The reasoning and the answer, as a student is to write them.
+    """The reasoning and the answer, as a student should write them.
 
     >>> format_response(["3+4=7", "7+1=8."], "8")
     '3+4=7. 7+1=8. Answer: 8'

@@ -2,8 +2,8 @@
 
 A folder contains, for each published split, one of
 
-- `train.jsonl`, `train.jsonl.gz`, `train.json` (a list of objects; objects by their id, as GQA has them; or JSON lines, as
-  MnMs has them) or `train.parquet` (also `train-*.parquet`);
+- `train.jsonl`, `train.jsonl.gz`, `train.json` (a list of objects; objects by their id, as in GQA; or JSON lines, as
+  in MnMs) or `train.parquet` (also `train-*.parquet`);
 - a folder `train` of JSON files with one object each, at any depth (MATH as its authors publish it);
 
 or it was written by `datasets.save_to_disk`. Without a path, the folder of the data set below the environment variable
@@ -191,11 +191,11 @@ def locate(source: Source, path: str = "") -> Path | str:
         return folder
     if path and not is_hub_id(path):
         example = source.hub or "owner/name"
-        raise TaskError(f"there is no folder {path} with {source.folder}; give a folder, or a hub id such as {example}")
+        raise TaskError(f"there is no folder {path} for {source.folder}; give a folder, or a hub id such as {example}")
     if not path and not source.hub:
         raise TaskError(
-            f"the data of {source.folder} is not here: set {VARIABLE} to a folder that holds {source.folder}/, "
-            "or give path= of the folder or of a dataset on the hub"
+            f"the data of {source.folder} was not found: set {VARIABLE} to a folder that contains {source.folder}/, "
+            "or set path= to the folder or to a dataset on the hub"
         )
     return path or source.hub
 
@@ -310,8 +310,8 @@ def _open_folder(folder: Path, published: str) -> Table:
     if files := sorted([*folder.glob(f"{published}.parquet"), *folder.glob(f"**/{published}-*.parquet")]):
         return ArrowTable(lambda datasets: datasets.Dataset.from_parquet(list(map(str, files))), str(folder))
     raise TaskError(
-        f"the folder {folder} holds no '{published}' split; expected {published}.jsonl, .jsonl.gz, .json or .parquet, "
-        f"a folder {published} of JSON files, or what datasets.save_to_disk wrote"
+        f"the folder {folder} contains no '{published}' split; expected {published}.jsonl, .jsonl.gz, .json or .parquet, "
+        f"a folder {published} of JSON files, or the output of datasets.save_to_disk"
     )
 
 
@@ -322,7 +322,7 @@ def _open_file(file: Path) -> Table:
         return JsonTable(lambda: _read_whole(file))
     if file.name.endswith(LINES):
         return LineTable(file)
-    raise TaskError(f"cannot tell what {file} is; expected a name that ends with {', '.join(ENDINGS)}")
+    raise TaskError(f"unknown file type of {file}; expected a name that ends with {', '.join(ENDINGS)}")
 
 
 def _open_saved(folder: Path, published: str = "") -> Table:
@@ -333,7 +333,7 @@ def _open_hub(hub: str, config: str = "", published: str = "") -> Table:
     def load(datasets: Any) -> Any:
         return datasets.load_dataset(hub, config or None, split=published or None)
 
-    return ArrowTable(load, hub, published, "; or give a folder that holds it")
+    return ArrowTable(load, hub, published, "; or give a folder that contains it")
 
 
 def _read_whole(file: Path) -> Iterator[tuple[str, Any]]:

@@ -93,7 +93,7 @@ def in_figures(tokens: Sequence[str]) -> list[str]:
 
 
 def read_number_words(tokens: Sequence[str], start: int) -> tuple[int, int]:
-    """The value of the number in words at `start`, and how many words it takes. `tokens[start]` is in `NUMBER_WORDS`."""
+    """The value of the number in words at `start`, and its length in words. `tokens[start]` is in `NUMBER_WORDS`."""
     total = current = size = 0
     last = ""
     for at in range(start, len(tokens)):
@@ -159,7 +159,7 @@ def digest(*texts: str) -> str:
 
 
 LENGTH = 8
-"""Words in a stretch (an n-gram)."""
+"""Words in an n-gram."""
 SIGNS = frozenset("+-*/^(%")
 """Signs of a calculation."""
 _CAPITAL = re.compile(r"\b[A-Z][^\W\d_]*")
@@ -173,7 +173,7 @@ class NormalText:
     """A text in normal form.
 
     Arguments:
-        numbers: sorted. A spelled "one" is not among them, as it rarely counts anything; among the words it is `1`.
+        numbers: sorted. The word "one" is excluded, because it is rarely a number; among the words it is `1`.
         capitals: the words that are written with a capital letter.
     """
 
@@ -253,7 +253,7 @@ def strip_instructions(problems: Sequence[Problem], common: int) -> Iterator[tup
 
 
 def read_answer(example: Example) -> tuple[str, ...]:
-    """The answer of an example: its response from the sentence that announces the answer on, or all of it.
+    """The answer of an example: its response from the sentence that announces the answer, or all of it.
 
     The reference of the example is included, because a student that practises is rewarded by it.
     """

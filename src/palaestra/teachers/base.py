@@ -56,7 +56,7 @@ TEACHERS.register(
 class Teacher(Protocol):
     """Writes lessons.
 
-    A teacher keeps no state between rounds. The `StudentState` holds the history of the episode, so the same state and the
+    A teacher keeps no state between rounds. The `StudentState` contains the history of the episode, so the same state and the
     same generator give the same lesson, also after a resume.
     """
 
@@ -118,7 +118,7 @@ def write_lesson(teacher: Teacher, name: str, state: StudentState, size: int, ge
     """Let a teacher write a lesson and check the result.
 
     Raises:
-        LessonError: the teacher raised an error, returned no `Lesson`, or one of more than `size` examples. The message
+        LessonError: the teacher raised an error, returned no `Lesson`, or a lesson of more than `size` examples. The message
             names the teacher, and the file and line of user code.
     """
     with _explain_errors(name, type(teacher)):
@@ -127,7 +127,9 @@ def write_lesson(teacher: Teacher, name: str, state: StudentState, size: int, ge
     if not isinstance(lesson, Lesson):
         raise LessonError(f"teacher '{name}' must return a Lesson; its write returned {type(lesson).__name__}{where}")
     if isinstance(lesson.examples, Sized) and len(lesson.examples) > size:
-        raise LessonError(f"teacher '{name}' was asked for {size} examples and wrote {len(lesson.examples)}{where}")
+        raise LessonError(
+            f"teacher '{name}' must write at most {size} examples; it wrote {len(lesson.examples)}{where}"
+        )
     return lesson
 
 
@@ -214,9 +216,7 @@ class TaskWriter:
 
     def __init__(self, task: Task) -> None:
         if not isinstance(task, GenerativeTask):
-            raise SettingsError(
-                f"task '{task.name}' has no generators of its own; let a language model write, by the setting 'writer'"
-            )
+            raise SettingsError(f"task '{task.name}' has no generators of its own; set 'writer' to a language model")
         self.task = task
 
     def write(self, orders: Sequence[Order], generator: np.random.Generator) -> list[Written]:

@@ -18,7 +18,7 @@ from palaestra.teachers.base import Order, Written
 from palaestra.teachers.prompts import TeacherPrompts
 
 SHOWN = 2
-"""Worked problems of the train split in the prompt, which show the format of questions and answers."""
+"""Number of worked train problems in the prompt. They show the format of questions and answers."""
 
 
 class ModelWriter:

@@ -27,7 +27,7 @@ class NoState(PlanningTeacher):
         for skill, count in share_out(size, dict.fromkeys(names, 1.0)).items():
             parts = [str(part) for part in generator.permutation(list(self.skills[skill]) or [""])]
             orders += [
-                Order(skill, part, share, "uniform", "every skill gets the same")
+                Order(skill, part, share, "uniform", "the same number for every skill")
                 for part, share in share_out(count, dict.fromkeys(parts, 1.0)).items()
             ]
         return orders
@@ -63,7 +63,7 @@ class OpenEnded(PlanningTeacher):
                 error.subskill,
                 shares[place],
                 "mend",
-                f"{seen[error.skill]} of {count} wrong answers that were looked at",
+                f"{seen[error.skill]} of {count} sampled wrong answers",
                 errors=(error,),
             )
             for place, error in enumerate(drawn)

@@ -72,7 +72,7 @@ class SkillTree(PlanningTeacher):
     ) -> None:
         super().__init__(task, skills, writer=writer)
         if isinstance(engine, str):
-            raise SettingsError(f"the option 'engine' is an engine, not the name of one; got '{engine}'")
+            raise SettingsError(f"option 'engine': expected an engine, not its name; got '{engine}'")
         self._engine, self.proposals = engine, proposals
         self.prompts: TeacherPrompts = prompts or getattr(self.writer, "prompts", None) or TeacherPrompts()
         options = {"keep": keep, "threshold": threshold, "optimism": optimism}
@@ -85,7 +85,7 @@ class SkillTree(PlanningTeacher):
         opens = policy.open_at_once if open_at_once is None else open_at_once
         self.limits = TreeLimits(cap, subskill_cap, max_subskills, opens)
         if proposals and self.engine() is None:
-            raise SettingsError("proposals of subskills need a language model; give an engine")
+            raise SettingsError("proposals of subskills need a language model; pass an engine")
         if proposals and isinstance(self.writer, TaskWriter):
             raise SettingsError(
                 "the task's own generators cannot write proposed subskills; choose a language model as the writer"

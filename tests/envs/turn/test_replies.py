@@ -89,9 +89,9 @@ def test_what_failed_has_no_reward_whatever_stands_there() -> None:
         (Reply((5,)), "expected a Message, its dictionary or a text; got 5"),  # type: ignore[arg-type]
         (Reply((Message("user", None),)), "expected a Message, its dictionary or a text"),  # type: ignore[arg-type]
         (Reply((Message("boss", "x"),)), "expected a Message, its dictionary or a text"),  # type: ignore[arg-type]
-        (Reply(({"content": "x"},)), "a message has the role system, user, assistant or tool; got None"),
-        (Reply(({"role": "user"},)), "a message has a text or a list of parts; got NoneType"),
-        (Reply(({"role": "user", "content": [5]},)), "a part of a message has the type text"),
+        (Reply(({"content": "x"},)), "expected the role system, user, assistant or tool; got None"),
+        (Reply(({"role": "user"},)), "expected a text or a list of parts as content; got NoneType"),
+        (Reply(({"role": "user", "content": [5]},)), "expected a message part of type text"),
         (Reply(reward=None), "must be a string or a real number"),  # type: ignore[arg-type]
         (Reply(reward=[1.0, 2.0]), "must be a string or a real number"),  # type: ignore[arg-type]
         (Reply(reward=math.nan), "expected a finite number as the reward"),

@@ -171,9 +171,9 @@ def test_a_skill_without_problems_is_left_out_unless_it_was_asked_for() -> None:
     [
         ({"task": "math-skils"}, "did you mean 'math-skills'"),
         ({"skills": ["clok"]}, "did you mean 'clock'"),
-        ({"split": "tset"}, "split is one of train"),
-        ({"attempts": 0}, "attempts is a whole number of at least 1; got 0"),
-        ({"problems": 0}, "problems is the number per skill"),
+        ({"split": "tset"}, "split must be one of train"),
+        ({"attempts": 0}, "attempts must be a whole number of at least 1; got 0"),
+        ({"problems": 0}, "problems must be at least 1 per skill"),
         ({"task_options": {"x": 1}}, "has no option 'x'"),
     ],
 )

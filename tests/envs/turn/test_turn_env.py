@@ -145,7 +145,7 @@ def test_limits_cut_and_hand_in_what_is_there() -> None:
 def test_what_is_no_assistants_message_is_refused_and_changes_nothing(action: Any) -> None:
     env = Echo()
     observation, _ = env.reset(seed=0)
-    with pytest.raises(EnvError, match="an action is an assistant's text"):
+    with pytest.raises(EnvError, match="expected an assistant's text"):
         env.step(action)
     assert env.conversation() == observation
     assert not env.over
@@ -258,7 +258,7 @@ def test_a_message_that_is_none_is_refused_and_asking_for_it_never_raises(conten
     message, env = Message("assistant", content, calls), Echo()
     assert message not in AssistantSpace()
     env.reset(seed=0)
-    with pytest.raises(EnvError, match="an action is an assistant's text or message"):
+    with pytest.raises(EnvError, match="expected an assistant's text or message"):
         env.step(message)
     assert not env.over
 
@@ -304,5 +304,5 @@ def test_a_conversation_goes_to_an_openai_client_and_its_answer_comes_back() -> 
         {"role": "assistant", "tool_calls": [{}]},
     ):
         env.reset(seed=0)
-        with pytest.raises(EnvError, match="an action is an assistant's text or message"):
+        with pytest.raises(EnvError, match="expected an assistant's text or message"):
             env.step(wrong)

@@ -99,7 +99,7 @@ def test_without_autoreset_a_finished_slot_rests_and_a_mask_starts_it_anew() -> 
     rested, rewards, terminated, truncated, infos = env.step(["1", "ignored", "raise"])
     assert rewards.tolist() == [1, 0, 0] and not terminated.any() and not truncated.any()  # noqa: PT018
     assert rested[1:] == observations[1:] and infos["turn"].tolist() == [2, None, None]  # noqa: PT018
-    with pytest.raises(EnvError, match="no episode to stop in slot 1"):
+    with pytest.raises(EnvError, match="slot 1 has no episode to stop"):
         env.stop({1: TurnStopReason.COST})
     for mask in (np.array([True]), np.array([1, 0, 0])):
         with pytest.raises(EnvError, match="expected one bool per slot as reset_mask"):
@@ -135,7 +135,7 @@ def test_a_wrong_action_moves_no_slot(failures: str) -> None:
     env = TurnVectorEnv(Count, 3, failures=failures)
     before, _ = env.reset(seed=0, options={"length": 1})
     for wrong in (3, None, Message("user", "1"), {"role": "user", "content": "1"}):
-        with pytest.raises(EnvError, match="an action is"):
+        with pytest.raises(EnvError, match="as the action"):
             env.step(["1", "1", wrong])  # type: ignore[list-item]
         assert [slot.unwrapped.turn for slot in env.envs] == [0, 0, 0]  # type: ignore[attr-defined]
     _, rewards, terminated, _, infos = env.step(["1", "2", {"role": "assistant", "content": "3"}])
@@ -168,7 +168,7 @@ def test_a_marked_failure_ends_its_own_episode() -> None:
     assert not infos["active"].any()
     assert infos["failure"][0].message == "OSError: no workspace"
     env.reset(seed=0)
-    with pytest.raises(EnvError, match="an action is"):
+    with pytest.raises(EnvError, match="as the action"):
         env.step([3, 3, 3, 3])  # type: ignore[list-item]
 
 
@@ -254,11 +254,11 @@ def test_making_and_closing() -> None:
     with pytest.raises(EnvError, match="expected a turn environment; got CartPoleEnv"):
         TurnVectorEnv(lambda: gymnasium.make("CartPole-v1"), 2)
     for wrong, told in (
-        ({"num_envs": 0}, "num_envs is a whole number of at least 1; got 0"),
-        ({"num_envs": 1.5}, "num_envs is a whole number of at least 1; got 1.5"),
-        ({"num_envs": 2, "group_size": 0}, "group_size is a whole number of at least 1; got 0"),
+        ({"num_envs": 0}, "num_envs must be a whole number of at least 1; got 0"),
+        ({"num_envs": 1.5}, "num_envs must be a whole number of at least 1; got 1.5"),
+        ({"num_envs": 2, "group_size": 0}, "group_size must be a whole number of at least 1; got 0"),
         ({"num_envs": 4, "group_size": 3}, "num_envs must be a multiple of the group size 3; got 4"),
-        ({"num_envs": 2, "failures": "hide"}, "failures is 'raise' or 'mark'; got 'hide'"),
+        ({"num_envs": 2, "failures": "hide"}, "failures must be 'raise' or 'mark'; got 'hide'"),
     ):
         with pytest.raises(EnvError, match=f"^{told}$"):
             TurnVectorEnv(Count, **wrong)  # type: ignore[arg-type]
@@ -278,7 +278,7 @@ def test_a_closed_environment_says_so() -> None:
 def test_one_action_a_slot(actions: Any) -> None:
     env = TurnVectorEnv(Count, 2)
     env.reset(seed=0)
-    with pytest.raises(EnvError, match="expected one action per slot, 2 in all"):
+    with pytest.raises(EnvError, match="expected one action per slot, 2 in total"):
         env.step(actions)
-    with pytest.raises(EnvError, match="expected one seed per slot, 2 in all; got 3"):
+    with pytest.raises(EnvError, match="expected one seed per slot, 2 in total; got 3"):
         env.reset(seed=[1, 2, 3])

@@ -97,7 +97,7 @@ def test_the_networks_read_padding_on_either_side() -> None:
         (lambda: train_agent("CartPole-v1", MLPActorNetwork(4, 8, 3)), EnvError, r"the actor returns the shape \(2, 3\) .*Discrete\(2\) needs \(2, 2\)"),
         (lambda: train_agent("CoTEnv-v0", MLPActorNetwork(4, 8, 2)), EnvError, "are tokens, which MLPActorNetwork cannot choose"),
         (lambda: train_agent("CartPole-v1", LMActorNetwork()), EnvError, "LMActorNetwork chooses tokens; the actions of CartPole-v1"),
-        (lambda: train_agent("CartPole-v1", MLPActorNetwork(4, 8, 2), max_episodes=0), SettingsError, "max_episodes is a whole number of at least 1"),
+        (lambda: train_agent("CartPole-v1", MLPActorNetwork(4, 8, 2), max_episodes=0), SettingsError, "max_episodes must be a whole number of at least 1"),
         (lambda: load_ppo_agent("nowhere", MLPActorNetwork(4, 8, 2)), ModelError, "there is no saved agent in nowhere"),
     ],
 )  # fmt: skip

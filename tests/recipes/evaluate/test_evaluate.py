@@ -112,7 +112,7 @@ def test_shots_and_a_plain_prompt_change_what_is_asked(tmp_path: Path) -> None:
     assert asked["plain"].completion is not None
     assert "\n" not in asked["plain"].completion.text
     notes = compare(tmp_path / "as it is", tmp_path / "shown").notes
-    assert "1 problems were asked in other words, or with other examples before them" in notes
+    assert "1 problems had different prompts (wording or examples)" in notes
     assert "setting 'shots' differs: 0 and 1" in notes
 
 
@@ -121,8 +121,8 @@ def test_shots_and_a_plain_prompt_change_what_is_asked(tmp_path: Path) -> None:
     [
         ({"samples": 2}, "'samples': 2 answers at temperature 0 would all be the same; set a temperature"),
         ({"limit": -1}, "'limit'"),
-        ({"stop": ["", "x"]}, "'stop': expected texts that are not empty"),
-        ({"task_options": ["shots=2"]}, "give shots as the setting 'shots'"),
+        ({"stop": ["", "x"]}, "'stop': expected non-empty strings"),
+        ({"task_options": ["shots=2"]}, "use the setting 'shots' for shots"),
         ({"task_options": ["pth=x"]}, "task 'math-skills' has no option 'pth'; it takes shots"),
     ],
 )
@@ -152,16 +152,16 @@ def test_two_runs_are_compared_problem_by_problem_and_drawn(sampled: Path, tmp_p
 
 def test_runs_that_cannot_be_compared_say_why(sampled: Path, tmp_path: Path) -> None:
     evaluate(out=tmp_path / "other", skills=["clock"], problems=1)
-    with pytest.raises(RunError, match="share no problem with a score; were split, seed and skills the same"):
+    with pytest.raises(RunError, match="have no scored problem in common; use the same split, seed and skills"):
         compare(sampled, tmp_path / "other")
     with Run.create(tmp_path / "empty", "evaluate", {"task": "math-skills"}):
         pass
-    with pytest.raises(RunError, match="holds no answers to compare"):
+    with pytest.raises(RunError, match="contains no answers to compare"):
         compare(sampled, tmp_path / "empty")
     settings = json.loads((tmp_path / "other" / "settings.json").read_text())
     settings["settings"]["task"] = "gsm8k"
     (tmp_path / "other" / "settings.json").write_text(json.dumps(settings))
-    with pytest.raises(RunError, match=r"of different tasks: .* of math-skills, .* of gsm8k"):
+    with pytest.raises(RunError, match=r"expected two runs on one task; .* is on math-skills, .* on gsm8k"):
         compare(sampled, tmp_path / "other")
 
 

@@ -220,13 +220,13 @@ def test_an_agent_that_never_spoke_is_marked_in_the_table_and_on_the_page(number
 
 def test_another_bench_or_a_run_is_not_written_over(number: str, tmp_path: Path) -> None:
     bench(tasks=[number], agents=["baseline"], out=tmp_path / "bench")
-    with pytest.raises(RunError, match="holds another bench"):
+    with pytest.raises(RunError, match="contains another bench"):
         bench(tasks=[number], agents=["reference"], out=tmp_path / "bench")
-    with pytest.raises(RunError, match="holds no bench"):
+    with pytest.raises(RunError, match="contains no bench"):
         bench(tasks=[number], agents=["baseline"], out=next((tmp_path / "bench").glob("*/baseline-seed0")))
     (tmp_path / "foreign").mkdir()
     (tmp_path / "foreign" / "thesis.tex").touch()
-    with pytest.raises(RunError, match="is not empty, and holds no bench"):
+    with pytest.raises(RunError, match="is not empty and contains no bench"):
         bench(tasks=[number], agents=["baseline"], out=tmp_path / "foreign")
     assert [path.name for path in (tmp_path / "foreign").iterdir()] == ["thesis.tex"]
 
@@ -235,7 +235,7 @@ def test_wrong_names_are_said_at_once(number: str, tmp_path: Path) -> None:
     for tasks, agents, said in (
         ([number], ["human"], "does not support interactive agents"),
         ([number], ["best_of:2:human"], "does not support interactive agents"),
-        ([number], ["model"], "name one with --model"),
+        ([number], ["model"], "set --model to"),
         ([number], [], "at least 1 agent"),
         ([number], ["baseline", "baseline"], "named once"),
         ([], ["baseline"], "at least 1 task"),

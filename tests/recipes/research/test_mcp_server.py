@@ -169,7 +169,7 @@ def test_what_cannot_be_served_is_said_before_anything_is_written(
     def client(line: EpisodeChannel, instructions: str) -> None:
         raise AssertionError("nobody is served")
 
-    with pytest.raises(TaskError, match="there is none in"):
+    with pytest.raises(TaskError, match="has none"):
         serve_research(task=str(tmp_path / "none"), out=tmp_path / "run", serving=client)
     monkeypatch.setitem(sys.modules, "mcp.server.lowlevel", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'palaestra\[mcp\]'"):

@@ -121,7 +121,7 @@ def test_the_report_shows_categories_their_names_and_the_agreement_with_words_fo
     assert f"<td>{found['agreement']['adjusted_rand']:.2f}</td>" in section
     assert "0 is chance" in section
     assert "1 problem could not be named (malformed 1)" in section
-    assert "asked again 2 times, because an answer did not fit (names 2)" in section
+    assert "retried 2 times because an answer was invalid (names 2)" in section
     assert (
         "named the skills of 11 of 12 problems, with 5 different names, and grouped them into 2 categories" in section
     )
@@ -219,7 +219,7 @@ def test_names_that_cannot_be_clustered_are_kept_and_another_number_goes_on_from
         return Reply('{"groups": 2}') if hard else skilled(call, times)
 
     with Server(two_is_too_hard) as server:
-        with pytest.raises(TaskError, match="named the skills of 7 of 8 problems and made no categories"):
+        with pytest.raises(TaskError, match="named the skills of 7 of 8 problems but made no categories"):
             run_of(server, tmp_path / "run")
         with Run.open(tmp_path / "run") as run:
             assert set(run.store.skills(SkillMap)) == {"names", "own"}
@@ -247,7 +247,7 @@ def test_other_categories_name_nothing_again_as_long_as_nothing_was_taught(tmp_p
             # The student's answers are stored under the skills as they are now.
             skills = {attempt.problem.skill for phase in run.store.phases() for attempt in run.store.attempts(phase)}
             assert skills == {"numbers", "shapes", "sides"}
-            with pytest.raises(RunError, match=r"start another run, which names nothing again: .*--categories 2"):
+            with pytest.raises(RunError, match=r"start a new run, which reuses the names: .*--categories 2"):
                 teach.resume(run, categories=2)
             assert run.settings["categories"] == 3
         assert same(found.summary) == same(straight.summary)
@@ -256,7 +256,7 @@ def test_other_categories_name_nothing_again_as_long_as_nothing_was_taught(tmp_p
 @pytest.mark.parametrize(
     ("values", "expected"),
     [
-        ({"writer": "task"}, "the generators of task 'math-skills' know its own skills only"),
+        ({"writer": "task"}, "the generators of task 'math-skills' support its own skills only"),
         ({"discover": ""}, "setting 'categories' needs a model that discovers skills"),
         ({"discover": "", "categories": 0, "discover_train": 3}, "setting 'discover_train'"),
         ({"discover": "openai:gpt-4o-mini"}, "OPENAI_API_KEY"),

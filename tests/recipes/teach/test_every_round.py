@@ -137,5 +137,5 @@ def test_an_adapter_of_an_earlier_round_is_a_model_that_answers_as_the_student_d
 
 def test_a_damaged_adapter_is_named_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "adapter_config.json").write_text("{}")
-    with pytest.raises(ModelError, match=r"adapter_config.json names no base model"):
+    with pytest.raises(ModelError, match=r"adapter_config.json has no base model"):
         models.load(str(tmp_path))

@@ -111,10 +111,10 @@ def test_the_writer_is_asked_both_where_no_other_is_to_plan(own: bool, tmp_path:
 @pytest.mark.parametrize(
     ("values", "error", "expected"),
     [
-        ({"planner": ""}, SettingsError, "the tree policy 'model' needs a language model; name one by the setting 'planner'"),
+        ({"planner": ""}, SettingsError, "the tree policy 'model' needs a language model; set 'planner' or 'writer'"),
         ({"teacher": "open_ended", "teacher_options": ()}, SettingsError, "teacher 'open_ended' uses no planner"),
-        ({"teacher_options": ("policy=ucb",)}, SettingsError, "would ask the planner 'nano' nothing; give it the option policy"),
-        ({"teacher_options": ("policy=model", "engine=gpt")}, SettingsError, "'engine' is an engine, not the name of one"),
+        ({"teacher_options": ("policy=ucb",)}, SettingsError, "would not use the planner 'nano'; set the teacher option"),
+        ({"teacher_options": ("policy=model", "engine=gpt")}, SettingsError, "'engine': expected an engine, not its name"),
         ({"planner": "nanoo"}, UnknownNameError, "did you mean 'nano'"),
         ({"planner": "openai:gpt-4o-mini"}, Exception, "OPENAI_API_KEY"),
     ],

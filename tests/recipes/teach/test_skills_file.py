@@ -82,15 +82,15 @@ def test_the_tasks_own_generators_write_for_a_file_with_their_skills_and_a_resum
 def test_what_does_not_fit_the_run_is_refused_in_one_line_before_anything_is_written(tmp_path: Path) -> None:
     file = gold_file(tmp_path / "gold.json")
     for values, message in (
-        ({"validation": 5}, r"has no entry for 2 of 10 validation problems of 'math-skills', \S+ for one"),
+        ({"validation": 5}, r"has no entry for 2 of 10 validation problems of 'math-skills', for example \S+"),
         ({"test": 5}, "has no entry for 6 of 10 test problems"),
-        ({"discover": "openai:any"}, "'discover' and 'skills_file' both say"),
+        ({"discover": "openai:any"}, "'discover' and 'skills_file' exclude each other"),
         ({"categories": 3}, "setting 'categories' needs a model that discovers skills"),
         ({"skills_file": str(tmp_path / "none.json")}, "does not exist"),
-        ({"skills_file": gold_file(tmp_path / "own.json", geometry="shapes")}, "cannot write for 'shapes'"),
+        ({"skills_file": gold_file(tmp_path / "own.json", geometry="shapes")}, "do not support 'shapes'"),
         (
             {"skills_file": gold_file(tmp_path / "part.json", geometry=["geometry", "moons"])},
-            "cannot write for 'moons'",
+            "do not support 'moons'",
         ),
         ({"skills_file": gold_file(tmp_path / "none2.json", geometry=None, addition=None)}, "contains no skills"),
     ):

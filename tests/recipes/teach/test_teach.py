@@ -122,7 +122,7 @@ def test_a_damaged_checkpoint_is_noticed_before_it_is_used(result: teach.TeachRe
     weights.write_bytes(data)
     with Run.open(tmp_path / "copy") as run:
         run.store._db.execute("DELETE FROM attempts WHERE phase='2/test'")
-        with pytest.raises(RunError, match="not those that were saved"):
+        with pytest.raises(RunError, match="were changed after they were saved"):
             teach.resume(run)
 
 

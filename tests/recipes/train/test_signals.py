@@ -24,7 +24,7 @@ def row(low: float, high: float, cut: int, count: int, prefix: str = "") -> dict
     [
         ({0: row(-200, -200, 20, 20, "test_"), 1: row(-200, -200, 9, 9)}, "no episode reached the goal; every return was -200"),
         ({1: row(0, 0, 0, 9), 2: row(0, 0, 0, 9)}, "every return was 0"),
-        ({1: row(1, 1, 4, 4)}, "every episode was cut at its limit; every return was 1"),
+        ({1: row(1, 1, 4, 4)}, "every episode was truncated; every return was 1"),
         ({1: row(-200, -200, 9, 9), 2: row(-200, -163, 8, 9)}, ""),
         ({0: row(-200, -200, 20, 20, "test_"), 1: row(-200, -200, 9, 9) | row(-180, -120, 0, 20, "test_")}, ""),
         ({1: row(0, 0, 0, 9), 2: row(1, 1, 0, 9)}, ""),

@@ -212,7 +212,7 @@ def test_a_tracker_that_is_not_installed_is_answered_with_the_command() -> None:
         ({"policy": "mlp"}, EnvError, "policy 'mlp' does not fit CoTEnv-v0, whose actions are tokens"),
         ({"env_options": ("problems",)}, SettingsError, "expected name=value; got 'problems'"),
         ({"env_options": ("nonsense=1",)}, SettingsError, "CoTEnv-v0 has no option 'nonsense'"),
-        ({"env": "CartPole-v1", "env_options": ("nonsense=1",)}, EnvError, "CartPole-v1 does not take these options"),
+        ({"env": "CartPole-v1", "env_options": ("nonsense=1",)}, EnvError, "CartPole-v1 does not accept these options"),
         ({"episodes": 12, "group_size": 8}, SettingsError, "expected a multiple of the group size 8; got 12"),
         ({"model": "nanoo"}, UnknownNameError, "did you mean 'nano'"),
         ({"temperature": 0.0}, SettingsError, "setting 'temperature': expected above 0"),
@@ -321,7 +321,7 @@ def test_a_checkpoint_of_another_shape_names_both_sides(tmp_path: Path) -> None:
     path.write_text(json.dumps(data))
     with (
         Run.open(tmp_path / "run") as opened,
-        pytest.raises(RunError, match=r"actor.0.weight has the shape \(64, 4\) there and \(64, 6\)"),
+        pytest.raises(RunError, match=r"actor.0.weight has the shape \(64, 4\); expected \(64, 6\)"),
     ):
         resume(opened)
 
@@ -337,7 +337,7 @@ def test_a_damaged_checkpoint_is_one_line(tmp_path: Path) -> None:
 def test_a_prompt_longer_than_the_context_is_named(tmp_path: Path) -> None:
     name = register("Long-v0", prompts=["word " * 400], reward=lambda r: 0.0)
     try:
-        with pytest.raises(EnvError, match=r"the prompt 1 of 1 has .* tokens; prompt and response have room for 256"):
+        with pytest.raises(EnvError, match=r"the prompt 1 of 1 has .* tokens; the limit of prompt and response is 256"):
             train(env=name, iterations=1, out=tmp_path / "run")
     finally:
         del gymnasium.registry[name]

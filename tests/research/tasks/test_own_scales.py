@@ -73,7 +73,7 @@ def test_lessons_that_ask_the_hidden_problems_are_dropped_in_whatever_words() ->
     # It tells that guesses were right, so it counts, and says no more than that.
     none = "every example asks what a hidden problem asks, so that none is left to train on"
     assert outcome == InvalidSubmission(
-        f"on the test split {none}. More is told by validate, and by a trial of your own", True
+        f"on the test split {none}. Use validate or a test of your own for details", True
     )
     # What is wrong with an example is said before, whether or not it asks what is hidden.
     too_long = [lessons({"question": question, "response": "%$&" * 190}) for question in (asked[0], "Why?")]

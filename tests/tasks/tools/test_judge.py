@@ -254,7 +254,7 @@ def test_a_tool_that_breaks_is_a_failure_and_no_zero(
     task.close()
     assert isinstance(found, Failure)
     assert found.cause is FailureCause.SCORER
-    assert "the tool weekday broke: IndexError" in found.message
+    assert "the tool weekday raised an error: IndexError" in found.message
     assert "fix it in palaestra.tasks.tools.library.dates" in found.message
 
 

@@ -81,7 +81,7 @@ def test_where_files_are_missing_parts_are_made_by_hash(tmp_path: Path) -> None:
     both = [len(Mnms(str(tmp_path)).problems(split, EVERY, 0)) for split in Split]
     assert (both[2], sum(both)) == (60, 120)
     assert both[1] > both[0] > 0
-    with pytest.raises(TaskError, match="holds no 'test_human_verified_filtered' split"):
+    with pytest.raises(TaskError, match="contains no 'test_human_verified_filtered' split"):
         Mnms(str(tmp_path.parent)).problems(Split.TEST, EVERY, 0)
 
 

@@ -300,11 +300,11 @@ def test_the_share_of_calls_is_told_beside_the_accuracy(calls: ToolsSkills) -> N
     [
         ({"answer_form": "prose"}, "option 'answer_form' of tools-skills: expected program or calls; got 'prose'"),
         ({"prompt": "long"}, "expected full or short; got 'long'"),
-        ({"distractors": -1}, "is a whole number from 0 to 20; got -1"),
-        ({"distractors": True}, "is a whole number from 0 to 20; got True"),
-        ({"most_calls": 5}, "is a whole number from 1 to 4; got 5"),
+        ({"distractors": -1}, "must be a whole number from 0 to 20; got -1"),
+        ({"distractors": True}, "must be a whole number from 0 to 20; got True"),
+        ({"most_calls": 5}, "must be a whole number from 1 to 4; got 5"),
         ({"extra_calls": "no"}, "expected True or False; got 'no'"),
-        ({"seconds": 0}, "is a finite number of at least 0.01; got 0"),
+        ({"seconds": 0}, "must be a finite number of at least 0.01; got 0"),
     ],
 )
 def test_options_are_checked(options: dict[str, Any], message: str) -> None:

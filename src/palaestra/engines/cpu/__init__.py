@@ -21,7 +21,7 @@ from palaestra.engines.families import sliding_window
 LLAMA = {f"{name}{part}" for name in ("Llama", "Mistral", "Qwen2") for part in ("ForCausalLM", "Model")}
 GPT2 = {"GPT2LMHeadModel", "GPT2Model"}
 ATOL = RTOL = 1e-3
-"""How far a fast path may differ from the model's own forward pass."""
+"""Maximum difference between a fast path and the model's own forward pass."""
 
 
 def fast_paths_enabled() -> bool:

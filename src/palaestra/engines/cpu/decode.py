@@ -1,7 +1,7 @@
-"""One decoding step of the Llama and GPT-2 architectures: the model's own computation in a third of the calls.
+"""One decoding step of the Llama and GPT-2 architectures: the model's own computation with a third of the calls.
 
-At the batch sizes of a CPU most of a step is the overhead of modules. Here the projections of the same input are one
-matrix product, and residuals are added within the products.
+At CPU batch sizes, module overhead dominates a step. Here the projections of the same input are one matrix product, and
+residuals are added within the products.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from palaestra.engines.cpu import find_architecture
 from palaestra.engines.cpu.kernels import gelu_tanh
 
 MAX_PARAMETERS = 200_000_000
-"""A larger model spends its time in matrix products, and a second copy of its weights is not worth the memory."""
+"""Larger models spend their time in matrix products, so a second copy of their weights is not worth the memory."""
 
 
 def make_decode_step(model: Any) -> DecodeStep | None:

@@ -1,6 +1,6 @@
 """The forward pass of the Llama and GPT-2 architectures over prompts and responses, with gradients.
 
-On a CPU a pass is limited by its arithmetic, and this one does as little as possible. Matrix products contain no
+On a CPU a pass is compute-bound, so this one does as little arithmetic as possible. Matrix products contain no
 padding. A prompt that several responses share is computed once. In the last layer a prompt needs only its keys, its
 values and its last position.
 """
@@ -39,7 +39,7 @@ class FastForward(ABC):
     """
 
     heads: int
-    """Heads of keys and values."""
+    """Number of key-value heads."""
     width: int
     """Size of a head."""
     scale: float
@@ -58,7 +58,7 @@ class FastForward(ABC):
 
     @abstractmethod
     def query(self, block: Any, normed_ND: torch.Tensor, rotary: Any) -> torch.Tensor:
-        """Queries `[N, heads, queries a head, width]`."""
+        """Queries `[N, heads, queries per head, width]`."""
 
     @abstractmethod
     def key_value(self, block: Any, normed_ND: torch.Tensor, rotary: Any) -> tuple[torch.Tensor, torch.Tensor]:
@@ -82,11 +82,11 @@ class FastForward(ABC):
         """Last hidden states after the prompt and after each token of the responses.
 
         Arguments:
-            width: how many positions of a sequence to return at most.
+            width: maximum number of positions per sequence.
             include_end: also return the position after the last token of a response.
 
         Returns:
-            Hidden states `[N, D]`, and the row of each in a table `[sequences, width]`, flattened.
+            Hidden states `[N, D]`, and the row of each in the flattened table `[sequences, width]`.
         """
         layout = _Layout(prompts, responses, width, include_end)
         hidden_UD, hidden_RD = self._run_blocks(layout)
@@ -249,7 +249,7 @@ class Gpt2Forward(FastForward):
 
 
 class _Layout:
-    """Where the tokens of a batch lie: all distinct prompts in a row, then all responses."""
+    """The layout of the tokens of a batch: all distinct prompts, then all responses."""
 
     def __init__(
         self, prompts: Sequence[TokenIds], responses: Sequence[TokenIds], width: int, include_end: bool
@@ -272,7 +272,7 @@ class _Layout:
         self.prompt_mask, self.response_mask = self._masks(prompt_lengths)
 
     def _masks(self, prompt_lengths: list[int]) -> tuple[torch.Tensor | None, torch.Tensor]:
-        """Masks to be added to attention scores: of prompts, `None` if none is padded, and of responses."""
+        """Additive attention masks of prompts (`None` if no prompt is padded) and of responses."""
         max_prompt, max_response = self.prompt_padding.shape[1], self.response_padding.shape[1]
         causal_11RR = _causal_mask(max_response, self.ids_N.device)
         if self.prompt_padding.rows_N is None:
@@ -290,9 +290,9 @@ class _Layout:
 
 
 class _Padding:
-    """Pads sequences, which lie in a row, to a table `[sequences, longest]`, and removes the padding again.
+    """Pads concatenated sequences to a table `[sequences, longest]`, and removes the padding again.
 
-    `rows_N` are the rows of the flattened table that hold tokens; `None` if nothing is padded.
+    `rows_N` are the rows of the flattened table that contain tokens; `None` if nothing is padded.
     """
 
     def __init__(self, lengths: list[int]) -> None:
@@ -317,7 +317,7 @@ class _Padding:
 
 
 class _Scatter(torch.autograd.Function):
-    """Copy rows into a larger table. No two rows share a place, so the backward pass is a selection."""
+    """Copy rows into a larger table. No two rows have the same target, so the backward pass is a selection."""
 
     @staticmethod
     def forward(ctx: Any, x_NF: torch.Tensor, rows_N: torch.Tensor, size: int) -> torch.Tensor:
@@ -331,7 +331,7 @@ class _Scatter(torch.autograd.Function):
 
 
 class _Gather(torch.autograd.Function):
-    """Select rows of a table, none twice, so that the backward pass is a copy."""
+    """Select distinct rows of a table, so that the backward pass is a copy."""
 
     @staticmethod
     def forward(ctx: Any, x_MF: torch.Tensor, rows_N: torch.Tensor) -> torch.Tensor:

@@ -2,7 +2,7 @@
 
 On ARM, torch sends products with a transposed weight to oneDNN. With several threads oneDNN is faster for large
 matrices. With one thread plain BLAS was faster at every size measured, and for the matrices of a control policy oneDNN
-costs up to a millisecond a call. Where torch does not use oneDNN (float32 on x86) the choice changes nothing.
+costs up to a millisecond per call. Where torch does not use oneDNN (float32 on x86) the choice has no effect.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from torch import nn
 from palaestra.engines.cpu import fast_paths_enabled
 
 CHUNK = 512
-"""Rows of logits that are computed at once."""
+"""Number of rows of logits that are computed at once."""
 
 
 @contextmanager
 def select_matmul_kernels(small: bool = False) -> Iterator[None]:
-    """Use the matrix kernels that suit the number of threads within the scope.
+    """Within the context, use the fastest matrix kernels for the number of threads.
 
     Arguments:
         small: the networks have only a few thousand weights.
@@ -44,7 +44,7 @@ def _onednn(enabled: bool) -> Iterator[None]:
 
 
 def fuse_activations(model: nn.Module) -> None:
-    """Replace GPT-2's activation, eight operations in transformers, by torch's fused kernel."""
+    """Replace GPT-2's activation, eight operations in transformers, with torch's fused kernel."""
     from transformers.activations import NewGELUActivation
 
     if not fast_paths_enabled():
@@ -92,7 +92,7 @@ def token_logprobs_N(
 ) -> torch.Tensor:
     """The log-prob of one token at each position: output layer, softmax and selection in one operation.
 
-    It keeps one table for the backward pass, instead of logits, log-probs and the gradients of both.
+    It stores one table for the backward pass, instead of logits, log-probs and the gradients of both.
     """
     result: torch.Tensor = _TokenLogProbs.apply(hidden_ND, output_VD, tokens_N, temperature)  # type: ignore[no-untyped-call]
     return result

@@ -52,18 +52,18 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
     - the reward: the change of validation accuracy since the last round, from -1 to 1,
     - `terminated`: the data budget is spent,
     - `truncated`: the last round is over,
-    - `info`: `taught` (the number of examples of the training), `dropped` (excluded examples by reason), `report`
+    - `info`: `taught` (the number of training examples), `dropped` (excluded examples by reason), `report`
       (validation), `test` (the test report, at the start and at the end, with `test_every_round` after every round; never
-      part of an observation), `loss`, `weights_sha256`, and `compared`: the number of problems that were scored both times,
-      which the reward is computed from. If it is 0, the reward is 0 and means nothing. At the end also `kept_round` and
+      part of an observation), `loss`, `weights_sha256`, and `compared`: the number of problems scored both times.
+      The reward is computed from these; if there are none, it is 0 and has no meaning. At the end also `kept_round` and
       `kept_sha256`: the round whose student is kept, and the hash of its weights.
 
     Every lesson is checked before training. An invalid lesson, or one that the student cannot be trained on, raises
     `LessonError`. Examples that repeat a validation or test problem are dropped and counted (`palaestra.tasks.leakage`); a
     lesson without other examples raises `LessonError`.
 
-    With `keep="best"` the episode ends with the student of the round with the best validation accuracy, the untaught
-    student included; the earlier round wins ties. Only this student is tested, so the test has no part in the choice.
+    With `keep="best"` the episode ends with the student of the round with the best validation accuracy, including
+    the untaught student; the earlier round wins ties. Only this student is tested, so the test has no influence.
 
     Arguments:
         task: a task, or its registered name.
@@ -72,12 +72,12 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
         budget: maximum examples of an episode, at least 1.
         validation, test: problems per skill in each split.
         skills: only these skills; empty: all.
-        sampling: the sampling parameters of all evaluations; default: greedy, with the task's own maximum of tokens.
+        sampling: the sampling parameters of all evaluations; default: greedy, with the task's token limit.
         show_state: include the student's results in the observation; otherwise only rounds and amounts of data.
         show_references: include the expected answers of validation problems.
         keep: which student is kept and tested at the end: that of the `"last"` or of the `"best"` round.
         test_task: the task of the test problems; default: `task`.
-        test_every_round: test the student after every round. The results reach neither observation nor reward.
+        test_every_round: test the student after every round. The results are not part of the observation or the reward.
         journal: stores finished work, so that an episode can be resumed; see `palaestra.envs.lesson.journal`.
         listener: receives progress events.
 
@@ -164,7 +164,7 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
         }
         images = (m.has_image for problems in self._problems.values() for p in problems for m in p.messages)
         if isinstance(self.student, ModelStudent) and self.student.processor is None and any(images):
-            raise LessonError("the problems have pictures, and the student reads text only; give one such as nano-vlm")
+            raise LessonError("the problems have images, but the student reads text only; use one such as nano-vlm")
         self._index = HeldOut(self._problems)
         self._data, self._history, self._round, self._over = [], [], 0, False
         self.student.restore()
@@ -182,7 +182,7 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
         kept, dropped = self.screen(action)
         if not kept:
             causes = ", ".join(f"{count} x {reason}" for reason, count in dropped.items())
-            raise LessonError(f"no example of the lesson may be taught: {causes}; write examples of your own")
+            raise LessonError(f"every example of the lesson was dropped: {causes}; write other examples")
         return self._advance(kept, dropped)
 
     def skip_round(self) -> tuple[StudentState, float, bool, bool, dict[str, Any]]:
@@ -247,12 +247,12 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
         return "\n".join(lines + [f"  {_line(part)}" for part in self._report.slices])
 
     def check(self, lesson: Lesson) -> None:
-        """Raise `LessonError` if `step` would refuse the lesson. Has no side effects."""
+        """Raise `LessonError` if `step` would reject the lesson. Has no side effects."""
         check_lesson(lesson, self.task.skills())
         left = self.budget - len(self._data)
         if len(lesson.examples) > left:
             raise LessonError(
-                f"the lesson has {len(lesson.examples)} examples and the budget has {left} left; shorten it"
+                f"the lesson has {len(lesson.examples)} examples, but the budget has {left} left; shorten the lesson"
             )
         self.student.check(lesson.examples)
 
@@ -283,7 +283,7 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
         return self.student.engine()
 
     def _train(self, data: Sequence[Example], new: Sequence[Example], round_: int) -> float | None:
-        """Train on all data or on the new data, depending on the student. Skip a training that the journal has."""
+        """Train on all data or on the new data, depending on the student. Skip a training that is in the journal."""
         if self.journal.weights_sha256(round_) is not None:
             self.trained_round = round_
             return None

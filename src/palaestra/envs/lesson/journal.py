@@ -1,7 +1,7 @@
 """The journal of an episode, which makes a killed run resumable.
 
-An environment asks its journal before every evaluation and training. Stored work is not repeated; finished work is stored
-at once. To resume a run, play the same episode from its start: stored rounds take no time.
+An environment checks its journal before every evaluation and training. Stored work is not repeated; finished work is
+stored at once. To resume a run, play the same episode from its start: stored rounds take no time.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Journal(Protocol):
         return
 
     def progress_folder(self) -> Path | None:
-        """The folder for checkpoints of a running training; `None` for none."""
+        """The folder for checkpoints of a running training; `None` to write none."""
         return None
 
 
@@ -64,7 +64,7 @@ class NullJournal(Journal):
 class WeightsJournal(NullJournal):
     """A journal that stores only weights, for an environment with `keep="best"` and without a run folder.
 
-    The weights lie in a temporary folder, which is removed with the journal.
+    The weights are in a temporary folder, which is removed with the journal.
     """
 
     def __init__(self) -> None:

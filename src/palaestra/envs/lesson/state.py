@@ -124,7 +124,7 @@ def action_space(skills: Iterable[str]) -> RecordSpace:
     return RecordSpace(Lesson, {"examples": Several(example, 1)})
 
 
-# In a tuple, because pydantic takes no configuration for the type of a dataclass itself.
+# In a tuple, because pydantic accepts no configuration for a dataclass type itself.
 _LESSONS = TypeAdapter(tuple[Lesson], config=ConfigDict(revalidate_instances="always", strict=True))
 
 
@@ -149,7 +149,7 @@ def check_lesson(lesson: Any, skills: Collection[str]) -> None:
         if not any(message.has_image or message.text.strip() for message in example.messages):
             raise LessonError(f"{where} needs a question: its messages are empty")
         if not example.response.strip():
-            raise LessonError(f"{where} needs a response that is not empty")
+            raise LessonError(f"{where} needs a non-empty response")
         if example.skill and example.skill not in skills:
             raise LessonError(f"{where}: unknown skill {example.skill[:60]!r}; {suggest(example.skill[:60], skills)}")
         try:

@@ -50,7 +50,7 @@ class TokenVectorEnv(TokenEnvContract):
 
     Observations, infos and reset options are those of `TokenEnvContract`. An episode terminates at a token that ends
     the response or a stop string in its text; the token limit truncates it. If the environment restricts the tokens,
-    infos also hold an `action_mask`. `reset(options={"initial_state": text or ids})` uses this prompt in every slot,
+    infos also contain an `action_mask`. `reset(options={"initial_state": text or ids})` uses this prompt in every slot,
     and `{"reset_mask": [N] bools}` resets only some slots.
 
     Arguments:
@@ -68,8 +68,8 @@ class TokenVectorEnv(TokenEnvContract):
         group_size: number of consecutive episodes that share a prompt, for group methods.
         chat: whether a text becomes a user message, if the tokenizer has a chat template.
         failures: handling of a reward function that raises or returns no finite number. `"raise"` raises a
-            `RewardError`; `"mark"` gives reward 0 and puts the cause into `Response.failure`. In both cases the step
-            completes for all slots first.
+            `RewardError`; `"mark"` sets the reward to 0 and stores the cause in `Response.failure`. In both cases the
+            step completes for all slots first.
         autoreset: `False` leaves finished slots inactive until the next reset.
 
     Example:
@@ -106,7 +106,7 @@ class TokenVectorEnv(TokenEnvContract):
         if isinstance(prompts, (str, bytes)):
             raise EnvError(f"prompts must be a list; got one text: use [{prompts[:30]!r}]")
         if failures not in ("raise", "mark"):
-            raise EnvError(f"failures is 'raise' or 'mark'; got {failures!r}")
+            raise EnvError(f"failures must be 'raise' or 'mark'; got {failures!r}")
         self.num_envs, self.max_tokens, self.group_size = num_envs, max_tokens, group_size
         self.tokenizer = load_tokenizer(tokenizer)
         self.context, self.chat, self.failures = context, chat, failures
@@ -151,7 +151,7 @@ class TokenVectorEnv(TokenEnvContract):
     def reward(self, response: Response) -> float:
         """Compute the reward of one finished response."""
         if self._reward is None:
-            raise EnvError(f"{type(self).__name__} has no reward; give `reward`, or override `reward` or `rewards`")
+            raise EnvError(f"{type(self).__name__} has no reward; pass `reward`, or override `reward` or `rewards`")
         return self._reward(response)
 
     def rewards(self, responses: Sequence[Response]) -> Sequence[float | RewardError]:
@@ -162,7 +162,7 @@ class TokenVectorEnv(TokenEnvContract):
         return [self.reward(response) for response in responses]
 
     def token_reward(self, prompt: Prompt, token_ids: Sequence[int]) -> float:
-        """Compute the reward of the last token in `token_ids`, which holds the response so far."""
+        """Compute the reward of the last token in `token_ids`, the response so far."""
         return self._token_reward(prompt, token_ids) if self._token_reward is not None else 0.0
 
     def legal_tokens(self, prompt: Prompt, token_ids: Sequence[int]) -> Sequence[int] | None:
@@ -178,11 +178,13 @@ class TokenVectorEnv(TokenEnvContract):
         unknown = set(options) - {"episodes", "episode", "initial_state", "reset_mask"}
         if unknown:
             raise EnvError(
-                f"reset takes the options episodes, episode, initial_state, reset_mask; got {sorted(map(str, unknown))}"
+                f"reset options are episodes, episode, initial_state, reset_mask; got {sorted(map(str, unknown))}"
             )
         mask = np.asarray(options.get("reset_mask", np.ones(self.num_envs, dtype=bool)))
         if mask.shape != (self.num_envs,) or mask.dtype != bool:
-            raise EnvError(f"reset_mask has one bool per slot, shape ({self.num_envs},); got {mask.dtype} {mask.shape}")
+            raise EnvError(
+                f"reset_mask must have one bool per slot, shape ({self.num_envs},); got {mask.dtype} {mask.shape}"
+            )
         state = options.get("initial_state")
         initial_state = None if state is None else self._encode(state, "given as initial_state")
         used = self._count_from(seed, options, type(self).__name__)
@@ -284,11 +286,11 @@ class TokenVectorEnv(TokenEnvContract):
             raise EnvError(f"the prompt {which} is empty")
         if min(prompt.ids) < 0 or max(prompt.ids) >= self.vocabulary:
             wrong = next(token for token in prompt.ids if not 0 <= token < self.vocabulary)
-            raise EnvError(f"the prompt {which} has the token {wrong}; tokens are from 0 to {self.vocabulary - 1}")
+            raise EnvError(f"the prompt {which} has the token {wrong}; tokens must be from 0 to {self.vocabulary - 1}")
         limit = self.width or self.context
         if limit and len(prompt.ids) >= limit:
             raise EnvError(
-                f"the prompt {which} has {len(prompt.ids)} tokens; prompt and response have room for {limit}: "
+                f"the prompt {which} has {len(prompt.ids)} tokens; the limit of prompt and response is {limit}: "
                 f"{prompt.text[:50]!r}"
             )
         return prompt
@@ -324,8 +326,8 @@ class TokenVectorEnv(TokenEnvContract):
         legal = np.asarray(list(given))
         if legal.dtype.kind not in "iu" or legal.min() < 0 or legal.max() >= self.vocabulary:
             raise EnvError(
-                f"legal_tokens must give at least one token from 0 to {self.vocabulary - 1}; got {legal[:5].tolist()} in "
-                f"slot {slot}"
+                f"legal_tokens must return at least one token from 0 to {self.vocabulary - 1}; got "
+                f"{legal[:5].tolist()} in slot {slot}"
             )
         return legal
 
@@ -341,7 +343,7 @@ class TokenVectorEnv(TokenEnvContract):
         stopped = []
         for slot in slots.tolist():
             ids = self._tokens[slot, self._prompt_length[slot] : self._length[slot]]
-            # Special tokens have no text, so a stop string may reach across any number of them.
+            # Special tokens have no text, so a stop string may span any number of them.
             tail = ids[~self._is_special[ids]][-self._stop_reach :]
             text = str(self.tokenizer.decode(tail, skip_special_tokens=True))
             if any(stop in text for stop in self.stop):
@@ -349,7 +351,7 @@ class TokenVectorEnv(TokenEnvContract):
         return stopped
 
     def _reward_tokens(self, slots: np.ndarray, rewards: np.ndarray, errors: list[RewardError]) -> None:
-        """Add the token rewards. A token whose reward fails counts 0, and its response is marked when it finishes."""
+        """Add the token rewards. A token whose reward fails counts as 0, and its response is marked at the end."""
         for slot in slots.tolist():
             prompt = self._slot_prompts[slot]
             assert prompt is not None
@@ -398,8 +400,8 @@ class TokenEnv(gymnasium.Env[Observation, Any]):
     """A `TokenVectorEnv` with one slot and no autoreset, as an ordinary environment.
 
     Takes the arguments of its vector environment. To write your own, set `vector_class` to your vector environment, or
-    pass prompts and reward to `super().__init__`. Attributes that Gymnasium does not define, such as `tokenizer`, are
-    those of the vector environment.
+    pass prompts and reward to `super().__init__`. Attributes that Gymnasium does not define, such as `tokenizer`, come
+    from the vector environment.
     """
 
     metadata = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012

@@ -29,14 +29,14 @@ class TokenEnvContract(VectorEnv[Observation, np.ndarray, np.ndarray]):
     next token of every slot. A finished slot starts its next episode in the same step (`AutoresetMode.SAME_STEP`); the
     last observation is in `infos["final_obs"]` and the finished `Response` in `infos["responses"]`.
 
-    The infos of `reset` and `step` hold one value per slot:
+    The infos of `reset` and `step` contain one value per slot:
 
     - `episode` and `group`: the numbers of the episode and its group, counted from the seeded reset; -1 if inactive
     - `fresh`: the slot has just started an episode
     - `active`: the slot has an episode; actions for inactive slots are ignored
 
     `reset(seed=s)` restarts the order of the episodes; without a seed the order continues. `reset(options=...)` takes
-    `{"episodes": n}`, which starts `n` episodes in all and then leaves slots inactive, and `{"episode": e}`, which
+    `{"episodes": n}`, which starts `n` episodes in total and then leaves slots inactive, and `{"episode": e}`, which
     begins at episode number `e`.
 
     Attributes:
@@ -48,7 +48,7 @@ class TokenEnvContract(VectorEnv[Observation, np.ndarray, np.ndarray]):
         task: the task that scores the responses. If it is set, training evaluates the policy on `draw_held_out_problems`
             by greedy decoding; otherwise on the environment that `hold_out` returns.
         kl_coef: weight of the KL divergence from the reference model in training. `None` means no reference
-            model unless the run's settings ask for one; 0 only reports the divergence.
+            model unless the run's settings enable one; 0 only reports the divergence.
         reference: name of the reference model. Empty means the policy before training.
         num_prompts: number of prompts; `None` if the environment generates them.
     """
@@ -113,7 +113,7 @@ class TokenEnvContract(VectorEnv[Observation, np.ndarray, np.ndarray]):
         """
         if isinstance(seed, (list, tuple)):
             if any(value != seed[0] for value in seed):
-                raise EnvError(f"{name} takes one seed for all slots; got {seed}")
+                raise EnvError(f"{name} accepts one seed for all slots; got {seed}")
             seed = seed[0]
         first, count = (
             None if options.get(option) is None else check_integer(f"the reset option {option}", options[option], 0)
@@ -171,13 +171,13 @@ def check_tokens(actions: Any, active: np.ndarray, vocabulary: int) -> np.ndarra
     """
     tokens: np.ndarray = np.asarray(actions)
     if tokens.shape != active.shape:
-        raise EnvError(f"step needs one token per slot, shape {active.shape}; got shape {tokens.shape}")
+        raise EnvError(f"step expects one token per slot, shape {active.shape}; got shape {tokens.shape}")
     if not np.issubdtype(tokens.dtype, np.integer):
-        raise EnvError(f"tokens are integers; got actions of the type {tokens.dtype}")
+        raise EnvError(f"tokens must be integers; got actions of type {tokens.dtype}")
     if not active.any():
         raise EnvError("no slot is active: all episodes are done; call reset")
     chosen = tokens[active]
     wrong = chosen[(chosen < 0) | (chosen >= vocabulary)]
     if len(wrong):
-        raise EnvError(f"tokens are from 0 to {vocabulary - 1}; got {wrong[0]}")
+        raise EnvError(f"tokens must be from 0 to {vocabulary - 1}; got {wrong[0]}")
     return tokens

@@ -30,14 +30,14 @@ class CoTVectorEnv(TokenVectorEnv):
     Arguments:
         task: a name (`palaestra list tasks`), or a task.
         split: the split of the problems. Results are measured on the test split, which is disjoint.
-        problems: number of problems per skill, 0 for all of a published data set; by default 200, or all that a skill
-            has if there are fewer.
+        problems: number of problems per skill, 0 for all of a published data set; by default 200, or all
+            problems of a skill that has fewer.
         skills: names of skills; all if empty.
         format_reward: the fraction `f`, from 0 to 1.
         format: `"answer"`, `"tags"`, or a regular expression that the whole response must match.
         problem_seed: seed of the choice of problems.
         task_options: options of a task that is given by its name, for example `{"path": "data"}`.
-        arguments: of `TokenVectorEnv`.
+        arguments: arguments of `TokenVectorEnv`.
     """
 
     task: Task
@@ -57,7 +57,7 @@ class CoTVectorEnv(TokenVectorEnv):
         **arguments: Any,
     ) -> None:
         if not 0.0 <= format_reward <= 1.0:
-            raise EnvError(f"format_reward is from 0 to 1; got {format_reward}")
+            raise EnvError(f"format_reward must be from 0 to 1; got {format_reward}")
         self.task = resolve_task(task, task_options)
         get_hooks(self.task).check_scoring()
         drawn = select_problems(self.task, split, problems, skills, problem_seed)
@@ -65,7 +65,7 @@ class CoTVectorEnv(TokenVectorEnv):
         try:
             self._format = re.compile(FORMATS.get(format, format))
         except re.error as error:
-            raise EnvError(f"format is answer, tags or a regular expression; got {format!r}: {error}") from error
+            raise EnvError(f"format must be answer, tags or a regular expression; got {format!r}: {error}") from error
         super().__init__(drawn, max_tokens=max_tokens, **arguments)
         # A subclass that overrides `reward` is called once per response.
         self._in_batch = get_hooks(self.task).concurrent_scoring and type(self).reward is CoTVectorEnv.reward

@@ -35,7 +35,7 @@ class Prompt:
 
     Arguments:
         ids: the exact token ids that the model is given.
-        text: the question as a person reads it.
+        text: the question as readable text.
         source: the object that the prompt was made from, for example the `Problem`.
     """
 
@@ -84,7 +84,7 @@ def load_tokenizer(model: str | PreTrainedTokenizerBase) -> PreTrainedTokenizerB
     where = models.locate(model)
     files = ("tokenizer.json", "tokenizer_config.json", "vocab.json", "vocab.txt", "tokenizer.model", "spiece.model")
     if Path(where).is_dir() and not any((Path(where) / name).exists() for name in files):
-        raise ModelError(f"the model '{model}' has no tokenizer: {where} holds none of {', '.join(files)}")
+        raise ModelError(f"the model '{model}' has no tokenizer: {where} contains none of {', '.join(files)}")
     try:
         return AutoTokenizer.from_pretrained(where, padding_side="left")
     except Exception as error:  # transformers and tokenizers raise many types.
@@ -93,14 +93,14 @@ def load_tokenizer(model: str | PreTrainedTokenizerBase) -> PreTrainedTokenizerB
 
 
 def vocabulary_size(tokenizer: PreTrainedTokenizerBase) -> int:
-    """Return the number of ids: one more than the greatest, also if the tokenizer leaves some ids unused."""
+    """Return the number of ids: the largest id plus one, even if the tokenizer leaves some ids unused."""
     return max(len(tokenizer), 1 + max(tokenizer.get_vocab().values(), default=-1))
 
 
 def find_end_ids(tokenizer: PreTrainedTokenizerBase, more: Sequence[int] = ()) -> tuple[int, ...]:
     """Return the ids that end a response: the tokenizer's end-of-sequence token and `more`."""
     if tokenizer.eos_token_id is None and not more:
-        raise ModelError("the tokenizer has no end-of-sequence token; give `end_ids` to the environment")
+        raise ModelError("the tokenizer has no end-of-sequence token; pass `end_ids` to the environment")
     own = () if tokenizer.eos_token_id is None else (int(tokenizer.eos_token_id),)
     return tuple(dict.fromkeys((*own, *(int(i) for i in more))))
 
@@ -154,7 +154,7 @@ def _tokenize(item: PromptLike | Prompt, tokenizer: PreTrainedTokenizerBase, cha
 
 def _encode_messages(messages: Sequence[Message], tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
     if any(message.has_image for message in messages):
-        raise EnvError("it has an image; token environments take text only")
+        raise EnvError("it has an image; token environments accept text only")
     return tuple(prompt_ids(tokenizer, messages))
 
 
@@ -167,8 +167,8 @@ def prompt_order(count: int, seed: int, group: int) -> int:
 def split_prompts(prompts: Sequence[Prompt], count: int) -> tuple[list[int], list[int]]:
     """Choose `count` prompts to hold out. Returns the indices of the held-out prompts and of the others.
 
-    The choice depends on the tokens of the prompts only, and equal prompts stay together. At most a fifth of the distinct
-    prompts is held out. If that is none (fewer than five prompts, or a count of 0), both lists have all prompts.
+    The choice depends only on the prompts' tokens, and equal prompts stay together. At most a fifth of the distinct
+    prompts is held out. If that is no prompt (fewer than five prompts, or a count of 0), both lists contain all.
     """
     copies: dict[tuple[int, ...], list[int]] = {}
     for index, prompt in enumerate(prompts):
@@ -196,7 +196,7 @@ def compute_rewards(
             one bad response does not affect the others.
 
     Raises:
-        EnvError: the environment itself is at fault, not a response.
+        EnvError: the environment itself failed, not the scoring of a response.
     """
     if len(responses) > 1 and not batch:
         return [compute_rewards(rewards, [response], False)[0] for response in responses]

@@ -44,7 +44,7 @@ class RLHFVectorEnv(TokenVectorEnv):
         reference: name of the reference model. Empty means the policy before training; with a LoRA adapter that is the
             same weights with the adapter disabled.
         reward_device: device of the reward model.
-        arguments: of `TokenVectorEnv`.
+        arguments: arguments of `TokenVectorEnv`.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class RLHFVectorEnv(TokenVectorEnv):
         **arguments: Any,
     ) -> None:
         if kl_coef < 0:
-            raise EnvError(f"kl_coef is at least 0; got {kl_coef}")
+            raise EnvError(f"kl_coef must be at least 0; got {kl_coef}")
         self.kl_coef, self.reference = kl_coef, reference
         self._model: ResponseScorer | None = None
         function: RewardFunction | None = None
@@ -75,7 +75,7 @@ class RLHFVectorEnv(TokenVectorEnv):
             function = prefer_brief
         else:
             raise EnvError(
-                f"reward is a function, the folder of a reward model or a RewardModel; got {type(reward).__name__}"
+                f"reward must be a function, the folder of a reward model or a RewardModel; got {type(reward).__name__}"
             )
         if isinstance(prompts, (str, Path)):
             prompts = read_prompts(Path(prompts))
@@ -106,7 +106,7 @@ def read_prompts(path: Path) -> list[str]:
         text = path.expanduser().read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise EnvError(f"cannot read the prompts in {path}: {error}") from error
-    # `splitlines` would also split at separators that may stand unescaped inside a JSON string.
+    # `splitlines` would also split at separators that may occur unescaped in a JSON string.
     lines = [(number, line.strip("\r")) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
     if not lines:
         raise EnvError(f"{path} has no prompts: expected at least one line")

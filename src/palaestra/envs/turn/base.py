@@ -39,8 +39,8 @@ class TurnEnv(gymnasium.Env[Conversation, Action]):
     grow at the end, and the environment's `state`. `step` returns the reward of this turn. `terminated` and `truncated`
     follow from the `TurnStopReason` in `info["stop_reason"]`. A closed environment cannot be reopened.
 
-    `info` holds `turn` (the number of assistant messages), at the end `stop_reason`, and `failure` if something around
-    the agent failed. The reward of a failed episode is 0 and must not be learned from.
+    `info` contains `turn` (the number of assistant messages), at the end `stop_reason`, and `failure` if something
+    outside the agent failed. The reward of a failed episode is 0 and must not be learned from.
 
     Arguments:
         max_turns: the maximum number of assistant messages in an episode; 0 for no limit.
@@ -87,14 +87,14 @@ class TurnEnv(gymnasium.Env[Conversation, Action]):
 
     def respond(self, message: Message) -> Reply:
         """Return the reply to an assistant's message."""
-        raise NotImplementedError(f"{type(self).__name__} needs `respond`: what answers an assistant's message")
+        raise NotImplementedError(f"{type(self).__name__} needs `respond`: the reply to an assistant's message")
 
     def truncate(self, reason: TurnStopReason) -> Reply:
         """Return the last reply of an episode that a limit ends, for example a submission of the current state."""
         return Reply(stop=reason)
 
     def state(self) -> Mapping[str, Any]:
-        """Return what the observation holds besides the messages."""
+        """Return the part of the observation besides the messages."""
         return {}
 
     # Gymnasium's contract
@@ -123,7 +123,7 @@ class TurnEnv(gymnasium.Env[Conversation, Action]):
         message = self.read(action)
         self._turn += 1
         self._messages.append(message)
-        self._over = True  # Until the reply is complete: an environment that raises has to be reset.
+        self._over = True  # Until the reply is complete: an environment that raises must be reset.
         reply = self._check("respond", check_reply, self.respond(message))
         if reply.stop is None and reply.failure is None:
             limit = self._limit()
@@ -141,12 +141,12 @@ class TurnEnv(gymnasium.Env[Conversation, Action]):
             try:
                 action = parse_message(action)
             except ValueError as error:
-                raise EnvError(f"an action is an assistant's text or message: {error}") from error
+                raise EnvError(f"expected an assistant's text or message as the action: {error}") from error
         if isinstance(action, str):
             action = Message("assistant", action)
         if action not in self.action_space:
             received = f"a message of role '{action.role}'" if isinstance(action, Message) else type(action).__name__
-            raise EnvError(f"an action is an assistant's text or message; got {received}")
+            raise EnvError(f"expected an assistant's text or message as the action; got {received}")
         return action if action.content is not None else replace(action, content="")
 
     def stop(self, reason: TurnStopReason) -> tuple[Conversation, float, bool, bool, dict[str, Any]]:
@@ -175,7 +175,7 @@ class TurnEnv(gymnasium.Env[Conversation, Action]):
         return Conversation(tuple(self._messages), self._check("state", dict, self.state()))
 
     def opening_info(self) -> Mapping[str, Any]:
-        """Return what the `info` of `reset` holds besides the turn."""
+        """Return the entries of the `info` of `reset` besides the turn."""
         return {}
 
     @property

@@ -91,7 +91,7 @@ class CalculatorEnv(TurnEnv):
     that still calls the tool in its last turn is truncated (`TurnStopReason.STEPS`).
 
     Arguments:
-        digits: the digits of both factors.
+        digits: the number of digits of both factors.
         split: the pairs of factors; the train split is disjoint from the held-out splits.
         max_turns: the maximum number of messages, including the answer.
         offer: mention the tool in the question.
@@ -116,7 +116,7 @@ class CalculatorEnv(TurnEnv):
         render_mode: str | None = None,
     ) -> None:
         if split not in list(Split):
-            raise EnvError(f"split is one of {', '.join(Split)}; got {split!r}")
+            raise EnvError(f"split must be one of {', '.join(Split)}; got {split!r}")
         super().__init__(
             max_turns=check_integer("max_turns", max_turns, minimum=1), max_seconds=max_seconds, render_mode=render_mode
         )

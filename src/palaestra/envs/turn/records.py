@@ -33,7 +33,7 @@ class TurnStopReason(StrEnum):
     LOST = "lost"
     """The game is over and was not won."""
     ATTEMPTS = "attempts"
-    """The last attempt was used and was not right."""
+    """The last attempt was wrong."""
     GAVE_UP = "gave_up"
     """The agent stopped without submitting anything."""
     STEPS = "steps"
@@ -47,7 +47,7 @@ class TurnStopReason(StrEnum):
     FORMAT = "format"
     """Too many consecutive messages contained no readable action."""
     FAILED = "failed"
-    """Something around the agent failed: its model, the sandbox or the evaluator. There is no score."""
+    """Something outside the agent failed: its model, the sandbox or the evaluator. There is no score."""
     INTERRUPTED = "interrupted"
     """The episode was stopped from outside."""
 
@@ -88,8 +88,8 @@ class Reply:
         messages: messages to append: `Message` objects, OpenAI message dictionaries or texts. A single text is one user
             message.
         reward: the reward of this turn, a finite number.
-        stop: why the episode ends, a `TurnStopReason` or its value; `None` to go on.
-        failure: what failed around the agent. The episode ends as `TurnStopReason.FAILED`, and its reward is ignored.
+        stop: why the episode ends, a `TurnStopReason` or its value; `None` to continue.
+        failure: what failed outside the agent. The episode ends as `TurnStopReason.FAILED`, and its reward is ignored.
         info: further entries of the step's `info`.
     """
 
@@ -154,8 +154,8 @@ _MESSAGES = message_space()
 
 
 class NoRewardError(EnvError, RewardError):
-    """A reward is not a finite number. It may happen in a single episode, so it counts as a failure and not as wrong
-    use.
+    """A reward is not a finite number. It may happen in a single episode, so it counts as a failure, not as a
+    usage error.
     """
 
 

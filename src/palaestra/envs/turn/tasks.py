@@ -1,4 +1,4 @@
-"""`palaestra/Task-v0`: the problems of any task, with several attempts and feedback of the scorer between them."""
+"""`palaestra/Task-v0`: the problems of any task, with several attempts and scorer feedback between them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from palaestra.tasks.base import Task, get_hooks
 from palaestra.tasks.evaluate import score, scoring_slots
 
 MAX_ANSWER = 200
-"""Characters of an answer that its feedback repeats."""
+"""Maximum characters of an answer that are repeated in the feedback."""
 
 
 class ProblemSet:
@@ -64,7 +64,7 @@ class TaskEnv(TurnEnv):
     reports how the answer was read, but never the reference or the tests. A failing scorer ends the episode as a
     failure, not with a score of 0.
 
-    `info` holds the `problem`'s id and its `skill`; after an attempt its `score` as well.
+    `info` contains the `problem`'s id and its `skill`; after an attempt also its `score`.
 
     Arguments:
         task, split, problems, skills, problem_seed, task_options: as for `ProblemSet`; `task` may be a `ProblemSet`.

@@ -36,12 +36,12 @@ class TurnVectorEnv(VectorEnv[Any, Any, Any]):
         group_size: the number of consecutive slots that are reset with the same seed.
         autoreset: `False` leaves finished slots idle until the next reset; their actions are ignored.
         failures: what to do if an environment raises. `"raise"` re-raises after the other slots are done. `"mark"` ends
-            its episode as `TurnStopReason.FAILED` with the cause in `info["failure"]`. An `EnvError` (wrong use, or a
-            wrong environment) is always raised, except for a non-finite reward. A slot whose next episode could not
-            start is retried in the next step, and its action is ignored.
+            its episode as `TurnStopReason.FAILED` with the cause in `info["failure"]`. An `EnvError` (a usage error, or
+            an invalid environment) is always raised, except for a non-finite reward. A slot whose next episode could
+            not start is retried in the next step, and its action is ignored.
 
-    All actions are validated before anything moves: a step with an invalid action is rejected without effect.
-    `reset(seed=s)` gives every group its own seed, `reset(seed=[...])` every slot the given one.
+    All actions are validated first: a step with an invalid action is rejected without effect. `reset(seed=s)` derives
+    one seed per group; `reset(seed=[...])` sets one seed per slot.
     `reset(options={"reset_mask": mask})` resets only the slots of the mask, as in Gymnasium; the other `options` go to
     the environments.
     """
@@ -62,7 +62,7 @@ class TurnVectorEnv(VectorEnv[Any, Any, Any]):
         if num_envs % check_integer("group_size", group_size, minimum=1):
             raise EnvError(f"num_envs must be a multiple of the group size {group_size}; got {num_envs}")
         if failures not in ("raise", "mark"):
-            raise EnvError(f"failures is 'raise' or 'mark'; got {failures!r}")
+            raise EnvError(f"failures must be 'raise' or 'mark'; got {failures!r}")
         self.num_envs, self.group_size, self.autoreset, self.failures = num_envs, group_size, autoreset, failures
         if not autoreset:
             self.metadata = {**self.metadata, "autoreset_mode": AutoresetMode.DISABLED}
@@ -99,15 +99,15 @@ class TurnVectorEnv(VectorEnv[Any, Any, Any]):
         self._check_open()
         given = [] if isinstance(actions, (str, Message, Mapping)) else list(actions)
         if len(given) != self.num_envs:
-            raise EnvError(f"expected one action per slot, {self.num_envs} in all; got {short_repr(actions)}")
+            raise EnvError(f"expected one action per slot, {self.num_envs} in total; got {short_repr(actions)}")
         if not self._begun.any():
             raise gymnasium.error.ResetNeeded("no episode has begun; call reset() before step()")
         again = (
             self._begun & ~self._active if self.autoreset and self.failures == "mark" else np.zeros_like(self._active)
         )
         for slot in np.flatnonzero(self._active).tolist():
-            # Before anything moves, so that a rejected step has no effect. Only a wrapper with its own action space
-            # knows what it makes of an action.
+            # Before any slot steps, so that a rejected step has no effect. Actions of a wrapper with its own action
+            # space can only be checked by the wrapper.
             inside = self._inside(slot)
             if self.envs[slot].action_space is inside.action_space:
                 inside.read(given[slot])
@@ -117,11 +117,11 @@ class TurnVectorEnv(VectorEnv[Any, Any, Any]):
         )
 
     def stop(self, reasons: Mapping[int, TurnStopReason | str]) -> Step:
-        """End the episodes of some slots from outside, like `TurnEnv.stop`; the other slots do not move."""
+        """End the episodes of some slots from outside, like `TurnEnv.stop`; the other slots do not step."""
         self._check_open()
         idle = [slot for slot in reasons if not self._active[slot]]
         if idle:
-            raise EnvError(f"there is no episode to stop in slot {idle[0]}; active: {np.flatnonzero(self._active)}")
+            raise EnvError(f"slot {idle[0]} has no episode to stop; active slots: {np.flatnonzero(self._active)}")
         return self._move(lambda slot: self._inside(slot).stop(TurnStopReason(reasons[slot])), sorted(reasons))
 
     def close_extras(self, **kwargs: Any) -> None:
@@ -158,7 +158,7 @@ class TurnVectorEnv(VectorEnv[Any, Any, Any]):
             return [int(seed) + slot // self.group_size for slot in range(self.num_envs)]
         seeds: list[int | None] = [None] * self.num_envs if seed is None else list(seed)
         if len(seeds) != self.num_envs:
-            raise EnvError(f"expected one seed per slot, {self.num_envs} in all; got {len(seeds)}")
+            raise EnvError(f"expected one seed per slot, {self.num_envs} in total; got {len(seeds)}")
         return seeds
 
     def _start(self, slot: int, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Any]:
@@ -197,7 +197,7 @@ class TurnVectorEnv(VectorEnv[Any, Any, Any]):
         return (*step, self._start(slot) if over and self.autoreset else None)
 
     def _marks(self, error: Exception) -> bool:
-        """Whether an exception counts as a failure of its episode: wrong use does not, a non-finite reward does."""
+        """Whether an exception counts as a failure of its episode: a usage error does not, a non-finite reward does."""
         return self.failures == "mark" and (isinstance(error, RewardError) or not isinstance(error, EnvError))
 
     def _gather(self, results: Mapping[int, tuple[Any, ...]]) -> Step:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 DEFAULT_WIDTH = 4096
-"""Tokens of an episode if the model has no limit."""
+"""Maximum tokens of prompt and response if the model has no limit."""
 
 
 class PlainTokenVectorEnv(TokenEnvContract):
@@ -149,7 +149,7 @@ class PlainTokenVectorEnv(TokenEnvContract):
                 f"{self.name} starts with {len(ids)} tokens; expected 1 to {self.width - 1}, the model's context"
             )
         if min(ids) < 0 or max(ids) >= self.vocabulary:
-            raise EnvError(f"{self.name} starts with tokens that are not from 0 to {self.vocabulary - 1}")
+            raise EnvError(f"{self.name} starts with invalid tokens; tokens must be from 0 to {self.vocabulary - 1}")
         # Episodes start in order, so the members of a group start one after the other.
         if self._group_start[0] == group and self._group_start[1] != ids:
             raise EnvError(
@@ -168,8 +168,8 @@ class PlainTokenVectorEnv(TokenEnvContract):
         known = self._tokens[slot, : self._length[slot]]
         if not np.array_equal(np.asarray(state), known):
             raise EnvError(
-                f"{self.name} must return the tokens so far, one more each step: expected {len(known)} that end with "
-                f"{int(known[-1])}; got {len(state)} that end with {int(state[-1]) if len(state) else None}"
+                f"{self.name} must return the tokens so far, one more each step: expected {len(known)} ending with "
+                f"{int(known[-1])}; got {len(state)} ending with {int(state[-1]) if len(state) else None}"
             )
 
     def _response(self, slot: int, terminated: bool, failure: str) -> Response:

@@ -1,4 +1,4 @@
-"""Environments of the user: `SlotVectorEnv` runs several, `CheckedEnv` checks what they return."""
+"""Wrappers for the user's environments: `SlotVectorEnv` runs several, `CheckedEnv` checks their return values."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from palaestra.core.plugins import describe_error, describe_location
 from palaestra.core.seeding import Seeds
 
 GIVE_UP = 3
-"""Number of consecutive failures of a slot, without a successful step between, that end the run."""
+"""Number of consecutive failures of a slot that end the run."""
 
 
 class SlotVectorEnv(VectorEnv[Any, Any, Any]):
@@ -58,7 +58,7 @@ class SlotVectorEnv(VectorEnv[Any, Any, Any]):
         """Reset all slots. With a single seed, slot k starts from seed + k; a list has one seed per slot."""
         seeds = seed if isinstance(seed, list) else [None if seed is None else seed + k for k in range(self.num_envs)]
         if len(seeds) != self.num_envs:
-            raise EnvError(f"{self.name} needs one seed per slot, {self.num_envs} in all; got {len(seeds)}")
+            raise EnvError(f"{self.name} needs one seed per slot, {self.num_envs} in total; got {len(seeds)}")
         for slot, slot_seed in enumerate(seeds):
             if slot_seed is not None:
                 self._seeds[slot], self._remade[slot] = slot_seed, 0
@@ -119,7 +119,7 @@ class SlotVectorEnv(VectorEnv[Any, Any, Any]):
     def _remake(self, slot: int, failure: str) -> None:
         self._breaks[slot] += 1
         if self._breaks[slot] >= GIVE_UP:
-            raise EnvError(f"{failure}, for the {GIVE_UP}rd time in a row; it cannot be trained in")
+            raise EnvError(f"{failure}, for the {GIVE_UP}rd time in a row; training cannot continue")
         self._remade[slot] += 1
         with suppress(Exception):  # Closing a broken environment may fail as well.
             self.envs[slot].close()
@@ -153,11 +153,11 @@ class ReturnError(EnvError):
 
 
 class NonFiniteError(EnvError):
-    """A number is NaN or infinite, which may come from a simulation and not from the code."""
+    """A number is NaN or infinite. The cause may be the simulation, not a bug."""
 
 
 class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Checks what `reset` and `step` of an environment return. Gymnasium's own wrappers would fail far from the mistake.
+    """Checks the return values of `reset` and `step`. Gymnasium's own wrappers would fail far from the mistake.
 
     Arguments:
         env: the environment.
@@ -206,7 +206,7 @@ class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 class CheckedVectorEnv(VectorWrapper[Any, Any, Any]):
-    """Checks what `reset` and `step` of a native vector environment return, as `CheckedEnv` does."""
+    """Checks the return values of a native vector environment, as `CheckedEnv` does."""
 
     def __init__(self, env: VectorEnv[Any, Any, Any]) -> None:
         super().__init__(env)
@@ -251,7 +251,7 @@ def describe_failure(name: str, error: Exception) -> str:
 
 
 def find_mismatch(space: spaces.Space[Any], value: Any, name: str = "observation") -> tuple[str, str] | None:
-    """Find the part of a value that is not in a space. Returns it and what was expected; `None` if all is in the space.
+    """Find the part of a value that is not in a space. Returns it and the expected value; `None` if there is none.
 
     Numbers of another precision and lists are accepted, as everywhere in Gymnasium.
     """
@@ -280,7 +280,7 @@ def _find_in_box(space: spaces.Box, value: Any, name: str) -> tuple[str, str] | 
     if not wrong.any():
         return None
     place = tuple(np.argwhere(wrong)[0].tolist())
-    bounds = f"from {space.low[place]} to {space.high[place]}, as the observation space says"
+    bounds = f"from {space.low[place]} to {space.high[place]}, the bounds of the observation space"
     return f"{array[place]} at {list(place)} of {name}", bounds if np.isfinite(array[place]) else FINITE
 
 

@@ -56,7 +56,7 @@ def load_tasks(
         named = [(str(given) if mlgym is not None else task.name, task) for given, task in loaded]
     by_name = dict(named)
     if not by_name or len(by_name) < len(named):
-        raise SettingsError(f"expected one task or more, each once; got {[name for name, _ in named]}")
+        raise SettingsError(f"expected one or more different tasks; got {[name for name, _ in named]}")
     return by_name
 
 
@@ -64,7 +64,7 @@ def _load(given: TaskName, mlgym: str | Path | None) -> ResearchTask:
     if isinstance(given, ResearchTask):
         return given
     if not isinstance(given, (str, Path)) or not str(given).strip():
-        raise EnvError(f"a task is the name of one, its folder or a ResearchTask; got {short_repr(given)}")
+        raise EnvError(f"a task must be a name, a folder or a ResearchTask; got {short_repr(given)}")
     return load_task(given) if mlgym is None else load_mlgym(mlgym, str(given))
 
 
@@ -118,8 +118,8 @@ class SlotStep:
         gain: the improvement over the baseline in this step, in units of the metric's scale.
         score: the score of the submission; NaN without one.
         baseline: the baseline's score.
-        stop_reason: why the episode ended; empty while it goes on.
-        failure: what failed around the agent. There is no score then, and the reward must not be learned from.
+        stop_reason: why the episode ended; empty while it is running.
+        failure: what failed outside the agent. Then there is no score, and the reward must not be learned from.
     """
 
     observation: str = ""
@@ -179,7 +179,7 @@ class Slot:
 
     @property
     def limit(self) -> TurnStopReason | None:
-        """The limit that ends the episode now even if no command runs; `None` if it may go on."""
+        """The limit that ends the episode now even if no command runs; `None` if it may continue."""
         return self.env.limit
 
     def state(self) -> dict[str, Any]:
@@ -215,8 +215,8 @@ class MLGymWrapper(EnvBase):  # type: ignore[misc]  # TorchRL has no types.
 
     `action` is one command per slot and `observation` its output, in the same step. `score` is the score of the
     submission, `gain` its improvement over `baseline` in units of the metric's scale, with the metric's direction taken
-    into account. Both come from the evaluator, never from text. `stop_reason` says why an episode ended. If `failure`
-    is not empty, something around the agent failed and the step must not be learned from. The reward is 0;
+    into account. Both come from the evaluator, never from text. `stop_reason` is why an episode ended. If `failure`
+    is not empty, something outside the agent failed and the step must not be learned from. The reward is 0;
     `MLGymRewardAssignment` adds the gain.
 
     Arguments:
@@ -369,12 +369,12 @@ class MLGymWrapper(EnvBase):  # type: ignore[misc]  # TorchRL has no types.
 
 
 class MLGymEnv(TransformedEnv):  # type: ignore[misc]  # TorchRL has no types.
-    """A `TransformedEnv` over an environment that knows which of its slots step (`_step`).
+    """A `TransformedEnv` over an environment that reads which slots step from `_step`.
 
     TorchRL's own class skips the transforms if every slot is skipped, so no transform could penalise or answer an
-    unreadable message. Here the base environment performs a step in which no slot moves, and the transforms see it like
-    any other. Several slots are stacked lazily, as in TorchRL's chat environments: conversations of different lengths
-    cannot be stacked otherwise.
+    unreadable message. Here the base environment performs a step in which no slot moves, and the transforms process
+    it like any other. Several slots are stacked lazily, as in TorchRL's chat environments, because conversations differ
+    in length.
     """
 
     def _skip_tensordict(self, tensordict: TensorDictBase) -> TensorDictBase:

@@ -33,14 +33,14 @@ PROBE = [
     {"role": "assistant", "content": "Four young larches."},
     {"role": "user", "content": "Two slow barges."},
 ]
-"""A conversation that is rendered to find out what a template supports."""
+"""A conversation that is rendered to determine what a template supports."""
 
 
 class Renderer:
     """Renders conversations with the chat template of a tokenizer.
 
     Templates differ in what they accept. Some reject or drop system messages; for those the system text is put in front
-    of the first user message. Some want message parts instead of text. The form is determined once, by rendering a
+    of the first user message. Some require message parts instead of text. The form is determined once, by rendering a
     probe in each form. Without a template, the messages are written one per line.
 
     Arguments:
@@ -93,8 +93,8 @@ class Renderer:
             missing = [message["role"] for message in PROBE if message["content"] not in text]
             if not missing:
                 return in_parts, joined
-            lost.append(f"the chat template leaves out what the {missing[-1]} says")
-        raise EnvError(f"{[*lost, *refused][0]}; give the tokenizer another, as its `chat_template`")
+            lost.append(f"the chat template drops the {missing[-1]} message")
+        raise EnvError(f"{[*lost, *refused][0]}; set the tokenizer's `chat_template` to another one")
 
     def _apply(self, conversation: Chat, ask: bool, in_parts: bool, joined: bool) -> str:
         from jinja2 import TemplateError
@@ -118,7 +118,7 @@ class Renderer:
             )
         except (TemplateError, TypeError, ValueError) as error:
             roles, reason = ", ".join(message["role"] for message in given), " ".join(str(error).split())
-            raise EnvError(f"the chat template refuses messages of {roles}: {reason}") from error
+            raise EnvError(f"the chat template rejects messages with the roles {roles}: {reason}") from error
 
 
 def _merge_system(conversation: Chat) -> Chat:
@@ -141,7 +141,7 @@ class TemplateTransform(MLGymBaseTransform):
     Arguments:
         in_keys: where the conversation is read, by default `("history", "prompt")`.
         out_keys: where the prompt is written, by default `("text", "prompt")`.
-        in_keys_inv: where the response is read. Of several keys, as TorchRL gives prompt and response, the last one.
+        in_keys_inv: where the response is read. Of several keys (TorchRL passes prompt and response), the last is used.
         out_keys_inv: where the response is written.
         tokenizer: a transformers tokenizer, or an object with its `apply_chat_template`, `chat_template` and
             `eos_token`.
@@ -174,7 +174,9 @@ class TemplateTransform(MLGymBaseTransform):
         if not hasattr(tokenizer, "apply_chat_template"):
             raise EnvError(f"expected a transformers tokenizer as tokenizer=; got {type(tokenizer).__name__}")
         if return_tensors != "pt":
-            raise EnvError(f"return_tensors is 'pt': TorchRL's data are torch tensors; got {return_tensors!r}")
+            raise EnvError(
+                f"return_tensors must be 'pt', because TorchRL's data are torch tensors; got {return_tensors!r}"
+            )
         super().__init__(
             in_keys=[HISTORY] if in_keys is None else list(in_keys),
             out_keys=[PROMPT] if out_keys is None else list(out_keys),
@@ -214,7 +216,7 @@ class TemplateTransform(MLGymBaseTransform):
                 prompts, add_special_tokens=False, return_tensors="pt", padding=self.padding, truncation=self.truncation
             )
         except ValueError as error:
-            raise EnvError(f"the prompts cannot be one tensor: {error}") from error
+            raise EnvError(f"the prompts cannot be stacked into one tensor: {error}") from error
         names = ("input_ids", "attention_mask") if self.return_dict else ("input_ids",)
         for name in names:
             key = self.out_keys[0]

@@ -27,14 +27,14 @@ ASSISTANT = "assistant_mask"
 
 def set_texts(tensordict: TensorDictBase, key: Key, texts: Sequence[str]) -> None:
     """Set one text per slot."""
-    # Stacked explicitly: what a plain list becomes is a setting of tensordict.
+    # Stacked explicitly, because the conversion of a plain list depends on a tensordict setting.
     tensordict.set(key, NonTensorStack(*(NonTensorData(text, device=tensordict.device) for text in texts)))
 
 
 def texts(tensordict: TensorDictBase, key: Key, slots: int) -> list[str] | None:
     """Return the texts under a key, one per slot; `None` if the key is missing.
 
-    A batch of one may hold a bare text, as scripts write it. Lone surrogates are replaced.
+    A batch of one may contain a bare text, as scripts write it. Lone surrogates are replaced.
     """
     entry: Any = tensordict.get(key, None)
     if entry is None:
@@ -102,7 +102,7 @@ def _message(role: str, text: str, device: torch.device | None) -> History:
 def _set_histories(tensordict: TensorDictBase, histories: Sequence[History]) -> None:
     prompt = lazy_stack(list(histories))
     if len(histories) == 1:
-        # For `ParallelEnv`: it consolidates what its workers send, which lazy stacks do not survive. It resets a single
+        # For `ParallelEnv`: it consolidates the data of its workers, which breaks lazy stacks. It resets a single
         # worker only if the workers' data are stacked lazily, which it does only for tensors of different shapes.
         prompt = prompt.contiguous()
         is_assistant = [[role == "assistant" for role in histories[0].role]]

@@ -1,4 +1,4 @@
-"""`make_mlgym`: research tasks as a TorchRL environment, with the call that TorchRL users know."""
+"""`make_mlgym`: research tasks as a TorchRL environment, called as in TorchRL."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def make_mlgym(
     Close the environment to close its workspaces.
 
     Arguments:
-        task: a research task: its name, its folder or the task itself. Give either this or `tasks`.
-        tasks: several tasks; every reset draws one of them. A mapping gives them names of your own.
+        task: a research task: its name, its folder or the task itself. Pass either this or `tasks`.
+        tasks: several tasks; every reset draws one of them. A mapping sets names of your own.
         tokenizer: a transformers tokenizer, or the name of a model; without one only the history is written.
         device: the device of the tensors.
         reward_wrong_format: added to the reward of an unreadable message; a penalty is negative.
@@ -67,7 +67,7 @@ def make_mlgym(
             of a pool draw different tasks.
         parser: how a command is extracted from a message; see `palaestra.research.workspace.parsing`.
         format_errors: the number of consecutive unreadable messages that end the episode; 0 for no limit.
-        scaled: pay rewards in units of the metric's scale, as `ResearchEnv` does, so that tasks are comparable.
+        scaled: compute rewards in units of the metric's scale, as `ResearchEnv` does, so that tasks are comparable.
         prompts: a folder of templates that override the built-in ones.
         arguments: arguments of `ResearchEnv`, for example `split`, `max_turns`, `validation_reward`, `strategy`,
             `sandbox`.
@@ -87,7 +87,7 @@ def make_mlgym(
         raise SettingsError(
             f"expected either task= or a list of tasks, tasks=[...]; got task={task!r} and tasks={tasks!r}"
         )
-    for name, instead in (("tools", "messages are texts"), ("format_penalty", "take reward_wrong_format=")):
+    for name, instead in (("tools", "messages are texts"), ("format_penalty", "use reward_wrong_format=")):
         if arguments.get(name):
             raise SettingsError(f"{name} has no effect in a TorchRL environment; {instead}")
     chosen: Any = tasks if task is None else [task]
@@ -133,8 +133,8 @@ def _tokenizer(tokenizer: Any) -> Any:
 class MLGymPool(ThreadingAsyncEnvPool):  # type: ignore[misc]  # TorchRL has no types.
     """TorchRL's threaded `AsyncEnvPool` for environments of `make_mlgym`.
 
-    It differs from TorchRL's pool in four ways. `rollout`, `step` and `step_and_maybe_reset` work with members that
-    have batches: the batch size is `(members, num_envs)`, that of a rollout `(members, num_envs, steps)`. Results are
+    It differs from TorchRL's pool in four ways. `rollout`, `step` and `step_and_maybe_reset` work with batched
+    members: the batch size is `(members, num_envs)`, that of a rollout `(members, num_envs, steps)`. Results are
     stacked lazily, because conversations differ in length. `set_seed` works and gives every member its own seed.
     Closing the pool, also through `LLMCollector.shutdown`, closes the members and their workspaces.
 

@@ -50,13 +50,11 @@ class MLGymBaseTransform(Transform):  # type: ignore[misc]  # TorchRL has no typ
         base = None if container is None else container.base_env
         if not isinstance(base, MLGymWrapper):
             # Not an AttributeError: torch would report a missing member of the transform.
-            raise EnvError(
-                f"{type(self).__name__} works in an environment over MLGymWrapper; got {type(base).__name__}"
-            )
+            raise EnvError(f"{type(self).__name__} needs an environment over MLGymWrapper; got {type(base).__name__}")
         return base
 
     def acting(self, tensordict: TensorDictBase) -> list[bool]:
-        """Return which slots speak in this step: all except those that TorchRL skips because they are done."""
+        """Return which slots act in this step: all except those that TorchRL skips because they are done."""
         slots = len(self.wrapper.slots)
         stepped = tensordict.get("_step", None)
         if stepped is None:
@@ -90,7 +88,7 @@ class IsolateCodeBlock(MLGymBaseTransform):
         self, reward_wrong_format: float | None = None, *, parser: str = "last_block", format_errors: int = 3
     ) -> None:
         if parser == "tool_call":
-            raise SettingsError("the parser 'tool_call' finds no text that could be a command; take one that does")
+            raise SettingsError("the parser 'tool_call' extracts no command from text; use another parser")
         super().__init__(in_keys_inv=["action"], out_keys_inv=[RESPONSE])
         self.reward_wrong_format = check_number(
             "reward_wrong_format", 0.0 if reward_wrong_format is None else reward_wrong_format
@@ -158,7 +156,7 @@ class IsolateCodeBlock(MLGymBaseTransform):
         return action_spec
 
     def _end(self, slot: int, retries: float) -> TurnStopReason | None:
-        """Return why an unreadable message ends the episode; `None` if it goes on."""
+        """Return why an unreadable message ends the episode; `None` if it continues."""
         most = self.format_errors or math.inf
         return TurnStopReason.FORMAT if retries >= most else self.wrapper.slots[slot].limit
 
@@ -363,11 +361,11 @@ class MessageToHistory(MLGymBaseTransform):
 class MLGymRewardAssignment(MLGymBaseTransform):
     """Adds the improvement over the baseline to the reward, with the metric's direction taken into account.
 
-    It is paid once, in the step that submits; for validations only if the environment has `validation_reward`. It is
+    It is added once, in the step that submits; for validations only if the environment has `validation_reward`. It is
     read from the evaluator's result, so printed text has no effect.
 
     Arguments:
-        scaled: pay in units of the metric's scale, so that tasks are comparable; otherwise in units of the metric.
+        scaled: in units of the metric's scale, so that tasks are comparable; otherwise in units of the metric.
 
     Raises:
         RewardError: a reward does not fit a float32.
@@ -388,7 +386,7 @@ class MLGymRewardAssignment(MLGymBaseTransform):
             if not math.isfinite(paid):
                 task = self.wrapper.slots[slot].env.task
                 raise RewardError(
-                    f"a reward is a finite number of 32 bits; the work on '{task.name}' is {gain[slot].item():g} ahead of the "
-                    f"baseline; bound the metric, or give it a larger scale than {task.metric.scale:g} and take scaled=True"
+                    f"expected a float32 reward; on '{task.name}' the gain over the baseline is {gain[slot].item():g}; "
+                    f"bound the metric, or use scaled=True with a scale above {task.metric.scale:g}"
                 )
         return next_tensordict.set("reward", reward)

@@ -28,9 +28,9 @@ class ControlPolicy(nn.Module):
     """An actor and a critic for a classic environment.
 
     Arguments:
-        observation_space, action_space: of a single environment.
+        observation_space, action_space: the spaces of a single environment.
         actor, critic: networks from the policy's inputs to the head's outputs and to one value.
-        window: observations that the networks see; 0 means only the current one, without a time axis.
+        window: number of observations that the networks receive; 0 means only the current one, without a time axis.
         normalise: normalise observations by their running mean and standard deviation.
     """
 
@@ -203,8 +203,8 @@ def mlp_policy(
     Arguments:
         hidden: widths of the hidden layers.
         normalise: normalise observations by their running mean and standard deviation.
-        activation: `"relu"`, or `"tanh"`, which is bounded in unseen states. With rare rewards a critic that
-            extrapolates drives the policy away from everything new.
+        activation: `"relu"`, or `"tanh"`, which is bounded in unseen states. With sparse rewards a critic that
+            extrapolates drives the policy away from new states.
     """
     features, head = count_features(observation_space), make_action_head(action_space)
     layer_class = ACTIVATIONS[activation]
@@ -300,7 +300,7 @@ class ActionHead:
     Arguments:
         outputs: size of the network's output.
         parts: sizes of the discrete parts; empty for continuous actions.
-        shape: of one action of the space.
+        shape: the shape of one action.
     """
 
     space: gymnasium.Space[Any]

@@ -1,6 +1,6 @@
 """Language models as policies: they sample with a key-value cache per slot and evaluate whole sequences.
 
-Sampling and evaluation give the same log-prob for the same token: cache, position ids and masks describe exactly the
+Sampling and evaluation compute the same log-prob for the same token: cache, position ids and masks describe exactly the
 computation of one pass over the whole sequence. `tests/properties/test_log_probs.py` tests this. `ReferencePolicy` is the
 reference of the KL penalty.
 """
@@ -27,7 +27,7 @@ from palaestra.learn.optimizers import fork_torch_rng
 from palaestra.learn.rollouts import ActionEvaluation, Rollout, Selection, TokenInputs, select_all
 
 MICROBATCH_LOGITS = 1 << 25
-"""Logits that one microbatch may hold: 128 MB in float32, and a few times that with gradients."""
+"""Maximum number of logits in one microbatch: 128 MB in float32, and a few times that with gradients."""
 
 
 class LanguageModelPolicy(nn.Module):
@@ -36,11 +36,11 @@ class LanguageModelPolicy(nn.Module):
     Arguments:
         model: a causal language model of transformers, or peft's wrapper of one.
         critic: `None`, `"head"` (a value head on the model's last layer), or a separate `LanguageModelCritic`.
-        temperature: of sampling. Log-probs are those of the sampled distribution.
-        vocabulary: how many of the model's outputs are tokens; a model may have more outputs than its tokenizer has
+        temperature: the sampling temperature. Log-probs are those of the sampled distribution.
+        vocabulary: number of the model's outputs that are tokens; a model may have more outputs than its tokenizer has
             tokens. 0 means all.
-        microbatch_size: sequences in one pass; 0 derives it from the size of the logits.
-        seeds: of the value head's weights.
+        microbatch_size: number of sequences in one pass; 0 derives it from the size of the logits.
+        seeds: for the value head's weights.
     """
 
     by_sequence = True
@@ -111,7 +111,7 @@ class LanguageModelPolicy(nn.Module):
     ) -> torch.Tensor:
         """The logits of the next token in each slot, over the vocabulary.
 
-        Rows of inactive and waiting slots hold arbitrary values. A waiting slot keeps its sequence for a later call; an
+        Rows of inactive and waiting slots have arbitrary values. A waiting slot keeps its sequence for a later call; an
         inactive slot drops it.
         """
         stepper = self._stepper
@@ -143,7 +143,7 @@ class LanguageModelPolicy(nn.Module):
         """Sample the next token of each slot; returns tokens, log-probs and entropies.
 
         Arguments:
-            uniform_S: one random number in [0, 1) a slot, the only source of randomness.
+            uniform_S: one random number in [0, 1) per slot, the only source of randomness.
             mask_SV: the legal tokens.
             waiting_S: slots that sample nothing in this call and keep their sequence.
         """
@@ -238,7 +238,7 @@ class LanguageModelPolicy(nn.Module):
         return logprobs_BT * rollout.mask_BT
 
     def max_microbatch_size(self, rollout: Rollout) -> int:
-        """The most sequences that one pass can take without holding too many logits."""
+        """The maximum number of sequences in one pass, limited by the number of logits."""
         if self.microbatch_size:
             return self.microbatch_size
         inputs: TokenInputs = rollout.inputs
@@ -267,7 +267,7 @@ def outputs_at_decisions(
     """A model's outputs before each decision and, if `include_end`, after the end of each response.
 
     Arguments:
-        width: decisions of the longest sequence; the table is `[sequences, width]`, one column more with the end.
+        width: decisions of the longest sequence; the table is `[sequences, width]`, with one more column if `include_end`.
     """
     prompts, responses = ([ids[s] for s in sequences] for ids in (inputs.prompts, inputs.responses))
     tokens = inputs.reach(sequences, width) + include_end

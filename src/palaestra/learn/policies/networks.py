@@ -60,7 +60,7 @@ class LMActorNetwork(nn.Module):
 
     Arguments:
         model_name: a registered name, a folder with a transformers checkpoint, or a hub id.
-        pad_token_id: of the tokenizer; only needed by `forward` without a mask.
+        pad_token_id: the tokenizer's padding token; only needed by `forward` without a mask.
         device: for example `"cuda"`; empty means a GPU if there is one.
     """
 
@@ -86,7 +86,7 @@ class LMCriticNetwork(LanguageModelCritic):
 
     Arguments:
         model_name: a registered name, a folder with a transformers checkpoint, or a hub id.
-        pad_token_id: of the tokenizer; only needed by `forward` without a mask.
+        pad_token_id: the tokenizer's padding token; only needed by `forward` without a mask.
         device: for example `"cuda"`; empty means a GPU if there is one.
     """
 

@@ -30,13 +30,13 @@ def run_episode(
     data_per_iteration: int = 120,
     seed: int = 0,
 ) -> dict[int, dict[str, Report]]:
-    """Run rounds of teaching until the iterations, the data or the environment's own limits are used up.
+    """Run teaching rounds until a limit on iterations, data or the environment is reached.
 
     Arguments:
         environment: a `LessonEnv`, wrapped or not.
         data_generation_agent: the teacher.
         io_provider: a folder for the lessons and reports of each iteration; `None` writes nothing.
-        stop_at_num_training_data: the maximum number of examples of all iterations together.
+        stop_at_num_training_data: the maximum number of examples over all iterations.
         num_iterations: the maximum number of rounds.
         data_per_iteration: the number of examples that the teacher is asked for in one round.
         seed: the seed of all randomness.

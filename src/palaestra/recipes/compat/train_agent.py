@@ -54,8 +54,8 @@ def train_agent(
         max_timesteps: the maximum steps of an episode; a longer episode is truncated and bootstrapped.
         update_interval: episodes between two updates. A group method rounds it up to whole groups.
         save_interval: episodes between two saves; 0 disables saving.
-        save_path: the folder of the saves, `episode-N` each; `load_ppo_agent` reads them.
-        callback: called with the number of episodes and the metrics of each update; `True` stops the training.
+        save_path: the folder for saves, one `episode-N` folder each; `load_ppo_agent` loads them.
+        callback: called with the number of episodes and the metrics of each update; return `True` to stop.
         log_interval: episodes between two events for the listener.
         env_options: keyword arguments of the environment.
         seed: the seed of all randomness.
@@ -89,7 +89,7 @@ def train_agent(
             means.append(total / done)
         if not rollout.episode_returns:
             kind = RewardError if isinstance(actor, LMActorNetwork) else EnvError
-            raise kind(f"every episode failed; the first: {rollout.failures[0]}")
+            raise kind(f"every episode failed; first failure: {rollout.failures[0]}")
         if done - shown >= log_interval:
             shown = done
             listener(Event("iteration", done, max_episodes, iteration, metrics))

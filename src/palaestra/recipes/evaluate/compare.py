@@ -70,7 +70,7 @@ def compare(first: str | Path, second: str | Path) -> CompareResult:
     All answers of an evaluation are compared; of a training run, those of its last test.
 
     Raises:
-        RunError: a folder holds no run or no answers, or the runs share no problem.
+        RunError: a folder contains no run or no answers, or the runs have no problem in common.
 
     Example:
         >>> from palaestra import compare                                   # doctest: +SKIP
@@ -79,12 +79,12 @@ def compare(first: str | Path, second: str | Path) -> CompareResult:
     before, after = _read(Path(first)), _read(Path(second))
     if before.task and after.task and before.task != after.task:
         raise RunError(
-            f"the runs are of different tasks: {before.folder} of {before.task}, {after.folder} of {after.task}"
+            f"expected two runs on one task; {before.folder} is on {before.task}, {after.folder} on {after.task}"
         )
     comparison = compare_attempts(before.attempts, after.attempts)
     if not comparison.gain.count:
         raise RunError(
-            f"{before.folder} and {after.folder} share no problem with a score; were split, seed and skills the same?"
+            f"{before.folder} and {after.folder} have no scored problem in common; use the same split, seed and skills"
         )
     return CompareResult(before, after, comparison, tuple(_list_notes(before, after, comparison)))
 
@@ -99,7 +99,7 @@ def _read(folder: Path) -> ComparedRun:
             selected = [f"{(run.summary or {})['kept_round']}/{Split.TEST}"]
         attempts = tuple(attempt for phase in selected for attempt in run.store.attempts(phase))
         if not attempts:
-            raise RunError(f"{folder} holds no answers to compare: the {run.recipe} run has not tested its model")
+            raise RunError(f"{folder} contains no answers to compare: the {run.recipe} run has not tested its model")
         settings = run.settings
         task = str(settings.get("task") or "")
         model = str(settings.get("model") or settings.get("student") or "")
@@ -113,7 +113,7 @@ def _list_notes(before: ComparedRun, after: ComparedRun, comparison: Comparison)
         a.problem.id for a in after.attempts if a.problem.id in asked and asked[a.problem.id] != a.problem.messages
     }
     if differently:
-        notes.append(f"{len(differently)} problems were asked in other words, or with other examples before them")
+        notes.append(f"{len(differently)} problems had different prompts (wording or examples)")
     if before.recipe == after.recipe == "evaluate":
         names = [name for name in before.settings if name in after.settings and name not in IGNORED]
         notes += [

@@ -68,7 +68,7 @@ def evaluate(
     Run.check_new(folder)
     with show_progress(listener, progress, RunProgress) as listener:
         listener(_announce(settings, folder))
-        # Loaded before the run folder exists, so that a model that cannot be loaded leaves none.
+        # Load before the run folder exists, so that a failed load leaves no folder.
         load_engine = cache(partial(_load, settings, listener))
         if settings.executor == INLINE:
             load_engine()

@@ -29,7 +29,7 @@ class EvaluateSettings(ExecutorSettings):
         "Problems per skill; 0: all of a published data set, 25 of a task that generates its own.",
         low=0,
     )
-    limit: int = setting(0, "Maximum problems in all, taken from the skills in turn; 0: no limit.", low=0)
+    limit: int = setting(0, "Maximum problems in total, taken from the skills in turn; 0: no limit.", low=0)
     skills: tuple[str, ...] = setting((), "Only these skills; empty: all.")
     shots: int = setting(0, "Worked problems of the train split before each question.", low=0)
     samples: int = setting(1, "Answers per problem; with several, pass@k is reported.", low=1)
@@ -42,15 +42,15 @@ class EvaluateSettings(ExecutorSettings):
     prompt: Literal["chat", "plain"] = setting(
         "chat", "chat: apply the model's chat template if it has one; plain: always the bare text."
     )
-    max_cost: float = setting(0.0, "Maximum dollars for the calls of a service; 0: no limit.", low=0)
+    max_cost: float = setting(0.0, "Maximum dollars for service calls; 0: no limit.", low=0)
     call_timeout: float = setting(CALL_TIMEOUT, CALL_TIMEOUT_HELP, above=0)
-    engine_batch: int = setting(128, "Answers that are generated in one batch.", low=1)
+    engine_batch: int = setting(128, "Answers generated in one batch.", low=1)
     device: str = setting("", "The device, for example cuda; empty: a GPU if there is one.")
     seed: int = setting(0, "Seed of problems and sampling.", low=0)
 
     def __post_init__(self) -> None:
         check_ranges(self)
-        require(all(self.stop), "setting 'stop': expected texts that are not empty")
+        require(all(self.stop), "setting 'stop': expected non-empty strings")
         require(
             self.samples == 1 or self.temperature > 0,
             f"setting 'samples': {self.samples} answers at temperature 0 would all be the same; set a temperature",
@@ -60,7 +60,7 @@ class EvaluateSettings(ExecutorSettings):
     def options(self) -> dict[str, Any]:
         """The options of the task, with `shots`."""
         options = parse_options(self.task_options, "task_options")
-        require("shots" not in options, "setting 'task_options': give shots as the setting 'shots'")
+        require("shots" not in options, "setting 'task_options': use the setting 'shots' for shots")
         return {"shots": self.shots, **options}
 
 

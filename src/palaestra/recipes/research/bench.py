@@ -51,7 +51,7 @@ COLUMNS = (
     "validations", "silent", "stop_reason", "cost", "unpriced_calls", "seconds",
 )  # fmt: skip
 SUMS = ("cost", "unpriced_calls", "calls", "prompt_tokens", "completion_tokens")
-"""What the summary adds up over the runs."""
+"""Summary fields that are summed over the runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class BenchResult:
         return all(episode.summary is not None for episode in self.episodes)
 
     def silent(self, task: str, agent: str) -> bool:
-        """Whether the agent wrote nothing in any run on the task; its score is then that of the starter files."""
+        """Whether the agent wrote no message in any run on the task. Its score is then that of the starter files."""
         summaries = [e.summary for e in self.episodes if (e.task, e.agent) == (task, agent) and e.summary is not None]
         return bool(summaries) and all(map(is_silent, summaries))
 
@@ -117,14 +117,14 @@ def bench(
 ) -> BenchResult:
     """Play every task with every agent and `seeds` seeds, starting at the settings' seed, and compare the agents.
 
-    The same call with the same `out` continues a stopped bench. A run that cannot be made (for example because a
+    The same call with the same `out` continues a stopped bench. A run that fails (for example because a
     service rejects the key) does not stop the others; its exception is raised at the end, and the bench can be resumed.
 
     Arguments:
         settings: the settings of all runs; `task`, `agent` and `seed` come from the other arguments.
         workers: the number of parallel runs, one thread each.
-        total_cost: the maximum dollars of all runs together, where `settings.max_cost` is for each; 0 for no limit.
-            Runs without budget wait: the same call with more continues.
+        total_cost: the maximum cost of all runs in dollars (`settings.max_cost` limits each run); 0 for no limit. When
+            it is spent, the remaining runs wait; repeat the call with a higher limit to continue.
         executor: where the runs take place: `"inline"` (in `workers` threads), `"processes:N"` or `"ray:ADDRESS"`. All
             nodes of a cluster need the bench's folder at the same path.
         resources: what a worker of a Ray cluster needs.
@@ -134,7 +134,7 @@ def bench(
     Raises:
         SettingsError: a value is invalid.
         TotalSpentError: `total_cost` is spent.
-        RunError: the folder holds something else.
+        RunError: the folder contains something else.
     """
     settings = settings or ResearchSettings()
     require(seeds >= 1 and workers >= 1, f"a bench needs at least 1 seed and 1 worker; got {seeds} and {workers}")
@@ -158,7 +158,7 @@ def bench(
         before = read_json(folder / PLAN)
         if {**before, "workers": workers, "total_cost": total_cost} != plan:
             raise RunError(
-                f"{folder} holds another bench; choose another --out, or resume it: palaestra resume {folder}"
+                f"{folder} contains another bench; choose another --out, or resume it: palaestra resume {folder}"
             )
     with storage_errors(folder, "making the bench's folder"):
         folder.mkdir(parents=True, exist_ok=True)
@@ -171,7 +171,7 @@ def read_bench(folder: Path) -> BenchResult:
     """Read a bench, whether or not all of its runs have ended.
 
     Raises:
-        RunError: the folder holds no bench, or is damaged.
+        RunError: the folder contains no bench, or is damaged.
     """
     plan = read_json(folder / PLAN)
     if not isinstance(plan, dict) or not {"tasks", "agents", "seeds", "settings", "workers"} <= set(plan):
@@ -267,7 +267,7 @@ class _Work:
                 thread.join()
         except BaseException:
             self.stopping.set()
-            self._tell(notice("stop: waiting for commands under way"))
+            self._tell(notice("stopping: waiting for running commands"))
             for thread in threads:
                 thread.join()
             raise
@@ -275,7 +275,7 @@ class _Work:
             first = self.errors[0]
             if len(self.errors) == 1 or not isinstance(first, PalaestraError):
                 raise first
-            raise type(first)(f"{first} (and {len(self.errors) - 1} more runs of the bench could not be played)")
+            raise type(first)(f"{first} (and {len(self.errors) - 1} more runs of the bench failed)")
 
     def _work(self) -> None:
         while not self.stopping.is_set():
@@ -391,7 +391,7 @@ def _budget(result: BenchResult) -> Budget | None:
             if episode.summary is None and (episode.folder / "settings.json").exists():
                 with Run.open(episode.folder, read_only=True) as run:
                     spent = replace(spent, money=spent.money + cache.spent(run.store.id).money)
-    advice = "give the same command again with a larger --total-cost"
+    advice = "repeat the command with a larger --total-cost"
     return Budget(max_cost=result.total_cost, spent=spent, advice=advice, error=TotalSpentError)
 
 
@@ -419,11 +419,11 @@ def _places(
 
 
 def _check_folder(folder: Path) -> None:
-    """Raise if the folder holds something other than a bench."""
+    """Raise if the folder contains something other than a bench."""
     with storage_errors(folder, "making the bench's folder"):
         there = {entry.name for entry in folder.iterdir()} if folder.is_dir() else set()
     if there - {PLAN + PARTIAL} and PLAN not in there:
-        raise RunError(f"{folder} is not empty, and holds no bench; choose another --out")
+        raise RunError(f"{folder} is not empty and contains no bench; choose another --out")
 
 
 def _once(what: str, several: Sequence[str]) -> None:

@@ -104,7 +104,7 @@ class Player:
         """
         used = 0.0
         for old in known:
-            assert old.message is not None, "an episode that was ended from outside is over"
+            assert old.message is not None, "an episode that was ended from outside has no next step"
             if self.stop():
                 raise EpisodeStopped
             start = time.perf_counter()
@@ -249,12 +249,12 @@ def _merge_replay(old: Step, new: Step) -> Step:
 
 
 TRAJECTORY = "trajectory.json"
-"""The conversation that counts, in OpenAI's format; in the folder of a finished run."""
+"""File name of the selected episode's conversation, in OpenAI's format, in the folder of a finished run."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Result:
-    """The episode that counts and its score on the test split."""
+    """The selected episode and its score on the test split."""
 
     episode: int
     score: float | None
@@ -263,7 +263,7 @@ class _Result:
 
 
 def _select_episode(run: Run, env: ResearchEnv, episodes: Sequence[Sequence[Step]], listener: Listener) -> _Result:
-    """Select the episode that counts: the only one, or the one with the best submission on the validation split."""
+    """Select the episode to score: the only one, or the one with the best submission on the validation split."""
     ends = [steps[-1] for steps in episodes]
     if env.split == "test":
         return _Result(0, ends[0].info.get("score"), dict(ends[0].info.get("scores") or {}))
@@ -289,7 +289,7 @@ def summarise(
     listener: Listener,
     spent: Spending,
 ) -> dict[str, Any]:
-    """Return the summary of a run whose episodes have ended. Of several, the best is judged on the test split now.
+    """Return the summary of a run whose episodes have ended. The best of several is scored on the test split.
 
     Arguments:
         spent: the cost of the agent's models.
@@ -300,7 +300,7 @@ def summarise(
     ends = [several[-1] for several in episodes]
     attempts = [float(score) for end in ends for score in end.info.get("attempts", ())]
     validations = len(attempts)
-    # Submissions count as validations too if several compete, or if an MLGym task has one set of data.
+    # Submissions count as validations too if several episodes compete, or if an MLGym task has one data set.
     if env.split == "validation" or settings.mlgym:
         attempts += [float(end.info["score"]) for end in ends if end.info.get("score") is not None]
     failures: Counter[str] = Counter()
@@ -309,7 +309,7 @@ def summarise(
         failures.update([str(end.failure.cause)] if end.failure is not None else [])
     failures.update([str(result.failure.cause)] if result.failure is not None else [])
     end, total = ends[result.episode], run.store.total()
-    played = [step.replayed for step in steps if step.replayed and step.message is not None]  # Without the opening.
+    played = [step.replayed for step in steps if step.replayed and step.message is not None]  # Not the reset.
     gain = None if result.score is None else metric.scale * metric.gain(result.score, measured.test.score)
     kind = agent.environment()
     failure = result.failure or end.failure
@@ -371,7 +371,7 @@ def _reward(env: ResearchEnv, steps: Sequence[Step], score: float | None) -> flo
 
 
 def is_silent(summary: Mapping[str, Any]) -> bool:
-    """Whether the agent wrote nothing in the episode that counts; its score is then that of the starter files."""
+    """Whether the agent wrote no message in the selected episode. Its score is then that of the starter files."""
     return bool(summary.get("silent", not summary["steps"]))
 
 

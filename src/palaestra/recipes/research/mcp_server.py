@@ -1,7 +1,7 @@
 """`palaestra research mcp`: a research run whose agent is a client of the Model Context Protocol.
 
 The run is played in its own thread like any other: every call is a stored step. It ends with a submission, at a limit,
-or when the client leaves, which submits the current workspace. `resume` completes a killed run.
+or when the client disconnects, which submits the current workspace. `resume` completes a killed run.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def serve_research(
     ended: Callable[[ResearchResult], object] = lambda result: None,
     **values: Unpack[ResearchOptions],
 ) -> ResearchResult:
-    """Serve a task over stdin and stdout until the client leaves, and score the submission.
+    """Serve a task over stdin and stdout until the client disconnects, and score the submission.
 
     The server's instructions are the opening messages of the episode.
 
@@ -43,8 +43,8 @@ def serve_research(
         settings: the settings of the run, or single ones as keywords; those of the agent and its model do not apply.
         out: the run folder; by default a new one below `runs/`.
         listener: receives progress events in another thread.
-        serving: serves a client until it leaves, given the channel and the instructions.
-        ended: called when the run has ended, before the client is told.
+        serving: serves a client until it disconnects, given the channel and the instructions.
+        ended: called when the run has ended, before the client is notified.
 
     Raises:
         MissingExtraError: the package `mcp` is not installed.
@@ -72,13 +72,13 @@ def serve_research(
 
     with ExitStack() as behind, ThreadPoolExecutor(1, "episode") as thread:
         try:
-            # Output of task code must not reach the protocol. While serving, the server takes care of that.
+            # Output of task code must not reach the protocol. While serving, the server prevents this.
             with redirect_stdout(sys.stderr):
                 playing = thread.submit(copy_context().run, play)
                 channel.opened.wait()
             if not channel.over:
                 serving(channel, channel.opening)
-        finally:  # The client has left.
+        finally:  # The client has disconnected.
             behind.enter_context(redirect_stdout(behind.enter_context(open(os.devnull, "w"))))
             channel.hang_up()
         return playing.result()

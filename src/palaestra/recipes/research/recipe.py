@@ -69,12 +69,12 @@ def research(
     baseline that was never measured on this machine is measured before the run begins.
 
     Arguments:
-        settings: all settings at once; or give single ones as keywords.
+        settings: all settings; or pass single ones as keywords.
         out: the run folder; by default a new one below `runs/`.
         listener: receives the progress events, instead of the display on stderr.
         progress: whether to display the progress; `PALAESTRA_PROGRESS=0` also turns the display off.
         engines: opens models, shared by several runs in one process.
-        stop: asked between steps whether to stop; the run then raises `EpisodeStopped` and can be resumed.
+        stop: called between steps; if it returns true, the run raises `EpisodeStopped` and can be resumed.
         within: the shared budget of several runs.
 
     Raises:
@@ -119,7 +119,7 @@ def resume(
 
 
 def check(settings: ResearchSettings) -> Agent:
-    """Check the settings as far as possible without running anything; returns the agent, which cannot play yet."""
+    """Check the settings as far as possible without running anything; returns the agent, which cannot act yet."""
     return _make_parts(settings)[0]
 
 
@@ -179,7 +179,7 @@ def _announce(settings: ResearchSettings, folder: Path, agent: Agent, env: Resea
 
 
 def name_model(agent: str) -> str:
-    """Return the model that an agent names itself; empty if none.
+    """Return the model in an agent's name; empty if there is none.
 
     >>> name_model("best_of:4:model:nano"), name_model("baseline")
     ('nano', '')
@@ -204,7 +204,7 @@ def make_context(
     baseline: Callable[[], MeasuredSolution] | None = None,
     listener: Listener = ignore,
 ) -> AgentContext:
-    """Make the context of a run's agent. Without `calls` the agent can be made but cannot play."""
+    """Make the context of a run's agent. Without `calls` the agent can be made but cannot act."""
     prompts = Prompts(PROMPTS, Path(settings.prompts).expanduser() if settings.prompts else None)
     own: dict[str, Any] = {} if baseline is None else {"baseline": baseline}
     if calls is not None:
@@ -221,17 +221,17 @@ def load_demonstration(where: str) -> str:
     """Return the text of a file, or the transcript of a run.
 
     Raises:
-        SettingsError: there is neither.
+        SettingsError: neither exists.
     """
     if not where:
         return ""
     path = Path(where).expanduser()
     if path.is_file():
         return path.read_text(encoding="utf-8", errors="replace").strip()
-    require(path.is_dir(), f"setting 'demonstration': there is no file and no run folder {where}")
+    require(path.is_dir(), f"setting 'demonstration': expected a file or a run folder; {where} does not exist")
     with Run.open(path, read_only=True) as run:
         steps = run.store.steps(Step, int((run.summary or {}).get("kept_episode", 0)))
-    require(len(steps) > 1, f"setting 'demonstration': the run {where} holds no step of an agent")
+    require(len(steps) > 1, f"setting 'demonstration': the run {where} contains no step of an agent")
     messages = [m for step in steps[1:] for m in (*((step.message,) if step.message else ()), *step.observation)]
     return "\n\n".join(f"[{message.role}]\n{transcript(message)}" for message in messages)
 
@@ -247,7 +247,7 @@ def _play(
 ) -> ResearchResult:
     """Play the remaining episodes of the agent."""
     record_run(run, settings.model, name_model(settings.agent))
-    # A run that exceeds its budget ends its episode, and there is nothing to resume.
+    # A run that exceeds its budget ends its episode, so it cannot be resumed.
     with meter_engines(run, settings, within, resumable=False) as calls:
         context = make_context(settings, env.task, calls, engines, lambda: env.baseline, listener)
         agent = make_agent(settings.agent, context)

@@ -60,7 +60,7 @@ class ResearchSettings:
     format_penalty: float = setting(0.0, "Subtracted from the reward of each unreadable message.", low=0)
     prompts: str = setting("", "A folder of prompt templates that override the built-in ones of the same name.")
     memory: str = setting("", "A file that keeps the agent's notes across episodes.")
-    cache: str = setting("", "The file that caches all model answers; empty: one for all runs, in the user's cache.")
+    cache: str = setting("", "The file that caches all model answers; empty: the user's cache, for all runs.")
     sandbox: str = setting("bubblewrap", "The sandbox of the workspace; see `palaestra list sandboxes`.")
     device: str = setting("", "The device of a local model; empty: a GPU if there is one.")
     seed: int = setting(0, "The seed of the agent's random choices.", low=0)

@@ -28,7 +28,7 @@ def measure_tasks(names: Sequence[str], tell: Callable[[MeasuredTask], None] = l
     """Measure the baseline and the reference of each task, one after the other.
 
     Raises:
-        TaskError: a solution cannot be made or judged.
+        TaskError: a solution cannot be made or scored.
     """
     measured = []
     for name in names:
@@ -43,7 +43,7 @@ def measure_tasks(names: Sequence[str], tell: Callable[[MeasuredTask], None] = l
 
 
 def format_table(measured: Sequence[MeasuredTask]) -> str:
-    """Return the table: scores on both splits, and the seconds to make and judge each solution."""
+    """Return the table: scores on both splits, and the seconds to make and score each solution."""
     lines = [
         "| task | metric | baseline: validation, test | make, judge | reference: validation, test | make, judge |",
         "|---|---|---|---|---|---|",

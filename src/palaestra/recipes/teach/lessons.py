@@ -1,7 +1,7 @@
 """Build the lesson of each `teach` round: the teacher plans, the writer generates examples, checks filter them.
 
 Missing examples are ordered again. The cache stores every call of a model with its answer, and seeds derive from the run's
-seed. A run that is killed during an order ends with the same lesson and pays no call twice.
+seed. A run that is killed while a lesson is written ends with the same lesson and pays for no call twice.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 LEAKAGE = "overlap"
 """The name of the held-out check in counts of dropped examples."""
 PERMANENT = {FailureCause.CONTEXT_LENGTH, FailureCause.REFUSED, FailureCause.MALFORMED}
-"""Failures that repeat if the same request is sent again. All others are transient."""
+"""Failures that recur if the same request is sent again. All others are transient."""
 
 
 class Lessons:
@@ -79,11 +79,11 @@ class Lessons:
         self.writer, self.engine, self.planner = writer, engine, planner
 
     def write(self, env: LessonEnv, state: StudentState, listener: Listener = ignore) -> Lesson:
-        """Return the next round's lesson: from the store, or newly written, checked and stored.
+        """Return the next round's lesson: load it from the store, or write, check and store it.
 
         Raises:
-            WriterError: nothing was delivered. The round is not stored, so that a resumed run tries it again.
-            LessonError: the student cannot be trained on what the teacher wrote.
+            WriterError: no example was delivered. The round is not stored, so a resumed run retries it.
+            LessonError: the student cannot be trained on the lesson.
         """
         round_ = state.round + 1
         stored = self.run.store.lesson(round_)
@@ -106,11 +106,11 @@ class Lessons:
         return order.lesson
 
     def _set_phase(self, phase: str) -> None:
-        """Book the calls of writer and planner under `phase`."""
+        """Record the calls of writer and planner under `phase`."""
         if self.writer is not None and self.engine is not None:
             self.writer.engine = self.engine.at(phase)
         if self.planner is not None:
-            self.planner.phase = phase  # The teacher holds this engine object.
+            self.planner.phase = phase  # The teacher uses this engine object.
 
     def _check(self, order: LessonOrder, env: LessonEnv) -> None:
         """Raise if nothing was delivered, or if the student cannot be trained on the lesson."""
@@ -124,7 +124,7 @@ class Lessons:
             raise order.refuse(f"it has no examples left; {causes}" if causes else "it has no examples")
         elif not env.data or delivery.is_transient:
             advice = (
-                f"resume the run when it answers again: palaestra resume {self.run.folder}"
+                f"when the service is available again, run: palaestra resume {self.run.folder}"
                 if delivery.is_transient
                 else "start a run with another writer"
             )
@@ -134,7 +134,7 @@ class Lessons:
             )
 
     def _measure(self, order: LessonOrder, phase: str) -> Delivery:
-        """The delivery, with the calls whose number of tokens is unknown."""
+        """The delivery, with the number of calls without a token count."""
         engine = self.engine or self.planner
         return order.delivery if engine is None else replace(order.delivery, unmeasured=engine.spent(phase).unmeasured)
 
@@ -195,20 +195,20 @@ def list_planner_options(settings: TeachSettings, engine: Engine, prompts: Teach
     name, parameters = settings.teacher, signature(TEACHERS.get(settings.teacher)).parameters
     if "engine" not in parameters:
         raise SettingsError(
-            f"teacher '{name}' uses no planner; leave planner empty, or choose the teacher 'skill_tree' with the option "
+            f"teacher '{name}' uses no planner; leave planner empty, or use the teacher 'skill_tree' with the option "
             "policy=model"
         )
     options = settings.parse("teacher_options")
     if "policy" in parameters and options.get("policy") != "model" and not options.get("proposals"):
         raise SettingsError(
-            f"teacher '{name}' would ask the planner '{settings.planner}' nothing; give it the option policy=model, or "
+            f"teacher '{name}' would not use the planner '{settings.planner}'; set the teacher option policy=model, or "
             "leave planner empty"
         )
     return {"engine": engine} | ({"prompts": prompts} if "prompts" in parameters else {})
 
 
 def select_checks(settings: TeachSettings) -> list[Check]:
-    """Make the quality checks of a run; none by default if the task's own generators write."""
+    """Make the quality checks of a run; none by default if the task's own generators are the writer."""
     from palaestra.teachers.quality.base import make_checks
 
     wanted = settings.quality == "on" or (
@@ -228,9 +228,7 @@ def check_writer(settings: TeachSettings, task: Task) -> None:
         TaskWriter(task)
         wants_model = settings.teacher == "skill_tree" and settings.parse("teacher_options").get("policy") == "model"
         if wants_model and not settings.planner:
-            raise SettingsError(
-                "the tree policy 'model' needs a language model; name one by the setting 'planner', or let one write"
-            )
+            raise SettingsError("the tree policy 'model' needs a language model; set 'planner' or 'writer' to one")
     else:
         check_model(settings.writer)
         if not isinstance(task, WritableTask):
@@ -255,7 +253,7 @@ class Delivery:
         failures: failed calls of the writer and unusable data, counted by cause.
         messages: the first message of each cause.
         asked_again: how often missing examples were ordered again.
-        unmeasured: calls without a known number of tokens. They are not part of the cost.
+        unmeasured: calls without a token count. They are not part of the cost.
     """
 
     ordered: int
@@ -273,12 +271,12 @@ class Delivery:
         return any(FailureCause(cause) not in PERMANENT for cause in self.failures)
 
     def explain(self) -> str:
-        """Explain in one line where missing examples went; empty if there is no known cause."""
+        """Explain in one line why examples are missing; empty if there is no known cause."""
         parts = []
         if self.failures:
             first = next(iter(self.messages.values()), "")
             parts.append(
-                f"writer failures: {describe_counts(self.failures)}" + (f" (the first: {first})" if first else "")
+                f"writer failures: {describe_counts(self.failures)}" + (f" (first failure: {first})" if first else "")
             )
         if self.dropped:
             parts.append(f"dropped by checks: {describe_counts(self.dropped)}")
@@ -389,7 +387,7 @@ class LessonOrder:
             raise self.refuse(str(error)) from error
 
     def refuse(self, reason: str) -> LessonError:
-        """An error that names the teacher, and the file and line of user code."""
+        """Make an error that names the teacher and the file and line of user code."""
         location = describe_location(type(self.teacher).write)
         if not location and isinstance(self.teacher, PlanningTeacher) and isinstance(self.teacher.writer, TaskWriter):
             location = describe_location(self.teacher.writer.task.write_examples)
@@ -418,7 +416,7 @@ class LessonOrder:
             self._leaked.update(leaked)
 
     def _list_missing(self, orders: Sequence[Order], owners: Mapping[int, int]) -> dict[int, Order]:
-        """List the orders that came short, by position, each for its missing examples; together at most the lesson's."""
+        """List new orders for the missing examples, by position. Together they do not exceed the lesson size."""
         came = Counter(owners.get(id(example)) for example in self._kept)
         left, missing = self.size - len(self._kept), {}
         for place, order in enumerate(orders):

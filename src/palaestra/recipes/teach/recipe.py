@@ -93,7 +93,7 @@ def resume(run: Run, *, listener: Listener = ignore, categories: int | None = No
 
     Arguments:
         categories: cluster the names of discovered skills to this number; only before the first lesson is written.
-        limits: new limits of calls: `max_cost`, `max_calls`, `max_tokens`.
+        limits: new call limits: `max_cost`, `max_calls`, `max_tokens`.
     """
     settings = load_run_settings(TeachSettings, run)
     run.forget_failure()
@@ -135,7 +135,7 @@ def check(settings: TeachSettings) -> TeachTasks:
 
 
 def check_problems(settings: TeachSettings, tasks: TeachTasks) -> None:
-    """Check the problems that the seed of `settings` draws. This is the part of `check` that depends on the seed."""
+    """Check the problems that are drawn with the seed of `settings`. This is the seed-dependent part of `check`."""
     check_discovery(settings, tasks)
     check_tasks(settings, tasks)
 
@@ -179,7 +179,7 @@ def _load(settings: TeachSettings, task: Task, listener: Listener) -> Student:
 
 
 def make_trainer(settings: TeachSettings) -> LlamaFactory | None:
-    """The trainer that replaces our own loop; `None` for our own.
+    """The external trainer; `None` for the built-in loop.
 
     Raises:
         SettingsError: its command does not exist, or an option is not allowed.
@@ -249,10 +249,10 @@ def _play(
                 rewards.append(reward)
                 infos.append({"examples": info["taught"], "weights_sha256": info["weights_sha256"]})
     except (LessonError, EngineError) as error:
-        # A run without lessons has no gain. Its summary says why, for its report and for a study.
+        # A run without lessons has no gain. Its summary contains the error, for its report and for a study.
         run.write_summary(summarize_run(run, settings, state.round, state.examples, state.round, "", error))
         raise
-    # The seconds cover the committed work of all processes of the run.
+    # The seconds cover the stored work of all processes of the run.
     clock.book("rest")
     journal.tidy(env.trained_round)
     summary = summarize_run(run, settings, state.round, state.examples, env.kept_round, info["kept_sha256"])
@@ -315,7 +315,7 @@ class RunJournal:
             )
         student.load(folder)
         if student.weights_sha256() != self.weights_sha256(round_):
-            raise RunError(f"the run folder is damaged: the weights in {folder} are not those that were saved")
+            raise RunError(f"the run folder is damaged: the weights in {folder} were changed after they were saved")
 
     def progress_folder(self) -> Path | None:
         return self.run.checkpoints / "training"

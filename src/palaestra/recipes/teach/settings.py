@@ -21,7 +21,7 @@ class TeachSettings:
     """Settings of one teach run. The command line's options and `settings.json` have the same names."""
 
     plugins: tuple[str, ...] = setting(
-        (), "Files (my_task.py) or modules of your own that register tasks, teachers and the like."
+        (), "Files (my_task.py) or modules of your own that register tasks, teachers and others."
     )
     task: str = setting("math-skills", "The task to teach; `palaestra list tasks` lists them.")
     task_options: tuple[str, ...] = setting((), "Options of the task, each as name=value, for example path=FOLDER.")
@@ -37,7 +37,7 @@ class TeachSettings:
     learning: str = setting("supervised", "How the student learns; `palaestra list students` lists the methods.")
     student_options: tuple[str, ...] = setting((), "Options of the learning method, each as name=value.")
     trainer: Literal["palaestra", "llama-factory"] = setting(
-        "palaestra", "What runs the training: our own loop, or LLaMA-Factory, which trains LoRA adapters."
+        "palaestra", "What runs the training: the built-in loop, or LLaMA-Factory, which trains LoRA adapters."
     )
     trainer_options: tuple[str, ...] = setting(
         (), "Options of LLaMA-Factory, each as name=value: command=PATH, and keys of its YAML file."
@@ -49,8 +49,8 @@ class TeachSettings:
     )
     keep: Literal["last", "best"] = setting(
         "last",
-        "Which student is kept and tested: the last round's, or the one with the best validation accuracy, the base "
-        "model included.",
+        "Which student is kept and tested: the last round's, or the one with the best validation accuracy, including "
+        "the base model.",
     )
     checkpoints: Literal["kept", "all"] = setting(
         "kept", "Which weights stay in the run folder: those of the kept student, or those of every round."
@@ -107,7 +107,7 @@ class TeachSettings:
     batch_size: int = setting(8, "Examples in a training batch.", low=1)
     learning_rate: float = setting(0.0, "Peak learning rate; 0: 5e-4 for all weights and 2e-4 for LoRA.", low=0)
     rank: int = setting(16, "Rank of a LoRA adapter.", low=1)
-    engine_batch: int = setting(128, "Answers that are generated in one batch.", low=1)
+    engine_batch: int = setting(128, "Answers generated in one batch.", low=1)
     device: str = setting("", "The device, for example cuda; empty: a GPU if there is one.")
     threads: int = setting(0, "CPU threads; 0: torch's default.", low=0)
     checkpoint_seconds: float = setting(120.0, "Seconds between two checkpoints of a running training.", low=0)
@@ -117,11 +117,11 @@ class TeachSettings:
         check_ranges(self)
         require(
             self.trainer == "palaestra" or self.method != "full",
-            "setting 'trainer': LLaMA-Factory trains adapters; leave the method at 'auto' or 'lora'",
+            "setting 'trainer': LLaMA-Factory trains adapters; set the method to 'auto' or 'lora'",
         )
         require(
             self.trainer != "palaestra" or not self.trainer_options,
-            "setting 'trainer_options': these are options of LLaMA-Factory; set the trainer to 'llama-factory'",
+            "setting 'trainer_options': these are options of LLaMA-Factory; set 'trainer' to 'llama-factory'",
         )
 
     def parse(self, name: str) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """The skills of a `teach` run: the task's own, those of a file, or those that a language model discovers.
 
 The model names the skills of validation problems (and of train problems on request) and clusters the names. Test problems
-are only assigned to the categories, so that results can be reported by them. Each stage is stored with its cost when it is
-done, and the cache has every answer of a stage under way. A resumed run repeats no call.
+are only assigned to the categories, so that results can be reported by them. A finished stage is stored with its
+cost, and the cache contains every answer of an unfinished one. A resumed run repeats no call.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def label_tasks(run: Run, settings: TeachSettings, tasks: TeachTasks, listener: 
 
 
 def has_skills(run: Run) -> bool:
-    """Whether the store of a run holds all of its discovered skills, or those of its skills file."""
+    """Whether the store of a run contains all of its discovered skills, or those of its skills file."""
     from palaestra.teachers.skills.overview import TEST
     from palaestra.teachers.skills.records import SkillMap
 
@@ -69,22 +69,20 @@ def check_discovery(settings: TeachSettings, tasks: TeachTasks) -> None:
     task = tasks.taught
     if settings.skills_file:
         if settings.discover:
-            raise SettingsError(
-                "the settings 'discover' and 'skills_file' both say where skills come from; leave one of them out"
-            )
+            raise SettingsError("the settings 'discover' and 'skills_file' exclude each other; leave one of them out")
         read_skills_file(settings, tasks)
     if not settings.discover:
         for name in ("categories", "discover_train"):
             if getattr(settings, name):
                 raise SettingsError(
-                    f"setting '{name}' needs a model that discovers skills; name one by the setting 'discover', or leave "
+                    f"setting '{name}' needs a model that discovers skills; set 'discover' to one, or leave "
                     f"'{name}' out"
                 )
         return
     if settings.writer == TASK_WRITER:
         raise SettingsError(
-            f"the generators of task '{task.name}' know its own skills only, and cannot write for those that "
-            f"'{settings.discover}' discovers; let a language model write, by the setting 'writer', or leave out 'discover'"
+            f"the generators of task '{task.name}' support its own skills only, not those that '{settings.discover}' "
+            "discovers; set 'writer' to a language model, or leave out 'discover'"
         )
     check_model(settings.discover)
     if settings.discover_train:
@@ -98,7 +96,7 @@ def read_skills_file(settings: TeachSettings, tasks: TeachTasks) -> tuple[SkillM
 
     Raises:
         SettingsError: the file cannot be read, it lacks a problem of the run, or the task's generators are the writer and
-            do not know one of its skills.
+            do not support one of its skills.
     """
     from palaestra.teachers.skills.files import read_skills
 
@@ -108,11 +106,11 @@ def read_skills_file(settings: TeachSettings, tasks: TeachTasks) -> tuple[SkillM
         if missing := skills.missing(problems):
             raise SettingsError(
                 f"the skills file {file} has no entry for {len(missing)} of {len(problems)} {split} problems of "
-                f"'{task.name}', {missing[0].id} for one; null stands for a problem without a skill"
+                f"'{task.name}', for example {missing[0].id}; use null for a problem without a skill"
             )
     seen = {skills.skill(problem.id) for problem in validation} - {""}
     if not seen:
-        raise SettingsError(f"the skills file {file} gives no validation problem of '{task.name}' a skill")
+        raise SettingsError(f"the skills file {file} has no skill for any validation problem of '{task.name}'")
     skills = replace(skills, categories=tuple(category for category in skills.categories if category.name in seen))
     if settings.writer == TASK_WRITER:
         _check_generators(task, skills, file)
@@ -120,7 +118,7 @@ def read_skills_file(settings: TeachSettings, tasks: TeachTasks) -> tuple[SkillM
 
 
 def _check_generators(task: Task, skills: SkillMap, file: str) -> None:
-    """Raise if the generators of `task` do not know a skill or subskill of the skills file."""
+    """Raise if the generators of `task` do not support a skill or subskill of the skills file."""
     own = task.skills()
     for category in skills.categories:
         if category.name not in own:
@@ -129,8 +127,8 @@ def _check_generators(task: Task, skills: SkillMap, file: str) -> None:
             unknown = next((name for name in category.members if name not in own[category.name]), "")
         if unknown:
             raise SettingsError(
-                f"the generators of task '{task.name}' cannot write for '{unknown}' of the skills file {file}; let a "
-                "language model write, by the setting 'writer', or name the task's own skills"
+                f"the generators of task '{task.name}' do not support '{unknown}' of the skills file {file}; set "
+                "'writer' to a language model, or use the task's own skills"
             )
 
 
@@ -144,13 +142,13 @@ def regroup(run: Run, settings: TeachSettings, categories: int) -> None:
         RunError: lessons were written for the current skills.
     """
     if not settings.discover:
-        raise SettingsError("this run uses the task's own skills; other categories need the setting 'discover'")
+        raise SettingsError("this run uses the task's own skills; 'categories' needs the setting 'discover'")
     if categories == settings.categories:
         return
     if run.store.lesson_rounds():
         raise RunError(
-            f"the lessons of {run.folder} are written for its skills, which cannot change any more; start another run, "
-            f"which names nothing again: palaestra teach --settings {run.folder / 'settings.json'} "
+            f"the lessons of {run.folder} were written for its skills, which can no longer change; start a new run, "
+            f"which reuses the names: palaestra teach --settings {run.folder / 'settings.json'} "
             f"--categories {categories}"
         )
     from palaestra.teachers.skills.files import SKILLS_FILE
@@ -200,14 +198,14 @@ class _StoredDiscovery:
     ) -> None:
         self.run, self.settings, self.engine, self.listener = run, settings, engine, listener
         self.task = tasks.taught
-        # Teachers see validation problems and lessons may hold train problems, so both may shape the skills.
+        # Teachers see validation problems and lessons may contain train problems, so skills may come from both.
         self.shaping, self.test = tasks.draw_problems(settings)
         if settings.discover_train:
             self.shaping += self.task.problems(Split.TRAIN, settings.discover_train, settings.seed, settings.own_skills)
         self.started = time.perf_counter()
 
     def discover(self, stored: SkillMap | None) -> SkillMap:
-        """Run the stages that are left. After an error, the cost so far is stored."""
+        """Run the remaining stages. After an error, the cost so far is stored."""
         try:
             return self._discover(stored)
         except PalaestraError:
@@ -266,13 +264,13 @@ class _StoredDiscovery:
         model, count, failures = self.settings.discover, len(self.shaping), list(skills.unassigned.values())
         causes = ", ".join(f"{cause} {n}" for cause, n in sorted(Counter(str(f.cause) for f in failures).items()))
         result = (
-            f"'{model}' named the skills of {len(skills.names)} of {count} problems and made no categories of them"
+            f"'{model}' named the skills of {len(skills.names)} of {count} problems but made no categories of them"
             if skills.names
             else f"'{model}' named the skill of none of {count} problems ({causes})"
         )
         if any(is_transient(failure) for failure in failures):
-            advice = f"resume the run when it answers again: palaestra resume {self.run.folder}"
+            advice = f"when the service is available again, run: palaestra resume {self.run.folder}"
         else:
-            advice = "start a run with another model as the setting 'discover', or with none"
+            advice = "start a run with another model in 'discover', or without 'discover'"
             advice += ", or resume this one with another number of 'categories'" if skills.names else ""
         return " ".join(f"no skills were discovered: {result}: {failures[0].message}; {advice}".split())

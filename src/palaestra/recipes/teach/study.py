@@ -50,9 +50,9 @@ class StudyArm:
         runs: the summary of each run by seed; `None` for a run that has not ended.
         gains: the gains by seed of the runs that measured one.
         gain: the mean of `gains` in points, with a t interval over the seeds.
-        ahead: the difference to the first arm's gain, paired by seed; `None` for the first arm.
+        ahead: the difference from the first arm's gain, paired by seed; `None` for the first arm.
         failures: attempts without a score in all runs, by cause.
-        cost: dollars, calls, calls without a token count, tokens and seconds of all runs.
+        cost: dollars, calls, calls without a token count, tokens and seconds over all runs.
         lessons: ordered, delivered, dropped and failed examples of all runs.
         unpriced: models whose calls are not part of the dollars.
         without_gain: the runs that ended without a gain, counted by cause.
@@ -80,7 +80,7 @@ class StudyArm:
 
 @dataclass(frozen=True, slots=True)
 class ArmPair:
-    """The comparison of two arms over the seeds that both have a gain for.
+    """The comparison of two arms over the seeds with a gain in both.
 
     Arguments:
         first, second: the names of the arms.
@@ -189,7 +189,7 @@ def study(
 
     Arguments:
         grid: values by the name of a setting; see `STUDY_SETTINGS`.
-        seeds: the number of seeds, from `settings.seed` on.
+        seeds: the number of seeds, starting at `settings.seed`.
         out: the folder of the study; empty: a new one below `runs/`.
         executor: where the runs take place: `"inline"`, `"processes:N"` or `"ray:ADDRESS"`. All nodes of a cluster need
             the study's folder at the same path.
@@ -199,21 +199,19 @@ def study(
 
     Raises:
         SettingsError: a value is invalid, or `grid` names a setting that cannot have several values.
-        RunError: the folder holds something else.
+        RunError: the folder contains something else.
         ExecutorError: the workers of some runs died; the same call continues the study.
     """
     if seeds < 1:
         raise SettingsError(f"a study needs at least 1 seed; got {seeds}")
     for name in grid:
         if name not in STUDY_SETTINGS:
-            raise SettingsError(
-                f"a study has one value of '{name}'; several may be given of {', '.join(STUDY_SETTINGS)}"
-            )
+            raise SettingsError(f"a study cannot vary '{name}'; it can vary {', '.join(STUDY_SETTINGS)}")
     settings = resolve_settings(TeachSettings, settings, {})
     every = range(settings.seed, settings.seed + seeds)
     cells = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
     arms = [build(TeachSettings, {**to_plain(settings), **cell}) for cell in cells]
-    tasks = [teach.check(arm) for arm in arms]  # Before the first run costs anything.
+    tasks = [teach.check(arm) for arm in arms]  # Checked before the first run starts.
     for arm, arm_tasks in zip(arms, tasks, strict=True):
         for seed in every[1:]:
             teach.check_problems(replace(arm, seed=seed), arm_tasks)
@@ -225,7 +223,7 @@ def study(
         for name, arm, arm_tasks in zip(names, arms, tasks, strict=True)
     }
     if (folder / "settings.json").exists():
-        raise RunError(f"{folder} holds a run and no study; choose another --out")
+        raise RunError(f"{folder} contains a run, not a study; choose another --out")
     for run_folder, (run_settings, _) in runs.items():
         _check_same(run_settings, run_folder)
     with storage_errors(folder, "making the study's folder"):
@@ -261,7 +259,7 @@ def read_study(folder: Path) -> StudyResult:
     """Read a study, finished or not.
 
     Raises:
-        RunError: the folder holds no study, or is damaged.
+        RunError: the folder contains no study, or is damaged.
     """
     plan = read_json(folder / PLAN)
     if not isinstance(plan, dict) or not {"seeds", "arms", "settings"} <= set(plan):
@@ -275,11 +273,11 @@ def read_study(folder: Path) -> StudyResult:
 
 
 def _check_same(settings: TeachSettings, folder: Path) -> None:
-    """Raise if the folder holds a run with other settings. Limits of calls may differ, because they may be raised."""
+    """Raise if the folder contains a run with other settings. Call limits may differ, because they may be raised."""
     if (folder / "settings.json").exists():
         with Run.open(folder, read_only=True) as run:
             if {**run.settings, **_limits(settings)} != to_plain(settings):
-                raise RunError(f"{folder} holds a run with other settings; choose another --out")
+                raise RunError(f"{folder} contains a run with other settings; choose another --out")
 
 
 def _run(settings: TeachSettings, tasks: TeachTasks, folder: Path, listener: Listener) -> None:
@@ -308,7 +306,7 @@ def _read_summary(folder: Path) -> dict[str, Any] | None:
         return None
     summary = read_json(folder / "summary.json")
     if not isinstance(summary, dict) or summary.get("recipe") != teach.RECIPE:
-        raise RunError(f"the run folder is damaged: {folder / 'summary.json'} is no summary of a teach run")
+        raise RunError(f"the run folder is damaged: {folder / 'summary.json'} is not the summary of a teach run")
     return summary
 
 
@@ -353,7 +351,7 @@ def _read_delivery(summary: Mapping[str, Any]) -> Delivery:
 
 
 def _subtract(first: Mapping[int, float], second: Mapping[int, float]) -> list[float]:
-    """The differences by seed. Rounded, because gains have two decimals and their difference in binary does not."""
+    """The differences by seed. Rounded to remove binary rounding errors."""
     return [round(gain - first[seed], 6) for seed, gain in second.items() if seed in first]
 
 

@@ -17,7 +17,7 @@ from palaestra.runs.ledger import describe_cost
 from palaestra.runs.run import Run
 
 CALLING = ("/lesson", DISCOVERY)
-"""Endings of the phases whose model calls may cost money."""
+"""Suffixes of the phases whose model calls may cost money."""
 MODELS = ("writer", "planner", "discover")
 """Settings that name a model whose calls may cost money."""
 
@@ -87,7 +87,7 @@ def _select(attempts: Sequence[Attempt], skill: str) -> list[Attempt]:
 
 
 def _name_failure(error: PalaestraError) -> str:
-    """Why a run has no gain, in the same words for all errors of a kind."""
+    """Why a run has no gain. The text is the same for all errors of a kind, so that runs can be counted by it."""
     return "the writer failed" if isinstance(error, WriterError | EngineError) else "the lesson could not be taught"
 
 

@@ -47,7 +47,7 @@ class TeachTasks:
 
 @dataclass(frozen=True, slots=True)
 class TaskEntry:
-    """A task as a setting names it.
+    """A task as written in a setting.
 
     Arguments:
         text: the entry with single spaces between its words.

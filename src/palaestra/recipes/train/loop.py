@@ -85,7 +85,7 @@ class Loop(ABC):
 
     def load_environment_state(self, state: bytes) -> None:
         """Restore the state that `environment_state` returned."""
-        raise RunError("the checkpoint contains the state of an environment, and this environment has no such state")
+        raise RunError("the checkpoint contains an environment state, which this environment cannot load")
 
     @property
     def recent_return(self) -> float:
@@ -104,8 +104,8 @@ class Loop(ABC):
         for name in sorted(shapes.keys() | stored.keys()):
             if shapes.get(name) != stored.get(name):
                 raise RunError(
-                    f"the checkpoint {where} is of another policy: {name} has the shape {stored.get(name)} there and "
-                    f"{shapes.get(name)} here"
+                    f"the checkpoint {where} belongs to another policy: {name} has the shape {stored.get(name)}; "
+                    f"expected {shapes.get(name)}"
                 )
         with torch.no_grad():
             for name, tensor in [*self.policy.named_parameters(), *self.policy.named_buffers()]:
@@ -158,7 +158,7 @@ class Loop(ABC):
         return metrics
 
     def _measure(self, rollout: Rollout, returns: Sequence[float], what: str) -> dict[str, float]:
-        """The metrics of held-out episodes. `returns` are the known returns; `what` is that of `_count`."""
+        """The metrics of held-out episodes. `returns` are the known returns; `what` is as in `_count`."""
         failed, reward = rollout.num_sequences - len(returns), mean_interval(returns)
         self._note_failures(rollout.failures[:failed], rollout.num_sequences, what, "held-out episodes failed")
         metrics = {"test_count": float(reward.count), "test_failures": float(failed)}
@@ -173,7 +173,7 @@ class Loop(ABC):
         if len(failures) > max(1.0, MAX_FAILURES * total):
             first = " ".join(failures[0].split())
             raise (RewardError if what == "reward" else EnvError)(
-                f"{len(failures)} of {total} {where}; the first: {first}"
+                f"{len(failures)} of {total} {where}; first failure: {first}"
             )
 
 
@@ -190,7 +190,7 @@ def measure_spread(rollout: Rollout, returns: Sequence[float], prefix: str = "")
 
 
 def reward_interval(rollout: Rollout) -> Mean:
-    """The mean return with its interval. The episodes of a group are not independent, the groups are."""
+    """The mean return with its interval. Groups are independent; the episodes of one group are not."""
     plain = mean_interval(rollout.episode_returns)
     groups: dict[int, list[float]] = {}
     if rollout.group_B is not None and rollout.valid_B is not None:
@@ -327,7 +327,8 @@ def _max_steps(env: Any) -> int:
 def save_checkpoint(folder: Path, iteration: int, loop: Loop, last: bool) -> None:
     """Write the checkpoint of an iteration atomically and remove all but the newest two.
 
-    It has the weights, the optimizer, the environment and the counters. The last one needs no state of the environment.
+    It contains the weights, the optimizer, the environment state and the counters. The last checkpoint of a run has no
+    environment state.
     """
     from safetensors.torch import save_file
 

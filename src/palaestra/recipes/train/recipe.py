@@ -278,7 +278,7 @@ def _summarize(run: Run, settings: TrainSettings, loop: Loop, iterations: int) -
 
 
 def describe_no_signal(table: Mapping[int, Mapping[str, float]]) -> str:
-    """Describe that nothing was learned if all episodes of a run had the same return; an empty string otherwise.
+    """Return a warning if all episodes of a run had the same return, so nothing was learned; otherwise an empty string.
 
     Arguments:
         table: the metrics of the run by iteration.
@@ -295,5 +295,5 @@ def describe_no_signal(table: Mapping[int, Mapping[str, float]]) -> str:
     (value,) = values
     cause = ""
     if all(cut >= count for _, _, cut, count in spreads):
-        cause = "no episode reached the goal; " if value <= 0 else "every episode was cut at its limit; "
+        cause = "no episode reached the goal; " if value <= 0 else "every episode was truncated; "
     return f"nothing was learned: {cause}every return was {value:g}"

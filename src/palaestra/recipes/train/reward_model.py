@@ -86,7 +86,7 @@ def train_reward(
     """Train a reward model on comparisons, measure it, and save it as a transformers checkpoint.
 
     Arguments:
-        model_name, datasets_path, reward_model_path: see `RewardSettings`, whose other fields are keywords, too.
+        model_name, datasets_path, reward_model_path: see `RewardSettings`; its other fields are keywords too.
         settings: all settings, instead of keywords.
         listener: receives the progress events, instead of the display on stderr.
         progress: whether to display the progress; `PALAESTRA_PROGRESS=0` also turns the display off.
@@ -142,7 +142,7 @@ def _train(settings: RewardSettings, listener: Listener) -> RewardModel:
     earlier = _find_training(settings, progress)
     state = None if earlier is None else read_state(earlier / STATE_FILE, fingerprint)
     if state is None and settings.resume_checkpoint and not settings.dry_run:
-        raise RunError(f"the training in {earlier} had other settings or other data; pass the same to resume it")
+        raise RunError(f"the training in {earlier} had other settings or other data; use the same ones to resume it")
     record = read_provenance(earlier) if earlier is not None and state is not None else None
     provenance = extend_provenance(record or None, hash_models(settings.model_name))
 
@@ -225,7 +225,7 @@ def _train(settings: RewardSettings, listener: Listener) -> RewardModel:
 
 
 def _folder(settings: RewardSettings) -> Path | None:
-    """The folder for the model. Raises if it has other contents than a reward model."""
+    """The folder for the model. Raises if it contains anything else."""
     from palaestra.learn.reward_model import METRICS
 
     if not settings.datasets_path:
@@ -249,7 +249,7 @@ def _split(
         decidable = [comparison for comparison in comparisons if comparison.decidable]
         if not decidable:
             raise SettingsError(
-                f"{path}: expected responses that differ; in all {len(comparisons)} rows they are equal"
+                f"{path}: expected two different responses per row; they are equal in all {len(comparisons)} rows"
             )
         return decidable, len(comparisons) - len(decidable)
 

@@ -32,7 +32,7 @@ RENAMED = {
     "steps": "n_steps",
     "normalise_observations": "normalize_observations",
 }
-"""Settings and hyperparameters of earlier versions by their old names."""
+"""New names of renamed settings and hyperparameters, by old name."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class TrainSettings:
     )
     activation: Literal["relu", "tanh"] | None = setting(None, "Activation function of the perceptron.")
     reward_scale: float | None = setting(
-        None, "Factor of the rewards during training; reported returns are not scaled.", low=0
+        None, "Factor applied to training rewards; reported returns are not scaled.", low=0
     )
     width: int = setting(64, "Width of the layers of a perceptron or transformer policy.", low=1)
     layers: int = setting(2, "Number of layers of a perceptron or transformer policy.", low=1)
@@ -135,7 +135,7 @@ _TOKEN = {**_COMMON, "num_envs": 128, "iterations": 40, "evaluation": 25}
 PRESETS: Mapping[str | tuple[str, str], Mapping[str, Any]] = {
     "control": {**_COMMON, "num_envs": 32, "iterations": 200, "evaluation": 20},
     "token": _TOKEN,
-    # A slot of a turn environment may be a workspace with processes of its own.
+    # Fewer slots: each may be a workspace with its own processes.
     "turn": {**_TOKEN, "num_envs": 32, "episodes": 128, "evaluation": 64},
     ("token", "grpo"): {"num_minibatches": 2},
     ("token", "rloo"): {"num_minibatches": 2},
@@ -170,8 +170,8 @@ PRESETS: Mapping[str | tuple[str, str], Mapping[str, Any]] = {
         "gae_lambda": 0.95, "n_epochs": 10, "batch_size": 256,
     },
 }  # fmt: skip
-"""Settings and hyperparameters where the user gives none: for a kind of environment, for a kind and an algorithm, and for
-an environment and an algorithm. The more special preset takes precedence. The results in `docs/results.md` were measured
+"""Default settings and hyperparameters: for a kind of environment, for a kind and an algorithm, and for an environment
+and an algorithm. The more specific preset takes precedence. The results in `docs/results.md` were measured
 with these presets."""
 
 
@@ -181,7 +181,7 @@ def find_preset(kind: str, env: str, algorithm: str) -> tuple[dict[str, Any], di
     Arguments:
         kind: `"control"`, `"token"` or `"turn"`.
     """
-    # A turn is learned from its tokens.
+    # Turn environments use the token presets: training updates tokens.
     keys = (kind, ("token" if kind == "turn" else kind, algorithm), (env, algorithm))
     return split_values({name: value for key in keys for name, value in PRESETS.get(key, {}).items()})
 

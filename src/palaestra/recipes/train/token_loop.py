@@ -179,7 +179,7 @@ def make_trajectory(env: str, seed: int, rollout: Rollout, sequence: int) -> Tra
 def count_usage(rollout: Rollout) -> Usage:
     """Count the tokens that the model read (prompts, and the messages of tools and users) and those that it chose."""
     inputs, decided_B = rollout.inputs, rollout.mask_BT.any(-1).tolist()
-    # A sequence without a decision was never read; it contains only a placeholder of its prompt.
+    # The model never read a sequence without a decision; it contains only a placeholder for its prompt.
     read = sum(
         len(prompt) + len(response)
         for prompt, response, decided in zip(inputs.prompts, inputs.responses, decided_B, strict=True)
@@ -189,7 +189,7 @@ def count_usage(rollout: Rollout) -> Usage:
 
 
 def select_evenly(count: int, wanted: int) -> list[int]:
-    """Select indices at equal distances, so that the stored episodes are of different groups.
+    """Select evenly spaced indices, so that the stored episodes come from different groups.
 
     >>> select_evenly(16, 4)
     [0, 4, 8, 12]
@@ -267,7 +267,7 @@ class TurnLoop(TokenLoop):
         if not self.settings.evaluation:
             return {}
         gain = self.compute_gain(iterations)
-        # JSON has neither the NaN gain of no episode nor the infinite interval of one.
+        # The gain is NaN without episodes and its interval is infinite with one. JSON has neither value.
         values = {"gain": gain.value, "gain_low": gain.low, "gain_high": gain.high}
         known = {name: value if math.isfinite(value) else None for name, value in values.items()}
         return summarize_returns(store.metrics(), iterations) | known | {"gain_episodes": gain.count}

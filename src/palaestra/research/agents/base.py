@@ -22,10 +22,10 @@ AGENTS = Registry("agent", "palaestra.agents")
 
 @dataclass(frozen=True, slots=True)
 class Halt:
-    """An agent stops for a reason of its own: no budget, no room in the context, nothing more to say.
+    """Returned by an agent that stops: its budget is spent, its context is full, or it has no further action.
 
     Arguments:
-        note: the reason in words.
+        note: a description of the reason.
         failure: what failed, if the reason is `TurnStopReason.FAILED`.
     """
 
@@ -36,12 +36,12 @@ class Halt:
 
 @dataclass(frozen=True, slots=True)
 class AgentContext:
-    """What agents are made with; each uses what it needs.
+    """The inputs of an agent; each agent uses what it needs.
 
     Arguments:
         task: the task.
         model: the name of the default model; empty for none.
-        engine: opens a model by name, with its cache and budget; `None` for an agent that only gets checked.
+        engine: opens a model by name, with its cache and budget; `None` if the agent is only checked.
         sampling: how the model's messages are sampled.
         history: history processors in order (`palaestra.research.agents.history`).
         context_tokens: the maximum tokens of a prompt with its answer; 0 for the model's own limit.
@@ -71,7 +71,7 @@ class Agent:
         AGENTS.register("mine", "my_package.agents:Mine", "what it does")
 
     An agent is made before the run starts, so that wrong arguments raise early, and should not use resources until
-    `begin`. Its `state` holds what it knows besides the conversation, so that a killed run can be resumed.
+    `begin`. Its `state` contains what a resumed run needs besides the conversation.
 
     Arguments:
         argument: the text after the colon in `--agent NAME:ARGUMENT`.
@@ -92,9 +92,9 @@ class Agent:
     model: str = ""
     """The name of the model it uses, if any."""
     interactive: bool = False
-    """Whether it asks a user at the keyboard; the terminal is then left to it."""
+    """Whether it reads from the keyboard; nothing else then uses the terminal."""
     takes: str | None = None
-    """What follows the colon, for error messages; `None` for nothing."""
+    """The argument after the colon, for error messages; `None` for no argument."""
 
     def __init__(self, argument: str, context: AgentContext) -> None:
         self.argument, self.context = argument, context
@@ -123,7 +123,7 @@ class Agent:
         raise NotImplementedError(f"{type(self).__name__} must implement `act`")
 
     def state(self) -> Mapping[str, Any]:
-        """Return what it knows besides the conversation, as plain data."""
+        """Return its state besides the conversation, as plain data."""
         return {}
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -131,7 +131,7 @@ class Agent:
 
 
 def make_agent(spec: str, context: AgentContext) -> Agent:
-    """Make an agent from a text such as `model`, `script:FILE` or `best_of:4:model:nano`.
+    """Make an agent from a specification such as `model`, `script:FILE` or `best_of:4:model:nano`.
 
     Raises:
         UnknownNameError: there is no such agent; suggests the nearest one.
@@ -143,7 +143,7 @@ def make_agent(spec: str, context: AgentContext) -> Agent:
 
 
 def resolve_agent(spec: str) -> str:
-    """Return the agent's text with absolute paths; see `Agent.resolve_argument`.
+    """Return the specification with absolute paths; see `Agent.resolve_argument`.
 
     Raises:
         UnknownNameError: there is no such agent; suggests the nearest one.
@@ -156,7 +156,7 @@ def resolve_agent(spec: str) -> str:
 
 
 def split_spec(spec: str) -> tuple[str, str]:
-    """Split an agent's text into its name and its argument, at a colon or a space.
+    """Split a specification into name and argument, at a colon or a space.
 
     >>> split_spec("script:my actions.txt"), split_spec("script my:actions.txt"), split_spec("human")
     (('script', 'my actions.txt'), ('script', 'my:actions.txt'), ('human', ''))

@@ -25,9 +25,13 @@ from palaestra.research.workspace.templates import TaskText
 
 HISTORIES = Registry("history processor", "palaestra.histories")
 _HERE = __name__
-HISTORIES.register("last", f"{_HERE}:LastObservations", "last:N: the last N observations, of the others a note")
-HISTORIES.register("closed_windows", f"{_HERE}:ClosedWindows", "of every file the last window that showed it")
-HISTORIES.register("summary", f"{_HERE}:Summary", "summary:TOKENS: over so many, the model sums the older part up")
+HISTORIES.register(
+    "last", f"{_HERE}:LastObservations", "last:N: keeps the last N observations; a note replaces each other one"
+)
+HISTORIES.register("closed_windows", f"{_HERE}:ClosedWindows", "keeps only the last window of every file")
+HISTORIES.register(
+    "summary", f"{_HERE}:Summary", "summary:TOKENS: the model summarizes the older part of a longer conversation"
+)
 WINDOW = re.compile(
     HEADER.pattern + r"(?:\n(?:\d+\|.*|\(\d+ more lines? (?:above|below)\)|\(the file is empty\))$)*", re.MULTILINE
 )
@@ -62,11 +66,11 @@ class History:
             raise SettingsError(f"this history processor takes no argument; got ':{argument}'")
 
     def shorten(self, messages: Sequence[Message], context: HistoryContext) -> list[Message] | Halt:
-        """Return the messages that the model sees, or why it cannot go on."""
+        """Return the messages that the model sees, or a `Halt` if it cannot continue."""
         raise NotImplementedError(f"{type(self).__name__} must implement `shorten`")
 
     def state(self) -> Mapping[str, Any]:
-        """Return what it knows besides the conversation, as plain data."""
+        """Return its state besides the conversation, as plain data."""
         return {}
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -74,7 +78,7 @@ class History:
 
 
 def make_history(spec: str) -> History:
-    """Make a processor from a text such as `closed_windows` or `last:5`.
+    """Make a processor from a specification such as `closed_windows` or `last:5`.
 
     Raises:
         UnknownNameError: there is no such processor; suggests the nearest one.
@@ -212,5 +216,5 @@ def _middle(text: str, most: int) -> str:
 def _whole(name: str, argument: str, least: int) -> int:
     if not argument.isdecimal() or int(argument) < least:
         given = f"{name}:{argument}" if argument else name
-        raise SettingsError(f"the history processor '{name}' is {name}:N with N of at least {least}; got '{given}'")
+        raise SettingsError(f"expected the history processor {name}:N with N >= {least}; got '{given}'")
     return int(argument)

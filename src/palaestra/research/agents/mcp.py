@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 AGENT = "mcp"
 """The agent name of an MCP client."""
-AGENTS.register(AGENT, "palaestra.research.agents.mcp:ClientAgent", "a client of MCP: palaestra research mcp")
+AGENTS.register(AGENT, "palaestra.research.agents.mcp:ClientAgent", "an MCP client: palaestra research mcp")
 
 
 class EpisodeChannel:
@@ -49,7 +49,7 @@ class EpisodeChannel:
     # For the client
 
     def call(self, name: str, arguments: Mapping[str, Any] | str) -> CommandResult:
-        """Perform one step of the episode. One call at a time."""
+        """Perform one step of the episode. Calls must not overlap."""
         if self.over:
             return CommandResult("The episode is over; nothing was run.", ok=False, kind="error")
         self._count += 1

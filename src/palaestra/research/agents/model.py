@@ -46,7 +46,7 @@ class ModelAgent(Agent):
         self.model, self.prompts = argument or context.model, context.prompts
         if not self.model:
             raise SettingsError(
-                "the agent 'model' asks a language model; name one with --model: openai:MODEL, http://HOST:PORT/v1#MODEL, "
+                "the agent 'model' needs a language model; set --model to openai:MODEL, http://HOST:PORT/v1#MODEL, "
                 "a folder or a hub id"
             )
         check_model(self.model)
@@ -93,7 +93,7 @@ class ModelAgent(Agent):
 
     def restore(self, state: Mapping[str, Any]) -> None:
         if (estimate := getattr(self._engine, "estimate", None)) is not None:
-            # Otherwise a history processor could cut elsewhere than before the kill and ask something else.
+            # Without it, a history processor could cut at another message than before the kill and change the prompt.
             estimate.seen = max(estimate.seen, float(state.get("tokens_per_byte", 0.0)))
         for history, known in zip(self.histories, state.get("histories", ()), strict=False):
             history.restore(known)
@@ -109,7 +109,7 @@ class ModelAgent(Agent):
         return answer if isinstance(answer, Halt) else answer.text
 
     def _ask(self, request: Request) -> Completion | Halt:
-        assert self._engine is not None, "an agent is asked after `begin`"
+        assert self._engine is not None, "call `begin` before `act`"
         context = self._context()
         if context:
             tokens = self._prompt_tokens(request)
@@ -119,7 +119,7 @@ class ModelAgent(Agent):
         try:
             answer = self._engine.generate([request])[0][0]
         except TotalSpentError:
-            raise  # Not a stop of this episode: it waits until the shared budget is raised.
+            raise  # Does not end the episode, which waits until the shared budget is raised.
         except BudgetSpentError as error:
             return Halt(TurnStopReason.COST, str(error))
         if isinstance(answer, Completion):
@@ -129,7 +129,7 @@ class ModelAgent(Agent):
         return Halt(TurnStopReason.FAILED, answer.message, Failure(answer.cause, answer.message))
 
     def _context(self) -> int:
-        """Return the maximum tokens of prompt and answer; 0 if only the service knows."""
+        """Return the maximum tokens of prompt and answer; 0 if unknown."""
         limits = int(getattr(self._inner(), "context", 0)), self.context.context_tokens
         return min(filter(None, limits), default=0)
 

@@ -26,8 +26,8 @@ KEPT = ("format_errors", "format_penalty")
 class ReplayAgent(Agent):
     """Repeats the assistant's messages of a stored run and stops where it stopped.
 
-    The environment is configured as in that run, so that the same task gives the same result. Of several episodes the
-    one that counted is replayed. A command that was interrupted is not started again.
+    The environment is configured as in that run, so that the same task gives the same result. Of several
+    episodes, the one that counted is replayed. A command that was interrupted is not started again.
 
     A `.traj` file is an MLGym trajectory: its responses are repeated and parsed by their last fenced block, as MLGym
     does. Line numbers are adapted to changed starter files (see `shift_lines`). If MLGym submitted at a limit, so does
@@ -83,9 +83,7 @@ class ReplayAgent(Agent):
             self._published = [str(step.get("observation")) for step in data["trajectory"]]
             status = str(data["info"].get("exit_status"))
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-            raise RunError(
-                f"{path} cannot be read as a trajectory of MLGym: {type(error).__name__}: {error}"
-            ) from error
+            raise RunError(f"{path} cannot be read as an MLGym trajectory: {type(error).__name__}: {error}") from error
         self.parser = "last_block"
         self._settings = {"steps": len(responses) + 1, "format_errors": 0}
         self._tools, self._commands = False, ()

@@ -113,11 +113,11 @@ class ScriptAgent(Agent):
     def __init__(self, argument: str, context: AgentContext) -> None:
         super().__init__(argument, context)
         if not argument:
-            raise SettingsError("the agent 'script' plays a file; name it as script:FILE")
+            raise SettingsError("the agent 'script' needs a file; use script:FILE")
         self.messages = read_script(Path(argument.replace("{task}", context.task.name)).expanduser())
         self._calls = any(message.tool_calls for message in self.messages)
         if self._calls and not all(message.tool_calls for message in self.messages):
-            raise SettingsError(f"the script {argument} has texts and calls of tools; it can have the one or the other")
+            raise SettingsError(f"the script {argument} mixes text and tool calls; use only one of them")
 
     @classmethod
     def resolve_argument(cls, argument: str) -> str:
@@ -137,7 +137,7 @@ def read_script(path: Path) -> list[Message]:
     """Read the actions of a file as messages.
 
     Raises:
-        SettingsError: the file does not exist, holds no action, or has an invalid JSON line.
+        SettingsError: the file does not exist, contains no action, or has an invalid JSON line.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -150,7 +150,7 @@ def read_script(path: Path) -> list[Message]:
         actions = "\n".join("\0" if line.strip() == MARK else line for line in lines).split("\0")
         messages = [Message("assistant", action.strip("\n")) for action in actions if action.strip()]
     if not messages:
-        raise SettingsError(f"the script {path} holds no action; a line {MARK} stands between two of them")
+        raise SettingsError(f"the script {path} contains no action; write actions separated by lines {MARK}")
     return messages
 
 
@@ -165,7 +165,7 @@ def _parse_line(path: Path, number: int, line: str) -> Message:
         call = ToolCall(value["name"], json.dumps(value.get("arguments", {})), f"call_{number}")
         return Message("assistant", str(value.get("thought", "")), (call,))
     raise SettingsError(
-        f"{path}, line {number}: expected a text, or an object with name and arguments; got {line[:80]}"
+        f"{path}, line {number}: expected a string, or an object with name and arguments; got {line[:80]}"
     )
 
 
@@ -185,7 +185,7 @@ class BaselineAgent(Agent):
         return [*([task.baseline] if task.baseline else []), "validate", "submit"]
 
     def environment(self) -> Mapping[str, Any]:
-        return {**super().environment(), "commands": ()}  # Files are written by bash, whatever commands others have.
+        return {**super().environment(), "commands": ()}  # All commands: files are written with bash.
 
     def begin(self, seed: int, tools: Sequence[Mapping[str, Any]]) -> None:
         self._actions = self.list_actions()

@@ -25,12 +25,12 @@ from palaestra.sandbox.base import Limits, Sandbox, SandboxResult, make_sandbox
 
 EvaluationSplit = Literal["validation", "test"]
 TOLD = 300
-"""Maximum characters of a submission's own message that the agent sees after code ran on validation data."""
+"""Maximum characters of a submission's message that the agent sees after its code ran on validation data."""
 VALUES = (TypeError, ValueError, LookupError, ArithmeticError, AttributeError, RecursionError)
 """Exceptions that an evaluator raises for a value it did not expect."""
 PROGRAMS, SLACK = 3.0, 30.0
-"""The time limit of judging: this many times `evaluation_seconds` plus `SLACK` seconds. An evaluator that exceeds it is
-a failure; an episode, bench or baseline would otherwise wait for it forever.
+"""The time limit of judging: this many times `evaluation_seconds` plus `SLACK` seconds. Exceeding it is
+a failure; otherwise an episode, bench or baseline would wait forever.
 """
 
 
@@ -83,7 +83,7 @@ class Evaluation:
             SubmissionError: the file is missing or not UTF-8.
         """
         if name not in self.files:
-            raise SubmissionError(f"there is no {name}")
+            raise SubmissionError(f"{name} is missing")
         try:
             return self.files[name].decode("utf-8")
         except UnicodeDecodeError as error:
@@ -154,7 +154,7 @@ class SubmissionJudge:
             given = within(most, lambda: self._evaluate(evaluation), evaluation.end_programs)
             scores = _to_numbers(given, self.task.name)
         except OverdueError:
-            message = f"the evaluator of {self.task.name} took longer than {most:g} s, which is the most"
+            message = f"the evaluator of {self.task.name} exceeded its time limit of {most:g} s"
             return Failure(FailureCause.SCORER, message)
         except SubmissionError as error:
             exposed = evaluation.exposed or error.exposed
@@ -165,11 +165,11 @@ class SubmissionJudge:
             return Failure(FailureCause.SCORER, str(error))
         except (Exception, SystemExit) as error:  # A broken evaluator says nothing about the submission.
             if isinstance(error, VALUES) and any(program.called for program in evaluation._programs):
-                # It accepted the baseline's values, so these are the submission's.
+                # The evaluator accepted the baseline's values, so the submission's values are at fault.
                 why = f"the evaluator cannot use its return value ({type(error).__name__})"
                 return self._reject(SubmissionError(why, why), split)
             message = describe_error_within(error, self.task.folder)
-            return Failure(FailureCause.SCORER, f"the evaluator of {self.task.name} broke: {message[: 2 * TOLD]}")
+            return Failure(FailureCause.SCORER, f"the evaluator of {self.task.name} failed: {message[: 2 * TOLD]}")
         finally:
             self.exposed = evaluation.exposed
         return self._grade(scores, time.perf_counter() - start)
@@ -177,7 +177,9 @@ class SubmissionJudge:
     def _grade(self, scores: Mapping[str, float], seconds: float) -> JudgeResult:
         metric = self.task.metric
         if metric.name not in scores:
-            return Failure(FailureCause.SCORER, f"the evaluator gave no '{metric.name}'; got {sorted(scores)}")
+            return Failure(
+                FailureCause.SCORER, f"expected '{metric.name}' among the evaluator's scores; got {sorted(scores)}"
+            )
         score = scores[metric.name]
         # Not a failure: an agent could otherwise escape a bad score this way.
         if not math.isfinite(metric.gain(score, 0.0)):
@@ -186,35 +188,35 @@ class SubmissionJudge:
         high = math.inf if metric.high is None else metric.high
         if not low <= score <= high:
             return Failure(
-                FailureCause.SCORER, f"{metric.name} lies between {low} and {high}; the evaluator gave {score}"
+                FailureCause.SCORER, f"{metric.name} must be between {low} and {high}; the evaluator returned {score}"
             )
         return Grade(score, scores, seconds)
 
     def _reject(self, error: SubmissionError, split: EvaluationSplit) -> InvalidSubmission:
-        """Build the message for code that has seen hidden data. On the test split it contains none of the submission's
-        words.
+        """Build the message for code that has seen hidden data. On the test split it quotes nothing from the
+        submission.
         """
         if split == "validation":
             message = str(error)
             return InvalidSubmission(message if len(message) <= TOLD else f"{message[:TOLD]}...", exposed=True)
         return InvalidSubmission(
-            f"on the {split} split {error.kind}. More is told by validate, and by a trial of your own", exposed=True
+            f"on the {split} split {error.kind}. Use validate or a test of your own for details", exposed=True
         )
 
     def _wrong(self, files: Mapping[str, bytes]) -> str:
         wanted = self.task.submission
         missing = [name for name in wanted.files if name not in files]
         if missing:
-            return f"the submission needs {', '.join(wanted.files)}; missing, or no plain files: {', '.join(missing)}"
+            return f"the submission needs {', '.join(wanted.files)}; missing or not regular files: {', '.join(missing)}"
         total = sum(len(content) for content in files.values())
         if total > wanted.largest:
-            return f"the submission has more than {wanted.largest} bytes, which are the most"
+            return f"the submission exceeds the limit of {wanted.largest} bytes"
         return ""
 
 
 @singledispatch
 def make_judge(task: ResearchTask, sandbox: Sandbox) -> SubmissionJudge:
-    """Make the judge of a task. Task types with a judge of their own register it here.
+    """Make the judge of a task. Task types with their own judge register it here.
 
     Raises:
         TaskError: the evaluator or the data of the task cannot be loaded.
@@ -225,11 +227,13 @@ def make_judge(task: ResearchTask, sandbox: Sandbox) -> SubmissionJudge:
 def _to_numbers(given: Any, task: str) -> dict[str, float]:
     """Convert an evaluator's result to numbers by name. Values such as `True` or `"0.9"` are errors, never scores."""
     if not isinstance(given, Mapping):
-        raise TaskError(f"the evaluator of {task} gives a mapping of names to numbers; got {type(given).__name__}")
+        raise TaskError(
+            f"the evaluator of {task} must return a mapping of names to numbers; got {type(given).__name__}"
+        )
     for name, value in given.items():
         if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
             raise TaskError(
-                f"the evaluator of {task} gives numbers, int or float; got {name!s} of the type {type(value).__name__}"
+                f"the evaluator of {task} must return numbers, int or float; got {name!s} of type {type(value).__name__}"
             )
     return {str(name): float(value) for name, value in given.items()}
 
@@ -256,15 +260,15 @@ def sandbox_for(task: ResearchTask, name: str = "bubblewrap", **options: Any) ->
             options = {**options, "place": task.place}
     elif hide or task.place:
         raise TaskError(
-            f"task '{task.name}' hides files of installed packages, or wants its workspace in a certain place, which only "
-            f"the sandbox bubblewrap can do; got '{name}'"
+            f"task '{task.name}' hides files of installed packages or sets its workspace path; this needs the sandbox "
+            f"'bubblewrap'; got '{name}'"
         )
     return make_sandbox(name, **options)
 
 
 def read_only_mounts(task: ResearchTask, data: TaskData, judging: bool = False) -> Mapping[str, str]:
-    """Return what a sandbox of the task shows besides the system; `judging` selects the sandbox that judges a
-    submission.
+    """Return the read-only mounts of a task's sandbox, from the path inside to the path on the host; `judging` selects
+    the sandbox that judges a submission.
     """
     mounts = dict(task.mounts(data, judging))
     if task.palaestra:

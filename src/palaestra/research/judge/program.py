@@ -1,4 +1,4 @@
-"""Programs of submissions: calls of their functions from outside the sandbox, and time limits for that work."""
+"""Call functions of a submission from outside its sandbox, and limit the time of such work."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Program:
         self.called = self.called or "function" in message
         self._session.send(message)
         reply = self._session.receive()
-        # Only a value or an error is an answer, whatever else the submission writes to the pipe.
+        # Accept only a value or an error; a submission can write anything to the pipe.
         if reply is None or reply.keys() not in ({"value"}, {"error"}):
             result = self._session.close()
             if self._session.channel.too_long:
@@ -136,7 +136,7 @@ GRACE = 4.0
 
 
 class Interrupted(BaseException):
-    """Raised in work whose time is over. It is not an `Exception`, so that ordinary handlers do not catch it."""
+    """Raised in work that exceeds its time limit. Not an `Exception`, so that ordinary handlers do not catch it."""
 
 
 class OverdueError(Exception):
@@ -169,7 +169,7 @@ def within(seconds: float, work: Callable[[], T], release: Callable[[], None] = 
             except BaseException as error:  # Raised again in the waiting thread.
                 raised.append(error)
         except Interrupted:
-            pass  # It arrived after the work had ended.
+            pass  # The interrupt arrived after the work had ended.
         finally:
             over.set()
 
@@ -198,5 +198,5 @@ def _stop(thread: threading.Thread, over: threading.Event, release: Callable[[],
     interrupt(thread)
     if not over.wait(GRACE / 2):
         release()
-        interrupt(thread)  # It may have caught the first one and continued.
+        interrupt(thread)  # The work may have caught the first one and continued.
         over.wait(GRACE / 2)

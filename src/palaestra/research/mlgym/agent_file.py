@@ -112,7 +112,7 @@ def _write_templates(path: str | Path, file: AgentFile) -> Path:
     }
     digest = hashlib.blake2b(repr(sorted(templates.items())).encode(), digest_size=8).hexdigest()
     folder = cache_folder() / "research" / f"agent-{digest}"
-    with storage_errors(folder, "keeping the templates of an agent file"):
+    with storage_errors(folder, "storing the templates of an agent file"):
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in templates.items():
             (folder / f"{name}{SUFFIX}").write_text(text, encoding="utf-8")

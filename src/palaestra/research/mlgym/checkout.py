@@ -116,8 +116,8 @@ class _FolderView:
 
     Arguments:
         entries: from the path in the workspace to the path on the host.
-        hidden: paths of hidden files. Files behind links are not listed: a visible link leads to what the sandbox has
-            there.
+        hidden: paths of hidden files. Files behind links are not listed: a visible link is resolved inside
+            the sandbox.
         whole: nothing is hidden; the folder can be mounted as a whole.
     """
 

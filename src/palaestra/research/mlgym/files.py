@@ -1,7 +1,7 @@
-"""The files of an MLGym checkout: the fields that we read, and what they do not state but we infer.
+"""The files of an MLGym checkout: the fields that we read, and what we infer.
 
-Inferred are the direction of a metric, from its name; the file that is submitted and the files with answers, from the
-evaluator. Required packages are installed into an environment of their own.
+The direction of a metric is inferred from its name. The submitted file and the files with answers are inferred from the
+evaluator. Required packages are installed into their own environment.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def find_submission(evaluator: str, files: Mapping[str, bytes], description: str
     reason = (
         f"it could be {' or '.join(named or reached)}" if named or reached else f"{evaluator} imports none of its files"
     )
-    raise TaskError(f"cannot tell which file is submitted: {reason}; set it with --task-option submission=FILE")
+    raise TaskError(f"cannot determine which file is submitted: {reason}; set it with --task-option submission=FILE")
 
 
 def find_answers(evaluator: bytes, data: Sequence[Path], sample: Path | None) -> list[Path]:
@@ -249,7 +249,7 @@ def install_requirements(path: Path) -> Path:
     home = cache_folder() / "research" / f"packages-{digest}"
     if (home / "installed").exists():
         return home
-    with storage_errors(home, "keeping the packages of a research task"):
+    with storage_errors(home, "storing the packages of a research task"):
         shutil.rmtree(home, ignore_errors=True)
         home.mkdir(parents=True)
     for command in (

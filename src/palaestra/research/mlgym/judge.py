@@ -1,7 +1,7 @@
-"""Judges submissions by running MLGym's evaluator on a copy, in a fresh sandbox, with the original files put over it.
+"""Judges submissions by running MLGym's evaluator on a copy, in a fresh sandbox, with the original files over it.
 
 A submitted Python file runs in its own sandbox without hidden files (see `apart`) if its functions take and return
-plain data. The task's own file decides whether they do. Otherwise, and for metrics that measure time, both run in one
+plain data. The task's own file is tested for this. Otherwise, and for metrics that measure time, both run in one
 process. The grade states which.
 """
 
@@ -30,7 +30,7 @@ from palaestra.research.tasks.records import Grade, InvalidSubmission, Isolation
 from palaestra.sandbox.base import Limits, Sandbox, SandboxResult
 
 RUNNER = "/opt/runner/evaluate.py"
-"""Where the runner lies: in its own folder, because Python searches that folder for modules first."""
+"""The path of the runner. It has its own folder, because Python searches that folder for modules first."""
 QUOTED = 600
 """Characters of the evaluator's output that the agent sees if none of its code ran."""
 
@@ -87,7 +87,7 @@ class MLGymJudge(SubmissionJudge):
         if not self.together and self.separable.get(self.task.digest(), True):
             ended = self._run_apart(files)
             outcome = self._read_apart(ended, start)
-            # A missing score or a modified argument may be normal for the task; its own file decides.
+            # A missing score or a modified argument may be normal for the task, so its own file is tested.
             if (isinstance(outcome, Grade) and not ended.changed) or self._is_separable():
                 return outcome
         shown = read_only_mounts(self.task, self.data, judging=True)
@@ -184,7 +184,7 @@ class MLGymJudge(SubmissionJudge):
         value = scores.get(name, by_name.get(name.lower()))
         if value is None:
             listing = "" if self.exposed else f"; got {sorted(scores)}"
-            return Failure(FailureCause.SCORER, f"the evaluator gave no '{name}'{listing}")
+            return Failure(FailureCause.SCORER, f"expected '{name}' among the evaluator's scores{listing}")
         if not math.isfinite(self.task.metric.gain(value, 0.0)):
             # Not a failure, because the submission caused it. It counts, because answers could be probed this way.
             return InvalidSubmission(f"its {name} is {value}, which is not a score", exposed=True)
@@ -252,7 +252,7 @@ def _folders(name: str) -> list[str]:
 LOOKED_AT = KEPT
 """Characters at the end of the output in which scores are searched."""
 EFFORT = 32 * LOOKED_AT
-"""Characters that are parsed in vain before the search stops."""
+"""Characters that are parsed without success before the search stops."""
 OBJECT = re.compile(r'(?=\{\s*")')
 LINE = re.compile(r'^[ \t]*(?=\{\s*")', re.M)
 LINE_END = re.compile(r"[ \t\r]*(?:\n|\Z)")
@@ -282,7 +282,7 @@ def scores_in(text: str, metric: str = "", first: bool = False) -> dict[str, flo
     within a line, and if two of them differ in the metric, neither is taken.
 
     Arguments:
-        first: take the first object that begins a line, whatever the others say.
+        first: take the first object that begins a line, regardless of the others.
 
     Only the end of a long text is searched, and the search stops early in a text full of unterminated objects.
 

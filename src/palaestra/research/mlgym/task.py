@@ -49,7 +49,7 @@ class MLGymTask(ResearchTask):
 
     The agent finds the starter code and, read-only, the data in /home/agent/workspace, without the secret files. It
     submits a copy of its workspace. The copy is judged in a fresh sandbox, with the checkout's evaluator, data and
-    secret files put over it. `validate` and `submit` use the same evaluator and data, because there is only one set;
+    secret files copied over it. `validate` and `submit` use the same evaluator and data, because there is only one set;
     the number of validations is limited.
     """
 
@@ -77,7 +77,7 @@ class MLGymTask(ResearchTask):
         return {name: path.read_bytes() for name, path in self._starter().items() if not secrets.has(path, name)}
 
     def evaluator_files(self) -> dict[str, bytes]:
-        """Return the files that judge: evaluators, secret files and the rest of the starter code, from the checkout.
+        """Return the files for judging: evaluators, secret files and the rest of the starter code, from the checkout.
 
         A secret file with the name of the submission does not replace it.
         """
@@ -159,7 +159,7 @@ class MLGymTask(ResearchTask):
 
     @property
     def evaluator_place(self) -> str:
-        """Where the evaluator lies in the workspace.
+        """The path of the evaluator in the workspace.
 
         Raises:
             TaskError: the task names no evaluator among its starter code.
@@ -185,7 +185,7 @@ class MLGymTask(ResearchTask):
         )
 
     def _place(self, name: str, starter: Mapping[str, Path]) -> str | None:
-        """Return where a starter file lies in the workspace. The name may be its path there or in the checkout."""
+        """Return the path of a starter file in the workspace. The name may be its path there or in the checkout."""
         if name in starter:
             return name
         path = below(self.checkout, name)
@@ -235,8 +235,8 @@ class MLGymTask(ResearchTask):
             elif dataset.is_local:
                 raise TaskError(
                     f"the data '{dataset.name}' of task '{self.file.id}' are not in {self.checkout / dataset.data_path}; "
-                    + ("they are not part of the checkout: fetch them as its README says" if path is not None else
-                       "that leads out of the checkout, and nothing outside is shown: put the files there")
+                    + ("they are not part of the checkout: download them as described in its README" if path is not None else
+                       "that leads out of the checkout, and nothing outside is mounted: put the files inside")
                 )  # fmt: skip
         return folders
 
@@ -283,7 +283,7 @@ def load_mlgym(
     counted = metric or next(iter(recorded), UNNAMED)
     way = direction or guess_direction(counted)
     if way not in set(Direction):
-        raise SettingsError(f"direction is 'higher' or 'lower'; got '{way}'")
+        raise SettingsError(f"direction must be 'higher' or 'lower'; got '{way}'")
     base = abs(recorded.get(counted, 1.0))
     fields: dict[str, Any] = {
         "name": re.sub(r"\W+", "_", name.removesuffix(".yaml").removeprefix("tasks/")),
@@ -361,7 +361,7 @@ def _only_score(task: MLGymTask) -> str:
     names = [name for name in scores if name != UNNAMED]
     if len(names) > 1:
         raise SettingsError(
-            f"task '{task.name}' records no baseline scores, and its evaluator gives {', '.join(names)}; "
+            f"task '{task.name}' records no baseline scores, and its evaluator returns {', '.join(names)}; "
             "select one with --task-option metric=NAME"
         )
     return names[0]

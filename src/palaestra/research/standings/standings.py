@@ -2,8 +2,8 @@
 
 Best attempt@k is the best of all validations of k runs; best submission@k is the best of their submissions. A run
 without a score counts as a run and never as a zero. Intervals are bootstrap intervals over runs. They have limits: no
-resample can beat the best run, so a best score is the better end of its own interval, and a few runs say little about
-further ones.
+resample can beat the best run, so a best score is the better end of its own interval, and a few runs predict little
+about further ones.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class RunScore:
         attempts: the scores of its validations. If submissions are judged on the validation data (as in MLGym), they
             are attempts too.
         submission: the score of the submission; `None` without a valid one.
-        failure: what failed around the run. Earlier scores still count.
+        failure: an infrastructure failure of the run. Earlier scores still count.
     """
 
     task: str
@@ -100,8 +100,8 @@ class MethodCell(StoredRecord):
         score: the best score over the runs; `None` if no run has one.
         low, high: the 95 % interval. Both are `None` for fewer than two runs. The worse end alone is `None` if so many
             runs lack a score that a resample may have none.
-        runs: the number of runs, at most k. `scored` of them have a score, `failures` counts failures around the others
-            by cause, and the rest submitted nothing valid.
+        runs: the number of runs, at most k. `scored` of them have a score, `failures` counts infrastructure failures by
+            cause, and the rest submitted nothing valid.
         feasible: whether the score is not worse than the baseline (and not negative).
         ratio: the ratio to the task's best method, or the penalty; `None` if no method is feasible.
     """
@@ -153,7 +153,7 @@ class Profile(StoredRecord):
 
 
 class Standings(StoredRecord):
-    """A comparison of methods over tasks. Areas hold for this set of methods and tasks only.
+    """A comparison of methods over tasks. Areas are valid for this set of methods and tasks only.
 
     Arguments:
         methods: in the order of the runs, then the task baseline.
@@ -310,9 +310,9 @@ class _ScoreTable:
         return run.value(self.measure, self.scales[run.task].direction)
 
     def _has_spread(self, m: int) -> bool:
-        """Whether resampling says something about a method's area; a single run does not."""
+        """Whether resampling is informative about a method's area; with a single run it is not."""
         if self.methods[m] == BASELINE:
-            # Its own score is fixed; only the others move its area.
+            # The baseline's score is fixed; its area depends on the others.
             return len(self.methods) > 1 and all(self._has_spread(other) for other in range(len(self.methods) - 1))
         drawn = self.drawn_TM[:, m]
         return bool(drawn.any() and (drawn[drawn > 0] > 1).all())
@@ -323,8 +323,8 @@ def _to_finite(value: float) -> float | None:
 
 
 def _interval(drawn_B: Floats) -> tuple[Floats, Floats]:
-    """Return the 95 % interval of resamples along the first axis, as two of the resamples, so that infinite ones are
-    allowed.
+    """Return the 95 % interval of resamples along the first axis, as two of the resamples, so that infinite values
+    are allowed.
     """
     ordered, outside = np.sort(drawn_B, axis=0), int(TAIL * len(drawn_B))
     return ordered[outside], ordered[-1 - outside]

@@ -34,7 +34,7 @@ def load_data(task: ResearchTask) -> TaskData:
     home = cache_folder() / "research" / f"{task.name}-{task.digest()}"
     if not home.is_dir():
         make = load_function(task.folder / task.data, "make")
-        with storage_errors(home, "keeping the data of a research task"):
+        with storage_errors(home, "storing the data of a research task"):
             home.parent.mkdir(parents=True, exist_ok=True)
             partial = Path(tempfile.mkdtemp(prefix=f".{task.name}-", dir=home.parent))
         try:
@@ -57,7 +57,7 @@ def _generate(task: ResearchTask, make: Callable[..., Any], folder: Path) -> Non
     try:
         make(folder / "public", folder / "hidden", rng)
     except (Exception, SystemExit) as error:
-        raise task_error(f"the data of task '{task.name}'", "cannot be made", error, task.folder) from error
+        raise task_error(f"the data of task '{task.name}'", "cannot be generated", error, task.folder) from error
 
 
 def load_function(path: Path, name: str) -> Callable[..., Any]:
@@ -96,7 +96,7 @@ def eval_seed(task: ResearchTask) -> int:
         return 0
     given = os.environ.get(VARIABLE, "")
     if given and not given.isdecimal():
-        raise SettingsError(f"{VARIABLE} is a whole number, 0 or more; got '{given}'")
+        raise SettingsError(f"{VARIABLE} must be an integer >= 0; got '{given}'")
     return int(given) if given else _machine_seed(cache_folder() / "research" / "secret")
 
 
@@ -107,7 +107,7 @@ def seed_mark(task: ResearchTask) -> str:
 
 @cache
 def _machine_seed(path: Path) -> int:
-    with storage_errors(path, "keeping the secret of research tasks"):
+    with storage_errors(path, "storing the secret seed of research tasks"):
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(f".secret-{secrets.token_hex(8)}")
         partial.write_text(str(secrets.randbits(62)), encoding="ascii")

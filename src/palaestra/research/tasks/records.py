@@ -50,8 +50,8 @@ class Grade:
 
 @dataclass(frozen=True, slots=True)
 class InvalidSubmission:
-    """A submission that cannot be judged: a file is missing, too large or malformed. The agent is told why and can fix
-    it.
+    """A submission that cannot be judged: a file is missing, too large or malformed. The agent sees the reason and
+    can fix it.
 
     Arguments:
         reason: the message for the agent. It is shortened once the submission's code has seen hidden data, since it
@@ -64,7 +64,7 @@ class InvalidSubmission:
 
 
 JudgeResult = Grade | InvalidSubmission | Failure
-"""A score, a submission that the agent has to fix, or a failure around the submission, which has no score."""
+"""A score, a submission that the agent has to fix, or a failure outside the submission, without a score."""
 
 
 class SubmissionError(Exception):

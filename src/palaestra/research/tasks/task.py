@@ -27,7 +27,7 @@ DATA = "/data"
 """Where the agent finds the public data, read-only."""
 TASKS_GROUP = "palaestra.research"
 RESEARCH_TASKS = Registry("research task", TASKS_GROUP)
-"""Tasks of other packages: a name and the path of a task folder. The built-in tasks lie in `research/tasks`."""
+"""Tasks of other packages: names and paths of task folders. The built-in tasks are in `research/tasks`."""
 OWN = Path(__file__).parent
 FILE, REFERENCE = "task.yaml", "reference"
 Model = TypeVar("Model", bound=BaseModel)
@@ -52,7 +52,7 @@ class Strict(BaseModel):
 def _check_relative(name: str) -> str:
     parts = Path(name).parts
     if not parts or name.startswith("/") or ".." in parts:
-        raise ValueError(f"a relative path without '..' is expected; got '{name}'")
+        raise ValueError(f"expected a relative path without '..'; got '{name}'")
     return name
 
 
@@ -98,7 +98,7 @@ class TaskLimits(Strict):
     command_seconds: float = Field(default=120.0, gt=0)
     """Seconds of one command; a training run is a command too."""
     validations: int = Field(default=10, ge=0)
-    """How often the agent may ask for a score on the validation split."""
+    """How many scores on the validation split the agent may request."""
     evaluation_seconds: float = Field(default=120.0, gt=0)
     memory: int = Field(default=4 << 30, gt=0)
     processes: int = Field(default=256, gt=0)
@@ -129,7 +129,7 @@ class ResearchTask(Strict):
         submission: what is submitted.
         baseline: the command that creates the baseline's submission in a fresh workspace; empty if the starter files
             already are one.
-        reference: the same for the solution in `reference/`, whose files are put over the starter files.
+        reference: the same for the solution in `reference/`, whose files are copied over the starter files.
         starter: the folder of starter files. It must not contain the evaluator, the data maker or the reference.
         evaluator: the file with `evaluate`.
         data: the file with `make`; empty without data.
@@ -183,7 +183,7 @@ class ResearchTask(Strict):
 
     @property
     def place(self) -> str:
-        """Where the workspace lies in the sandbox; empty for the sandbox's default."""
+        """The path of the workspace in the sandbox; empty for the sandbox's default."""
         return ""
 
     def mounts(self, data: TaskData, judging: bool) -> Mapping[str, str]:
@@ -225,13 +225,13 @@ def load_task(name: str | Path) -> ResearchTask:
         TaskError: the task file is missing or invalid.
     """
     if not isinstance(name, (str, Path)):
-        raise EnvError(f"a research task is the name of one, its folder or a ResearchTask; got {short_repr(name)}")
+        raise EnvError(f"expected the name of a research task, its folder or a ResearchTask; got {short_repr(name)}")
     folder = Path(name)
     if isinstance(name, str) and "/" not in name and not (folder / FILE).is_file():
         folder = _locate(name)
     path = folder / FILE
     if not path.is_file():
-        raise TaskError(f"a research task is a folder with a {FILE}; there is none in {folder}")
+        raise TaskError(f"expected a task folder with a {FILE}; {folder} has none")
     return read_task(path)
 
 
@@ -248,7 +248,7 @@ def read_yaml(kind: type[Model], path: Path) -> Model:
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise TaskError(f"{path} cannot be read as YAML: {' '.join(str(error).split())}") from error
     if not isinstance(data, Mapping):
-        raise TaskError(f"{path} must hold a mapping of fields; got {type(data).__name__}")
+        raise TaskError(f"{path} must contain a mapping of fields; got {type(data).__name__}")
     try:
         return kind.model_validate({name: value for name, value in data.items() if value is not None})
     except ValidationError as error:
@@ -263,7 +263,7 @@ def _wrong(kind: type[BaseModel], error: ValidationError) -> str:
         return f"the field {where} is missing"
     if first["type"] == "extra_forbidden":
         *outer, name = map(str, first["loc"])
-        return f"there is no field {where}; {suggest(name, _fields(kind, outer))}"
+        return f"unknown field {where}; {suggest(name, _fields(kind, outer))}"
     if first["type"] == "value_error":  # Our own errors include the value.
         return f"{where}: {message}" if where else message
     return f"{where}: {message}; got {str(first['input'])[:80]!r}"
@@ -287,13 +287,13 @@ def read_task(path: Path) -> ResearchTask:
         if what and not (task.folder / what).is_file():
             raise TaskError(f"{path} names {what}, which is missing from its folder")
     if not (task.folder / task.starter).is_dir():
-        raise TaskError(f"{path} names the starter folder {task.starter}, which is not there")
+        raise TaskError(f"{path} names the starter folder {task.starter}, which does not exist")
     starter = (task.folder / task.starter).resolve()
     linked = [link.resolve() for link in starter.rglob("*") if link.is_symlink()]
     for what, name in (("evaluator", task.evaluator), ("data", task.data), ("reference", REFERENCE)):
         place = (task.folder / name).resolve()
         if name and (place.is_relative_to(starter) or any(link.is_relative_to(place) for link in linked)):
-            raise TaskError(f"{path}: starter: every agent would see {name} ({what}), which lies in {task.starter}")
+            raise TaskError(f"{path}: starter: every agent would see {name} ({what}); move it out of {task.starter}")
     for secret in task.secrets:
         if not (task.folder / task.starter / secret).exists():
             raise TaskError(

@@ -37,7 +37,7 @@ from palaestra.research.workspace.workspace import MeasuredSolution, Workspace, 
 
 PROMPTS = Path(__file__).parent / "prompts"
 EMPTY_HANDED = (TurnStopReason.FAILED, TurnStopReason.GAVE_UP)
-"""Ends without a submission, so without a score."""
+"""Stop reasons without a submission, and so without a score."""
 MOST_CALLS = 16
 """The maximum number of tool calls in one message."""
 
@@ -48,12 +48,12 @@ class ResearchEnv(TurnEnv):
     `reset` opens a fresh workspace in a sandbox. An action is an assistant message; its command (or tool call) runs,
     and the output is the next message. The reward comes in the step of `submit`, or in the step in which a limit
     submits the current workspace: the improvement over the baseline in units of the metric's `scale`. A submission that
-    cannot be judged has no score: the agent is told why and goes on.
+    cannot be judged has no score: the agent sees the reason and continues.
 
-    `info` holds the `action` that was read in a message and the `thought` around it, or the `format_error`; and
-    `validated`, the scores of validations in this step. At the end it holds `score` (`None` without a submission),
+    `info` contains the `action` that was read in a message and the `thought` around it, or the `format_error`; and
+    `validated`, the scores of validations in this step. At the end it contains `score` (`None` without a submission),
     `scores`, `baseline`, `attempts` (the scores of all validations), `failures` (counts by cause) and `stop_reason`;
-    `handed_in` has the files.
+    `handed_in` has the submitted files.
 
     Arguments:
         task: a `ResearchTask`, its name or its folder.
@@ -111,7 +111,7 @@ class ResearchEnv(TurnEnv):
         check_integer("format_errors", format_errors, minimum=0)
         check_number("format_penalty", format_penalty, minimum=0)
         if split not in get_args(EvaluationSplit):
-            raise EnvError(f"split is one of {', '.join(get_args(EvaluationSplit))}; got {split!r}")
+            raise EnvError(f"split must be one of {', '.join(get_args(EvaluationSplit))}; got {split!r}")
         self.split: EvaluationSplit = "test" if split == "test" else "validation"
         self.format_errors, self.format_penalty = format_errors, format_penalty
         self.strategy, self.demonstration, self.validation_reward = strategy, demonstration, validation_reward
@@ -177,7 +177,7 @@ class ResearchEnv(TurnEnv):
         if isinstance(action, FormatError):
             return self._report_format_error(action)
         if not isinstance(action, Action):
-            problem = f"the output parser gave {type(action).__name__}; expected an Action or a FormatError"
+            problem = f"the output parser must return an Action or a FormatError; got {type(action).__name__}"
             return Reply(failure=Failure(FailureCause.ENVIRONMENT, problem), info=self._figures())
         self._unreadable = 0
         earned, validated = self._earned, len(self.attempts)
@@ -276,8 +276,8 @@ class ResearchEnv(TurnEnv):
     def submit(self) -> CommandResult:
         """Submit the current workspace. Returns the observation for the agent; `ok` is false without a score.
 
-        The episode ends if the submission can be judged, and also if its code failed after it has seen hidden data: it
-        could carry them into the next submission in more ways than words.
+        The episode ends if the submission can be judged. It also ends if the submission's code failed after it had seen
+        hidden data, because the code could carry them into the next submission.
         """
         files, outcome = self._evaluate(self.split)
         if isinstance(outcome, Failure) and outcome.cause is FailureCause.SCORER and self._judge()[0].exposed:

@@ -1,4 +1,4 @@
-"""Output parsers: from an assistant's message to its action, or to what is wrong with it.
+"""Output parsers: convert an assistant's message to an action or a format error.
 
 To add one, write a class with the two members of `Parser` and register it like the ones at the end of this file.
 """
@@ -29,7 +29,7 @@ _CALL_MARKS = ("<tool_call>", "<function=", "[TOOL_CALLS]", "<|python_tag|>")
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """What an assistant wants to do: a text for `Session.run`, or calls for `Session.call`; and its reasoning."""
+    """The action in an assistant's message: text for `Session.run` or calls for `Session.call`; and the reasoning."""
 
     text: str = ""
     calls: tuple[ToolCall, ...] = ()
@@ -348,5 +348,5 @@ PARSERS.register("last_block", LastBlock, "the last fenced block")
 PARSERS.register("one_block", OneBlock, "exactly one fenced block")
 PARSERS.register("xml", Xml, "<command>...</command>")
 PARSERS.register("json", Json, '{"thought": ..., "command": ...}')
-PARSERS.register("tool_call", ToolCalls, "calls of tools, also as local models write them")
+PARSERS.register("tool_call", ToolCalls, "tool calls, including those that local models write as text")
 PARSERS.register("identity", Identity, "the whole message")

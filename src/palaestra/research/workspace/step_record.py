@@ -23,11 +23,11 @@ class Step:
         reward: the reward of the step.
         seconds: the time of agent and environment; `thinking` is the agent's part.
         state: the state of the workspace after the step.
-        agent: what the agent knew besides the conversation after the step.
+        agent: the agent's state after the step, besides the conversation.
         info: the environment's info: the score, the validations so far, format errors.
         stop_reason: why the episode ended with this step; empty if it goes on.
-        note: the reason in words, if any.
-        failure: what failed around the agent.
+        note: a description of the reason, if any.
+        failure: a failure outside the agent.
         replayed: `same` or `different` if the step was run again in a fresh workspace after a kill, compared with its
             first output; otherwise empty. `observation` is the first output in both cases, because the agent saw that
             one.

@@ -33,7 +33,7 @@ class Workspace:
     Arguments:
         sandbox: see `palaestra.research.judge.evaluation.sandbox_for`.
         data: the task's data; only the public part is mounted, read-only, in /data.
-        files: put over the starter files.
+        files: copied over the starter files.
 
     Raises:
         SandboxError: the sandbox cannot run.
@@ -66,7 +66,7 @@ class Workspace:
             return InvalidSubmission(f"the workspace cannot be read any more: {error}")
 
     def close(self) -> None:
-        """End everything that runs in it."""
+        """Kill everything that runs in it."""
         self._end()
 
     def __enter__(self) -> Self:
@@ -117,7 +117,7 @@ def load_baseline(task: ResearchTask, sandbox: Sandbox, judge: SubmissionJudge) 
         if kept is not None:
             return _select_metric(task, kept)
         measured = measure(task, sandbox, judge, task.baseline, {})
-        with storage_errors(path, "keeping the baseline's score"):
+        with storage_errors(path, "storing the baseline's score"):
             path.parent.mkdir(parents=True, exist_ok=True)
             handle, partial = tempfile.mkstemp(dir=path.parent, prefix=".baseline-")
             with os.fdopen(handle, "w", encoding="utf-8") as out:
@@ -132,9 +132,7 @@ def _select_metric(task: ResearchTask, measured: MeasuredSolution) -> MeasuredSo
     grades = [measured.validation, measured.test]
     for grade in grades:
         if name not in grade.scores:
-            raise TaskError(
-                f"the evaluator of task '{task.name}' gives no '{name}'; it gives {', '.join(grade.scores)}"
-            )
+            raise TaskError(f"expected '{name}' among the scores of task '{task.name}'; got {', '.join(grade.scores)}")
     validation, test = (replace(grade, score=grade.scores[name]) for grade in grades)
     return replace(measured, validation=validation, test=test)
 
@@ -154,12 +152,12 @@ def measure(
     """Create a submission in a fresh workspace with `command` and judge it on both splits.
 
     Arguments:
-        files: put over the starter files, for example those of the reference solution.
+        files: copied over the starter files, for example those of the reference solution.
 
     Raises:
         TaskError: the command fails, or its result cannot be judged.
     """
-    start, maker = time.perf_counter(), f"what '{command}' made" if command else "the starter files"
+    start, maker = time.perf_counter(), f"the result of '{command}'" if command else "the starter files"
     with Workspace(task, sandbox, judge.data, files) as workspace:
         if command:
             result = workspace.execute(command)

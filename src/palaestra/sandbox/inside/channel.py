@@ -1,4 +1,4 @@
-"""Runs inside a sandbox: the script's end of `palaestra.sandbox.rpc`, one JSON object a line on stdin and stdout.
+"""Runs inside a sandbox: the script's end of `palaestra.sandbox.rpc`, one JSON object per line on stdin and stdout.
 
 Python starts anew for each script, so this module imports almost nothing. `json` and `os` would take longer to import
 than most programs run.
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 class HostChannel:
     """Sends messages to the host and receives messages from it.
 
-    It takes over stdin and stdout. Afterwards stdin is empty, and what a program prints goes to stderr, which no host
-    reads as a message.
+    It takes over stdin and stdout. Afterwards stdin is empty, and what a program prints goes to stderr, where the
+    host reads no messages.
     """
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class HostChannel:
             data = data[posix.write(self._output, data) :]
 
     def receive(self) -> Any:
-        """The next message; None if the host has closed the channel."""
+        """Return the next message; None if the host has closed the channel."""
         line = self._input.readline()
         return decode(line) if line else None
 
@@ -55,11 +55,11 @@ try:  # The parts of `json` that are written in C, without those written in Pyth
     _encode = make_encoder(None, _refuse, encode_basestring_ascii, None, ":", ",", False, False, True)
 
     def encode(value: Any) -> str:
-        """`value` as JSON without line breaks, in ASCII."""
+        """Return `value` as JSON without line breaks, in ASCII."""
         return "".join(_encode(value, 0))
 
     def decode(text: bytes) -> Any:
-        """The value of a JSON text; raises `ValueError` if it is not valid."""
+        """Return the value of a JSON text; raises `ValueError` if it is not valid."""
         try:
             return _scan(text.decode(), 0)[0]
         except StopIteration as error:

@@ -3,7 +3,7 @@
 Lines are compared token by token. An expected decimal number allows a small tolerance. An expected integer does not:
 `3.0` equals 3, but `3.0000001` does not. Other tokens must be identical: `yes` is not `YES`.
 
-Some competition problems cannot be decided by stored outputs: several answers are correct, or the problem is interactive.
+Some competition problems cannot be judged by stored outputs: several answers are correct, or the problem is interactive.
 `why_undecided` detects them from the statement: from phrases about several answers, and from its examples, whose outputs
 must agree with the stored ones.
 """
@@ -111,7 +111,7 @@ def why_undecided(statement: str, inputs: tuple[str, ...], outputs: tuple[str, .
     for given, printed in read_examples(statement):
         expected = stored.get(" ".join(given.split()))
         if expected is not None and not same_output(printed, expected, any_case=admits_any_case(statement)):
-            return "the output of its own example is not the stored one"
+            return "the output of its example differs from the stored one"
     return ""
 
 

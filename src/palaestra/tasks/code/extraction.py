@@ -1,7 +1,7 @@
 """Extract the program from a response: fenced code, a bare program, or the continuation of a given function.
 
 A program may be spread over several fenced blocks, and some blocks may be usage examples. The wanted function or class
-is known by name; for programs that read and print, the last block that does so is taken. Names that it uses but does
+is known by name; for programs that read and print, the last block that does so is used. Names that it uses but does
 not define are looked up in the earlier blocks.
 """
 
@@ -116,7 +116,7 @@ def longest_part(
         if work.left <= 0:
             break
         if match.start() < end:
-            continue  # It is inside a part that was checked.
+            continue  # Inside a part that was already checked.
         part = longest_start(text[match.start() : match.start() + MAX_CODE], work=work)
         end = match.start() + len(part)
         if len(part) > len(best) and is_wanted(part):

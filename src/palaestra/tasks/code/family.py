@@ -1,7 +1,7 @@
 """The problems of `code-skills`: programs composed of parts, each with its own wording and its own Python code.
 
 A draft is a question, a solution and inputs. The expected outputs are those of the solution, so question, solution and
-tests always agree. A few parts have many combinations: every skill has thousands of problems.
+tests always agree. A few parts have many combinations, so every skill has thousands of problems.
 """
 
 from __future__ import annotations

@@ -108,7 +108,7 @@ def human_eval(row: Row, split: Split) -> CodeProblem:
 
 
 def mbpp(row: Row, split: Split) -> CodeProblem:
-    """Google's MBPP, the whole (`text`) or the sanitised part (`prompt`): assertions, the first of which are shown."""
+    """Google's MBPP, the whole (`text`) or the sanitised part (`prompt`): assertions; the first ones are shown."""
     number, tests = row.get("task_id"), row.get("test_list")
     if not isinstance(number, int) or not isinstance(tests, list) or not tests:
         raise TaskError(f"expected task_id and test_list; got {sorted(row)}")
@@ -161,10 +161,10 @@ def code_contests(row: Row, split: Split) -> CodeProblem:
 
 
 def live_code_bench(row: Row, split: Split, *, hidden: bool = True) -> CodeProblem:
-    """LiveCodeBench: programs and `Solution` classes, with tests that are shown and tests that are not.
+    """LiveCodeBench: programs and `Solution` classes, with public and hidden tests.
 
     Arguments:
-        hidden: whether to unpack the tests that are not shown, which may be megabytes. Without them the problem can be
+        hidden: whether to unpack the hidden tests, which may be megabytes. Without them the problem can be
             asked, but not scored.
     """
     name, text, starter = _text(row, "question_id"), _text(row, "question_content"), str(row.get("starter_code") or "")
@@ -179,7 +179,7 @@ def live_code_bench(row: Row, split: Split, *, hidden: bool = True) -> CodeProbl
     if str(cases[0].get("testtype")) == "functional":
         method = str(metadata.get("func_name") or "")
         if not method:
-            raise TaskError(f"problem {name} of LiveCodeBench calls a function and names none in its metadata")
+            raise TaskError(f"problem {name} of LiveCodeBench calls a function, but its metadata names none")
         tests = Functions("\n".join(_format_call(method, case) for case in cases), "Solution")
         text = f"{text}\n\nComplete this class:\n{starter}" if starter else text
     else:
@@ -214,13 +214,13 @@ FORMATS: Mapping[str, Callable[[Row, Split], CodeProblem]] = {
 def _text(row: Row, name: str) -> str:
     value = row.get(name)
     if not isinstance(value, str) or not value:
-        raise TaskError(f"a row needs a text '{name}'; it has {', '.join(sorted(map(str, row))) or 'nothing'}")
+        raise TaskError(f"expected a row with a text '{name}'; got {', '.join(sorted(map(str, row))) or 'nothing'}")
     return value
 
 
 def _stdio(inputs: Any, outputs: Any, name: str) -> Stdio:
     if not isinstance(inputs, list) or not isinstance(outputs, list) or len(inputs) != len(outputs) or not inputs:
-        raise TaskError(f"problem {name} needs as many outputs as inputs, and at least one of each")
+        raise TaskError(f"problem {name}: expected as many outputs as inputs, and at least one of each")
     return Stdio(tuple(map(str, inputs)), tuple(map(str, outputs)))
 
 
@@ -236,7 +236,7 @@ def _find_called(code: str, assertions: Sequence[str]) -> str:
     try:
         tree, defined = ast.parse("\n".join(assertions)), _definitions(code)
     except SyntaxError as error:
-        raise TaskError(f"the tests are not Python: {error}") from None
+        raise TaskError(f"the tests are not valid Python: {error}") from None
     called = [n.func.id for n in ast.walk(tree) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)]
     for name in called:
         if name in defined:
@@ -287,7 +287,7 @@ class _TextOnly(pickle.Unpickler):
     """Reads pickled text only: other pickles could run code."""
 
     def find_class(self, module: str, name: str) -> Any:
-        raise TaskError(f"a test case of LiveCodeBench holds a pickled {module}.{name}; only text is read")
+        raise TaskError(f"a test case of LiveCodeBench contains a pickled {module}.{name}; only text is supported")
 
 
 def _cases(given: Any) -> list[dict[str, Any]]:
@@ -311,7 +311,7 @@ def _decode(given: str) -> Any:
 
 
 def _format_call(method: str, case: Mapping[str, Any]) -> str:
-    """An assertion that calls a method of `Solution`: arguments are JSON, one a line."""
+    """An assertion that calls a method of `Solution`: arguments are JSON, one per line."""
     arguments = [json.loads(line) for line in str(case["input"]).split("\n") if line.strip()]
     expected = json.loads(str(case["output"]))
     return f"assert Solution().{method}({', '.join(map(repr, arguments))}) == {expected!r}"

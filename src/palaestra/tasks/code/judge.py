@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from palaestra.sandbox.base import Sandbox
 
 MAX_BYTES, MAX_COMMAS = 8 * MIB, 2_000_000
-"""Largest message, which bounds the values that a program may return."""
+"""Maximum size of a message, which bounds the values that a program may return."""
 MESSAGE_KEYS = ("ask", "value", "argument", "error", "message", "attributes", "changed")
 """The keys of requests and answers. Other keys start jobs and report verdicts, so they are never forwarded."""
 PROGRAM = Script("palaestra.tasks.code.inside", ("peer", "program"), MAX_BYTES, MAX_COMMAS)
@@ -148,7 +148,7 @@ class ProgramJudge:
         trial = self._try(tests, code, limits)
         if trial.end is End.DONE and (verdicts := trial.complete_verdicts()):
             return ProgramVerdict(tuple(verdicts))
-        why = f"the tests broke: {trial.why or 'they gave no verdict'}"[:500]
+        why = f"the tests failed to run: {trial.why or 'they returned no verdict'}"[:500]
         if trial.heard and trial.end is not End.DONE and self._is_to_blame(trial, reference):
             return ProgramVerdict((*trial.verdicts, CaseVerdict(CaseOutcome.WRONG_ANSWER, why)))
         return Failure(FailureCause.SCORER, why)
@@ -204,7 +204,7 @@ class End(Enum):
 
     DONE = auto()
     FAULTY = auto()
-    """The tests are wrong, whatever the program returns."""
+    """The tests are wrong, regardless of what the program returns."""
     BROKEN = auto()
     """Their process sent an invalid message, or was killed."""
     LOST = auto()
@@ -246,7 +246,7 @@ class Trial:
             message = self.grader.receive()
             if message is None:
                 if self.grader.channel.too_long:
-                    self.end, self.why = End.FAULTY, "they give the program a value that is too large"
+                    self.end, self.why = End.FAULTY, "they pass a value to the program that is too large"
                 return
             self._handle(message)
 

@@ -158,7 +158,9 @@ class PublishedCode(CodeTask):
         for name in sorted(self._names(), key=lambda name: name not in self._tables):
             if entry := self._index(name).get(identity):
                 return self._complete(entry)
-        raise TaskError(f"{self.name} has no problem {identity}; is it the same data?")
+        raise TaskError(
+            f"{self.name} has no problem {identity}; expected the data set with which the problems were drawn"
+        )
 
     def _problem(self, problem: CodeProblem) -> Problem:
         asked = BEGUN.format(begun=problem.begun) if problem.begun else ASKED.format(question=problem.question)
@@ -192,7 +194,7 @@ class PublishedCode(CodeTask):
                 problem = self._describe(row, part or Split.TEST)
                 problem = replace(problem, split=part or self._part(problem, row), tests=_without_cases(problem))
             except (TaskError, ValueError, TypeError, KeyError, AttributeError) as error:
-                why = str(error) if isinstance(error, TaskError) else f"no row of {self.name}: {error!r}"
+                why = str(error) if isinstance(error, TaskError) else f"not a valid row of {self.name}: {error!r}"
                 raise TaskError(f"{where}: {why}") from None
             yield Entry(problem, table, key)
 
@@ -210,7 +212,7 @@ class HumanEval(PublishedCode):
 
 
 class MBPP(PublishedCode):
-    """Google's short functions; the sanitised 427 unless `whole`. The number of a problem tells its published part."""
+    """Google's short functions; the sanitised 427 unless `whole`. The number of a problem determines its published part."""
 
     name = "mbpp"
     source = Source("mbpp", "google-research-datasets/mbpp", "sanitized")
@@ -233,11 +235,11 @@ class MBPP(PublishedCode):
 class CodeContests(PublishedCode):
     """DeepMind's competition problems: programs that read and print.
 
-    A folder may hold its published parts (`train`, `valid`, `test`). Where it holds the test part only, that is divided.
+    A folder may contain the published parts (`train`, `valid`, `test`). If it contains only the test part, that is divided.
 
     Arguments:
-        undecided: also ask the problems that its stored outputs cannot decide: those that admit several answers, whose own
-            example is not the stored output, or that are interactive. See `ambiguity`.
+        undecided: also ask the problems that the stored outputs cannot judge: those that admit several answers, whose own
+            example differs from the stored output, or that are interactive. See `why_undecided`.
     """
 
     name = "code-contests"
@@ -272,13 +274,13 @@ class CodeContests(PublishedCode):
 
 
 class LiveCodeBench(PublishedCode):
-    """Competition problems with the date they were published on: programs, and methods of a class.
+    """Competition problems with their publication dates: programs, and methods of a class.
 
-    A folder holds the files of the releases as published: `test.jsonl`, `test2.jsonl` and so on, as many as are wanted.
+    A folder contains any number of release files as published: `test.jsonl`, `test2.jsonl` and so on.
 
     Arguments:
-        validation_from, test_from: the days on which the validation and the test part start; all before is train. A problem
-            without a date has its part by the hash of its id.
+        validation_from, test_from: the days on which the validation and the test part start; earlier problems are train. A problem
+            without a date is assigned by the hash of its id.
     """
 
     name = "livecodebench"
@@ -301,7 +303,7 @@ class LiveCodeBench(PublishedCode):
         self.test_from = self._day("test_from", test_from)
         if self.validation_from > self.test_from:
             raise SettingsError(
-                f"option 'validation_from' of {self.name}: expected a day up to test_from ({test_from}); got {validation_from}"
+                f"option 'validation_from' of {self.name}: expected a day not after test_from ({test_from}); got {validation_from}"
             )
 
     def _day(self, option: str, given: Any) -> date:
@@ -329,5 +331,5 @@ class LiveCodeBench(PublishedCode):
 
 
 def _without_cases(problem: CodeProblem) -> Stdio | Functions:
-    """The tests of a problem without their content; what the program must define stays."""
+    """The tests of a problem without their content, but with the name that the program must define."""
     return Stdio((), ()) if isinstance(problem.tests, Stdio) else Functions("", problem.tests.wanted)

@@ -37,7 +37,7 @@ class CodeTask(TaskHooks, ABC):
 
     name: str
     forms: ClassVar[dict[str, Form]] = {}
-    """The form of the problems of each skill. The writer is told; its data may have any of these forms."""
+    """The form of the problems of each skill. The data of a writer may have any of these forms."""
     concurrent_scoring = True
 
     def __init__(self, sandbox: str = "bubblewrap", seconds: float = 10.0) -> None:
@@ -96,7 +96,7 @@ class CodeTask(TaskHooks, ABC):
 
 
 class CodeSkills(CodeTask, ProceduralTask[CodeDraft]):
-    """Programs put together from parts: thousands of problems, each with a solution and tests.
+    """Programs composed of parts: thousands of problems, each with a solution and tests.
 
     Example:
         >>> task = CodeSkills()  # doctest: +SKIP

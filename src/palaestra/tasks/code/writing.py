@@ -18,7 +18,7 @@ from palaestra.tasks.code.extraction import PARSE_ERRORS, find_defined_names
 
 MAX_PROGRAM = 20_000
 MAX_TEXT = 10_000
-"""Characters of one input or output."""
+"""Maximum characters of one input or output."""
 STARTER = "{statement}\n\nComplete this class:\n{starter}"
 
 
@@ -174,7 +174,7 @@ def make_example(question: str, solution: str, datum: BaseModel, skill: str, sub
 
 
 def format_starter(tree: ast.Module) -> str:
-    """The class `Solution` of a program with the heads of its public methods, as LiveCodeBench shows it."""
+    """The class `Solution` of a program with the signatures of its public methods, as in LiveCodeBench."""
     lines = ["class Solution:"]
     for node in tree.body:
         if isinstance(node, ast.ClassDef) and node.name == "Solution":
@@ -194,7 +194,7 @@ def format_head(function: ast.FunctionDef) -> str:
 
 
 def begin_function(tree: ast.Module, tests: Sequence[str], statement: str) -> str:
-    """The start of a program that a model completes, as in HumanEval: imports, head, and the statement as docstring."""
+    """The start of a program that a model completes, as in HumanEval: imports, signature, and the statement as docstring."""
     called = [name for test in tests for name in _find_called(test.strip())]
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
     wanted = next((functions[name] for name in called if name in functions), None)

@@ -1,7 +1,7 @@
 """The parts of `math-skills`: drafts of problems, the extraction and comparison of answers, the data of a language model.
 
 Every kind of answer has its own grammar. The answer follows the last "Answer:" (or "answer is"). Without one, the last
-part of the response that matches the grammar is taken. Answers are compared exactly.
+part of the response that matches the grammar is used. Answers are compared exactly.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ _MARK = re.compile(r"answer\s{0,9}(?:is|:|=)", re.IGNORECASE)
 
 
 def extract(response: str, kind: AnswerKind) -> str | None:
-    """The answer of `response`, or `None` if it has none.
+    """The answer in `response`, or `None` if it has none.
 
     >>> extract("3*4=12. 12+5=17. Answer: 17 nuts", AnswerKind.NUMBER)
     '17'

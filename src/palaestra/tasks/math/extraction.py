@@ -85,7 +85,7 @@ _NOT = re.compile(r"\b(?:not|n't|never)(?: be| equal to)?\s\$?\Z", re.IGNORECASE
 _MAX_TEXT = 200_000
 """Maximum number of characters that are searched, at the end of the text."""
 _TAIL = 4000
-"""The same for the less certain searches."""
+"""The same limit for the less certain searches."""
 _MAX_ANSWER = 2000
 _CANDIDATES = 20
 """Maximum number of boxes or phrases that are tried, from the end."""
@@ -177,7 +177,7 @@ def _boxes(text: str) -> list[Box]:
 
 
 def _joins(between: str) -> bool:
-    """Whether the text between two boxes joins them to a list."""
+    """Whether the text between two boxes joins them into a list."""
     if len(between) > _MAX_GAP:
         return False
     words = _ASSIGNING.sub("", " ".join(_LAYOUT.sub(" ", between).rstrip("\\").split())).strip()
@@ -187,7 +187,7 @@ def _joins(between: str) -> bool:
 
 
 def _final(text: str) -> ExtractedAnswer | None:
-    """What "Final answer" announces after the last box."""
+    """The answer after a "Final answer" that follows the last box."""
     if ("inal" not in text and "INAL" not in text) or not (boxes := _boxes(text)):
         return None
     match = _FINAL.search(text, boxes[-1][2])

@@ -139,7 +139,7 @@ class WorkedTask(TaskHooks, ABC):
         return _example(WorkedProblem(datum.question, worked, answer, skill, subskill))
 
     def get_shots(self, skill: str, count: int) -> list[Example]:
-        """Worked problems of all skills in turn, whatever the skill, so that they do not reveal the difficulty of a question."""
+        """Worked problems of all skills in turn, independent of `skill`, so that they do not reveal the difficulty of a question."""
         train = sorted(self._load()[Split.TRAIN], key=lambda item: item.digest)
         return [_example(item) for item in list(_in_turn(train, tuple(self.skills()), None, by_skill=True))[:count]]
 
@@ -303,7 +303,7 @@ class MATH(WorkedTask):
     def __init__(self, path: str = "", limit: float = LIMIT) -> None:
         super().__init__(path)
         if not isinstance(limit, int | float) or limit <= 0:
-            raise SettingsError(f"option 'limit' of {self.name}: expected seconds above 0; got {limit!r}")
+            raise SettingsError(f"option 'limit' of {self.name}: expected a number of seconds above 0; got {limit!r}")
         self.limit = float(limit)
 
     def _load(self) -> dict[Split, list[WorkedProblem]]:

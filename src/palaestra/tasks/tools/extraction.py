@@ -33,7 +33,7 @@ _DECODER = json.JSONDecoder()
 
 @dataclass(frozen=True, slots=True)
 class CallReference:
-    """A reference to the result of the call of that name."""
+    """A reference to the result of the call with this name."""
 
     name: str
 
@@ -72,7 +72,7 @@ def extract_calls(text: str) -> list[Asked]:
     """The tool calls in a response, at most one more than allowed; empty if there are none.
 
     A call is `{"name": ..., "arguments": {...}}`, or the same below `"function"` as in OpenAI's format, where the arguments
-    may be a JSON text. `parameters` and `input` are accepted for `arguments`. `{"$result": "call_1"}` or `"$call_1"` as an
+    may be a JSON text. `parameters` and `input` are accepted instead of `arguments`. `{"$result": "call_1"}` or `"$call_1"` as an
     argument, or as an item of a list, refers to the result of an earlier call.
     """
     alone: list[Mapping[str, Any]] = []

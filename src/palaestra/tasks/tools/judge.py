@@ -2,7 +2,7 @@
 
 A program runs in one sandbox, the tools run in another. Most programs consist of calls only, such as
 `a = add_days("2024-01-01", 5)` and `answer(a)`. They are interpreted here, which is about forty times as fast. Every call
-passes through this module, which checks its arguments, records it, has it made and returns the result. So a program
+passes through this module, which checks its arguments, records it, forwards it and returns the result. So a program
 cannot forge the record, and no sandbox contains the plan or the expected answer.
 """
 
@@ -170,7 +170,7 @@ class ToolJudge:
                 raise SandboxError(f"the sandbox of the tools ended during {tool.name}: {last_error_line(ended)}")
         if "broken" in reply:
             module = tool.function.__module__
-            raise TaskError(f"the tool {tool.name} broke: {reply['broken']}; fix it in {module}")
+            raise TaskError(f"the tool {tool.name} raised an error: {reply['broken']}; fix it in {module}")
         return ExecutedCall(tool.name, arguments, reply.get("value"), reply.get("error", ""))
 
 

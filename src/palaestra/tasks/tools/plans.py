@@ -232,7 +232,7 @@ _TOKENS = {
 
 
 def longest(form: str, prompt: str, most_calls: int) -> int:
-    """Maximum length of an answer in tokens: that of lessons with the smallest tokenizer, with room for reasoning if wanted."""
+    """Maximum length of an answer in tokens: that of lessons with the smallest tokenizer; for a full prompt, with room for reasoning."""
     start, each = _TOKENS[form, prompt]
     return start + each * most_calls
 

@@ -1,4 +1,4 @@
-"""`tools-skills`: requests that need one to four calls of typed tools, scored by the calls that are executed."""
+"""`tools-skills`: requests that need one to four calls to typed tools, scored by their executed calls."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class ToolsDatum(BaseModel):
 
 
 class ToolsSkills(ProceduralTask[ToolDraft]):
-    """Requests that need calls of tools.
+    """Requests that need tool calls.
 
     Arguments:
         answer_form: `program`, a short Python program that calls the tools and ends with `answer(value)`; or `calls`,
@@ -103,7 +103,7 @@ class ToolsSkills(ProceduralTask[ToolDraft]):
         return self._family
 
     def get_split(self, skill: str, draft: ToolDraft) -> Split:
-        return get_split(draft.plan.canonical())  # A plan has one split, whatever the wording and the skill.
+        return get_split(draft.plan.canonical())  # The split of a plan does not depend on the wording or the skill.
 
     def key(self, draft: ToolDraft) -> str:
         return draft.question
@@ -162,7 +162,9 @@ class ToolsSkills(ProceduralTask[ToolDraft]):
             elif completion.tool_calls:
                 native = read_native_calls(completion.tool_calls)
                 record = (
-                    self.judge.run_calls(native, offered) if native else _nothing("arguments that are no JSON object")
+                    self.judge.run_calls(native, offered)
+                    if native
+                    else _nothing("arguments that are not a JSON object")
                 )
             elif form == "calls" and (calls := extract_calls(completion.text)):
                 record = self.judge.run_calls(calls, offered)
@@ -231,7 +233,7 @@ def read_datum_plan(datum: ToolsDatum) -> Plan:
 
 
 def _drawers(most_calls: int) -> Family[ToolDraft]:
-    """The recipes with at most so many calls, without empty skills and subskills."""
+    """The recipes with at most `most_calls` calls, without empty skills and subskills."""
     drawers: dict[str, dict[str, Drawer]] = {}
     for skill, kinds in SKILLS.items():
         for subskill, recipes in kinds.items():

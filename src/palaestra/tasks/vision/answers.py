@@ -247,7 +247,7 @@ def _read(text: str, *, find_denied: bool = False, keep_articles: bool = False) 
 
 
 def _read_number(tokens: Sequence[str]) -> tuple[str, int]:
-    """The first token, or the number that begins there in digits, and how many tokens that takes.
+    """The first token, or the number that begins there in digits, and its length in tokens.
 
     >>> _read_number(["twenty", "five", "cats"]), _read_number(["one", "hundred", "and", "five"]), _read_number(["red"])
     (('25', 2), ('105', 4), ('red', 1))
@@ -306,7 +306,7 @@ DIFFERENT = frozenset({
     "clothes", "stairs", "irons", "means", "bangs", "briefs", "customs", "papers", "spectacles", "trunks", "slacks",
     "tights", "overalls", "contents", "remains", "thanks", "quarters", "headquarters", "spirits", "skis", "lens",
 })  # fmt: skip
-"""Words with another meaning than their singular, or without one: glass and glasses, short and shorts, lens."""
+"""Words whose meaning differs from that of their singular, or that have none: glass and glasses, short and shorts, lens."""
 _VOWELS = "aeiou"
 
 

@@ -1,7 +1,7 @@
 """The pretraining corpus of `nano-vlm`: basic perception in many wordings, drills, and a small part of other skills.
 
 The skills of `SEEN` are included in full. The components of the other skills (listing along a direction, tallies, columns
-and rows, values of bars and lines, small sums) are drilled separately, in other words. These skills themselves are only
+and rows, values of bars and lines, small sums) are drilled separately, with different wordings. These skills themselves are only
 a small part (`TRACE`), so that lessons can teach them. Every image is of the train split.
 """
 

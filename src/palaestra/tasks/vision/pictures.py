@@ -1,4 +1,4 @@
-"""The images of visual tasks: those that a language model orders for lessons, and those of published data sets.
+"""The images of visual tasks: those that a language model requests for lessons, and those of published data sets.
 
 A language model writes a scene, which is drawn, or a description in words, from which an image generator creates the image
 (`palaestra.tasks.vision.image_generators`). An image is generated once and stored with the example in its lesson. Images of
@@ -199,7 +199,7 @@ def _path(key: str) -> Path:
 def _read(key: str) -> bytes | None:
     try:
         content = _path(key).read_bytes()
-    except OSError:  # Not cached. Errors of the disk are reported on writing.
+    except OSError:  # Not cached. Disk errors are reported on writing.
         return None
     return content if content.endswith(_END) else None
 
@@ -220,7 +220,7 @@ def _write(key: str, content: bytes) -> None:
 
 
 class Images:
-    """The images of a data set: files of its folder by name (below it, below `images/`, in `images.zip`), or stored in its rows.
+    """The images of a data set: files in its folder by name (below it, below `images/`, in `images.zip`), or stored in its rows.
 
     Arguments:
         folder: `None` if the data set is on the hub.
@@ -265,7 +265,7 @@ class Images:
             pass
         except (zipfile.BadZipFile, zlib.error, OSError) as error:
             raise TaskError(f"cannot read {name} of {folder}: {error}") from error
-        raise TaskError(f"there is no image {name} in {folder}, its images/ or its images.zip")
+        raise TaskError(f"image {name} was not found in {folder}, its images/ or its images.zip")
 
 
 def data_url(content: bytes, name: str = "") -> str:

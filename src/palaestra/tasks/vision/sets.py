@@ -137,7 +137,7 @@ class VisualSet(TaskHooks, ABC):
         return dict.fromkeys(self.kinds, ())
 
     def problems(self, split: Split, per_skill: int, seed: int, skills: Sequence[str] = ()) -> list[Problem]:
-        """`per_skill` different problems of each skill, or `EVERY` one.
+        """`per_skill` different problems of each skill, or all for `EVERY`.
 
         The number is rounded down to whole units of `unit_size` problems (the four of a NaturalBench group), at least one.
         """
@@ -266,7 +266,7 @@ class GQA(VisualSet):
         for where, row in self.rows(part, f"{part}_balanced_instructions"):
             name = str(field(row, where, "imageId"))
             if name not in pictures:
-                raise TaskError(f"{where}: there is no image '{name}' in the data set")
+                raise TaskError(f"{where}: image '{name}' is missing from the data set")
             yield self._question(where, row, pictures[name])
 
     def _question(self, where: str, row: Mapping[str, Any], held: Any) -> Question:
@@ -280,7 +280,7 @@ class GQA(VisualSet):
 
 
 class NaturalBench(VisualSet):
-    """NaturalBench (Li et al., 2024): two questions about two images, four answers a group.
+    """NaturalBench (Li et al., 2024): two questions about two images, four answers per group.
 
     Problems come in whole groups, and `metrics` computes question, image and group accuracy. The hub has one split;
     the hash of a group decides its split here. A folder has `naturalbench.jsonl` with the columns of the hub and the
@@ -296,7 +296,7 @@ class NaturalBench(VisualSet):
         return f"{question} {_NATURAL[kind][0]}"
 
     def metrics(self, attempts: Sequence[Attempt]) -> Mapping[str, Mean]:
-        """Question, image and group accuracy; the accuracy of single answers is the report's own."""
+        """Question, image and group accuracy; the report itself computes the accuracy of single answers."""
         return compute_paired_means(attempts)
 
     def questions(self, split: Split) -> Iterator[Question]:

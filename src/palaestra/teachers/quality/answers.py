@@ -83,9 +83,9 @@ def _describe(score: Score) -> str:
 
 
 class Equations:
-    """Drops a response with a false equation such as `12*7=94`. Rounded results must be right to the digits given.
+    """Drops a response with a false equation such as `12*7=94`. Rounded results must be correct to their last digit.
 
-    It needs no reference. A language model that writes question and answer together may be wrong and consistent.
+    It needs no reference. A language model that writes question and answer together may be wrong but self-consistent.
     """
 
     name = "equations"
@@ -108,7 +108,7 @@ def _check_equations(response: str) -> CheckResult:
 
 
 def holds(left: str, right: str) -> bool:
-    """Whether a calculation gives a number, to the digits that the number has.
+    """Whether a calculation equals a number, to the precision of the number.
 
     >>> holds("12*7", "84"), holds("10/3", "3.33"), holds("10/3", "3.35"), holds("7/2", "5")
     (True, True, False, False)
@@ -194,7 +194,7 @@ def pose(example: Example, context: Context) -> tuple[Problem | None, bool]:
     hooks = get_hooks(task)
     if hooks.overrides("to_problem"):
         return hooks.to_problem(example), False
-    # Problems of code and tools contain solutions and plans of ours, which are executed: never text of a model.
+    # Problems of code and tools contain our own solutions and plans, which are executed: never text of a model.
     if not example.messages or isinstance(task, CodeTask | ToolsSkills):
         return None, False
     if example.reference:

@@ -45,7 +45,7 @@ class Context:
     Arguments:
         held_out: validation and test problems by split. Their text does not appear in results.
         earlier: the examples of earlier lessons.
-        student: the student of the lesson; `readable` asks it whether it can be trained on an example.
+        student: the student of the lesson; `readable` uses it to test whether it can be trained on an example.
         engine: returns an engine of the current student; called on first use.
         sampling: the sampling parameters of evaluations.
         keep: receives the student's attempts and their cost; see `palaestra.tasks.evaluate`.
@@ -69,7 +69,7 @@ class Context:
 
 
 class Check(Protocol):
-    """Judges the examples of a lesson.
+    """Checks the examples of a lesson.
 
     A check is deterministic: the same examples and the same context give the same results. It is also idempotent: it keeps
     all examples that it kept before.
@@ -139,11 +139,11 @@ def _ask(check: Check, examples: Sequence[Example], context: Context) -> Sequenc
     try:
         results = list(check.judge(examples, context))
         if len(results) != len(examples):
-            raise ValueError(f"gave {len(results)} verdicts on {len(examples)} examples")
+            raise ValueError(f"returned {len(results)} results for {len(examples)} examples")
         if any(v.other is not None and not 0 <= v.other < len(examples) for v in results if isinstance(v, CheckResult)):
-            raise ValueError("named an example that it was not given")
+            raise ValueError("referred to an example outside of its input")
     except Exception as error:  # A check may be user code: its errors are failures, not results.
-        failure = Failure(FailureCause.SCORER, f"check '{check.name}' broke: {type(error).__name__}: {error}")
+        failure = Failure(FailureCause.SCORER, f"check '{check.name}' raised an error: {type(error).__name__}: {error}")
         return [failure] * len(examples)
     return results
 
@@ -180,8 +180,8 @@ class CheckResult:
     """The result of one check on one example.
 
     Arguments:
-        reason: a few words, the same for all examples of a kind; reports count by it. A kept example may have a remark.
-        detail: what is particular to this example.
+        reason: a few words, the same for all examples of a kind; reports group by it. A kept example may have a remark.
+        detail: details of this example.
         other: the index of the example that this one repeats, among the examples of the check.
     """
 
@@ -316,7 +316,7 @@ class Inspection:
         for report in self.checks:
             if report.name == name:
                 return report
-        raise KeyError(f"no check '{name}' was made")
+        raise KeyError(f"check '{name}' did not run")
 
     def __str__(self) -> str:
         """One line: the number of kept examples, and the reasons for the others."""
@@ -327,5 +327,5 @@ class Inspection:
                 parts.append(f"{report.name} dropped {report.dropped} ({why})")
         for broken in self.failures:
             what = "withheld" if broken.withheld else "let pass"
-            parts.append(f"{broken.check} broke, {what} {len(broken.positions)} ({broken.failure.message})")
+            parts.append(f"{broken.check} failed, {what} {len(broken.positions)} ({broken.failure.message})")
         return "; ".join([f"kept {len(self.kept)} of {self.count} examples", *parts])

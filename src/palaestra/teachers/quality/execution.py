@@ -1,6 +1,6 @@
 """Checks that run or draw: `executes` runs programs and tool plans in the sandbox, `picture` compares images with scenes.
 
-Other tasks take part in `executes` with one method, which runs the response of an example:
+Other tasks support `executes` with one method, which runs the response of an example:
 
     def execute_example(self, example: Example) -> Score | Failure | None
 
@@ -35,7 +35,7 @@ FAILED, STOPPED = "fails its tests", "does not run"
 NO_TESTS, NOTHING_TO_RUN = "no tests: parsed only", "nothing to run"
 
 WORKERS = 2
-"""Programs that run concurrently."""
+"""Number of programs that run concurrently."""
 _DEFINED = re.compile(r"^(?:async def|def|class)\s+(\w+)", re.MULTILINE)
 Runner = Callable[[Example], CheckResult | Failure]
 
@@ -62,7 +62,7 @@ class Executes:
         def run_safely(example: Example) -> CheckResult | Failure:
             try:
                 return run(example)
-            except Exception as error:  # It concerns one example only.
+            except Exception as error:  # The error affects one example only.
                 return Failure(FailureCause.SCORER, f"{type(error).__name__}: {error}")
 
         with ThreadPoolExecutor(WORKERS) as pool:

@@ -97,7 +97,7 @@ class Duplicates:
     correct one.
 
     Arguments:
-        threshold: the Jaccard similarity of near duplicates.
+        threshold: the minimum Jaccard similarity of near duplicates.
     """
 
     name = "duplicates"

@@ -6,7 +6,7 @@
     fewer = discovery.recluster(skills, [*validation, *test], categories=4)
 
 Categories come from the problems of `discover` alone. Those of `assign_more` only choose among them, so that a test split
-can be labelled without shaping what a teacher sees.
+can be labelled without affecting what a teacher sees.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ MAX_TOKENS = 1024
 """Maximum tokens of an answer; a clustering gets `TOKENS_A_NAME` more for each name."""
 TOKENS_A_NAME = 24
 NAMES_A_CALL = 150
-"""Names that one call clusters or sorts. With more, models begin to leave some out."""
+"""Maximum number of names that one call clusters or sorts. With more, models begin to omit some."""
 
 Keep = Callable[[str, SkillMap], None]
 Repaired = tuple[list[Category], list[Repair]]
@@ -81,11 +81,11 @@ class Discovery:
         known: SkillMap | None = None,
         keep: Keep = lambda stage, skills: None,
     ) -> SkillMap:
-        """Run all stages, or those that are left.
+        """Run all remaining stages.
 
         Arguments:
             categories: the number of categories; 0: the model decides.
-            known: the result of an earlier stage. Only transient failures are asked again. If `categories` differs, the
+            known: the result of an earlier stage. Only transient failures are retried. If `categories` differs, the
                 names are clustered again (`recluster`).
             keep: receives the skill map after each stage.
 
@@ -117,7 +117,7 @@ class Discovery:
         categories: int = 0,
         keep: Keep = lambda stage, skills: None,
     ) -> SkillMap:
-        """Cluster the same names to another number of categories.
+        """Cluster the same names into another number of categories.
 
         Arguments:
             problems: the problems to assign, by their names if they have one.
@@ -134,7 +134,7 @@ class Discovery:
         return self._from_names(named, problems, keep)
 
     def _from_names(self, skills: SkillMap, problems: Sequence[Problem], keep: Keep) -> SkillMap:
-        """Run stages 2 and 3, as far as they are not done."""
+        """Run stages 2 and 3, unless they are done."""
         if not skills.names and not skills.categories:
             # Without names, the failures of stage 1 are the causes.
             return replace(skills, unassigned=dict(skills.unnamed))
@@ -182,7 +182,7 @@ class Discovery:
     def _cluster(self, names: Mapping[str, int], wanted: int) -> tuple[tuple[Category, ...], tuple[str, ...]] | Failure:
         """Stage 2: cluster the names into disjoint categories. Returns them with the repairs.
 
-        The first call clusters as many names as one answer can hold. Further calls sort the remaining names, and those
+        The first call clusters as many names as fit into one answer. Further calls sort the remaining names, and those
         that the model left out, into these categories. The most frequent names come first; a hash breaks ties.
 
         Arguments:

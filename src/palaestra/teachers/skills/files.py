@@ -1,11 +1,11 @@
 """Skills files: the skill of every problem, read from a file.
 
-The file holds one of
+The file contains one of
 
 - a JSON object from problem ids to skills: `"fractions"`, `["fractions", "addition"]` (skill and subskill), or `null` for a
   problem without a skill;
 - JSON Lines, each line `{"id": ..., "skill": ..., "subskill": ...}`;
-- the `skills.json` that a run with skill discovery leaves in its folder, which is a whole `SkillMap`;
+- the `skills.json` that a run with skill discovery writes to its folder, which is a whole `SkillMap`;
 - a file of DataEnvGym's `save_precomputed_skills`.
 """
 
@@ -47,7 +47,7 @@ def read_skills(path: Path) -> SkillMap:
     """Read a skills file, or the skills file of a run folder.
 
     Raises:
-        SettingsError: the file is missing or has an unknown format; the message names the place.
+        SettingsError: the file is missing or has an unknown format; the message names the location.
     """
     path = path.expanduser()
     path = path / SKILLS_FILE if path.is_dir() else path
@@ -92,7 +92,7 @@ def _from_rows(rows: Sequence[SkillRow]) -> SkillMap:
     unassigned: dict[str, Failure] = {}
     for row in rows:
         if row.id in assignment or row.id in unassigned:
-            raise ValueError(f"problem {row.id} has a skill already; give each problem once")
+            raise ValueError(f"problem {row.id} is listed twice; list each problem once")
         if not row.skill:
             unassigned[row.id] = NO_SKILL
             continue

@@ -80,7 +80,7 @@ def mutual_information(cells_CG: np.ndarray) -> float:
     rows, columns = joint.sum(1), joint.sum(0)
     entropies = _entropy(rows) + _entropy(columns)
     if entropies == 0:
-        return 1.0  # One part each.
+        return 1.0  # Each has a single cluster.
     shared = _entropy(rows) + _entropy(columns) - _entropy(joint.ravel())
     return float(min(1.0, max(0.0, 2 * shared / entropies)))
 
@@ -179,7 +179,7 @@ def overview(stages: Mapping[str, SkillMap]) -> Overview | None:
     if not stage:
         return None
     skills, gold = stages[stage], stages.get(OWN)
-    # Stage 1 covers exactly the problems that shaped the categories. Skills of a file have no stage 1; their assignment
+    # Stage 1 covers exactly the problems that shaped the categories. Skills from a file have no stage 1; their assignment
     # stage has these problems.
     shaping = stages.get("assignment", skills)
     source = {*skills.names, *skills.unnamed} if skills.models else {*shaping.assignment, *shaping.unassigned}
@@ -217,7 +217,7 @@ def _row(category: Category, source: SkillMap, test: SkillMap, gold: SkillMap | 
 
 
 def _compare(skills: SkillMap, gold: SkillMap | None) -> Agreement | None:
-    """The agreement over the problems of `skills`; `None` if the task has one skill only."""
+    """The agreement over the problems of `skills`; `None` if the task has only one skill."""
     if gold is None or not skills.assignment:
         return None
     compared = agreement(skills, gold.select({*skills.assignment, *skills.unassigned}))

@@ -45,7 +45,7 @@ class Discovered:
     The problems are the task's own, `per_skill` of each of its own skills, with other labels, so runs on discovered and on
     gold skills are measured on the same problems. An unassigned problem has an empty skill.
 
-    It has no generators, because those of the task know only the task's skills. A language model must write the examples.
+    It has no generators, because those of the task support only the task's skills. A language model must write the examples.
 
     Arguments:
         only: the task's own skills to use; empty: all.
@@ -82,14 +82,14 @@ class Discovered:
         if unseen and split is not Split.TRAIN:
             raise TaskError(
                 f"{len(unseen)} of {len(own)} {split} problems of '{self.name}' are not in the skill map, "
-                f"{unseen[0].id} for one; give them to assign_more first"
+                f"for example {unseen[0].id}; pass them to assign_more first"
             )
         labelled = relabel(own, self.skill_map)
         for skill in skills:
             if not any(problem.skill == skill for problem in labelled):
                 raise TaskError(
                     f"none of {len(own)} {split} problems of '{self.name}' has the discovered skill '{skill}'; "
-                    "ask for more problems, or leave the skill out"
+                    "request more problems, or omit the skill"
                 )
         return [problem for problem in labelled if not skills or problem.skill in skills]
 
@@ -118,7 +118,7 @@ def map_own_skills(task: Task, problems: Sequence[Problem]) -> SkillMap:
             "discover them with a language model"
         )
     own = [original(problem) for problem in problems]
-    nothing = Failure(FailureCause.INVALID_REQUEST, f"task '{task.name}' gives this problem no skill")
+    nothing = Failure(FailureCause.INVALID_REQUEST, f"task '{task.name}' assigns no skill to this problem")
     return SkillMap(
         names={problem.id: problem.subskill for problem in own if problem.subskill},
         categories=tuple(Category(name, "", tuple(parts)) for name, parts in skills.items()),

@@ -37,11 +37,11 @@ class TreeLimits:
     def __post_init__(self) -> None:
         if not (0 < self.cap <= 1 and 0 < self.subskill_cap <= 1):
             raise SettingsError(
-                f"cap and subskill_cap are above 0 and at most 1; got {self.cap} and {self.subskill_cap}"
+                f"cap and subskill_cap must be above 0 and at most 1; got {self.cap} and {self.subskill_cap}"
             )
         if self.max_subskills < 0 or self.open_at_once < 0:
             raise SettingsError(
-                "max_subskills and open_at_once are at least 0 (no limit); "
+                "max_subskills and open_at_once must be at least 0 (0: no limit); "
                 f"got {self.max_subskills} and {self.open_at_once}"
             )
 
@@ -64,7 +64,7 @@ class TreeLimits:
 def enforce(tree: TreeState, actions: Sequence[TreeAction], size: int, limits: TreeLimits) -> list[TreeAction]:
     """Change actions to comply with the limits: at most one per skill, `size` examples in total.
 
-    Unknown skills and subskills are refused, and so is a subskill that may not be opened; negative counts become 0. The
+    Unknown skills and subskills, and subskills that may not be opened, are refused; negative counts become 0. The
     rest is scaled to the size of the lesson under the caps. Remaining examples are spread evenly over other subskills.
     Fewer than `size` examples result only if `subskill_cap` or `max_subskills` leave no room.
     """
@@ -177,7 +177,7 @@ def _spend_rest(rest: int, asked: Mapping[str, _Request], most: int, leaf_most: 
                 request.given[part] = request.given.get(part, 0) + count
             rest -= share
             if share and not request.reason:
-                request.reason = "no action asked for these examples"
+                request.reason = "no action requested these examples"
 
 
 def _usable(request: _Request, limits: TreeLimits, opening: bool) -> list[str]:

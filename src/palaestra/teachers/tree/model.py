@@ -60,7 +60,9 @@ class TreeModel:
 
     def __init__(self, engine: Callable[[], Engine | None], prompts: TeacherPrompts, task: str) -> None:
         if engine() is None:
-            raise SettingsError("the tree policy 'model' needs a language model; give an engine, or let one write")
+            raise SettingsError(
+                "the tree policy 'model' needs a language model; pass an engine, or choose a language model as the writer"
+            )
         self.engine, self.prompts, self.task = engine, prompts, task
 
     def decide(
@@ -106,7 +108,7 @@ def _points(branch: Branch) -> str:
 
 
 SHOWN = 6
-"""Wrong answers of a skill in the prompt."""
+"""Maximum number of wrong answers of a skill in the prompt."""
 PROPOSAL_SAMPLING = Sampling(max_tokens=512, temperature=0.7)
 
 

@@ -22,7 +22,7 @@ for _name, _place, _help in (
     ("thompson", "bandits:Thompson", "by the gains of learning curves that are sampled from their posterior"),
     ("alternating", "policies:Alternating", "explores in one round, exploits in the next"),
     ("balanced", "policies:Balanced", "opens subskills up to the maximum, then balances their examples"),
-    ("random", "policies:Random", "explores or exploits by chance"),
+    ("random", "policies:Random", "explores or exploits at random"),
     ("threshold", "policies:Threshold", "explores a skill with a small last reward, exploits the others"),
     ("model", "model:TreeModel", "a language model reads the history and decides, with reasons"),
 ):
@@ -92,8 +92,8 @@ class Alternating(EvenShares):
         self, branch: Branch, share: int, tree: TreeState, limits: TreeLimits, generator: np.random.Generator
     ) -> TreeAction:
         if tree.round % 2 == 0 and limits.room(branch):
-            return explore(branch, share, limits, "a round to explore")
-        turn = "a round to exploit" if tree.round % 2 else "nothing to open"
+            return explore(branch, share, limits, "a round of exploration")
+        turn = "a round of exploitation" if tree.round % 2 else "no subskill to open"
         return exploit(branch, share, limits, turn)
 
 
@@ -109,7 +109,7 @@ class Balanced(EvenShares):
         allocation = level(share, given)
         counts = f"{len(leaves)} of {len(branch.leaves)} subskills open"
         if any(allocation[leaf.name] for leaf in new):
-            reason = f"{counts}: grow first, and fill evenly"
+            reason = f"{counts}: open more, and fill evenly"
             return TreeAction(branch.name, allocation, reason, "explore")
         return TreeAction(branch.name, allocation, f"{counts}: fill evenly, from {min(given.values())} examples up")
 
@@ -125,9 +125,9 @@ class Random(EvenShares):
         if explores:
             count = int(generator.integers(1, room + 1))
             chosen = [branch.closed[int(place)].name for place in generator.permutation(len(branch.closed))[:count]]
-            reason = f"by chance: open {', '.join(chosen) or 'it'}"
+            reason = f"at random: open {', '.join(chosen) or 'it'}"
         else:
-            chosen, reason = [leaf.name for leaf in branch.opened], "by chance: what is open"
+            chosen, reason = [leaf.name for leaf in branch.opened], "at random: open subskills"
         weights = dict(zip(chosen, generator.dirichlet([1.0] * len(chosen)).tolist(), strict=True)) if chosen else {}
         allocation = share_out(share, weights)
         return TreeAction(branch.name, allocation, reason, "explore" if explores else "exploit")
@@ -147,7 +147,7 @@ class Threshold(EvenShares):
         self, branch: Branch, share: int, tree: TreeState, limits: TreeLimits, generator: np.random.Generator
     ) -> TreeAction:
         last = branch.rewards[-1] if branch.rewards else None
-        reason = "no reward yet" if last is None else f"the last round brought {100 * last:+.0f} points"
+        reason = "no reward yet" if last is None else f"the last round gained {100 * last:+.0f} points"
         if limits.room(branch) and (last is None or last < self.threshold):
             return explore(branch, share, limits, reason)
         return exploit(branch, share, limits, reason)
@@ -163,9 +163,9 @@ def explore(branch: Branch, share: int, limits: TreeLimits, why: str) -> TreeAct
 def exploit(branch: Branch, share: int, limits: TreeLimits, why: str) -> TreeAction:
     """Divide the examples among open subskills by their gaps; explore if none is open."""
     if not branch.opened:
-        return explore(branch, share, limits, f"{why}, and nothing is open")
+        return explore(branch, share, limits, f"{why}, but no subskill is open")
     weights = {leaf.name: max(1e-3, 1.0 - branch.estimate_accuracy(leaf)) for leaf in branch.opened}
-    return TreeAction(branch.name, share_out(share, weights), f"{why}: follow the gaps of what is open")
+    return TreeAction(branch.name, share_out(share, weights), f"{why}: by the gaps of the open subskills")
 
 
 def level(total: int, given: dict[str, int]) -> dict[str, int]:
@@ -234,7 +234,7 @@ def _act(branch: Branch, share: int, limits: TreeLimits) -> TreeAction:
     """Decide the action of one skill."""
     now = {leaf.name: branch.estimate_accuracy(leaf) for leaf in branch.leaves}
     if branch.mastered:
-        reason = f"{branch.accuracy:.0%} on validation: keep it alive"
+        reason = f"{branch.accuracy:.0%} on validation: a few examples against forgetting"
         return TreeAction(branch.name, share_out(share, dict.fromkeys(now, 1.0)), reason)
     opened, closed = [leaf.name for leaf in branch.opened], [leaf.name for leaf in branch.closed]
     room = limits.room(branch)
@@ -249,7 +249,7 @@ def _act(branch: Branch, share: int, limits: TreeLimits) -> TreeAction:
         for leaf in branch.opened or branch.leaves
     }
     gained = branch.accuracy - branch.before
-    reason = f"{branch.total} examples brought {100 * gained:+.0f} points; follow the gap and the response"
+    reason = f"{branch.total} examples gained {100 * gained:+.0f} points; by the gap and the response"
     return TreeAction(branch.name, share_out(share, _positive(weights)), reason)
 
 

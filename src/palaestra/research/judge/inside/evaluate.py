@@ -5,7 +5,7 @@ all other output goes to stderr. If the evaluator prints no object that way, its
 the submission's code, or a module that builds objects from its files, is among the callers. The output is passed on
 only after the evaluator has finished, in one line with a seal. The key of the seal comes through stdin and is in no
 argument, environment variable, file or other process. A submission that writes to every open file, prints such lines or
-ends the process does not have it. This file lies outside the workspace, and the workspace comes last in the module
+ends the process does not have the key. This file is outside the workspace, and the workspace comes last in the module
 search path, so that a submission cannot shadow a library.
 """
 
@@ -34,7 +34,7 @@ KEPT = 1 << 17
 """Characters of output that are passed on, from the end."""
 MARK = b"sealed by the runner of the evaluator:"
 MAKERS = frozenset({"pickle", "yaml.constructor"})
-"""Modules that call whatever a file names."""
+"""Modules that can call any function that a file names."""
 
 
 def main() -> None:
@@ -141,7 +141,7 @@ def is_called_by(own: set[CodeType], frame: FrameType | None, workspace: str, tr
 
 
 class Unpickler(pickle.Unpickler):
-    """Python's unpickler, made visible among the callers."""
+    """An unpickler that leaves a frame among the callers."""
 
     def load(self) -> Any:
         return super().load()

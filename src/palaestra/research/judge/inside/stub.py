@@ -57,7 +57,7 @@ class SubmissionPipe:
     def ask(self, name: str, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """Call a function of the submission, or `names` or `get` of its server."""
         request = dumps((name, arguments, named), 5)
-        if GLOBAL in request:  # Either a class or function, or part of a text.
+        if GLOBAL in request:  # Either a class or function, or part of a string.
             _Pickler(BytesIO(), 5).dump((name, arguments, named))
         request = len(request).to_bytes(4, "little") + request
         with self._lock:
@@ -75,10 +75,10 @@ class SubmissionPipe:
             # The answer to a call that the evaluator aborted, for example by an alarm, comes first.
             while not line.startswith(expected) and (number := line.partition(b" ")[0]) != expected[:-2]:
                 if not number.isdigit() or len(number) > 18 or int(number) > self._count:
-                    self._break("it sent what was not asked for")
+                    self._break("it sent data that was not requested")
                 line = self._read()
             if self._rest:
-                self._break("it sent what was not asked for")
+                self._break("it sent data that was not requested")
         try:
             value = decode(line[len(expected) :])
         except ValueError:
@@ -106,7 +106,7 @@ class SubmissionPipe:
 
     def _disconnect(self) -> None:
         self._lock = threading.Lock()
-        self._broken = "the submission can be called by the process that imported it, and by no other"
+        self._broken = "only the process that imported the submission can call it"
 
 
 class _Pickler(pickle.Pickler):
@@ -116,7 +116,7 @@ class _Pickler(pickle.Pickler):
         kind = value if isinstance(value, type) else type(value)
         if kind.__module__.partition(".")[0] == "numpy" or str(getattr(value, "__module__", "")).startswith("numpy."):
             return NotImplemented
-        raise TypeError(f"a submission can be given plain data; got {kind.__module__}.{kind.__qualname__}")
+        raise TypeError(f"arguments of a submission must be plain data; got {kind.__module__}.{kind.__qualname__}")
 
 
 @cache
@@ -143,6 +143,6 @@ def _error(value: Any) -> Exception:
     try:
         if isinstance(kind, type) and issubclass(kind, Exception):
             return kind(value[1])
-    except TypeError:  # It takes more than a text.
+    except TypeError:  # The exception needs more than a message.
         pass
     return RuntimeError(f"{value[0]}: {value[1]}")

@@ -15,7 +15,7 @@ def main() -> None:
     from channel import HostChannel  # type: ignore[import-not-found]
 
     channel = HostChannel()
-    # From here on the submission's modules are imported, one called `channel` among them.
+    # From here on, `import channel` imports a module of the submission.
     del sys.modules["channel"]
     sys.path[0] = os.getcwd()
     module = None

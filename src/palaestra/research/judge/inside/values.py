@@ -1,6 +1,6 @@
 """The connection between an evaluator and a submission: a JSON codec, and low-latency reads of a pipe.
 
-Values come from untrusted code; decoding them never runs anything. `None`, booleans, numbers, texts and lists represent
+Values come from untrusted code; decoding them runs no code. `None`, booleans, numbers, strings and lists represent
 themselves. Everything else is an object with one key that names its type, for example `{"tuple": [1, 2]}`. Subclasses of
 plain types, such as named tuples, are sent as their plain base.
 """
@@ -43,7 +43,7 @@ def decode(line: bytes) -> Any:
     try:
         return DECODER.decode(line.decode("ascii"))
     except RecursionError:
-        raise ValueError("a value has too many containers within each other") from None
+        raise ValueError("a value is nested too deeply") from None
     except (TypeError, LookupError, AttributeError, ArithmeticError, MemoryError) as error:
         raise ValueError(f"not a plain value: {type(error).__name__}") from None
 
@@ -57,7 +57,7 @@ def to_json(value: Any) -> Any:
         return {"tuple": [to_json(item) for item in tuple.__iter__(value)]}
     if isinstance(value, dict):
         return {"dict": [[to_json(key), to_json(item)] for key, item in dict.items(value)]}
-    numpy: Any = sys.modules.get("numpy")  # Before the numbers, because some of its types derive from Python's.
+    numpy: Any = sys.modules.get("numpy")  # Before the numbers, because some NumPy types derive from Python's.
     if numpy is not None and isinstance(value, numpy.ndarray | numpy.generic) and value.dtype.kind in ARRAYS:
         data = base64.b64encode(numpy.asarray(value).tobytes()).decode()
         return {"array" if isinstance(value, numpy.ndarray) else "element": [value.dtype.str, list(value.shape), data]}

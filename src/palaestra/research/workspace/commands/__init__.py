@@ -22,15 +22,15 @@ for _name, _module, _description in (
     ("search_dir", "file_commands", "find a text in the files of a folder"),
     ("search_file", "file_commands", "find a text in a file"),
     ("find_file", "file_commands", "find files by name"),
-    ("create", "file_commands", "make a file, empty or with a text"),
-    ("edit", "file_commands", "replace lines; errors that are new roll it back"),
-    ("insert", "file_commands", "put lines behind a line"),
-    ("undo", "file_commands", "take changes back, one after the other"),
-    ("memory_write", "actions", "write a note down"),
+    ("create", "file_commands", "create a file, empty or with content"),
+    ("edit", "file_commands", "replace lines, unless this adds errors"),
+    ("insert", "file_commands", "insert lines after a line"),
+    ("undo", "file_commands", "undo changes one by one"),
+    ("memory_write", "actions", "write a note"),
     ("memory_read", "actions", "search the notes"),
     ("validate", "actions", "score the work on validation data"),
-    ("submit", "actions", "hand the work in"),
-    ("bash", "actions", "run a text in the shell"),
+    ("submit", "actions", "submit the work"),
+    ("bash", "actions", "run a bash command"),
 ):
     COMMANDS.register(_name, f"{__name__}.{_module}:{_name.upper()}", _description)
 

@@ -10,7 +10,7 @@ from palaestra.research.workspace.commands.session import Session
 
 LONGEST_KEY, LONGEST_TEXT, MOST_NOTES = 200, 20_000, 1000
 SHOWN = 10
-"""The maximum number of notes in one answer; of further ones the keys are shown."""
+"""The maximum number of notes in one answer; of the others only the keys are shown."""
 
 
 def _bash(session: Session, arguments: Mapping[str, Any]) -> CommandResult:

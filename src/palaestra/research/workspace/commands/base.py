@@ -57,9 +57,7 @@ class CommandError(PalaestraError):
 
 
 class BrokenCommandError(SandboxError):
-    """The code of a command raised or returned something other than a result. It is an error of its author and has no
-    score.
-    """
+    """The code of a command raised or returned something other than a result. The episode then has no score."""
 
     def __init__(self, name: str, why: str) -> None:
         super().__init__(f"the command '{name}' broke: {why}")

@@ -16,7 +16,7 @@ _CONSOLE = "nothing can be typed into its console: "
 _PYTHON = f"{_CONSOLE}write a file and run it with: python FILE; or python -c 'CODE'"
 _ANY = r"( .*)?"
 _BARE = r"( -(?![cmVh]\b)[a-zA-Z]+)*"
-"""Short options, without those that run something and end: -c, -m, -V, -h."""
+"""Short options, except those that run something and exit: -c, -m, -V, -h."""
 
 RULES: Mapping[str, str] = {
     rf"(vi|vim|nvim|vimdiff|view|gvim|nano|pico|emacs|emacsclient|micro|joe|jed|mcedit|kak|hx|helix){_ANY}":

@@ -96,8 +96,8 @@ export -f command_not_found_handle
 
 # A query is a function with local variables, so that nothing is left behind. The variable names are unlikely to be
 # read-only. The agent's shell options do not apply in it; behind `||`, neither does `set -e`. Programs are run
-# from the system's folders by `exec` or `command`, so the agent's PATH and functions do not apply. The answer is in `__a` and is printed between two marks by
-# one builtin: output of background processes comes before or after it.
+# from the system's folders by `exec` or `command`, so the agent's PATH and functions do not apply. The answer is in
+# `__a` and is printed between two marks by one builtin: output of background processes comes before or after it.
 QUESTION = """{{
 palaestra_question() {{
 local - __a=(); set +eufx; [[ ${{PWD-}} == /* ]] || builtin cd .
@@ -336,7 +336,7 @@ class Files:
             raise CommandError(f"'{relative}' cannot be removed; see its rights with: ls -l '{relative}'")
 
     def _read_whole(self, relative: str) -> bytes | None:
-        """Read a workspace file without links; `None` if it is too large, or something else by now."""
+        """Read a workspace file without links; `None` if it is too large or no longer a regular file."""
         try:
             data = self.shell.read_files([relative], WHOLE + 1).get(relative)
         except SandboxError as error:  # The agent can forge the shell's answer.

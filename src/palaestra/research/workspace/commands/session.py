@@ -58,7 +58,7 @@ class Change(NamedTuple):
 class Session:
     """The commands of one episode and their shared state. One action at a time.
 
-    Any input of an agent gives a `CommandResult`. Exceptions mean that something around the agent failed:
+    Any input of an agent returns a `CommandResult`. Exceptions mean that something else failed:
     `SandboxError` from the shell, `BrokenCommandError` from the code of a command, `StorageError` from the memory file,
     and other errors from the hooks.
 
@@ -235,7 +235,7 @@ class Memory:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with open(self.path, "ab") as stream:
                 fcntl.flock(stream, fcntl.LOCK_EX)
-                # A line that was cut by a kill is ended first, so that it does not swallow this one.
+                # A line that was cut by a kill is terminated first, so that this note is not appended to it.
                 cut = not (self.path.read_bytes() or b"\n").endswith(b"\n")
                 stream.write((b"\n" if cut else b"") + line + b"\n")
 
@@ -276,16 +276,16 @@ def check_memory(path: Path) -> None:
         StorageError: it cannot be read.
     """
     if path.is_dir():
-        raise SettingsError(f"the memory is a file; {path} is a folder")
+        raise SettingsError(f"the memory must be a file; {path} is a folder")
     above = next(folder for folder in path.parents if folder.exists())
     if not above.is_dir():
-        raise SettingsError(f"the memory is a file in a folder; {above} is not a folder")
+        raise SettingsError(f"the memory must be a file in a folder; {above} is not a folder")
     with storage_errors(path, "reading an agent's memory"):
         lines = [line for line in path.read_bytes().splitlines() if line.strip()] if path.exists() else []
     # The only line may have been cut by a kill.
     cut = len(lines) == 1 and lines[0].startswith(BEGINNING)
     if lines and not cut and not any(map(_parse_note, lines)):
-        raise SettingsError(f"the memory {path} contains something else: no line of it is a note")
+        raise SettingsError(f"the memory must be a file of notes; no line of {path} is a note")
 
 
 def _parse_note(line: bytes) -> tuple[str, str] | None:

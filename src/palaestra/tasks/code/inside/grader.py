@@ -25,7 +25,7 @@ from peer import OPERATORS, SHARED, TESTS, Peer, Proxy, Seen, operate  # type: i
 
 FUNCTION, METHOD, BUILTIN = type(lambda: None), type(Seen().add), type(len)
 FINISHED = 77
-"""Exit status of a job that completed. Tests that end their process have another one."""
+"""Exit status of a job that completed. Tests that end their process exit with another status."""
 DEEPEST = 5000
 """Recursion limit: a nested value needs several calls for each level."""
 PASSED_ON = ("len", "getitem", "setitem", "delitem", "iter", "next", "reversed", "str", "repr", "bool")
@@ -36,7 +36,7 @@ expected value."""
 
 
 class Gone(BaseException):
-    """The program has ended. The host knows why."""
+    """The program has ended. The host records the reason."""
 
 
 class Faulty(BaseException):
@@ -87,7 +87,7 @@ def keep(value: Any) -> Any:
     if (named := get_qualified_name(value)) is not None:
         return {"named": named}
     if not may_be_given(value):
-        raise NotGiven(f"the tests give the program a {type(value).__name__}, which cannot leave their process")
+        raise NotGiven(f"the tests pass a {type(value).__name__} to the program, which cannot leave their process")
     kind = type(value)
     number, new = peer.number(value)
     if not new:

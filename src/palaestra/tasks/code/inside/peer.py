@@ -2,12 +2,12 @@
 
 A side sends a request, handles requests of the other side meanwhile (callbacks), and reads the answer.
 
-Values are copied: they become JSON with tags, and decoding runs no code of the sender. A list stays a list. A value that
-JSON does not have becomes an object with one key, the tag. Mutable containers are numbered in the order of their first
+Values are copied: they become JSON with tags, and decoding runs no code of the sender. A list stays a list. A value
+without a JSON equivalent becomes an object with one key, the tag. Mutable containers are numbered in the order of their first
 occurrence. A later occurrence is `{"same": number}`, and an answer can refer to a container of its request. This
 preserves identity, aliases and cycles. Other objects stay in their process, and the other side gets a proxy (`remote`).
 
-Python starts anew for every program, so this module imports almost nothing: modules written in Python would take longer
+Every program starts a new Python process, so this module imports almost nothing: modules written in Python would take longer
 to import than most programs run.
 """
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # `typing` itself would take longer to import than everything
 TESTS = "tests"
 """Name of the module in which the tests define their classes and functions."""
 MAX_ITEMS = 1_000_000
-"""Largest number of items that are read from an iterator."""
+"""Maximum number of items that are read from an iterator."""
 OPERATORS = frozenset(
     f"__{name}__"
     for name in (
@@ -67,7 +67,7 @@ _ARGUMENTS: dict[str, Any] = {
     "timedelta": lambda value: (value.days, value.seconds, value.microseconds),
     **dict.fromkeys(_DATES, lambda value: (value.isoformat(),)),
 }
-"""The arguments that create a value anew."""
+"""The arguments that recreate a value."""
 _VIEWS: Any = (type({}.keys()), type({}.values()), type({}.items()))
 _PLAIN: Any = (bool, int, float, str, list, tuple, set, dict)
 _FUNCTIONS: dict[str, Any] = {
@@ -170,7 +170,7 @@ def unpack(packed: Any, remote: Callable[[Any], Any], seen: Seen) -> Any:
 
 
 def refill(value: Any, packed: Any, remote: Callable[[Any], Any], seen: Seen) -> Any:
-    """Replace the contents of a mutable container by encoded contents."""
+    """Replace the contents of a mutable container with decoded contents."""
     if isinstance(value, bytearray):
         value[:] = binascii.a2b_base64(packed)
         return value

@@ -1,7 +1,7 @@
 r"""Whether an answer equals a reference, in bounded time.
 
 Plain numbers, words, and lists, tuples, sets, intervals and matrices of them are compared exactly in pure
-Python. Everything else is compared by math-verify and sympy in another process (`sympy_client`), which is killed at the
+Python. Everything else is compared by math-verify and sympy in another process (`sympy_process`), which is killed at the
 time limit.
 
 If the comparison is undecided, the side that caused it is responsible:
@@ -91,10 +91,10 @@ def compare(answer: str | None, reference: str, *, limit: float = LIMIT) -> Answ
     given, expected = _tidy_bounded(answer), _tidy_bounded(reference)
     if expected is None:
         return Failure(
-            FailureCause.SCORER, f"the reference {reference[:80]!r}... is too long or too deeply nested to compare with"
+            FailureCause.SCORER, f"the reference {reference[:80]!r}... is too long or too deeply nested to compare"
         )
     if given is None:
-        return AnswerVerdict(False, "undecided", "the answer: too long or too deeply nested")
+        return AnswerVerdict(False, "undecided", "the answer is too long or too deeply nested")
     if given == expected:
         return AnswerVerdict(True, "text")
     try:
@@ -153,11 +153,11 @@ def _by_algebra(answer: str, reference: str, limit: float) -> AnswerVerdict | Fa
     undecided = {
         "unreadable": f"the answer: {result.note}",
         "limit": f"undecided within {limit:g} s",
-        "crash": "the answer ended the comparing process twice",
+        "crash": "the answer crashed the comparison process twice",
     }
     if result.outcome in undecided:
         return AnswerVerdict(False, "undecided", undecided[result.outcome])
     if result.outcome == "start":
         return Failure(FailureCause.SCORER, result.note)
     why = result.note or f"takes more than {limit:g} s to read"
-    return Failure(FailureCause.SCORER, f"the reference {reference[:80]!r} cannot be compared with: {why}")
+    return Failure(FailureCause.SCORER, f"the reference {reference[:80]!r} cannot be used: {why}")

@@ -5,7 +5,7 @@ r"""The structure of an answer: a scalar, words, a time, a list, a set, a tuple 
 
 Equality:
 
-- (1,2) is a pair or an open interval, [1,2] a closed one, \{1,2\} a set; none equals another. A list without
+- (1,2) is a pair or an open interval, [1,2] a closed one, \{1,2\} a set; no two of these are equal. A list without
   brackets has no order, as in "find all solutions", and equals the set of the same elements. In a list of tuples a
   repeated one counts once. 0.5 or 1/2 is one value, written twice.
 - x = 5 equals 5, and does not equal y = 5. x = 1, y = 2 equals (1,2). (x, y) = (1,2) equals (1,2).
@@ -75,7 +75,7 @@ class Matrix:
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    r"""`left sign right`, with `sign` one of = < \le \ne; `name` is what an assignment assigns to."""
+    r"""`left sign right`, with `sign` one of = < \le \ne; `name` is the variable of an assignment."""
 
     left: Form
     sign: str

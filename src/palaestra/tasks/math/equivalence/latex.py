@@ -161,7 +161,7 @@ def unwrap(text: str) -> str:
 
 
 def _plain_text(text: str) -> str:
-    r"""`\text{...}` and its kin without their command; `\text{and}` keeps a space on both sides."""
+    r"""`\text{...}` and similar commands without the command; `\text{and}` keeps a space on both sides."""
     parts, index = [], 0
     while match := _TEXT.search(text, index):
         end = closing(text, match.end() - 1)
@@ -169,7 +169,7 @@ def _plain_text(text: str) -> str:
         inner = text[match.end() : end if end >= 0 else len(text)]
         if match["name"] != "tag":
             inner = _plain_text(inner)
-            # A single letter in another typeface is still that letter; a word stands apart from what is around it.
+            # A single letter in another typeface is still that letter; a word is separated from its neighbours.
             parts.append(f" {inner} " if len(inner.strip()) > 1 or match["name"].startswith("text") else inner)
         index = end + 1 if end >= 0 else len(text)
     return "".join([*parts, text[index:]])
@@ -194,7 +194,7 @@ def _brace(text: str, depth: int) -> str:
 
 
 def _command(text: str, index: int, depth: int) -> tuple[str, int]:
-    """The command at `index` with its arguments in braces, and where it ends."""
+    """The command at `index` with its arguments in braces, and the index of its end."""
     match = _COMMAND.match(text, index)
     if not match:
         return text[index : index + 2], index + 2
@@ -224,7 +224,7 @@ def _join(argument: str) -> str:
 
 
 def _argument(text: str, index: int, depth: int, *, digits: bool) -> tuple[str, int]:
-    r"""The argument at `index`: a group, a command, or one character (`digits`: a whole number, as people mean `x^10`)."""
+    r"""The argument at `index`: a group, a command, or one character (`digits`: a whole number, as `x^10` is usually meant)."""
     while index < len(text) and text[index] == " ":
         index += 1
     if index >= len(text):

@@ -16,11 +16,11 @@ from fractions import Fraction
 MAX_BITS = 20_000
 """The largest number that is computed: about 6,000 digits."""
 MAX_WORK = 50 * MAX_BITS
-"""The sum of the sizes, in bits, of all numbers that are computed for one expression."""
+"""Maximum sum of the sizes, in bits, of all numbers that are computed for one expression."""
 MAX_LITERAL = 1000
-"""The longest number that is read, in digits."""
+"""Maximum length of a number that is read, in digits."""
 ROUNDED = 6
-"""A decimal with at least this many decimals and significant digits equals a value that it is a rounding of."""
+"""A decimal with at least this many decimals and significant digits equals any value that rounds to it."""
 
 _WORDS = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "

@@ -231,7 +231,7 @@ def _relation(text: str, depth: int) -> Form | None:
         if at == 0 and _NAME.fullmatch(parts[0]):
             signs[0] = "="  # x is about 3.14: the only value that is given.
         else:
-            parts, signs = parts[: at + 1], signs[:at]  # An exact value, then what it is about: the exact one counts.
+            parts, signs = parts[: at + 1], signs[:at]  # An exact value and its approximation: the exact one counts.
     if not signs:
         return _form(parts[0], "", depth + 1)
     if set(signs) == {"="}:
@@ -380,7 +380,7 @@ _SHORT_WORDS = frozenset({
     "add", "top", "low", "up", "to", "in", "is", "it", "as", "at", "if", "of", "mon", "tue", "wed", "thu",
     "fri", "sat", "sun", "red", "day", "dog", "cat", "old", "new", "big", "few",
 })  # fmt: skip
-# Words after a number that make another number of it.
+# Words after a number that change its value.
 _CHANGES = re.compile(
     r"\b(?:hal(?:f|ves)|thirds?|quarters?|(?:ten|hundred|thousand|fif|six|seven|eigh|nin|twelf)ths?|squared|cubed|than|plus|minus|times \w*[\d.]|divided|factorial|root|power|million|thousand)\b",
     re.IGNORECASE,

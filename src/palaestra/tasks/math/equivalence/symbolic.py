@@ -1,6 +1,6 @@
 """Compare scalars and equations with math-verify and sympy.
 
-This module is only loaded in the process of `sympy_server`, which can be killed. Texts are parsed by `parsing.read` and
+This module is only loaded in the server of `sympy_process`, which can be killed. Texts are parsed by `parsing.read` and
 then by math-verify's LaTeX grammar, never by `eval` or `sympify`.
 
 Constants are compared numerically to `DIGITS` digits, expressions with variables at several points. Only expressions

@@ -3,7 +3,7 @@
     this process  --pipe-->  the server  --fork-->  the worker
 
 The server imports sympy and math-verify once, which takes about a second. The worker is forked from it within
-milliseconds. It reads the requests and writes the answers. A timer of the kernel kills it at the limit of a request; then
+milliseconds. It reads the requests and writes the answers. A kernel timer kills it at the limit of a request; then
 the server answers and forks another one. Neither outlives the process that started them: the worker ends when its input
 closes, and the server ends with it.
 """
@@ -34,7 +34,7 @@ START_LIMIT = 120.0
 MARGIN = 0.1
 """Fraction of a limit that is reserved for the answer to arrive in time."""
 LEAST_MARGIN = 0.12
-"""Minimum of the same in seconds, for small limits on a busy machine."""
+"""Minimum of this margin in seconds, for small limits on a busy machine."""
 EXTRA_SECONDS = 2.0
 """Seconds after a limit until a silent server counts as dead."""
 MEMORY = 2 * 1024**3
@@ -58,7 +58,7 @@ class Answer:
     note: str = ""
 
 
-CRASH = Answer("crash", "the process that compares ended unexpectedly")
+CRASH = Answer("crash", "the comparison process ended unexpectedly")
 
 
 class SympyClient:
@@ -70,7 +70,7 @@ class SympyClient:
 
     def __init__(self) -> None:
         if find_spec("math_verify") is None:
-            raise MissingExtraError("math-verify", "math", "comparing answers that are no plain numbers")
+            raise MissingExtraError("math-verify", "math", "comparing answers that are not plain numbers")
         self._lock = threading.Lock()
         self._server: subprocess.Popen[bytes] | None = None
         self._ready = False
@@ -87,7 +87,7 @@ class SympyClient:
             try:
                 pipes = self._launch()
                 if not self._ready and read_line(pipes[1], START_LIMIT) is None:
-                    return Answer("start", "the process that compares could not be started")
+                    return Answer("start", "the comparison process could not be started")
                 self._ready = True
                 # The monotonic clock is the same for all processes, so the time of the transfer counts too.
                 deadline = time.monotonic() + limit - min(max(MARGIN * limit, LEAST_MARGIN), limit / 2)
@@ -205,7 +205,7 @@ def _warm() -> None:
 
 
 def _work(replies: int, stage: mmap.mmap) -> None:
-    """Run a worker: compare for each request on standard input. A timer of the kernel kills it at the limit."""
+    """Run a worker: compare for each request on standard input. A kernel timer kills it at the limit."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     for _ in range(RENEW):
         line = sys.stdin.buffer.readline()

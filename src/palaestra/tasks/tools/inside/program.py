@@ -1,9 +1,9 @@
-"""Runs inside the sandbox of a model's program: gives it the tools as functions that ask the host.
+"""Runs inside the sandbox of a model's program: provides the tools as functions that send requests to the host.
 
-A call leaves as a message, is made elsewhere, and its result comes back. Whatever the program does to this process,
+A call is sent as a message and executed elsewhere; the result is sent back. Whatever the program does to this process,
 it can only change its requests and its answer.
 
-Nothing is imported that Python has not loaded anyway. `json` or `os` would double the time to start.
+Only modules that Python has already loaded are imported. `json` or `os` would double the time to start.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 MAX_LENGTH = 60_000
-"""Characters of the largest message; the host accepts a little more."""
+"""Maximum characters of a message; the host accepts a little more."""
 
 
 class ToolError(ValueError):
@@ -42,7 +42,7 @@ def main() -> None:
     def make_tool(name: str) -> Any:
         def call(*args: Any, **kwargs: Any) -> Any:
             send({"call": name, "args": args, "kwargs": kwargs})
-            reply = channel.receive() or {"error": "nobody answers any more"}
+            reply = channel.receive() or {"error": "the host has closed the channel"}
             if "error" in reply:
                 raise ToolError(reply["error"])
             return reply["value"]
@@ -52,7 +52,7 @@ def main() -> None:
 
     def answer(value: Any) -> None:
         send({"answer": value})
-        posix._exit(0)  # Nothing after the answer counts.
+        posix._exit(0)  # Code after the answer is ignored.
 
     job = channel.receive()
     tools = {name: make_tool(name) for name in job["tools"]}
@@ -67,7 +67,7 @@ def main() -> None:
 
 
 def to_plain(value: Any) -> Any:
-    """A value as JSON has it: keys are texts, numbers are finite.
+    """A value as JSON data: keys are texts, numbers are finite.
 
     Raises:
         TypeError: it is not a number, a text, a list or a dictionary of these.

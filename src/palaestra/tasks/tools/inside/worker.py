@@ -1,6 +1,6 @@
-"""Runs inside the sandbox of the tools: makes one call after another. The host has checked the arguments.
+"""Runs inside the sandbox of the tools: executes one call at a time. The host has checked the arguments.
 
-The tools are pure, so a call leaves nothing that the next one could see.
+The tools are pure, so calls cannot affect each other.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 import sys
 
 MAX_BYTES = 32_768
-"""Size of the largest result."""
+"""Maximum size of a result."""
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
 """The tools, by name. To add one, write a typed function with a docstring and add its name to `DOMAINS`.
 
-This folder runs twice: here, to generate problems and their answers, and in a separate sandbox, where the calls of a
-model are made. So it imports nothing but the standard library and itself.
+This package is used here, to generate problems and their answers, and in a separate sandbox, where the calls of a
+model are executed. So it imports nothing but the standard library and itself.
 """
 
 from __future__ import annotations

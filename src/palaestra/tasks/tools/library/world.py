@@ -1,4 +1,4 @@
-"""Tools for an invented country: its towns, the people of a firm, and a shop. No model knows the answers by heart."""
+"""Tools for an invented country: its towns, the people of a firm, and a shop. No model has memorised the answers."""
 
 from __future__ import annotations
 

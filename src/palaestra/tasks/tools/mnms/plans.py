@@ -9,9 +9,9 @@ converted to labels, and the labels are counted.
 
 - tool F1: which tools a plan uses; the mean over those of the 33 tools that occur in any of the plans (macro);
 - argument name F1, argument value F1: calls with the names, or the names and values, of their arguments;
-- edge F1: pairs of a call and the one after it;
+- edge F1: pairs of consecutive calls;
 - edit distance: of the sequence of tools, from 0 (the same) to 1;
-- argument name accuracy, argument value accuracy: the fraction of plans in which all calls have the same, in order.
+- argument name accuracy, argument value accuracy: the fraction of plans in which all calls have the same ones, in order.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ Nodes = tuple[PlanNode, ...]
 
 
 def read_nodes(value: Any) -> Nodes:
-    """The nodes of a plan from JSON: a list of them, or an object that holds the list as `nodes`.
+    """The nodes of a plan from JSON: a list of them, or an object that contains the list as `nodes`.
 
     Raises:
         ValueError: it is no plan.
@@ -60,17 +60,17 @@ def read_nodes(value: Any) -> Nodes:
     if isinstance(value, Mapping) and "nodes" in value:
         value = value["nodes"]
     if not isinstance(value, list) or not 0 < len(value) <= MAX_NODES:
-        raise ValueError(f"a plan is a list of 1 to {MAX_NODES} nodes")
+        raise ValueError(f"expected a list of 1 to {MAX_NODES} nodes")
     nodes = []
     for place, node in enumerate(value):
         if not isinstance(node, Mapping) or not isinstance(node.get("name"), str):
             raise ValueError(f"node {place} has no name")
         args = node.get("args")
         if args is not None and not isinstance(args, Mapping):
-            raise ValueError(f"the arguments of node {place} are no object")
+            raise ValueError(f"the arguments of node {place} are not an object")
         number = node.get("id", place)
         if not isinstance(number, int):
-            raise ValueError(f"the id of node {place} is no whole number")
+            raise ValueError(f"the id of node {place} is not a whole number")
         nodes.append(
             PlanNode(number, tool_name(node["name"]), {str(name): argument for name, argument in (args or {}).items()})
         )
@@ -78,7 +78,7 @@ def read_nodes(value: Any) -> Nodes:
 
 
 def read_published(value: Any) -> Nodes:
-    """The nodes of a published plan: a list, or a text with a list as JSON or as Python writes it.
+    """The nodes of a published plan: a list, or a text with a list as JSON or as a Python literal.
 
     Raises:
         ValueError: it is no plan.
@@ -87,7 +87,7 @@ def read_published(value: Any) -> Nodes:
 
 
 def read_literal(value: Any) -> Any:
-    """A value that a data set stores as text, as JSON or as Python writes it. Nothing is executed."""
+    """A value that a data set stores as text, as JSON or as a Python literal. Nothing is executed."""
     if not isinstance(value, str):
         return value
     try:
@@ -149,7 +149,7 @@ def _read_nodes(tree: ast.Module) -> Nodes:
 
 
 def _value(node: ast.expr, names: Mapping[str, int]) -> Any:
-    """An argument of a program as the plan has it: a literal, or a text with references."""
+    """An argument of a program in the form of a plan: a literal, or a text with references."""
     if isinstance(node, ast.Constant):
         return node.value
     if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):
@@ -170,7 +170,7 @@ def _number(variable: str, names: Mapping[str, int]) -> int | None:
 
 
 def write_plan(nodes: Sequence[PlanNode], form: str) -> str:
-    """A plan as a response gives it, in a fenced block.
+    """A plan in the form of a response, in a fenced block.
 
     >>> print(write_plan([PlanNode(0, "count", {"objects": "<node-0>.objects"})], "code"))
     ```python

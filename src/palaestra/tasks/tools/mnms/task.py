@@ -241,7 +241,7 @@ class Mnms(TaskHooks):
         for order, name in enumerate(names):
             for where, row in read_rows(self.source, self.path, name):
                 problem = self._problem(row, where, generated=name == RAW)
-                # The files contain each other, by id; a request may also be in one of them twice.
+                # The same id may be in several files; a request may also be in one of them twice.
                 if problem is None or {problem.id, problem.messages[0].text} & known:
                     continue
                 known |= {problem.id, problem.messages[0].text}

@@ -1,6 +1,6 @@
 """The requests of `tools-skills`, by skill and subskill, and the tools that are offered for each.
 
-A request is drawn from a recipe: a plan with open places, its wordings, and the pools of values for the places.
+A request is drawn from a recipe: a plan with placeholders (places), its wordings, and the pools of values for the places.
 Question, plan and answer come from the same draw, so they always agree. Each wording states exactly what the plan
 does and in which order. If two orders would give the same result, it states which comes first.
 
@@ -215,7 +215,7 @@ RIVALS: Mapping[str, frozenset[str]] = {
 
 
 def offer(draft: ToolDraft, distractors: int) -> list[str]:
-    """The names of the offered tools, shuffled. The same request always has the same tools; more distractors only add some.
+    """The names of the offered tools, shuffled. The same request always has the same tools; more distractors only add to them.
 
     Every second distractor is from a domain of the plan, where confusion is most likely.
     """

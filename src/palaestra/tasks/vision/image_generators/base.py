@@ -95,7 +95,7 @@ def make_image_generator(text: str) -> ImageGenerator:
 
 
 def _option(text: str) -> tuple[str, Any]:
-    """`name=value`, the value in JSON; a bare word is a text."""
+    """`name=value`, the value in JSON; a bare word is a string."""
     name, _, value = text.partition("=")
     try:
         return name, json.loads(value)

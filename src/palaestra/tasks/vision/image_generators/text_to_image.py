@@ -34,8 +34,8 @@ class TextToImage:
 
     Arguments:
         model: a folder written by `save_pretrained` of a pipeline, or a hub id.
-        steps: denoising steps; 0 for the default of the pipeline, as for `size`.
-        size: width and height in pixels.
+        steps: denoising steps; 0 for the default of the pipeline.
+        size: width and height in pixels; 0 for the default of the pipeline.
         guidance: guidance scale; `None` for the default of the pipeline.
         batch: images per batch.
         device: for example `"cpu"` or `"cuda:1"`; empty for a GPU if there is one.
@@ -111,7 +111,7 @@ class TextToImage:
             output = self._pipeline(prompt=words, generator=generators, **self.options)
             images = [image.convert("RGB") for image in output.images]
             if len(images) != len(words):
-                raise ValueError(f"it gave {len(images)} images for {len(words)} descriptions")
+                raise ValueError(f"it returned {len(images)} images for {len(words)} descriptions")
         except Exception as error:  # Pipelines may raise anything.
             return Failure(FailureCause.ENGINE, f"the pipeline {self.model} raised an error: {_first_line(error)}")
         held = getattr(output, "nsfw_content_detected", None) or [False] * len(words)
@@ -142,9 +142,7 @@ class TextToImage:
                 )
         for name in self.options:
             if name not in known:
-                raise SettingsError(
-                    f"'{self.model}' is a {type(pipeline).__name__}, which takes no {name}; leave it out"
-                )
+                raise SettingsError(f"'{self.model}' is a {type(pipeline).__name__}, which takes no {name}; omit it")
         pipeline.set_progress_bar_config(disable=True)
         self._pipeline = pipeline
         return pipeline
@@ -166,7 +164,7 @@ def _locate(model: str) -> str:
 
 
 def _fingerprint(where: str) -> str:
-    """An identifier of the weights: another checkpoint in the same folder has another one."""
+    """An identifier of the weights: a different checkpoint in the same folder has a different one."""
     folder = Path(where)
     if not folder.is_dir():
         return where
