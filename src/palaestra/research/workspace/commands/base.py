@@ -51,6 +51,11 @@ class CommandResult:
     seconds: float = 0.0
     name: str = ""
 
+    @property
+    def whole(self) -> str:
+        """The text and the note."""
+        return "\n".join(part for part in (self.text, f"[{self.note}]" if self.note else "") if part)
+
 
 class CommandError(PalaestraError):
     """A command was used wrongly. The message tells the agent what was expected, what it gave and what to do."""
