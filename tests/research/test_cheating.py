@@ -168,7 +168,7 @@ def test_huge_and_binary_submissions_are_refused_with_a_word(env: ResearchEnv) -
     env.reset(seed=0)
     env.step(block("head -c 3000000 /dev/urandom > strategy.py"))
     said = env.step(block("submit"))[0].messages[-1].text
-    assert "more than 1000000 bytes" in said
+    assert "exceeds the limit of 1000000 bytes" in said
     env.step(block("head -c 3000 /dev/urandom > strategy.py"))
     observation, _, terminated, _, _ = env.step(block("submit"))
     assert not terminated

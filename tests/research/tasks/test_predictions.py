@@ -93,7 +93,7 @@ def test_a_table_of_another_form_is_unusable_and_says_why(name: str) -> None:
         "must be 'id,prediction'; got ''": "",
         "1 are missing": table({key: rows[key] for key in others}),
         f"{len(right(name, 'test'))} are missing": table(right(name, "validation")),
-        "is there twice": table(rows) + f"{first},{one}\n",
+        "occurs twice": table(rows) + f"{first},{one}\n",
         "no row with the id": table(rows) + f"stranger,{one}\n",
         "expected 2 fields": table(rows) + f"{first},{one},0.99\n",
         "row 2: expected": table(rows | {first: WRONG[name]}),
@@ -109,7 +109,7 @@ def test_a_table_of_another_form_is_unusable_and_says_why(name: str) -> None:
 @pytest.mark.parametrize("name", SCORES)
 def test_files_that_are_no_text_or_too_large_are_unusable(name: str) -> None:
     judge = judge_of(name)
-    for content, said in ((b"\xff\xfe\x00", "not UTF-8 text"), (b"9" * 5_000_000, "are the most")):
+    for content, said in ((b"\xff\xfe\x00", "not UTF-8 text"), (b"9" * 5_000_000, "exceeds the limit")):
         outcome = judge.judge({"submission.csv": content}, "test")
         assert isinstance(outcome, InvalidSubmission)
         assert said in outcome.reason
