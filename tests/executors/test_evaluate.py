@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -71,19 +70,6 @@ def test_a_wrong_executor_is_an_error(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
-@pytest.fixture
-def two_nodes() -> Iterator[Any]:
-    import ray
-    from ray.cluster_utils import Cluster
-
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
-    cluster.add_node(num_cpus=1)
-    ray.init(address=cluster.address, log_to_driver=False)
-    yield cluster
-    ray.shutdown()
-    cluster.shutdown()
-
-
 def test_a_node_killed_in_the_middle_loses_nothing(tmp_path: Path, inline: Any, two_nodes: Any) -> None:
     notices: list[str] = []
 
@@ -94,7 +80,7 @@ def test_a_node_killed_in_the_middle_loses_nothing(tmp_path: Path, inline: Any, 
 
     evaluate(model="nano", problems=3, executor="ray", out=tmp_path / "run", listener=kill)
     assert read(tmp_path / "run") == inline
-    assert any("runs again" in text for text in notices)
+    assert any("a worker died" in text for text in notices)
 
 
 def test_a_cluster_without_gpus_says_so(tmp_path: Path, two_nodes: Any) -> None:

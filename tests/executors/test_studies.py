@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,19 +19,6 @@ from palaestra.recipes.teach.study import study
 def read_table(folder: Path) -> list[list[str]]:
     """The table of a bench without its last column, the seconds."""
     return [line.split(",")[:-1] for line in (folder / "table.csv").read_text().splitlines()]
-
-
-@pytest.fixture
-def two_nodes() -> Iterator[Any]:
-    import ray
-    from ray.cluster_utils import Cluster
-
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
-    cluster.add_node(num_cpus=1)
-    ray.init(address=cluster.address, log_to_driver=False)
-    yield cluster
-    ray.shutdown()
-    cluster.shutdown()
 
 
 def test_a_bench_survives_a_killed_node(tmp_path: Path, two_nodes: Any) -> None:

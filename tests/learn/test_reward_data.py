@@ -78,7 +78,7 @@ def test_lists_of_messages_are_a_conversation_and_its_answers(row: dict[str, Any
         ({"chosen": [user("a"), assistant("x")], "rejected": [user("b"), assistant("y")]}, "they differ before it"),
         (
             {"chosen": [{"role": "poet", "content": "a"}], "rejected": []},
-            "has the role system, user, assistant or tool; got 'poet'",
+            "expected the role system, user, assistant or tool; got 'poet'",
         ),
         ({"query": "q", "sample0": "a", "best": 0}, "at least 2 responses to compare; got 1"),
         ({"query": "q", "sample0": "a", "sample1": "b", "best": 2}, "expected 'best' from 0 to 1; got 2"),

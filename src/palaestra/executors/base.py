@@ -280,6 +280,7 @@ class _Pool(Generic[State]):
             self.lost_starts += 1
             if self.lost_starts >= self.attempts:
                 raise ExecutorError(f"a worker died {self.lost_starts} times while it started: {error}") from None
+            self.listener(notice(f"a worker died while it started; another one starts ({error})"))
             return
         if isinstance(result, Raised):
             result.error.add_note(f"In a worker:\n{result.trace}")

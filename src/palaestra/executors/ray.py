@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -31,6 +32,7 @@ class RayExecutor(Executor):
         self._ray = ray
         self._connected = not ray.is_initialized()
         if self._connected:
+            os.environ.setdefault("RAY_TQDM_PATCH_PRINT", "0")  # Ray would replace the built-in `print` for good.
             try:
                 _check_reachable(argument)
                 ray.init(address=argument or None, logging_level="warning")
