@@ -41,7 +41,7 @@ FAULTS: dict[str, tuple[Reply, str, bool | None]] = {
     "400": (error(400, "malformed request"), "invalid_request", None),
     "content filter": (error(400, "no", code="content_filter"), "refused", None),
     "a redirect": (Reply(status=302, raw=b"", headers={"location": "/login"}), "unavailable", None),
-    "silent": (Reply(delay=30), "no server answers .* no answer within 0.5 s", False),
+    "silent": (Reply(delay=30), "no server answers .* no answer within 1 s", False),
     "half an answer": (Reply(stall=20), "unavailable", False),
     "closed before the answer": (Reply(cut=0), "unavailable", False),
     "closed in the middle": (Reply(cut=20), "unavailable", False),
@@ -80,7 +80,7 @@ def check_costs(summary: dict[str, Any], server: Server, known: bool | None) -> 
 def test_an_evaluation_ends_with_the_cause_and_without_a_score(fault: str, tmp_path: Path) -> None:
     reply, expected, known = FAULTS[fault]
     with Server(lambda call, before: reply) as server:
-        settings: dict[str, Any] = {"model": server.model, "limit": 2, "call_timeout": 0.5, "out": tmp_path / "run"}
+        settings: dict[str, Any] = {"model": server.model, "limit": 2, "call_timeout": 1.0, "out": tmp_path / "run"}
         if " " in expected:
             with pytest.raises(EngineError, match=expected) as raised:
                 evaluate(**settings)
@@ -105,7 +105,7 @@ def test_a_research_run_ends_with_the_cause_and_without_a_score(fault: str, numb
     reply, expected, known = FAULTS[fault]
     with Server(lambda call, before: reply) as server:
         settings: dict[str, Any] = {"agent": "model", "model": server.model, "cache": str(tmp_path / "calls.sqlite")}
-        settings |= {"task": str(number), "call_timeout": 0.5, "out": tmp_path / "run"}
+        settings |= {"task": str(number), "call_timeout": 1.0, "out": tmp_path / "run"}
         if " " in expected:
             with pytest.raises(EngineError, match=expected):
                 research(**settings)
@@ -121,9 +121,9 @@ def test_nobody_at_the_address_is_one_line(number: Path, tmp_path: Path) -> None
         model = f"http://127.0.0.1:{taken.getsockname()[1]}/v1#m"
     cache = str(tmp_path / "calls.sqlite")
     with pytest.raises(EngineError, match="no server answers at"):
-        evaluate(model=model, limit=2, call_timeout=0.5, out=tmp_path / "evaluate")
+        evaluate(model=model, limit=2, call_timeout=1.0, out=tmp_path / "evaluate")
     with pytest.raises(EngineError, match="no server answers at"):
-        research(agent="model", model=model, task=str(number), cache=cache, call_timeout=0.5, out=tmp_path / "research")
+        research(agent="model", model=model, task=str(number), cache=cache, call_timeout=1.0, out=tmp_path / "research")
 
 
 def test_a_fault_that_passes_costs_a_second_call_and_no_score(tmp_path: Path) -> None:
