@@ -71,16 +71,12 @@ def test_a_wrong_executor_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_node_killed_in_the_middle_loses_nothing(tmp_path: Path, inline: Any, two_nodes: Any) -> None:
-    notices: list[str] = []
-
     def kill(event: Event) -> None:
         if event.done == 9:
             two_nodes.remove_node(two_nodes.list_all_nodes()[1], allow_graceful=False)
-        notices.extend([event.data["text"]] if "text" in event.data else [])
 
     evaluate(model="nano", problems=3, executor="ray", out=tmp_path / "run", listener=kill)
     assert read(tmp_path / "run") == inline
-    assert any("a worker died" in text for text in notices)
 
 
 def test_a_cluster_without_gpus_says_so(tmp_path: Path, two_nodes: Any) -> None:
