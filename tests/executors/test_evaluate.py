@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -71,12 +72,28 @@ def test_a_wrong_executor_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_node_killed_in_the_middle_loses_nothing(tmp_path: Path, inline: Any, two_nodes: Any) -> None:
+    notices: list[str] = []
+
     def kill(event: Event) -> None:
+        notices.extend([event.data["text"]] if "text" in event.data else [])
         if event.done == 9:
+            # Both workers exist, and the death is known, before the evaluation goes on: its notice is then certain.
+            wait_for_actors("ALIVE", 2)
             two_nodes.remove_node(two_nodes.list_all_nodes()[1], allow_graceful=False)
+            wait_for_actors("DEAD", 1)
 
     evaluate(model="nano", problems=3, executor="ray", out=tmp_path / "run", listener=kill)
     assert read(tmp_path / "run") == inline
+    assert any("a worker died" in text for text in notices)
+
+
+def wait_for_actors(state: str, count: int, seconds: float = 60.0) -> None:
+    from ray._private.state import actors
+
+    end = time.monotonic() + seconds
+    while sum(actor["State"] == state for actor in actors().values()) < count:
+        assert time.monotonic() < end, f"expected {count} actors in state {state}; got {actors()}"
+        time.sleep(0.05)
 
 
 def test_a_cluster_without_gpus_says_so(tmp_path: Path, two_nodes: Any) -> None:
