@@ -15,6 +15,7 @@ from typing import Any
 from palaestra.core.errors import ExecutorError
 from palaestra.executors.base import Executor, Resources, State, Worker, WorkerLost, call
 
+CORES = os.cpu_count() or 1
 _STATE: list[Any] = []
 """The state of this process, if it is a worker."""
 
@@ -32,10 +33,10 @@ class ProcessExecutor(Executor):
     def __init__(self, argument: str = "") -> None:
         if argument and not argument.isdecimal():
             raise ExecutorError(f"expected the number of processes as in 'processes:4'; got 'processes:{argument}'")
-        super().__init__(int(argument) if argument else len(os.sched_getaffinity(0)))
+        super().__init__(int(argument) if argument else CORES)
 
     def make_worker(self, make_state: Callable[[], State], resources: Resources) -> Worker[State]:
-        return _ProcessWorker(make_state, max(1, len(os.sched_getaffinity(0)) // self.workers))
+        return _ProcessWorker(make_state, max(1, CORES // self.workers))
 
 
 class _ProcessWorker(Worker[State]):

@@ -12,6 +12,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from threading import BoundedSemaphore
 from typing import Any, get_args
 
@@ -186,7 +187,7 @@ class EvaluationWorkers:
                 answers = None if self.make_engine is not None else engine().generate(_make_requests(chunk))
                 yield chunk, answers, time.perf_counter() - start
 
-        make_state = _WorkerState(self.make_task, self.make_engine)
+        make_state = partial(_make_state, self.make_task, self.make_engine)
         for result in self.executor.map(_work, ask(), make_state, resources=self.resources, listener=listener):
             chunk = started.popleft()
             if not isinstance(result, Failure):
@@ -196,15 +197,9 @@ class EvaluationWorkers:
             yield failed, LedgerEntry(chunk.phase, "", 0, Usage(), 0.0)
 
 
-@dataclass(frozen=True, slots=True)
-class _WorkerState:
-    """Makes the state of a worker: the task and, if it generates, the engine."""
-
-    make_task: Callable[[], Task]
-    make_engine: Callable[[], Engine] | None
-
-    def __call__(self) -> tuple[Task, Engine | None]:
-        return self.make_task(), self.make_engine() if self.make_engine is not None else None
+def _make_state(make_task: Callable[[], Task], make_engine: Callable[[], Engine] | None) -> tuple[Task, Engine | None]:
+    """Make the state of a worker: the task and, if it generates, the engine."""
+    return make_task(), make_engine() if make_engine is not None else None
 
 
 def _work(state: tuple[Task, Engine | None], item: _Item) -> _Evaluated:

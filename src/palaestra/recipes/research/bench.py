@@ -18,6 +18,7 @@ import threading
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -249,9 +250,7 @@ class _Work:
         self.total, self.errors = len(result.episodes), list[BaseException]()
         self.done = self.total - len(waiting)
         self.stopping, self.lock, self.telling = threading.Event(), threading.Lock(), threading.Lock()
-        self.engines = SharedEngines(
-            str(result.settings.get("device", "")), self._tell, float(result.settings.get("call_timeout", CALL_TIMEOUT))
-        )
+        self.engines = _share_engines(result.settings, self._tell)
         self.budget = _budget(result)
 
     def run(self) -> None:
@@ -333,15 +332,10 @@ def _report_episode(done: int, total: int, episode: BenchEpisode, summary: Mappi
     return Event("bench", done, total, 0, {"text": text})
 
 
-@dataclass(frozen=True, slots=True)
-class _WorkerEngines:
-    """Makes the state of a worker: its engines, which its runs share."""
-
-    settings: Mapping[str, Any]
-
-    def __call__(self) -> SharedEngines:
-        timeout = float(self.settings.get("call_timeout", CALL_TIMEOUT))
-        return SharedEngines(str(self.settings.get("device", "")), ignore, timeout)
+def _share_engines(settings: Mapping[str, Any], listener: Listener) -> SharedEngines:
+    """Make the engines that all runs of a process share."""
+    timeout = float(settings.get("call_timeout", CALL_TIMEOUT))
+    return SharedEngines(str(settings.get("device", "")), listener, timeout)
 
 
 def _play_in_worker(
@@ -367,7 +361,7 @@ def _run_on_workers(
     plan = replace(result, folder=result.folder.absolute(), episodes=(), standings=None)
     items = [(plan, replace(episode, folder=episode.folder.absolute())) for episode in waiting]
     with open_executor(executor) as opened:
-        make_engines = _WorkerEngines(result.settings)
+        make_engines = partial(_share_engines, result.settings, ignore)
         results = opened.map(_play_in_worker, items, make_engines, resources=resources, listener=listener)
         for episode, outcome in zip(waiting, results, strict=True):
             if isinstance(outcome, PalaestraError):
