@@ -15,16 +15,19 @@ a name in the model registry, a folder or a hub id. To add an engine, register a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 from palaestra.core.errors import SettingsError
 from palaestra.core.events import Listener, ignore
 from palaestra.core.records import Completion, Failure, Message, Usage
 from palaestra.core.registry import Registry
 from palaestra.core.settings import check_ranges, setting
+
+if TYPE_CHECKING:
+    import torch
 
 LOCAL_SCHEME = "transformers"
 """The scheme for names without one."""
@@ -122,6 +125,19 @@ class Engine(Protocol):
         ...
 
 
+@runtime_checkable
+class RolloutEngine(Engine, Protocol):
+    """An engine that samples rollouts with the current weights of a learner."""
+
+    def update_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
+        """Copy new weights into the model, by their names in the transformers checkpoint."""
+        ...
+
+    def close(self) -> None:
+        """Free the model's memory."""
+        ...
+
+
 class EngineScheme:
     """Checks, opens and prices the models of one scheme. `ENGINES` contains subclasses.
 
@@ -140,6 +156,19 @@ class EngineScheme:
     def open(cls, name: str, *, device: str = "", listener: Listener = ignore, **options: Any) -> Engine:
         """Open a model. `options` are those of `OpenAIEngine`; engines ignore unknown ones."""
         raise NotImplementedError
+
+    @classmethod
+    def open_for_rollouts(
+        cls, name: str, *, device: str = "", listener: Listener = ignore, **options: Any
+    ) -> RolloutEngine:
+        """Open a model that samples rollouts for a learner. Its log-probs are those of the sampled distribution.
+
+        Raises:
+            SettingsError: the engine cannot receive weights.
+        """
+        raise SettingsError(
+            f"the engine of '{name}' cannot receive the learner's weights; engines of rollouts are transformers and vllm"
+        )
 
     @classmethod
     def list_price(cls, name: str) -> Price | None:

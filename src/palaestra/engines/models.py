@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from palaestra.core.errors import MissingExtraError, ModelError, PalaestraError, SettingsError, UnknownNameError
 from palaestra.core.events import Event, Listener, ignore
-from palaestra.engines.base import LOCAL_SCHEME, Engine, EngineScheme
+from palaestra.engines.base import LOCAL_SCHEME, Engine, EngineScheme, RolloutEngine
 from palaestra.runs.cache import digest
 from palaestra.runs.files import hash_file, read_json, write_json
 from palaestra.runs.provenance import PROVENANCE
@@ -337,6 +337,16 @@ class LocalModels(EngineScheme):
     @classmethod
     def open(cls, name: str, *, device: str = "", listener: Listener = ignore, **options: Any) -> Engine:
         return load(name, device=device, listener=listener).engine()
+
+    @classmethod
+    def open_for_rollouts(
+        cls, name: str, *, device: str = "", listener: Listener = ignore, **options: Any
+    ) -> RolloutEngine:
+        """Open a copy of the model. `options` are arguments of `TransformersEngine`, for example `batch_size`."""
+        from palaestra.engines.transformers import TransformersEngine
+
+        loaded = load(name, device=device, listener=listener)
+        return TransformersEngine(loaded.weights, loaded.tokenizer, name, processed_logprobs=True, **options)
 
     @classmethod
     def identify(cls, name: str) -> str:

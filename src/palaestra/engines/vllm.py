@@ -74,6 +74,24 @@ class VLLMEngine(BaseEngine):
         return cls(models.locate(_strip_scheme(name)), name, **settings)
 
     @classmethod
+    def open_for_rollouts(
+        cls, name: str, *, device: str = "", listener: Listener = ignore, **options: Any
+    ) -> VLLMEngine:
+        """Open a model beside its learner. `options` are arguments of `vllm.LLM`."""
+        import torch
+
+        from palaestra.engines import models
+
+        # The learner needs most of the memory of the GPU.
+        settings: dict[str, Any] = (
+            {"gpu_memory_utilization": 0.3}
+            if torch.cuda.is_available()
+            else {"dtype": "float32", "enforce_eager": True}
+        )
+        settings |= {"logprobs_mode": "processed_logprobs", **options}
+        return cls(models.locate(_strip_scheme(name)), name, **settings)
+
+    @classmethod
     def identify(cls, name: str) -> str:
         # Other kernels round differently, so the answers are stored separately from those of transformers.
         return f"vllm:{LocalModels.identify(_strip_scheme(name))}"

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypedDict, TypeVar
 from palaestra.core.errors import EnvError, SettingsError, suggest
 from palaestra.core.plugins import load_plugins
 from palaestra.core.settings import check_ranges, setting
+from palaestra.engines.base import LOCAL_SCHEME
 from palaestra.learn.algorithms import ALGORITHMS, AlgorithmConfig
 from palaestra.recipes.settings import build, parse_options, require
 
@@ -67,6 +68,18 @@ class TrainSettings:
     num_envs: int | None = setting(None, "Parallel environments or sequences.", low=1)
     episodes: int | None = setting(None, "Episodes per iteration, for language models.", low=1)
     n_steps: int | None = setting(None, "Steps per environment and iteration, for classic environments.", low=1)
+    rollout: Literal["step", "engine"] | None = setting(
+        None,
+        "Sample responses token by token in the environment's steps, or whole from an engine; by default step, and "
+        "engine if an engine is chosen.",
+    )
+    engine: str = setting("transformers", "Engine that samples whole responses: vllm or transformers.")
+    engine_options: tuple[str, ...] = setting(
+        (), "Options of the engine, each as name=value (value in JSON), for example gpu_memory_utilization=0.5."
+    )
+    importance_clip_max: float = setting(
+        3.0, "Maximum importance weight of a token that was sampled by an engine or with older weights.", above=0
+    )
     temperature: float = setting(1.0, "Sampling temperature during training.", above=0)
     max_tokens: int = setting(72, "Maximum tokens of a response; at the turn scale, of a message.", low=1)
     normalize_observations: bool | None = setting(
@@ -218,12 +231,19 @@ def fill_presets(settings: TrainSettings) -> TrainSettings:
         actions = {"token": "tokens", "turn": "messages", "control": "classic actions"}[kind]
         raise EnvError(f"policy '{policy}' does not fit {settings.env}, whose actions are {actions}; use "
                        f"{'lm' if language else 'mlp or transformer'}")  # fmt: skip
+    rollout = settings.rollout or ("step" if settings.engine == LOCAL_SCHEME else "engine")
+    require(
+        language or rollout == "step",
+        f"setting 'rollout': expected step for {settings.env}, whose actions are no text; got {rollout}",
+    )
     algorithm = settings.algorithm or ("grpo" if language else "ppo")
     ALGORITHMS.check(algorithm)
     preset, hyperparameters = find_preset(kind, settings.env, algorithm)
     config = make_config(algorithm, {**hyperparameters, **settings.hyperparameters})
     missing = {name: value for name, value in preset.items() if getattr(settings, name) is None}
-    settings = replace(settings, policy=policy, algorithm=algorithm, hyperparameters=asdict(config), **missing)
+    settings = replace(
+        settings, policy=policy, algorithm=algorithm, rollout=rollout, hyperparameters=asdict(config), **missing
+    )
     name = "episodes" if language else "num_envs"
     count = getattr(settings, name)
     require(
@@ -256,6 +276,10 @@ class TrainOptions(TypedDict, total=False):
     num_envs: int | None
     episodes: int | None
     n_steps: int | None
+    rollout: Literal["step", "engine"] | None
+    engine: str
+    engine_options: Sequence[str]
+    importance_clip_max: float
     temperature: float
     max_tokens: int
     normalize_observations: bool | None
