@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -65,12 +65,10 @@ class VLLMEngine(BaseEngine):
 
     @classmethod
     def open(cls, name: str, *, device: str = "", listener: Listener = ignore, **options: Any) -> Engine:
-        import torch
-
         from palaestra.engines import models
 
         # Compilation takes minutes on a CPU, where small models run.
-        settings: dict[str, Any] = {} if torch.cuda.is_available() else {"dtype": "float32", "enforce_eager": True}
+        settings: dict[str, Any] = {} if _has_gpu() else {"dtype": "float32", "enforce_eager": True}
         return cls(models.locate(_strip_scheme(name)), name, **settings)
 
     @classmethod
@@ -107,6 +105,9 @@ class VLLMEngine(BaseEngine):
             os.environ.setdefault(variable, value)
         # Otherwise grammars allow any whitespace, and a weak model fills its answer with it.
         options.setdefault("structured_outputs_config", {"backend": "xgrammar", "disable_any_whitespace": True})
+        if not _has_gpu():
+            # vLLM's CPU build cannot sample with a seed from a prompt that it reads in parts.
+            options.setdefault("enable_chunked_prefill", False)
         if max_lora_rank:
             options = {"enable_lora": True, "max_lora_rank": max_lora_rank, **options}
         self.name = name or model
@@ -244,12 +245,13 @@ class VLLMEngine(BaseEngine):
         try:
             outputs = self._llm.generate(list(prompts), list(parameters), use_tqdm=False, lora_request=self._adapter)
         except Exception as error:  # vLLM may raise anything.
-            if len(batch) > 1 and not _is_dead(error):
+            invalid = isinstance(error, ValueError | VLLMValidationError)
+            self._abort_requests()
+            if invalid and len(batch) > 1:
                 half = len(batch) // 2
                 yield from self._generate_batch(batch[:half])
                 yield from self._generate_batch(batch[half:])
             else:
-                invalid = isinstance(error, ValueError | VLLMValidationError)
                 cause = FailureCause.INVALID_REQUEST if invalid else FailureCause.ENGINE
                 for index, count in zip(indices, (p.n for p in parameters), strict=True):
                     yield index, [Failure(cause, f"vLLM: {_first_line(error)}")] * count
@@ -257,6 +259,12 @@ class VLLMEngine(BaseEngine):
         for index, output in zip(indices, outputs, strict=True):
             ids = tuple(output.prompt_token_ids)
             yield index, [self._to_completion(ids, choice) for choice in output.outputs]
+
+    def _abort_requests(self) -> None:
+        """Remove the requests of a failed batch. The next call would wait for them."""
+        engine = self._llm.llm_engine
+        with suppress(Exception):  # A dead engine has no requests.
+            engine.abort_request(list(engine.output_processor.request_states), internal=True)
 
     def _to_completion(self, prompt: tuple[int, ...], choice: Any) -> Completion:
         ids = tuple(choice.token_ids)
@@ -289,9 +297,10 @@ def _first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[0] if lines else ''}".removesuffix(": ")
 
 
-def _is_dead(error: BaseException) -> bool:
-    """Whether the engine has died, so that further calls would fail."""
-    return type(error).__name__ == "EngineDeadError"
+def _has_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
 
 
 @contextmanager
