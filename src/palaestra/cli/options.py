@@ -26,7 +26,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     ),
     "Model": (
         "model", "model_name", "student", "policy", "method", "rank", "critic", "width", "layers", "window", "activation",
-        "normalize_observations", "engine_batch", "device", "threads",
+        "normalize_observations", "engine", "engine_options", "engine_batch", "device", "threads",
     ),
     "Teacher": (
         "teacher", "teacher_options", "writer", "planner", "prompts", "state", "references", "quality", "checks", "discover",
