@@ -21,7 +21,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
-from palaestra.core.errors import SettingsError
+from palaestra.core.errors import EngineError, SettingsError
 from palaestra.core.events import Listener, ignore
 from palaestra.core.records import Completion, Failure, Message, Usage
 from palaestra.core.registry import Registry
@@ -227,6 +227,20 @@ def close_engine(engine: Engine) -> None:
     """Close an engine, if it can be closed."""
     if isinstance(engine, BaseEngine):
         engine.close()
+
+
+def require_exact(completion: Completion, name: str) -> Completion:
+    """Return a completion that a model can be trained on.
+
+    Raises:
+        EngineError: the token ids or log-probs are missing.
+    """
+    if not completion.is_exact:
+        raise EngineError(
+            f"{name} returned no token ids or log-probs, which training needs; use a local model, or vLLM's server with "
+            "OpenAIEngine(..., exact=True)"
+        )
+    return completion
 
 
 def reads_schema(engine: Engine) -> bool:
