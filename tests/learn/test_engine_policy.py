@@ -277,7 +277,7 @@ def test_every_algorithm_weights_its_losses(algorithm: str, tmp_path: Path, monk
 def test_settings_name_the_engine_and_the_way(tmp_path: Path) -> None:
     with pytest.raises(UnknownNameError, match="vlm"):
         train(env="CoTEnv-v0", engine="vlm", out=tmp_path / "a")
-    with pytest.raises(SettingsError, match="cannot receive the learner's weights"):
+    with pytest.raises(SettingsError, match="the engine 'mock' cannot load local weights"):
         train(**{**SMALL, "engine": "mock"}, out=tmp_path / "b")
     with pytest.raises(SettingsError, match="setting 'rollout': expected step for CartPole-v1"):
         train(env="CartPole-v1", rollout="engine", out=tmp_path / "c")

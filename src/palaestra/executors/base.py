@@ -11,28 +11,32 @@ how to share a value with all of them.
 
 from __future__ import annotations
 
-import pickle
-import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar
+from typing import Any, Self
 from weakref import WeakSet
 
 from palaestra.core.errors import ExecutorError
 from palaestra.core.events import Listener, ignore
 from palaestra.core.records import Failure
 from palaestra.core.registry import Registry
+from palaestra.executors.pool import ATTEMPTS, Pool
+from palaestra.executors.workers import (
+    Item,
+    Raised,
+    Resources,
+    Result,
+    Shared,
+    State,
+    Value,
+    Worker,
+    make_released_error,
+)
 
-if TYPE_CHECKING:
-    from palaestra.executors.pool import Pool
-
-State = TypeVar("State")
-Item = TypeVar("Item")
-Result = TypeVar("Result")
-Value = TypeVar("Value")
+__all__ = ["ATTEMPTS", "EXECUTORS", "Executor", "InlineExecutor", "Pool", "Resources", "Shared", "open_executor"]
 
 EXECUTORS = Registry("executor", "palaestra.executors")
 """Executors by scheme. Each entry is called with the text after the colon."""
@@ -41,57 +45,6 @@ EXECUTORS.register(
     "processes", "palaestra.executors.processes:ProcessExecutor", "processes of this machine, processes:N"
 )
 EXECUTORS.register("ray", "palaestra.executors.ray:RayExecutor", "a Ray cluster, ray:ADDRESS")
-
-ATTEMPTS = 3
-"""How often an item runs if its worker dies, and how often a worker is started again without a result in between."""
-
-
-@dataclass(frozen=True, slots=True)
-class Resources:
-    """What a worker needs: CPU cores and GPUs (fractions are allowed), and memory in bytes (0: unspecified).
-
-    Ray places workers by it. The other executors ignore it.
-    """
-
-    cpus: float = 1.0
-    gpus: float = 0.0
-    memory: int = 0
-
-
-class WorkerLost(Exception):
-    """The process of a worker died: it was killed, ran out of memory, or its node is gone."""
-
-
-class Worker(ABC, Generic[State]):
-    """A worker with its state."""
-
-    @abstractmethod
-    def start(self) -> Future[Any]:
-        """Start making the state. The future is done when the worker is ready."""
-
-    @abstractmethod
-    def submit(self, function: Callable[[State, Any], Any], item: Any) -> Future[Any]:
-        """Run `function(state, item)`. The future returns the result of `call`, or raises `WorkerLost`."""
-
-    @abstractmethod
-    def stop(self) -> None:
-        """Stop the worker at once."""
-
-
-class Shared(ABC, Generic[Value]):
-    """A value that workers read, see `Executor.share`."""
-
-    @abstractmethod
-    def get(self) -> Value:
-        """Return the value. It may be in memory that several workers share: do not change it.
-
-        Raises:
-            ExecutorError: the value was released.
-        """
-
-    @abstractmethod
-    def release(self) -> None:
-        """Free the value."""
 
 
 class Executor(ABC):
@@ -105,7 +58,7 @@ class Executor(ABC):
         if workers < 1:
             raise ExecutorError(f"an executor needs at least 1 worker; got {workers}")
         self.workers = workers
-        self.pools: set[Pool[Any]] = set()
+        self._pools: WeakSet[Pool[Any]] = WeakSet()
         self._shared: WeakSet[Shared[Any]] = WeakSet()
 
     @abstractmethod
@@ -122,7 +75,7 @@ class Executor(ABC):
 
     def close(self) -> None:
         """Stop all workers and release all shared values."""
-        for pool in list(self.pools):
+        for pool in list(self._pools):
             pool.close()
         for shared in list(self._shared):
             shared.release()
@@ -168,10 +121,11 @@ class Executor(ABC):
             attempts: how often an item runs if its worker dies, before it becomes a `Failure`.
             listener: receives a notice for each lost worker.
         """
-        from palaestra.executors.pool import Pool
-
-        pool = Pool(self, make_state, resources or Resources(), attempts, listener)
-        self.pools.add(pool)
+        needed = resources or Resources()
+        pool: Pool[State] = Pool(
+            partial(self.make_worker, make_state, needed), partial(self.count_workers, needed), attempts, listener
+        )
+        self._pools.add(pool)
         return pool
 
     def share(self, value: Value) -> Shared[Value]:
@@ -206,7 +160,7 @@ class _InlineShared(Shared[Value]):
 
     def get(self) -> Value:
         if not self._value:
-            raise released()
+            raise make_released_error()
         return self._value[0]
 
     def release(self) -> None:
@@ -228,7 +182,7 @@ class _InlineWorker(Worker[State]):
             return _complete(Raised(error))
 
     def stop(self) -> None:
-        del self._make_state
+        """Nothing runs between items."""
 
 
 def open_executor(name: str) -> Executor:
@@ -241,36 +195,6 @@ def open_executor(name: str) -> Executor:
     scheme, _, argument = name.partition(":")
     executor: Executor = EXECUTORS.get(scheme)(argument)
     return executor
-
-
-@dataclass(frozen=True, slots=True)
-class Raised:
-    """An exception of a function. `trace` is its traceback in another process."""
-
-    error: Exception
-    trace: str = ""
-
-    def throw(self) -> NoReturn:
-        if self.trace:
-            self.error.add_note(f"In a worker:\n{self.trace}")
-        raise self.error
-
-
-def released() -> ExecutorError:
-    return ExecutorError("the shared value was released; share it again")
-
-
-def call(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function in a worker. An exception is returned as `Raised`, so that it cannot end the worker."""
-    try:
-        return function(*arguments)
-    except Exception as error:
-        trace = traceback.format_exc()
-        try:
-            pickle.loads(pickle.dumps(error))
-        except Exception:
-            error = ExecutorError(f"{type(error).__name__}: {error}")
-        return Raised(error, trace)
 
 
 def _complete(result: Any) -> Future[Any]:

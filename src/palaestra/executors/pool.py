@@ -14,8 +14,10 @@ from typing import Any, Generic, Self
 from palaestra.core.errors import ExecutorError
 from palaestra.core.events import Listener, notice
 from palaestra.core.records import Failure, FailureCause
-from palaestra.executors.base import Executor, Item, Raised, Resources, Result, State, Worker, WorkerLost
+from palaestra.executors.workers import Item, Raised, Result, State, Worker, WorkerLost
 
+ATTEMPTS = 3
+"""How often an item runs if its worker dies, and how often a worker is started again without a result in between."""
 PATIENCE = 60.0
 """Seconds without a running worker after which a notice is sent."""
 WINDOW = 4
@@ -31,14 +33,13 @@ class Pool(Generic[State]):
 
     def __init__(
         self,
-        executor: Executor,
-        make_state: Callable[[], State],
-        resources: Resources,
+        make_worker: Callable[[], Worker[State]],
+        count_workers: Callable[[], int],
         attempts: int,
         listener: Listener,
     ) -> None:
-        self.executor, self.make_state = executor, make_state
-        self.resources, self.attempts, self.listener = resources, attempts, listener
+        self.make_worker, self.count_workers = make_worker, count_workers
+        self.attempts, self.listener = attempts, listener
         self._workers: set[Worker[State]] = set()
         self._starting: dict[Future[Any], Worker[State]] = {}
         self._checking: dict[Future[Any], Worker[State]] = {}
@@ -64,7 +65,7 @@ class Pool(Generic[State]):
         """
         if self._is_mapping:
             raise ExecutorError("a pool runs one map at a time; finish the other one, or close its iterator")
-        size = self.executor.count_workers(self.resources)
+        size = self.count_workers()
         source = (_Entry(function, item, number) for number, item in zip(count(1), items, strict=False))
         order: deque[_Entry] = deque()
         self._is_mapping, self._lost_starts = True, 0
@@ -95,9 +96,8 @@ class Pool(Generic[State]):
         """Stop all workers at once. A map in another thread ends with an `ExecutorError`."""
         with self._lock:
             self._is_closed = True
-        for worker in list(self._workers):
-            worker.stop()
-        self.executor.pools.discard(self)
+        while self._workers:
+            self._workers.pop().stop()
 
     def __enter__(self) -> Self:
         return self
@@ -118,7 +118,7 @@ class Pool(Generic[State]):
         for _ in range(min(size - len(self._workers), wanted)):
             with self._lock:
                 self._check_open()
-                worker = self.executor.make_worker(self.make_state, self.resources)
+                worker = self.make_worker()
                 self._workers.add(worker)
             self._starting[worker.start()] = worker
 
@@ -136,7 +136,7 @@ class Pool(Generic[State]):
         """Wait for a worker, then take all available results."""
         timeout = None if self._running else PATIENCE
         while not (ended := wait(self._list_futures(), timeout, return_when=FIRST_COMPLETED).done):
-            self.listener(notice(f"waiting for a worker to start: it needs {self.resources}"))
+            self.listener(notice("waiting for a worker to start; other programs may use the cluster"))
             timeout = None
         self._check_open()
         self._take(ended)

@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from palaestra.core.errors import ExecutorError
-from palaestra.executors.base import Executor, Resources, Shared, State, Value, Worker, WorkerLost, call, released
+from palaestra.executors.base import Executor
 from palaestra.executors.packing import pack, unpack
+from palaestra.executors.workers import Resources, Shared, State, Value, Worker, WorkerLost, call, make_released_error
 
 CORES = os.cpu_count() or 1
 _STATE: list[Any] = []
@@ -70,7 +71,7 @@ class _SharedFile(Shared[Value]):
         try:
             file = open(self._path, "rb")  # noqa: SIM115
         except FileNotFoundError:
-            raise released() from None
+            raise make_released_error() from None
         with file:
             data, lengths = pickle.load(file)
             buffers, end = [], file.tell()

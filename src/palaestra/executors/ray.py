@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from palaestra.core.errors import ExecutorError, MissingExtraError
-from palaestra.executors.base import Executor, Resources, Shared, State, Value, Worker, WorkerLost, call, released
+from palaestra.executors.base import Executor
 from palaestra.executors.packing import pack, unpack
+from palaestra.executors.workers import Resources, Shared, State, Value, Worker, WorkerLost, call, make_released_error
 
 
 class RayExecutor(Executor):
@@ -90,7 +91,7 @@ class _SharedObject(Shared[Value]):
         import ray
 
         if self._reference is None:
-            raise released()
+            raise make_released_error()
         try:
             value: Value = unpack(*ray.get(self._reference))
         except ray.exceptions.RayError as error:

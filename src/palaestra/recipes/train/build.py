@@ -10,14 +10,12 @@ from typing import Any
 from palaestra.core.errors import EnvError
 from palaestra.core.events import Listener
 from palaestra.core.seeding import Seeds
-from palaestra.engines.base import LOCAL_SCHEME
 from palaestra.engines.chat import ChatEncoder
 from palaestra.engines.factory import get_engine_scheme
 from palaestra.learn.algorithms import ALGORITHMS, Algorithm, AlgorithmConfig
 from palaestra.learn.policies.control import history_policy, mlp_policy
 from palaestra.learn.policies.engine import EnginePolicy
 from palaestra.learn.policies.language_model import LanguageModelCritic, LanguageModelPolicy, ReferencePolicy
-from palaestra.recipes.settings import parse_options
 from palaestra.recipes.train.loop import ControlLoop, Loop
 from palaestra.recipes.train.settings import TrainSettings, make_config, unwrap
 from palaestra.recipes.train.token_loop import TokenLoop, TurnLoop
@@ -121,11 +119,8 @@ def _build_sampler(
     """Open the engine that samples rollouts; `None` if the policy samples them itself."""
     if settings.rollout != "engine":
         return None
-    scheme, name = get_engine_scheme(f"{settings.engine}:"), settings.model
-    if settings.engine != LOCAL_SCHEME:
-        name = f"{settings.engine}:{name}"
-    options = parse_options(settings.engine_options, "engine_options")
-    engine = scheme.open_for_rollouts(name, device=settings.device, listener=listener, **options)
+    name, options = settings.resolve_model(settings.model), settings.parse_engine_options()
+    engine = get_engine_scheme(name).open_for_rollouts(name, device=settings.device, listener=listener, **options)
     return EnginePolicy(engine, settings.temperature, vocabulary, settings.max_tokens, policy.context, stop)
 
 

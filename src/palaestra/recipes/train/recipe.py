@@ -110,7 +110,6 @@ def resume(run: Run, *, listener: Listener = ignore, callbacks: Sequence[Callbac
 def check(settings: TrainSettings) -> None:
     """Raise for every unknown name before anything is loaded or written."""
     from palaestra.engines import models
-    from palaestra.engines.base import LOCAL_SCHEME
     from palaestra.engines.factory import check_model
     from palaestra.envs.factory import check_options, get_spec
 
@@ -120,8 +119,8 @@ def check(settings: TrainSettings) -> None:
     models.check_device(settings.device)
     if settings.policy in (None, "lm"):
         models.check(settings.model)
-        if settings.engine != LOCAL_SCHEME:
-            check_model(f"{settings.engine}:{settings.model}")
+        settings.check_engine()
+        check_model(settings.resolve_model(settings.model))
     for name, wanted in (("tensorboard", settings.tensorboard), ("wandb", settings.wandb)):
         if wanted and find_spec(name) is None:
             raise MissingExtraError(name, name, f"the setting '{name}'")

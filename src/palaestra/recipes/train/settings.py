@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, Literal, TypedDict, TypeVar
+from typing import Any, Literal, TypeVar
 
 from palaestra.core.errors import EnvError, SettingsError, suggest
 from palaestra.core.plugins import load_plugins
 from palaestra.core.settings import check_ranges, setting
 from palaestra.engines.base import LOCAL_SCHEME
 from palaestra.learn.algorithms import ALGORITHMS, AlgorithmConfig
+from palaestra.recipes.engine_settings import EngineOptions, EngineSettings
 from palaestra.recipes.settings import build, parse_options, require
 
 T = TypeVar("T")
@@ -37,7 +38,7 @@ RENAMED = {
 
 
 @dataclass(frozen=True)
-class TrainSettings:
+class TrainSettings(EngineSettings):
     """Settings of a training run: the options of the command line, the keywords of `train`, and `settings.json`.
 
     `None` is replaced by the preset of the environment (`PRESETS`); a run's `settings.json`
@@ -72,10 +73,6 @@ class TrainSettings:
         None,
         "Sample responses token by token in the environment's steps, or whole from an engine; by default step, and "
         "engine if an engine is chosen.",
-    )
-    engine: str = setting("transformers", "Engine that samples whole responses: vllm or transformers.")
-    engine_options: tuple[str, ...] = setting(
-        (), "Options of the engine, each as name=value (value in JSON), for example gpu_memory_utilization=0.5."
     )
     importance_clip_max: float = setting(
         3.0, "Maximum importance weight of a token that was sampled by an engine or with older weights.", above=0
@@ -259,7 +256,7 @@ def unwrap(value: T | None) -> T:
     return value
 
 
-class TrainOptions(TypedDict, total=False):
+class TrainOptions(EngineOptions, total=False):
     """The fields of `TrainSettings` and of the algorithms' configs as keyword arguments, for editors and type checkers."""
 
     plugins: Sequence[str]
@@ -277,8 +274,6 @@ class TrainOptions(TypedDict, total=False):
     episodes: int | None
     n_steps: int | None
     rollout: Literal["step", "engine"] | None
-    engine: str
-    engine_options: Sequence[str]
     importance_clip_max: float
     temperature: float
     max_tokens: int
