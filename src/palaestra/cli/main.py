@@ -241,7 +241,7 @@ def resume(
         int | None, typer.Option(help="A new number of discovered skills, before the first lesson (teach).")
     ] = None,
     executor: Annotated[
-        str | None, typer.Option(help="Another executor, for example a new cluster (evaluate, bench).")
+        str | None, typer.Option(help="Another executor, for example a new cluster (train, evaluate, bench).")
     ] = None,
 ) -> None:
     """Resume a run that was stopped or killed. The result is the same as without the interruption."""

@@ -28,7 +28,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         "model", "model_name", "student", "policy", "method", "rank", "critic", "width", "layers", "window", "activation",
         "normalize_observations", "engine", "engine_options", "engine_batch", "device", "threads",
     ),
-    "Rollouts": ("rollout", "importance_clip_max"),
+    "Rollouts": ("rollout", "max_staleness", "importance_clip_max"),
     "Teacher": (
         "teacher", "teacher_options", "writer", "planner", "prompts", "state", "references", "quality", "checks", "discover",
         "skills_file", "categories", "discover_train", "rounds", "lesson_size", "budget", "top_up", "accumulate",

@@ -18,6 +18,7 @@ CHANGEABLE = {
     "teach": {"max_cost", "max_calls", "max_tokens", "categories"},
     "evaluate": {"max_cost", "executor"},
     "bench": {"executor"},
+    "train": {"executor"},
 }
 """The settings that a resumed run may change, by recipe."""
 
@@ -31,7 +32,7 @@ def resume(folder: str | Path, *, listener: Listener | None = None, progress: bo
         folder: the folder of a run, or of a bench.
         listener: receives the progress events, instead of the display on stderr.
         progress: whether to display the progress; `PALAESTRA_PROGRESS=0` also turns the display off.
-        changes: settings to change: `max_cost` (teach, evaluate), `executor` (evaluate, bench), `max_calls`,
+        changes: settings to change: `max_cost` (teach, evaluate), `executor` (train, evaluate, bench), `max_calls`,
             `max_tokens` and `categories` (teach).
 
     Returns:
@@ -94,6 +95,7 @@ def load_policy(folder: str | Path, *, device: str = "") -> Any:
     from dataclasses import replace
 
     from palaestra.engines import models
+    from palaestra.recipes.executor_settings import INLINE
     from palaestra.recipes.train.build import build_loop
     from palaestra.recipes.train.loop import load_newest_checkpoint
     from palaestra.recipes.train.settings import TrainSettings
@@ -105,7 +107,10 @@ def load_policy(folder: str | Path, *, device: str = "") -> Any:
         if run.recipe != "train":
             raise RunError(f"{folder} is a {run.recipe} run, which trains nothing; expected a train or teach run")
         settings = load_run_settings(TrainSettings, run)
-        settings = replace(settings, device=device) if device else settings
+        # Neither workers nor an engine are needed.
+        settings = replace(
+            settings, device=device or settings.device, executor=INLINE, max_staleness=0, rollout="step"
+        )  # fmt: skip
         load_plugins(settings.plugins)
         with closing(build_loop(settings, ignore)) as loop:
             if not load_newest_checkpoint(run.checkpoints, loop):

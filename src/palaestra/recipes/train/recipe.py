@@ -97,9 +97,17 @@ def train(
             return _run(run, settings, loop, started, listener, callbacks)
 
 
-def resume(run: Run, *, listener: Listener = ignore, callbacks: Sequence[Callback] = ()) -> TrainResult:
-    """Resume a run from its last checkpoint. The result is the same as without the interruption."""
+def resume(
+    run: Run, *, listener: Listener = ignore, callbacks: Sequence[Callback] = (), executor: str | None = None
+) -> TrainResult:
+    """Resume a run from its last checkpoint, optionally on another executor.
+
+    The result is the same as without the interruption, unless `max_staleness` is above 0: the rollouts that were sampled
+    ahead are sampled again with newer weights.
+    """
     settings = load_run_settings(TrainSettings, run)
+    if executor is not None:
+        settings = replace(settings, executor=executor)
     check(settings)
     started = time.perf_counter()
     listener(_announce(settings, run.folder))

@@ -19,13 +19,14 @@ from palaestra.learn.rollouts import Rollout
 from palaestra.learn.turns import TurnEpisode, collect_turns
 from palaestra.recipes.summary import summarize_gain
 from palaestra.recipes.train.loop import Loop, summarize_returns
-from palaestra.recipes.train.settings import TrainSettings, unwrap
+from palaestra.recipes.train.settings import TrainSettings, make_config, unwrap
 from palaestra.runs.ledger import LedgerEntry
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from palaestra.engines.base import Engine
+    from palaestra.recipes.train.rollout_workers import RolloutWorkers
     from palaestra.runs.store import Store
 
 
@@ -47,11 +48,15 @@ class TokenLoop(Loop):
         engine_name: str = "",
         tokenizer: Any = None,
         sampler: EnginePolicy | None = None,
+        workers: RolloutWorkers | None = None,
     ) -> None:
         super().__init__(settings)
         self.env, self.policy, self.algorithm, self.reference = env, policy, algorithm, reference
         self.held_out, self.engine_name, self.tokenizer = held_out, engine_name, tokenizer
-        self.sampler = sampler
+        self.sampler, self.workers = sampler, workers
+        self.group_size = make_config(unwrap(settings.algorithm), settings.hyperparameters).group_size
+        self.version: int | None = None
+        """In a rollout worker, the number of updates of its weights."""
         self.prepare()
 
     def prepare(self) -> None:
@@ -59,6 +64,8 @@ class TokenLoop(Loop):
         self.env.reset(seed=self.seeds.derive("environment").integer(), options={"episodes": 0})
 
     def close(self) -> None:
+        if self.workers is not None:
+            self.workers.close()
         if self.sampler is not None:
             self.sampler.engine.close()
 
@@ -69,10 +76,9 @@ class TokenLoop(Loop):
         self.sampler.update_weights(self.policy.model, version)
         return self.sampler
 
-    def collect(self, iteration: int) -> Rollout:
-        """Play the episodes of an iteration."""
-        episodes, sampler = unwrap(self.settings.episodes), self.select_sampler(iteration - 1)
-        return collect_responses(self.env, sampler, episodes, self.seeds, first=(iteration - 1) * episodes)
+    def collect(self, first: int, episodes: int, version: int) -> Rollout:
+        """Play the episodes from number `first` with the weights after `version` updates."""
+        return collect_responses(self.env, self.select_sampler(version), episodes, self.seeds, first=first)
 
     def trajectory(self, rollout: Rollout, sequence: int) -> Trajectory:
         """An episode for the store."""
@@ -81,21 +87,29 @@ class TokenLoop(Loop):
     def iterate(
         self, iteration: int, progress_remaining: float, listener: Listener
     ) -> tuple[dict[str, float], list[Trajectory]]:
-        settings = self.settings
-        rollout = self.collect(iteration)
-        seconds = {
-            name.removeprefix("seconds_"): rollout.metrics[name] for name in ("seconds_model", "seconds_environment")
-        }
+        settings, episodes = self.settings, unwrap(self.settings.episodes)
+        if self.workers is None:
+            rollout = self.collect((iteration - 1) * episodes, episodes, iteration - 1)
+            rollout.version = iteration - 1
+            names = ("seconds_model", "seconds_environment")
+            seconds = {name.removeprefix("seconds_"): rollout.metrics[name] for name in names}
+        else:
+            start = time.perf_counter()
+            rollout = self.workers.collect(iteration, self.weights)
+            seconds = {"rollout": time.perf_counter() - start}
+        staleness = iteration - 1 - rollout.version
         metrics = self._count(rollout, self.failure_cause)
         self.usage, self.responses = count_usage(rollout), rollout.records
         assert rollout.entropy_BT is not None and rollout.truncated_B is not None  # noqa: PT018
         metrics["entropy"] = float(rollout.entropy_BT[rollout.mask_BT].mean())
         metrics["truncated"] = float(rollout.truncated_B.float().mean())
+        if settings.max_staleness:
+            metrics["staleness"] = float(staleness)
         trajectories = [
             self.trajectory(rollout, sequence)
             for sequence in select_evenly(rollout.num_sequences, settings.keep_trajectories)
         ]
-        if self.sampler is not None:
+        if staleness or settings.rollout == "engine":
             start = time.perf_counter()
             metrics |= correct_importance(rollout, self.policy.logprobs_BT(rollout), settings.importance_clip_max)
             seconds["importance"] = time.perf_counter() - start
@@ -195,7 +209,7 @@ def make_trajectory(env: str, seed: int, rollout: Rollout, sequence: int) -> Tra
         Segment(tuple(chosen), (True,) * len(chosen), tuple(logprobs)),
     )
     info = {"prompt": response.prompt.text, "response": response.text, "stop_reason": str(response.stop_reason)}
-    info |= {"episode": response.episode, "group": response.group} | (
+    info |= {"episode": response.episode, "group": response.group, "version": rollout.version} | (
         {"failure": response.failure} if response.failure else {}
     )
     return Trajectory(
@@ -251,11 +265,12 @@ class TurnLoop(TokenLoop):
         *,
         end_ids: Sequence[int],
         sampler: EnginePolicy | None = None,
+        workers: RolloutWorkers | None = None,
     ) -> None:
         self.encoder, self.end_ids = encoder, tuple(end_ids)
         self._returns: dict[int, list[float | None]] = {}
         super().__init__(
-            settings, env, policy, algorithm, reference, held_out, encoder.name, encoder.tokenizer, sampler
+            settings, env, policy, algorithm, reference, held_out, encoder.name, encoder.tokenizer, sampler, workers
         )
 
     def prepare(self) -> None:
@@ -267,14 +282,12 @@ class TurnLoop(TokenLoop):
             if env is not None:
                 env.close()
 
-    def collect(self, iteration: int) -> Rollout:
-        episodes, group_size = unwrap(self.settings.episodes), self.algorithm.config.group_size
-        first = (iteration - 1) * episodes
-        return self._play(self.env, iteration - 1, episodes, self.seeds, group_size, first)
+    def collect(self, first: int, episodes: int, version: int) -> Rollout:
+        return self._play(self.env, version, episodes, self.seeds, self.group_size, first)
 
     def trajectory(self, rollout: Rollout, sequence: int) -> Trajectory:
         episode: TurnEpisode = rollout.records[sequence]
-        return episode.to_trajectory(self.settings.env)
+        return episode.to_trajectory(self.settings.env, rollout.version)
 
     def iterate(
         self, iteration: int, progress_remaining: float, listener: Listener
