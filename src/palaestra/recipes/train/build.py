@@ -11,8 +11,10 @@ from palaestra.core.events import Listener
 from palaestra.core.seeding import Seeds
 from palaestra.engines.chat import ChatEncoder
 from palaestra.learn.algorithms import ALGORITHMS, Algorithm, AlgorithmConfig
+from palaestra.learn.distributed import world_size
 from palaestra.learn.policies.control import history_policy, mlp_policy
 from palaestra.learn.policies.language_model import LanguageModelCritic, LanguageModelPolicy, ReferencePolicy
+from palaestra.learn.sharding import shard_policy
 from palaestra.recipes.train.loop import ControlLoop, Loop
 from palaestra.recipes.train.settings import TrainSettings, make_config, unwrap
 from palaestra.recipes.train.token_loop import TokenLoop, TurnLoop
@@ -56,6 +58,7 @@ def _build_token_loop(settings: TrainSettings, config: AlgorithmConfig, listener
         name = env.reference
         reference = ReferencePolicy(policy, models.load(name, device=settings.device).weights if name else None)
     settings = replace(settings, hyperparameters=asdict(config))
+    _shard(settings, policy, reference)
     algorithm = _make_algorithm(settings, config, policy)
     return TokenLoop(settings, env, policy, algorithm, reference, held_out, loaded.name, loaded.tokenizer)
 
@@ -83,8 +86,18 @@ def _build_turn_loop(settings: TrainSettings, config: AlgorithmConfig, listener:
     reference = ReferencePolicy(policy) if config.kl_coef else None
     more = tuple(f"{name}={json.dumps(value)}" for name, value in options.items() if name not in settings.options)
     settings = replace(settings, env_options=(*settings.env_options, *more), hyperparameters=asdict(config))
+    _shard(settings, policy, reference)
     algorithm = _make_algorithm(settings, config, policy)
     return TurnLoop(settings, env, policy, algorithm, reference, held_out, encoder, end_ids=ends)
+
+
+def _shard(settings: TrainSettings, policy: LanguageModelPolicy, reference: ReferencePolicy | None) -> None:
+    """Shard the policy and its reference over the processes, if the settings require it."""
+    if settings.parallel == "ddp" or world_size() == 1:
+        return
+    shard_policy(policy)
+    if reference is not None and reference.policy is not policy:
+        shard_policy(reference.policy)
 
 
 def _build_policy(

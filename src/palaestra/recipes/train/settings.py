@@ -90,6 +90,9 @@ class TrainSettings:
     wandb: str = setting("", "Weights & Biases project to log to (extra: wandb).")
     device: str = setting("", "Device, for example cuda; empty: a GPU if there is one.")
     threads: int = setting(0, "CPU threads; 0: torch's default.", low=0)
+    parallel: Literal["ddp", "fsdp"] = setting(
+        "ddp", "Several processes (torchrun): each has all weights, or a shard of weights, gradients and optimizer."
+    )
     seed: int = setting(0, "Seed of all randomness.", low=0)
 
     def __post_init__(self) -> None:
@@ -273,6 +276,7 @@ class TrainOptions(TypedDict, total=False):
     wandb: str
     device: str
     threads: int
+    parallel: Literal["ddp", "fsdp"]
     seed: int
     learning_rate: float
     kl_coef: float | None

@@ -13,8 +13,11 @@ from palaestra.core.seeding import Seeds
 from palaestra.core.statistics import Mean, mean_interval, report_on
 from palaestra.engines.chat import ChatEncoder
 from palaestra.learn.collect import collect_responses
+from palaestra.learn.distributed import rank
 from palaestra.learn.policies.language_model import LanguageModelPolicy, ReferencePolicy, apply_kl_penalty
 from palaestra.learn.rollouts import Rollout
+from palaestra.learn.sharding import gather_weights, list_gathered_weights
+from palaestra.learn.shares import gather_rollout, split_episodes
 from palaestra.learn.turns import TurnEpisode, collect_turns
 from palaestra.recipes.summary import summarize_gain
 from palaestra.recipes.train.loop import Loop, summarize_returns
@@ -54,9 +57,9 @@ class TokenLoop(Loop):
         """Reset the environment at the start of the run."""
         self.env.reset(seed=self.seeds.derive("environment").integer(), options={"episodes": 0})
 
-    def collect(self, first: int) -> Rollout:
-        """Play the episodes of an iteration, from number `first`."""
-        return collect_responses(self.env, self.policy, unwrap(self.settings.episodes), self.seeds, first=first)
+    def collect(self, first: int, episodes: int) -> Rollout:
+        """Play the episodes `first` to `first + episodes - 1`."""
+        return collect_responses(self.env, self.policy, episodes, self.seeds, first=first)
 
     def trajectory(self, rollout: Rollout, sequence: int) -> Trajectory:
         """An episode for the store."""
@@ -66,7 +69,11 @@ class TokenLoop(Loop):
         self, iteration: int, progress_remaining: float, listener: Listener
     ) -> tuple[dict[str, float], list[Trajectory]]:
         settings = self.settings
-        rollout = self.collect((iteration - 1) * unwrap(settings.episodes))
+        episodes = unwrap(settings.episodes)
+        share = split_episodes((iteration - 1) * episodes, episodes, self.algorithm.config.group_size)
+        with gather_weights(self.policy):
+            rollout = self.collect(*share)
+        rollout = gather_rollout(rollout)
         seconds = {
             name.removeprefix("seconds_"): rollout.metrics[name] for name in ("seconds_model", "seconds_environment")
         }
@@ -95,14 +102,21 @@ class TokenLoop(Loop):
         metrics["tokens_per_second"] = rollout.decisions / sum(seconds.values())
         return metrics, trajectories
 
-    def evaluate(self, iteration: int, store: Store, listener: Listener) -> tuple[dict[str, float], LedgerEntry | None]:
+    def evaluate(
+        self, iteration: int, store: Store | None, listener: Listener
+    ) -> tuple[dict[str, float], LedgerEntry | None]:
         if self.env.task is not None:
-            return self._evaluate_task(iteration, store, listener), None
+            with gather_weights(self.policy):
+                # Rank 0 evaluates and stores the attempts; the other processes wait for its next step.
+                return {} if store is None else self._evaluate_task(iteration, store, listener), None
         listener(Event("evaluate", 0, 0, iteration))
         env = self.held_out
         count = env.num_prompts if env.num_prompts is not None else unwrap(self.settings.evaluation)
         seeds = self.seeds.derive("evaluation")
-        rollout = collect_responses(env, self.policy, count, seeds, seed=seeds.integer(), first=0)
+        first, episodes = split_episodes(0, count)
+        with gather_weights(self.policy):
+            rollout = collect_responses(env, self.policy, episodes, seeds, seed=seeds.integer(), first=first)
+        rollout = gather_rollout(rollout)
         metrics = self._measure(rollout, rollout.episode_returns, self.failure_cause)
         if self.reference is not None:
             metrics["test_reference_kl"] = apply_kl_penalty(rollout, self.reference.logprobs_BT(rollout), 0.0)
@@ -150,11 +164,13 @@ class TokenLoop(Loop):
         from palaestra.runs.files import write_folder
 
         def write(target: Path) -> None:
-            self.policy.model.save_pretrained(target)
+            self.policy.model.save_pretrained(target, state_dict=list_gathered_weights(self.policy.model) or None)
             if self.tokenizer is not None:
                 self.tokenizer.save_pretrained(target)
 
-        write_folder(folder / "model", write)
+        with gather_weights(self.policy):
+            if rank() == 0:
+                write_folder(folder / "model", write)
 
 
 def make_trajectory(env: str, seed: int, rollout: Rollout, sequence: int) -> Trajectory:
@@ -235,8 +251,8 @@ class TurnLoop(TokenLoop):
             if env is not None:
                 env.close()
 
-    def collect(self, first: int) -> Rollout:
-        return self._play(self.env, unwrap(self.settings.episodes), self.seeds, self.algorithm.config.group_size, first)
+    def collect(self, first: int, episodes: int) -> Rollout:
+        return self._play(self.env, episodes, self.seeds, self.algorithm.config.group_size, first)
 
     def trajectory(self, rollout: Rollout, sequence: int) -> Trajectory:
         episode: TurnEpisode = rollout.records[sequence]
@@ -252,10 +268,15 @@ class TurnLoop(TokenLoop):
         metrics["truncated"] = sum(episode.cut_messages for episode in played) / max(1, messages)
         return metrics, trajectories
 
-    def evaluate(self, iteration: int, store: Store, listener: Listener) -> tuple[dict[str, float], LedgerEntry | None]:
+    def evaluate(
+        self, iteration: int, store: Store | None, listener: Listener
+    ) -> tuple[dict[str, float], LedgerEntry | None]:
         """Play the same held-out episodes with the same random numbers every time, so that evaluations can be paired."""
         listener(Event("evaluate", 0, 0, iteration))
-        rollout = self._play(self.held_out, unwrap(self.settings.evaluation), self.seeds.derive("evaluation"), 1, 0)
+        first, episodes = split_episodes(0, unwrap(self.settings.evaluation))
+        with gather_weights(self.policy):
+            rollout = self._play(self.held_out, episodes, self.seeds.derive("evaluation"), 1, first)
+        rollout = gather_rollout(rollout)
         self._returns[iteration] = [None if episode.failure else episode.reward for episode in rollout.records]
         metrics = self._measure(rollout, rollout.episode_returns, self.failure_cause)
         metrics["test_turns"] = rollout.metrics["turns"]
