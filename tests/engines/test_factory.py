@@ -6,7 +6,17 @@ from chat_server import Reply, Server
 
 from palaestra.core.errors import EngineError, UnknownNameError
 from palaestra.core.records import Completion, Message
-from palaestra.engines.base import ENGINES, Answer, BaseEngine, Price, Request, get_scheme, is_remote
+from palaestra.engines.base import (
+    ENGINES,
+    Answer,
+    BaseEngine,
+    Price,
+    Request,
+    apply_engine,
+    get_scheme,
+    is_remote,
+    strip_scheme,
+)
 from palaestra.engines.budget import Prices
 from palaestra.engines.factory import check_model, open_cached, open_engine
 from palaestra.engines.openai import OpenAIEngine
@@ -84,3 +94,10 @@ def test_the_mock_scheme_always_gives_the_same_answer() -> None:
 def test_an_unknown_scheme_suggests_the_nearest_engine() -> None:
     with pytest.raises(UnknownNameError, match="unknown engine 'openia'; did you mean 'openai'"):
         check_model("openia:gpt-4o")
+
+
+def test_an_option_moves_local_models_to_another_engine() -> None:
+    names = ["nano", "owner/name", "transformers:nano", "openai:gpt-4o", "mock:7", ""]
+    assert [apply_engine(name, "vllm") for name in names] == ["vllm:nano", "vllm:owner/name", *names[2:]]
+    assert [apply_engine(name, "transformers") for name in names] == names
+    assert [strip_scheme(name) for name in ("vllm:nano", "nano", "http://a/v1#b")] == ["nano", "nano", "//a/v1#b"]

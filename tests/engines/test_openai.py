@@ -8,6 +8,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from palaestra.core.errors import BudgetSpentError, EngineError, MissingExtraErr
 from palaestra.core.events import Event
 from palaestra.core.records import Completion, Failure, FailureCause, ImagePart, Message, StopReason, TextPart, Usage
 from palaestra.engines import openai_endpoint
-from palaestra.engines.base import ENGINES, Answer, Engine, MonitoredEngine, Request, Sampling, Slot
+from palaestra.engines.base import ENGINES, Answer, Engine, MonitoredEngine, Request, Sampling, Slot, require_exact
 from palaestra.engines.budget import Budget
 from palaestra.engines.cached import CachedEngine
 from palaestra.engines.openai import OpenAIEngine
@@ -483,3 +484,22 @@ def test_usage_that_cannot_be_is_refused(count: Any) -> None:
 def test_an_answer_without_choices_names_the_error_that_the_server_reports(data: Any, message: str) -> None:
     with pytest.raises(BrokenAnswerError, match=f"{message}$"):
         parse_response(data)
+
+
+def test_only_a_completion_with_ids_and_log_probs_may_be_trained_on() -> None:
+    complete = Completion("7", (5, 2), (-0.1, -0.2), prompt_ids=(1,))
+    assert require_exact(complete, "m") is complete
+    for partial in (Completion("7"), replace(complete, logprobs=(-0.1,)), replace(complete, prompt_ids=())):
+        with pytest.raises(EngineError, match=r"^m returned no token ids or log-probs, which training needs; use"):
+            require_exact(partial, "m")
+
+
+def test_a_server_without_adapters_is_one_line_and_the_model_stays(tmp_path: Path) -> None:
+    with Server(lambda c, n: error(404)) as server:
+        opened = engine(server)
+        with pytest.raises(
+            EngineError, match=r"^load_lora_adapter failed for .* needs --enable-lora, VLLM_ALLOW"
+        ) as raised:
+            opened.load_adapter(tmp_path)
+        assert "\n" not in str(raised.value)
+        assert opened.endpoint.model == "scripted"

@@ -1,4 +1,4 @@
-"""A Ray cluster of two nodes for the tests of executors."""
+"""Executors, and a Ray cluster that all tests of executors share."""
 
 from __future__ import annotations
 
@@ -7,17 +7,41 @@ from typing import Any
 
 import pytest
 
+from palaestra.executors.base import Executor, open_executor
 
-@pytest.fixture
-def two_nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A cluster of two nodes with one core each; this process is its driver."""
+
+@pytest.fixture(scope="package")
+def cluster() -> Iterator[Any]:
+    """A cluster with one core; this process is its driver."""
     import ray
     from ray.cluster_utils import Cluster
 
-    monkeypatch.setenv("RAY_TQDM_PATCH_PRINT", "0")  # Ray would replace the built-in `print` for good.
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
-    cluster.add_node(num_cpus=1)
-    ray.init(address=cluster.address, log_to_driver=False)
-    yield cluster
-    ray.shutdown()
-    cluster.shutdown()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_TQDM_PATCH_PRINT", "0")  # Ray would replace the built-in `print` for good.
+        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+        ray.init(address=cluster.address, log_to_driver=False)
+        yield cluster
+        ray.shutdown()
+        cluster.shutdown()
+
+
+@pytest.fixture
+def two_nodes(cluster: Any) -> Any:
+    """A cluster of two nodes with one core each. The second one may be killed."""
+    if len(cluster.list_all_nodes()) < 2:
+        cluster.add_node(num_cpus=1)
+        cluster.wait_for_nodes()
+    return cluster
+
+
+def open_by_name(request: pytest.FixtureRequest) -> Iterator[Executor]:
+    if request.param == "ray":
+        request.getfixturevalue("two_nodes")
+    with open_executor(request.param) as opened:
+        yield opened
+
+
+executor = pytest.fixture(params=["inline", "processes:2", "ray"], name="executor")(open_by_name)
+parallel = pytest.fixture(params=["processes:2", "ray"], name="parallel")(open_by_name)
+local = pytest.fixture(params=["inline", "processes:2"], name="local")(open_by_name)
+"""For what all executors share: Ray's actors take seconds to start."""

@@ -79,20 +79,25 @@ def test_a_node_killed_in_the_middle_loses_nothing(tmp_path: Path, inline: Any, 
         if event.done == 9:
             # Both workers exist, and the death is known, before the evaluation goes on: its notice is then certain.
             wait_for_actors("ALIVE", 2)
+            dead = count_actors("DEAD")
             two_nodes.remove_node(two_nodes.list_all_nodes()[1], allow_graceful=False)
-            wait_for_actors("DEAD", 1)
+            wait_for_actors("DEAD", dead + 1)
 
     evaluate(model="nano", problems=3, executor="ray", out=tmp_path / "run", listener=kill)
     assert read(tmp_path / "run") == inline
     assert any("a worker died" in text for text in notices)
 
 
-def wait_for_actors(state: str, count: int, seconds: float = 60.0) -> None:
+def count_actors(state: str) -> int:
     from ray._private.state import actors
 
+    return sum(actor["State"] == state for actor in actors().values())
+
+
+def wait_for_actors(state: str, count: int, seconds: float = 60.0) -> None:
     end = time.monotonic() + seconds
-    while sum(actor["State"] == state for actor in actors().values()) < count:
-        assert time.monotonic() < end, f"expected {count} actors in state {state}; got {actors()}"
+    while count_actors(state) < count:
+        assert time.monotonic() < end, f"expected {count} actors in state {state}; got {count_actors(state)}"
         time.sleep(0.05)
 
 

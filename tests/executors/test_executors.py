@@ -15,7 +15,8 @@ import pytest
 from palaestra.core.errors import ExecutorError, MissingExtraError, SettingsError, UnknownNameError
 from palaestra.core.events import Event
 from palaestra.core.records import Failure, FailureCause
-from palaestra.executors.base import WINDOW, Executor, Resources, open_executor
+from palaestra.executors.base import Executor, Resources, open_executor
+from palaestra.executors.pool import WINDOW
 
 
 def make_offset() -> int:
@@ -82,43 +83,6 @@ def fail_to_start() -> int:
 def die_at_start() -> int:
     os.kill(os.getpid(), signal.SIGKILL)
     return 0
-
-
-@pytest.fixture(scope="module")
-def ray_cluster() -> Iterator[Any]:
-    import ray
-    from ray.cluster_utils import Cluster
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_TQDM_PATCH_PRINT", "0")  # Ray would replace the built-in `print` for good.
-        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2})
-        ray.init(address=cluster.address, log_to_driver=False)
-        yield cluster
-        ray.shutdown()
-        cluster.shutdown()
-
-
-@pytest.fixture(params=["inline", "processes:2", "ray"])
-def executor(request: pytest.FixtureRequest) -> Iterator[Executor]:
-    if request.param == "ray":
-        request.getfixturevalue("ray_cluster")
-    with open_executor(request.param) as opened:
-        yield opened
-
-
-@pytest.fixture(params=["inline", "processes:2"])
-def local(request: pytest.FixtureRequest) -> Iterator[Executor]:
-    """For what all executors share: Ray's actors take seconds to start."""
-    with open_executor(request.param) as opened:
-        yield opened
-
-
-@pytest.fixture(params=["processes:2", "ray"])
-def parallel(request: pytest.FixtureRequest) -> Iterator[Executor]:
-    if request.param == "ray":
-        request.getfixturevalue("ray_cluster")
-    with open_executor(request.param) as opened:
-        yield opened
 
 
 def test_a_cluster_that_does_not_answer_says_so() -> None:
@@ -214,27 +178,35 @@ def test_an_unknown_executor_is_named() -> None:
         open_executor("proceses")
 
 
-def test_a_cluster_without_room_says_so(ray_cluster: Any) -> None:
+def test_a_cluster_without_room_says_so(two_nodes: Any) -> None:
     with open_executor("ray") as ray, pytest.raises(ExecutorError, match=r"no room for a worker.*GPU 0"):
         list(ray.map(add, range(3), make_offset, resources=Resources(gpus=1)))
 
 
-def test_items_of_a_killed_node_run_on_the_other(ray_cluster: Any) -> None:
-    node = ray_cluster.add_node(num_cpus=1)
+def test_items_of_a_killed_node_run_on_the_other(two_nodes: Any) -> None:
     results: list[Any] = []
+    pids: set[int] = set()
     events: list[Event] = []
+
+    def items() -> Iterator[int]:
+        k = 0
+        while k < 24 or len(pids) < 2:
+            yield k
+            k += 1
+
     with open_executor("ray") as ray:
-        for result in ray.map(slow_square, range(24), make_offset, listener=events.append):
-            results.append(result)
-            if len(results) == 4:
-                ray_cluster.remove_node(node, allow_graceful=False)
-    assert results == [k * k for k in range(24)]
-    assert "runs again" in events[0].data["text"]
+        for square, pid in ray.map(slow_square, items(), make_offset, listener=events.append):
+            results.append(square)
+            if pid not in pids and len(pids) == 1:
+                two_nodes.remove_node(two_nodes.list_all_nodes()[1], allow_graceful=False)
+            pids.add(pid)
+    assert results == [k * k for k in range(len(results))]
+    assert "a worker died" in events[0].data["text"]
 
 
-def slow_square(offset: int, item: int) -> int:
+def slow_square(offset: int, item: int) -> tuple[int, int]:
     time.sleep(0.2)
-    return item * item
+    return item * item, os.getpid()
 
 
 def test_workers_end_with_their_parent(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from palaestra.learn.losses import (
     aggregate_losses,
     approximate_kl,
     compute_clip_fraction,
+    compute_importance_weights,
     compute_policy_loss,
     compute_sequence_logprobs_BT,
     compute_value_loss,
@@ -73,8 +74,9 @@ def test_ppo_in_control_is_that_of_stable_baselines() -> None:
 @pytest.mark.parametrize("loss_type", ["grpo", "dr_grpo", "dapo", "bnpo"])
 @pytest.mark.parametrize("level", ["token", "sequence"])
 @pytest.mark.parametrize("beta", [0.0, 0.3])
+@pytest.mark.parametrize("by_engine", [False, True])
 def test_grpo_and_its_variants_are_those_of_trl(
-    batch: dict[str, torch.Tensor], loss_type: str, level: str, beta: float
+    batch: dict[str, torch.Tensor], loss_type: str, level: str, beta: float, by_engine: bool
 ) -> None:
     """TRL's own `_compute_loss`, called on a trainer that has nothing but what the method reads."""
     trl = pytest.importorskip("trl")
@@ -85,11 +87,19 @@ def test_grpo_and_its_variants_are_those_of_trl(
         "advantages": batch["advantages"][:, 0], "old_per_token_logps": batch["old"], "ref_per_token_logps": batch["reference"],
         "num_items_in_batch": batch["mask"].sum(),
     }  # fmt: skip
+    sampling = batch["old"] + 0.7 * torch.randn(6, 10, generator=torch.Generator().manual_seed(3))
+    weights = compute_importance_weights(batch["old"], sampling, 1.5)
+    if by_engine:  # TRL computes these ratios where it calls vLLM.
+        assert bool((weights == 1.5).any())
+        trainer.use_vllm = trainer.vllm_importance_sampling_correction = True
+        inputs["importance_sampling_ratio"] = torch.clamp(torch.exp(batch["old"] - sampling), max=1.5)
     theirs = float(trainer._compute_loss(trainer.model, inputs))
     compared = batch["new"]
     if level == "sequence":
         compared = compute_sequence_logprobs_BT(batch["new"], batch["old"], batch["mask"])
     per_token = compute_policy_loss(compared, batch["old"], batch["advantages"], 0.2, 0.28)
+    if by_engine:
+        per_token = per_token * weights
     if beta:
         per_token = per_token + beta * kl_k3(batch["new"], batch["reference"])
     weighting: Any = {"grpo": "sequence", "dr_grpo": "constant", "dapo": "token", "bnpo": "token"}[loss_type]

@@ -1,13 +1,16 @@
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from palaestra.core.errors import RunError
 from palaestra.core.records import Message
 from palaestra.core.seeding import Seeds
-from palaestra.engines.base import Request
+from palaestra.engines.base import BaseEngine, Request
 from palaestra.engines.models import LoadedModel
 from palaestra.learn.student import SupervisedStudent
 from palaestra.learn.supervised import Method, Supervision
@@ -131,3 +134,43 @@ def test_the_checkpoint_of_another_model_is_refused(fresh_nano: LoadedModel, tmp
     build_model(fresh_nano.tokenizer, layers=4, width=64).save_pretrained(tmp_path)
     with pytest.raises(RunError, match="does not belong to the model nano"):
         student_of(fresh_nano, "full").load(tmp_path)
+
+
+class RecordingPredictor(BaseEngine):
+    """Records what a student hands over."""
+
+    name = "recording"
+
+    def __init__(self) -> None:
+        self.received: list[object] = []
+
+    def load_adapter(self, folder: Path) -> None:
+        self.received.append(load_file(folder / "adapter_model.safetensors"))
+
+    def unload_adapter(self) -> None:
+        self.received.append("base")
+
+    def update_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
+        self.received.append({name: tensor.clone() for name, tensor in weights.items()})
+
+
+def test_a_predictor_receives_every_new_set_of_weights_once(fresh_nano: LoadedModel, method: Method) -> None:
+    predictor = RecordingPredictor()
+    student = student_of(fresh_nano, method, predictor=predictor)  # type: ignore[arg-type]
+    assert student.engine() is predictor
+    assert predictor.received == []  # It already has the base weights.
+    for _ in range(2):
+        student.learn(FEW, Seeds(0))
+        assert student.engine() is student.engine() is predictor
+    first, second = predictor.received
+    assert isinstance(first, dict)
+    assert isinstance(second, dict)
+    assert all(torch.equal(first[name], second[name]) for name in first)  # The same training from the base weights.
+    student.restore()
+    student.engine()
+    base = predictor.received[2]
+    assert (
+        base == "base"
+        if isinstance(base, str)
+        else not torch.equal(next(iter(base.values())), next(iter(first.values())))
+    )  # type: ignore[attr-defined]

@@ -26,8 +26,9 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     ),
     "Model": (
         "model", "model_name", "student", "policy", "method", "rank", "critic", "width", "layers", "window", "activation",
-        "normalize_observations", "engine_batch", "device", "threads",
+        "normalize_observations", "engine", "engine_options", "engine_batch", "device", "threads",
     ),
+    "Rollouts": ("rollout", "importance_clip_max"),
     "Teacher": (
         "teacher", "teacher_options", "writer", "planner", "prompts", "state", "references", "quality", "checks", "discover",
         "skills_file", "categories", "discover_train", "rounds", "lesson_size", "budget", "top_up", "accumulate",

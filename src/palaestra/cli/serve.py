@@ -35,6 +35,7 @@ def serve(
     device: Annotated[str, typer.Option("--device", help="The device of a local model, for example cuda.")] = "",
 ) -> None:
     """Serve a model with OpenAI's API (chat completions, completions, models) until Ctrl-C."""
+    from palaestra.engines.base import close_engine
     from palaestra.engines.factory import check_model, open_engine
     from palaestra.engines.server import OpenAIServer, is_loopback
 
@@ -46,8 +47,9 @@ def serve(
     if not is_loopback(host) and not api_key:
         api_key = secrets.token_urlsafe(24)
         typer.echo(f"API key: {api_key}")
+    engine = open_engine(model, device=device)
     server = OpenAIServer(
-        open_engine(model, device=device),
+        engine,
         model,
         api_key=api_key,
         max_tokens=max_tokens,
@@ -62,3 +64,4 @@ def serve(
         uvicorn.Server(config).run(sockets=[socket])
     finally:
         server.close()
+        close_engine(engine)

@@ -193,6 +193,11 @@ class Completion:
     def __post_init__(self) -> None:
         clean_fields(self, "text")
 
+    @property
+    def is_exact(self) -> bool:
+        """Whether the ids of prompt and answer and the log-probs are known. Most services return only the text."""
+        return bool(self.prompt_ids and self.token_ids) and len(self.logprobs) == len(self.token_ids)
+
 
 @dataclass(frozen=True, slots=True)
 class Failure:

@@ -15,16 +15,20 @@ a name in the model registry, a folder or a hub id. To add an engine, register a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
-from palaestra.core.errors import SettingsError
+from palaestra.core.errors import EngineError, SettingsError
 from palaestra.core.events import Listener, ignore
 from palaestra.core.records import Completion, Failure, Message, Usage
 from palaestra.core.registry import Registry
 from palaestra.core.settings import check_ranges, setting
+
+if TYPE_CHECKING:
+    import torch
 
 LOCAL_SCHEME = "transformers"
 """The scheme for names without one."""
@@ -45,6 +49,41 @@ def get_scheme(name: str) -> str:
     """Return the scheme of a model name; `LOCAL_SCHEME` if the name has no registered scheme."""
     scheme, colon, _ = name.partition(":")
     return scheme if colon and scheme in ENGINES.names() else LOCAL_SCHEME
+
+
+def strip_scheme(name: str) -> str:
+    """Return a model name without its scheme.
+
+    >>> strip_scheme("vllm:nano"), strip_scheme("nano")
+    ('nano', 'nano')
+    """
+    return name.removeprefix(f"{get_scheme(name)}:")
+
+
+def apply_engine(name: str, engine: str) -> str:
+    """Return the name of a model on `engine`. Names with a scheme, and empty ones, do not change.
+
+    >>> apply_engine("nano", "vllm"), apply_engine("openai:gpt-4o", "vllm"), apply_engine("nano", "transformers")
+    ('vllm:nano', 'openai:gpt-4o', 'nano')
+    """
+    local = name and strip_scheme(name) == name and get_scheme(name) == LOCAL_SCHEME
+    return f"{engine}:{name}" if local and engine != LOCAL_SCHEME else name
+
+
+def check_serves_weights(scheme: str, setting: str) -> None:
+    """Raise if an engine cannot load local weights.
+
+    Arguments:
+        setting: the setting that names the engine, for the message.
+
+    Raises:
+        UnknownNameError: no such engine is registered.
+        SettingsError: the engine calls a service or has no weights.
+    """
+    engine: type[EngineScheme] = ENGINES.get(scheme)
+    if not engine.serves_weights:
+        choices = " or ".join(name for name in ENGINES.names() if ENGINES.get(name).serves_weights)
+        raise SettingsError(f"setting '{setting}': the engine '{scheme}' cannot load local weights; use {choices}")
 
 
 def is_remote(name: str) -> bool:
@@ -122,6 +161,19 @@ class Engine(Protocol):
         ...
 
 
+@runtime_checkable
+class RolloutEngine(Engine, Protocol):
+    """An engine that samples rollouts with the current weights of a learner."""
+
+    def update_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
+        """Copy new weights into the model, by their names in the transformers checkpoint."""
+        ...
+
+    def close(self) -> None:
+        """Free the model's memory."""
+        ...
+
+
 class EngineScheme:
     """Checks, opens and prices the models of one scheme. `ENGINES` contains subclasses.
 
@@ -131,6 +183,8 @@ class EngineScheme:
 
     remote: ClassVar[bool] = True
     """Whether a service runs the models. Calls to a service run in parallel and are recorded one by one."""
+    serves_weights: ClassVar[bool] = False
+    """Whether the engine loads local checkpoints. Its engines other than transformers' are `WeightsEngine`s."""
 
     @classmethod
     def check(cls, name: str) -> None:
@@ -138,7 +192,17 @@ class EngineScheme:
 
     @classmethod
     def open(cls, name: str, *, device: str = "", listener: Listener = ignore, **options: Any) -> Engine:
-        """Open a model. `options` are those of `OpenAIEngine`; engines ignore unknown ones."""
+        """Open a model. `options` are further arguments of the engine."""
+        raise NotImplementedError
+
+    @classmethod
+    def open_for_rollouts(
+        cls, name: str, *, device: str = "", listener: Listener = ignore, **options: Any
+    ) -> RolloutEngine:
+        """Open a model that samples rollouts for a learner. Its log-probs are those of the sampled distribution.
+
+        Called only if `serves_weights`.
+        """
         raise NotImplementedError
 
     @classmethod
@@ -177,6 +241,29 @@ class BaseEngine(EngineScheme):
 
     def generate(self, requests: Sequence[Request]) -> list[list[Answer]]:
         raise NotImplementedError
+
+    def close(self) -> None:
+        """Free the resources of the engine. Closing twice is allowed."""
+
+
+def close_engine(engine: Engine) -> None:
+    """Close an engine, if it can be closed."""
+    if isinstance(engine, BaseEngine):
+        engine.close()
+
+
+def require_exact(completion: Completion, name: str) -> Completion:
+    """Return a completion that a model can be trained on.
+
+    Raises:
+        EngineError: the token ids or log-probs are missing.
+    """
+    if not completion.is_exact:
+        raise EngineError(
+            f"{name} returned no token ids or log-probs, which training needs; use a local model, or vLLM's server with "
+            "OpenAIEngine(..., exact=True)"
+        )
+    return completion
 
 
 def reads_schema(engine: Engine) -> bool:
@@ -229,4 +316,21 @@ class MonitoredEngine(Engine, Protocol):
         self, requests: Sequence[Request], monitor: CallMonitor, known: Mapping[Slot, Answer] = MappingProxyType({})
     ) -> list[list[Answer]]:
         """Like `generate`, but skip the slots in `known`."""
+        ...
+
+
+@runtime_checkable
+class WeightsEngine(Engine, Protocol):
+    """An engine with its own copy of local weights, which can be replaced while it runs."""
+
+    def load_adapter(self, folder: Path) -> None:
+        """Use a LoRA adapter in peft's format from now on. It replaces the previous one."""
+        ...
+
+    def unload_adapter(self) -> None:
+        """Use the base model from now on."""
+        ...
+
+    def update_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
+        """Copy new weights into the model, by their names in the transformers checkpoint."""
         ...

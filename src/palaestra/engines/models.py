@@ -16,11 +16,12 @@ from dataclasses import dataclass
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from palaestra.core.errors import MissingExtraError, ModelError, PalaestraError, SettingsError, UnknownNameError
 from palaestra.core.events import Event, Listener, ignore
-from palaestra.engines.base import LOCAL_SCHEME, Engine, EngineScheme
+from palaestra.engines.base import LOCAL_SCHEME, Engine, EngineScheme, RolloutEngine, strip_scheme
 from palaestra.runs.cache import digest
 from palaestra.runs.files import hash_file, read_json, write_json
 from palaestra.runs.provenance import PROVENANCE
@@ -122,7 +123,7 @@ def locate_run_model(run: Path) -> str:
     for round_ in range(kept, 0, -1):
         if (run / "checkpoints" / f"round-{round_}").is_dir():
             return str(run / "checkpoints" / f"round-{round_}")
-    return locate(str(started["settings"]["student"]))
+    return locate(strip_scheme(str(started["settings"]["student"])))
 
 
 def check(name: str) -> None:
@@ -205,6 +206,20 @@ def short_errors(name: str) -> Iterator[None]:
     except Exception as error:  # transformers, peft, safetensors and torch raise many types.
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ModelError(f"cannot load the model '{name}': {reason}") from error
+
+
+@contextmanager
+def export_merged(name: str, listener: Listener = ignore) -> Iterator[str]:
+    """Yield the folder or hub id of a model's whole weights. An adapter is merged into a copy of its base model."""
+    where = locate(name, listener)
+    if not _read_base(Path(where)):
+        yield where
+        return
+    model = load(name, device="cpu", listener=listener)
+    with TemporaryDirectory() as folder:
+        model.weights.save_pretrained(folder)
+        (model.processor or model.tokenizer).save_pretrained(folder)
+        yield folder
 
 
 def _read_base(folder: Path) -> str:
@@ -329,6 +344,7 @@ class LocalModels(EngineScheme):
     """Models in this process. Their calls are free, and a hash of their files identifies them in the cache."""
 
     remote = False
+    serves_weights = True
 
     @classmethod
     def check(cls, name: str) -> None:
@@ -337,6 +353,16 @@ class LocalModels(EngineScheme):
     @classmethod
     def open(cls, name: str, *, device: str = "", listener: Listener = ignore, **options: Any) -> Engine:
         return load(name, device=device, listener=listener).engine()
+
+    @classmethod
+    def open_for_rollouts(
+        cls, name: str, *, device: str = "", listener: Listener = ignore, **options: Any
+    ) -> RolloutEngine:
+        """Open a copy of the model. `options` are arguments of `TransformersEngine`, for example `batch_size`."""
+        from palaestra.engines.transformers import TransformersEngine
+
+        loaded = load(name, device=device, listener=listener)
+        return TransformersEngine(loaded.weights, loaded.tokenizer, name, processed_logprobs=True, **options)
 
     @classmethod
     def identify(cls, name: str) -> str:

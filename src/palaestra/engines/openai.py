@@ -11,10 +11,12 @@ import asyncio
 import json
 import logging
 import time
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +25,7 @@ from palaestra.core.events import Event, Listener, ignore
 from palaestra.core.records import Failure, FailureCause, Usage
 from palaestra.core.seeding import Seeds
 from palaestra.engines.base import Answer, BaseEngine, CallMonitor, Price, Request, Slot
+from palaestra.engines.models import hash_files
 from palaestra.engines.openai_endpoint import RETRY, WAITING, Endpoint, RetryPolicy, find_list_price
 from palaestra.engines.openai_format import (
     LIMITS,
@@ -32,6 +35,7 @@ from palaestra.engines.openai_format import (
     classify_error,
     parse_response,
 )
+from palaestra.runs.cache import digest
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -50,7 +54,8 @@ class OpenAIEngine(BaseEngine):
         in_flight: maximum number of concurrent calls.
         retry_policy: when calls with temporary failures are repeated.
         timeout: maximum seconds of one call.
-        exact: request token ids and log-probs as well, which vLLM supports.
+        exact: request token ids and log-probs as well, which vLLM's server returns. A completion without them has a
+            false `is_exact`.
         identity: the identity of the answers in the cache; default: address and model. Set it for a server whose
             address changes.
         extra: further fields of the request body, for example `{"reasoning_effort": "low"}`.
@@ -90,11 +95,12 @@ class OpenAIEngine(BaseEngine):
             raise SettingsError(
                 f"expected in_flight of at least 1 and a timeout above 0; got {in_flight} and {timeout}"
             )
-        self.name, self.endpoint, self.listener = name, Endpoint.parse(name), listener
+        self.name, self.listener = name, listener
+        self.endpoint = self._base = Endpoint.parse(name)
         self.in_flight, self.retry_policy, self.timeout = in_flight, retry_policy, timeout
         self.extra = {**({"return_token_ids": True, "logprobs": True} if exact else {}), **extra}
         settings = json.dumps(self.extra, sort_keys=True) if self.extra else ""
-        self.identity = identity or self.endpoint.identity + settings
+        self.identity = self._base_identity = identity or self.endpoint.identity + settings
         self.endpoint.check()  # Raise for a missing key or package before the first call.
         self._without: frozenset[str] = frozenset()
         """The options that the server has rejected."""
@@ -115,6 +121,48 @@ class OpenAIEngine(BaseEngine):
 
     def generate(self, requests: Sequence[Request]) -> list[list[Answer]]:
         return self.generate_monitored(requests, CallMonitor())
+
+    def load_adapter(self, folder: Path) -> None:
+        """Load a LoRA adapter in peft's format into vLLM's server and use it from now on. It replaces the previous one.
+
+        The server reads the folder itself. It needs `--enable-lora` and the environment variable
+        `VLLM_ALLOW_RUNTIME_LORA_UPDATING=True`. Every call uses a new name, because vLLM would keep the old weights of a
+        known one. The adapter's hash becomes part of `identity`; a `CachedEngine` keeps the identity that it started with.
+
+        Raises:
+            EngineError: the server cannot load the adapter.
+        """
+        name = f"{self._base.model}-{uuid.uuid4().hex[:12]}"
+        self._post("/load_lora_adapter", {"lora_name": name, "lora_path": str(folder.resolve())})
+        self.unload_adapter()
+        self.endpoint = replace(self._base, model=name)
+        self.identity = self._base_identity + digest(hash_files(folder))
+
+    def unload_adapter(self) -> None:
+        """Use the served model itself from now on.
+
+        Raises:
+            EngineError: the server cannot unload the adapter.
+        """
+        if self.endpoint != self._base:
+            self._post("/unload_lora_adapter", {"lora_name": self.endpoint.model})
+            self.endpoint, self.identity = self._base, self._base_identity
+
+    def _post(self, path: str, body: Mapping[str, str]) -> None:
+        from openai import OpenAIError
+
+        async def post() -> None:
+            async with self.endpoint.client(self.timeout) as client:
+                await client.post(path, body=body, cast_to=str)
+
+        try:
+            _run(post())
+        except OpenAIError as error:
+            reason = classify_error(error, self.endpoint, body).failure.message
+            raise EngineError(
+                f"{path.strip('/')} failed for '{body.get('lora_path', body['lora_name'])}': {reason}; vLLM's server needs "
+                "--enable-lora, VLLM_ALLOW_RUNTIME_LORA_UPDATING=True, and access to the folder"
+            ) from error
 
     def generate_monitored(
         self, requests: Sequence[Request], monitor: CallMonitor, known: Mapping[Slot, Answer] = MappingProxyType({})

@@ -239,11 +239,24 @@ class SlotStepper:
         return logits_SV
 
     def _logits(self, ids_R: torch.Tensor, positions_R: torch.Tensor, mask_R11W: torch.Tensor | None) -> torch.Tensor:
-        fast_RV = None
-        if self._fast is not None:
-            fast_RV = self._fast(ids_R, positions_R, mask_R11W, self._cache)
-            if self._checked:
-                return fast_RV
+        if self._fast is None:
+            return self._compute_plain(ids_R, positions_R, mask_R11W)
+        if self._checked:
+            return self._fast(ids_R, positions_R, mask_R11W, self._cache)
+        # On first use the fast path is compared with the model's own forward pass and dropped if they differ. It computes
+        # last, so that logits and cache are the same bits as in later calls.
+        self._checked = True
+        logits_RV = self._compute_plain(ids_R, positions_R, mask_R11W)
+        fast_RV = self._fast(ids_R, positions_R, mask_R11W, self._cache)
+        if torch.allclose(fast_RV, logits_RV, atol=ATOL, rtol=RTOL):
+            return fast_RV
+        self._fast = None
+        return self._compute_plain(ids_R, positions_R, mask_R11W)
+
+    def _compute_plain(
+        self, ids_R: torch.Tensor, positions_R: torch.Tensor, mask_R11W: torch.Tensor | None
+    ) -> torch.Tensor:
+        """The logits from the model's own forward pass."""
         logits_RV: torch.Tensor = self.model(
             input_ids=ids_R[:, None],
             attention_mask=self._masks(mask_R11W, positions_R),
@@ -252,11 +265,6 @@ class SlotStepper:
             use_cache=True,
             **self._last_only,
         ).logits[:, -1]
-        if fast_RV is not None:
-            # On first use the fast path is compared with the model's own forward pass and dropped if they differ.
-            self._checked = True
-            if not torch.allclose(fast_RV, logits_RV, atol=ATOL, rtol=RTOL):
-                self._fast = None
         return logits_RV
 
     def _masks(self, mask_R11W: torch.Tensor | None, positions_R: torch.Tensor) -> Any:

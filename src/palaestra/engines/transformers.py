@@ -10,7 +10,7 @@ With a processor, prompts may contain images. All prompts of a batch have image 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -68,6 +68,8 @@ class TransformersEngine(BaseEngine):
         name: the model's name in the ledger.
         batch_size: maximum number of completions per batch.
         processor: the processor of an image-text-to-text checkpoint; without one, prompts with images fail.
+        processed_logprobs: whether log-probs are those of the sampled distribution, after temperature, top-k and top-p.
+            Otherwise they are those of the model's own distribution.
     """
 
     def __init__(
@@ -77,8 +79,10 @@ class TransformersEngine(BaseEngine):
         name: str = "",
         batch_size: int = 128,
         processor: Any = None,
+        processed_logprobs: bool = False,
     ) -> None:
         self.model, self.tokenizer, self.batch_size, self.processor = model, tokenizer, batch_size, processor
+        self._processed = processed_logprobs
         self.name = name or str(model.config.name_or_path)
         self.end_ids = set(end_ids(model, tokenizer))
         pad = tokenizer.pad_token_id
@@ -125,6 +129,16 @@ class TransformersEngine(BaseEngine):
         finally:
             self.model.train(was_training)
         return [[answer for answer in row if answer is not None] for row in answers]
+
+    def update_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
+        """See `RolloutEngine`."""
+        own = self.model.state_dict()
+        with torch.no_grad():
+            for name, tensor in weights:
+                own[name].copy_(tensor)
+
+    def close(self) -> None:
+        """Do nothing: the model's memory is freed with the engine."""
 
     def prompt_tokens(self, request: Request) -> int:
         """Count the tokens of a request's prompt; 0 if the prompt is invalid, for which `generate` returns a failure."""
@@ -209,7 +223,7 @@ class TransformersEngine(BaseEngine):
         stepper, device = self._stepper, self.model.device
         stepper.clear()
         logits_SV = stepper.start({slot: row.prompt for slot, row in enumerate(rows)})
-        choose = _chooser(rows, device)
+        choose = _make_chooser(rows, device, self._processed)
         while True:
             chosen_B = self._extend(rows, logits_SV[: len(rows)].float(), choose)
             finished = [slot for slot, row in enumerate(rows) if row.stop_reason is not None]
@@ -251,7 +265,7 @@ class TransformersEngine(BaseEngine):
             if self._positions is not None:
                 position_ids_BT = self._positions(input_ids_BT, attention_mask=mask_BT, **images)[0]
         active, cache = rows, None
-        choose = _chooser(active, device)
+        choose = _make_chooser(active, device, self._processed)
         while True:
             output = self.model(
                 input_ids=input_ids_BT,
@@ -278,7 +292,7 @@ class TransformersEngine(BaseEngine):
                 next_B, mask_BT = next_B[index_B], mask_BT[index_B]
                 position_ids_BT = position_ids_BT.index_select(-2, index_B)
                 active = [active[index] for index in keep]
-                choose = _chooser(active, device)
+                choose = _make_chooser(active, device, self._processed)
             mask_BT = torch.cat([mask_BT, mask_BT.new_ones((len(active), 1))], dim=-1)
             input_ids_BT = next_B[:, None]
 
@@ -312,7 +326,7 @@ class TransformersEngine(BaseEngine):
 Chooser = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 
 
-def _chooser(rows: list[_Row], device: torch.device) -> Chooser:
+def _make_chooser(rows: list[_Row], device: torch.device, processed: bool) -> Chooser:
     """Return the function that samples the next tokens of a batch: `logits_BV -> (chosen_B, logprobs_B)`."""
     if all(row.sampling.temperature == 0 for row in rows):
         return _greedy
@@ -330,7 +344,9 @@ def _chooser(rows: list[_Row], device: torch.device) -> Chooser:
         uniform_B = torch.tensor(drawn, dtype=torch.float64, device=device)
         step += 1
         scaled_BV = logits_BV / temperature_B1.clamp(min=1e-6)
-        chosen_B = torch.where(sampled_B, _draw(filter_logits(scaled_BV, top_p_B1, top_k_B1), uniform_B), greedy_B)
+        filtered_BV = filter_logits(scaled_BV, top_p_B1, top_k_B1)
+        chosen_B = torch.where(sampled_B, _draw(filtered_BV, uniform_B), greedy_B)
+        logits_BV = filtered_BV if processed else logits_BV
         return chosen_B, logits_BV.log_softmax(-1).gather(-1, chosen_B[:, None])[:, 0]
 
     return choose

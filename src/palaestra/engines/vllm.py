@@ -10,10 +10,11 @@ the disk, and nothing is left running after `close`.
 
 from __future__ import annotations
 
+import copy
 import os
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,9 +23,9 @@ from palaestra.core.errors import EngineError, MissingExtraError, ModelError
 from palaestra.core.events import Listener, ignore
 from palaestra.core.records import Completion, Failure, FailureCause, StopReason, Usage
 from palaestra.core.seeding import Seeds
-from palaestra.engines.base import Answer, BaseEngine, Engine, Request
+from palaestra.engines.base import Answer, BaseEngine, Request, strip_scheme
 from palaestra.engines.chat import prompt_ids, with_tools
-from palaestra.engines.models import LocalModels
+from palaestra.engines.models import LocalModels, export_merged
 
 if TYPE_CHECKING:
     import torch
@@ -37,6 +38,8 @@ DEFAULTS = {
     "VLLM_NO_USAGE_STATS": "1",
 }
 """Environment variables of vLLM that are set unless the user has set them."""
+LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""The values that vLLM accepts for the largest rank of adapters."""
 
 
 class VLLMEngine(BaseEngine):
@@ -45,7 +48,9 @@ class VLLMEngine(BaseEngine):
     Arguments:
         model: a folder with a checkpoint, or a name on the Hugging Face hub.
         name: the name in ledgers and messages; the model by default.
-        max_lora_rank: the largest rank of adapters to load; 0 turns adapters off.
+        max_lora_rank: the largest rank of adapters to load; 0 turns adapters off. vLLM reserves memory for the next
+            rank that it supports.
+        plain: send the plain text instead of applying the chat template.
         options: further arguments of `vllm.LLM`, for example `dtype`, `max_model_len`, `gpu_memory_utilization`,
             `tensor_parallel_size`, `enforce_eager`.
 
@@ -55,42 +60,57 @@ class VLLMEngine(BaseEngine):
     """
 
     remote = False
+    serves_weights = True
     reads_schema = True
 
     @classmethod
     def check(cls, name: str) -> None:
         if find_spec("vllm") is None:
             raise MissingExtraError("vllm", "vllm", "the vLLM engine")
-        LocalModels.check(_strip_scheme(name))
+        LocalModels.check(strip_scheme(name))
 
     @classmethod
-    def open(cls, name: str, *, device: str = "", listener: Listener = ignore, **options: Any) -> Engine:
-        import torch
-
-        from palaestra.engines import models
-
+    def open(cls, name: str, *, device: str = "", listener: Listener = ignore, **options: Any) -> VLLMEngine:
         # Compilation takes minutes on a CPU, where small models run.
-        settings: dict[str, Any] = {} if torch.cuda.is_available() else {"dtype": "float32", "enforce_eager": True}
-        return cls(models.locate(_strip_scheme(name)), name, **settings)
+        defaults: dict[str, Any] = {} if _has_gpu() else {"dtype": "float32", "enforce_eager": True}
+        with export_merged(strip_scheme(name), listener) as model:
+            return cls(model, name, **{**defaults, **options})
+
+    @classmethod
+    def open_for_rollouts(
+        cls, name: str, *, device: str = "", listener: Listener = ignore, **options: Any
+    ) -> VLLMEngine:
+        """Open a model beside its learner. `options` are arguments of `vllm.LLM`."""
+        defaults: dict[str, Any] = {"logprobs_mode": "processed_logprobs"}
+        if _has_gpu():
+            defaults["gpu_memory_utilization"] = 0.3  # The learner needs the rest.
+        return cls.open(name, device=device, listener=listener, **{**defaults, **options})
 
     @classmethod
     def identify(cls, name: str) -> str:
         # Other kernels round differently, so the answers are stored separately from those of transformers.
-        return f"vllm:{LocalModels.identify(_strip_scheme(name))}"
+        return f"vllm:{LocalModels.identify(strip_scheme(name))}"
 
     @classmethod
     def reads_images(cls, name: str) -> bool | None:
-        return LocalModels.reads_images(_strip_scheme(name))
+        return LocalModels.reads_images(strip_scheme(name))
 
-    def __init__(self, model: str, name: str = "", *, max_lora_rank: int = 0, **options: Any) -> None:
+    def __init__(
+        self, model: str, name: str = "", *, max_lora_rank: int = 0, plain: bool = False, **options: Any
+    ) -> None:
         if find_spec("vllm") is None:
             raise MissingExtraError("vllm", "vllm", "the vLLM engine")
         for variable, value in DEFAULTS.items():
             os.environ.setdefault(variable, value)
+        options.setdefault("use_tqdm_on_load", False)
         # Otherwise grammars allow any whitespace, and a weak model fills its answer with it.
         options.setdefault("structured_outputs_config", {"backend": "xgrammar", "disable_any_whitespace": True})
+        if not _has_gpu():
+            # vLLM's CPU build cannot sample with a seed from a prompt that it reads in parts.
+            options.setdefault("enable_chunked_prefill", False)
         if max_lora_rank:
-            options = {"enable_lora": True, "max_lora_rank": max_lora_rank, **options}
+            rank = next((rank for rank in LORA_RANKS if rank >= max_lora_rank), max_lora_rank)
+            options = {"enable_lora": True, "max_lora_rank": rank, **options}
         self.name = name or model
         with _keep_random_state():
             from vllm import LLM
@@ -100,6 +120,9 @@ class VLLMEngine(BaseEngine):
             except Exception as error:  # vLLM may raise anything.
                 raise ModelError(f"vLLM cannot load '{model}': {_first_line(error)}") from error
         self.tokenizer: Any = self._llm.get_tokenizer()
+        if plain:
+            self.tokenizer = copy.deepcopy(self.tokenizer)
+            self.tokenizer.chat_template = None
         config = self._llm.llm_engine.vllm_config.model_config
         self.context: int = config.max_model_len
         self.processor: Any = _load_processor(model) if config.is_multimodal_model else None
@@ -151,6 +174,13 @@ class VLLMEngine(BaseEngine):
             self._llm.llm_engine.remove_lora(self._adapter.lora_int_id)
             self._adapter = None
 
+    def prompt_tokens(self, request: Request) -> int:
+        """Count the tokens of a request's prompt; 0 if the prompt is invalid, for which `generate` returns a failure."""
+        prompt = self._encode_prompt(request)
+        if isinstance(prompt, Failure):
+            return 0
+        return len(prompt["prompt_token_ids"] if "prompt" not in prompt else self.tokenizer.encode(prompt["prompt"]))
+
     def update_weights(self, weights: Mapping[str, torch.Tensor] | Iterable[tuple[str, torch.Tensor]]) -> None:
         """Copy new weights into the model, by their names in the transformers checkpoint.
 
@@ -167,7 +197,17 @@ class VLLMEngine(BaseEngine):
             self._llm = None
 
     def _make_prompt(self, request: Request) -> dict[str, Any] | Failure:
-        """Return the prompt in vLLM's format."""
+        """Return the prompt in vLLM's format, or a failure if it is invalid or too long."""
+        prompt = self._encode_prompt(request)
+        length = 0 if isinstance(prompt, Failure) else len(prompt.get("prompt_token_ids", ()))
+        if length >= self.context:
+            return Failure(
+                FailureCause.CONTEXT_LENGTH,
+                f"the prompt has {length} tokens; {self.name} reads at most {self.context}, including the answer",
+            )
+        return prompt
+
+    def _encode_prompt(self, request: Request) -> dict[str, Any] | Failure:
         from palaestra.engines.images import ImageError, has_image, load_images, render_prompt
 
         if self.processor is None and has_image(request.messages):
@@ -186,11 +226,6 @@ class VLLMEngine(BaseEngine):
             return Failure(FailureCause.INVALID_REQUEST, f"the chat template rejected the prompt: {error}")
         if not ids:
             return Failure(FailureCause.INVALID_REQUEST, "the prompt is empty")
-        if len(ids) >= self.context:
-            return Failure(
-                FailureCause.CONTEXT_LENGTH,
-                f"the prompt has {len(ids)} tokens; {self.name} reads at most {self.context}, including the answer",
-            )
         return {"prompt_token_ids": ids}
 
     def _make_parameters(self, request: Request) -> Any:
@@ -226,12 +261,13 @@ class VLLMEngine(BaseEngine):
         try:
             outputs = self._llm.generate(list(prompts), list(parameters), use_tqdm=False, lora_request=self._adapter)
         except Exception as error:  # vLLM may raise anything.
-            if len(batch) > 1 and not _is_dead(error):
+            invalid = isinstance(error, ValueError | VLLMValidationError)
+            self._abort_requests()
+            if invalid and len(batch) > 1:
                 half = len(batch) // 2
                 yield from self._generate_batch(batch[:half])
                 yield from self._generate_batch(batch[half:])
             else:
-                invalid = isinstance(error, ValueError | VLLMValidationError)
                 cause = FailureCause.INVALID_REQUEST if invalid else FailureCause.ENGINE
                 for index, count in zip(indices, (p.n for p in parameters), strict=True):
                     yield index, [Failure(cause, f"vLLM: {_first_line(error)}")] * count
@@ -239,6 +275,12 @@ class VLLMEngine(BaseEngine):
         for index, output in zip(indices, outputs, strict=True):
             ids = tuple(output.prompt_token_ids)
             yield index, [self._to_completion(ids, choice) for choice in output.outputs]
+
+    def _abort_requests(self) -> None:
+        """Remove the requests of a failed batch. The next call would wait for them."""
+        engine = self._llm.llm_engine
+        with suppress(Exception):  # A dead engine has no requests.
+            engine.abort_request(list(engine.output_processor.request_states), internal=True)
 
     def _to_completion(self, prompt: tuple[int, ...], choice: Any) -> Completion:
         ids = tuple(choice.token_ids)
@@ -256,10 +298,6 @@ class VLLMEngine(BaseEngine):
         )
 
 
-def _strip_scheme(name: str) -> str:
-    return name.removeprefix("vllm:")
-
-
 def _load_processor(model: str) -> Any:
     from transformers import AutoProcessor
 
@@ -271,9 +309,10 @@ def _first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[0] if lines else ''}".removesuffix(": ")
 
 
-def _is_dead(error: BaseException) -> bool:
-    """Whether the engine has died, so that further calls would fail."""
-    return type(error).__name__ == "EngineDeadError"
+def _has_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
 
 
 @contextmanager

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import mmap
 import multiprocessing
 import os
+import pickle
 import signal
+import tempfile
 import threading
+import weakref
 from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from palaestra.core.errors import ExecutorError
-from palaestra.executors.base import Executor, Resources, State, Worker, WorkerLost, call
+from palaestra.executors.base import Executor
+from palaestra.executors.packing import pack, unpack
+from palaestra.executors.workers import Resources, Shared, State, Value, Worker, WorkerLost, call, make_released_error
 
 CORES = os.cpu_count() or 1
 _STATE: list[Any] = []
@@ -38,6 +45,52 @@ class ProcessExecutor(Executor):
     def make_worker(self, make_state: Callable[[], State], resources: Resources) -> Worker[State]:
         return _ProcessWorker(make_state, max(1, CORES // self.workers))
 
+    def make_shared(self, value: Value) -> Shared[Value]:
+        file, path = tempfile.mkstemp(prefix="palaestra-", suffix=".shared")
+        with os.fdopen(file, "wb") as stream:
+            data, buffers = pack(value)
+            pickle.dump((data, [buffer.nbytes for buffer in buffers]), stream)
+            for buffer in buffers:
+                stream.seek(_align(stream.tell()))
+                stream.write(buffer)
+        shared: _SharedFile[Value] = _SharedFile(path)
+        weakref.finalize(shared, Path(path).unlink, missing_ok=True)
+        return shared
+
+
+class _SharedFile(Shared[Value]):
+    """A file: the pickle with the lengths of its buffers, then the buffers. Workers map it into their memory."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _SharedFile, (self._path,)
+
+    def get(self) -> Value:
+        try:
+            file = open(self._path, "rb")  # noqa: SIM115
+        except FileNotFoundError:
+            raise make_released_error() from None
+        with file:
+            data, lengths = pickle.load(file)
+            buffers, end = [], file.tell()
+            memory = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
+        for length in lengths:
+            start = _align(end)
+            end = start + length
+            buffers.append(memory[start:end])
+        value: Value = unpack(data, buffers)
+        return value
+
+    def release(self) -> None:
+        Path(self._path).unlink(missing_ok=True)
+
+
+def _align(position: int) -> int:
+    """The next multiple of 64, the alignment that tensors need at most."""
+    return -(-position // 64) * 64
+
 
 class _ProcessWorker(Worker[State]):
     def __init__(self, make_state: Callable[[], State], threads: int) -> None:
@@ -51,7 +104,12 @@ class _ProcessWorker(Worker[State]):
         return _translate(self._pool.submit(call, _make, self._make_state))
 
     def submit(self, function: Callable[[State, Any], Any], item: Any) -> Future[Any]:
-        return _translate(self._pool.submit(call, _apply, function, item))
+        try:
+            return _translate(self._pool.submit(call, _apply, function, item))
+        except BrokenProcessPool as error:
+            lost: Future[Any] = Future()
+            lost.set_exception(error)
+            return _translate(lost)
 
     def stop(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)

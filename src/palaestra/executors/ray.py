@@ -8,8 +8,12 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
+import numpy as np
+
 from palaestra.core.errors import ExecutorError, MissingExtraError
-from palaestra.executors.base import Executor, Resources, State, Worker, WorkerLost, call
+from palaestra.executors.base import Executor
+from palaestra.executors.packing import pack, unpack
+from palaestra.executors.workers import Resources, Shared, State, Value, Worker, WorkerLost, call, make_released_error
 
 
 class RayExecutor(Executor):
@@ -31,15 +35,15 @@ class RayExecutor(Executor):
             raise MissingExtraError("ray", "ray", "the executor 'ray'") from None
         self._ray = ray
         self._connected = not ray.is_initialized()
-        if self._connected:
-            os.environ.setdefault("RAY_TQDM_PATCH_PRINT", "0")  # Ray would replace the built-in `print` for good.
-            try:
-                _check_reachable(argument)
+        os.environ.setdefault("RAY_TQDM_PATCH_PRINT", "0")  # Ray would replace the built-in `print` for good.
+        try:
+            _check_reachable(argument)
+            if self._connected:
                 ray.init(address=argument or None, logging_level="warning")
-            except (OSError, RuntimeError, ValueError) as error:
-                where = f"at {argument}" if argument else "of this machine"
-                first_line = str(error).strip().split("\n")[0]
-                raise ExecutorError(f"cannot use the Ray cluster {where}: {first_line}") from error
+        except (OSError, RuntimeError, ValueError) as error:
+            where = f"at {argument}" if argument else "of this machine"
+            first_line = str(error).strip().split("\n")[0]
+            raise ExecutorError(f"cannot use the Ray cluster {where}: {first_line}") from error
         super().__init__(max(1, int(ray.cluster_resources().get("CPU", 1))))
 
     def count_workers(self, resources: Resources) -> int:
@@ -59,7 +63,13 @@ class RayExecutor(Executor):
     def make_worker(self, make_state: Callable[[], State], resources: Resources) -> Worker[State]:
         return _RayWorker(self._ray, make_state, resources)
 
+    def make_shared(self, value: Value) -> Shared[Value]:
+        data, buffers = pack(value)
+        arrays = [np.frombuffer(buffer, np.uint8) for buffer in buffers]
+        return _SharedObject(self._ray.put((data, arrays)))
+
     def close(self) -> None:
+        super().close()
         if self._connected:
             self._ray.shutdown()
 
@@ -69,6 +79,27 @@ def _check_reachable(address: str) -> None:
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if host and port.isdecimal():
         socket.create_connection((host, int(port)), timeout=10).close()
+
+
+class _SharedObject(Shared[Value]):
+    """An object in Ray's object store, on the node of this process. Ray copies it to other nodes when they ask for it."""
+
+    def __init__(self, reference: Any) -> None:
+        self._reference = reference
+
+    def get(self) -> Value:
+        import ray
+
+        if self._reference is None:
+            raise make_released_error()
+        try:
+            value: Value = unpack(*ray.get(self._reference))
+        except ray.exceptions.RayError as error:
+            raise ExecutorError(f"a shared value is lost: {type(error).__name__}") from error
+        return value
+
+    def release(self) -> None:
+        self._reference = None
 
 
 class _Actor:

@@ -12,13 +12,14 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from palaestra.core.errors import EnvError
 from palaestra.core.seeding import Seeds
 from palaestra.learn.policies.control import ControlPolicy
+from palaestra.learn.policies.engine import EnginePolicy
 from palaestra.learn.policies.language_model import LanguageModelPolicy
 from palaestra.learn.rollouts import ControlInputs, Rollout, TokenInputs, make_episode_rollout
 
 
 def collect_responses(
     env: Any,
-    policy: LanguageModelPolicy,
+    policy: LanguageModelPolicy | EnginePolicy,
     episodes: int,
     seeds: Seeds,
     *,

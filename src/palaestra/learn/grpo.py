@@ -29,6 +29,7 @@ from palaestra.learn.losses import (
     aggregate_losses,
     approximate_kl,
     compute_clip_fraction,
+    compute_importance_weights,
     compute_policy_loss,
     compute_sequence_logprobs_BT,
     kl_k3,
@@ -128,6 +129,11 @@ class GRPO(Algorithm):
                         losses = compute_policy_loss(
                             logprobs, old_logprobs, advantages, config.clip_range, config.clip_range_high
                         )
+                        if rollout.sampling_logprobs_BT is not None:
+                            sampling_logprobs = microbatch.take(rollout.sampling_logprobs_BT)
+                            losses = losses * compute_importance_weights(
+                                old_logprobs, sampling_logprobs, rollout.importance_clip_max
+                            )
                         if config.kl_coef:
                             assert rollout.reference_BT is not None, "a KL penalty needs a reference"
                             losses = losses + config.kl_coef * kl_k3(

@@ -36,6 +36,13 @@ def compute_policy_loss(
     return -torch.minimum(ratio * advantages, clipped * advantages)
 
 
+def compute_importance_weights(
+    logprobs: torch.Tensor, sampling_logprobs: torch.Tensor, clip_max: float
+) -> torch.Tensor:
+    """The probability under the learner over the probability when it was sampled, truncated at `clip_max`."""
+    return (logprobs - sampling_logprobs).exp().clamp(max=clip_max)
+
+
 def compute_sequence_logprobs_BT(
     logprobs_BT: torch.Tensor, old_logprobs_BT: torch.Tensor, mask_BT: torch.Tensor
 ) -> torch.Tensor:

@@ -21,6 +21,7 @@ from palaestra.learn.distributed import sum_over_ranks
 from palaestra.learn.losses import (
     approximate_kl,
     compute_clip_fraction,
+    compute_importance_weights,
     compute_policy_loss,
     compute_value_loss,
     mean_where,
@@ -125,6 +126,11 @@ class PPO(Algorithm):
                         policy_losses = compute_policy_loss(
                             new.logprobs, old_logprobs, advantages[rows], clip_range, config.clip_range_high
                         )
+                        if rollout.sampling_logprobs_BT is not None:
+                            sampling_logprobs = microbatch.take(rollout.sampling_logprobs_BT)
+                            policy_losses = policy_losses * compute_importance_weights(
+                                old_logprobs, sampling_logprobs, rollout.importance_clip_max
+                            )
                         value_losses = compute_value_loss(
                             new.values, microbatch.take(values_BT), microbatch.take(returns_BT), config.clip_range_vf
                         )

@@ -15,7 +15,7 @@ from palaestra.core.errors import SettingsError
 from palaestra.core.settings import setting
 from palaestra.learn.advantages import compute_explained_variance, compute_returns_BT, normalize, to_double
 from palaestra.learn.algorithms import Algorithm, AlgorithmConfig, MetricMeans
-from palaestra.learn.losses import compute_value_loss, mean_where
+from palaestra.learn.losses import compute_importance_weights, compute_value_loss, mean_where
 from palaestra.learn.optimizers import Optimizer, training_mode
 from palaestra.learn.rollouts import Rollout, select_all, select_sequences, split_microbatches
 
@@ -92,6 +92,12 @@ class REINFORCE(Algorithm):
                     rollout, microbatch, entropy=config.ent_coef != 0, values=config.baseline == "critic"
                 )
                 losses = -new.logprobs * microbatch.take(advantages_BT)
+                if rollout.sampling_logprobs_BT is not None:
+                    losses = losses * compute_importance_weights(
+                        microbatch.take(rollout.logprobs_BT),
+                        microbatch.take(rollout.sampling_logprobs_BT),
+                        rollout.importance_clip_max,
+                    )
                 if config.ent_coef:
                     losses = losses - config.ent_coef * new.entropy
                 policy_loss = mean_where(losses, mask)

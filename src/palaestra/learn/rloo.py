@@ -14,7 +14,12 @@ import torch
 from palaestra.core.settings import setting
 from palaestra.learn.advantages import compute_fraction_without_variance, compute_leave_one_out_advantages_GK, normalize
 from palaestra.learn.algorithms import Algorithm, GroupConfig, MetricMeans
-from palaestra.learn.losses import approximate_kl, compute_clip_fraction, compute_policy_loss
+from palaestra.learn.losses import (
+    approximate_kl,
+    compute_clip_fraction,
+    compute_importance_weights,
+    compute_policy_loss,
+)
 from palaestra.learn.optimizers import Optimizer, training_mode
 from palaestra.learn.rollouts import Rollout, make_group_minibatches, split_microbatches
 
@@ -68,6 +73,11 @@ class RLOO(Algorithm):
                         old_logprobs = microbatch.take(rollout.logprobs_BT)
                         new_B, old_B = (new.logprobs * mask).sum(-1), (old_logprobs * mask).sum(-1)
                         losses_B = compute_policy_loss(new_B, old_B, advantages_B[microbatch.index], config.clip_range)
+                        if rollout.sampling_logprobs_BT is not None:
+                            sampling_B = (microbatch.take(rollout.sampling_logprobs_BT) * mask).sum(-1)
+                            losses_B = losses_B * compute_importance_weights(
+                                old_B, sampling_B, rollout.importance_clip_max
+                            )
                         loss = losses_B.sum() / max(num_sequences, 1.0)
                         loss.backward()  # type: ignore[no-untyped-call]
 

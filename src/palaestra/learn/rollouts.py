@@ -65,6 +65,10 @@ class Rollout:
         final_inputs: by sequence and decision, the last observation of an episode whose slot was reset.
         entropy_BT: the entropy of the distributions that the decisions were drawn from, if it was recorded.
         reference_BT: the log-probs of the decisions under a reference model.
+        sampling_logprobs_BT: the log-probs when the decisions were sampled, if an engine or other weights sampled them;
+            `logprobs_BT` are then the learner's, and losses are weighted by their truncated ratio.
+        importance_clip_max: the maximum of that ratio.
+        version: the number of updates of the weights that sampled the decisions.
         group_B: the group of each sequence; only if sequences are whole episodes.
         valid_B: sequences with a known reward; a failed one is excluded from the loss.
         truncated_B: episodes that were truncated.
@@ -82,6 +86,9 @@ class Rollout:
     final_inputs: dict[tuple[int, int], torch.Tensor] = field(default_factory=dict)
     entropy_BT: torch.Tensor | None = None
     reference_BT: torch.Tensor | None = None
+    sampling_logprobs_BT: torch.Tensor | None = None
+    importance_clip_max: float = float("inf")
+    version: int = 0
     group_B: torch.Tensor | None = None
     valid_B: torch.Tensor | None = None
     truncated_B: torch.Tensor | None = None

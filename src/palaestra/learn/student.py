@@ -17,7 +17,7 @@ from palaestra.core.errors import LessonError, RunError, SettingsError
 from palaestra.core.interrupts import HeldInterrupts
 from palaestra.core.records import Completion, Example, Failure, Score
 from palaestra.core.seeding import Seeds
-from palaestra.engines.base import Engine
+from palaestra.engines.base import Engine, WeightsEngine
 from palaestra.engines.models import LoadedModel
 from palaestra.engines.transformers import TransformersEngine
 from palaestra.learn.batches import Encoded, encode
@@ -100,6 +100,8 @@ class ModelStudent(ABC):
         batch_size: number of answers that are generated in one batch.
         keep_every: seconds between two saves of the training state.
         trainer: trains the adapter instead of the built-in loop; `None` for the built-in loop.
+        predictor: generates the predictions; it has the base weights of `model`, and receives the new weights after each
+            change. `None` generates with transformers. Samples during the training are always transformers'.
     """
 
     Settings: ClassVar[type[Any] | None] = None
@@ -119,6 +121,7 @@ class ModelStudent(ABC):
         batch_size: int = 128,
         keep_every: float = 120.0,
         trainer: LlamaFactory | None = None,
+        predictor: WeightsEngine | None = None,
     ) -> None:
         if trainer is not None and (self._make_rows is None or supervision.method != "lora"):
             raise SettingsError(
@@ -138,6 +141,7 @@ class ModelStudent(ABC):
             self._model.float()
             self._base = {name: p.detach().clone() for name, p in self._model.named_parameters()}
         self._engine = self._make_engine(self._model)
+        self._predictor, self._predictor_is_current = predictor, True
         self._prepare()
 
     def _prepare(self) -> None:  # noqa: B027
@@ -155,9 +159,26 @@ class ModelStudent(ABC):
         """
 
     def engine(self) -> Engine:
-        return self._engine
+        if self._predictor is None:
+            return self._engine
+        if not self._predictor_is_current:
+            self._hand_over(self._predictor)
+            self._predictor_is_current = True
+        return self._predictor
+
+    def _hand_over(self, predictor: WeightsEngine) -> None:
+        """Give the current weights to the engine that predicts."""
+        if self.supervision.method == "full":
+            predictor.update_weights(self._model.state_dict())
+        elif self._adapted is None:
+            predictor.unload_adapter()
+        else:
+            with TemporaryDirectory() as folder:
+                self._adapted.save_pretrained(folder)
+                predictor.load_adapter(Path(folder))
 
     def restore(self) -> None:
+        self._predictor_is_current = False
         if self.supervision.method == "full":
             self._copy_weights(self._base)
         elif self._adapted is not None:
@@ -180,6 +201,7 @@ class ModelStudent(ABC):
         on_step: OnStep = lambda step, total, loss: None,
         progress: Path | None = None,
     ) -> list[tuple[int, float]]:
+        self._predictor_is_current = False
         if self.start == "base":
             self.restore()
         before = {name: p.clone() for name, p in self._trainable_weights().items()} if self.start == "last" else {}
@@ -222,7 +244,7 @@ class ModelStudent(ABC):
                 weights |= load_file(file)
             except Exception as error:  # safetensors raises its own class for a damaged file.
                 raise RunError(f"the run folder is damaged: {file}: {error}") from error
-        self.restore()
+        self.restore()  # The predictor is out of date as well.
         if self.supervision.method == "lora":
             self._adapt(Seeds(0))
         try:

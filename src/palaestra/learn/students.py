@@ -17,6 +17,7 @@ from palaestra.core.registry import Registry
 
 if TYPE_CHECKING:
     # Types only: listing the students must not load torch.
+    from palaestra.engines.base import WeightsEngine
     from palaestra.engines.models import LoadedModel
     from palaestra.learn.llama_factory import LlamaFactory
     from palaestra.learn.student import Scorer, Start, Student
@@ -71,6 +72,7 @@ def make_student(
     batch_size: int = 128,
     keep_every: float = 120.0,
     trainer: LlamaFactory | None = None,
+    predictor: WeightsEngine | None = None,
     **options: Any,
 ) -> Student:
     """Make a student of the kind that is registered under `kind`.
@@ -82,6 +84,7 @@ def make_student(
             student's own wrong answers with it.
         environment: makes token environments, for example `palaestra.envs.token.TokenVectorEnv`; for `"practice"`.
         trainer: trains the adapter instead of the built-in loop.
+        predictor: generates the predictions instead of transformers; it has the base weights of `model`.
         options: fields of the kind's `Settings`.
 
     Raises:
@@ -100,6 +103,7 @@ def make_student(
         "batch_size": batch_size,
         "keep_every": keep_every,
         "trainer": trainer,
+        "predictor": predictor,
     }
     parameters = inspect.signature(student_class).parameters
     student: Student = student_class(

@@ -20,6 +20,7 @@ from palaestra.core.errors import EnvError
 from palaestra.core.records import Failure, FailureCause, Message, Segment, Trajectory
 from palaestra.core.seeding import Seeds
 from palaestra.engines.chat import ChatEncoder
+from palaestra.learn.policies.engine import EnginePolicy
 from palaestra.learn.policies.language_model import LanguageModelPolicy
 from palaestra.learn.rollouts import Rollout, TokenInputs, make_episode_rollout
 
@@ -118,7 +119,7 @@ def format_transcript(messages: Sequence[Message]) -> str:
 
 def collect_turns(
     env: Any,
-    policy: LanguageModelPolicy,
+    policy: LanguageModelPolicy | EnginePolicy,
     encoder: ChatEncoder,
     episodes: int,
     seeds: Seeds,
@@ -170,7 +171,7 @@ class _TurnSlots:
     def __init__(
         self,
         env: Any,
-        policy: LanguageModelPolicy,
+        policy: LanguageModelPolicy | EnginePolicy,
         encoder: ChatEncoder,
         seeds: Seeds,
         end_ids: frozenset[int],
@@ -218,8 +219,9 @@ class _TurnSlots:
         uniforms, generating = np.zeros((slots, self.max_tokens)), dict(self.episodes)
         for slot, episode in self.episodes.items():
             active[slot] = True
-            fresh[slot] = not episode.cached or PREFILL_FRACTION * (len(episode.ids) - episode.cached) > len(
-                episode.ids
+            missing = len(episode.ids) - episode.cached
+            fresh[slot] = (
+                not episode.cached or not self.policy.has_cache or PREFILL_FRACTION * missing > len(episode.ids)
             )
             generator = self.seeds.derive("message", episode.number, len(episode.ends)).generator()
             uniforms[slot] = generator.random(self.max_tokens)

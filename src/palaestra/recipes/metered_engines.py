@@ -42,6 +42,8 @@ class CallSettings(Protocol):
     @property
     def max_tokens(self) -> int: ...
 
+    def parse_engine_options(self) -> dict[str, Any]: ...
+
 
 class MeteredEngines:
     """Opens the models of a run. All of them share the run's cache and budget. See `meter_engines`.
@@ -50,6 +52,7 @@ class MeteredEngines:
         cache: stores every answer.
         owner: the id of the run.
         service: arguments of `OpenAIEngine` for remote models.
+        local: arguments of the engine of local models.
     """
 
     def __init__(
@@ -59,8 +62,11 @@ class MeteredEngines:
         budget: Budget,
         listener: Listener = ignore,
         service: Mapping[str, Any] = MappingProxyType({}),
+        local: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
-        self.cache, self.owner, self.budget, self.listener, self.service = cache, owner, budget, listener, service
+        self.cache, self.owner, self.budget, self.listener = cache, owner, budget, listener
+        self.service, self.local = service, local
+        self._opened: list[Engine] = []
 
     def open(self, name: str, engine: Engine | None = None) -> CachedEngine:
         """Open a model: `openai:MODEL`, `ADDRESS#MODEL`, a folder, a hub id, or a registered name.
@@ -69,12 +75,20 @@ class MeteredEngines:
             engine: the engine of the model, if it is open already.
         """
         from palaestra.engines.base import is_remote
-        from palaestra.engines.factory import open_cached
+        from palaestra.engines.factory import open_cached, open_engine
 
-        service = self.service if is_remote(name) else {}
-        return open_cached(
-            name, self.cache, engine=engine, budget=self.budget, owner=self.owner, listener=self.listener, **service
-        )
+        if engine is None:
+            options = self.service if is_remote(name) else self.local
+            engine = open_engine(name, listener=self.listener, **options)
+            self._opened.append(engine)
+        return open_cached(name, self.cache, engine=engine, budget=self.budget, owner=self.owner)
+
+    def close(self) -> None:
+        """Close the engines that were opened here."""
+        from palaestra.engines.base import close_engine
+
+        for engine in self._opened:
+            close_engine(engine)
 
     def spent(self) -> Spending:
         """The cost of the run's calls so far, including those of earlier processes."""
@@ -106,7 +120,11 @@ def meter_engines(
             resumable=resumable,
         )  # fmt: skip
         service = service_options(settings.call_timeout, in_flight=settings.in_flight)
-        yield MeteredEngines(cache, owner, budget, listener, service)
+        engines = MeteredEngines(cache, owner, budget, listener, service, settings.parse_engine_options())
+        try:
+            yield engines
+        finally:
+            engines.close()
 
 
 def open_cache(path: str = "") -> Cache:
@@ -162,18 +180,31 @@ class SharedEngines:
         self._open: dict[str, Engine] = {}
         self._lock = threading.Lock()
 
-    def get(self, name: str) -> Engine:
-        """Return the model of that name. The first call loads it."""
+    def get(self, name: str, **local: Any) -> Engine:
+        """Return the model of that name. The first call loads it.
+
+        Arguments:
+            local: further arguments of the engine of a local model.
+        """
         from palaestra.engines.base import is_remote
         from palaestra.engines.factory import open_engine
 
         with self._lock:
             if name not in self._open:
                 self.listener(Event("load"))
-                options = service_options(self.call_timeout) if is_remote(name) else {"device": self.device}
+                options = service_options(self.call_timeout) if is_remote(name) else {"device": self.device, **local}
                 engine = open_engine(name, listener=self.listener, **options)
                 self._open[name] = engine if is_remote(name) else SerialEngine(engine)
             return self._open[name]
+
+    def close(self) -> None:
+        """Close all models. The next `get` loads them again."""
+        from palaestra.engines.base import close_engine
+
+        with self._lock:
+            for engine in self._open.values():
+                close_engine(engine.engine if isinstance(engine, SerialEngine) else engine)
+            self._open.clear()
 
 
 class SerialEngine:

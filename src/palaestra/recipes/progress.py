@@ -253,6 +253,7 @@ METRICS = (
     ("KL of the update", "approx_kl", "{:.4f}"),
     ("KL to the reference", "reference_kl", "{:.3f} nats per response"),
     ("clipped", "clip_fraction", "{:.1%}"),
+    ("log-probs, engine vs learner", "sampling_logprob_difference", "{:.5f} nats per token"),
     ("entropy", "entropy", "{:.3f} nats"),
     ("explained variance", "explained_variance", "{:.2f}"),
     ("groups without variance", "groups_without_variance", "{:.0%}"),

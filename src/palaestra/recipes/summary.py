@@ -88,7 +88,7 @@ def record_run(run: Run, *models: str) -> None:
 
 def hash_models(*names: str) -> dict[str, Any]:
     """The hashes of local models by name; `None` for files that cannot be found or read."""
-    from palaestra.engines.base import is_remote
+    from palaestra.engines.base import is_remote, strip_scheme
     from palaestra.engines.models import hash_model
 
-    return {name: hash_model(name) for name in dict.fromkeys(names) if name and not is_remote(name)}
+    return {name: hash_model(strip_scheme(name)) for name in dict.fromkeys(names) if name and not is_remote(name)}

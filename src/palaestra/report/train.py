@@ -291,6 +291,18 @@ def health_panel(trained: Metrics, settings: Mapping[str, Any]) -> list[dict[str
         ("approx_kl", "KL of the update", f"nats per {unit}, between the new and the collecting policy", "target_kl"),
         ("reference_kl", "KL to the reference", "nats per response", ""),
         ("clip_fraction", "Clip fraction", "% of ratios outside the clipping range", ""),
+        (
+            "sampling_logprob_difference",
+            "Engine and learner",
+            "mean difference of their log-probs, in nats per token",
+            "",
+        ),
+        (
+            "sampling_logprob_difference_max",
+            "Engine and learner, maximum",
+            "of the differences of log-probs, in nats",
+            "",
+        ),
         ("entropy", "Entropy", f"nats per {unit}", ""),
         ("explained_variance", "Explained variance", "of returns by the critic; 1 is all, below 0 worse than none", ""),
         ("groups_without_variance", "Groups without variance", "% with equal rewards: no learning signal", ""),

@@ -203,7 +203,7 @@ def test_joined_rollouts_keep_their_episodes() -> None:
                 groups=[k] * len(lengths),
                 records=lengths,
                 limit=4,
-            )  # fmt: skip
+            )
         )
         parts[-1].metrics = {"seconds_model": float(k), "turns": float(k)}
     rollout = join_rollouts(parts)

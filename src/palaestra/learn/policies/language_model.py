@@ -46,6 +46,7 @@ class LanguageModelPolicy(nn.Module):
     """
 
     by_sequence = True
+    has_cache = True
 
     def __init__(
         self,

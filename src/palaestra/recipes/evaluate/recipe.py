@@ -68,12 +68,12 @@ def evaluate(
     Run.check_new(folder)
     with show_progress(listener, progress, RunProgress) as listener:
         listener(_announce(settings, folder))
-        # Load before the run folder exists, so that a failed load leaves no folder.
-        load_engine = cache(partial(_load, settings, listener))
-        if settings.executor == INLINE:
-            load_engine()
-        with _open_workers(settings) as workers, Run.create(folder, RECIPE, to_plain(settings)) as run:
-            return _run(run, settings, task, problems, load_engine, workers, listener)
+        with _open_workers(settings) as workers, _make_loader(settings, listener) as load_engine:
+            # Load before the run folder exists, so that a failed load leaves no folder.
+            if settings.executor == INLINE:
+                load_engine()
+            with Run.create(folder, RECIPE, to_plain(settings)) as run:
+                return _run(run, settings, task, problems, load_engine, workers, listener)
 
 
 def resume(run: Run, *, listener: Listener = ignore, **changes: Any) -> EvaluateResult:
@@ -84,8 +84,8 @@ def resume(run: Run, *, listener: Listener = ignore, **changes: Any) -> Evaluate
         run.write_settings(to_plain(settings))
     task, problems = check(settings)
     listener(_announce(settings, run.folder))
-    with _open_workers(settings) as workers:
-        return _run(run, settings, task, problems, lambda: _load(settings, listener), workers, listener)
+    with _open_workers(settings) as workers, _make_loader(settings, listener) as load_engine:
+        return _run(run, settings, task, problems, load_engine, workers, listener)
 
 
 def check(settings: EvaluateSettings) -> tuple[Task, list[Problem]]:
@@ -101,16 +101,18 @@ def check(settings: EvaluateSettings) -> tuple[Task, list[Problem]]:
     from palaestra.tasks.evaluate import choose
 
     load_plugins(settings.plugins)
-    check_prices(settings.max_cost, settings.model)
-    check_model(settings.model)
+    model = settings.engine_model
+    check_prices(settings.max_cost, model)
+    settings.check_engine()
+    check_model(model)
     check_device(settings.device)
-    if is_remote(settings.model) and settings.prompt == "plain":
+    if is_remote(model) and settings.prompt == "plain":
         raise SettingsError(f"{settings.model} applies its own chat template; leave the prompt at 'chat'")
     task = _make_task(settings)
     check_skills(task, settings.skills)
     split = Split(settings.split)
     problems = choose(task, split, settings.problems, settings.seed, settings.skills, settings.limit)
-    check_reads(settings.model, problems)
+    check_reads(model, problems)
     get_hooks(task).check_scoring()
     return task, problems
 
@@ -129,19 +131,43 @@ def _make_task(settings: EvaluateSettings) -> Task:
 
 def _announce(settings: EvaluateSettings, folder: Path) -> Event:
     shots = str(settings.shots) if settings.shots else ""
-    return announce_start(RECIPE, folder, model=settings.model, task=settings.task, split=settings.split, shots=shots)
+    return announce_start(
+        RECIPE, folder, model=settings.engine_model, task=settings.task, split=settings.split, shots=shots
+    )
 
 
 def _load(settings: EvaluateSettings, listener: Listener) -> Engine:
     from palaestra.engines import models
-    from palaestra.engines.base import LOCAL_SCHEME, get_scheme
+    from palaestra.engines.base import LOCAL_SCHEME, get_scheme, is_remote
     from palaestra.engines.factory import open_engine
 
     listener(Event("load"))
-    if get_scheme(settings.model) != LOCAL_SCHEME:
-        return open_engine(settings.model, listener=listener, **service_options(settings.call_timeout))
-    model = models.load(settings.model, device=settings.device, listener=listener)
-    return model.engine(settings.engine_batch, plain=settings.prompt == "plain")
+    name, plain = settings.engine_model, settings.prompt == "plain"
+    if is_remote(name):
+        return open_engine(name, listener=listener, **service_options(settings.call_timeout))
+    if get_scheme(name) != LOCAL_SCHEME:
+        return open_engine(name, listener=listener, plain=plain, **settings.parse_engine_options())
+    model = models.load(name, device=settings.device, listener=listener)
+    return model.engine(settings.engine_batch, plain=plain)
+
+
+@contextmanager
+def _make_loader(settings: EvaluateSettings, listener: Listener) -> Iterator[Callable[[], Engine]]:
+    """Yield a function that loads the engine on its first call. The engine is closed at the end."""
+    from palaestra.engines.base import close_engine
+
+    opened: list[Engine] = []
+
+    def load() -> Engine:
+        if not opened:
+            opened.append(_load(settings, listener))
+        return opened[0]
+
+    try:
+        yield load
+    finally:
+        for engine in opened:
+            close_engine(engine)
 
 
 @contextmanager
@@ -153,7 +179,7 @@ def _open_workers(settings: EvaluateSettings) -> Iterator[EvaluationWorkers | No
     if settings.executor == INLINE:
         yield None
         return
-    make_engine = None if is_remote(settings.model) else partial(_load, settings, ignore)
+    make_engine = None if is_remote(settings.engine_model) else partial(_load, settings, ignore)
     with open_executor(settings.executor) as executor:
         yield EvaluationWorkers(executor, settings.resources, partial(_make_task, settings), make_engine)
 
@@ -167,27 +193,28 @@ def _run(
     workers: EvaluationWorkers | None,
     listener: Listener,
 ) -> EvaluateResult:
-    """Generate answers to the problems without a stored attempt. The engine is loaded at most once."""
+    """Generate answers to the problems without a stored attempt."""
     from palaestra.engines.base import Sampling, is_remote
     from palaestra.tasks.base import get_hooks
     from palaestra.tasks.evaluate import evaluate as ask
 
-    record_run(run, settings.model)
+    model = settings.engine_model
+    record_run(run, model)
     phase = f"0/{settings.split}"
     max_tokens = settings.max_tokens or get_hooks(task).max_tokens
     sampling = Sampling(max_tokens, settings.temperature, settings.top_p, stop=settings.stop, count=settings.samples)
     with ExitStack() as stack:
-        calls = stack.enter_context(_meter(run, settings)) if is_remote(settings.model) else None
+        calls = stack.enter_context(_meter(run, settings)) if is_remote(model) else None
 
         def keep(attempts: Sequence[Attempt], cost: LedgerEntry) -> None:
             if calls is not None:  # The cache also counts calls without an answer.
-                cost = calls.spent().entry_since(run.store.total(), phase, settings.model, cost.seconds)
+                cost = calls.spent().entry_since(run.store.total(), phase, model, cost.seconds)
             run.store.add_attempts(phase, attempts, cost)
 
         attempts = ask(
             task,
             problems,
-            cache(load_engine if calls is None else lambda: calls.open(settings.model, load_engine())),
+            cache(load_engine if calls is None else lambda: calls.open(model, load_engine())),
             sampling=sampling,
             seed=settings.seed,
             phase=phase,
@@ -220,7 +247,7 @@ def _summarize(
     return {
         "recipe": RECIPE,
         "task": settings.task,
-        "model": settings.model,
+        "model": settings.engine_model,
         "split": settings.split,
         "seed": settings.seed,
         "before": None,

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from palaestra.core.settings import check_ranges, setting
+from palaestra.recipes.engine_settings import EngineOptions, EngineSettings
 from palaestra.recipes.executor_settings import ExecutorOptions, ExecutorSettings
 from palaestra.recipes.metered_engines import CALL_TIMEOUT, CALL_TIMEOUT_HELP
 from palaestra.recipes.settings import parse_options, require
 
 
 @dataclass(frozen=True)
-class EvaluateSettings(ExecutorSettings):
+class EvaluateSettings(EngineSettings, ExecutorSettings):
     """Settings of one evaluation. The command line's options and `settings.json` have the same names."""
 
     plugins: tuple[str, ...] = setting((), "Files (my_task.py) or modules of your own that register tasks.")
@@ -57,6 +58,11 @@ class EvaluateSettings(ExecutorSettings):
         )
 
     @property
+    def engine_model(self) -> str:
+        """The model with its engine, for example vllm:nano."""
+        return self.resolve_model(self.model)
+
+    @property
     def options(self) -> dict[str, Any]:
         """The options of the task, with `shots`."""
         options = parse_options(self.task_options, "task_options")
@@ -64,7 +70,7 @@ class EvaluateSettings(ExecutorSettings):
         return {"shots": self.shots, **options}
 
 
-class EvaluateOptions(ExecutorOptions, total=False):
+class EvaluateOptions(EngineOptions, ExecutorOptions, total=False):
     """The fields of `EvaluateSettings` as keyword arguments, for editors and type checkers."""
 
     plugins: Sequence[str]

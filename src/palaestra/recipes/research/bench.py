@@ -270,6 +270,8 @@ class _Work:
             for thread in threads:
                 thread.join()
             raise
+        finally:
+            self.engines.close()
         if self.errors:
             first = self.errors[0]
             if len(self.errors) == 1 or not isinstance(first, PalaestraError):

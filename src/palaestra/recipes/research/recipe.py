@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Unpack
@@ -12,12 +12,11 @@ from palaestra.core.events import Event, Listener, ignore
 from palaestra.core.plugins import load_plugins
 from palaestra.core.prompts import Prompts
 from palaestra.core.seeding import Seeds
-from palaestra.engines.base import Sampling
+from palaestra.engines.base import Engine, Sampling
 from palaestra.engines.budget import Budget
 from palaestra.envs.turn.base import transcript
 from palaestra.envs.turn.records import TurnStopReason
 from palaestra.recipes.metered_engines import (
-    MeteredEngines,
     SharedEngines,
     check_cache,
     check_prices,
@@ -154,6 +153,7 @@ def _make_parts(settings: ResearchSettings) -> tuple[Agent, ResearchEnv]:
     for spec in settings.history:
         make_history(spec)
     check_cache(settings.cache)
+    settings.check_engine()
     task = make_task(settings)
     agent = make_agent(settings.agent, make_context(settings, task))
     check_prices(settings.max_cost, agent.model)
@@ -199,21 +199,16 @@ def make_task(settings: ResearchSettings) -> ResearchTask:
 def make_context(
     settings: ResearchSettings,
     task: ResearchTask,
-    calls: MeteredEngines | None = None,
-    engines: SharedEngines | None = None,
+    open_model: Callable[[str], Engine] | None = None,
     baseline: Callable[[], MeasuredSolution] | None = None,
-    listener: Listener = ignore,
 ) -> AgentContext:
-    """Make the context of a run's agent. Without `calls` the agent can be made but cannot act."""
+    """Make the context of a run's agent. Without `open_model` the agent can be made but cannot act."""
     prompts = Prompts(PROMPTS, Path(settings.prompts).expanduser() if settings.prompts else None)
-    own: dict[str, Any] = {} if baseline is None else {"baseline": baseline}
-    if calls is not None:
-        opened = engines or SharedEngines(settings.device, listener, settings.call_timeout)
-        own["engine"] = lambda name: calls.open(name, opened.get(name))
     return AgentContext(
-        task, settings.model, sampling=Sampling(settings.answer_tokens, settings.temperature, settings.top_p),
+        task, settings.model, engine=open_model, engine_name=settings.engine,
+        sampling=Sampling(settings.answer_tokens, settings.temperature, settings.top_p),
         history=settings.history, context_tokens=settings.context, prompts=prompts,
-        command_docs="" if settings.tools else documentation(load_commands(settings.commands)), **own,
+        command_docs="" if settings.tools else documentation(load_commands(settings.commands)), baseline=baseline,
     )  # fmt: skip
 
 
@@ -248,8 +243,14 @@ def _play(
     """Play the remaining episodes of the agent."""
     record_run(run, settings.model, name_model(settings.agent))
     # A run that exceeds its budget ends its episode, so it cannot be resumed.
-    with meter_engines(run, settings, within, resumable=False) as calls:
-        context = make_context(settings, env.task, calls, engines, lambda: env.baseline, listener)
+    with ExitStack() as stack:
+        if engines is None:
+            engines = stack.enter_context(closing(SharedEngines(settings.device, listener, settings.call_timeout)))
+        calls = stack.enter_context(meter_engines(run, settings, within, resumable=False))
+        models, options = engines, settings.parse_engine_options()
+        context = make_context(
+            settings, env.task, lambda name: calls.open(name, models.get(name, **options)), lambda: env.baseline
+        )
         agent = make_agent(settings.agent, context)
         player = Player(run, env, agent, Seeds(settings.seed).derive(RECIPE), listener, calls.spent, stop)
         episodes: list[list[Step]] = []

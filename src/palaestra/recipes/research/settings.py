@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypedDict
 
 from palaestra.core.settings import check_ranges, setting
+from palaestra.recipes.engine_settings import EngineOptions, EngineSettings
 from palaestra.recipes.metered_engines import CALL_TIMEOUT, CALL_TIMEOUT_HELP
 
 RECIPE = "research"
@@ -15,7 +15,7 @@ PATHS = ("mlgym", "agent_config", "prompts", "memory", "demonstration", "cache")
 
 
 @dataclass(frozen=True)
-class ResearchSettings:
+class ResearchSettings(EngineSettings):
     """The settings of a research run: the command line's options and the content of `settings.json`."""
 
     task: str = setting("prisoners_dilemma", "The task: a name from `palaestra research tasks`, or a folder.")
@@ -74,7 +74,7 @@ class ResearchSettings:
         return 1
 
 
-class ResearchOptions(TypedDict, total=False):
+class ResearchOptions(EngineOptions, total=False):
     """The fields of `ResearchSettings` as keyword arguments, for editors and type checkers."""
 
     task: str

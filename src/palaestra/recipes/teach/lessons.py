@@ -157,11 +157,13 @@ def open_lessons(run: Run, settings: TeachSettings, task: Task, listener: Listen
         yield Lessons(run, settings, _build_teacher(settings, task)[0], checks)
         return
     with meter_engines(run, settings, listener=listener) as calls:
-        engine = None if settings.writer == TASK_WRITER else calls.open(settings.writer)
+        engine = None if settings.writer == TASK_WRITER else calls.open(settings.resolve_model(settings.writer))
         planner = None
         if settings.planner:  # The same model is loaded only once.
             shared = engine is not None and settings.planner == settings.writer
-            planner = engine.at("") if engine is not None and shared else calls.open(settings.planner)
+            planner = (
+                engine.at("") if engine is not None and shared else calls.open(settings.resolve_model(settings.planner))
+            )
         teacher, writer = _build_teacher(settings, task, engine, planner)
         yield Lessons(run, settings, teacher, checks, writer, engine, planner)
 
@@ -230,13 +232,13 @@ def check_writer(settings: TeachSettings, task: Task) -> None:
         if wants_model and not settings.planner:
             raise SettingsError("the tree policy 'model' needs a language model; set 'planner' or 'writer' to one")
     else:
-        check_model(settings.writer)
+        check_model(settings.resolve_model(settings.writer))
         if not isinstance(task, WritableTask):
             raise SettingsError(
                 f"task '{task.name}' has no schema for a language model as the writer; leave writer at 'task'"
             )
     if settings.planner:
-        check_model(settings.planner)
+        check_model(settings.resolve_model(settings.planner))
     engine, planner = MockEngine({}), MockEngine({}) if settings.planner else None
     _build_teacher(settings, task, None if settings.writer == TASK_WRITER else engine, planner)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -83,8 +84,10 @@ def start(settings: TeachSettings, tasks: TeachTasks, folder: Path, listener: Li
     """
     started = time.perf_counter()
     listener(_announce(settings, folder))
-    student = _load(settings, tasks.taught, listener)
-    with Run.create(folder, RECIPE, to_plain(settings)) as run:
+    with (
+        _open_student(settings, tasks.taught, listener) as student,
+        Run.create(folder, RECIPE, to_plain(settings)) as run,
+    ):
         return _play(run, settings, tasks, student, started, listener)
 
 
@@ -108,7 +111,8 @@ def resume(run: Run, *, listener: Listener = ignore, categories: int | None = No
     tasks = check(settings if not has_skills(run) else replace(settings, skills_file=""))
     started = time.perf_counter()
     listener(_announce(settings, run.folder))
-    return _play(run, settings, tasks, _load(settings, tasks.taught, listener), started, listener)
+    with _open_student(settings, tasks.taught, listener) as student:
+        return _play(run, settings, tasks, student, started, listener)
 
 
 def check(settings: TeachSettings) -> TeachTasks:
@@ -117,7 +121,9 @@ def check(settings: TeachSettings) -> TeachTasks:
     Returns:
         The tasks of the run.
     """
-    from palaestra.engines import models
+    from palaestra.engines.base import check_serves_weights, get_scheme
+    from palaestra.engines.factory import check_model
+    from palaestra.engines.models import check_device
     from palaestra.learn.students import check_student
     from palaestra.teachers.base import TEACHERS
 
@@ -125,8 +131,11 @@ def check(settings: TeachSettings) -> TeachTasks:
     check_prices(settings.max_cost, settings.writer, settings.planner, settings.discover)
     TEACHERS.check(settings.teacher)
     tasks = make_tasks(settings)
-    models.check(settings.student)
-    models.check_device(settings.device)
+    settings.check_engine()
+    student = settings.resolve_model(settings.student)
+    check_serves_weights(get_scheme(student), "student")
+    check_model(student)
+    check_device(settings.device)
     check_student(settings.learning, settings.parse("student_options"))
     make_trainer(settings)
     check_writer(settings, tasks.taught)
@@ -143,12 +152,21 @@ def check_problems(settings: TeachSettings, tasks: TeachTasks) -> None:
 def _announce(settings: TeachSettings, folder: Path) -> Event:
     writer = "" if settings.writer == TASK_WRITER else settings.writer
     return announce_start(
-        RECIPE, folder, student=settings.student, teacher=settings.teacher, writer=writer, task=settings.task
+        RECIPE,
+        folder,
+        student=settings.resolve_model(settings.student),
+        teacher=settings.teacher,
+        writer=writer,
+        task=settings.task,
     )
 
 
-def _load(settings: TeachSettings, task: Task, listener: Listener) -> Student:
+@contextmanager
+def _open_student(settings: TeachSettings, task: Task, listener: Listener) -> Iterator[Student]:
+    """Load the student, and the engine that predicts for it if that is not transformers."""
     from palaestra.engines import models
+    from palaestra.engines.base import LOCAL_SCHEME, close_engine, get_scheme, strip_scheme
+    from palaestra.engines.factory import open_engine
     from palaestra.envs.token import TokenVectorEnv
     from palaestra.learn.students import STUDENTS, make_student
     from palaestra.learn.supervised import supervision_for
@@ -159,7 +177,7 @@ def _load(settings: TeachSettings, task: Task, listener: Listener) -> Student:
 
         torch.set_num_threads(settings.threads)
     listener(Event("load"))
-    model = models.load(settings.student, device=settings.device, listener=listener)
+    model = models.load(strip_scheme(settings.student), device=settings.device, listener=listener)
     supervision = supervision_for(
         model.weights,
         "lora" if settings.trainer == "llama-factory" else settings.method,
@@ -171,11 +189,19 @@ def _load(settings: TeachSettings, task: Task, listener: Listener) -> Student:
     options = settings.parse("student_options")
     if hasattr(getattr(STUDENTS.get(settings.learning), "Settings", None), "max_tokens"):
         options.setdefault("max_tokens", settings.answer_tokens or get_hooks(task).max_tokens)
-    return make_student(
-        settings.learning, model, supervision, start=settings.start, score=make_scorer(task), environment=TokenVectorEnv,
-        batch_size=settings.engine_batch, keep_every=settings.checkpoint_seconds,
-        trainer=make_trainer(settings), **options,
-    )  # fmt: skip
+    predictor: Any = None
+    if get_scheme(name := settings.resolve_model(settings.student)) != LOCAL_SCHEME:
+        rank = supervision.rank if supervision.method == "lora" else 0
+        predictor = open_engine(name, listener=listener, max_lora_rank=rank, **settings.parse_engine_options())
+    try:
+        yield make_student(
+            settings.learning, model, supervision, start=settings.start, score=make_scorer(task),
+            environment=TokenVectorEnv, batch_size=settings.engine_batch, keep_every=settings.checkpoint_seconds,
+            trainer=make_trainer(settings), predictor=predictor, **options,
+        )  # fmt: skip
+    finally:
+        if predictor is not None:
+            close_engine(predictor)
 
 
 def make_trainer(settings: TeachSettings) -> LlamaFactory | None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal
 
 from palaestra.core.settings import check_ranges, setting
+from palaestra.recipes.engine_settings import EngineOptions, EngineSettings
 from palaestra.recipes.metered_engines import CALL_TIMEOUT, CALL_TIMEOUT_HELP
 from palaestra.recipes.settings import parse_options, require
 
@@ -17,7 +18,7 @@ STUDY_SETTINGS = ("teacher", "state", "writer", "learning", "start", "keep")
 
 
 @dataclass(frozen=True)
-class TeachSettings:
+class TeachSettings(EngineSettings):
     """Settings of one teach run. The command line's options and `settings.json` have the same names."""
 
     plugins: tuple[str, ...] = setting(
@@ -144,7 +145,7 @@ class TeachSettings:
         return self.budget or self.rounds * self.lesson_size
 
 
-class TeachOptions(TypedDict, total=False):
+class TeachOptions(EngineOptions, total=False):
     """The fields of `TeachSettings` as keyword arguments, for editors and type checkers."""
 
     plugins: Sequence[str]

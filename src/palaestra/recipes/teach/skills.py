@@ -84,7 +84,7 @@ def check_discovery(settings: TeachSettings, tasks: TeachTasks) -> None:
             f"the generators of task '{task.name}' support its own skills only, not those that '{settings.discover}' "
             "discovers; set 'writer' to a language model, or leave out 'discover'"
         )
-    check_model(settings.discover)
+    check_model(settings.resolve_model(settings.discover))
     if settings.discover_train:
         task.problems(Split.TRAIN, settings.discover_train, settings.seed, settings.own_skills)
 
@@ -186,7 +186,7 @@ def _load_skills(run: Run, settings: TeachSettings, tasks: TeachTasks, listener:
         return skills
     stored = stages.get(last_stage(stages))
     with meter_engines(run, settings, listener=listener) as calls:
-        engine = calls.open(settings.discover).at(DISCOVERY)
+        engine = calls.open(settings.resolve_model(settings.discover)).at(DISCOVERY)
         return _StoredDiscovery(run, settings, tasks, engine, listener).discover(stored)
 
 

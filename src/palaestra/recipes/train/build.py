@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -10,9 +11,11 @@ from palaestra.core.errors import EnvError
 from palaestra.core.events import Listener
 from palaestra.core.seeding import Seeds
 from palaestra.engines.chat import ChatEncoder
+from palaestra.engines.factory import get_engine_scheme
 from palaestra.learn.algorithms import ALGORITHMS, Algorithm, AlgorithmConfig
 from palaestra.learn.distributed import world_size
 from palaestra.learn.policies.control import history_policy, mlp_policy
+from palaestra.learn.policies.engine import EnginePolicy
 from palaestra.learn.policies.language_model import LanguageModelCritic, LanguageModelPolicy, ReferencePolicy
 from palaestra.learn.sharding import shard_policy
 from palaestra.recipes.train.loop import ControlLoop, Loop
@@ -48,6 +51,8 @@ def _build_token_loop(settings: TrainSettings, config: AlgorithmConfig, listener
     context = context_length(loaded.weights.config)
     own = {"tokenizer": loaded.tokenizer, "max_tokens": settings.max_tokens, "context": context, "failures": "mark",
            "end_ids": end_ids(loaded.weights, loaded.tokenizer)}  # fmt: skip
+    if settings.rollout == "engine":
+        num_envs = unwrap(settings.episodes)  # The engine gets all prompts of an iteration in one batch.
     env = make_token_env(settings.env, num_envs, settings.options, group_size=config.group_size, **own)
     held_out = env.hold_out(evaluation) if evaluation and env.task is None else None
     policy = _build_policy(settings, config, loaded.weights, env.vocabulary, listener)
@@ -57,10 +62,11 @@ def _build_token_loop(settings: TrainSettings, config: AlgorithmConfig, listener
     if config.kl_coef or env.kl_coef is not None:
         name = env.reference
         reference = ReferencePolicy(policy, models.load(name, device=settings.device).weights if name else None)
+    sampler = _build_sampler(settings, policy, env.vocabulary, getattr(env, "stop", ()), listener)
     settings = replace(settings, hyperparameters=asdict(config))
     _shard(settings, policy, reference)
     algorithm = _make_algorithm(settings, config, policy)
-    return TokenLoop(settings, env, policy, algorithm, reference, held_out, loaded.name, loaded.tokenizer)
+    return TokenLoop(settings, env, policy, algorithm, reference, held_out, loaded.name, loaded.tokenizer, sampler)
 
 
 def _build_turn_loop(settings: TrainSettings, config: AlgorithmConfig, listener: Listener) -> TurnLoop:
@@ -88,7 +94,8 @@ def _build_turn_loop(settings: TrainSettings, config: AlgorithmConfig, listener:
     settings = replace(settings, env_options=(*settings.env_options, *more), hyperparameters=asdict(config))
     _shard(settings, policy, reference)
     algorithm = _make_algorithm(settings, config, policy)
-    return TurnLoop(settings, env, policy, algorithm, reference, held_out, encoder, end_ids=ends)
+    sampler = _build_sampler(settings, policy, policy.vocabulary, (), listener)
+    return TurnLoop(settings, env, policy, algorithm, reference, held_out, encoder, end_ids=ends, sampler=sampler)
 
 
 def _shard(settings: TrainSettings, policy: LanguageModelPolicy, reference: ReferencePolicy | None) -> None:
@@ -117,6 +124,17 @@ def _build_policy(
     if supervision.method == "lora":
         weights = add_adapter(weights, supervision, seeds)
     return LanguageModelPolicy(weights, critic, settings.temperature, vocabulary, seeds=seeds)
+
+
+def _build_sampler(
+    settings: TrainSettings, policy: LanguageModelPolicy, vocabulary: int, stop: Sequence[str], listener: Listener
+) -> EnginePolicy | None:
+    """Open the engine that samples rollouts; `None` if the policy samples them itself."""
+    if settings.rollout != "engine":
+        return None
+    name, options = settings.resolve_model(settings.model), settings.parse_engine_options()
+    engine = get_engine_scheme(name).open_for_rollouts(name, device=settings.device, listener=listener, **options)
+    return EnginePolicy(engine, settings.temperature, vocabulary, settings.max_tokens, policy.context, stop)
 
 
 def _build_control_loop(settings: TrainSettings, config: AlgorithmConfig) -> ControlLoop:

@@ -31,6 +31,10 @@ def check_processes(settings: TrainSettings, processes: int) -> None:
         raise SettingsError(
             f"the algorithm '{algorithm}' trains in one process; got {processes} (see Algorithm.distributed)"
         )
+    if settings.rollout == "engine":
+        raise SettingsError(
+            f"setting 'rollout': {processes} processes sample with their own weights; use --rollout step"
+        )
     group_size, episodes = make_config(algorithm, settings.hyperparameters).group_size, unwrap(settings.episodes)
     if episodes < processes * group_size:
         raise SettingsError(

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
-from palaestra.core.errors import MissingExtraError, RunError
+from palaestra.core.errors import MissingExtraError, RunError, SettingsError
 from palaestra.core.events import Event, Listener, ignore, notice
 from palaestra.core.interrupts import HeldInterrupts
 from palaestra.core.plugins import load_plugins
@@ -122,6 +122,8 @@ def resume(
 
     settings = load_run_settings(TrainSettings, run)
     if parallel is not None:
+        if parallel not in ("ddp", "fsdp"):
+            raise SettingsError(f"setting 'parallel': expected ddp or fsdp; got '{parallel}'")
         settings = replace(settings, parallel=parallel)
     load_plugins(settings.plugins)
     started = time.perf_counter()
@@ -147,6 +149,7 @@ def _follow(settings: TrainSettings) -> TrainResult:
 def check(settings: TrainSettings) -> None:
     """Raise for every unknown name before anything is loaded or written."""
     from palaestra.engines import models
+    from palaestra.engines.factory import check_model
     from palaestra.envs.factory import check_options, get_spec
 
     load_plugins(settings.plugins)
@@ -155,6 +158,8 @@ def check(settings: TrainSettings) -> None:
     models.check_device(settings.device)
     if settings.policy in (None, "lm"):
         models.check(settings.model)
+        settings.check_engine()
+        check_model(settings.resolve_model(settings.model))
     for name, wanted in (("tensorboard", settings.tensorboard), ("wandb", settings.wandb)):
         if wanted and find_spec(name) is None:
             raise MissingExtraError(name, name, f"the setting '{name}'")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, Literal, TypedDict, TypeVar
+from typing import Any, Literal, TypeVar
 
 from palaestra.core.errors import EnvError, SettingsError, suggest
 from palaestra.core.plugins import load_plugins
 from palaestra.core.settings import check_ranges, setting
+from palaestra.engines.base import LOCAL_SCHEME
 from palaestra.learn.algorithms import ALGORITHMS, AlgorithmConfig
+from palaestra.recipes.engine_settings import EngineOptions, EngineSettings
 from palaestra.recipes.settings import build, parse_options, require
 
 T = TypeVar("T")
@@ -36,7 +38,7 @@ RENAMED = {
 
 
 @dataclass(frozen=True)
-class TrainSettings:
+class TrainSettings(EngineSettings):
     """Settings of a training run: the options of the command line, the keywords of `train`, and `settings.json`.
 
     `None` is replaced by the preset of the environment (`PRESETS`); a run's `settings.json`
@@ -67,6 +69,14 @@ class TrainSettings:
     num_envs: int | None = setting(None, "Parallel environments or sequences.", low=1)
     episodes: int | None = setting(None, "Episodes per iteration, for language models.", low=1)
     n_steps: int | None = setting(None, "Steps per environment and iteration, for classic environments.", low=1)
+    rollout: Literal["step", "engine"] | None = setting(
+        None,
+        "Sample responses token by token in the environment's steps, or whole from an engine; by default step, and "
+        "engine if an engine is chosen.",
+    )
+    importance_clip_max: float = setting(
+        3.0, "Maximum importance weight of a token that was sampled by an engine or with older weights.", above=0
+    )
     temperature: float = setting(1.0, "Sampling temperature during training.", above=0)
     max_tokens: int = setting(72, "Maximum tokens of a response; at the turn scale, of a message.", low=1)
     normalize_observations: bool | None = setting(
@@ -221,12 +231,19 @@ def fill_presets(settings: TrainSettings) -> TrainSettings:
         actions = {"token": "tokens", "turn": "messages", "control": "classic actions"}[kind]
         raise EnvError(f"policy '{policy}' does not fit {settings.env}, whose actions are {actions}; use "
                        f"{'lm' if language else 'mlp or transformer'}")  # fmt: skip
+    rollout = settings.rollout or ("step" if settings.engine == LOCAL_SCHEME else "engine")
+    require(
+        language or rollout == "step",
+        f"setting 'rollout': expected step for {settings.env}, whose actions are no text; got {rollout}",
+    )
     algorithm = settings.algorithm or ("grpo" if language else "ppo")
     ALGORITHMS.check(algorithm)
     preset, hyperparameters = find_preset(kind, settings.env, algorithm)
     config = make_config(algorithm, {**hyperparameters, **settings.hyperparameters})
     missing = {name: value for name, value in preset.items() if getattr(settings, name) is None}
-    settings = replace(settings, policy=policy, algorithm=algorithm, hyperparameters=asdict(config), **missing)
+    settings = replace(
+        settings, policy=policy, algorithm=algorithm, rollout=rollout, hyperparameters=asdict(config), **missing
+    )
     name = "episodes" if language else "num_envs"
     count = getattr(settings, name)
     require(
@@ -242,7 +259,7 @@ def unwrap(value: T | None) -> T:
     return value
 
 
-class TrainOptions(TypedDict, total=False):
+class TrainOptions(EngineOptions, total=False):
     """The fields of `TrainSettings` and of the algorithms' configs as keyword arguments, for editors and type checkers."""
 
     plugins: Sequence[str]
@@ -259,6 +276,8 @@ class TrainOptions(TypedDict, total=False):
     num_envs: int | None
     episodes: int | None
     n_steps: int | None
+    rollout: Literal["step", "engine"] | None
+    importance_clip_max: float
     temperature: float
     max_tokens: int
     normalize_observations: bool | None

@@ -14,6 +14,7 @@ from palaestra.core.statistics import Mean, mean_interval, report_on
 from palaestra.engines.chat import ChatEncoder
 from palaestra.learn.collect import collect_responses
 from palaestra.learn.distributed import rank
+from palaestra.learn.policies.engine import EnginePolicy, correct_importance
 from palaestra.learn.policies.language_model import LanguageModelPolicy, ReferencePolicy, apply_kl_penalty
 from palaestra.learn.rollouts import Rollout
 from palaestra.learn.sharding import gather_weights, list_gathered_weights
@@ -27,6 +28,7 @@ from palaestra.runs.ledger import LedgerEntry
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from palaestra.engines.base import Engine
     from palaestra.runs.store import Store
 
 
@@ -47,19 +49,36 @@ class TokenLoop(Loop):
         held_out: Any = None,
         engine_name: str = "",
         tokenizer: Any = None,
+        sampler: EnginePolicy | None = None,
     ) -> None:
         super().__init__(settings)
         self.env, self.policy, self.algorithm, self.reference = env, policy, algorithm, reference
         self.held_out, self.engine_name, self.tokenizer = held_out, engine_name, tokenizer
+        self.sampler = sampler
         self.prepare()
 
     def prepare(self) -> None:
         """Reset the environment at the start of the run."""
         self.env.reset(seed=self.seeds.derive("environment").integer(), options={"episodes": 0})
 
-    def collect(self, first: int, episodes: int) -> Rollout:
-        """Play the episodes `first` to `first + episodes - 1`."""
-        return collect_responses(self.env, self.policy, episodes, self.seeds, first=first)
+    def close(self) -> None:
+        if self.sampler is not None:
+            self.sampler.engine.close()
+
+    def select_sampler(self, version: int) -> LanguageModelPolicy | EnginePolicy:
+        """The policy that samples rollouts, with the weights after `version` updates."""
+        if self.sampler is None:
+            return self.policy
+        self.sampler.update_weights(self.policy.model, version)
+        return self.sampler
+
+    def collect(self, iteration: int) -> Rollout:
+        """Play the episodes of an iteration: this process plays its share and gets those of the other processes."""
+        episodes, sampler = unwrap(self.settings.episodes), self.select_sampler(iteration - 1)
+        first, share = split_episodes((iteration - 1) * episodes, episodes, self.algorithm.config.group_size)
+        with gather_weights(self.policy):
+            rollout = collect_responses(self.env, sampler, share, self.seeds, first=first)
+        return gather_rollout(rollout)
 
     def trajectory(self, rollout: Rollout, sequence: int) -> Trajectory:
         """An episode for the store."""
@@ -69,11 +88,7 @@ class TokenLoop(Loop):
         self, iteration: int, progress_remaining: float, listener: Listener
     ) -> tuple[dict[str, float], list[Trajectory]]:
         settings = self.settings
-        episodes = unwrap(settings.episodes)
-        share = split_episodes((iteration - 1) * episodes, episodes, self.algorithm.config.group_size)
-        with gather_weights(self.policy):
-            rollout = self.collect(*share)
-        rollout = gather_rollout(rollout)
+        rollout = self.collect(iteration)
         seconds = {
             name.removeprefix("seconds_"): rollout.metrics[name] for name in ("seconds_model", "seconds_environment")
         }
@@ -86,6 +101,10 @@ class TokenLoop(Loop):
             self.trajectory(rollout, sequence)
             for sequence in select_evenly(rollout.num_sequences, settings.keep_trajectories)
         ]
+        if self.sampler is not None:
+            start = time.perf_counter()
+            metrics |= correct_importance(rollout, self.policy.logprobs_BT(rollout), settings.importance_clip_max)
+            seconds["importance"] = time.perf_counter() - start
         if self.reference is not None:
             start = time.perf_counter()
             reference_BT = self.reference.logprobs_BT(rollout)
@@ -113,9 +132,10 @@ class TokenLoop(Loop):
         env = self.held_out
         count = env.num_prompts if env.num_prompts is not None else unwrap(self.settings.evaluation)
         seeds = self.seeds.derive("evaluation")
+        sampler = self.select_sampler(iteration)
         first, episodes = split_episodes(0, count)
         with gather_weights(self.policy):
-            rollout = collect_responses(env, self.policy, episodes, seeds, seed=seeds.integer(), first=first)
+            rollout = collect_responses(env, sampler, episodes, seeds, seed=seeds.integer(), first=first)
         rollout = gather_rollout(rollout)
         metrics = self._measure(rollout, rollout.episode_returns, self.failure_cause)
         if self.reference is not None:
@@ -131,10 +151,17 @@ class TokenLoop(Loop):
         settings, task = self.settings, self.env.task
         problems = self.env.draw_held_out_problems(unwrap(settings.evaluation), settings.seed)
         phase = f"{iteration}/{Split.TEST}"
+
+        def make_engine() -> Engine:
+            sampler = self.select_sampler(iteration)
+            if isinstance(sampler, EnginePolicy):
+                return sampler.engine
+            return TransformersEngine(self.policy.model, self.tokenizer, self.engine_name)
+
         attempts = evaluate(
             task,
             problems,
-            lambda: TransformersEngine(self.policy.model, self.tokenizer, self.engine_name),
+            make_engine,
             sampling=Sampling(max_tokens=settings.max_tokens),
             seed=settings.seed,
             phase=phase,
@@ -238,21 +265,27 @@ class TurnLoop(TokenLoop):
         encoder: ChatEncoder,
         *,
         end_ids: Sequence[int],
+        sampler: EnginePolicy | None = None,
     ) -> None:
         self.encoder, self.end_ids = encoder, tuple(end_ids)
         self._returns: dict[int, list[float | None]] = {}
-        super().__init__(settings, env, policy, algorithm, reference, held_out, encoder.name, encoder.tokenizer)
+        super().__init__(
+            settings, env, policy, algorithm, reference, held_out, encoder.name, encoder.tokenizer, sampler
+        )
 
     def prepare(self) -> None:
         """Do nothing: every episode is reset with its own seed."""
 
     def close(self) -> None:
+        super().close()
         for env in (self.env, self.held_out):
             if env is not None:
                 env.close()
 
-    def collect(self, first: int, episodes: int) -> Rollout:
-        return self._play(self.env, episodes, self.seeds, self.algorithm.config.group_size, first)
+    def collect(self, iteration: int) -> Rollout:
+        episodes, group_size = unwrap(self.settings.episodes), self.algorithm.config.group_size
+        first = (iteration - 1) * episodes
+        return self._play(self.env, iteration - 1, episodes, self.seeds, group_size, first)
 
     def trajectory(self, rollout: Rollout, sequence: int) -> Trajectory:
         episode: TurnEpisode = rollout.records[sequence]
@@ -273,10 +306,8 @@ class TurnLoop(TokenLoop):
     ) -> tuple[dict[str, float], LedgerEntry | None]:
         """Play the same held-out episodes with the same random numbers every time, so that evaluations can be paired."""
         listener(Event("evaluate", 0, 0, iteration))
-        first, episodes = split_episodes(0, unwrap(self.settings.evaluation))
-        with gather_weights(self.policy):
-            rollout = self._play(self.held_out, episodes, self.seeds.derive("evaluation"), 1, first)
-        rollout = gather_rollout(rollout)
+        episodes, seeds = unwrap(self.settings.evaluation), self.seeds.derive("evaluation")
+        rollout = self._play(self.held_out, iteration, episodes, seeds, 1, 0)
         self._returns[iteration] = [None if episode.failure else episode.reward for episode in rollout.records]
         metrics = self._measure(rollout, rollout.episode_returns, self.failure_cause)
         metrics["test_turns"] = rollout.metrics["turns"]
@@ -305,8 +336,12 @@ class TurnLoop(TokenLoop):
         super().load_counters(counters)
         self._returns = {int(iteration): list(returns) for iteration, returns in counters["returns"].items()}
 
-    def _play(self, env: Any, episodes: int, seeds: Seeds, group_size: int, first: int) -> Rollout:
-        return collect_turns(
-            env, self.policy, self.encoder, episodes, seeds, end_ids=self.end_ids, max_tokens=self.settings.max_tokens,
-            group_size=group_size, first=first,
-        )  # fmt: skip
+    def _play(self, env: Any, version: int, episodes: int, seeds: Seeds, group_size: int, first: int) -> Rollout:
+        """Play this process's share of some episodes, and get those of the other processes."""
+        first, share = split_episodes(first, episodes, group_size)
+        with gather_weights(self.policy):
+            rollout = collect_turns(
+                env, self.select_sampler(version), self.encoder, share, seeds, end_ids=self.end_ids,
+                max_tokens=self.settings.max_tokens, group_size=group_size, first=first,
+            )  # fmt: skip
+        return gather_rollout(rollout)

@@ -12,7 +12,7 @@ from palaestra.core.errors import SettingsError
 from palaestra.core.prompts import Prompts
 from palaestra.core.records import Failure, Message
 from palaestra.core.registry import Registry
-from palaestra.engines.base import Engine, Sampling
+from palaestra.engines.base import LOCAL_SCHEME, Engine, Sampling
 from palaestra.envs.turn.records import Conversation, TurnStopReason
 from palaestra.research.tasks.task import ResearchTask
 from palaestra.research.workspace.workspace import MeasuredSolution
@@ -41,6 +41,7 @@ class AgentContext:
     Arguments:
         task: the task.
         model: the name of the default model; empty for none.
+        engine_name: the engine of local models whose name has none, for example `vllm`.
         engine: opens a model by name, with its cache and budget; `None` if the agent is only checked.
         sampling: how the model's messages are sampled.
         history: history processors in order (`palaestra.research.agents.history`).
@@ -54,6 +55,7 @@ class AgentContext:
 
     task: ResearchTask
     model: str = ""
+    engine_name: str = LOCAL_SCHEME
     engine: Callable[[str], Engine] | None = None
     sampling: Sampling = field(default_factory=lambda: Sampling(max_tokens=1024))
     history: tuple[str, ...] = ()

@@ -12,7 +12,7 @@ from typing import Any
 from palaestra.core.errors import BudgetSpentError, SettingsError, TotalSpentError
 from palaestra.core.records import Completion, Failure, FailureCause, Message, ToolCall
 from palaestra.core.seeding import Seeds
-from palaestra.engines.base import Engine, Request
+from palaestra.engines.base import Engine, Request, apply_engine, strip_scheme
 from palaestra.engines.cached import prompt_size
 from palaestra.engines.factory import check_model
 from palaestra.engines.models import MODELS
@@ -43,7 +43,7 @@ class ModelAgent(Agent):
 
     def __init__(self, argument: str, context: AgentContext) -> None:
         super().__init__(argument, context)
-        self.model, self.prompts = argument or context.model, context.prompts
+        self.model, self.prompts = apply_engine(argument or context.model, context.engine_name), context.prompts
         if not self.model:
             raise SettingsError(
                 "the agent 'model' needs a language model; set --model to openai:MODEL, http://HOST:PORT/v1#MODEL, "
@@ -56,8 +56,9 @@ class ModelAgent(Agent):
 
     @classmethod
     def resolve_argument(cls, argument: str) -> str:
-        here = argument not in ("", *MODELS) and Path(argument).expanduser().is_dir()
-        return absolute_path(argument) if here else argument
+        model = strip_scheme(argument)
+        here = model not in ("", *MODELS) and Path(model).expanduser().is_dir()
+        return argument.removesuffix(model) + absolute_path(model) if here else argument
 
     def begin(self, seed: int, tools: Sequence[Mapping[str, Any]]) -> None:
         if self._engine is None:

@@ -1,0 +1,223 @@
+"""A pool of workers that keep their states over several maps."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass
+from itertools import count, islice
+from types import TracebackType
+from typing import Any, Generic, Self
+
+from palaestra.core.errors import ExecutorError
+from palaestra.core.events import Listener, notice
+from palaestra.core.records import Failure, FailureCause
+from palaestra.executors.workers import Item, Raised, Result, State, Worker, WorkerLost
+
+ATTEMPTS = 3
+"""How often an item runs if its worker dies, and how often a worker is started again without a result in between."""
+PATIENCE = 60.0
+"""Seconds without a running worker after which a notice is sent."""
+WINDOW = 4
+"""Items per worker that are read ahead of the results. It bounds the memory of `map`."""
+
+
+class Pool(Generic[State]):
+    """Workers with their states, each with one item at a time. Made by `Executor.open_pool`; leaving it stops them.
+
+    Workers start when there are items for them. A lost worker is replaced; the new one gets items once it is ready. On a
+    full cluster it may never be ready; the other workers then do all of the work.
+    """
+
+    def __init__(
+        self,
+        make_worker: Callable[[], Worker[State]],
+        count_workers: Callable[[], int],
+        attempts: int,
+        listener: Listener,
+    ) -> None:
+        self.make_worker, self.count_workers = make_worker, count_workers
+        self.attempts, self.listener = attempts, listener
+        self._workers: set[Worker[State]] = set()
+        self._starting: dict[Future[Any], Worker[State]] = {}
+        self._checking: dict[Future[Any], Worker[State]] = {}
+        self._running: dict[Future[Any], tuple[Worker[State], _Entry]] = {}
+        self._idle: list[Worker[State]] = []
+        self._waiting: deque[_Entry] = deque()
+        self._lost_starts = 0
+        self._is_mapping = False
+        self._is_closed = False
+        self._lock = threading.Lock()
+
+    def map(self, function: Callable[[State, Item], Result], items: Iterable[Item]) -> Iterator[Result | Failure]:
+        """Yield `function(state, item)` for each item, in the order of the items.
+
+        Items are read lazily, a few per worker ahead of the results. If a worker dies, its item runs again on another
+        one. An item whose worker died `attempts` times becomes a `Failure`. An exception of the function is raised at
+        the item's place in the order; the pool can be used again after it.
+
+        One map runs at a time, in any thread. If its iterator is closed early, the items that run end in the background.
+
+        Raises:
+            ExecutorError: no worker can be started, another map is running, or the pool is closed.
+        """
+        if self._is_mapping:
+            raise ExecutorError("a pool runs one map at a time; finish the other one, or close its iterator")
+        size = self.count_workers()
+        source = (_Entry(function, item, number) for number, item in zip(count(1), items, strict=False))
+        order: deque[_Entry] = deque()
+        self._is_mapping, self._lost_starts = True, 0
+        try:
+            self._take(wait(self._list_futures(), 0).done)
+            self._check_idle()
+            while True:
+                for entry in islice(source, WINDOW * size - len(order)):
+                    order.append(entry)
+                    self._waiting.append(entry)
+                if not order:
+                    return
+                self._assign(size)
+                if not order[0].is_done:
+                    self._collect()
+                while order and order[0].is_done:
+                    result = order.popleft().result
+                    if isinstance(result, Raised):
+                        result.throw()
+                    yield result
+        finally:
+            for entry in order:
+                entry.is_done = True
+            self._waiting.clear()
+            self._is_mapping = False
+
+    def close(self) -> None:
+        """Stop all workers at once. A map in another thread ends with an `ExecutorError`."""
+        with self._lock:
+            self._is_closed = True
+        while self._workers:
+            self._workers.pop().stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _assign(self, size: int) -> None:
+        """Give items to idle workers, and start as many workers as there is work for, `size` at most."""
+        while self._waiting and self._idle:
+            worker, entry = self._idle[-1], self._waiting[0]
+            self._running[worker.submit(entry.function, entry.item)] = worker, entry
+            self._idle.pop()
+            self._waiting.popleft()
+        wanted = len(self._waiting) - len(self._starting) - len(self._checking)
+        for _ in range(min(size - len(self._workers), wanted)):
+            with self._lock:
+                self._check_open()
+                worker = self.make_worker()
+                self._workers.add(worker)
+            self._starting[worker.start()] = worker
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ExecutorError("the pool is closed; open another one")
+
+    def _check_idle(self) -> None:
+        """Ask all idle workers whether they live, so that no item counts the death of a worker that it never reached."""
+        for worker in self._idle:
+            self._checking[worker.submit(_answer, None)] = worker
+        self._idle.clear()
+
+    def _collect(self) -> None:
+        """Wait for a worker, then take all available results."""
+        timeout = None if self._running else PATIENCE
+        while not (ended := wait(self._list_futures(), timeout, return_when=FIRST_COMPLETED).done):
+            self.listener(notice("waiting for a worker to start; other programs may use the cluster"))
+            timeout = None
+        self._check_open()
+        self._take(ended)
+
+    def _list_futures(self) -> list[Future[Any]]:
+        return [*self._starting, *self._checking, *self._running]
+
+    def _take(self, ended: Iterable[Future[Any]]) -> None:
+        for future in ended:
+            if future in self._starting:
+                self._take_started(future, self._starting.pop(future))
+            elif future in self._checking:
+                self._take_checked(future, self._checking.pop(future))
+            else:
+                self._take_result(future, *self._running.pop(future))
+
+    def _take_started(self, future: Future[Any], worker: Worker[State]) -> None:
+        try:
+            result = future.result()
+        except WorkerLost as error:
+            self._remove(worker)
+            self._lost_starts += 1
+            if self._lost_starts >= self.attempts:
+                raise ExecutorError(f"a worker died {self._lost_starts} times while it started: {error}") from None
+            self.listener(notice(f"a worker died while it started; another one starts ({error})"))
+            return
+        if isinstance(result, Raised):
+            self._remove(worker)
+            result.throw()
+        self._idle.append(worker)
+
+    def _take_checked(self, future: Future[Any], worker: Worker[State]) -> None:
+        try:
+            future.result()
+        except WorkerLost as error:
+            self._remove(worker)
+            self.listener(notice(f"a worker died; another one starts if there is work for it ({error})"))
+        else:
+            self._idle.append(worker)
+
+    def _take_result(self, future: Future[Any], worker: Worker[State], entry: _Entry) -> None:
+        try:
+            result = future.result()
+        except WorkerLost as error:
+            self._remove(worker)
+            self._check_idle()
+            entry.losses += 1
+            if entry.is_done:
+                self.listener(notice(f"a worker died ({error})"))
+            elif entry.losses < self.attempts:
+                self.listener(notice(f"a worker died; item {entry.number} runs again ({error})"))
+                self._waiting.appendleft(entry)
+            else:
+                message = f"the worker of this item died {entry.losses} times: {error}"
+                entry.finish(Failure(FailureCause.WORKER, message))
+            return
+        except Exception as error:  # for example, the item cannot be pickled
+            result = Raised(error)
+        self._lost_starts = 0
+        self._idle.append(worker)
+        entry.finish(result)
+
+    def _remove(self, worker: Worker[State]) -> None:
+        worker.stop()
+        self._workers.discard(worker)
+
+
+@dataclass(slots=True)
+class _Entry:
+    """An item, its number from 1, and how many of its workers died. It is done if it has a result or its map ended."""
+
+    function: Callable[[Any, Any], Any]
+    item: Any
+    number: int
+    losses: int = 0
+    is_done: bool = False
+    result: Any = None
+
+    def finish(self, result: Any) -> None:
+        self.result, self.is_done = result, True
+
+
+def _answer(state: Any, item: None) -> None:
+    """Do nothing, in a worker that lives."""
