@@ -1,4 +1,4 @@
-"""Join the rollouts of several processes."""
+"""The share of the episodes that a process plays, and the rollout of all processes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,27 @@ from typing import Any
 
 import torch
 
+from palaestra.core.errors import SettingsError
+from palaestra.learn.distributed import gather, rank, world_size
 from palaestra.learn.rollouts import Rollout, TokenInputs
+
+
+def split_episodes(first: int, episodes: int, group_size: int = 1) -> tuple[int, int]:
+    """The number of the first episode that this process plays, and how many it plays. Groups stay whole.
+
+    Raises:
+        SettingsError: there are fewer groups than processes.
+    """
+    groups, count, number = -(-episodes // group_size), world_size(), rank()
+    if groups < count:
+        raise SettingsError(f"expected at least one group of episodes for each of {count} processes; got {groups}")
+    begin, end = (min(groups * k // count * group_size, episodes) for k in (number, number + 1))
+    return first + begin, end - begin
+
+
+def gather_rollout(rollout: Rollout) -> Rollout:
+    """The episodes of all processes as one rollout, which equals that of a single process."""
+    return rollout if world_size() == 1 else join_rollouts(gather(rollout))
 
 
 def join_rollouts(parts: Sequence[Rollout]) -> Rollout:

@@ -10,6 +10,7 @@ from typing import Any
 from palaestra.core.errors import RunError, SettingsError
 from palaestra.core.events import Listener, ignore
 from palaestra.core.plugins import load_plugins
+from palaestra.core.ranks import read_launch_rank
 from palaestra.recipes.progress import RunProgress, TrainProgress, show_progress
 from palaestra.recipes.settings import load_run_settings
 from palaestra.runs.run import Run
@@ -18,7 +19,7 @@ CHANGEABLE = {
     "teach": {"max_cost", "max_calls", "max_tokens", "categories"},
     "evaluate": {"max_cost", "executor"},
     "bench": {"executor"},
-    "train": {"executor"},
+    "train": {"executor", "parallel"},
 }
 """The settings that a resumed run may change, by recipe."""
 
@@ -33,7 +34,7 @@ def resume(folder: str | Path, *, listener: Listener | None = None, progress: bo
         listener: receives the progress events, instead of the display on stderr.
         progress: whether to display the progress; `PALAESTRA_PROGRESS=0` also turns the display off.
         changes: settings to change: `max_cost` (teach, evaluate), `executor` (train, evaluate, bench), `max_calls`,
-            `max_tokens` and `categories` (teach).
+            `max_tokens` and `categories` (teach), `parallel` (train).
 
     Returns:
         The result of the run's recipe, for example a `TrainResult`.
@@ -58,13 +59,14 @@ def resume(folder: str | Path, *, listener: Listener | None = None, progress: bo
         with show_progress(listener, progress, RunProgress) as listener:
             return bench.resume(folder, listener=listener, **changes)
     recipes: dict[str, Any] = {"teach": teach, "evaluate": evaluate, "train": train, "research": research}
-    with Run.open(folder) as run:
+    # Only rank 0 of several processes writes the run.
+    with Run.open(folder, read_only=read_launch_rank() > 0) as run:
         if run.recipe not in recipes:
             raise RunError(f"the run folder is damaged: it names an unknown recipe '{run.recipe}'")
         _check_changes(run.recipe, changes)
         rounds = run.settings.get("rounds", 0) if run.recipe == "teach" else 0
         display = TrainProgress if run.recipe == "train" else lambda console: RunProgress(console, rounds)
-        with show_progress(listener, progress, display) as listener:
+        with show_progress(listener, progress and read_launch_rank() == 0, display) as listener:
             return recipes[run.recipe].resume(run, listener=listener, **changes)
 
 

@@ -17,9 +17,11 @@ from palaestra.core.seeding import Seeds
 from palaestra.engines.chat import ChatEncoder
 from palaestra.engines.factory import get_engine_scheme
 from palaestra.learn.algorithms import ALGORITHMS, Algorithm, AlgorithmConfig
+from palaestra.learn.distributed import world_size
 from palaestra.learn.policies.control import history_policy, mlp_policy
 from palaestra.learn.policies.engine import EnginePolicy
 from palaestra.learn.policies.language_model import LanguageModelCritic, LanguageModelPolicy, ReferencePolicy
+from palaestra.learn.sharding import shard_policy
 from palaestra.recipes.executor_settings import INLINE
 from palaestra.recipes.train.loop import ControlLoop, Loop
 from palaestra.recipes.train.rollout_workers import RolloutWorkers
@@ -80,6 +82,7 @@ def _build_token_loop(settings: TrainSettings, config: AlgorithmConfig, listener
         reference = ReferencePolicy(policy, models.load(name, device=settings.device).weights if name else None)
     sampler = _build_sampler(settings, policy, env.vocabulary, getattr(env, "stop", ()), listener)
     settings = replace(settings, hyperparameters=asdict(config))
+    _shard(settings, policy, reference)
     algorithm = _make_algorithm(settings, config, policy) if learner else None
     workers = _open_workers(settings, listener)
     return TokenLoop(
@@ -110,12 +113,22 @@ def _build_turn_loop(settings: TrainSettings, config: AlgorithmConfig, listener:
     reference = ReferencePolicy(policy) if learner and config.kl_coef else None
     more = tuple(f"{name}={json.dumps(value)}" for name, value in options.items() if name not in settings.options)
     settings = replace(settings, env_options=(*settings.env_options, *more), hyperparameters=asdict(config))
+    _shard(settings, policy, reference)
     algorithm = _make_algorithm(settings, config, policy) if learner else None
     sampler = _build_sampler(settings, policy, policy.vocabulary, (), listener)
     return TurnLoop(
         settings, env, policy, algorithm, reference, held_out, encoder, end_ids=ends, sampler=sampler,
         workers=_open_workers(settings, listener),
     )  # fmt: skip
+
+
+def _shard(settings: TrainSettings, policy: LanguageModelPolicy, reference: ReferencePolicy | None) -> None:
+    """Shard the policy and its reference over the processes, if the settings require it."""
+    if settings.parallel == "ddp" or world_size() == 1:
+        return
+    shard_policy(policy)
+    if reference is not None and reference.policy is not policy:
+        shard_policy(reference.policy)
 
 
 def _build_policy(

@@ -107,6 +107,9 @@ class TrainSettings(EngineSettings, ExecutorSettings):
     wandb: str = setting("", "Weights & Biases project to log to (extra: wandb).")
     device: str = setting("", "Device, for example cuda; empty: a GPU if there is one.")
     threads: int = setting(0, "CPU threads; 0: torch's default.", low=0)
+    parallel: Literal["ddp", "fsdp"] = setting(
+        "ddp", "Several processes (torchrun): each has all weights, or a shard of weights, gradients and optimizer."
+    )
     seed: int = setting(0, "Seed of all randomness.", low=0)
 
     def __post_init__(self) -> None:
@@ -309,6 +312,7 @@ class TrainOptions(EngineOptions, ExecutorOptions, total=False):
     wandb: str
     device: str
     threads: int
+    parallel: Literal["ddp", "fsdp"]
     seed: int
     learning_rate: float
     kl_coef: float | None

@@ -13,9 +13,12 @@ from palaestra.core.seeding import Seeds
 from palaestra.core.statistics import Mean, mean_interval, report_on
 from palaestra.engines.chat import ChatEncoder
 from palaestra.learn.collect import collect_responses
+from palaestra.learn.distributed import rank
 from palaestra.learn.policies.engine import EnginePolicy, correct_importance
 from palaestra.learn.policies.language_model import LanguageModelPolicy, ReferencePolicy, apply_kl_penalty
 from palaestra.learn.rollouts import Rollout
+from palaestra.learn.sharding import gather_weights, list_gathered_weights
+from palaestra.learn.shares import gather_rollout, split_episodes
 from palaestra.learn.turns import TurnEpisode, collect_turns
 from palaestra.recipes.summary import summarize_gain
 from palaestra.recipes.train.loop import Loop, summarize_returns
@@ -89,7 +92,11 @@ class TokenLoop(Loop):
     ) -> tuple[dict[str, float], list[Trajectory]]:
         settings, episodes = self.settings, unwrap(self.settings.episodes)
         if self.workers is None:
-            rollout = self.collect((iteration - 1) * episodes, episodes, iteration - 1)
+            # This process plays its share and gets those of the other processes.
+            first, share = split_episodes((iteration - 1) * episodes, episodes, self.group_size)
+            with gather_weights(self.policy):
+                rollout = self.collect(first, share, iteration - 1)
+            rollout = gather_rollout(rollout)
             rollout.version = iteration - 1
             names = ("seconds_model", "seconds_environment")
             seconds = {name.removeprefix("seconds_"): rollout.metrics[name] for name in names}
@@ -129,15 +136,22 @@ class TokenLoop(Loop):
         metrics["tokens_per_second"] = rollout.decisions / sum(seconds.values())
         return metrics, trajectories
 
-    def evaluate(self, iteration: int, store: Store, listener: Listener) -> tuple[dict[str, float], LedgerEntry | None]:
+    def evaluate(
+        self, iteration: int, store: Store | None, listener: Listener
+    ) -> tuple[dict[str, float], LedgerEntry | None]:
         if self.env.task is not None:
-            return self._evaluate_task(iteration, store, listener), None
+            with gather_weights(self.policy):
+                # Rank 0 evaluates and stores the attempts; the other processes wait for its next step.
+                return {} if store is None else self._evaluate_task(iteration, store, listener), None
         listener(Event("evaluate", 0, 0, iteration))
         env = self.held_out
         count = env.num_prompts if env.num_prompts is not None else unwrap(self.settings.evaluation)
         seeds = self.seeds.derive("evaluation")
         sampler = self.select_sampler(iteration)
-        rollout = collect_responses(env, sampler, count, seeds, seed=seeds.integer(), first=0)
+        first, episodes = split_episodes(0, count)
+        with gather_weights(self.policy):
+            rollout = collect_responses(env, sampler, episodes, seeds, seed=seeds.integer(), first=first)
+        rollout = gather_rollout(rollout)
         metrics = self._measure(rollout, rollout.episode_returns, self.failure_cause)
         if self.reference is not None:
             metrics["test_reference_kl"] = apply_kl_penalty(rollout, self.reference.logprobs_BT(rollout), 0.0)
@@ -192,11 +206,13 @@ class TokenLoop(Loop):
         from palaestra.runs.files import write_folder
 
         def write(target: Path) -> None:
-            self.policy.model.save_pretrained(target)
+            self.policy.model.save_pretrained(target, state_dict=list_gathered_weights(self.policy.model) or None)
             if self.tokenizer is not None:
                 self.tokenizer.save_pretrained(target)
 
-        write_folder(folder / "model", write)
+        with gather_weights(self.policy):
+            if rank() == 0:
+                write_folder(folder / "model", write)
 
 
 def make_trajectory(env: str, seed: int, rollout: Rollout, sequence: int) -> Trajectory:
@@ -299,11 +315,16 @@ class TurnLoop(TokenLoop):
         metrics["truncated"] = sum(episode.cut_messages for episode in played) / max(1, messages)
         return metrics, trajectories
 
-    def evaluate(self, iteration: int, store: Store, listener: Listener) -> tuple[dict[str, float], LedgerEntry | None]:
+    def evaluate(
+        self, iteration: int, store: Store | None, listener: Listener
+    ) -> tuple[dict[str, float], LedgerEntry | None]:
         """Play the same held-out episodes with the same random numbers every time, so that evaluations can be paired."""
         listener(Event("evaluate", 0, 0, iteration))
-        episodes, seeds = unwrap(self.settings.evaluation), self.seeds.derive("evaluation")
-        rollout = self._play(self.held_out, iteration, episodes, seeds, 1, 0)
+        seeds = self.seeds.derive("evaluation")
+        first, share = split_episodes(0, unwrap(self.settings.evaluation))
+        with gather_weights(self.policy):
+            rollout = self._play(self.held_out, iteration, share, seeds, 1, first)
+        rollout = gather_rollout(rollout)
         self._returns[iteration] = [None if episode.failure else episode.reward for episode in rollout.records]
         metrics = self._measure(rollout, rollout.episode_returns, self.failure_cause)
         metrics["test_turns"] = rollout.metrics["turns"]
@@ -334,6 +355,6 @@ class TurnLoop(TokenLoop):
 
     def _play(self, env: Any, version: int, episodes: int, seeds: Seeds, group_size: int, first: int) -> Rollout:
         return collect_turns(
-            env, self.select_sampler(version), self.encoder, episodes, seeds, end_ids=self.end_ids, max_tokens=self.settings.max_tokens,
-            group_size=group_size, first=first,
+            env, self.select_sampler(version), self.encoder, episodes, seeds, end_ids=self.end_ids,
+            max_tokens=self.settings.max_tokens, group_size=group_size, first=first,
         )  # fmt: skip
