@@ -18,7 +18,9 @@ from palaestra.cli.options import ExecutorName, TrainCommand, WorkerCpus, Worker
 from palaestra.cli.serve import serve
 from palaestra.cli.terminal import INTERRUPTED, TRACEBACK, Commands, StoppedError, console, explain, quiet, say
 from palaestra.core.errors import RunError, SettingsError, UnknownNameError
+from palaestra.core.events import ignore
 from palaestra.core.interrupts import raise_on_sigterm
+from palaestra.core.ranks import read_launch_rank
 from palaestra.recipes.executor_settings import INLINE, ExecutorSettings
 from palaestra.recipes.progress import RunProgress, TrainProgress, plain_console
 
@@ -179,8 +181,11 @@ def _train(settings: Any, out: Out = "") -> None:
     """Train a policy in an environment by reinforcement learning: PPO, GRPO, RLOO or REINFORCE."""
     from palaestra.recipes.train import recipe as train
 
-    train.check(settings)
     quiet()
+    if read_launch_rank() > 0:
+        train.train(settings, listener=ignore)
+        return
+    train.check(settings)
     with TrainProgress(console) as progress:
         result = train.train(settings, out=out, listener=progress)
     _finish_train(result)
@@ -241,7 +246,10 @@ def resume(
         int | None, typer.Option(help="A new number of discovered skills, before the first lesson (teach).")
     ] = None,
     executor: Annotated[
-        str | None, typer.Option(help="Another executor, for example a new cluster (evaluate, bench).")
+        str | None, typer.Option(help="Another executor, for example a new cluster (train, evaluate, bench).")
+    ] = None,
+    parallel: Annotated[
+        str | None, typer.Option(metavar="ddp|fsdp", help="Another way to use several processes (train).")
     ] = None,
 ) -> None:
     """Resume a run that was stopped or killed. The result is the same as without the interruption."""
@@ -252,6 +260,7 @@ def resume(
     quiet()
     options = {
         "max_cost": max_cost, "max_calls": max_calls, "max_tokens": max_tokens, "categories": categories, "executor": executor,
+        "parallel": parallel,
     }  # fmt: skip
     changes: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     if (run / bench.PLAN).exists():
@@ -263,6 +272,9 @@ def resume(
         recipe, settings = opened.recipe, opened.settings
     if seed is not None and seed != settings.get("seed"):
         raise SettingsError(f"expected the run's seed {settings.get('seed')}; got --seed {seed}; leave --seed out")
+    if read_launch_rank() > 0:
+        resume_run(run, listener=ignore, **changes)
+        return
     with TrainProgress(console) if recipe == "train" else RunProgress(console, settings.get("rounds", 0)) as progress:
         result = resume_run(run, listener=progress, **changes)
     finish = {"teach": _finish_teach, "evaluate": _finish_evaluate, "train": _finish_train}
@@ -383,6 +395,12 @@ def main() -> None:
 
 
 def _end(message: str, status: int) -> None:
+    if number := read_launch_rank():
+        import torch.distributed
+
+        if not torch.distributed.is_initialized():
+            sys.exit(status)  # Rank 0 fails in the same way and prints the error.
+        message = f"rank {number}: {message}"
     plain_console(stderr=True).print(message, highlight=False, soft_wrap=True)
     sys.exit(status)
 

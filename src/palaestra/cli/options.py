@@ -28,7 +28,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         "model", "model_name", "student", "policy", "method", "rank", "critic", "width", "layers", "window", "activation",
         "normalize_observations", "engine", "engine_options", "engine_batch", "device", "threads",
     ),
-    "Rollouts": ("rollout", "importance_clip_max"),
+    "Rollouts": ("rollout", "max_staleness", "importance_clip_max"),
     "Teacher": (
         "teacher", "teacher_options", "writer", "planner", "prompts", "state", "references", "quality", "checks", "discover",
         "skills_file", "categories", "discover_train", "rounds", "lesson_size", "budget", "top_up", "accumulate",
@@ -40,7 +40,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "Sampling": ("temperature", "top_p", "max_tokens", "answer_tokens", "samples", "stop", "prompt"),
     "Limits on model calls": ("max_cost", "max_calls", "call_timeout", "in_flight", "cache"),
     "Evaluation": ("evaluate_every", "evaluation"),
-    "Cluster": ("executor", "worker_cpus", "worker_gpus", "worker_memory"),
+    "Cluster": ("executor", "parallel", "worker_cpus", "worker_gpus", "worker_memory"),
     "Run": (
         "plugins", "settings_file", "out", "seed", "seeds", "checkpoint_every", "checkpoint_seconds", "checkpoints", "keep",
         "keep_trajectories", "tensorboard", "wandb", "workers", "dry_run", "reward_model_path", "resume_checkpoint",

@@ -107,6 +107,10 @@ class ExecutorError(PalaestraError):
     """An executor cannot be opened, or its workers cannot be started."""
 
 
+class RankError(PalaestraError):
+    """Another process of a training run has ended or does not answer."""
+
+
 class StorageError(PalaestraError):
     """Writing to the disk failed: no space or no permission. Earlier data is intact."""
 

@@ -83,6 +83,8 @@ class SequenceForward:
         self._takes_padding = takes_slots(model.config)
         self._without_cache = {"use_cache": False} if "use_cache" in parameters else {}
         self._checked = False
+        self.share_prompts = True
+        """Whether prompts are computed once for all their responses, in a pass of their own."""
 
     def __call__(
         self,
@@ -127,7 +129,12 @@ class SequenceForward:
         """The model's own forward pass. Positions after the end of a response have arbitrary values."""
         if not self._takes_padding:
             logits_BWV, hidden_BWD = self._forward_right_padded(prompts, responses, width, hidden)
-        elif self.output_layer is not None and width > 1 and len(set(prompts)) <= SHARED_PROMPTS * len(prompts):
+        elif (
+            self.share_prompts
+            and self.output_layer is not None
+            and width > 1
+            and len(set(prompts)) <= SHARED_PROMPTS * len(prompts)
+        ):
             logits_BWV, hidden_BWD = self._forward_shared(prompts, responses, width - 1, hidden)
         else:
             logits_BWV, hidden_BWD = self._forward_left_padded(prompts, responses, width, hidden)

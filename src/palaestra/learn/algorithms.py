@@ -77,6 +77,10 @@ class Algorithm(ABC):
     kl_in_loss: ClassVar[bool] = False
     """Whether the KL penalty is part of the loss. Otherwise it is subtracted from the rewards before the update."""
 
+    distributed: ClassVar[bool] = False
+    """Whether several processes can train together. `update` then takes the share of this process from
+    `split_microbatches`, calls `reduce_gradients` before each step, and masks padding with `take_mask`."""
+
     optimizer: Optimizer
 
     def __init__(self, policy: Any, config: Any = None, seeds: Seeds = Seeds(0)) -> None:
@@ -114,17 +118,28 @@ def make_algorithm(config: Any, policy: Any, seeds: Seeds) -> Algorithm:
 
 
 class MetricMeans:
-    """Running means of metrics."""
+    """Running means of metrics, over the microbatches of all processes."""
 
     def __init__(self) -> None:
         self._sums: dict[str, float] = {}
-        self._counts: dict[str, int] = {}
+        self._weights: dict[str, float] = {}
 
-    def add(self, **metrics: Any) -> None:
-        """Add one value, a number or a tensor of one element, to each named metric."""
+    def add(self, weight: float = 1.0, **metrics: Any) -> None:
+        """Add one value, a number or a tensor of one element, to each named metric.
+
+        Arguments:
+            weight: of the values, for example the fraction of a minibatch that they describe.
+        """
         for name, value in metrics.items():
-            self._sums[name] = self._sums.get(name, 0.0) + float(value)
-            self._counts[name] = self._counts.get(name, 0) + 1
+            self._sums[name] = self._sums.get(name, 0.0) + weight * float(value)
+            self._weights[name] = self._weights.get(name, 0.0) + weight
 
     def compute(self) -> dict[str, float]:
-        return {name: total / self._counts[name] for name, total in self._sums.items()}
+        """The means. Every process must call this, with the same metrics."""
+        import torch
+
+        from palaestra.learn.distributed import sum_over_ranks
+
+        totals = torch.tensor([[*self._sums.values()], [*self._weights.values()]], dtype=torch.float64)
+        sums, weights = sum_over_ranks(totals).tolist()
+        return {name: total / (weight or 1.0) for name, total, weight in zip(self._sums, sums, weights, strict=True)}

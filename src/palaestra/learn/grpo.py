@@ -35,7 +35,7 @@ from palaestra.learn.losses import (
     kl_k3,
 )
 from palaestra.learn.optimizers import Optimizer, training_mode
-from palaestra.learn.rollouts import Rollout, make_group_minibatches, select_sequences, split_microbatches
+from palaestra.learn.rollouts import Rollout, make_group_minibatches, split_microbatches
 
 Variant = Literal["grpo", "dr_grpo", "dapo"]
 VARIANTS: Mapping[Variant, Mapping[str, Any]] = {
@@ -80,6 +80,7 @@ class GRPO(Algorithm):
 
     Config = GRPOConfig
     kl_in_loss = True
+    distributed = True
     config: GRPOConfig
 
     def make_optimizer(self) -> Optimizer:
@@ -116,8 +117,9 @@ class GRPO(Algorithm):
                     num_tokens = float(mask_BT.sum()) * num_sequences / max(1.0, float(mask_BT.any(-1).sum()))
 
                     for part, _ in split_microbatches(minibatch, microbatch_size):
-                        microbatch = select_sequences(rollout, part.index.tolist())
-                        mask = microbatch.take(mask_BT).float()
+                        microbatch = part.cut(rollout)
+                        mask = microbatch.take_mask(mask_BT).float()
+                        fraction = float(mask.sum() / minibatch.take(mask_BT).sum())
                         new = policy.evaluate_actions(rollout, microbatch, entropy=config.ent_coef != 0, values=False)
                         old_logprobs = microbatch.take(rollout.logprobs_BT)
                         logprobs = new.logprobs
@@ -149,8 +151,9 @@ class GRPO(Algorithm):
                                 logprobs, old_logprobs, mask, config.clip_range, config.clip_range_high
                             )
                             approx_kl = approximate_kl(new.logprobs, old_logprobs, mask)
-                            metrics.add(approx_kl=approx_kl, clip_fraction=clip_fraction)
+                            metrics.add(fraction, approx_kl=approx_kl, clip_fraction=clip_fraction)
 
+                    optimizer.reduce_gradients()
                     metrics.add(grad_norm=optimizer.clip_grad_norm(config.max_grad_norm))
                     optimizer.step()
                     optimizer.zero_grad()

@@ -12,11 +12,15 @@ import torch
 from palaestra.core.errors import ModelError
 from palaestra.core.seeding import Seeds
 from palaestra.engines.cpu.kernels import select_matmul_kernels
+from palaestra.learn.distributed import sum_gradients, sum_over_ranks
+from palaestra.learn.sharding import is_sharded, to_share, to_whole
 
 MAX_FLAT_PARAMETERS = 1_000_000
 """Maximum number of parameters for which each group is stored in one contiguous tensor."""
 BETAS, EPSILON = (0.9, 0.999), 1e-8
 """Defaults of AdamW, as in torch."""
+MOMENTS = {"mean": "exp_avg", "square": "exp_avg_sq"}
+"""The moments in the state of `_FlatAdamW`, with their names in torch."""
 
 
 class Optimizer:
@@ -33,13 +37,20 @@ class Optimizer:
         groups = [{**group, "params": list(group["params"])} for group in groups if group["params"]]
         self.learning_rates = [float(group["lr"]) for group in groups]
         small = sum(p.numel() for group in groups for p in group["params"]) <= MAX_FLAT_PARAMETERS
-        kind = _FlatAdamW if small else _AdamW
-        self._inner: _FlatAdamW | _AdamW = kind(groups, weight_decay)
+        self._inner: _FlatAdamW | _AdamW
+        if any(is_sharded(p) for group in groups for p in group["params"]):
+            self._inner = _ShardedAdamW(groups, weight_decay, flat_state=small)
+        else:
+            self._inner = (_FlatAdamW if small else _AdamW)(groups, weight_decay)
         self._scale = 1.0
 
     def scale_learning_rates(self, fraction: float) -> None:
         """Set every learning rate to `fraction` of its initial value."""
         self._scale = fraction
+
+    def reduce_gradients(self) -> None:
+        """Sum the gradient over all processes; see `palaestra.learn.distributed`."""
+        self._inner.reduce_gradients()
 
     def clip_grad_norm(self, max_norm: float) -> float:
         """Clip the gradient to `max_norm` (0 does not clip) and return its norm before clipping.
@@ -60,7 +71,7 @@ class Optimizer:
         self._inner.zero_grad()
 
     def state(self) -> dict[str, torch.Tensor]:
-        """Return the moments as named tensors, for safetensors."""
+        """Return the moments as named tensors, for safetensors. All processes must call this; rank 0 gets the state."""
         return self._inner.state()
 
     def load_state(self, state: dict[str, torch.Tensor]) -> None:
@@ -73,6 +84,9 @@ class _AdamW:
     def __init__(self, groups: Sequence[dict[str, Any]], weight_decay: float) -> None:
         self.parameters = [p for group in groups for p in group["params"]]
         self.inner = torch.optim.AdamW(groups, weight_decay=weight_decay, fused=True)
+
+    def reduce_gradients(self) -> None:
+        sum_gradients(self.parameters)
 
     def clip_grad_norm(self, max_norm: float) -> float:
         return float(torch.nn.utils.clip_grad_norm_(self.parameters, max_norm or float("inf")))
@@ -97,6 +111,52 @@ class _AdamW:
         self.inner.load_state_dict({**self.inner.state_dict(), "state": moments})
 
 
+class _ShardedAdamW(_AdamW):
+    """`torch.optim.AdamW` over sharded parameters. Its state is that of the optimizer of a single process.
+
+    Arguments:
+        flat_state: whether a single process would use `_FlatAdamW`.
+    """
+
+    def __init__(self, groups: Sequence[dict[str, Any]], weight_decay: float, flat_state: bool) -> None:
+        super().__init__(groups, weight_decay)
+        self.flat_state = flat_state
+
+    def reduce_gradients(self) -> None:
+        """Do nothing: the backward pass of sharded parameters has summed their gradients."""
+
+    def clip_grad_norm(self, max_norm: float) -> float:
+        norm: Any = torch.nn.utils.clip_grad_norm_(self.parameters, max_norm or float("inf"))
+        return float(norm.full_tensor())
+
+    def state(self) -> dict[str, torch.Tensor]:
+        state = {key: to_whole(value) for key, value in super().state().items()}
+        if not self.flat_state:
+            return state
+        every = range(len(self.parameters))
+        sizes = [p.numel() for p in self.parameters]
+        moments = {
+            name: torch.cat([state.get(f"{k}/{key}", torch.zeros(sizes[k])).reshape(-1) for k in every])
+            for name, key in MOMENTS.items()
+        }
+        return {**moments, "steps": state.get("0/step", torch.tensor(0)).long()}
+
+    def load_state(self, state: dict[str, torch.Tensor]) -> None:
+        if self.flat_state and state:
+            sizes, steps = [p.numel() for p in self.parameters], state["steps"].float()
+            split = {key: torch.split(state[name], sizes) for name, key in MOMENTS.items()}
+            state = {
+                f"{k}/{key}": values[k].view(p.shape)
+                for k, p in enumerate(self.parameters)
+                for key, values in split.items()
+            } | {f"{k}/step": steps for k in range(len(sizes))}
+        share = {
+            key: value if key.endswith("/step") else to_share(value, self.parameters[int(key.split("/")[0])])
+            for key, value in state.items()
+        }
+        super().load_state(share)
+
+
 class _FlatAdamW:
     """The update rule of `torch.optim.AdamW` over one long tensor."""
 
@@ -113,6 +173,9 @@ class _FlatAdamW:
             parameter.data = self.weights[part].view(parameter.shape)
             parameter.grad = self.gradient[part].view(parameter.shape)
             start += parameter.numel()
+
+    def reduce_gradients(self) -> None:
+        sum_over_ranks(self.gradient)
 
     def clip_grad_norm(self, max_norm: float) -> float:
         norm = float(self.gradient.norm())

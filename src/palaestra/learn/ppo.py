@@ -17,6 +17,7 @@ import torch
 from palaestra.core.settings import accept_aliases, setting
 from palaestra.learn.advantages import compute_explained_variance, compute_gae_BT, normalize
 from palaestra.learn.algorithms import Algorithm, AlgorithmConfig, MetricMeans
+from palaestra.learn.distributed import sum_over_ranks
 from palaestra.learn.losses import (
     approximate_kl,
     compute_clip_fraction,
@@ -77,6 +78,7 @@ class PPO(Algorithm):
     """Proximal policy optimization: a clipped surrogate objective, a critic, and GAE."""
 
     Config = PPOConfig
+    distributed = True
     config: PPOConfig
 
     def make_optimizer(self) -> Optimizer:
@@ -115,7 +117,7 @@ class PPO(Algorithm):
                     minibatch_kl = 0.0
 
                     for microbatch, rows in split_microbatches(minibatch, microbatch_size):
-                        part = None if mask is None else mask[rows]
+                        part = None if mask is None else microbatch.take_mask(valid_BT)
                         fraction = 1.0
                         if mask is not None and part is not None:
                             fraction = float(part.sum()) / max(1.0, float(mask.sum()))
@@ -147,18 +149,20 @@ class PPO(Algorithm):
                                 clip_fraction = compute_clip_fraction(
                                     new.logprobs, old_logprobs, part, clip_range, config.clip_range_high
                                 )
-                                metrics.add(policy_loss=policy_loss, value_loss=value_loss)
-                                metrics.add(approx_kl=approx_kl, clip_fraction=clip_fraction)
+                                metrics.add(fraction, policy_loss=policy_loss, value_loss=value_loss)
+                                metrics.add(fraction, approx_kl=approx_kl, clip_fraction=clip_fraction)
                                 if new.entropy is not None and rollout.entropy_BT is None:
-                                    metrics.add(entropy=mean_where(new.entropy, part))
+                                    metrics.add(fraction, entropy=mean_where(new.entropy, part))
 
+                    optimizer.reduce_gradients()
                     grad_norm = optimizer.clip_grad_norm(config.max_grad_norm)
                     optimizer.step()
                     optimizer.zero_grad()
                     if measured:
                         metrics.add(grad_norm=grad_norm)
-                    if config.target_kl is not None and minibatch_kl > config.target_kl:
-                        stop = True
+                    if config.target_kl is not None:
+                        stop = float(sum_over_ranks(torch.tensor(minibatch_kl))) > config.target_kl
+                    if stop:
                         break
 
         explained_variance = compute_explained_variance(values_BT[valid_BT], returns_BT[valid_BT])

@@ -15,7 +15,7 @@ from palaestra.core.errors import SettingsError
 from palaestra.core.settings import setting
 from palaestra.learn.advantages import compute_explained_variance, compute_returns_BT, normalize, to_double
 from palaestra.learn.algorithms import Algorithm, AlgorithmConfig, MetricMeans
-from palaestra.learn.losses import compute_importance_weights, compute_value_loss
+from palaestra.learn.losses import compute_importance_weights, compute_value_loss, mean_where
 from palaestra.learn.optimizers import Optimizer, training_mode
 from palaestra.learn.rollouts import Rollout, select_all, select_sequences, split_microbatches
 
@@ -42,6 +42,7 @@ class REINFORCE(Algorithm):
     """The policy gradient with a baseline."""
 
     Config = REINFORCEConfig
+    distributed = True
     config: REINFORCEConfig
 
     def make_optimizer(self) -> Optimizer:
@@ -85,7 +86,8 @@ class REINFORCE(Algorithm):
         metrics = MetricMeans()
         with training_mode(policy):
             for microbatch, _ in split_microbatches(batch, microbatch_size):
-                mask = microbatch.take(mask_BT).float()
+                mask = microbatch.take_mask(mask_BT).float()
+                fraction = float(mask.sum()) / num_decisions
                 new = policy.evaluate_actions(
                     rollout, microbatch, entropy=config.ent_coef != 0, values=config.baseline == "critic"
                 )
@@ -98,15 +100,17 @@ class REINFORCE(Algorithm):
                     )
                 if config.ent_coef:
                     losses = losses - config.ent_coef * new.entropy
-                loss = (losses * mask).sum() / num_decisions
-                metrics.add(policy_loss=loss.detach())
+                policy_loss = mean_where(losses, mask)
+                metrics.add(fraction, policy_loss=policy_loss.detach())
+                loss = policy_loss * fraction
                 if config.baseline == "critic":
                     value_losses = compute_value_loss(
                         new.values, new.values.detach(), microbatch.take(returns_BT), None
                     )
-                    loss = loss + config.vf_coef * (value_losses * mask).sum() / num_decisions
-                loss.backward()
+                    loss = loss + config.vf_coef * mean_where(value_losses, mask) * fraction
+                loss.backward()  # type: ignore[no-untyped-call]
 
+            optimizer.reduce_gradients()
             metrics.add(grad_norm=optimizer.clip_grad_norm(config.max_grad_norm))
             optimizer.step()
             optimizer.zero_grad()

@@ -21,7 +21,7 @@ from palaestra.learn.losses import (
     compute_policy_loss,
 )
 from palaestra.learn.optimizers import Optimizer, training_mode
-from palaestra.learn.rollouts import Rollout, make_group_minibatches, select_sequences, split_microbatches
+from palaestra.learn.rollouts import Rollout, make_group_minibatches, split_microbatches
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +36,7 @@ class RLOO(Algorithm):
     """REINFORCE leave-one-out."""
 
     Config = RLOOConfig
+    distributed = True
     config: RLOOConfig
 
     def make_optimizer(self) -> Optimizer:
@@ -65,8 +66,9 @@ class RLOO(Algorithm):
                     num_sequences = float(valid_B.sum()) * len(minibatch) / len(sequences)
 
                     for part, _ in split_microbatches(minibatch, microbatch_size):
-                        microbatch = select_sequences(rollout, part.index.tolist())
-                        mask = microbatch.take(rollout.mask_BT).float()
+                        microbatch = part.cut(rollout)
+                        mask = microbatch.take_mask(rollout.mask_BT).float()
+                        fraction = float(mask.sum() / minibatch.take(rollout.mask_BT).sum())
                         new = policy.evaluate_actions(rollout, microbatch, values=False)
                         old_logprobs = microbatch.take(rollout.logprobs_BT)
                         new_B, old_B = (new.logprobs * mask).sum(-1), (old_logprobs * mask).sum(-1)
@@ -81,9 +83,12 @@ class RLOO(Algorithm):
 
                         with torch.no_grad():
                             approx_kl = approximate_kl(new.logprobs, old_logprobs, mask)
-                            clip_fraction = compute_clip_fraction(new_B, old_B, None, config.clip_range)
-                            metrics.add(approx_kl=approx_kl, clip_fraction=clip_fraction)
+                            present_B = mask.any(-1).float()
+                            clip_fraction = compute_clip_fraction(new_B, old_B, present_B, config.clip_range)
+                            metrics.add(fraction, approx_kl=approx_kl)
+                            metrics.add(float(present_B.sum()) / len(minibatch), clip_fraction=clip_fraction)
 
+                    optimizer.reduce_gradients()
                     metrics.add(grad_norm=optimizer.clip_grad_norm(config.max_grad_norm))
                     optimizer.step()
                     optimizer.zero_grad()

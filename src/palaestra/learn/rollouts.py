@@ -8,7 +8,7 @@ between policies and algorithms.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,6 +16,7 @@ import torch
 
 from palaestra.core.errors import SettingsError
 from palaestra.learn.batches import plan_batches
+from palaestra.learn.distributed import rank, world_size
 
 
 @dataclass(slots=True)
@@ -177,17 +178,33 @@ def make_episode_rollout(
 
 @dataclass(slots=True)
 class Selection:
-    """Some sequences, cut to the longest of them, or some decisions of all sequences."""
+    """Some sequences, cut to the longest of them, or some decisions of all sequences.
+
+    Arguments:
+        padded: whether the last sequence is padding: it is evaluated and has no loss.
+    """
 
     index: torch.Tensor
     by_sequence: bool
     width: int = 0
+    padded: bool = False
 
     def take(self, values_BT: torch.Tensor) -> torch.Tensor:
         """The selected entries: `[sequences, width]`, or `[decisions]`."""
         if self.by_sequence:
             return values_BT[self.index, : self.width]
         return values_BT.flatten(0, 1)[self.index]
+
+    def take_mask(self, mask_BT: torch.Tensor) -> torch.Tensor:
+        """The selected entries of a mask, with zeros for padding."""
+        mask = self.take(mask_BT)
+        if self.padded:
+            mask[-1] = False
+        return mask
+
+    def cut(self, rollout: Rollout) -> Selection:
+        """The same sequences, cut to the longest of them."""
+        return replace(self, width=select_sequences(rollout, self.index.tolist()).width)
 
     def __len__(self) -> int:
         return len(self.index)
@@ -205,6 +222,12 @@ def select_all(rollout: Rollout, by_sequence: bool, max_size: int | None = None)
         flat_S = rollout.mask_BT.flatten().nonzero()[:, 0]
         return [Selection(part, False) for part in torch.split(flat_S, max_size)]
     order = rollout.mask_BT.sum(-1).argsort(stable=True).tolist()
+    return [select_sequences(rollout, order[k : k + max_size]) for k in range(0, len(order), max_size)]
+
+
+def select_share(rollout: Rollout, max_size: int) -> list[Selection]:
+    """This process's share of the sequences, in parts of at most `max_size`, sorted by length."""
+    order = rollout.mask_BT.sum(-1).argsort(stable=True).tolist()[rank() :: world_size()]
     return [select_sequences(rollout, order[k : k + max_size]) for k in range(0, len(order), max_size)]
 
 
@@ -250,19 +273,26 @@ def make_group_minibatches(
     return minibatches
 
 
-def split_microbatches(minibatch: Selection, max_size: int) -> list[tuple[Selection, slice]]:
-    """Split a minibatch into microbatches that fit into memory, each with its rows in the minibatch.
+def split_microbatches(minibatch: Selection, max_size: int) -> list[tuple[Selection, torch.Tensor | slice]]:
+    """Split this process's share of a minibatch into microbatches that fit into memory, each with its rows in the minibatch.
 
-    Single decisions are never split.
+    Every process has the same number of microbatches of the same size, because a sharded model computes in all processes
+    at once. A share that is one sequence too short is padded. Single decisions are never split.
     """
-    if not minibatch.by_sequence or len(minibatch) <= max_size:
+    processes, number = world_size(), rank()
+    if not minibatch.by_sequence or (processes == 1 and len(minibatch) <= max_size):
         return [(minibatch, slice(None))]
-    count = -(-len(minibatch) // max_size)
-    parts, start = [], 0
-    for index in minibatch.index.tensor_split(count):
-        parts.append((Selection(index, True, minibatch.width), slice(start, start + len(index))))
-        start += len(index)
-    return parts
+    # Sequences are sorted by length, so every process gets the same work.
+    rows_S = torch.arange(number, len(minibatch), processes)
+    size = -(-len(minibatch) // processes)
+    padded = len(rows_S) < size
+    if padded:
+        rows_S = torch.cat([rows_S, torch.zeros(1, dtype=torch.long)])
+    parts = rows_S.tensor_split(-(-size // max_size))
+    return [
+        (Selection(minibatch.index[rows], True, minibatch.width, padded and k + 1 == len(parts)), rows)
+        for k, rows in enumerate(parts)
+    ]
 
 
 @dataclass(slots=True)

@@ -93,8 +93,8 @@ class TurnEpisode:
             segments.append(Segment(tuple(ids), (is_own,) * len(places), tuple(logprobs)))
         return tuple(segments)
 
-    def to_trajectory(self, environment: str) -> Trajectory:
-        """Convert to a record of the store. Its info contains the readable text."""
+    def to_trajectory(self, environment: str, version: int = 0) -> Trajectory:
+        """Convert to a record of the store. Its info contains the readable text and the version of the weights."""
         info: dict[str, Any] = {
             "prompt": format_transcript(self.messages[: self.opening]),
             "response": format_transcript(self.messages[self.opening :]),
@@ -103,6 +103,7 @@ class TurnEpisode:
             "cut_messages": self.cut_messages,
             "episode": self.number,
             "group": self.group,
+            "version": version,
         }
         if self.failure:
             info["failure"] = self.failure

@@ -10,6 +10,7 @@ from typing import Any
 from palaestra.core.errors import RunError, SettingsError
 from palaestra.core.events import Listener, ignore
 from palaestra.core.plugins import load_plugins
+from palaestra.core.ranks import read_launch_rank
 from palaestra.recipes.progress import RunProgress, TrainProgress, show_progress
 from palaestra.recipes.settings import load_run_settings
 from palaestra.runs.run import Run
@@ -18,6 +19,7 @@ CHANGEABLE = {
     "teach": {"max_cost", "max_calls", "max_tokens", "categories"},
     "evaluate": {"max_cost", "executor"},
     "bench": {"executor"},
+    "train": {"executor", "parallel"},
 }
 """The settings that a resumed run may change, by recipe."""
 
@@ -31,8 +33,8 @@ def resume(folder: str | Path, *, listener: Listener | None = None, progress: bo
         folder: the folder of a run, or of a bench.
         listener: receives the progress events, instead of the display on stderr.
         progress: whether to display the progress; `PALAESTRA_PROGRESS=0` also turns the display off.
-        changes: settings to change: `max_cost` (teach, evaluate), `executor` (evaluate, bench), `max_calls`,
-            `max_tokens` and `categories` (teach).
+        changes: settings to change: `max_cost` (teach, evaluate), `executor` (train, evaluate, bench), `max_calls`,
+            `max_tokens` and `categories` (teach), `parallel` (train).
 
     Returns:
         The result of the run's recipe, for example a `TrainResult`.
@@ -57,13 +59,14 @@ def resume(folder: str | Path, *, listener: Listener | None = None, progress: bo
         with show_progress(listener, progress, RunProgress) as listener:
             return bench.resume(folder, listener=listener, **changes)
     recipes: dict[str, Any] = {"teach": teach, "evaluate": evaluate, "train": train, "research": research}
-    with Run.open(folder) as run:
+    # Only rank 0 of several processes writes the run.
+    with Run.open(folder, read_only=read_launch_rank() > 0) as run:
         if run.recipe not in recipes:
             raise RunError(f"the run folder is damaged: it names an unknown recipe '{run.recipe}'")
         _check_changes(run.recipe, changes)
         rounds = run.settings.get("rounds", 0) if run.recipe == "teach" else 0
         display = TrainProgress if run.recipe == "train" else lambda console: RunProgress(console, rounds)
-        with show_progress(listener, progress, display) as listener:
+        with show_progress(listener, progress and read_launch_rank() == 0, display) as listener:
             return recipes[run.recipe].resume(run, listener=listener, **changes)
 
 
@@ -94,6 +97,7 @@ def load_policy(folder: str | Path, *, device: str = "") -> Any:
     from dataclasses import replace
 
     from palaestra.engines import models
+    from palaestra.recipes.executor_settings import INLINE
     from palaestra.recipes.train.build import build_loop
     from palaestra.recipes.train.loop import load_newest_checkpoint
     from palaestra.recipes.train.settings import TrainSettings
@@ -105,7 +109,10 @@ def load_policy(folder: str | Path, *, device: str = "") -> Any:
         if run.recipe != "train":
             raise RunError(f"{folder} is a {run.recipe} run, which trains nothing; expected a train or teach run")
         settings = load_run_settings(TrainSettings, run)
-        settings = replace(settings, device=device) if device else settings
+        # Neither workers nor an engine are needed.
+        settings = replace(
+            settings, device=device or settings.device, executor=INLINE, max_staleness=0, rollout="step"
+        )  # fmt: skip
         load_plugins(settings.plugins)
         with closing(build_loop(settings, ignore)) as loop:
             if not load_newest_checkpoint(run.checkpoints, loop):

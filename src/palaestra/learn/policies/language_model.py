@@ -22,9 +22,11 @@ from palaestra.engines.families import check_trainable, context_length
 from palaestra.engines.sequence_forward import SequenceForward, SequenceOutputs, pad_or_cut
 from palaestra.engines.sequences import SequenceStepper
 from palaestra.engines.slots import SlotStepper, make_stepper
+from palaestra.learn.distributed import sum_over_ranks
 from palaestra.learn.losses import kl_k1
 from palaestra.learn.optimizers import fork_torch_rng
-from palaestra.learn.rollouts import ActionEvaluation, Rollout, Selection, TokenInputs, select_all
+from palaestra.learn.rollouts import ActionEvaluation, Rollout, Selection, TokenInputs, select_share
+from palaestra.learn.sharding import gather_weights
 
 MICROBATCH_LOGITS = 1 << 25
 """Maximum number of logits in one microbatch: 128 MB in float32, and a few times that with gradients."""
@@ -214,29 +216,30 @@ class LanguageModelPolicy(nn.Module):
         inputs: TokenInputs = rollout.inputs
         values_BT = torch.zeros_like(rollout.rewards_BT)
         next_BT = torch.zeros_like(rollout.rewards_BT)
-        for selection in select_all(rollout, True, self.max_microbatch_size(rollout)):
-            sequences, width = selection.index.tolist(), selection.width
-            if self.value_head is not None:
-                values_BR = _predict_values(self.sequence_forward, self.value_head, inputs, sequences, width)
-            elif self.critic is not None:
-                values_BR = self.critic.values(inputs, sequences, width)
-            else:
-                raise EnvError("the policy has no critic; expected critic='head' or a LanguageModelCritic")
-            values_BR = values_BR.to(values_BT.device)
-            values_BT[selection.index, :width] = values_BR[:, :-1]
-            next_BT[selection.index, :width] = values_BR[:, 1:]
-        return values_BT, next_BT
+        with gather_weights(self):
+            for selection in select_share(rollout, self.max_microbatch_size(rollout)):
+                sequences, width = selection.index.tolist(), selection.width
+                if self.value_head is not None:
+                    values_BR = _predict_values(self.sequence_forward, self.value_head, inputs, sequences, width)
+                elif self.critic is not None:
+                    values_BR = self.critic.values(inputs, sequences, width)
+                else:
+                    raise EnvError("the policy has no critic; expected critic='head' or a LanguageModelCritic")
+                values_BR = values_BR.to(values_BT.device)
+                values_BT[selection.index, :width] = values_BR[:, :-1]
+                next_BT[selection.index, :width] = values_BR[:, 1:]
+        return sum_over_ranks(values_BT), sum_over_ranks(next_BT)
 
     @torch.no_grad()
     def logprobs_BT(self, rollout: Rollout) -> torch.Tensor:
         """The log-probs of all decisions under the current weights."""
         logprobs_BT = torch.zeros_like(rollout.rewards_BT)
         self.model.eval()
-        with select_matmul_kernels():
-            for selection in select_all(rollout, True, self.max_microbatch_size(rollout)):
+        with select_matmul_kernels(), gather_weights(self):
+            for selection in select_share(rollout, self.max_microbatch_size(rollout)):
                 evaluation = self.evaluate_actions(rollout, selection, values=False)
                 logprobs_BT[selection.index, : selection.width] = evaluation.logprobs.to(logprobs_BT.device)
-        return logprobs_BT * rollout.mask_BT
+        return sum_over_ranks(logprobs_BT) * rollout.mask_BT
 
     def max_microbatch_size(self, rollout: Rollout) -> int:
         """The maximum number of sequences in one pass, limited by the number of logits."""

@@ -5,32 +5,52 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
+import torch
+
 from palaestra.core.errors import EnvError
-from palaestra.core.events import Listener
+from palaestra.core.events import Listener, ignore
+from palaestra.core.plugins import load_plugins
 from palaestra.core.seeding import Seeds
 from palaestra.engines.chat import ChatEncoder
 from palaestra.engines.factory import get_engine_scheme
 from palaestra.learn.algorithms import ALGORITHMS, Algorithm, AlgorithmConfig
+from palaestra.learn.distributed import world_size
 from palaestra.learn.policies.control import history_policy, mlp_policy
 from palaestra.learn.policies.engine import EnginePolicy
 from palaestra.learn.policies.language_model import LanguageModelCritic, LanguageModelPolicy, ReferencePolicy
+from palaestra.learn.sharding import shard_policy
+from palaestra.recipes.executor_settings import INLINE
 from palaestra.recipes.train.loop import ControlLoop, Loop
+from palaestra.recipes.train.rollout_workers import RolloutWorkers
 from palaestra.recipes.train.settings import TrainSettings, make_config, unwrap
 from palaestra.recipes.train.token_loop import TokenLoop, TurnLoop
 
 
 def build_loop(settings: TrainSettings, listener: Listener) -> Loop:
     """Build the loop of a run. `settings` must be filled by `fill_presets`."""
+    if settings.policy != "lm":
+        return _build_control_loop(settings, make_config(unwrap(settings.algorithm), settings.hyperparameters))
+    return _build_language_loop(settings, listener)
+
+
+def build_actor(settings: TrainSettings) -> TokenLoop:
+    """Build the loop of a rollout worker: a language model's loop that only collects rollouts."""
+    load_plugins(settings.plugins)
+    if settings.threads:
+        torch.set_num_threads(settings.threads)
+    return _build_language_loop(replace(settings, executor=INLINE, max_staleness=0), ignore, learner=False)
+
+
+def _build_language_loop(settings: TrainSettings, listener: Listener, learner: bool = True) -> TokenLoop:
     from palaestra.envs.factory import detect_kind
 
     config = make_config(unwrap(settings.algorithm), settings.hyperparameters)
-    if settings.policy != "lm":
-        return _build_control_loop(settings, config)
     if detect_kind(settings.env, settings.options) == "turn":
-        return _build_turn_loop(settings, config, listener)
-    return _build_token_loop(settings, config, listener)
+        return _build_turn_loop(settings, config, listener, learner)
+    return _build_token_loop(settings, config, listener, learner)
 
 
 def _make_algorithm(settings: TrainSettings, config: AlgorithmConfig, policy: Any) -> Algorithm:
@@ -38,7 +58,7 @@ def _make_algorithm(settings: TrainSettings, config: AlgorithmConfig, policy: An
     return kind(policy, config, Seeds(settings.seed).derive("algorithm"))
 
 
-def _build_token_loop(settings: TrainSettings, config: AlgorithmConfig, listener: Listener) -> TokenLoop:
+def _build_token_loop(settings: TrainSettings, config: AlgorithmConfig, listener: Listener, learner: bool) -> TokenLoop:
     from palaestra.engines import models
     from palaestra.engines.chat import end_ids
     from palaestra.engines.families import context_length
@@ -57,16 +77,20 @@ def _build_token_loop(settings: TrainSettings, config: AlgorithmConfig, listener
     if config.kl_coef is None:
         config = replace(config, kl_coef=env.kl_coef or 0.0)
     reference = None
-    if config.kl_coef or env.kl_coef is not None:
+    if learner and (config.kl_coef or env.kl_coef is not None):
         name = env.reference
         reference = ReferencePolicy(policy, models.load(name, device=settings.device).weights if name else None)
     sampler = _build_sampler(settings, policy, env.vocabulary, getattr(env, "stop", ()), listener)
     settings = replace(settings, hyperparameters=asdict(config))
-    algorithm = _make_algorithm(settings, config, policy)
-    return TokenLoop(settings, env, policy, algorithm, reference, held_out, loaded.name, loaded.tokenizer, sampler)
+    _shard(settings, policy, reference)
+    algorithm = _make_algorithm(settings, config, policy) if learner else None
+    workers = _open_workers(settings, listener)
+    return TokenLoop(
+        settings, env, policy, algorithm, reference, held_out, loaded.name, loaded.tokenizer, sampler, workers
+    )
 
 
-def _build_turn_loop(settings: TrainSettings, config: AlgorithmConfig, listener: Listener) -> TurnLoop:
+def _build_turn_loop(settings: TrainSettings, config: AlgorithmConfig, listener: Listener, learner: bool) -> TurnLoop:
     from palaestra.engines import models
     from palaestra.engines.chat import end_ids
     from palaestra.envs.factory import make_turn_env, turn_options
@@ -86,12 +110,25 @@ def _build_turn_loop(settings: TrainSettings, config: AlgorithmConfig, listener:
     if evaluation:
         held_out = make_turn_env(settings.env, min(num_envs, evaluation), options, held_out=True, **own)
     config = replace(config, kl_coef=config.kl_coef or 0.0)
-    reference = ReferencePolicy(policy) if config.kl_coef else None
+    reference = ReferencePolicy(policy) if learner and config.kl_coef else None
     more = tuple(f"{name}={json.dumps(value)}" for name, value in options.items() if name not in settings.options)
     settings = replace(settings, env_options=(*settings.env_options, *more), hyperparameters=asdict(config))
-    algorithm = _make_algorithm(settings, config, policy)
+    _shard(settings, policy, reference)
+    algorithm = _make_algorithm(settings, config, policy) if learner else None
     sampler = _build_sampler(settings, policy, policy.vocabulary, (), listener)
-    return TurnLoop(settings, env, policy, algorithm, reference, held_out, encoder, end_ids=ends, sampler=sampler)
+    return TurnLoop(
+        settings, env, policy, algorithm, reference, held_out, encoder, end_ids=ends, sampler=sampler,
+        workers=_open_workers(settings, listener),
+    )  # fmt: skip
+
+
+def _shard(settings: TrainSettings, policy: LanguageModelPolicy, reference: ReferencePolicy | None) -> None:
+    """Shard the policy and its reference over the processes, if the settings require it."""
+    if settings.parallel == "ddp" or world_size() == 1:
+        return
+    shard_policy(policy)
+    if reference is not None and reference.policy is not policy:
+        shard_policy(reference.policy)
 
 
 def _build_policy(
@@ -116,12 +153,17 @@ def _build_policy(
 def _build_sampler(
     settings: TrainSettings, policy: LanguageModelPolicy, vocabulary: int, stop: Sequence[str], listener: Listener
 ) -> EnginePolicy | None:
-    """Open the engine that samples rollouts; `None` if the policy samples them itself."""
-    if settings.rollout != "engine":
+    """Open the engine that samples rollouts in this process; `None` if the policy or workers sample them."""
+    if settings.rollout != "engine" or settings.uses_workers:
         return None
     name, options = settings.resolve_model(settings.model), settings.parse_engine_options()
     engine = get_engine_scheme(name).open_for_rollouts(name, device=settings.device, listener=listener, **options)
     return EnginePolicy(engine, settings.temperature, vocabulary, settings.max_tokens, policy.context, stop)
+
+
+def _open_workers(settings: TrainSettings, listener: Listener) -> RolloutWorkers | None:
+    """Open the workers that collect the rollouts; `None` if this process does."""
+    return RolloutWorkers(settings, partial(build_actor, settings), listener) if settings.uses_workers else None
 
 
 def _build_control_loop(settings: TrainSettings, config: AlgorithmConfig) -> ControlLoop:

@@ -28,6 +28,7 @@ from palaestra.engines.cpu.kernels import select_matmul_kernels
 from palaestra.learn.collect import ControlCollector
 from palaestra.learn.policies.control import ControlPolicy
 from palaestra.learn.rollouts import Rollout
+from palaestra.learn.sharding import to_share, to_whole
 from palaestra.recipes.train.settings import TrainSettings, unwrap
 from palaestra.runs.files import write_folder
 from palaestra.runs.ledger import LedgerEntry
@@ -65,8 +66,14 @@ class Loop(ABC):
         """Collect a rollout and update the policy. Returns the metrics and the episodes to store."""
 
     @abstractmethod
-    def evaluate(self, iteration: int, store: Store, listener: Listener) -> tuple[dict[str, float], LedgerEntry | None]:
-        """Evaluate the policy on held-out episodes. Returns metrics, and a cost that is not stored yet."""
+    def evaluate(
+        self, iteration: int, store: Store | None, listener: Listener
+    ) -> tuple[dict[str, float], LedgerEntry | None]:
+        """Evaluate the policy on held-out episodes. Returns metrics, and a cost that is not stored yet.
+
+        Arguments:
+            store: for attempts at problems; `None` in the processes that store nothing.
+        """
 
     @abstractmethod
     def summarize(self, store: Store, iterations: int) -> dict[str, Any]:
@@ -93,13 +100,16 @@ class Loop(ABC):
         return float(np.mean(self._recent)) if len(self._recent) == RECENT else float("-inf")
 
     def weights(self) -> dict[str, torch.Tensor]:
-        """All tensors that training changes, by name."""
-        trained = {name: p.detach() for name, p in self.policy.named_parameters() if p.requires_grad}
+        """A copy of all tensors that training changes, by name. All processes must call this; rank 0 gets the weights."""
+        return {name: to_whole(tensor) for name, tensor in self._list_trained().items()}
+
+    def _list_trained(self) -> dict[str, torch.Tensor]:
+        trained = {name: p for name, p in self.policy.named_parameters() if p.requires_grad}
         buffers = {name: b for name, b in self.policy.named_buffers() if name in ("seen", "mean_F", "square_F")}
-        return {name: tensor.contiguous().clone() for name, tensor in {**trained, **buffers}.items()}
+        return {**trained, **buffers}
 
     def load_weights(self, weights: Mapping[str, torch.Tensor], where: str) -> None:
-        shapes = {name: tuple(tensor.shape) for name, tensor in self.weights().items()}
+        shapes = {name: tuple(tensor.shape) for name, tensor in self._list_trained().items()}
         stored = {name: tuple(tensor.shape) for name, tensor in weights.items()}
         for name in sorted(shapes.keys() | stored.keys()):
             if shapes.get(name) != stored.get(name):
@@ -110,7 +120,7 @@ class Loop(ABC):
         with torch.no_grad():
             for name, tensor in [*self.policy.named_parameters(), *self.policy.named_buffers()]:
                 if name in weights:
-                    tensor.copy_(weights[name])
+                    tensor.copy_(to_share(weights[name], tensor))
 
     def weights_sha256(self) -> str:
         digest = hashlib.sha256()
@@ -262,7 +272,9 @@ class ControlLoop(Loop):
         ]
         return metrics, kept
 
-    def evaluate(self, iteration: int, store: Store, listener: Listener) -> tuple[dict[str, float], LedgerEntry | None]:
+    def evaluate(
+        self, iteration: int, store: Store | None, listener: Listener
+    ) -> tuple[dict[str, float], LedgerEntry | None]:
         """Play whole episodes with the most likely actions, in separate environments."""
         from palaestra.envs.factory import make_control_env
 

@@ -8,12 +8,13 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
-from palaestra.core.errors import MissingExtraError, RunError
+from palaestra.core.errors import MissingExtraError, RunError, SettingsError
 from palaestra.core.events import Event, Listener, ignore, notice
 from palaestra.core.interrupts import HeldInterrupts
 from palaestra.core.plugins import load_plugins
+from palaestra.core.ranks import read_launch_rank, read_launch_size
 from palaestra.recipes.progress import TrainProgress, announce_start, show_progress
 from palaestra.recipes.settings import load_run_settings, resolve_settings, to_plain
 from palaestra.recipes.summary import SHARED_KEYS, RecipeResult, record_run
@@ -85,11 +86,18 @@ def train(
         >>> train(env="CartPole-v1", policy="mlp").summary["return"]                               # doctest: +SKIP
     """
     settings = fill_presets(resolve_settings(TrainSettings, settings, values, make_settings))
+    from palaestra.learn.distributed import join_processes
+    from palaestra.recipes.train.ranks import check_processes
+
+    started = time.perf_counter()
+    if read_launch_rank() > 0:
+        with join_processes(settings.device):
+            return _follow(settings)
     folder = Path(out) if out else new_folder(RECIPE)
     check(settings)
+    check_processes(settings, read_launch_size())
     Run.check_new(folder)
-    started = time.perf_counter()
-    with show_progress(listener, progress, TrainProgress) as listener:
+    with join_processes(settings.device), show_progress(listener, progress, TrainProgress) as listener:
         listener(_announce(settings, folder))
         loop = _build(settings, listener)
         settings = loop.settings
@@ -97,14 +105,51 @@ def train(
             return _run(run, settings, loop, started, listener, callbacks)
 
 
-def resume(run: Run, *, listener: Listener = ignore, callbacks: Sequence[Callback] = ()) -> TrainResult:
-    """Resume a run from its last checkpoint. The result is the same as without the interruption."""
+def resume(
+    run: Run,
+    *,
+    listener: Listener = ignore,
+    callbacks: Sequence[Callback] = (),
+    executor: str | None = None,
+    parallel: Literal["ddp", "fsdp"] | None = None,
+) -> TrainResult:
+    """Resume a run from its last checkpoint.
+
+    The result is the same as without the interruption, unless `max_staleness` is above 0: the rollouts that were sampled
+    ahead are sampled again with newer weights.
+
+    Arguments:
+        executor, parallel: other values of the settings. The number of processes may differ as well.
+    """
+    from palaestra.learn.distributed import join_processes
+    from palaestra.recipes.train.ranks import check_processes
+
     settings = load_run_settings(TrainSettings, run)
-    check(settings)
+    if executor is not None:
+        settings = replace(settings, executor=executor)
+    if parallel is not None:
+        if parallel not in ("ddp", "fsdp"):
+            raise SettingsError(f"setting 'parallel': expected ddp or fsdp; got '{parallel}'")
+        settings = replace(settings, parallel=parallel)
+    load_plugins(settings.plugins)
     started = time.perf_counter()
+    if read_launch_rank() > 0:
+        with join_processes(settings.device):
+            return _follow(settings)
+    check(settings)
+    check_processes(settings, read_launch_size())
     listener(_announce(settings, run.folder))
-    with closing(_build(settings, listener)) as loop:
+    with join_processes(settings.device), closing(_build(settings, listener)) as loop:
         return _run(run, settings, loop, started, listener, callbacks)
+
+
+def _follow(settings: TrainSettings) -> TrainResult:
+    """Train as one of the processes other than rank 0, which writes the run folder."""
+    from palaestra.recipes.train.ranks import follow
+
+    with closing(_build(settings, ignore)) as loop:
+        folder, summary = follow(loop)
+        return TrainResult(Path(folder), summary, loop.policy)
 
 
 def check(settings: TrainSettings) -> None:
@@ -151,12 +196,15 @@ def _run(
     callbacks: Sequence[Callback],
 ) -> TrainResult:
     from palaestra.recipes.train.loop import load_newest_checkpoint, save_checkpoint
+    from palaestra.recipes.train.ranks import lead
 
     record_run(run, settings.model if settings.policy == "lm" else "")
     summary = run.summary
+    lead("load", str(run.checkpoints.resolve()))
     done = load_newest_checkpoint(run.checkpoints, loop)
     run.store.forget_after(done)
     if summary is not None:
+        lead("end", str(run.folder), summary)
         return TrainResult(run.folder, summary, loop.policy)
     trackers = Trackers(run.folder, settings)
     clock = RunClock(run, started)
@@ -170,7 +218,9 @@ def _run(
         for iteration in range(done + 1, (done if loop.stopped else iterations) + 1):
             listener(Event("collect", iteration - 1, iterations, iteration))
             start = time.perf_counter()
-            metrics, trajectories = loop.iterate(iteration, 1.0 - (iteration - 1) / iterations, listener)
+            remaining = 1.0 - (iteration - 1) / iterations
+            lead("iterate", iteration, remaining)
+            metrics, trajectories = loop.iterate(iteration, remaining, listener)
             seconds = time.perf_counter() - start
             episodes = int(metrics.get("episodes", 0))
             cost = LedgerEntry(f"{iteration}/train", learner, calls=episodes, usage=loop.usage, seconds=seconds)
@@ -187,15 +237,21 @@ def _run(
             if settings.evaluation and (last or (every and iteration % every == 0)):
                 trackers.log(iteration, _evaluate(run, loop, iteration, settings, listener))
             if last or held.pending or iteration % settings.checkpoint_every == 0:
+                lead("gather state")
                 save_checkpoint(run.checkpoints, iteration, loop, last)
+            if held.pending:
+                lead("end", str(run.folder), {})
             if loop.stopped:
                 break
             held.release()
     clock.book("rest")
     trackers.close()
+    lead("save model")
     loop.save_model(run.folder)
+    lead("gather weights")
     summary = _summarize(run, settings, loop, iteration)
     run.write_summary(summary)
+    lead("end", str(run.folder), summary)
     return TrainResult(run.folder, summary, loop.policy)
 
 
@@ -234,7 +290,10 @@ class Trackers:
 
 
 def _evaluate(run: Run, loop: Loop, iteration: int, settings: TrainSettings, listener: Listener) -> dict[str, float]:
+    from palaestra.recipes.train.ranks import lead
+
     start = time.perf_counter()
+    lead("evaluate", iteration)
     metrics, cost = loop.evaluate(iteration, run.store, listener)
     metrics["seconds_evaluate"] = time.perf_counter() - start
     run.store.add_metrics(iteration, metrics)

@@ -12,6 +12,7 @@ from palaestra.core.settings import check_ranges, setting
 from palaestra.engines.base import LOCAL_SCHEME
 from palaestra.learn.algorithms import ALGORITHMS, AlgorithmConfig
 from palaestra.recipes.engine_settings import EngineOptions, EngineSettings
+from palaestra.recipes.executor_settings import INLINE, ExecutorOptions, ExecutorSettings
 from palaestra.recipes.settings import build, parse_options, require
 
 T = TypeVar("T")
@@ -38,7 +39,7 @@ RENAMED = {
 
 
 @dataclass(frozen=True)
-class TrainSettings(EngineSettings):
+class TrainSettings(EngineSettings, ExecutorSettings):
     """Settings of a training run: the options of the command line, the keywords of `train`, and `settings.json`.
 
     `None` is replaced by the preset of the environment (`PRESETS`); a run's `settings.json`
@@ -74,6 +75,12 @@ class TrainSettings(EngineSettings):
         "Sample responses token by token in the environment's steps, or whole from an engine; by default step, and "
         "engine if an engine is chosen.",
     )
+    max_staleness: int = setting(
+        0,
+        "Updates between the weights that sample a rollout and those that learn from it. Above 0 workers sample while "
+        "the learner updates.",
+        low=0,
+    )
     importance_clip_max: float = setting(
         3.0, "Maximum importance weight of a token that was sampled by an engine or with older weights.", above=0
     )
@@ -100,6 +107,9 @@ class TrainSettings(EngineSettings):
     wandb: str = setting("", "Weights & Biases project to log to (extra: wandb).")
     device: str = setting("", "Device, for example cuda; empty: a GPU if there is one.")
     threads: int = setting(0, "CPU threads; 0: torch's default.", low=0)
+    parallel: Literal["ddp", "fsdp"] = setting(
+        "ddp", "Several processes (torchrun): each has all weights, or a shard of weights, gradients and optimizer."
+    )
     seed: int = setting(0, "Seed of all randomness.", low=0)
 
     def __post_init__(self) -> None:
@@ -109,6 +119,11 @@ class TrainSettings(EngineSettings):
     def options(self) -> dict[str, Any]:
         """The options of the environment."""
         return parse_options(self.env_options, "env_options")
+
+    @property
+    def uses_workers(self) -> bool:
+        """Whether workers collect the rollouts, beside the learner."""
+        return self.executor != INLINE or self.max_staleness > 0
 
 
 def make_settings(values: Mapping[str, Any]) -> TrainSettings:
@@ -233,6 +248,10 @@ def fill_presets(settings: TrainSettings) -> TrainSettings:
         language or rollout == "step",
         f"setting 'rollout': expected step for {settings.env}, whose actions are no text; got {rollout}",
     )
+    require(
+        language or not settings.uses_workers,
+        f"settings 'executor' and 'max_staleness' are for language models; {settings.env} runs in this process",
+    )
     algorithm = settings.algorithm or ("grpo" if language else "ppo")
     ALGORITHMS.check(algorithm)
     preset, hyperparameters = find_preset(kind, settings.env, algorithm)
@@ -256,7 +275,7 @@ def unwrap(value: T | None) -> T:
     return value
 
 
-class TrainOptions(EngineOptions, total=False):
+class TrainOptions(EngineOptions, ExecutorOptions, total=False):
     """The fields of `TrainSettings` and of the algorithms' configs as keyword arguments, for editors and type checkers."""
 
     plugins: Sequence[str]
@@ -274,6 +293,7 @@ class TrainOptions(EngineOptions, total=False):
     episodes: int | None
     n_steps: int | None
     rollout: Literal["step", "engine"] | None
+    max_staleness: int
     importance_clip_max: float
     temperature: float
     max_tokens: int
@@ -292,6 +312,7 @@ class TrainOptions(EngineOptions, total=False):
     wandb: str
     device: str
     threads: int
+    parallel: Literal["ddp", "fsdp"]
     seed: int
     learning_rate: float
     kl_coef: float | None

@@ -13,19 +13,23 @@ from palaestra.core.seeding import Seeds
 from palaestra.core.statistics import Mean, mean_interval, report_on
 from palaestra.engines.chat import ChatEncoder
 from palaestra.learn.collect import collect_responses
+from palaestra.learn.distributed import rank
 from palaestra.learn.policies.engine import EnginePolicy, correct_importance
 from palaestra.learn.policies.language_model import LanguageModelPolicy, ReferencePolicy, apply_kl_penalty
 from palaestra.learn.rollouts import Rollout
+from palaestra.learn.sharding import gather_weights, list_gathered_weights
+from palaestra.learn.shares import gather_rollout, split_episodes
 from palaestra.learn.turns import TurnEpisode, collect_turns
 from palaestra.recipes.summary import summarize_gain
 from palaestra.recipes.train.loop import Loop, summarize_returns
-from palaestra.recipes.train.settings import TrainSettings, unwrap
+from palaestra.recipes.train.settings import TrainSettings, make_config, unwrap
 from palaestra.runs.ledger import LedgerEntry
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from palaestra.engines.base import Engine
+    from palaestra.recipes.train.rollout_workers import RolloutWorkers
     from palaestra.runs.store import Store
 
 
@@ -47,11 +51,15 @@ class TokenLoop(Loop):
         engine_name: str = "",
         tokenizer: Any = None,
         sampler: EnginePolicy | None = None,
+        workers: RolloutWorkers | None = None,
     ) -> None:
         super().__init__(settings)
         self.env, self.policy, self.algorithm, self.reference = env, policy, algorithm, reference
         self.held_out, self.engine_name, self.tokenizer = held_out, engine_name, tokenizer
-        self.sampler = sampler
+        self.sampler, self.workers = sampler, workers
+        self.group_size = make_config(unwrap(settings.algorithm), settings.hyperparameters).group_size
+        self.version: int | None = None
+        """In a rollout worker, the number of updates of its weights."""
         self.prepare()
 
     def prepare(self) -> None:
@@ -59,6 +67,8 @@ class TokenLoop(Loop):
         self.env.reset(seed=self.seeds.derive("environment").integer(), options={"episodes": 0})
 
     def close(self) -> None:
+        if self.workers is not None:
+            self.workers.close()
         if self.sampler is not None:
             self.sampler.engine.close()
 
@@ -69,10 +79,9 @@ class TokenLoop(Loop):
         self.sampler.update_weights(self.policy.model, version)
         return self.sampler
 
-    def collect(self, iteration: int) -> Rollout:
-        """Play the episodes of an iteration."""
-        episodes, sampler = unwrap(self.settings.episodes), self.select_sampler(iteration - 1)
-        return collect_responses(self.env, sampler, episodes, self.seeds, first=(iteration - 1) * episodes)
+    def collect(self, first: int, episodes: int, version: int) -> Rollout:
+        """Play the episodes from number `first` with the weights after `version` updates."""
+        return collect_responses(self.env, self.select_sampler(version), episodes, self.seeds, first=first)
 
     def trajectory(self, rollout: Rollout, sequence: int) -> Trajectory:
         """An episode for the store."""
@@ -81,21 +90,33 @@ class TokenLoop(Loop):
     def iterate(
         self, iteration: int, progress_remaining: float, listener: Listener
     ) -> tuple[dict[str, float], list[Trajectory]]:
-        settings = self.settings
-        rollout = self.collect(iteration)
-        seconds = {
-            name.removeprefix("seconds_"): rollout.metrics[name] for name in ("seconds_model", "seconds_environment")
-        }
+        settings, episodes = self.settings, unwrap(self.settings.episodes)
+        if self.workers is None:
+            # This process plays its share and gets those of the other processes.
+            first, share = split_episodes((iteration - 1) * episodes, episodes, self.group_size)
+            with gather_weights(self.policy):
+                rollout = self.collect(first, share, iteration - 1)
+            rollout = gather_rollout(rollout)
+            rollout.version = iteration - 1
+            names = ("seconds_model", "seconds_environment")
+            seconds = {name.removeprefix("seconds_"): rollout.metrics[name] for name in names}
+        else:
+            start = time.perf_counter()
+            rollout = self.workers.collect(iteration, self.weights)
+            seconds = {"rollout": time.perf_counter() - start}
+        staleness = iteration - 1 - rollout.version
         metrics = self._count(rollout, self.failure_cause)
         self.usage, self.responses = count_usage(rollout), rollout.records
         assert rollout.entropy_BT is not None and rollout.truncated_B is not None  # noqa: PT018
         metrics["entropy"] = float(rollout.entropy_BT[rollout.mask_BT].mean())
         metrics["truncated"] = float(rollout.truncated_B.float().mean())
+        if settings.max_staleness:
+            metrics["staleness"] = float(staleness)
         trajectories = [
             self.trajectory(rollout, sequence)
             for sequence in select_evenly(rollout.num_sequences, settings.keep_trajectories)
         ]
-        if self.sampler is not None:
+        if staleness or settings.rollout == "engine":
             start = time.perf_counter()
             metrics |= correct_importance(rollout, self.policy.logprobs_BT(rollout), settings.importance_clip_max)
             seconds["importance"] = time.perf_counter() - start
@@ -115,15 +136,22 @@ class TokenLoop(Loop):
         metrics["tokens_per_second"] = rollout.decisions / sum(seconds.values())
         return metrics, trajectories
 
-    def evaluate(self, iteration: int, store: Store, listener: Listener) -> tuple[dict[str, float], LedgerEntry | None]:
+    def evaluate(
+        self, iteration: int, store: Store | None, listener: Listener
+    ) -> tuple[dict[str, float], LedgerEntry | None]:
         if self.env.task is not None:
-            return self._evaluate_task(iteration, store, listener), None
+            with gather_weights(self.policy):
+                # Rank 0 evaluates and stores the attempts; the other processes wait for its next step.
+                return {} if store is None else self._evaluate_task(iteration, store, listener), None
         listener(Event("evaluate", 0, 0, iteration))
         env = self.held_out
         count = env.num_prompts if env.num_prompts is not None else unwrap(self.settings.evaluation)
         seeds = self.seeds.derive("evaluation")
         sampler = self.select_sampler(iteration)
-        rollout = collect_responses(env, sampler, count, seeds, seed=seeds.integer(), first=0)
+        first, episodes = split_episodes(0, count)
+        with gather_weights(self.policy):
+            rollout = collect_responses(env, sampler, episodes, seeds, seed=seeds.integer(), first=first)
+        rollout = gather_rollout(rollout)
         metrics = self._measure(rollout, rollout.episode_returns, self.failure_cause)
         if self.reference is not None:
             metrics["test_reference_kl"] = apply_kl_penalty(rollout, self.reference.logprobs_BT(rollout), 0.0)
@@ -178,11 +206,13 @@ class TokenLoop(Loop):
         from palaestra.runs.files import write_folder
 
         def write(target: Path) -> None:
-            self.policy.model.save_pretrained(target)
+            self.policy.model.save_pretrained(target, state_dict=list_gathered_weights(self.policy.model) or None)
             if self.tokenizer is not None:
                 self.tokenizer.save_pretrained(target)
 
-        write_folder(folder / "model", write)
+        with gather_weights(self.policy):
+            if rank() == 0:
+                write_folder(folder / "model", write)
 
 
 def make_trajectory(env: str, seed: int, rollout: Rollout, sequence: int) -> Trajectory:
@@ -195,7 +225,7 @@ def make_trajectory(env: str, seed: int, rollout: Rollout, sequence: int) -> Tra
         Segment(tuple(chosen), (True,) * len(chosen), tuple(logprobs)),
     )
     info = {"prompt": response.prompt.text, "response": response.text, "stop_reason": str(response.stop_reason)}
-    info |= {"episode": response.episode, "group": response.group} | (
+    info |= {"episode": response.episode, "group": response.group, "version": rollout.version} | (
         {"failure": response.failure} if response.failure else {}
     )
     return Trajectory(
@@ -251,11 +281,12 @@ class TurnLoop(TokenLoop):
         *,
         end_ids: Sequence[int],
         sampler: EnginePolicy | None = None,
+        workers: RolloutWorkers | None = None,
     ) -> None:
         self.encoder, self.end_ids = encoder, tuple(end_ids)
         self._returns: dict[int, list[float | None]] = {}
         super().__init__(
-            settings, env, policy, algorithm, reference, held_out, encoder.name, encoder.tokenizer, sampler
+            settings, env, policy, algorithm, reference, held_out, encoder.name, encoder.tokenizer, sampler, workers
         )
 
     def prepare(self) -> None:
@@ -267,14 +298,12 @@ class TurnLoop(TokenLoop):
             if env is not None:
                 env.close()
 
-    def collect(self, iteration: int) -> Rollout:
-        episodes, group_size = unwrap(self.settings.episodes), self.algorithm.config.group_size
-        first = (iteration - 1) * episodes
-        return self._play(self.env, iteration - 1, episodes, self.seeds, group_size, first)
+    def collect(self, first: int, episodes: int, version: int) -> Rollout:
+        return self._play(self.env, version, episodes, self.seeds, self.group_size, first)
 
     def trajectory(self, rollout: Rollout, sequence: int) -> Trajectory:
         episode: TurnEpisode = rollout.records[sequence]
-        return episode.to_trajectory(self.settings.env)
+        return episode.to_trajectory(self.settings.env, rollout.version)
 
     def iterate(
         self, iteration: int, progress_remaining: float, listener: Listener
@@ -286,11 +315,16 @@ class TurnLoop(TokenLoop):
         metrics["truncated"] = sum(episode.cut_messages for episode in played) / max(1, messages)
         return metrics, trajectories
 
-    def evaluate(self, iteration: int, store: Store, listener: Listener) -> tuple[dict[str, float], LedgerEntry | None]:
+    def evaluate(
+        self, iteration: int, store: Store | None, listener: Listener
+    ) -> tuple[dict[str, float], LedgerEntry | None]:
         """Play the same held-out episodes with the same random numbers every time, so that evaluations can be paired."""
         listener(Event("evaluate", 0, 0, iteration))
-        episodes, seeds = unwrap(self.settings.evaluation), self.seeds.derive("evaluation")
-        rollout = self._play(self.held_out, iteration, episodes, seeds, 1, 0)
+        seeds = self.seeds.derive("evaluation")
+        first, share = split_episodes(0, unwrap(self.settings.evaluation))
+        with gather_weights(self.policy):
+            rollout = self._play(self.held_out, iteration, share, seeds, 1, first)
+        rollout = gather_rollout(rollout)
         self._returns[iteration] = [None if episode.failure else episode.reward for episode in rollout.records]
         metrics = self._measure(rollout, rollout.episode_returns, self.failure_cause)
         metrics["test_turns"] = rollout.metrics["turns"]
@@ -321,6 +355,6 @@ class TurnLoop(TokenLoop):
 
     def _play(self, env: Any, version: int, episodes: int, seeds: Seeds, group_size: int, first: int) -> Rollout:
         return collect_turns(
-            env, self.select_sampler(version), self.encoder, episodes, seeds, end_ids=self.end_ids, max_tokens=self.settings.max_tokens,
-            group_size=group_size, first=first,
+            env, self.select_sampler(version), self.encoder, episodes, seeds, end_ids=self.end_ids,
+            max_tokens=self.settings.max_tokens, group_size=group_size, first=first,
         )  # fmt: skip

@@ -1,0 +1,189 @@
+"""Rollouts by workers: equal to those of one process, also after a worker or a node died; bounded staleness."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from palaestra.core.errors import ExecutorError, SettingsError
+from palaestra.core.events import Event
+from palaestra.recipes.resume import load_policy, resume
+from palaestra.recipes.train.recipe import Iteration, TrainResult, train
+from palaestra.runs.run import Run
+
+TOKEN: dict[str, Any] = {
+    "env": "CoTEnv-v0", "env_options": ("problems=10", 'skills=["clock", "percent"]'), "iterations": 2, "episodes": 16, "num_envs": 8,
+    "group_size": 4, "evaluation": 2, "checkpoint_every": 1, "threads": 1, "max_tokens": 24, "keep_trajectories": 16,
+}  # fmt: skip
+TURN: dict[str, Any] = {
+    "env": "palaestra/Guess-v0", "env_options": ("high=4", "attempts=2"), "iterations": 2, "episodes": 12, "num_envs": 6, "group_size": 4,
+    "evaluation": 4, "threads": 1, "max_tokens": 8, "learning_rate": 1e-3,
+}  # fmt: skip
+WAITING_ENV = """
+import os
+import time
+from pathlib import Path
+
+import gymnasium
+
+from palaestra import TokenEnv, TokenVectorEnv
+
+FOLDER = Path(__file__).parent
+
+
+class WaitingVector(TokenVectorEnv):
+    def prompts(self):
+        return ["What is 3 + 4?", "What is 12 - 5?", "What is 6 * 7?"]
+
+    def reward(self, response):
+        if response.episode >= 8:  # from the second iteration on
+            (FOLDER / f"pid-{os.getpid()}").touch()
+            while not (FOLDER / "go").exists():
+                time.sleep(0.01)
+        return float(len(response.token_ids) % 3)
+
+
+class Waiting(TokenEnv):
+    vector_class = WaitingVector
+
+
+gymnasium.registry.pop("Waiting-v0", None)
+gymnasium.register("Waiting-v0", Waiting, vector_entry_point=WaitingVector)
+"""
+
+
+def assert_same(result: TrainResult, other: TrainResult) -> None:
+    """Both runs sampled the same tokens with the same rewards. Kernels round differently for other batch sizes."""
+    assert {**result.summary, "seconds": 0, "weights_sha256": ""} == {
+        **other.summary,
+        "seconds": 0,
+        "weights_sha256": "",
+    }
+    assert read_metrics(result, "reward") == read_metrics(other, "reward")
+    assert read_metrics(result, "grad_norm") == pytest.approx(read_metrics(other, "grad_norm"), rel=1e-3)
+    with Run.open(result.folder, read_only=True) as run, Run.open(other.folder, read_only=True) as second:
+        for number in range(1, result.summary["iterations"] + 1):
+            pairs = list(zip(run.store.trajectories(number), second.store.trajectories(number), strict=True))
+            assert pairs
+            for a, b in pairs:
+                assert (a.rewards, a.infos) == (b.rewards, b.infos)
+                assert [segment.token_ids for segment in a.segments] == [segment.token_ids for segment in b.segments]
+
+
+def read_metrics(result: TrainResult, name: str) -> list[float]:
+    with Run.open(result.folder, read_only=True) as run:
+        return [row[name] for number, row in sorted(run.store.metrics().items()) if number and name in row]
+
+
+@pytest.mark.parametrize("settings", [TOKEN, TURN], ids=["token", "turn"])
+def test_processes_collect_the_rollouts_of_one_process(settings: dict[str, Any], tmp_path: Path) -> None:
+    inline = train(out=tmp_path / "inline", **settings)
+    processes = train(out=tmp_path / "processes", executor="processes:2", **settings)
+    assert_same(processes, inline)
+    with Run.open(processes.folder, read_only=True) as run:
+        assert {trajectory.infos[0]["version"] for trajectory in run.store.trajectories(2)} == {1}
+    load_policy(processes.folder)
+
+
+@pytest.fixture
+def waiting(tmp_path: Path) -> dict[str, Any]:
+    """Settings of an environment whose rewards of the second iteration wait for the file `go`."""
+    plugin = tmp_path / "waiting.py"
+    plugin.write_text(WAITING_ENV)
+    return {
+        "plugins": (str(plugin),), "env": "Waiting-v0", "iterations": 2, "episodes": 8, "num_envs": 8, "group_size": 2,
+        "evaluation": 0, "threads": 1, "max_tokens": 6,
+    }  # fmt: skip
+
+
+def run_while_killing(folder: Path, kill: Any, **settings: Any) -> TrainResult:
+    """Train; when two workers play the second iteration, call `kill` with their process ids and let the others go on."""
+
+    def watch() -> None:
+        while len(pids := [int(path.name[4:]) for path in folder.glob("pid-*")]) < 2:
+            time.sleep(0.01)
+        kill(pids)
+        (folder / "go").touch()
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    result = train(out=folder / "killed", **settings)
+    watcher.join(timeout=1)
+    assert not watcher.is_alive()
+    return result
+
+
+def test_a_node_killed_in_the_middle_of_a_rollout_loses_nothing(
+    waiting: dict[str, Any], tmp_path: Path, two_nodes: Any
+) -> None:
+    notices: list[Event] = []
+
+    def kill(pids: list[int]) -> None:
+        two_nodes.remove_node(two_nodes.list_all_nodes()[1], allow_graceful=False)
+        while all(Path(f"/proc/{pid}").exists() for pid in pids):
+            time.sleep(0.01)
+
+    killed = run_while_killing(tmp_path, kill, executor="ray", listener=notices.append, **waiting)
+    inline = train(out=tmp_path / "inline", **waiting)
+    assert_same(killed, inline)
+    assert any("a worker died" in str(event.data.get("text")) for event in notices)
+
+
+@pytest.mark.backends  # Starts many processes: half a minute.
+def test_a_worker_that_always_dies_ends_the_run_with_one_line(waiting: dict[str, Any], tmp_path: Path) -> None:
+    def kill_all(stop: threading.Event) -> None:
+        while not stop.wait(0.02):
+            for path in tmp_path.glob("pid-*"):
+                path.unlink()
+                os.kill(int(path.name[4:]), signal.SIGKILL)
+
+    stop = threading.Event()
+    killer = threading.Thread(target=kill_all, args=(stop,), daemon=True)
+    killer.start()
+    with pytest.raises(ExecutorError, match="the rollout of iteration 2 failed: the worker of this item died 3 times"):
+        train(out=tmp_path / "run", executor="processes:1", checkpoint_every=1, **waiting)
+    stop.set()
+    killer.join()
+    (tmp_path / "go").touch()
+    resumed = resume(tmp_path / "run", executor="inline", progress=False)
+    assert_same(resumed, train(out=tmp_path / "inline", **waiting))
+
+
+def test_stale_rollouts_are_bounded_marked_and_weighted(tmp_path: Path) -> None:
+    settings = {**TOKEN, "iterations": 4, "max_staleness": 2, "learning_rate": 1e-3}
+    result = train(out=tmp_path / "run", **settings)
+    assert read_metrics(result, "staleness") == [0.0, 1.0, 2.0, 2.0]
+    with Run.open(result.folder, read_only=True) as run:
+        versions = [{t.infos[0]["version"] for t in run.store.trajectories(number)} for number in (1, 2, 3, 4)]
+    assert versions == [{0}, {0}, {0}, {1}]
+    # Without staleness the log-probs are the learner's own. Older weights have other ones.
+    differences = read_metrics(result, "sampling_logprob_difference_max")
+    assert len(differences) == 3
+    assert max(differences) > 1e-3
+    assert_same(train(out=tmp_path / "again", **settings), result)
+
+
+def test_the_next_rollout_is_played_during_the_update(waiting: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "go").touch()
+    seen: list[bool] = []
+
+    def look(done: Iteration) -> None:
+        if done.number == 1:
+            deadline = time.monotonic() + 30
+            while not (played := list(tmp_path.glob("pid-*"))) and time.monotonic() < deadline:
+                time.sleep(0.01)
+            seen.append(bool(played))  # The second iteration has not begun, its episodes are played.
+
+    train(out=tmp_path / "run", max_staleness=1, callbacks=[look], **waiting)
+    assert seen == [True]
+
+
+def test_classic_environments_have_no_workers(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="'executor' and 'max_staleness' are for language models"):
+        train(env="CartPole-v1", max_staleness=1, out=tmp_path / "run")

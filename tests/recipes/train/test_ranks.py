@@ -1,0 +1,289 @@
+"""Several processes train one policy: the weights and metrics of a single process, and its checkpoints."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+from palaestra import resume, train
+from palaestra.core.errors import SettingsError
+from palaestra.learn import rollouts, shares
+from palaestra.learn.rollouts import Selection, TokenInputs, make_episode_rollout, split_microbatches
+from palaestra.learn.shares import join_rollouts, split_episodes
+from palaestra.recipes.train.ranks import check_processes
+from palaestra.recipes.train.settings import fill_presets, make_settings
+from palaestra.runs.run import Run
+
+WORKER = Path(__file__).with_name("ranks_worker.py")
+BASE = {
+    "env": "CoTEnv-v0", "env_options": ("problems=10", 'skills=["clock", "percent"]'), "model": "nano", "episodes": 16, "num_envs": 8, "iterations": 2, "evaluation": 0,
+    "max_tokens": 16, "threads": 1, "seed": 0, "learning_rate": 1e-4, "checkpoint_every": 1, "group_size": 4,
+}  # fmt: skip
+CASES: dict[str, dict[str, Any]] = {
+    "token": {"loss_aggregation": "token", "num_minibatches": 2},
+    "sequence": {"loss_aggregation": "sequence", "n_epochs": 2, "parallel": "fsdp"},
+    "constant": {"loss_aggregation": "constant", "num_minibatches": 3},
+    "ppo": {"algorithm": "ppo", "batch_size": 7, "n_epochs": 2, "parallel": "fsdp"},
+    "lora": {"method": "lora", "rank": 2, "learning_rate": 1e-3},
+}
+SLOW_CASES: dict[str, dict[str, Any]] = {
+    "token": CASES["token"] | {"parallel": "fsdp"},
+    "constant": CASES["constant"] | {"parallel": "fsdp"},
+    "lora": CASES["lora"] | {"parallel": "fsdp"},
+    "ppo": CASES["ppo"] | {"parallel": "ddp"},
+    # Odd counts: shares of different size, padding, and more microbatches than one.
+    "dapo": {"variant": "dapo", "ent_coef": 0.01, "episodes": 20, "num_minibatches": 3, "parallel": "fsdp"},
+    "separate": {
+        "algorithm": "ppo", "critic": "separate", "batch_size": 8, "n_epochs": 3, "target_kl": 1e-4, "ent_coef": 0.01,
+        "parallel": "fsdp",
+    },
+    "lora_ppo": {"algorithm": "ppo", "method": "lora", "rank": 2, "batch_size": 8, "parallel": "fsdp"},
+    "rloo": {"algorithm": "rloo", "n_epochs": 2, "normalize_advantage": True, "parallel": "fsdp"},
+    "reinforce": {"algorithm": "reinforce"},
+    "reinforce_critic": {"algorithm": "reinforce", "baseline": "critic", "parallel": "fsdp"},
+    "rlhf": {"env": "RLHFEnv-v0", "env_options": (), "algorithm": "ppo", "batch_size": 8, "evaluation": 6, "parallel": "fsdp"},
+    "turns": {"env": "palaestra/Task-v0", "env_options": (), "evaluation": 5, "num_envs": 4},
+}  # fmt: skip
+
+
+def make_job(case: Mapping[str, Any], out: Path) -> dict[str, Any]:
+    values = {**BASE, **case, "out": str(out)}
+    if values.get("algorithm", "grpo") not in ("grpo", "rloo"):
+        del values["group_size"]
+    return values
+
+
+def launch(folder: Path, jobs: list[dict[str, Any]], processes: int = 2) -> None:
+    """Run jobs in several processes of torchrun."""
+    paths = []
+    for k, job in enumerate(jobs):
+        paths.append(folder / f"job-{processes}-{k}.json")
+        paths[-1].write_text(json.dumps(job))
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(processes), str(WORKER)]
+    result = subprocess.run(
+        [*command, *map(str, paths)], env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, timeout=600
+    )
+    assert result.returncode == 0, result.stderr.decode()[-3000:]
+
+
+def copy_unfinished(source: Path, target: Path) -> None:
+    """Copy a finished run as it was after its first iteration."""
+    shutil.copytree(source, target)
+    shutil.rmtree(target / "model")
+    shutil.rmtree(target / "checkpoints" / "iteration-2")
+    (target / "summary.json").unlink()
+
+
+def load_state(run: Path, name: str) -> dict[str, torch.Tensor]:
+    state: dict[str, torch.Tensor] = load_file(run / "checkpoints" / "iteration-2" / f"{name}.safetensors")
+    return state
+
+
+def assert_equal_runs(first: Path, second: Path) -> None:
+    """The same metrics, weights and optimizer within float error. Adam turns a tiny gradient's error into part of a step."""
+    for name, tolerance in (("policy", 1e-4), ("optimizer", 1e-6)):
+        states = [load_state(run, name) for run in (first, second)]
+        assert states[0].keys() == states[1].keys()
+        pairs = [[state[key].double() for state in states] for key in states[0]]
+        difference = sum(float((a - b).square().sum()) for a, b in pairs) ** 0.5
+        assert difference <= tolerance * sum(float(a.square().sum()) for a, _ in pairs) ** 0.5
+    tables = []
+    for run in (first, second):
+        with Run.open(run, read_only=True) as opened:
+            table = opened.store.metrics()
+        tables.append([{k: v for k, v in row.items() if "second" not in k} for row in table.values()])
+    assert any(row["grad_norm"] > 0.01 for row in tables[0]), "nothing was learned"
+    for ours, theirs in zip(*tables, strict=True):
+        assert ours.keys() == theirs.keys()
+        assert ours == pytest.approx(theirs, rel=1e-3, abs=1e-5, nan_ok=True)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Every case trained by one process and by two, and a run of one that two have resumed."""
+    folder = tmp_path_factory.mktemp("ranks")
+    for name, case in CASES.items():
+        train(progress=False, **make_job(case, folder / f"{name}-1"))  # type: ignore[arg-type]
+    copy_unfinished(folder / "token-1", folder / "resumed-2")
+    jobs = [make_job(case, folder / f"{name}-2") for name, case in CASES.items()]
+    launch(folder, [*jobs, {"out": str(folder / "resumed-2"), "resume": {"parallel": "fsdp"}}])
+    return folder
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_two_processes_train_like_one(runs: Path, name: str) -> None:
+    assert_equal_runs(runs / f"{name}-1", runs / f"{name}-2")
+
+
+def test_two_processes_resume_a_run_of_one(runs: Path) -> None:
+    assert_equal_runs(runs / "token-1", runs / "resumed-2")
+
+
+def test_one_process_resumes_a_sharded_run_of_two(runs: Path) -> None:
+    copy_unfinished(runs / "ppo-2", runs / "resumed-1")
+    resume(runs / "resumed-1", progress=False)
+    assert_equal_runs(runs / "ppo-1", runs / "resumed-1")
+
+
+def test_the_saved_model_of_a_sharded_run_loads(runs: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(runs / "sequence-2" / "model")
+    trained = load_state(runs / "sequence-2", "policy")
+    weights = {f"model.{name}": tensor for name, tensor in model.named_parameters()}
+    assert weights.keys() == trained.keys()
+    assert all(torch.equal(weights[name], trained[name]) for name in trained)
+    names = sorted(path.name for path in (runs / "sequence-1" / "model").iterdir())
+    assert names == sorted(path.name for path in (runs / "sequence-2" / "model").iterdir())
+
+
+def set_processes(monkeypatch: pytest.MonkeyPatch, rank: int, world_size: int) -> None:
+    for module in (rollouts, shares):
+        monkeypatch.setattr(module, "rank", lambda: rank)
+        monkeypatch.setattr(module, "world_size", lambda: world_size)
+
+
+@pytest.mark.parametrize(("sequences", "processes", "max_size"), [(7, 3, 2), (2, 3, 8), (9, 2, 2), (8, 4, 1)])
+def test_microbatches_of_all_processes_cover_a_minibatch(
+    monkeypatch: pytest.MonkeyPatch, sequences: int, processes: int, max_size: int
+) -> None:
+    mask_BT = torch.ones(sequences, 3, dtype=torch.bool)
+    minibatch, seen, sizes = Selection(torch.arange(sequences), True, 3), torch.zeros(sequences), []
+    for rank in range(processes):
+        set_processes(monkeypatch, rank, processes)
+        parts = split_microbatches(minibatch, max_size)
+        sizes.append([len(part) for part, _ in parts])
+        for part, rows in parts:
+            assert torch.equal(minibatch.index[rows], part.index)
+            seen.index_add_(0, part.index, part.take_mask(mask_BT).any(-1).float())
+    assert torch.equal(seen, torch.ones(sequences))
+    assert all(own == sizes[0] for own in sizes)
+    assert max(sizes[0]) <= max_size
+
+
+def test_processes_play_whole_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    played = []
+    for rank in range(3):
+        set_processes(monkeypatch, rank, 3)
+        first, count = split_episodes(40, 20, group_size=4)
+        assert first % 4 == count % 4 == 0
+        played += range(first, first + count)
+    assert played == list(range(40, 60))
+    with pytest.raises(SettingsError, match="at least one group of episodes for each of 3 processes; got 2"):
+        split_episodes(0, 8, group_size=4)
+
+
+def test_joined_rollouts_keep_their_episodes() -> None:
+    parts = []
+    for k, lengths in enumerate(([2, 1], [4])):
+        rows = [[float(k + 1)] * length for length in lengths]
+        ids: list[tuple[int, ...]] = [(7,) * length for length in lengths]
+        flags = [False] * len(lengths)
+        inputs = TokenInputs([(1,)] * len(lengths), ids, [[np.array([7])] * 4] if k else [])
+        parts.append(
+            make_episode_rollout(
+                inputs,
+                logprobs=rows,
+                rewards=rows,
+                returns=[sum(row) for row in rows],
+                terminated=flags,
+                truncated=flags,
+                failures=[""] * len(lengths),
+                groups=[k] * len(lengths),
+                records=lengths,
+                limit=4,
+            )
+        )
+        parts[-1].metrics = {"seconds_model": float(k), "turns": float(k)}
+    rollout = join_rollouts(parts)
+    assert rollout.mask_BT.sum(-1).tolist() == [2, 1, 4]
+    assert rollout.episode_returns == [2.0, 1.0, 8.0]
+    assert rollout.records == [2, 1, 4]
+    assert [len(allowed) for allowed in rollout.inputs.legal] == [0, 0, 4]
+    assert rollout.group_B is not None
+    assert rollout.group_B.tolist() == [0, 0, 1]
+    assert rollout.metrics == {"seconds_model": 1.0, "turns": pytest.approx(1 / 3)}
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"env": "CartPole-v1"}, "train language models only"),
+        ({"episodes": 8, "group_size": 8}, "expected at least 16, one group of 8 for each of 2 processes; got 8"),
+        ({"evaluation": 1}, "expected 0 or at least 2"),
+    ],
+)
+def test_runs_that_several_processes_cannot_train(values: dict[str, Any], message: str) -> None:
+    settings = fill_presets(make_settings(values))
+    check_processes(settings, 1)
+    with pytest.raises(SettingsError, match=message):
+        check_processes(settings, 2)
+
+
+@pytest.mark.backends
+def test_every_algorithm_in_two_processes_and_three(tmp_path: Path) -> None:
+    for name, case in SLOW_CASES.items():
+        train(progress=False, **make_job(case, tmp_path / f"{name}-1"))  # type: ignore[arg-type]
+    launch(tmp_path, [make_job(case, tmp_path / f"{name}-2") for name, case in SLOW_CASES.items()])
+    few = {name: SLOW_CASES[name] for name in ("dapo", "separate")}
+    launch(tmp_path, [make_job(case, tmp_path / f"{name}-3") for name, case in few.items()], processes=3)
+    for name in SLOW_CASES:
+        assert_equal_runs(tmp_path / f"{name}-1", tmp_path / f"{name}-2")
+    for name in few:
+        assert_equal_runs(tmp_path / f"{name}-1", tmp_path / f"{name}-3")
+
+
+@pytest.mark.backends
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_killed_rank_ends_the_others_and_the_run_resumes(tmp_path: Path, victim: int) -> None:
+    options = {name: value for name, value in BASE.items() if name not in ("env_options", "iterations")}
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        "2",
+        "-m",
+        "palaestra",
+        "train",
+        *flags,
+    ]
+    process = subprocess.Popen(
+        [*command, "--iterations=100000", "--out", str(tmp_path / "run")],
+        env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    try:
+        while not (tmp_path / "run" / "checkpoints" / "iteration-1").exists():
+            assert process.poll() is None, process.communicate()[0]
+            time.sleep(0.05)
+        os.kill(find_rank(process.pid, victim), 9)
+        output = process.communicate(timeout=60)[0]
+    finally:
+        process.kill()
+    assert process.returncode != 0
+    survivor = 1 - victim
+    assert f"rank {survivor} lost the connection to another of the 2 processes" in output
+    assert output.count("train: model nano") == 1, "only rank 0 reports"
+    settings = tmp_path / "run" / "settings.json"
+    settings.write_text(settings.read_text().replace('"iterations": 100000', '"iterations": 4'))
+    done = max(int(path.name.split("-")[1]) for path in (tmp_path / "run" / "checkpoints").glob("iteration-*"))
+    result = resume(tmp_path / "run", progress=False)
+    assert result.summary["iterations"] == max(done, 4)
+
+
+def find_rank(launcher: int, rank: int) -> int:
+    """The process of a rank among the children of torchrun."""
+    children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
+    return next(int(pid) for pid in children if f"\0RANK={rank}\0" in Path(f"/proc/{pid}/environ").read_text())
