@@ -178,3 +178,19 @@ def test_a_model_that_cannot_be_loaded_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(ModelError, match="vLLM cannot load"):
         VLLMEngine(str(tmp_path))
+
+
+def test_a_batch_that_fails_half_way_leaves_a_working_engine() -> None:
+    requests = [
+        Request(problem.messages, Sampling(8, temperature=1.0), seed)
+        for seed, problem in enumerate(MathSkills().problems(Split.TEST, 15, 0))
+    ]
+    # vLLM's CPU build cannot sample with a seed from a prompt that it reads in parts.
+    engine = VLLMEngine(models.locate("nano"), dtype="float32", enforce_eager=True, enable_chunked_prefill=True)
+    answers = engine.generate(requests)
+    assert {answer.cause for (answer,) in answers if isinstance(answer, Failure)} == {FailureCause.ENGINE}
+    assert len(ask(engine, *requests[:3])) == 3
+    engine.close()
+    whole = VLLMEngine(models.locate("nano"), dtype="float32", enforce_eager=True)
+    assert len(ask(whole, *requests)) == len(requests) > 256
+    whole.close()

@@ -30,7 +30,7 @@ def serve(
     max_batch: Annotated[int, typer.Option("--max-batch", min=1, help="Maximum completions in a batch.")] = 128,
     max_wait: Annotated[
         float,
-        typer.Option("--max-wait", min=0.0, help="Maximum seconds that a request waits for others to join its batch."),
+        typer.Option("--max-wait", min=0.0, help="Seconds without a new request after which a batch starts."),
     ] = 0.01,
     device: Annotated[str, typer.Option("--device", help="The device of a local model, for example cuda.")] = "",
 ) -> None:

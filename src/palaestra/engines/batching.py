@@ -13,13 +13,17 @@ from typing import Any
 from palaestra.core.records import Failure, FailureCause
 from palaestra.engines.base import Answer, Engine, Request, StreamingEngine
 
+PATIENCE = 20
+"""Maximum time that a batch waits for requests, in multiples of `max_wait`."""
+
 
 class Batcher:
     """Batches the requests of many clients for one engine, in one thread.
 
     Arguments:
         max_batch: maximum number of completions per batch.
-        max_wait: maximum seconds that a request waits for others.
+        max_wait: seconds without a new request after which a batch starts. A batch waits at most `PATIENCE` times as
+            long, so that many clients that receive their answers together share the next batch as well.
     """
 
     def __init__(self, engine: Engine, max_batch: int = 128, max_wait: float = 0.01) -> None:
@@ -61,10 +65,10 @@ class Batcher:
     def _gather(self, first: _Pending) -> tuple[list[_Pending], bool]:
         """Return a batch, and whether the queue was closed after it."""
         batch, count = [first], first.request.sampling.count
-        deadline = time.monotonic() + self.max_wait
+        deadline = time.monotonic() + PATIENCE * self.max_wait
         while count < self.max_batch:
             try:
-                pending = self._queue.get(timeout=max(0.0, deadline - time.monotonic()))
+                pending = self._queue.get(timeout=max(0.0, min(self.max_wait, deadline - time.monotonic())))
             except Empty:
                 break
             if pending is None:

@@ -14,6 +14,7 @@ import re
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import lru_cache
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -126,6 +127,7 @@ class OpenAIServer:
         self.tokenizer: Any = getattr(engine, "tokenizer", None)
         self.batcher = Batcher(engine, max_batch, max_wait)
         self.started = int(time.time())
+        self._decode_token = lru_cache(2**16)(lambda token: str(self.tokenizer.decode([token])))
 
     def make_app(self) -> Starlette:
         """Return the ASGI application.
@@ -264,7 +266,7 @@ class OpenAIServer:
     def _list_logprobs(self, answer: Completion) -> list[dict[str, Any]]:
         if len(answer.logprobs) != len(answer.token_ids) or self.tokenizer is None:
             raise RequestError(f"{self.name} does not return log-probabilities", 400, "unsupported")
-        tokens = [str(self.tokenizer.decode([token])) for token in answer.token_ids]
+        tokens = [self._decode_token(token) for token in answer.token_ids]
         return [
             {"token": token, "logprob": logprob, "bytes": list(token.encode()), "top_logprobs": []}
             for token, logprob in zip(tokens, answer.logprobs, strict=True)

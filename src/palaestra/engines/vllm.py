@@ -230,9 +230,8 @@ class VLLMEngine(BaseEngine):
 
     def _make_parameters(self, request: Request) -> Any:
         """Return vLLM's `SamplingParams`, or a failure if vLLM does not accept the values, such as a temperature of 3."""
-        from vllm import SamplingParams
         from vllm.exceptions import VLLMValidationError
-        from vllm.sampling_params import StructuredOutputsParams
+        from vllm.sampling_params import SamplingParams, StructuredOutputsParams
 
         sampling = request.sampling
         try:
@@ -246,6 +245,7 @@ class VLLMEngine(BaseEngine):
                 stop_token_ids=sorted(self._end_ids),
                 seed=Seeds(request.seed).derive("vllm").integer() >> 8 if sampling.temperature > 0 else None,
                 logprobs=0,
+                flat_logprobs=True,  # Lists of numbers instead of a dictionary per token.
                 structured_outputs=StructuredOutputsParams(json=request.schema) if request.schema else None,
             )
         except (ValueError, VLLMValidationError) as error:
@@ -291,7 +291,7 @@ class VLLMEngine(BaseEngine):
         return Completion(
             text=choice.text,
             token_ids=ids,
-            logprobs=tuple(steps[token].logprob for token, steps in zip(ids, choice.logprobs, strict=True)),
+            logprobs=tuple(choice.logprobs.logprobs),  # Only that of the sampled token is requested.
             stop_reason=reason,
             usage=Usage(len(prompt), len(ids)),
             prompt_ids=prompt,
