@@ -41,6 +41,13 @@ app.command(rich_help_panel=MEASURE)(serve)
 Out = Annotated[
     str, typer.Option("--out", help="The run folder; a new one below runs/ if not given.", rich_help_panel="Run")
 ]
+Learners = Annotated[
+    int,
+    typer.Option(
+        help="Train with this many processes on a Ray cluster (RAY_ADDRESS, or this machine).",
+        rich_help_panel="Cluster",
+    ),
+]
 Folder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
 
 
@@ -177,7 +184,7 @@ def _finish_train(result: Any) -> None:
     say(f"run: {result.folder}")
 
 
-def _train(settings: Any, out: Out = "") -> None:
+def _train(settings: Any, out: Out = "", learners: Learners = 0) -> None:
     """Train a policy in an environment by reinforcement learning: PPO, GRPO, RLOO or REINFORCE."""
     from palaestra.recipes.train import recipe as train
 
@@ -187,7 +194,12 @@ def _train(settings: Any, out: Out = "") -> None:
         return
     train.check(settings)
     with TrainProgress(console) as progress:
-        result = train.train(settings, out=out, listener=progress)
+        if learners:
+            from palaestra.recipes.train.learners import train_on_ray
+
+            result = train_on_ray(settings, learners, out=out, listener=progress)
+        else:
+            result = train.train(settings, out=out, listener=progress)
     _finish_train(result)
 
 
@@ -251,6 +263,7 @@ def resume(
     parallel: Annotated[
         str | None, typer.Option(metavar="ddp|fsdp", help="Another way to use several processes (train).")
     ] = None,
+    learners: Learners = 0,
 ) -> None:
     """Resume a run that was stopped or killed. The result is the same as without the interruption."""
     from palaestra.recipes.research import bench
@@ -276,7 +289,12 @@ def resume(
         resume_run(run, listener=ignore, **changes)
         return
     with TrainProgress(console) if recipe == "train" else RunProgress(console, settings.get("rounds", 0)) as progress:
-        result = resume_run(run, listener=progress, **changes)
+        if learners:
+            from palaestra.recipes.train.learners import resume_on_ray
+
+            result = resume_on_ray(run, learners, listener=progress, **changes)
+        else:
+            result = resume_run(run, listener=progress, **changes)
     finish = {"teach": _finish_teach, "evaluate": _finish_evaluate, "train": _finish_train}
     finish.get(recipe, research_commands.finish)(result)
 
