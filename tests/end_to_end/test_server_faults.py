@@ -12,8 +12,10 @@ from chat_server import Reply, Server, error
 from number_task import number_task
 
 from palaestra.core.errors import EngineError
-from palaestra.recipes.evaluate.recipe import evaluate
+from palaestra.core.events import Event
+from palaestra.recipes.evaluate.recipe import evaluate, resume
 from palaestra.recipes.research.recipe import research
+from palaestra.runs.run import Run
 
 USAGE = {"prompt_tokens": 11, "completion_tokens": 7}
 
@@ -134,3 +136,31 @@ def test_a_fault_that_passes_costs_a_second_call_and_no_score(tmp_path: Path) ->
         summary = evaluate(model=server.model, limit=2, out=tmp_path / "run").summary
     assert (summary["failures"], summary["calls"], summary["calls_again"]) == ({}, 4, 2)
     assert (summary["prompt_tokens"], summary["completion_tokens"]) == (44, 28)
+
+
+def test_an_evaluation_goes_on_after_its_server_was_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("palaestra.tasks.evaluate.CHUNK", 4)
+
+    def answer(call: Any, before: int) -> Reply:
+        return Reply(str(len(call.body["messages"][-1]["content"]) % 7))
+
+    def stop(event: Event) -> None:
+        if event.done == 4 and event.phase == "0/test" and not server.over.is_set():
+            server.__exit__()
+
+    settings: dict[str, Any] = {"limit": 12, "call_timeout": 1.0}
+    server = Server(answer).__enter__()
+    with pytest.raises(EngineError, match="no server answers at") as raised:
+        evaluate(model=server.model, out=tmp_path / "run", listener=stop, **settings)
+    assert "\n" not in str(raised.value)
+    with Server(answer, server.server_port) as again:
+        with Run.open(tmp_path / "run") as run:
+            resume(run)
+        assert len(again.calls) == 8
+        evaluate(model=again.model, out=tmp_path / "whole", **settings)
+    attempts = []
+    for name in ("run", "whole"):
+        with Run.open(tmp_path / name, read_only=True) as run:
+            attempts.append(run.store.attempts("0/test"))
+    assert attempts[0] == attempts[1]
+    assert len(attempts[0]) == 12

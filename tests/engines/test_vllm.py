@@ -189,3 +189,16 @@ def test_a_batch_that_fails_half_way_leaves_a_working_engine() -> None:
     whole = VLLMEngine(models.locate("nano"), dtype="float32", enforce_eager=True)
     assert len(ask(whole, *requests)) == len(requests) > 256
     whole.close()
+
+
+def test_too_little_memory_is_one_line_that_names_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "4000")
+    with pytest.raises(
+        ModelError, match=r"vLLM cannot load .*4000.* GiB.* Decrease .*VLLM_CPU_KVCACHE_SPACE"
+    ) as raised:
+        VLLMEngine(models.locate("nano"), dtype="float32", enforce_eager=True)
+    assert "\n" not in str(raised.value)
+    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "")
+    with pytest.raises(ModelError, match=r"vLLM cannot load .* decrease `--gpu-memory-utilization`") as raised:
+        VLLMEngine(models.locate("nano"), dtype="float32", enforce_eager=True, gpu_memory_utilization=0.999)
+    assert "\n" not in str(raised.value)

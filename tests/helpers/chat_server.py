@@ -78,13 +78,14 @@ class Server(ThreadingHTTPServer):
 
     Arguments:
         script: what to do, by the call and how often its last message was asked before.
+        port: the port; 0 for a free one.
     """
 
     daemon_threads = True
     request_queue_size = 256
 
-    def __init__(self, script: Script) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+    def __init__(self, script: Script, port: int = 0) -> None:
+        super().__init__(("127.0.0.1", port), _Handler)
         self.script = script
         self.calls: list[Call] = []
         self.times: Counter[str] = Counter()
