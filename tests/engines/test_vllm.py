@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-import vision_models
 
 from palaestra.core.errors import EngineError, ModelError
 from palaestra.core.records import Completion, Failure, FailureCause, ImagePart, Message, Split, StopReason, TextPart
@@ -14,7 +13,6 @@ from palaestra.engines import models
 from palaestra.engines.base import Request, Sampling
 from palaestra.engines.transformers import TransformersEngine
 from palaestra.tasks.math.task import MathSkills
-from palaestra.tasks.vision.task import VisionSkills
 
 pytest.importorskip("vllm")
 from palaestra.engines.vllm import VLLMEngine
@@ -157,21 +155,18 @@ def test_global_generators_are_left_alone_and_no_process_is_left() -> None:
         engine.generate([])
 
 
-def test_images_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With SmolVLM's architecture and random weights: vLLM's Llava, nano-vlm's, needs torchvision."""
-    monkeypatch.setitem(vision_models.TEXT, "hidden_size", 128)  # vLLM's CPU kernels need heads of 32 or more.
-    model = vision_models.build_model(vision_models.idefics3, models.load("nano").tokenizer)
-    model.weights.save_pretrained(tmp_path)
-    model.processor.save_pretrained(tmp_path)
-    requests = [Request(problem.messages, Sampling(6)) for problem in VisionSkills().problems(Split.TEST, 1, 0)]
-    expected = ask(models.load(str(tmp_path), device="cpu").engine(), *requests)  # type: ignore[arg-type]
-    engine = VLLMEngine(str(tmp_path), dtype="float32", enforce_eager=True)
+def test_images_are_read() -> None:
+    pytest.importorskip("torchvision", reason="vLLM's Llava needs torchvision")
+    from palaestra.tasks.vision.task import VisionSkills
+
+    requests = [Request(p.messages, Sampling(20)) for p in VisionSkills().problems(Split.TEST, 2, 0)]
+    expected = ask(models.load("nano-vlm").engine(), *requests)  # type: ignore[arg-type]
+    engine = VLLMEngine(models.locate("nano-vlm"), dtype="float32", enforce_eager=True)
     answers = ask(engine, *requests)
     engine.close()
-    assert len({answer.token_ids for answer in answers}) > 5
-    for a, b in zip(answers, expected, strict=True):
-        assert (a.prompt_ids, a.token_ids) == (b.prompt_ids, b.token_ids)
-        torch.testing.assert_close(torch.tensor(a.logprobs), torch.tensor(b.logprobs), atol=1e-3, rtol=0)
+    assert [a.prompt_ids for a in answers] == [a.prompt_ids for a in expected]
+    same = sum(a.text == b.text for a, b in zip(answers, expected, strict=True))
+    assert same >= 0.95 * len(requests)
 
 
 def test_a_model_that_cannot_be_loaded_is_one_line(tmp_path: Path) -> None:

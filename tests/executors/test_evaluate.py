@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
+import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from palaestra import evaluate, resume
@@ -86,6 +91,66 @@ def test_a_node_killed_in_the_middle_loses_nothing(tmp_path: Path, inline: Any, 
     evaluate(model="nano", problems=3, executor="ray", out=tmp_path / "run", listener=kill)
     assert read(tmp_path / "run") == inline
     assert any("a worker died" in text for text in notices)
+
+
+DRIVER = """
+import sys
+from palaestra import evaluate
+from palaestra.tasks import evaluate as evaluation
+
+def wait(event):
+    if event.done == 18:
+        print("half", flush=True)
+        sys.stdin.readline()
+
+if __name__ == "__main__":
+    evaluation.CHUNK = 9
+    evaluate(model="mock:Answer: 7", problems=3, executor=sys.argv[1], out=sys.argv[2], listener=wait)
+"""
+
+
+HEAD = """
+from ray.cluster_utils import Cluster
+print(Cluster(initialize_head=True, head_node_args={"num_cpus": 1}).address, flush=True)
+input()
+"""
+
+
+def test_a_killed_driver_and_a_lost_head_leave_runs_that_resume_on_another_cluster(
+    tmp_path: Path, two_nodes: Any
+) -> None:
+    script = tmp_path / "driver.py"
+    script.write_text(DRIVER)
+    pipe = subprocess.PIPE
+    # In another process, because Ray keeps the address of one cluster per process.
+    head = subprocess.Popen([sys.executable, "-c", HEAD], stdin=pipe, stdout=pipe, text=True)
+    assert head.stdout is not None
+    address = head.stdout.readline().strip()
+
+    def start(name: str) -> subprocess.Popen[str]:
+        """Start an evaluation and return in the middle of it."""
+        command = [sys.executable, str(script), f"ray:{address}", str(tmp_path / name)]
+        driver = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+        assert driver.stdout is not None
+        assert "half" in driver.stdout.readline()
+        return driver
+
+    killed = start("killed")
+    killed.kill()
+    killed.communicate()
+    headless = start("headless")
+    for process in [*psutil.Process(head.pid).children(recursive=True), head]:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    head.communicate()
+    _, errors = headless.communicate("\n", timeout=60)
+    assert re.search(r"ExecutorError: the head of the Ray cluster at .* is lost .*: palaestra resume RUN", errors)
+    assert headless.returncode == 2
+    evaluate(model="mock:Answer: 7", problems=3, out=tmp_path / "whole", progress=False)
+    for name in ("killed", "headless"):
+        assert not (tmp_path / name / "summary.json").exists()
+        resume(tmp_path / name, executor="ray", progress=False)
+        assert read(tmp_path / name) == read(tmp_path / "whole")
 
 
 def count_actors(state: str) -> int:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import pickle
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from palaestra.core.errors import ExecutorError, MissingExtraError, SettingsError, UnknownNameError
@@ -154,6 +157,23 @@ def test_an_item_that_kills_its_workers_becomes_a_failure_and_the_others_do_not(
     assert "died 3 times" in failure.message
 
 
+def allocate(offset: int, item: int) -> int:
+    """Allocate a gigabyte for item 1, with a limit of less than that."""
+    import resource
+
+    limit = psutil.Process().memory_info().vms + (256 << 20)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    return len(bytes(1 << 30)) if item == 1 else item
+
+
+def test_an_item_that_needs_too_much_memory_becomes_a_failure() -> None:
+    with open_executor("processes:1") as parallel:
+        results = list(parallel.map(allocate, range(3), make_offset, attempts=2))
+    failure = results.pop(1)
+    assert results == [0, 2]
+    assert failure == Failure(FailureCause.WORKER, "the worker of this item died 2 times: it ran out of memory")
+
+
 def test_a_state_that_cannot_be_made_is_an_error(local: Executor) -> None:
     with pytest.raises(SettingsError, match="no such model"):
         list(local.map(add, range(3), fail_to_start))
@@ -209,33 +229,44 @@ def slow_square(offset: int, item: int) -> tuple[int, int]:
     return item * item, os.getpid()
 
 
-def test_workers_end_with_their_parent(tmp_path: Path) -> None:
-    import subprocess
-    import sys
+@pytest.mark.parametrize(
+    ("name", "signal_", "code"),
+    [("processes:2", signal.SIGKILL, -9), ("processes:2", signal.SIGINT, 130), ("ray", signal.SIGINT, 130)],
+)
+def test_workers_end_with_their_driver(
+    name: str, signal_: signal.Signals, code: int, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    script, folder = tmp_path / "driver.py", tmp_path / "workers"
+    script.write_text(DRIVER)
+    folder.mkdir()
+    if name == "ray":
+        name = f"ray:{request.getfixturevalue('two_nodes').address}"
+    with subprocess.Popen([sys.executable, str(script), name, str(folder)], start_new_session=True) as driver:
+        _wait_until(lambda: len(list(folder.iterdir())) == 2)
+        os.killpg(driver.pid, signal_)  # as a terminal does for Ctrl-C
+        driver.wait(60)
+    assert driver.returncode == code
+    _wait_until(lambda: not any(psutil.pid_exists(int(file.name)) for file in folder.iterdir()))
 
-    import psutil
 
-    script = tmp_path / "parent.py"
-    script.write_text(PARENT)
-    with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True) as parent:
-        assert parent.stdout is not None
-        pids = [int(parent.stdout.readline()) for _ in range(2)]
-        parent.kill()
-    _wait_until(lambda: not any(map(psutil.pid_exists, pids)))
-
-
-PARENT = """
-import os, time
+DRIVER = """
+import os, sys, time
+from functools import partial
+from pathlib import Path
 from palaestra.executors.base import open_executor
 
-def make():
-    print(os.getpid(), flush=True)
+def make(folder):
+    (Path(folder) / str(os.getpid())).touch()
 
-def wait(state, item):
-    time.sleep(60)
+def work(state, item):
+    time.sleep(600)
 
 if __name__ == "__main__":
-    list(open_executor("processes:2").map(wait, range(2), make))
+    try:
+        with open_executor(sys.argv[1]) as executor:
+            list(executor.map(work, range(2), partial(make, sys.argv[2])))
+    except KeyboardInterrupt:
+        sys.exit(130)
 """
 
 

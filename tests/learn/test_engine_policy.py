@@ -281,14 +281,3 @@ def test_settings_name_the_engine_and_the_way(tmp_path: Path) -> None:
         train(**{**SMALL, "engine": "mock"}, out=tmp_path / "b")
     with pytest.raises(SettingsError, match="setting 'rollout': expected step for CartPole-v1"):
         train(env="CartPole-v1", rollout="engine", out=tmp_path / "c")
-
-
-@pytest.mark.backends
-@pytest.mark.filterwarnings("ignore")
-def test_a_run_with_vllm_learns(tmp_path: Path) -> None:
-    pytest.importorskip("vllm")
-    result = train(env="CoTEnv-v0", engine="vllm", iterations=25, out=tmp_path / "run")
-    assert result.summary["gain_low"] > 0, result.summary
-    with Run.open(result.folder, read_only=True) as run:
-        metrics = run.store.metrics()[25]
-    assert metrics["sampling_logprob_difference_max"] < 1e-3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from traceback import print_exception
 from typing import Annotated, Any
@@ -14,14 +15,14 @@ from rich.table import Table
 from palaestra import __version__
 from palaestra.cli import research as research_commands
 from palaestra.cli.listing import KINDS, list_entries
-from palaestra.cli.options import ExecutorName, TrainCommand, WorkerCpus, WorkerGpus, WorkerMemory, from_settings
+from palaestra.cli.options import TrainCommand, from_settings
 from palaestra.cli.serve import serve
 from palaestra.cli.terminal import INTERRUPTED, TRACEBACK, Commands, StoppedError, console, explain, quiet, say
 from palaestra.core.errors import RunError, SettingsError, UnknownNameError
 from palaestra.core.events import ignore
 from palaestra.core.interrupts import raise_on_sigterm
 from palaestra.core.ranks import read_launch_rank
-from palaestra.recipes.executor_settings import INLINE, ExecutorSettings
+from palaestra.recipes.executor_settings import INLINE
 from palaestra.recipes.progress import RunProgress, TrainProgress, plain_console
 
 LEARN, MEASURE, RUNS, LOOK = "Learn", "Measure", "Runs", "Available"
@@ -101,31 +102,25 @@ def _teach(
     settings: Any,
     out: Out = "",
     seeds: Annotated[int, typer.Option(help="Run a study of this many seeds.", rich_help_panel="Run")] = 1,
-    executor: ExecutorName = INLINE,
-    worker_cpus: WorkerCpus = 1.0,
-    worker_gpus: WorkerGpus = 0.0,
-    worker_memory: WorkerMemory = 0.0,
     grid: Mapping[str, list[str]] | None = None,
 ) -> None:
     """Teach a student in rounds and measure the gain on a test split.
 
-    Several seeds, or several values separated by commas (--teacher a,b --state on,off), run a study.
+    Several seeds, or several values separated by commas (--teacher a,b --state on,off), run a study. The runs of a
+    study are distributed by --executor; in a single run, the workers score answers and write with a local writer.
     """
     from palaestra.recipes.teach import recipe as teach
 
-    cluster = ExecutorSettings(executor, worker_cpus, worker_gpus, worker_memory)
     if seeds != 1 or grid:
-        _study(settings, out, seeds, grid or {}, cluster)
+        _study(settings, out, seeds, grid or {})
         return
-    if executor != INLINE:
-        raise SettingsError("--executor distributes the runs of a study; give several --seeds, teachers, states, ...")
     quiet()
     with RunProgress(console, settings.rounds) as progress:
         result = teach.teach(settings, out=out, listener=progress)
     _finish_teach(result)
 
 
-def _study(settings: Any, out: str, seeds: int, grid: Mapping[str, list[str]], cluster: ExecutorSettings) -> None:
+def _study(settings: Any, out: str, seeds: int, grid: Mapping[str, list[str]]) -> None:
     from palaestra.cli.tables import study_table
     from palaestra.recipes.teach.study import study
     from palaestra.report import write_report
@@ -136,12 +131,12 @@ def _study(settings: Any, out: str, seeds: int, grid: Mapping[str, list[str]], c
     try:
         with RunProgress(console, settings.rounds) as progress:
             result = study(
-                settings,
+                replace(settings, executor=INLINE),
                 grid,
                 seeds,
                 out=folder,
-                executor=cluster.executor,
-                resources=cluster.resources,
+                executor=settings.executor,
+                resources=settings.resources,
                 listener=progress,
             )
     except KeyboardInterrupt as error:
@@ -258,7 +253,7 @@ def resume(
         int | None, typer.Option(help="A new number of discovered skills, before the first lesson (teach).")
     ] = None,
     executor: Annotated[
-        str | None, typer.Option(help="Another executor, for example a new cluster (train, evaluate, bench).")
+        str | None, typer.Option(help="Another executor, for example a new cluster (train, teach, evaluate, bench).")
     ] = None,
     parallel: Annotated[
         str | None, typer.Option(metavar="ddp|fsdp", help="Another way to use several processes (train).")

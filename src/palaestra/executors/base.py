@@ -69,6 +69,9 @@ class Executor(ABC):
         """The number of workers with these resources that may run at a time."""
         return self.workers
 
+    def check_connection(self) -> None:  # noqa: B027
+        """Raise `ExecutorError` if workers cannot be reached any more. Called when a worker starts, and every few seconds."""
+
     @abstractmethod
     def make_shared(self, value: Value) -> Shared[Value]:
         """Make a value available to the workers."""
@@ -123,7 +126,11 @@ class Executor(ABC):
         """
         needed = resources or Resources()
         pool: Pool[State] = Pool(
-            partial(self.make_worker, make_state, needed), partial(self.count_workers, needed), attempts, listener
+            partial(self.make_worker, make_state, needed),
+            partial(self.count_workers, needed),
+            self.check_connection,
+            attempts,
+            listener,
         )
         self._pools.add(pool)
         return pool
@@ -178,6 +185,8 @@ class _InlineWorker(Worker[State]):
     def submit(self, function: Callable[[State, Any], Any], item: Any) -> Future[Any]:
         try:
             return _complete(function(self._state, item))
+        except MemoryError:
+            raise
         except Exception as error:
             return _complete(Raised(error))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -18,6 +19,8 @@ from palaestra.executors.workers import Item, Raised, Result, State, Worker, Wor
 
 ATTEMPTS = 3
 """How often an item runs if its worker dies, and how often a worker is started again without a result in between."""
+INTERVAL = 5.0
+"""Seconds between two checks of the connection while workers are busy."""
 PATIENCE = 60.0
 """Seconds without a running worker after which a notice is sent."""
 WINDOW = 4
@@ -35,10 +38,11 @@ class Pool(Generic[State]):
         self,
         make_worker: Callable[[], Worker[State]],
         count_workers: Callable[[], int],
+        check_connection: Callable[[], None],
         attempts: int,
         listener: Listener,
     ) -> None:
-        self.make_worker, self.count_workers = make_worker, count_workers
+        self.make_worker, self.count_workers, self.check_connection = make_worker, count_workers, check_connection
         self.attempts, self.listener = attempts, listener
         self._workers: set[Worker[State]] = set()
         self._starting: dict[Future[Any], Worker[State]] = {}
@@ -116,6 +120,7 @@ class Pool(Generic[State]):
             self._waiting.popleft()
         wanted = len(self._waiting) - len(self._starting) - len(self._checking)
         for _ in range(min(size - len(self._workers), wanted)):
+            self.check_connection()
             with self._lock:
                 self._check_open()
                 worker = self.make_worker()
@@ -134,10 +139,12 @@ class Pool(Generic[State]):
 
     def _collect(self) -> None:
         """Wait for a worker, then take all available results."""
-        timeout = None if self._running else PATIENCE
-        while not (ended := wait(self._list_futures(), timeout, return_when=FIRST_COMPLETED).done):
-            self.listener(notice("waiting for a worker to start; other programs may use the cluster"))
-            timeout = None
+        start, is_told = time.monotonic(), bool(self._running)
+        while not (ended := wait(self._list_futures(), INTERVAL, return_when=FIRST_COMPLETED).done):
+            self.check_connection()
+            if not is_told and time.monotonic() - start > PATIENCE:
+                self.listener(notice("waiting for a worker to start; other programs may use the cluster"))
+                is_told = True
         self._check_open()
         self._take(ended)
 
@@ -155,7 +162,7 @@ class Pool(Generic[State]):
 
     def _take_started(self, future: Future[Any], worker: Worker[State]) -> None:
         try:
-            result = future.result()
+            result = _get_result(future)
         except WorkerLost as error:
             self._remove(worker)
             self._lost_starts += 1
@@ -179,7 +186,7 @@ class Pool(Generic[State]):
 
     def _take_result(self, future: Future[Any], worker: Worker[State], entry: _Entry) -> None:
         try:
-            result = future.result()
+            result = _get_result(future)
         except WorkerLost as error:
             self._remove(worker)
             self._check_idle()
@@ -217,6 +224,14 @@ class _Entry:
 
     def finish(self, result: Any) -> None:
         self.result, self.is_done = result, True
+
+
+def _get_result(future: Future[Any]) -> Any:
+    """The result of a worker. A worker without memory counts as lost, because its state may be damaged."""
+    result = future.result()
+    if isinstance(result, Raised) and isinstance(result.error, MemoryError):
+        raise WorkerLost("it ran out of memory")
+    return result
 
 
 def _answer(state: Any, item: None) -> None:

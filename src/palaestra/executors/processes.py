@@ -20,7 +20,17 @@ from typing import Any
 from palaestra.core.errors import ExecutorError
 from palaestra.executors.base import Executor
 from palaestra.executors.packing import pack, unpack
-from palaestra.executors.workers import Resources, Shared, State, Value, Worker, WorkerLost, call, make_released_error
+from palaestra.executors.workers import (
+    Resources,
+    Shared,
+    State,
+    Value,
+    Worker,
+    WorkerLost,
+    call,
+    hide_progress_bars,
+    make_released_error,
+)
 
 CORES = os.cpu_count() or 1
 _STATE: list[Any] = []
@@ -126,6 +136,7 @@ def _initialize(threads: int) -> None:
     """Ignore Ctrl-C, exit with the parent, and limit the number of threads."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))
+    hide_progress_bars()
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(target=_end_with, args=(parent,), daemon=True).start()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import socket
+import sys
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
@@ -13,7 +15,17 @@ import numpy as np
 from palaestra.core.errors import ExecutorError, MissingExtraError
 from palaestra.executors.base import Executor
 from palaestra.executors.packing import pack, unpack
-from palaestra.executors.workers import Resources, Shared, State, Value, Worker, WorkerLost, call, make_released_error
+from palaestra.executors.workers import (
+    Resources,
+    Shared,
+    State,
+    Value,
+    Worker,
+    WorkerLost,
+    call,
+    hide_progress_bars,
+    make_released_error,
+)
 
 
 class RayExecutor(Executor):
@@ -44,6 +56,7 @@ class RayExecutor(Executor):
             where = f"at {argument}" if argument else "of this machine"
             first_line = str(error).strip().split("\n")[0]
             raise ExecutorError(f"cannot use the Ray cluster {where}: {first_line}") from error
+        self._head = ray.get_runtime_context().gcs_address
         super().__init__(max(1, int(ray.cluster_resources().get("CPU", 1))))
 
     def count_workers(self, resources: Resources) -> int:
@@ -60,6 +73,15 @@ class RayExecutor(Executor):
             raise ExecutorError(f"the Ray cluster has no room for a worker with {resources}; it has {listing}")
         return count
 
+    def check_connection(self) -> None:
+        try:
+            _check_reachable(self._head)
+        except OSError as error:
+            raise ExecutorError(
+                f"the head of the Ray cluster at {self._head} is lost ({error}); "
+                "continue on another one: palaestra resume RUN --executor ray:ADDRESS"
+            ) from None
+
     def make_worker(self, make_state: Callable[[], State], resources: Resources) -> Worker[State]:
         return _RayWorker(self._ray, make_state, resources)
 
@@ -70,8 +92,24 @@ class RayExecutor(Executor):
 
     def close(self) -> None:
         super().close()
-        if self._connected:
+        if not self._connected:
+            return
+        try:
+            self.check_connection()
+        except ExecutorError:
+            # Without a head, Ray's shutdown and its handler of errors wait for a minute and then kill this process; a
+            # normal exit without the shutdown crashes.
+            atexit.unregister(self._ray.shutdown)
+            atexit.register(_exit_at_once)
+            sys.excepthook = sys.__excepthook__
+        else:
             self._ray.shutdown()
+
+
+def _exit_at_once() -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(2)  # the exit code of errors that a user can act on
 
 
 def _check_reachable(address: str) -> None:
@@ -107,6 +145,7 @@ class _Actor:
 
     def start(self, make_state: Callable[[], Any]) -> Any:
         def make() -> None:
+            hide_progress_bars()
             self._state = make_state()
 
         return call(make)

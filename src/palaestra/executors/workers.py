@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import traceback
 from abc import ABC, abstractmethod
@@ -77,6 +78,11 @@ class Raised:
         if self.trace:
             self.error.add_note(f"In a worker:\n{self.trace}")
         raise self.error
+
+
+def hide_progress_bars() -> None:
+    """Hide the progress bars of Hugging Face in this worker. They would break the driver's display."""
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 
 
 def make_released_error() -> ExecutorError:

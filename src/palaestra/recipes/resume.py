@@ -16,7 +16,7 @@ from palaestra.recipes.settings import load_run_settings
 from palaestra.runs.run import Run
 
 CHANGEABLE = {
-    "teach": {"max_cost", "max_calls", "max_tokens", "categories"},
+    "teach": {"max_cost", "max_calls", "max_tokens", "categories", "executor"},
     "evaluate": {"max_cost", "executor"},
     "bench": {"executor"},
     "train": {"executor", "parallel"},
@@ -33,7 +33,7 @@ def resume(folder: str | Path, *, listener: Listener | None = None, progress: bo
         folder: the folder of a run, or of a bench.
         listener: receives the progress events, instead of the display on stderr.
         progress: whether to display the progress; `PALAESTRA_PROGRESS=0` also turns the display off.
-        changes: settings to change: `max_cost` (teach, evaluate), `executor` (train, evaluate, bench), `max_calls`,
+        changes: settings to change: `max_cost` (teach, evaluate), `executor` (train, teach, evaluate, bench), `max_calls`,
             `max_tokens` and `categories` (teach), `parallel` (train).
 
     Returns:

@@ -303,7 +303,6 @@ def health_panel(trained: Metrics, settings: Mapping[str, Any]) -> list[dict[str
             "of the differences of log-probs, in nats",
             "",
         ),
-        ("staleness", "Staleness", "updates between the sampling and the learning weights", ""),
         ("entropy", "Entropy", f"nats per {unit}", ""),
         ("explained_variance", "Explained variance", "of returns by the critic; 1 is all, below 0 worse than none", ""),
         ("groups_without_variance", "Groups without variance", "% with equal rewards: no learning signal", ""),

@@ -11,6 +11,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from threading import BoundedSemaphore
@@ -40,7 +41,7 @@ from palaestra.core.records import (
 from palaestra.core.seeding import Seeds
 from palaestra.core.statistics import Mean, count_by_problem, get_cluster, mean_pass_at_k
 from palaestra.engines.base import Answer, Engine, Request, Sampling, Slot, StreamingEngine
-from palaestra.executors.base import Executor, Resources
+from palaestra.executors.base import Executor, Pool, Resources
 from palaestra.runs.ledger import LedgerEntry
 from palaestra.tasks.base import EVERY, GenerativeTask, Task, get_hooks
 
@@ -55,6 +56,9 @@ DRAWN = 25
 
 THREADS = 2 * (os.cpu_count() or 1)
 """Maximum number of scoring threads. Programs have twice as much wall time as CPU time, so two can share a core."""
+
+REQUESTS = 8
+"""Requests that a worker answers in one batch for `WorkerEngine`."""
 
 Keep = Callable[[Sequence[Attempt], LedgerEntry], None]
 
@@ -138,7 +142,7 @@ def evaluate(
             for chunk in chunks
         )
     else:
-        results = workers.run(chunks, engine, listener)
+        results = workers.run(chunks, engine, Event(phase, len(attempts), total, round_), listener)
     for new, cost in results:
         keep(new, cost)
         attempts += new
@@ -157,38 +161,63 @@ class _Chunk:
 
 
 _Evaluated = tuple[list[Attempt], LedgerEntry]
-_Item = tuple[_Chunk, list[list[Answer]] | None, float]
-"""A chunk for a worker, with its answers and the seconds that they took if this process generated them."""
+_Item = tuple[str, _Chunk, tuple[str, list[list[Answer]], float] | None]
+"""The name of a task, a chunk and, if this process generated them, the model, its answers and the seconds they took."""
+
+
+EvaluationState = tuple[Mapping[str, Task], Engine | None]
+"""The state of a worker: the tasks by name and, if it generates, the engine."""
 
 
 @dataclass(frozen=True, slots=True)
 class EvaluationWorkers:
-    """Evaluates chunks on the workers of an executor.
+    """Evaluates chunks on workers. They keep their task and engine from one evaluation to the next.
 
     Arguments:
-        make_task: makes the task, in each worker.
-        make_engine: makes the engine, in each worker. `None` if this process generates, because the engine is a service
-            with a budget; the workers then only score.
+        pool: its workers have an `EvaluationState`, see `open`.
+        generate: whether the workers generate the answers; otherwise this process does, and the workers only score.
+        task: the name of the task in the state of the workers.
     """
 
-    executor: Executor
-    resources: Resources
-    make_task: Callable[[], Task]
-    make_engine: Callable[[], Engine] | None
+    pool: Pool[EvaluationState]
+    generate: bool
+    task: str = ""
 
-    def run(self, chunks: Iterable[_Chunk], engine: Callable[[], Engine], listener: Listener) -> Iterator[_Evaluated]:
+    @classmethod
+    @contextmanager
+    def open(
+        cls,
+        executor: Executor,
+        resources: Resources,
+        make_tasks: Callable[[], Mapping[str, Task]],
+        make_engine: Callable[[], Engine] | None = None,
+        listener: Listener = ignore,
+    ) -> Iterator[EvaluationWorkers]:
+        """Open workers that make the tasks and, unless it is `None`, the engine. They stop at the end of the context.
+
+        Without an engine they only score: services with a budget are called by this process, and students live in it.
+        """
+        make_state = partial(_make_state, make_tasks, make_engine)
+        with executor.open_pool(make_state, resources=resources, listener=listener) as pool:
+            yield cls(pool, make_engine is not None)
+
+    def run(
+        self, chunks: Iterable[_Chunk], engine: Callable[[], Engine], event: Event, listener: Listener
+    ) -> Iterator[_Evaluated]:
         """Yield the attempts and the cost of each chunk, in order. A chunk whose workers died has failed attempts."""
         started: deque[_Chunk] = deque()
 
         def ask() -> Iterator[_Item]:
             for chunk in chunks:
                 started.append(chunk)
-                start = time.perf_counter()
-                answers = None if self.make_engine is not None else engine().generate(_make_requests(chunk))
-                yield chunk, answers, time.perf_counter() - start
+                if self.generate:
+                    yield self.task, chunk, None
+                    continue
+                start, opened = time.perf_counter(), engine()
+                answers = _generate(opened, _make_requests(chunk), event, listener)
+                yield self.task, chunk, (opened.name, answers, time.perf_counter() - start)
 
-        make_state = partial(_make_state, self.make_task, self.make_engine)
-        for result in self.executor.map(_work, ask(), make_state, resources=self.resources, listener=listener):
+        for result in self.pool.map(_work, ask()):
             chunk = started.popleft()
             if not isinstance(result, Failure):
                 yield result
@@ -197,17 +226,41 @@ class EvaluationWorkers:
             yield failed, LedgerEntry(chunk.phase, "", 0, Usage(), 0.0)
 
 
-def _make_state(make_task: Callable[[], Task], make_engine: Callable[[], Engine] | None) -> tuple[Task, Engine | None]:
-    """Make the state of a worker: the task and, if it generates, the engine."""
-    return make_task(), make_engine() if make_engine is not None else None
+class WorkerEngine:
+    """The engine in the state of evaluation workers: answers requests on all of them, `REQUESTS` at a time."""
+
+    def __init__(self, name: str, pool: Pool[EvaluationState]) -> None:
+        self.name, self.pool = name, pool
+
+    def generate(self, requests: Sequence[Request]) -> list[list[Answer]]:
+        parts = [requests[at : at + REQUESTS] for at in range(0, len(requests), REQUESTS)]
+        answers: list[list[Answer]] = []
+        for part, result in zip(parts, self.pool.map(_answer, parts), strict=True):
+            if isinstance(result, Failure):
+                answers += [[result] * request.sampling.count for request in part]
+            else:
+                answers += result
+        return answers
 
 
-def _work(state: tuple[Task, Engine | None], item: _Item) -> _Evaluated:
-    (task, engine), (chunk, answers, seconds) = state, item
-    if answers is not None:
-        return _score_chunk(task, "", chunk, answers, seconds)
+def _answer(state: EvaluationState, requests: Sequence[Request]) -> list[list[Answer]]:
+    assert state[1] is not None
+    return state[1].generate(requests)
+
+
+def _make_state(
+    make_tasks: Callable[[], Mapping[str, Task]], make_engine: Callable[[], Engine] | None
+) -> EvaluationState:
+    return make_tasks(), make_engine() if make_engine is not None else None
+
+
+def _work(state: EvaluationState, item: _Item) -> _Evaluated:
+    (tasks, engine), (name, chunk, generated) = state, item
+    if generated is not None:
+        model, answers, seconds = generated
+        return _score_chunk(tasks[name], model, chunk, answers, seconds)
     assert engine is not None
-    return _evaluate_chunk(task, engine, chunk, Event(chunk.phase), ignore)
+    return _evaluate_chunk(tasks[name], engine, chunk, Event(chunk.phase), ignore)
 
 
 def _evaluate_chunk(task: Task, engine: Engine, chunk: _Chunk, event: Event, listener: Listener) -> _Evaluated:

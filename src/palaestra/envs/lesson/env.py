@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import gymnasium
@@ -33,7 +33,7 @@ from palaestra.learn.student import ModelStudent, Student, SupervisedStudent
 from palaestra.learn.supervised import supervision_for
 from palaestra.runs.ledger import LedgerEntry
 from palaestra.tasks.base import Task, check_skills, get_hooks, make_task
-from palaestra.tasks.evaluate import draw_problems, evaluate
+from palaestra.tasks.evaluate import EvaluationWorkers, draw_problems, evaluate
 from palaestra.tasks.group import divide_problems
 from palaestra.tasks.leakage import HeldOut
 
@@ -79,6 +79,7 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
         test_task: the task of the test problems; default: `task`.
         test_every_round: test the student after every round. The results are not part of the observation or the reward.
         journal: stores finished work, so that an episode can be resumed; see `palaestra.envs.lesson.journal`.
+        workers: score the answers of the student; their tasks are named `validation` and `test`. Default: this process.
         listener: receives progress events.
 
     Example:
@@ -107,6 +108,7 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
         test_task: Task | str | None = None,
         test_every_round: bool = False,
         journal: Journal | None = None,
+        workers: EvaluationWorkers | None = None,
         listener: Listener = ignore,
         render_mode: str | None = None,
     ) -> None:
@@ -130,7 +132,7 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
             raise SettingsError(f"keep: expected 'last' or 'best'; got {keep!r}")
         self.show_state, self.show_references, self.keep = show_state, show_references, keep
         self.journal: Journal = journal or (WeightsJournal() if keep == "best" else NullJournal())
-        self.listener = listener
+        self.workers, self.listener = workers, listener
         self.render_mode = render_mode
         self.observation_space = observation_space()
         self.action_space = action_space(self.task.skills())
@@ -332,6 +334,7 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
                 round_=round_,
                 known=known[at : at + len(problems)],
                 keep=lambda attempts, cost: self.journal.add_attempts(phase, attempts, cost),
+                workers=None if self.workers is None else replace(self.workers, task=str(split)),
                 listener=self.listener,
             )
         report = report_on(attempts, split)

@@ -68,7 +68,7 @@ def evaluate(
     Run.check_new(folder)
     with show_progress(listener, progress, RunProgress) as listener:
         listener(_announce(settings, folder))
-        with _open_workers(settings) as workers, _make_loader(settings, listener) as load_engine:
+        with _open_workers(settings, listener) as workers, _make_loader(settings, listener) as load_engine:
             # Load before the run folder exists, so that a failed load leaves no folder.
             if settings.executor == INLINE:
                 load_engine()
@@ -84,7 +84,7 @@ def resume(run: Run, *, listener: Listener = ignore, **changes: Any) -> Evaluate
         run.write_settings(to_plain(settings))
     task, problems = check(settings)
     listener(_announce(settings, run.folder))
-    with _open_workers(settings) as workers, _make_loader(settings, listener) as load_engine:
+    with _open_workers(settings, listener) as workers, _make_loader(settings, listener) as load_engine:
         return _run(run, settings, task, problems, load_engine, workers, listener)
 
 
@@ -118,7 +118,7 @@ def check(settings: EvaluateSettings) -> tuple[Task, list[Problem]]:
 
 
 def _make_task(settings: EvaluateSettings) -> Task:
-    """Make the task, in this process or in a worker."""
+    """Make the task."""
     from palaestra.tasks.base import make_task, task_signature
 
     load_plugins(settings.plugins)
@@ -127,6 +127,11 @@ def _make_task(settings: EvaluateSettings) -> Task:
         # An evaluation uses the published test split. `teach` divides it, to have problems to teach on.
         options.setdefault("parts", "published")
     return make_task(settings.task, **options)
+
+
+def _make_tasks(settings: EvaluateSettings) -> dict[str, Task]:
+    """The tasks of a worker: only one, without a name."""
+    return {"": _make_task(settings)}
 
 
 def _announce(settings: EvaluateSettings, folder: Path) -> Event:
@@ -171,7 +176,7 @@ def _make_loader(settings: EvaluateSettings, listener: Listener) -> Iterator[Cal
 
 
 @contextmanager
-def _open_workers(settings: EvaluateSettings) -> Iterator[EvaluationWorkers | None]:
+def _open_workers(settings: EvaluateSettings, listener: Listener) -> Iterator[EvaluationWorkers | None]:
     """Open the executor of the settings; `None` to evaluate in this process. Calls to a service stay in this process."""
     from palaestra.engines.base import is_remote
     from palaestra.tasks.evaluate import EvaluationWorkers
@@ -180,8 +185,12 @@ def _open_workers(settings: EvaluateSettings) -> Iterator[EvaluationWorkers | No
         yield None
         return
     make_engine = None if is_remote(settings.engine_model) else partial(_load, settings, ignore)
-    with open_executor(settings.executor) as executor:
-        yield EvaluationWorkers(executor, settings.resources, partial(_make_task, settings), make_engine)
+    make_tasks = partial(_make_tasks, settings)
+    with (
+        open_executor(settings.executor) as executor,
+        EvaluationWorkers.open(executor, settings.resources, make_tasks, make_engine, listener) as workers,
+    ):
+        yield workers
 
 
 def _run(

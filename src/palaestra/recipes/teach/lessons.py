@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from palaestra.envs.lesson import LessonEnv, StudentState
     from palaestra.runs.run import Run
     from palaestra.tasks.base import Task
+    from palaestra.tasks.evaluate import EvaluationWorkers
     from palaestra.teachers.base import Teacher
     from palaestra.teachers.model_writer import ModelWriter
     from palaestra.teachers.prompts import TeacherPrompts
@@ -150,14 +151,30 @@ class Lessons:
 
 
 @contextmanager
-def open_lessons(run: Run, settings: TeachSettings, task: Task, listener: Listener = ignore) -> Iterator[Lessons]:
-    """Open the lessons of a run. Its engines stay open inside the context."""
+def open_lessons(
+    run: Run,
+    settings: TeachSettings,
+    task: Task,
+    listener: Listener = ignore,
+    workers: EvaluationWorkers | None = None,
+) -> Iterator[Lessons]:
+    """Open the lessons of a run. Its engines stay open inside the context.
+
+    Arguments:
+        workers: generate with a local writer; default: this process.
+    """
+    from palaestra.engines.base import is_remote
+    from palaestra.tasks.evaluate import WorkerEngine
+
     checks = select_checks(settings)
     if settings.writer == TASK_WRITER and not settings.planner:
         yield Lessons(run, settings, _build_teacher(settings, task)[0], checks)
         return
     with meter_engines(run, settings, listener=listener) as calls:
-        engine = None if settings.writer == TASK_WRITER else calls.open(settings.resolve_model(settings.writer))
+        name = settings.resolve_model(settings.writer)
+        engine = None
+        if settings.writer != TASK_WRITER:
+            engine = calls.open(name, None if workers is None or is_remote(name) else WorkerEngine(name, workers.pool))
         planner = None
         if settings.planner:  # The same model is loaded only once.
             shared = engine is not None and settings.planner == settings.writer

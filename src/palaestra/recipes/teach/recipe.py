@@ -8,13 +8,16 @@ import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from palaestra.core.errors import EngineError, LessonError, RunError
 from palaestra.core.events import Event, Listener, ignore
 from palaestra.core.plugins import load_plugins
-from palaestra.core.records import Attempt, Completion, Example, Failure, ImagePart, Message, Score, Trajectory
+from palaestra.core.records import Attempt, Completion, Example, Failure, ImagePart, Message, Score, Split, Trajectory
+from palaestra.executors.base import open_executor
+from palaestra.recipes.executor_settings import INLINE
 from palaestra.recipes.metered_engines import check_prices
 from palaestra.recipes.progress import RunProgress, announce_start, show_progress
 from palaestra.recipes.settings import build, load_run_settings, resolve_settings, to_plain
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
     from palaestra.learn.llama_factory import LlamaFactory
     from palaestra.learn.student import Scorer, Student
     from palaestra.tasks.base import Task
+    from palaestra.tasks.evaluate import EvaluationWorkers
 
 
 RECIPE = "teach"
@@ -86,17 +90,18 @@ def start(settings: TeachSettings, tasks: TeachTasks, folder: Path, listener: Li
     listener(_announce(settings, folder))
     with (
         _open_student(settings, tasks.taught, listener) as student,
+        _open_workers(settings, listener) as workers,
         Run.create(folder, RECIPE, to_plain(settings)) as run,
     ):
-        return _play(run, settings, tasks, student, started, listener)
+        return _play(run, settings, tasks, student, workers, started, listener)
 
 
-def resume(run: Run, *, listener: Listener = ignore, categories: int | None = None, **limits: float) -> TeachResult:
+def resume(run: Run, *, listener: Listener = ignore, categories: int | None = None, **limits: Any) -> TeachResult:
     """Resume a run where it stopped. A finished run returns its result.
 
     Arguments:
         categories: cluster the names of discovered skills to this number; only before the first lesson is written.
-        limits: new call limits: `max_cost`, `max_calls`, `max_tokens`.
+        limits: new call limits: `max_cost`, `max_calls`, `max_tokens`; and another `executor`.
     """
     settings = load_run_settings(TeachSettings, run)
     run.forget_failure()
@@ -111,8 +116,8 @@ def resume(run: Run, *, listener: Listener = ignore, categories: int | None = No
     tasks = check(settings if not has_skills(run) else replace(settings, skills_file=""))
     started = time.perf_counter()
     listener(_announce(settings, run.folder))
-    with _open_student(settings, tasks.taught, listener) as student:
-        return _play(run, settings, tasks, student, started, listener)
+    with _open_student(settings, tasks.taught, listener) as student, _open_workers(settings, listener) as workers:
+        return _play(run, settings, tasks, student, workers, started, listener)
 
 
 def check(settings: TeachSettings) -> TeachTasks:
@@ -233,8 +238,46 @@ def make_scorer(task: Task) -> Scorer:
     return score
 
 
+@contextmanager
+def _open_workers(settings: TeachSettings, listener: Listener) -> Iterator[EvaluationWorkers | None]:
+    """Open the executor of the settings; `None` to score and write in this process.
+
+    The workers score the student's answers. A local model that writes the examples lives in the workers; calls to a
+    service stay in this process, with its cache and budget.
+    """
+    from palaestra.engines.base import is_remote
+    from palaestra.engines.factory import open_engine
+    from palaestra.tasks.evaluate import EvaluationWorkers
+
+    if settings.executor == INLINE:
+        yield None
+        return
+    writer = settings.resolve_model(settings.writer)
+    is_local = settings.writer != TASK_WRITER and not is_remote(writer)
+    make_engine = partial(open_engine, writer) if is_local else None
+    with (
+        open_executor(settings.executor) as executor,
+        EvaluationWorkers.open(
+            executor, settings.resources, partial(_make_worker_tasks, settings), make_engine, listener
+        ) as workers,
+    ):
+        yield replace(workers, generate=False)
+
+
+def _make_worker_tasks(settings: TeachSettings) -> dict[str, Task]:
+    load_plugins(settings.plugins)
+    tasks = make_tasks(settings)
+    return {Split.VALIDATION: tasks.taught, Split.TEST: tasks.tested or tasks.taught}
+
+
 def _play(
-    run: Run, settings: TeachSettings, tasks: TeachTasks, student: Student, started: float, listener: Listener
+    run: Run,
+    settings: TeachSettings,
+    tasks: TeachTasks,
+    student: Student,
+    workers: EvaluationWorkers | None,
+    started: float,
+    listener: Listener,
 ) -> TeachResult:
     """Play the episode from its start. Stored work is not repeated."""
     from palaestra.engines.base import Sampling
@@ -259,13 +302,14 @@ def _play(
         test_task=tasks.tested,
         test_every_round=settings.test_every_round,
         journal=journal,
+        workers=workers,
         listener=listener,
     )
     clock.book("load")
     state, info = env.reset(seed=settings.seed)
     rewards, infos, terminated, truncated = [], [], False, False
     try:
-        with open_lessons(run, settings, tasks.taught, listener) as lessons:
+        with open_lessons(run, settings, tasks.taught, listener, workers) as lessons:
             while not (terminated or truncated):
                 lesson = lessons.write(env, state, listener)
                 count, decisions = len(lesson.examples), {"decisions": lesson.decisions}

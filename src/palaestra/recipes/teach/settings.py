@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from palaestra.core.settings import check_ranges, setting
 from palaestra.recipes.engine_settings import EngineOptions, EngineSettings
+from palaestra.recipes.executor_settings import ExecutorOptions, ExecutorSettings
 from palaestra.recipes.metered_engines import CALL_TIMEOUT, CALL_TIMEOUT_HELP
 from palaestra.recipes.settings import parse_options, require
 
@@ -18,7 +19,7 @@ STUDY_SETTINGS = ("teacher", "state", "writer", "learning", "start", "keep")
 
 
 @dataclass(frozen=True)
-class TeachSettings(EngineSettings):
+class TeachSettings(EngineSettings, ExecutorSettings):
     """Settings of one teach run. The command line's options and `settings.json` have the same names."""
 
     plugins: tuple[str, ...] = setting(
@@ -145,7 +146,7 @@ class TeachSettings(EngineSettings):
         return self.budget or self.rounds * self.lesson_size
 
 
-class TeachOptions(EngineOptions, total=False):
+class TeachOptions(EngineOptions, ExecutorOptions, total=False):
     """The fields of `TeachSettings` as keyword arguments, for editors and type checkers."""
 
     plugins: Sequence[str]
