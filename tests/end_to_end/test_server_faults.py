@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -138,16 +139,24 @@ def test_a_fault_that_passes_costs_a_second_call_and_no_score(tmp_path: Path) ->
     assert (summary["prompt_tokens"], summary["completion_tokens"]) == (44, 28)
 
 
-def test_an_evaluation_goes_on_after_its_server_was_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("within", [False, True])
+def test_an_evaluation_goes_on_after_its_server_was_down(
+    within: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("palaestra.tasks.evaluate.CHUNK", 4)
 
     def answer(call: Any, before: int) -> Reply:
-        return Reply(str(len(call.body["messages"][-1]["content"]) % 7))
+        if within and len(server.calls) == 7:  # in the middle of the second chunk
+            threading.Thread(target=server.__exit__).start()
+            server.over.wait()
+        answered.append(call.asked)
+        return Reply(str(len(call.asked) % 7), headers={"Connection": "close"})
 
     def stop(event: Event) -> None:
-        if event.done == 4 and event.phase == "0/test" and not server.over.is_set():
+        if not within and event.done == 4 and event.phase == "0/test" and not server.over.is_set():
             server.__exit__()
 
+    answered: list[str] = []
     settings: dict[str, Any] = {"limit": 12, "call_timeout": 1.0}
     server = Server(answer).__enter__()
     with pytest.raises(EngineError, match="no server answers at") as raised:
@@ -156,7 +165,7 @@ def test_an_evaluation_goes_on_after_its_server_was_down(tmp_path: Path, monkeyp
     with Server(answer, server.server_port) as again:
         with Run.open(tmp_path / "run") as run:
             resume(run)
-        assert len(again.calls) == 8
+        assert len(answered) == len(set(answered)) == 12  # No answer is asked for twice.
         evaluate(model=again.model, out=tmp_path / "whole", **settings)
     attempts = []
     for name in ("run", "whole"):

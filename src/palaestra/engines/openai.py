@@ -243,7 +243,8 @@ class OpenAIEngine(BaseEngine):
             if outcome.fatal is not None:
                 raise outcome.fatal
             if last:
-                if not batch.reached:
+                # A server that refuses connections to the last is down; one that answers other calls is not.
+                if not batch.reached or not (outcome.connected or outcome.billed):
                     raise EngineError(f"no server answers at {self.endpoint.url}: {outcome.failure.message}")
                 return outcome.failure
             if wait is not None:
