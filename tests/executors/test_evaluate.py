@@ -116,6 +116,7 @@ input()
 """
 
 
+@pytest.mark.backends  # Starts two clusters: half a minute.
 def test_a_killed_driver_and_a_lost_head_leave_runs_that_resume_on_another_cluster(
     tmp_path: Path, two_nodes: Any
 ) -> None:

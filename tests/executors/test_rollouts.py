@@ -81,7 +81,9 @@ def read_metrics(result: TrainResult, name: str) -> list[float]:
         return [row[name] for number, row in sorted(run.store.metrics().items()) if number and name in row]
 
 
-@pytest.mark.parametrize("settings", [TOKEN, TURN], ids=["token", "turn"])
+@pytest.mark.parametrize(
+    "settings", [pytest.param(TOKEN, id="token"), pytest.param(TURN, id="turn", marks=pytest.mark.backends)]
+)
 def test_processes_collect_the_rollouts_of_one_process(settings: dict[str, Any], tmp_path: Path) -> None:
     inline = train(out=tmp_path / "inline", **settings)
     processes = train(out=tmp_path / "processes", executor="processes:2", **settings)

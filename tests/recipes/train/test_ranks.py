@@ -37,14 +37,14 @@ BASE = {
 CASES: dict[str, dict[str, Any]] = {
     "token": {"loss_aggregation": "token", "num_minibatches": 2},
     "sequence": {"loss_aggregation": "sequence", "n_epochs": 2, "parallel": "fsdp"},
-    "constant": {"loss_aggregation": "constant", "num_minibatches": 3},
     "ppo": {"algorithm": "ppo", "batch_size": 7, "n_epochs": 2, "parallel": "fsdp"},
-    "lora": {"method": "lora", "rank": 2, "learning_rate": 1e-3},
 }
 SLOW_CASES: dict[str, dict[str, Any]] = {
     "token": CASES["token"] | {"parallel": "fsdp"},
-    "constant": CASES["constant"] | {"parallel": "fsdp"},
-    "lora": CASES["lora"] | {"parallel": "fsdp"},
+    "constant": {"loss_aggregation": "constant", "num_minibatches": 3},
+    "constant_fsdp": {"loss_aggregation": "constant", "num_minibatches": 3, "parallel": "fsdp"},
+    "lora": {"method": "lora", "rank": 2, "learning_rate": 1e-3},
+    "lora_fsdp": {"method": "lora", "rank": 2, "learning_rate": 1e-3, "parallel": "fsdp"},
     "ppo": CASES["ppo"] | {"parallel": "ddp"},
     # Odd counts: shares of different size, and padding.
     "dapo": {"variant": "dapo", "ent_coef": 0.01, "episodes": 20, "num_minibatches": 3, "parallel": "fsdp"},
