@@ -39,6 +39,7 @@ def test_a_shared_budget_needs_one_process(tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.backends  # Half a minute.
 def test_a_study_on_processes_has_the_runs_of_one_in_this_process(tmp_path: Path) -> None:
     settings = TeachSettings(rounds=1, lesson_size=8, validation=1, test=1, epochs=1, skills=("clock", "groups"))
     events: list[Event] = []
