@@ -192,7 +192,7 @@ class ScriptedEngine:
         answer = self.answers.pop(0)
         if isinstance(answer, list):
             ids = tuple(answer)
-            answer = Completion("", ids, (-1.0,) * len(ids), StopReason.LENGTH, Usage(1, len(ids)))  # type: ignore[assignment]
+            answer = Completion("", ids, (-1.0,) * len(ids), StopReason.LENGTH, Usage(1, len(ids)), prompt_ids=(1,))  # type: ignore[assignment]
         return [[answer] for _ in requests]
 
 
@@ -213,7 +213,7 @@ def test_a_failed_engine_and_restricted_tokens_end_with_one_line() -> None:
     dead = ScriptedEngine(Failure(FailureCause.ENGINE, "vLLM: EngineDeadError"))
     with pytest.raises(EngineError, match=r"the rollout engine failed \(engine\): vLLM: EngineDeadError"):
         collect_responses(env, EnginePolicy(dead, 1.0, 9, 4, 256), 1, Seeds(0))  # type: ignore[arg-type]
-    with pytest.raises(EngineError, match="no token ids and log-probs"):
+    with pytest.raises(EngineError, match="returned no token ids or log-probs"):
         collect_responses(env, EnginePolicy(ScriptedEngine([]), 1.0, 9, 4, 256), 1, Seeds(0))  # type: ignore[arg-type]
     restricted = TokenVectorEnv([PROMPT], lambda r: 1.0, legal_tokens=lambda prompt, ids: [5, 6], num_envs=1)
     with pytest.raises(EnvError, match="use --rollout step"):

@@ -15,7 +15,7 @@ import torch
 
 from palaestra.core.errors import EngineError, EnvError
 from palaestra.core.records import Failure
-from palaestra.engines.base import Request, RolloutEngine, Sampling
+from palaestra.engines.base import Request, RolloutEngine, Sampling, require_exact
 from palaestra.learn.losses import compute_importance_weights
 from palaestra.learn.rollouts import Rollout
 
@@ -108,10 +108,7 @@ class EnginePolicy:
         for slot, (answer,) in zip(slots, self.engine.generate(requests), strict=True):
             if isinstance(answer, Failure):
                 raise EngineError(f"the rollout engine failed ({answer.cause}): {answer.message}")
-            if not answer.token_ids or len(answer.logprobs) != len(answer.token_ids):
-                raise EngineError(
-                    f"the engine of {self.engine.name} returns no token ids and log-probs; training needs them"
-                )
+            require_exact(answer, self.engine.name)
             for token, logprob in zip(answer.token_ids, answer.logprobs, strict=True):
                 if token >= self.vocabulary:
                     # The rest is requested again with another seed, which samples from the other outputs.
