@@ -10,6 +10,8 @@ VLLM   ?= .venv-vllm
 FACTORY ?= .venv-llamafactory
 # Tests run side by side, each with one thread: two torch processes with two threads each would crawl on two cores.
 WORKERS ?= 2
+# Containers often forbid compiled modules. Without them every process of the tests compiles Palaestra and its own file.
+export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-backends lint types check setup system bench clean

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from ray_cluster import start_cluster
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
@@ -314,18 +315,10 @@ def test_a_killed_rank_ends_the_others_and_the_run_resumes(tmp_path: Path, victi
 @pytest.fixture
 def cluster() -> Iterator[Any]:
     """A Ray cluster of two nodes with one core each."""
-    import ray
-    from ray.cluster_utils import Cluster
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_TQDM_PATCH_PRINT", "0")  # Ray would replace the built-in `print` for good.
-        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    with start_cluster() as cluster:
         cluster.add_node(num_cpus=1)
         cluster.wait_for_nodes()
-        ray.init(address=cluster.address, log_to_driver=False)
         yield cluster
-        ray.shutdown()
-        cluster.shutdown()
 
 
 @pytest.mark.backends
