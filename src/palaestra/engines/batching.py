@@ -11,7 +11,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from palaestra.core.records import Failure, FailureCause
-from palaestra.engines.base import Answer, Engine, Request, StreamingEngine
+from palaestra.engines.base import Answer, Engine, Request, Slot, StreamingEngine
 
 PATIENCE = 20
 """Maximum time that a batch waits for requests, in multiples of `max_wait`."""
@@ -20,10 +20,12 @@ PATIENCE = 20
 class Batcher:
     """Batches the requests of many clients for one engine, in one thread.
 
+    With a `StreamingEngine`, requests join the running batch and are answered when they have finished.
+
     Arguments:
         max_batch: maximum number of completions per batch.
-        max_wait: seconds without a new request after which a batch starts. A batch waits at most `PATIENCE` times as
-            long, so that many clients that receive their answers together share the next batch as well.
+        max_wait: for other engines, seconds without a new request after which a batch starts. A batch waits at most
+            `PATIENCE` times as long.
     """
 
     def __init__(self, engine: Engine, max_batch: int = 128, max_wait: float = 0.01) -> None:
@@ -49,45 +51,67 @@ class Batcher:
 
     def _run(self) -> None:
         while (first := self._queue.get()) is not None:
-            batch, closing = self._gather(first)
+            pending = {0: first}
             try:
-                answers = self._generate(batch)
+                if isinstance(self.engine, StreamingEngine):
+                    self._generate_joining(self.engine, pending)
+                else:
+                    self._gather(pending)
+                    answers = self.engine.generate([one.request for one in pending.values()])
+                    for one, several in zip(pending.values(), answers, strict=True):
+                        one.answers.set_result(several)
             except Exception as error:  # The clients receive the failure; the server continues.
                 failure = Failure(FailureCause.ENGINE, f"{type(error).__name__}: {error}")
-                for pending in batch:
-                    pending.answers.set_result([failure])
-            else:
-                for pending, several in zip(batch, answers, strict=True):
-                    pending.answers.set_result(several)
-            if closing:
-                return
+                for one in pending.values():
+                    one.answers.set_result([failure])
 
-    def _gather(self, first: _Pending) -> tuple[list[_Pending], bool]:
-        """Return a batch, and whether the queue was closed after it."""
-        batch, count = [first], first.request.sampling.count
+    def _gather(self, pending: dict[int, _Pending]) -> None:
+        """Add the requests that arrive now."""
         deadline = time.monotonic() + PATIENCE * self.max_wait
-        while count < self.max_batch:
+        while _count_completions(pending) < self.max_batch:
             try:
-                pending = self._queue.get(timeout=max(0.0, min(self.max_wait, deadline - time.monotonic())))
+                one = self._queue.get(timeout=max(0.0, min(self.max_wait, deadline - time.monotonic())))
             except Empty:
-                break
-            if pending is None:
-                return batch, True
-            batch.append(pending)
-            count += pending.request.sampling.count
-        return batch, False
+                return
+            if one is None:
+                self._queue.put(None)
+                return
+            pending[len(pending)] = one
 
-    def _generate(self, batch: Sequence[_Pending]) -> list[list[Answer]]:
-        requests = [pending.request for pending in batch]
-        if not isinstance(self.engine, StreamingEngine) or all(pending.on_token is None for pending in batch):
-            return self.engine.generate(requests)
+    def _generate_joining(self, engine: StreamingEngine, pending: dict[int, _Pending]) -> None:
+        """Generate all requests that arrive, until there are none. `pending` keeps those without an answer."""
+        count, first = 0, [pending.pop(0)]
 
-        def forward(slot: tuple[int, int], position: int, token: int) -> None:
-            on_token = batch[slot[0]].on_token
-            if on_token is not None:
-                on_token(slot[1], position, token)
+        def take(room: int) -> list[Request]:
+            nonlocal count
+            taken: list[Request] = []
+            room = min(room, self.max_batch - _count_completions(pending))
+            while room > 0:
+                try:
+                    one = first.pop() if first else self._queue.get_nowait()
+                except Empty:
+                    break
+                if one is None:
+                    self._queue.put(None)
+                    break
+                pending[count] = one
+                taken.append(one.request)
+                count, room = count + 1, room - one.request.sampling.count
+            return taken
 
-        return self.engine.generate_streaming(requests, forward)
+        def on_token(slot: Slot, position: int, token: int) -> None:
+            forward = pending[slot[0]].on_token
+            if forward is not None:
+                forward(slot[1], position, token)
+
+        def on_answer(slot: Slot, answer: Answer) -> None:
+            one = pending[slot[0]]
+            one.finished[slot[1]] = answer
+            if len(one.finished) == one.request.sampling.count:
+                one.answers.set_result([one.finished[k] for k in range(len(one.finished))])
+                del pending[slot[0]]
+
+        engine.generate_joining(take, on_token, on_answer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +119,11 @@ class _Pending:
     request: Request
     on_token: Callable[[int, int, int], None] | None
     answers: Future[list[Answer]] = field(default_factory=Future)
+    finished: dict[int, Answer] = field(default_factory=dict)
+
+
+def _count_completions(pending: dict[int, _Pending]) -> int:
+    return sum(one.request.sampling.count for one in pending.values())
 
 
 class TextStream:
