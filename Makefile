@@ -10,6 +10,8 @@ VLLM   ?= .venv-vllm
 FACTORY ?= .venv-llamafactory
 # Tests run side by side, each with one thread: two torch processes with two threads each would crawl on two cores.
 WORKERS ?= 2
+# Containers often forbid compiled modules. Without them every process of the tests compiles Palaestra and its own file.
+export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-backends lint types check setup system bench clean
@@ -26,7 +28,7 @@ test: $(STAMP) system  ## all tests that need nothing special
 
 test-backends: $(STAMP) $(VLLM)/.installed $(FACTORY)/.installed system  ## tests that fetch models or need engines; 8 GB
 	PALAESTRA_VLLM_PYTHON=$(VLLM)/bin/python PALAESTRA_LLAMA_FACTORY=$(abspath $(FACTORY))/bin/llamafactory-cli $(BIN)/python -m pytest -m backends
-	OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest -m backends -p no:cacheprovider tests/engines/test_vllm.py tests/learn/test_engine_policy.py tests/recipes/test_vllm_recipes.py
+	OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest -m backends -p no:cacheprovider tests/engines/test_vllm.py tests/learn/test_engine_policy.py tests/recipes/test_vllm_recipes.py tests/recipes/train/test_ranks.py::test_two_processes_with_vllm_train_like_one
 
 check: lint types  ## lint, layers and types
 

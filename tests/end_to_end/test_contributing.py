@@ -14,7 +14,7 @@ BLOCKS = re.findall(r"^```(?:python|yaml)\n(.*?)^```", SECTION, re.MULTILINE | r
 COMMANDS = re.findall(r"`palaestra ((?:evaluate|train|teach|research) --[^`]+)`", SECTION)
 QUICK = {
     "evaluate": "",
-    "train": "--num-envs 4 --evaluation 1",
+    "train": "--num-envs 4 --episodes 16 --evaluation 1",
     "teach": "--validation 4 --test 4",
     "research": "",
 }

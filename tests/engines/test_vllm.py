@@ -1,6 +1,7 @@
 """The vLLM engine against vLLM itself and against the transformers engine. Runs in an environment with vLLM."""
 
 import json
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -137,7 +138,20 @@ def test_new_weights_take_effect_at_once_and_old_prefixes_are_dropped(engine: VL
     changed = ask(engine, *requests)
     assert [answer.text for answer in changed] == [answer.text for answer in expected]
     assert [answer.text for answer in changed] != [answer.text for answer in base]
-    engine.update_weights(original)
+    alive: set[str] = set()
+    peak = 0
+
+    def stream() -> Iterator[tuple[str, torch.Tensor]]:
+        nonlocal peak
+        for name, tensor in original.items():
+            copy = tensor.clone()
+            alive.add(name)
+            weakref.finalize(copy, alive.discard, name)
+            peak = max(peak, len(alive))
+            yield name, copy
+
+    engine.update_weights(stream())
+    assert peak < len(original) / 2, "vLLM holds the tensors of one layer at a time"
     assert [answer.token_ids for answer in ask(engine, *requests)] == [answer.token_ids for answer in base]
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from ray_cluster import start_cluster
 
 from palaestra.executors.base import Executor, open_executor
 
@@ -13,16 +14,8 @@ from palaestra.executors.base import Executor, open_executor
 @pytest.fixture(scope="package")
 def cluster() -> Iterator[Any]:
     """A cluster with one core; this process is its driver."""
-    import ray
-    from ray.cluster_utils import Cluster
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_TQDM_PATCH_PRINT", "0")  # Ray would replace the built-in `print` for good.
-        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
-        ray.init(address=cluster.address, log_to_driver=False)
+    with start_cluster() as cluster:
         yield cluster
-        ray.shutdown()
-        cluster.shutdown()
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ def test_a_bench_survives_a_killed_node(tmp_path: Path, two_nodes: Any) -> None:
         if event.phase == "bench" and event.done == 2:
             two_nodes.remove_node(two_nodes.list_all_nodes()[1], allow_graceful=False)
 
-    plan: dict[str, Any] = {"tasks": ["prisoners_dilemma"], "agents": ["baseline", "reference"], "seeds": 3}
+    plan: dict[str, Any] = {"tasks": ["prisoners_dilemma"], "agents": ["baseline", "reference"], "seeds": 2}
     bench(ResearchSettings(), **plan, out=tmp_path / "inline", progress=False)
     bench(ResearchSettings(), **plan, executor="ray", out=tmp_path / "ray", listener=kill)
     assert read_table(tmp_path / "ray") == read_table(tmp_path / "inline")

@@ -408,6 +408,16 @@ def test_what_meddles_with_the_commands_of_its_shell_costs_no_more_than_their_ti
         assert shell.execute("pgrep -c cat").text == "0\n"
 
 
+@pytest.mark.parametrize("signal", ["KILL", "TERM", "STOP"])
+def test_a_process_that_signals_every_shell_costs_one_shell(shell: BashShell, signal: str) -> None:
+    signals = f"mkfifo never; while :; do read -t .05 <>never; kill -{signal} -1; done &"
+    results = [shell.execute(command) for command in (signals, *["read -t .2 <>never; true"] * 3)]
+    (restart,) = (result for result in results if result.restarted)
+    assert restart.note.endswith("; the background processes were ended")
+    assert results[-1].ok, results
+    assert shell.read_files(["keep.txt"]) == {"keep.txt": b"kept"}
+
+
 def test_a_flood_where_a_shell_tells_its_exit_codes_ends_it_at_once(shell: BashShell) -> None:
     results = [shell.execute(BREAKS["a flood"]), shell.execute("sleep 5")]
     (result,) = (one for one in results if one.restarted)  # whichever was there when it came

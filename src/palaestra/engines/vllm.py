@@ -19,7 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from palaestra.core.errors import EngineError, MissingExtraError, ModelError
+from palaestra.core.errors import EngineError, MissingExtraError, ModelError, SettingsError
 from palaestra.core.events import Listener, ignore
 from palaestra.core.records import Completion, Failure, FailureCause, StopReason, Usage
 from palaestra.core.seeding import Seeds
@@ -57,6 +57,7 @@ class VLLMEngine(BaseEngine):
     Raises:
         MissingExtraError: vLLM is not installed.
         ModelError: vLLM cannot load the model, for example because of insufficient memory.
+        SettingsError: one of several learners asks for more than its device.
     """
 
     remote = False
@@ -112,6 +113,14 @@ class VLLMEngine(BaseEngine):
             rank = next((rank for rank in LORA_RANKS if rank >= max_lora_rank), max_lora_rank)
             options = {"enable_lora": True, "max_lora_rank": rank, **options}
         self.name = name or model
+        self._colocated = _is_learner()
+        if self._colocated:
+            if (size := options.get("tensor_parallel_size", 1)) > 1:
+                raise SettingsError(
+                    f"option 'tensor_parallel_size': each learner has its own engine on one device; expected 1, got {size}"
+                )
+            # vLLM then uses the device of this process and groups of this process alone.
+            options["distributed_executor_backend"] = "external_launcher"
         with _keep_random_state():
             from vllm import LLM
 
@@ -186,14 +195,23 @@ class VLLMEngine(BaseEngine):
 
         Cached prefixes were computed with the old weights and are dropped.
         """
-        pairs = weights.items() if isinstance(weights, Mapping) else weights
-        self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(list(pairs))})
+        pairs = iter(weights.items() if isinstance(weights, Mapping) else weights)
+        if self._llm.llm_engine.vllm_config.parallel_config.world_size > 1:
+            pairs = iter(list(pairs))  # Sent to other processes.
+        self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": pairs})
         self._llm.reset_prefix_cache()
 
     def close(self) -> None:
         """Free the model's memory and end vLLM's processes. Closing twice is allowed."""
         if self._llm is not None:
-            self._llm.llm_engine.engine_core.shutdown()
+            engine = self._llm.llm_engine
+            if self._colocated:
+                # The core's shutdown would destroy the learner's process group. Newer versions call it in a finalizer.
+                if (finalizer := getattr(engine.engine_core, "_finalizer", None)) is not None:
+                    finalizer.detach()
+                engine.model_executor.shutdown()
+            else:
+                engine.engine_core.shutdown()
             self._llm = None
 
     def _make_prompt(self, request: Request) -> dict[str, Any] | Failure:
@@ -313,6 +331,13 @@ def _has_gpu() -> bool:
     import torch
 
     return torch.cuda.is_available()
+
+
+def _is_learner() -> bool:
+    """Whether this process is one of several that train one model."""
+    import torch.distributed as dist
+
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
 @contextmanager

@@ -3,7 +3,8 @@
 A pass with gradients gathers one block of the model at a time, so all processes must compute at once. For sampling and every
 other pass without gradients the whole weights are gathered (`gather_weights`), and processes compute independently: a decoding
 step needs all weights, and gathering them for each token would dominate it. The bare weights therefore have to fit into
-the memory of one device; gradients and optimizer moments, several times as large, do not.
+the memory of one device; gradients and optimizer moments, several times as large, do not. An engine that samples has its own
+copy and receives the weights one tensor at a time (`gather_tensor`).
 """
 
 from __future__ import annotations
@@ -102,11 +103,16 @@ def is_sharded(tensor: torch.Tensor) -> bool:
     return isinstance(tensor, DTensor)
 
 
+def gather_tensor(tensor: torch.Tensor) -> torch.Tensor:
+    """The whole of a sharded tensor, in all processes; any other tensor itself."""
+    return tensor.full_tensor() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
+
+
 def to_whole(tensor: torch.Tensor) -> torch.Tensor:
     """A copy of a whole tensor. One that is sharded is gathered by all processes; rank 0 gets it, in main memory."""
     if not is_sharded(tensor):
         return tensor.detach().contiguous().clone()
-    whole: torch.Tensor = tensor.detach().full_tensor()  # type: ignore[attr-defined]
+    whole = gather_tensor(tensor.detach())
     return whole.cpu() if rank() == 0 else torch.empty(0)
 
 

@@ -1,7 +1,8 @@
 """A persistent shell. No process that runs in it can forge the result of a command.
 
-`bash_protocol` describes how bash runs commands and reports their exit codes. A command can kill, stop or break its
-shell. Then a new shell is started in the same workspace, and the result says so.
+`bash_protocol` describes how bash runs commands and reports their exit codes. A command can end, kill, stop or break its
+shell. Then a new shell is started in the same workspace, and the result says so. If a signal killed or stopped the shell,
+all other processes are killed first: one of them may have sent it, and would send it to the next shell too.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import os
 import secrets
 import select
+import signal
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -225,12 +227,12 @@ class BashShell:
                 note = BROKEN if reply.broken else STOPPED
                 if limit:
                     note = f"ended after {time.monotonic() - start:.1f} s: {LIMITS[limit]}"
-                reply = self._recover(host, before, word, output, reply.broken or limit is Status.PROCESSES)
+                reply = self._recover(host, before, word, output, limit in (None, Status.PROCESSES))
                 code = TIMED_OUT if limit else reply.code
             elif reply.shell_ended:
                 note = f"the shell ended with exit code {code}"
                 self._drain(host, output)
-                reply = reply._replace(swept=self._restart(host, sweep=False))
+                reply = reply._replace(swept=self._restart(host, _is_killed(code)))
             else:
                 self._silent = 0
             if limit is None and host.was_killed():
@@ -331,7 +333,7 @@ class BashShell:
 
         Arguments:
             sweep: kill all processes at once, because there may be too many to kill one by one, or some of them have the
-                shell's descriptors.
+                shell's descriptors or stop every shell.
         """
         end = time.monotonic() + GRACE
         reply, left = CommandReply(), set[int]()
@@ -347,7 +349,7 @@ class BashShell:
             left = end_all(host, before, end)
             if reply.code is not None and not reply.shell_ended and not left:
                 return reply
-        sweep = sweep or bool(left) or reply.broken
+        sweep = sweep or bool(left) or reply.broken or host.is_stopped() or _is_killed(reply.code)
         if not reply.shell_ended:
             # A background process may read the commands of every new shell, so the second time it is killed too.
             self._silent += 1
@@ -431,6 +433,11 @@ def end_all(host: ShellHost, keep: set[int], end: float) -> set[int]:
         host.kill(left)
         time.sleep(0.002)
     return left
+
+
+def _is_killed(code: int | None) -> bool:
+    """Whether a signal ended the shell. An interrupt does not count, because this module sends it."""
+    return code is not None and 128 < code <= 192 and code != 128 + signal.SIGINT
 
 
 def _send(file: int, unsent: memoryview) -> memoryview:

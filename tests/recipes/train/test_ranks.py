@@ -9,12 +9,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from ray_cluster import start_cluster
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
@@ -36,7 +38,7 @@ BASE = {
 }  # fmt: skip
 CASES: dict[str, dict[str, Any]] = {
     "token": {"loss_aggregation": "token", "num_minibatches": 2},
-    "sequence": {"loss_aggregation": "sequence", "n_epochs": 2, "parallel": "fsdp"},
+    "sequence": {"loss_aggregation": "sequence", "n_epochs": 2, "rollout": "engine", "seed": 1, "parallel": "fsdp"},
     "ppo": {"algorithm": "ppo", "batch_size": 7, "n_epochs": 2, "parallel": "fsdp"},
 }
 SLOW_CASES: dict[str, dict[str, Any]] = {
@@ -44,6 +46,15 @@ SLOW_CASES: dict[str, dict[str, Any]] = {
     "constant": {"loss_aggregation": "constant", "num_minibatches": 3},
     "constant_fsdp": {"loss_aggregation": "constant", "num_minibatches": 3, "parallel": "fsdp"},
     "lora": {"method": "lora", "rank": 2, "learning_rate": 1e-3},
+    "engine": {"rollout": "engine", "seed": 1, "evaluation": 4},
+    "lora_engine": {
+        "method": "lora", "rank": 2, "learning_rate": 1e-3, "rollout": "engine", "seed": 1, "parallel": "fsdp",
+    },
+    "workers": {"executor": "processes:1", "max_staleness": 1, "parallel": "fsdp"},
+    "turns_engine": {
+        "env": "palaestra/Task-v0", "env_options": ('skills=["clock", "percent"]',), "episodes": 32, "evaluation": 5,
+        "rollout": "engine", "parallel": "fsdp",
+    },
     "lora_fsdp": {"method": "lora", "rank": 2, "learning_rate": 1e-3, "parallel": "fsdp"},
     "ppo": CASES["ppo"] | {"parallel": "ddp"},
     # Odd counts: shares of different size, and padding.
@@ -110,6 +121,9 @@ def assert_equal_runs(first: Path, second: Path) -> None:
     assert any(row.get("grad_norm", 0.0) > 0.01 for row in tables[0]), "nothing was learned"
     for ours, theirs in zip(*tables, strict=True):
         assert ours.keys() == theirs.keys()
+        # With an engine that has the learner's weights, the largest difference is rounding of a log-prob.
+        largest = [row.pop("sampling_logprob_difference_max", 0.0) for row in (ours, theirs)]
+        assert largest[0] == pytest.approx(largest[1], rel=1e-3, abs=1e-4)
         assert ours == pytest.approx(theirs, rel=1e-3, abs=1e-5, nan_ok=True)
 
 
@@ -224,6 +238,7 @@ def test_joined_rollouts_keep_their_episodes() -> None:
         ({"env": "CartPole-v1"}, "train language models only"),
         ({"episodes": 8, "group_size": 8}, "expected at least 16, one group of 8 for each of 2 processes; got 8"),
         ({"evaluation": 1}, "expected 0 or at least 2"),
+        ({"max_staleness": 1}, "sample ahead .* on workers only; expected processes:N or ray"),
     ],
 )
 def test_runs_that_several_processes_cannot_train(values: dict[str, Any], message: str) -> None:
@@ -244,6 +259,18 @@ def test_every_algorithm_in_two_processes_and_three(tmp_path: Path) -> None:
         assert_equal_runs(tmp_path / f"{name}-1", tmp_path / f"{name}-2")
     for name in few:
         assert_equal_runs(tmp_path / f"{name}-1", tmp_path / f"{name}-3")
+
+
+@pytest.mark.backends
+@pytest.mark.filterwarnings("ignore")
+def test_two_processes_with_vllm_train_like_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("vllm")
+    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
+    case = {"engine": "vllm", "evaluation": 4}
+    train(progress=False, **make_job(case, tmp_path / "one"))  # type: ignore[arg-type]
+    launch(tmp_path, [make_job({**case, "parallel": name}, tmp_path / name) for name in ("ddp", "fsdp")])
+    assert_equal_runs(tmp_path / "one", tmp_path / "ddp")
+    assert_equal_runs(tmp_path / "one", tmp_path / "fsdp")
 
 
 @pytest.mark.backends
@@ -288,18 +315,10 @@ def test_a_killed_rank_ends_the_others_and_the_run_resumes(tmp_path: Path, victi
 @pytest.fixture
 def cluster() -> Iterator[Any]:
     """A Ray cluster of two nodes with one core each."""
-    import ray
-    from ray.cluster_utils import Cluster
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_TQDM_PATCH_PRINT", "0")  # Ray would replace the built-in `print` for good.
-        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    with start_cluster() as cluster:
         cluster.add_node(num_cpus=1)
         cluster.wait_for_nodes()
-        ray.init(address=cluster.address, log_to_driver=False)
         yield cluster
-        ray.shutdown()
-        cluster.shutdown()
 
 
 @pytest.mark.backends
@@ -327,6 +346,12 @@ def test_learners_on_a_ray_cluster(tmp_path: Path, cluster: Any) -> None:
         resume_on_ray(tmp_path / "again", 3)
     resume_on_ray(tmp_path / "again", 1)
     assert_equal_runs(tmp_path / "one", tmp_path / "again")
+
+    # Two learners, and a worker that plays the episodes.
+    cluster.add_node(num_cpus=2)
+    cluster.wait_for_nodes()
+    train_on_ray(replace(settings, executor="ray"), 2, out=tmp_path / "workers")
+    assert_equal_runs(tmp_path / "one", tmp_path / "workers")
 
 
 def find_rank(launcher: int, rank: int) -> int:

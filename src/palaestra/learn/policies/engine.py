@@ -18,6 +18,7 @@ from palaestra.core.records import Failure
 from palaestra.engines.base import Request, RolloutEngine, Sampling, require_exact
 from palaestra.learn.losses import compute_importance_weights
 from palaestra.learn.rollouts import Rollout
+from palaestra.learn.sharding import gather_tensor
 
 
 class EnginePolicy:
@@ -118,7 +119,10 @@ class EnginePolicy:
 
 
 def iterate_weights(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """The weights of a model under the names of its checkpoint. A LoRA adapter is added to copies of its layers."""
+    """The weights of a model under the names of its checkpoint. A LoRA adapter is added to copies of its layers.
+
+    The processes of a sharded model gather one tensor at a time; all of them must iterate.
+    """
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     for name, tensor in base.state_dict().items():
         layer, adapted, leaf = name.rpartition(".base_layer.")
@@ -128,7 +132,7 @@ def iterate_weights(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
             module = base.get_submodule(layer)
             for adapter in module.active_adapters:
                 tensor = tensor + module.get_delta_weight(adapter).to(tensor.dtype)
-        yield name.replace(".base_layer.", "."), tensor.detach()
+        yield name.replace(".base_layer.", "."), gather_tensor(tensor.detach())
 
 
 def correct_importance(rollout: Rollout, logprobs_BT: torch.Tensor, clip_max: float) -> dict[str, float]:

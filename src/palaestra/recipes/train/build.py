@@ -17,11 +17,12 @@ from palaestra.core.seeding import Seeds
 from palaestra.engines.chat import ChatEncoder
 from palaestra.engines.factory import get_engine_scheme
 from palaestra.learn.algorithms import ALGORITHMS, Algorithm, AlgorithmConfig
-from palaestra.learn.distributed import world_size
+from palaestra.learn.distributed import rank, world_size
 from palaestra.learn.policies.control import history_policy, mlp_policy
 from palaestra.learn.policies.engine import EnginePolicy
 from palaestra.learn.policies.language_model import LanguageModelCritic, LanguageModelPolicy, ReferencePolicy
 from palaestra.learn.sharding import shard_policy
+from palaestra.learn.shares import split_episodes
 from palaestra.recipes.executor_settings import INLINE
 from palaestra.recipes.train.loop import ControlLoop, Loop
 from palaestra.recipes.train.rollout_workers import RolloutWorkers
@@ -70,7 +71,8 @@ def _build_token_loop(settings: TrainSettings, config: AlgorithmConfig, listener
     own = {"tokenizer": loaded.tokenizer, "max_tokens": settings.max_tokens, "context": context, "failures": "mark",
            "end_ids": end_ids(loaded.weights, loaded.tokenizer)}  # fmt: skip
     if settings.rollout == "engine":
-        num_envs = unwrap(settings.episodes)  # The engine gets all prompts of an iteration in one batch.
+        # The engine gets all prompts of an iteration that this process plays in one batch.
+        _, num_envs = split_episodes(0, unwrap(settings.episodes), config.group_size)
     env = make_token_env(settings.env, num_envs, settings.options, group_size=config.group_size, **own)
     held_out = env.hold_out(evaluation) if evaluation and env.task is None else None
     policy = _build_policy(settings, config, loaded.weights, env.vocabulary, listener)
@@ -162,8 +164,10 @@ def _build_sampler(
 
 
 def _open_workers(settings: TrainSettings, listener: Listener) -> RolloutWorkers | None:
-    """Open the workers that collect the rollouts; `None` if this process does."""
-    return RolloutWorkers(settings, partial(build_actor, settings), listener) if settings.uses_workers else None
+    """Open the workers that collect the rollouts; `None` if there are none, or rank 0 has them."""
+    if not settings.uses_workers or rank() > 0:
+        return None
+    return RolloutWorkers(settings, partial(build_actor, settings), listener)
 
 
 def _build_control_loop(settings: TrainSettings, config: AlgorithmConfig) -> ControlLoop:

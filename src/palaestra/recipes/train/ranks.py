@@ -10,6 +10,7 @@ from palaestra.core.events import ignore
 from palaestra.core.interrupts import HeldInterrupts
 from palaestra.learn.algorithms import ALGORITHMS
 from palaestra.learn.distributed import broadcast, world_size
+from palaestra.recipes.executor_settings import INLINE
 from palaestra.recipes.train.loop import Loop, load_newest_checkpoint
 from palaestra.recipes.train.settings import TrainSettings, make_config, unwrap
 
@@ -18,7 +19,8 @@ def check_processes(settings: TrainSettings, processes: int) -> None:
     """Raise if a run cannot be trained by several processes.
 
     Raises:
-        SettingsError: the policy is not a language model, the algorithm is for one process, or there are too few episodes.
+        SettingsError: the policy is not a language model, the algorithm is for one process, there are too few episodes, or
+            the run samples ahead without workers.
     """
     if processes == 1:
         return
@@ -31,13 +33,10 @@ def check_processes(settings: TrainSettings, processes: int) -> None:
         raise SettingsError(
             f"the algorithm '{algorithm}' trains in one process; got {processes} (see Algorithm.distributed)"
         )
-    if settings.rollout == "engine":
+    if settings.max_staleness and settings.executor == INLINE:
         raise SettingsError(
-            f"setting 'rollout': {processes} processes sample with their own weights; use --rollout step"
-        )
-    if settings.uses_workers:
-        raise SettingsError(
-            f"settings 'executor' and 'max_staleness': {processes} processes collect their rollouts themselves"
+            f"setting 'executor': {processes} processes sample ahead (max_staleness {settings.max_staleness}) on workers "
+            "only; expected processes:N or ray"
         )
     group_size, episodes = make_config(algorithm, settings.hyperparameters).group_size, unwrap(settings.episodes)
     if episodes < processes * group_size:

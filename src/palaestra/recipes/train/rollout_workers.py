@@ -63,11 +63,11 @@ class RolloutWorkers:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="rollouts")
         self._rollouts: dict[int, Future[Rollout]] = {}
 
-    def collect(self, iteration: int, copy_weights: Callable[[], dict[str, Any]]) -> Rollout:
+    def collect(self, iteration: int, weights: dict[str, Any]) -> Rollout:
         """Return the rollout of an iteration, and start the rollouts of the next `max_staleness` iterations.
 
         Arguments:
-            copy_weights: returns a copy of the learner's weights after `iteration - 1` updates.
+            weights: a copy of the learner's weights after `iteration - 1` updates.
 
         Raises:
             ExecutorError: the workers of some episodes died several times.
@@ -75,10 +75,10 @@ class RolloutWorkers:
         last = min(iteration + self.settings.max_staleness, unwrap(self.settings.iterations))
         missing = [number for number in range(iteration, last + 1) if number not in self._rollouts]
         if missing:
-            weights = self._executor.share(copy_weights())
+            shared = self._executor.share(weights)
             for number in missing:
-                self._rollouts[number] = self._thread.submit(self._play, number, weights, iteration - 1)
-            self._rollouts[missing[-1]].add_done_callback(lambda _: weights.release())
+                self._rollouts[number] = self._thread.submit(self._play, number, shared, iteration - 1)
+            self._rollouts[missing[-1]].add_done_callback(lambda _: shared.release())
         return self._rollouts.pop(iteration).result()
 
     def close(self) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from palaestra.core.events import Event, Listener
@@ -13,7 +14,7 @@ from palaestra.core.seeding import Seeds
 from palaestra.core.statistics import Mean, mean_interval, report_on
 from palaestra.engines.chat import ChatEncoder
 from palaestra.learn.collect import collect_responses
-from palaestra.learn.distributed import rank
+from palaestra.learn.distributed import broadcast, rank
 from palaestra.learn.policies.engine import EnginePolicy, correct_importance
 from palaestra.learn.policies.language_model import LanguageModelPolicy, ReferencePolicy, apply_kl_penalty
 from palaestra.learn.rollouts import Rollout
@@ -72,16 +73,20 @@ class TokenLoop(Loop):
         if self.sampler is not None:
             self.sampler.engine.close()
 
-    def select_sampler(self, version: int) -> LanguageModelPolicy | EnginePolicy:
-        """The policy that samples rollouts, with the weights after `version` updates."""
+    @contextmanager
+    def open_sampler(self, version: int) -> Iterator[LanguageModelPolicy | EnginePolicy]:
+        """Within the context, sample with the weights after `version` updates. All processes must enter it."""
         if self.sampler is None:
-            return self.policy
-        self.sampler.update_weights(self.policy.model, version)
-        return self.sampler
+            with gather_weights(self.policy):
+                yield self.policy
+        else:
+            self.sampler.update_weights(self.policy.model, version)
+            yield self.sampler
 
     def collect(self, first: int, episodes: int, version: int) -> Rollout:
         """Play the episodes from number `first` with the weights after `version` updates."""
-        return collect_responses(self.env, self.select_sampler(version), episodes, self.seeds, first=first)
+        with self.open_sampler(version) as sampler:
+            return collect_responses(self.env, sampler, episodes, self.seeds, first=first)
 
     def trajectory(self, rollout: Rollout, sequence: int) -> Trajectory:
         """An episode for the store."""
@@ -91,18 +96,18 @@ class TokenLoop(Loop):
         self, iteration: int, progress_remaining: float, listener: Listener
     ) -> tuple[dict[str, float], list[Trajectory]]:
         settings, episodes = self.settings, unwrap(self.settings.episodes)
-        if self.workers is None:
+        if not settings.uses_workers:
             # This process plays its share and gets those of the other processes.
             first, share = split_episodes((iteration - 1) * episodes, episodes, self.group_size)
-            with gather_weights(self.policy):
-                rollout = self.collect(first, share, iteration - 1)
-            rollout = gather_rollout(rollout)
+            rollout = gather_rollout(self.collect(first, share, iteration - 1))
             rollout.version = iteration - 1
             names = ("seconds_model", "seconds_environment")
             seconds = {name.removeprefix("seconds_"): rollout.metrics[name] for name in names}
         else:
             start = time.perf_counter()
-            rollout = self.workers.collect(iteration, self.weights)
+            weights = self.weights()
+            # Rank 0 has the workers and gives their rollout to the other processes.
+            rollout = unwrap(broadcast(self.workers.collect(iteration, weights) if self.workers else None))
             seconds = {"rollout": time.perf_counter() - start}
         staleness = iteration - 1 - rollout.version
         metrics = self._count(rollout, self.failure_cause)
@@ -140,16 +145,15 @@ class TokenLoop(Loop):
         self, iteration: int, store: Store | None, listener: Listener
     ) -> tuple[dict[str, float], LedgerEntry | None]:
         if self.env.task is not None:
-            with gather_weights(self.policy):
+            with self.open_sampler(iteration) as sampler:
                 # Rank 0 evaluates and stores the attempts; the other processes wait for its next step.
-                return {} if store is None else self._evaluate_task(iteration, store, listener), None
+                return {} if store is None else self._evaluate_task(iteration, sampler, store, listener), None
         listener(Event("evaluate", 0, 0, iteration))
         env = self.held_out
         count = env.num_prompts if env.num_prompts is not None else unwrap(self.settings.evaluation)
         seeds = self.seeds.derive("evaluation")
-        sampler = self.select_sampler(iteration)
         first, episodes = split_episodes(0, count)
-        with gather_weights(self.policy):
+        with self.open_sampler(iteration) as sampler:
             rollout = collect_responses(env, sampler, episodes, seeds, seed=seeds.integer(), first=first)
         rollout = gather_rollout(rollout)
         metrics = self._measure(rollout, rollout.episode_returns, self.failure_cause)
@@ -157,7 +161,9 @@ class TokenLoop(Loop):
             metrics["test_reference_kl"] = apply_kl_penalty(rollout, self.reference.logprobs_BT(rollout), 0.0)
         return metrics, LedgerEntry("", self.engine_name, rollout.num_sequences, count_usage(rollout))
 
-    def _evaluate_task(self, iteration: int, store: Store, listener: Listener) -> dict[str, float]:
+    def _evaluate_task(
+        self, iteration: int, sampler: LanguageModelPolicy | EnginePolicy, store: Store, listener: Listener
+    ) -> dict[str, float]:
         """Evaluate on the held-out problems with greedy decoding, as `palaestra evaluate` does, and store the attempts."""
         from palaestra.engines.base import Sampling
         from palaestra.engines.transformers import TransformersEngine
@@ -168,7 +174,6 @@ class TokenLoop(Loop):
         phase = f"{iteration}/{Split.TEST}"
 
         def make_engine() -> Engine:
-            sampler = self.select_sampler(iteration)
             if isinstance(sampler, EnginePolicy):
                 return sampler.engine
             return TransformersEngine(self.policy.model, self.tokenizer, self.engine_name)
@@ -322,9 +327,7 @@ class TurnLoop(TokenLoop):
         listener(Event("evaluate", 0, 0, iteration))
         seeds = self.seeds.derive("evaluation")
         first, share = split_episodes(0, unwrap(self.settings.evaluation))
-        with gather_weights(self.policy):
-            rollout = self._play(self.held_out, iteration, share, seeds, 1, first)
-        rollout = gather_rollout(rollout)
+        rollout = gather_rollout(self._play(self.held_out, iteration, share, seeds, 1, first))
         self._returns[iteration] = [None if episode.failure else episode.reward for episode in rollout.records]
         metrics = self._measure(rollout, rollout.episode_returns, self.failure_cause)
         metrics["test_turns"] = rollout.metrics["turns"]
@@ -354,7 +357,8 @@ class TurnLoop(TokenLoop):
         self._returns = {int(iteration): list(returns) for iteration, returns in counters["returns"].items()}
 
     def _play(self, env: Any, version: int, episodes: int, seeds: Seeds, group_size: int, first: int) -> Rollout:
-        return collect_turns(
-            env, self.select_sampler(version), self.encoder, episodes, seeds, end_ids=self.end_ids,
-            max_tokens=self.settings.max_tokens, group_size=group_size, first=first,
-        )  # fmt: skip
+        with self.open_sampler(version) as sampler:
+            return collect_turns(
+                env, sampler, self.encoder, episodes, seeds, end_ids=self.end_ids,
+                max_tokens=self.settings.max_tokens, group_size=group_size, first=first,
+            )  # fmt: skip
