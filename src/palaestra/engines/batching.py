@@ -51,65 +51,67 @@ class Batcher:
 
     def _run(self) -> None:
         while (first := self._queue.get()) is not None:
-            pending = {0: first}
+            unanswered: dict[int, _Pending] = {}
             try:
                 if isinstance(self.engine, StreamingEngine):
-                    self._generate_joining(self.engine, pending)
+                    self._generate_joining(self.engine, first, unanswered)
                 else:
-                    self._gather(pending)
-                    answers = self.engine.generate([one.request for one in pending.values()])
-                    for one, several in zip(pending.values(), answers, strict=True):
-                        one.answers.set_result(several)
+                    self._gather(first, unanswered)
+                    answers = self.engine.generate([pending.request for pending in unanswered.values()])
+                    for pending, several in zip(unanswered.values(), answers, strict=True):
+                        pending.answers.set_result(several)
             except Exception as error:  # The clients receive the failure; the server continues.
                 failure = Failure(FailureCause.ENGINE, f"{type(error).__name__}: {error}")
-                for one in pending.values():
-                    one.answers.set_result([failure])
+                for pending in unanswered.values():
+                    pending.answers.set_result([failure])
 
-    def _gather(self, pending: dict[int, _Pending]) -> None:
-        """Add the requests that arrive now."""
+    def _gather(self, pending: _Pending | None, unanswered: dict[int, _Pending]) -> None:
+        """Add a request and those that arrive now."""
         deadline = time.monotonic() + PATIENCE * self.max_wait
-        while _count_completions(pending) < self.max_batch:
+        while pending is not None:
+            if pending.start():
+                unanswered[len(unanswered)] = pending
+            if _count_completions(unanswered) >= self.max_batch:
+                return
             try:
-                one = self._queue.get(timeout=max(0.0, min(self.max_wait, deadline - time.monotonic())))
+                pending = self._queue.get(timeout=max(0.0, min(self.max_wait, deadline - time.monotonic())))
             except Empty:
                 return
-            if one is None:
-                self._queue.put(None)
-                return
-            pending[len(pending)] = one
+        self._queue.put(None)
 
-    def _generate_joining(self, engine: StreamingEngine, pending: dict[int, _Pending]) -> None:
-        """Generate all requests that arrive, until there are none. `pending` keeps those without an answer."""
-        count, first = 0, [pending.pop(0)]
+    def _generate_joining(self, engine: StreamingEngine, first: _Pending, unanswered: dict[int, _Pending]) -> None:
+        """Generate a request and all that arrive, until there are none. `unanswered` keeps those without an answer."""
+        count, queued = 0, [first]
 
         def take(room: int) -> list[Request]:
             nonlocal count
             taken: list[Request] = []
-            room = min(room, self.max_batch - _count_completions(pending))
+            room = min(room, self.max_batch - _count_completions(unanswered))
             while room > 0:
                 try:
-                    one = first.pop() if first else self._queue.get_nowait()
+                    pending = queued.pop() if queued else self._queue.get_nowait()
                 except Empty:
                     break
-                if one is None:
+                if pending is None:
                     self._queue.put(None)
                     break
-                pending[count] = one
-                taken.append(one.request)
-                count, room = count + 1, room - one.request.sampling.count
+                if pending.start():
+                    unanswered[count] = pending
+                    taken.append(pending.request)
+                    count, room = count + 1, room - pending.request.sampling.count
             return taken
 
         def on_token(slot: Slot, position: int, token: int) -> None:
-            forward = pending[slot[0]].on_token
+            forward = unanswered[slot[0]].on_token
             if forward is not None:
                 forward(slot[1], position, token)
 
         def on_answer(slot: Slot, answer: Answer) -> None:
-            one = pending[slot[0]]
-            one.finished[slot[1]] = answer
-            if len(one.finished) == one.request.sampling.count:
-                one.answers.set_result([one.finished[k] for k in range(len(one.finished))])
-                del pending[slot[0]]
+            pending = unanswered[slot[0]]
+            pending.finished[slot[1]] = answer
+            if len(pending.finished) == pending.request.sampling.count:
+                pending.answers.set_result([pending.finished[k] for k in range(len(pending.finished))])
+                del unanswered[slot[0]]
 
         engine.generate_joining(take, on_token, on_answer)
 
@@ -121,9 +123,13 @@ class _Pending:
     answers: Future[list[Answer]] = field(default_factory=Future)
     finished: dict[int, Answer] = field(default_factory=dict)
 
+    def start(self) -> bool:
+        """Return whether the client still waits. From now on the request cannot be cancelled."""
+        return self.answers.set_running_or_notify_cancel()
 
-def _count_completions(pending: dict[int, _Pending]) -> int:
-    return sum(one.request.sampling.count for one in pending.values())
+
+def _count_completions(unanswered: dict[int, _Pending]) -> int:
+    return sum(pending.request.sampling.count for pending in unanswered.values())
 
 
 class TextStream:
