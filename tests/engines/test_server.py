@@ -236,6 +236,25 @@ def test_requests_of_many_clients_share_batches() -> None:
     assert max(engine.batches) == 8
 
 
+def test_a_request_that_nobody_waits_for_is_not_generated(nano: LoadedModel) -> None:
+    request = Request((Message("user", "What is 3 + 4?"),), Sampling(8))
+    started, release = threading.Event(), threading.Event()
+
+    def wait(*_: int) -> None:
+        started.set()
+        release.wait()
+
+    batcher = Batcher(nano.engine())
+    first = batcher.submit(request, wait)
+    started.wait()
+    cancelled, last = batcher.submit(request), batcher.submit(request)
+    assert cancelled.cancel()
+    assert not first.cancel()
+    release.set()
+    assert first.result() == last.result()
+    batcher.close()
+
+
 def test_a_stream_holds_back_what_may_change(nano: LoadedModel) -> None:
     class Bytes:
         def decode(self, ids: list[int], skip_special_tokens: bool) -> str:

@@ -1,10 +1,12 @@
 import math
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
 from palaestra.core.records import Completion, Failure, FailureCause, ImagePart, Message, Split, StopReason, TextPart
-from palaestra.engines.base import Request, Sampling
+from palaestra.engines.base import Answer, Request, Sampling
 from palaestra.engines.chat import prompt_ids
 from palaestra.engines.models import LoadedModel
 from palaestra.engines.transformers import TransformersEngine, filter_logits
@@ -130,17 +132,48 @@ def test_a_batch_that_breaks_is_halved_until_only_the_broken_row_fails(
 ) -> None:
     engine = nano.engine()
     bad = tuple(prompt_ids(nano.tokenizer, (Message("user", "What is 6 + 6?"),)))
-    decode = engine._decode
+    decode = engine._decode_slots
 
-    def fragile(rows: list) -> None:  # type: ignore[type-arg]
+    def fragile(rows: list, take: None) -> None:  # type: ignore[type-arg]
         if any(tuple(row.prompt) == bad for row in rows):
             raise RuntimeError("out of memory")
-        decode(rows)
+        decode(rows, take)
 
-    monkeypatch.setattr(engine, "_decode", fragile)
+    monkeypatch.setattr(engine, "_decode_slots", fragile)
     answers = engine.generate([ask(f"What is {k} + 6?") for k in (5, 6, 7, 8, 9)])
     assert [isinstance(a[0], Failure) for a in answers] == [False, True, False, False, False]
     assert answers[4][0].text.endswith("Answer: 15")  # type: ignore[union-attr]
+
+
+def test_requests_join_a_running_batch_and_are_answered_when_they_finish(nano: LoadedModel) -> None:
+    engine = nano.engine(batch_size=4)
+    requests = [Request(p.messages, SAMPLED, seed=k) for k, p in enumerate(PROBLEMS[:12])]
+    requests.insert(0, replace(requests[0], sampling=replace(SAMPLED, count=3)))
+    requests.insert(5, Request((Message("user", (ImagePart("data:,"),)),)))
+    alone = [engine.generate([request])[0] for request in requests]
+    offers, order = [requests[:1], [], requests[1:3], requests[3:9], [], requests[9:]], list[tuple[int, int]]()
+    answers: dict[tuple[int, int], Answer] = {}
+    tokens: dict[tuple[int, int], list[int]] = {}
+
+    def take(room: int) -> list[Request]:
+        assert 0 < room <= 4
+        return offers.pop(0) if offers else []
+
+    def on_answer(slot: tuple[int, int], answer: Answer) -> None:
+        order.append(slot)
+        answers[slot] = answer
+
+    engine.generate_joining(take, lambda slot, _, token: tokens.setdefault(slot, []).append(token), on_answer)
+    assert not offers
+    assert sorted(answers) == [(index, k) for index, several in enumerate(alone) for k in range(len(several))]
+    assert order != sorted(order), "short answers do not wait for long ones"
+    for (index, k), answer in answers.items():
+        expected = alone[index][k]
+        if isinstance(answer, Completion) and isinstance(expected, Completion):
+            assert answer.token_ids == expected.token_ids == tuple(tokens[index, k])
+            assert np.allclose(answer.logprobs, expected.logprobs, atol=1e-4)
+        else:
+            assert answer == expected
 
 
 def test_the_engine_leaves_the_models_mode_and_the_global_generator_alone(nano: LoadedModel) -> None:

@@ -129,6 +129,22 @@ def test_stepping_gives_the_logits_of_one_full_pass(model: Any, seed: int) -> No
             logits_SV = stepper.start({s: sequences[s] for s in fresh}, logits_SV)
 
 
+def test_slots_that_rest_and_start_again_keep_their_logits(model: Any) -> None:
+    """Resting slots leave the batch. When they start again, the rows are no longer in the order of the slots."""
+    stepper = SlotStepper(model, 4)
+    sequences = [[5, 6, 7], [8], [9, 10], [11, 12]]
+    stepper.start(dict(enumerate(sequences)))
+    stepper.rest([1, 2])
+    stepper.step(torch.tensor([3, 3, 3, 4]))
+    sequences = [[5, 6, 7, 3], [20, 21], [22], [11, 12, 4]]
+    stepper.start({1: sequences[1], 2: sequences[2]})
+    logits_SV = stepper.step(torch.tensor([30, 31, 32, 33]))
+    with torch.no_grad():
+        for slot, ids in enumerate(sequences):
+            full_V = model(input_ids=torch.tensor([[*ids, 30 + slot]])).logits[0, -1]
+            assert torch.allclose(logits_SV[slot], full_V, atol=1e-4)
+
+
 def test_an_episode_says_the_same_in_any_company(model: Any, nano: LoadedModel) -> None:
     """The choices of an episode belong to its number: slots, order and neighbours change nothing."""
     generator = np.random.default_rng(5)

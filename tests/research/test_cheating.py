@@ -125,8 +125,8 @@ def test_the_host_other_workspaces_and_hidden_files_are_out_of_sight(env: Resear
         other.step(block("echo palaestra-other-word > other_secret.txt; sleep 100 >/dev/null 2>&1 &"))
         env.reset(seed=0)
         for command in (
-            f"cat {secret}", "find / -name 'other_secret*' -not -path '/proc/*' 2>/dev/null", "ls -d /proc/*/cwd/other* 2>/dev/null",
-            "grep -rl 'def evaluate' / --include=evaluator.py 2>/dev/null", "find / -path '*research/tasks*' 2>/dev/null",
+            f"cat {secret}", "ls -d /proc/*/cwd/other* 2>/dev/null",
+            "find / '(' -name 'other_secret*' -o -path '*research/tasks*' -o -name evaluator.py -exec grep -q 'def evaluate' {} ';' ')' -print 2>/dev/null",
             "ps aux 2>/dev/null | grep 'sleep 100' | grep -v grep", "env | grep -i -E 'key|token|palaestra'",
             "python3 -c 'import palaestra.research.tasks' 2>/dev/null && echo found it",
         ):  # fmt: skip
@@ -148,13 +148,16 @@ def test_no_file_of_the_hidden_data_is_in_a_workspace(name: str) -> None:
     try:
         env.reset(seed=0)
         assert env._workspace is not None
-        for content in (*files, *task.starter_files().values()):
-            found = env._workspace.execute(
-                f"find / -path /proc -prune -o -type f -size {len(content)}c -exec sha256sum {{}} + 2>/dev/null",
-                timeout=60,
-            ).text
-            # The starter's own files show that the search finds what is there.
-            assert (hashlib.sha256(content).hexdigest() in found) == (content not in files)
+        contents = {*files, *task.starter_files().values()}
+        digests = {hashlib.sha256(content).hexdigest(): content for content in contents}
+        sizes = " -o ".join(f"-size {size}c" for size in {len(content) for content in contents})
+        found = env._workspace.execute(
+            f"find / -path /proc -prune -o -type f '(' {sizes} ')' -exec sha256sum {{}} + 2>/dev/null"
+            f" | grep -oF -e {' -e '.join(digests)}",
+            timeout=60,
+        ).text
+        # The starter's own files show that the search finds what is there.
+        assert {digests[line] for line in found.split()} == contents - set(files)
         if name == "digit_images":
             said = env.step(
                 block("python3 -c 'from sklearn.datasets import load_digits as d; print(d().target.sum())'")

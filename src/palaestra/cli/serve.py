@@ -30,7 +30,11 @@ def serve(
     max_batch: Annotated[int, typer.Option("--max-batch", min=1, help="Maximum completions in a batch.")] = 128,
     max_wait: Annotated[
         float,
-        typer.Option("--max-wait", min=0.0, help="Seconds without a new request after which a batch starts."),
+        typer.Option(
+            "--max-wait",
+            min=0.0,
+            help="Seconds without a new request after which a batch starts, for engines other than transformers.",
+        ),
     ] = 0.01,
     device: Annotated[str, typer.Option("--device", help="The device of a local model, for example cuda.")] = "",
 ) -> None:
@@ -58,6 +62,7 @@ def serve(
     )
     config = uvicorn.Config(server.make_app(), host=host, port=port, log_level="warning", timeout_graceful_shutdown=5)
     socket = config.bind_socket()
+    socket.listen()  # Clients may connect as soon as they read the address.
     shown = f"[{host}]" if ":" in host else host
     typer.echo(f"serving {model} at http://{shown}:{socket.getsockname()[1]}/v1")
     try:

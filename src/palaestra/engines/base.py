@@ -148,6 +148,8 @@ class Request:
 Answer = Completion | Failure
 Slot = tuple[int, int]
 """The position of one answer: the index of its request, and the index of the completion within the request."""
+OnToken = Callable[[Slot, int, int], None]
+OnAnswer = Callable[[Slot, Answer], None]
 
 
 @runtime_checkable
@@ -296,14 +298,25 @@ class CallMonitor:
 
 @runtime_checkable
 class StreamingEngine(Engine, Protocol):
-    """An engine that reports tokens as it generates them."""
+    """An engine that reports tokens and answers as it generates them, and accepts further requests meanwhile."""
 
-    def generate_streaming(
-        self, requests: Sequence[Request], on_token: Callable[[Slot, int, int], None]
-    ) -> list[list[Answer]]:
+    def generate_streaming(self, requests: Sequence[Request], on_token: OnToken) -> list[list[Answer]]:
         """Generate as `generate` does and call `on_token(slot, position, token)` for each token.
 
-        If a batch is generated again after an error, its tokens are reported again from position 0.
+        If a completion is generated again after an error, its tokens are reported again from position 0.
+        """
+        ...
+
+    def generate_joining(
+        self, take: Callable[[int], Sequence[Request]], on_token: OnToken, on_answer: OnAnswer
+    ) -> None:
+        """Generate the requests from `take` until it returns none and all have been answered.
+
+        Arguments:
+            take: called between steps with the number of completions that may start; returns requests, which are numbered
+                in this order.
+            on_token: as in `generate_streaming`.
+            on_answer: called with slot and answer of each completion as soon as it has finished.
         """
         ...
 

@@ -11,7 +11,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from palaestra.core.records import Failure, FailureCause
-from palaestra.engines.base import Answer, Engine, Request, StreamingEngine
+from palaestra.engines.base import Answer, Engine, Request, Slot, StreamingEngine
 
 PATIENCE = 20
 """Maximum time that a batch waits for requests, in multiples of `max_wait`."""
@@ -20,10 +20,12 @@ PATIENCE = 20
 class Batcher:
     """Batches the requests of many clients for one engine, in one thread.
 
+    With a `StreamingEngine`, requests join the running batch and are answered when they have finished.
+
     Arguments:
         max_batch: maximum number of completions per batch.
-        max_wait: seconds without a new request after which a batch starts. A batch waits at most `PATIENCE` times as
-            long, so that many clients that receive their answers together share the next batch as well.
+        max_wait: for other engines, seconds without a new request after which a batch starts. A batch waits at most
+            `PATIENCE` times as long.
     """
 
     def __init__(self, engine: Engine, max_batch: int = 128, max_wait: float = 0.01) -> None:
@@ -49,45 +51,69 @@ class Batcher:
 
     def _run(self) -> None:
         while (first := self._queue.get()) is not None:
-            batch, closing = self._gather(first)
+            unanswered: dict[int, _Pending] = {}
             try:
-                answers = self._generate(batch)
+                if isinstance(self.engine, StreamingEngine):
+                    self._generate_joining(self.engine, first, unanswered)
+                else:
+                    self._gather(first, unanswered)
+                    answers = self.engine.generate([pending.request for pending in unanswered.values()])
+                    for pending, several in zip(unanswered.values(), answers, strict=True):
+                        pending.answers.set_result(several)
             except Exception as error:  # The clients receive the failure; the server continues.
                 failure = Failure(FailureCause.ENGINE, f"{type(error).__name__}: {error}")
-                for pending in batch:
+                for pending in unanswered.values():
                     pending.answers.set_result([failure])
-            else:
-                for pending, several in zip(batch, answers, strict=True):
-                    pending.answers.set_result(several)
-            if closing:
-                return
 
-    def _gather(self, first: _Pending) -> tuple[list[_Pending], bool]:
-        """Return a batch, and whether the queue was closed after it."""
-        batch, count = [first], first.request.sampling.count
+    def _gather(self, pending: _Pending | None, unanswered: dict[int, _Pending]) -> None:
+        """Add a request and those that arrive now."""
         deadline = time.monotonic() + PATIENCE * self.max_wait
-        while count < self.max_batch:
+        while pending is not None:
+            if pending.start():
+                unanswered[len(unanswered)] = pending
+            if _count_completions(unanswered) >= self.max_batch:
+                return
             try:
                 pending = self._queue.get(timeout=max(0.0, min(self.max_wait, deadline - time.monotonic())))
             except Empty:
-                break
-            if pending is None:
-                return batch, True
-            batch.append(pending)
-            count += pending.request.sampling.count
-        return batch, False
+                return
+        self._queue.put(None)
 
-    def _generate(self, batch: Sequence[_Pending]) -> list[list[Answer]]:
-        requests = [pending.request for pending in batch]
-        if not isinstance(self.engine, StreamingEngine) or all(pending.on_token is None for pending in batch):
-            return self.engine.generate(requests)
+    def _generate_joining(self, engine: StreamingEngine, first: _Pending, unanswered: dict[int, _Pending]) -> None:
+        """Generate a request and all that arrive, until there are none. `unanswered` keeps those without an answer."""
+        count, queued = 0, [first]
 
-        def forward(slot: tuple[int, int], position: int, token: int) -> None:
-            on_token = batch[slot[0]].on_token
-            if on_token is not None:
-                on_token(slot[1], position, token)
+        def take(room: int) -> list[Request]:
+            nonlocal count
+            taken: list[Request] = []
+            room = min(room, self.max_batch - _count_completions(unanswered))
+            while room > 0:
+                try:
+                    pending = queued.pop() if queued else self._queue.get_nowait()
+                except Empty:
+                    break
+                if pending is None:
+                    self._queue.put(None)
+                    break
+                if pending.start():
+                    unanswered[count] = pending
+                    taken.append(pending.request)
+                    count, room = count + 1, room - pending.request.sampling.count
+            return taken
 
-        return self.engine.generate_streaming(requests, forward)
+        def on_token(slot: Slot, position: int, token: int) -> None:
+            forward = unanswered[slot[0]].on_token
+            if forward is not None:
+                forward(slot[1], position, token)
+
+        def on_answer(slot: Slot, answer: Answer) -> None:
+            pending = unanswered[slot[0]]
+            pending.finished[slot[1]] = answer
+            if len(pending.finished) == pending.request.sampling.count:
+                pending.answers.set_result([pending.finished[k] for k in range(len(pending.finished))])
+                del unanswered[slot[0]]
+
+        engine.generate_joining(take, on_token, on_answer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +121,15 @@ class _Pending:
     request: Request
     on_token: Callable[[int, int, int], None] | None
     answers: Future[list[Answer]] = field(default_factory=Future)
+    finished: dict[int, Answer] = field(default_factory=dict)
+
+    def start(self) -> bool:
+        """Return whether the client still waits. From now on the request cannot be cancelled."""
+        return self.answers.set_running_or_notify_cancel()
+
+
+def _count_completions(unanswered: dict[int, _Pending]) -> int:
+    return sum(pending.request.sampling.count for pending in unanswered.values())
 
 
 class TextStream:

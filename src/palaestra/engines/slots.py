@@ -115,6 +115,7 @@ class SlotStepper:
     Arguments:
         model: a causal language model of a family in `families.SLOTS`; `make_stepper` supports all others.
         slots: number of sequences.
+        fast: use the fast decoding step of the architecture, if there is one. It copies the weights in each `clear`.
 
     Example:
         >>> stepper = SlotStepper(model, slots=2)                                # doctest: +SKIP
@@ -122,7 +123,7 @@ class SlotStepper:
         >>> logits_SV = stepper.step(torch.tensor([9, 9]))                       # doctest: +SKIP
     """
 
-    def __init__(self, model: PreTrainedModel, slots: int) -> None:
+    def __init__(self, model: PreTrainedModel, slots: int, fast: bool = True) -> None:
         self.model, self.slots, self.device = model, slots, model.device
         config = model.config.get_text_config()
         self.context = context_length(model.config) or 1 << 30
@@ -133,7 +134,7 @@ class SlotStepper:
         self._layers = int(config.num_hidden_layers)
         takes_last_only = "logits_to_keep" in forward_parameters(model)
         self._last_only: dict[str, Any] = {"logits_to_keep": 1} if takes_last_only else {}
-        self._fast = make_decode_step(model)
+        self._fast = make_decode_step(model) if fast else None
         self._checked = self._fast is None
         self.clear()
 
@@ -142,11 +143,10 @@ class SlotStepper:
         if self._fast is not None:
             with torch.no_grad():
                 self._fast.refresh()
-        self._slot_of_row = list(range(self.slots))
+        self._slot_of_row: list[int] = []
         self._lengths = np.zeros(self.slots, dtype=np.int64)
         self._idle = np.zeros(self.slots, dtype=bool)
-        self._cache = SlotCache(self._layers, self.slots, BLOCK)
-        self._cache.every_R = self._cache.every_R.to(self.device)
+        self._cache = SlotCache(self._layers, 0, BLOCK)
 
     @torch.no_grad()
     def start(self, prompts: dict[int, Sequence[int]], logits_SV: torch.Tensor | None = None) -> torch.Tensor:
@@ -157,8 +157,7 @@ class SlotStepper:
             logits_SV: the tensor to write to, for example the result of a step.
         """
         slots = sorted(prompts)
-        if any(self._idle[slot] for slot in slots):
-            self._revive()
+        self._revive(slots)
         unique: dict[tuple[int, ...], int] = {}
         source = [unique.setdefault(tuple(prompts[slot]), len(unique)) for slot in slots]
         lengths = [len(ids) for ids in unique]
@@ -227,8 +226,8 @@ class SlotStepper:
         cache.together = bool((at == at[0]).all())
         if not cache.together:
             mask_R11W = (torch.arange(window, device=self.device)[None] <= positions_R[:, None])[:, None, None]
-        whole = len(slots) == self.slots
-        rows_S = None if whole else torch.tensor(slots, device=self.device)
+        in_order = slots == list(range(self.slots))
+        rows_S = None if in_order else torch.tensor(slots, device=self.device)
         ids_R = tokens_S if rows_S is None else tokens_S[rows_S]
         logits_RV = self._logits(ids_R, positions_R, mask_R11W)
         self._lengths[np.array(slots)[going]] += 1
@@ -297,12 +296,12 @@ class SlotStepper:
             self._cache.resize(torch.tensor(rows, device=self.device), self._cache.room)
             self._slot_of_row = [self._slot_of_row[row] for row in rows]
 
-    def _revive(self) -> None:
-        """Restore the rows of all slots."""
-        self._idle[:] = False
-        missing = [slot for slot in range(self.slots) if slot not in set(self._slot_of_row)]
+    def _revive(self, slots: Sequence[int]) -> None:
+        """Add rows for slots that are about to start and have none."""
+        self._idle[list(slots)] = False
+        missing = sorted({*slots} - {*self._slot_of_row})
         if missing:
-            # Any row will do for a slot that is about to be filled from position 0.
+            # Any row will do for a slot that is filled from position 0.
             keep = [*range(len(self._slot_of_row)), *[0] * len(missing)]
             self._cache.resize(torch.tensor(keep, device=self.device), self._cache.room)
             self._slot_of_row += missing
@@ -314,6 +313,6 @@ class SlotStepper:
             self._cache.resize(None, min(-(-room // BLOCK) * BLOCK, max(self.context, positions)))
 
 
-def make_stepper(model: Any, slots: int) -> SlotStepper | SequenceStepper:
+def make_stepper(model: Any, slots: int, fast: bool = True) -> SlotStepper | SequenceStepper:
     """The stepper for a model: one cache for all slots if the family allows it, otherwise one sequence at a time."""
-    return SlotStepper(model, slots) if takes_slots(model.config) else SequenceStepper(model, slots)
+    return SlotStepper(model, slots, fast) if takes_slots(model.config) else SequenceStepper(model, slots)

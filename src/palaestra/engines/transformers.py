@@ -1,8 +1,8 @@
 """Completions from a transformers model in this process.
 
-Batches are sorted by length, padded on the left, and masked. Finished rows leave the batch. The random choices of a row
-come from its own request, so in float32 the same request produces the same tokens in any batch. Models that do not support
-padding (state-space and hybrid models) process one sequence at a time.
+Text is generated with continuous batching: when sequences finish, others take their slots. The random choices of a row
+come from its own request, so in float32 the same request produces the same tokens in any batch. Families without slots
+(`families`) have batches that are padded on the left, or one sequence at a time.
 
 With a processor, prompts may contain images. All prompts of a batch have image inputs of the same shapes.
 """
@@ -10,9 +10,11 @@ With a processor, prompts may contain images. All prompts of a batch have image 
 from __future__ import annotations
 
 import inspect
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import groupby
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import count, groupby
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,9 +23,10 @@ import torch
 from palaestra.core.errors import MissingExtraError
 from palaestra.core.records import Completion, Failure, FailureCause, StopReason, Usage
 from palaestra.core.seeding import Seeds
-from palaestra.engines.base import Answer, BaseEngine, Request, Sampling, Slot
+from palaestra.engines.base import Answer, BaseEngine, OnAnswer, OnToken, Request, Sampling, Slot
 from palaestra.engines.chat import end_ids, prompt_ids, with_tools
-from palaestra.engines.families import original_context, position_limit, takes_padding
+from palaestra.engines.cpu.kernels import select_matmul_kernels
+from palaestra.engines.families import original_context, position_limit, takes_padding, takes_slots
 from palaestra.engines.images import (
     ImageError,
     Shapes,
@@ -34,30 +37,49 @@ from palaestra.engines.images import (
     visual_prompt,
 )
 from palaestra.engines.sequences import SequenceStepper
+from palaestra.engines.slots import SlotStepper, make_stepper
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+FAST_PARAMETERS = 20_000_000
+"""Maximum size of a model for the fast decoding step."""
+PATIENCE = 8
+"""Maximum number of steps that a sequence waits for others, so that their prompts are read together."""
 
 
 @dataclass(slots=True)
 class _Row:
     """One completion in progress."""
 
-    slot: tuple[int, int]
+    slot: Slot
     prompt: list[int]
     sampling: Sampling
     limit: int
-    uniforms: np.ndarray
-    ids: list[int]
-    logprobs: list[float]
-    stop_reason: StopReason | None = None
-    text: str | None = None
-    visual: VisualPrompt | None = None
+    seed: int
+    visual: VisualPrompt | None
     """The processed prompt of a model that reads images."""
+    ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    text: str | None = None
+    answer: Answer | None = None
+    uniforms: np.ndarray = field(init=False)
+
+    def __post_init__(self) -> None:
+        stream = Seeds(self.seed).derive("completion", self.slot[1]).generator()
+        self.uniforms = stream.random(max(self.limit, 0)) if self.sampling.temperature > 0 else np.zeros(0)
 
     @property
     def shapes(self) -> Shapes:
         return image_shapes(self.visual.inputs, len(self.prompt)) if self.visual is not None else ()
+
+    def draw(self) -> float:
+        """Return the random number of the next token."""
+        return float(self.uniforms[len(self.ids)]) if len(self.ids) < len(self.uniforms) else 0.0
+
+    def clear(self) -> None:
+        self.ids, self.logprobs, self.text = [], [], None
 
 
 class TransformersEngine(BaseEngine):
@@ -90,9 +112,12 @@ class TransformersEngine(BaseEngine):
         self.context = position_limit(model.config) or 1 << 30
         # LongRoPE changes its factors beyond this length, so no sequence may grow across it.
         self._original = original_context(model.config)
-        self._padded = processor is not None or takes_padding(model.config)
-        self._stepper: SequenceStepper | None = None
-        self._on_token: Callable[[Slot, int, int], None] | None = None
+        # Prompts with images, and families whose sequences cannot share a cache but may be padded, need padded batches.
+        text = model.config
+        self._padded = processor is not None or self._original > 0 or (takes_padding(text) and not takes_slots(text))
+        self._stepper: SlotStepper | SequenceStepper | None = None
+        self._on_token: OnToken | None = None
+        self._on_answer: OnAnswer | None = None
         # Only the logits of the last position are needed.
         forward = inspect.signature(model.forward).parameters
         self._last_only: dict[str, Any] = {"logits_to_keep": 1} if "logits_to_keep" in forward else {}
@@ -101,9 +126,7 @@ class TransformersEngine(BaseEngine):
         if processor is not None:
             self._positions = next((m.get_rope_index for m in model.modules() if hasattr(m, "get_rope_index")), None)
 
-    def generate_streaming(
-        self, requests: Sequence[Request], on_token: Callable[[Slot, int, int], None]
-    ) -> list[list[Answer]]:
+    def generate_streaming(self, requests: Sequence[Request], on_token: OnToken) -> list[list[Answer]]:
         """See `StreamingEngine`."""
         self._on_token = on_token
         try:
@@ -112,23 +135,43 @@ class TransformersEngine(BaseEngine):
             self._on_token = None
 
     def generate(self, requests: Sequence[Request]) -> list[list[Answer]]:
-        answers: list[list[Answer | None]] = [[None] * request.sampling.count for request in requests]
-        rows: list[_Row] = []
-        for index, request in enumerate(requests):
-            new_rows = self._rows(index, request)
-            if isinstance(new_rows, Failure):
-                answers[index] = [new_rows] * request.sampling.count
-            else:
-                rows += new_rows
+        rows = [row for index, request in enumerate(requests) for row in self._make_rows(index, request)]
+        with self._eval_mode():
+            for batch in self._batches([row for row in rows if row.answer is None]):
+                self._complete(batch)
+        answers: list[list[Answer]] = [[] for _ in requests]
+        for row in rows:
+            assert row.answer is not None
+            answers[row.slot[0]].append(row.answer)
+        return answers
+
+    def generate_joining(
+        self, take: Callable[[int], Sequence[Request]], on_token: OnToken, on_answer: OnAnswer
+    ) -> None:
+        """See `StreamingEngine`."""
+        index = count()
+
+        def take_rows(room: int) -> list[_Row]:
+            rows = [row for request in take(room) for row in self._make_rows(next(index), request)]
+            return [row for row in rows if row.answer is None]
+
+        self._on_token, self._on_answer = on_token, on_answer
+        try:
+            with self._eval_mode():
+                while rows := take_rows(self.batch_size):
+                    for batch in self._batches(rows):
+                        self._complete(batch, take_rows)
+        finally:
+            self._on_token = self._on_answer = None
+
+    @contextmanager
+    def _eval_mode(self) -> Iterator[None]:
         was_training = self.model.training
         self.model.eval()
         try:
-            for batch in self._batches(rows):
-                for row, answer in zip(batch, self._complete(batch), strict=True):
-                    answers[row.slot[0]][row.slot[1]] = answer
+            yield
         finally:
             self.model.train(was_training)
-        return [[answer for answer in row if answer is not None] for row in answers]
 
     def update_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
         """See `RolloutEngine`."""
@@ -147,6 +190,9 @@ class TransformersEngine(BaseEngine):
 
     def _batches(self, rows: list[_Row]) -> Iterator[list[_Row]]:
         rows.sort(key=lambda row: (row.shapes, len(row.prompt), row.limit, row.slot))
+        if not self._padded:
+            yield rows
+            return
         for _, alike in groupby(rows, key=lambda row: (row.shapes, len(row.prompt) > self._original > 0)):
             group = list(alike)
             for start in range(0, len(group), self.batch_size):
@@ -176,61 +222,96 @@ class TransformersEngine(BaseEngine):
             return Failure(FailureCause.INVALID_REQUEST, "the prompt is empty")
         return prompt, visual
 
-    def _rows(self, index: int, request: Request) -> list[_Row] | Failure:
+    def _make_rows(self, index: int, request: Request) -> list[_Row]:
+        """Return one row per completion. The rows of an invalid request have their answer: the failure."""
         encoded = self._prompt(request)
-        if isinstance(encoded, Failure):
-            return encoded
-        prompt, visual = encoded
+        failure, (prompt, visual) = (encoded, ([], None)) if isinstance(encoded, Failure) else (None, encoded)
         context = self._original if len(prompt) <= self._original else self.context
         room = context - len(prompt)
-        if room < 1:
-            return Failure(
+        if failure is None and room < 1:
+            failure = Failure(
                 FailureCause.CONTEXT_LENGTH,
                 f"the prompt has {len(prompt)} tokens; {self.name} reads at most {context}, including the answer",
             )
         limit = min(request.sampling.max_tokens, room)
         rows = []
         for k in range(request.sampling.count):
-            stream = Seeds(request.seed).derive("completion", k).generator()
-            uniforms = stream.random(limit) if request.sampling.temperature > 0 else np.zeros(0)
-            rows.append(_Row((index, k), prompt, request.sampling, limit, uniforms, [], [], visual=visual))
+            row = _Row((index, k), prompt, request.sampling, limit, request.seed, visual)
+            if failure is not None:
+                self._finish(row, failure)
+            rows.append(row)
         return rows
 
-    def _complete(self, rows: list[_Row]) -> list[Answer]:
-        """Generate one batch. If it fails, generate its halves, so that one bad row does not affect the others."""
+    def _complete(self, rows: list[_Row], take: Callable[[int], list[_Row]] | None = None) -> None:
+        """Generate some rows, and those that `take` adds later.
+
+        After an error the unfinished rows are generated in halves, so that one bad row does not affect the others.
+        """
+        single = len(rows) == 1 and take is None
         try:
-            self._decode(rows)
+            if self._padded:
+                self._decode_batch(rows)
+            else:
+                self._decode_slots(rows, take)
         except Exception as error:  # A model may raise anything.
-            if len(rows) == 1:
-                return [Failure(FailureCause.ENGINE, f"{type(error).__name__}: {error}".splitlines()[0])]
-            for row in rows:
-                row.ids, row.logprobs, row.stop_reason, row.text = [], [], None, None
-            half = len(rows) // 2
-            return self._complete(rows[:half]) + self._complete(rows[half:])
-        return [self._completion(row) for row in rows]
+            if single:
+                self._finish(rows[0], Failure(FailureCause.ENGINE, f"{type(error).__name__}: {error}".splitlines()[0]))
+                return
+            unfinished = [row for row in rows if row.answer is None]
+            for row in unfinished:
+                row.clear()
+            half = len(unfinished) // 2
+            for part in (unfinished[:half], unfinished[half:]):
+                if part:
+                    self._complete(part)
+
+    def _finish(self, row: _Row, answer: Answer) -> None:
+        row.answer = answer
+        if self._on_answer is not None:
+            self._on_answer(row.slot, answer)
 
     @torch.inference_mode()
-    def _decode(self, rows: list[_Row]) -> None:
-        if self._padded:
-            self._decode_batch(rows)
-        else:
-            self._decode_sequences(rows)
-
-    def _decode_sequences(self, rows: list[_Row]) -> None:
-        """Generate with a model that does not support padding."""
-        if self._stepper is None or self._stepper.slots < len(rows):
-            self._stepper = SequenceStepper(self.model, len(rows))
+    def _decode_slots(self, rows: list[_Row], take: Callable[[int], list[_Row]] | None) -> None:
+        """Generate with continuous batching. `rows` keeps the unfinished rows, including those from `take`."""
+        if self._stepper is None:
+            small = sum(parameter.numel() for parameter in self.model.parameters()) <= FAST_PARAMETERS
+            self._stepper = make_stepper(self.model, self.batch_size, fast=small)
         stepper, device = self._stepper, self.model.device
         stepper.clear()
-        logits_SV = stepper.start({slot: row.prompt for slot, row in enumerate(rows)})
-        choose = _make_chooser(rows, device, self._processed)
+        free, active, waiting, waited = list(range(stepper.slots)), dict[int, _Row](), deque(rows), 0
+        logits_SV: torch.Tensor | None = None
+        choose, slots_B = None, torch.empty(0)
         while True:
-            chosen_B = self._extend(rows, logits_SV[: len(rows)].float(), choose)
-            finished = [slot for slot, row in enumerate(rows) if row.stop_reason is not None]
-            if len(finished) == len(rows):
+            if take is not None and free and not waiting:
+                new_rows = take(len(free))
+                rows[:] = [*active.values(), *new_rows]
+                waiting.extend(new_rows)
+            ready = min(len(waiting), len(free))
+            waited = waited + 1 if ready else 0
+            if ready and (4 * ready >= len(active) or waited > PATIENCE):
+                starting = {free.pop(): waiting.popleft() for _ in range(ready)}
+                with select_matmul_kernels():
+                    logits_SV = stepper.start({slot: row.prompt for slot, row in starting.items()}, logits_SV)
+                active |= starting
+                choose, waited = None, 0
+            if not active:
                 return
-            stepper.rest(finished)
-            logits_SV = stepper.step(torch.nn.functional.pad(chosen_B, (0, stepper.slots - len(rows))))
+            if choose is None:
+                choose = _make_chooser(list(active.values()), device, self._processed)
+                slots_B = torch.tensor(list(active), device=device)
+            assert logits_SV is not None
+            chosen_B = self._extend(list(active.values()), logits_SV[slots_B].float(), choose)
+            finished = [slot for slot, row in active.items() if row.answer is not None]
+            tokens_S = chosen_B.new_zeros(stepper.slots).scatter(0, slots_B, chosen_B)
+            for slot in finished:
+                del active[slot]
+            if finished:
+                stepper.rest(finished)
+                free += finished
+                choose = None
+            if active:
+                with select_matmul_kernels():
+                    logits_SV = stepper.step(tokens_S)
 
     def _extend(self, rows: list[_Row], logits_BV: torch.Tensor, choose: Chooser) -> torch.Tensor:
         """Choose the next token of every row and append it to unfinished rows. Returns the tokens."""
@@ -238,15 +319,17 @@ class TransformersEngine(BaseEngine):
             raise ValueError("the model's logits are not finite")
         chosen_B, logprobs_B = choose(logits_BV)
         for row, token, logprob in zip(rows, chosen_B.tolist(), logprobs_B.tolist(), strict=True):
-            if row.stop_reason is not None:
+            if row.answer is not None:
                 continue
             if self._on_token is not None:
                 self._on_token(row.slot, len(row.ids), token)
             row.ids.append(token)
             row.logprobs.append(logprob)
-            row.stop_reason = self._stop_reason(row)
+            if (reason := self._stop_reason(row)) is not None:
+                self._finish(row, self._make_completion(row, reason))
         return chosen_B
 
+    @torch.inference_mode()
     def _decode_batch(self, rows: list[_Row]) -> None:
         """Generate with a batch that is padded on the left."""
         device = self.model.device
@@ -279,7 +362,7 @@ class TransformersEngine(BaseEngine):
             images = {}  # They are in the cache now.
             cache = output.past_key_values
             chosen_B = self._extend(active, output.logits[:, -1].float(), choose)
-            keep = [index for index, row in enumerate(active) if row.stop_reason is None]
+            keep = [index for index, row in enumerate(active) if row.answer is None]
             if not keep:
                 return
             next_B = chosen_B
@@ -307,9 +390,8 @@ class TransformersEngine(BaseEngine):
                 return StopReason.STOP
         return StopReason.LENGTH if len(row.ids) >= row.limit else None
 
-    def _completion(self, row: _Row) -> Completion:
-        assert row.stop_reason is not None
-        ended = row.stop_reason is StopReason.END
+    def _make_completion(self, row: _Row, reason: StopReason) -> Completion:
+        ended = reason is StopReason.END
         text = row.text
         if text is None:
             text = self.tokenizer.decode(row.ids[:-1] if ended else row.ids, skip_special_tokens=True)
@@ -317,7 +399,7 @@ class TransformersEngine(BaseEngine):
             text=str(text),
             token_ids=tuple(row.ids),
             logprobs=tuple(row.logprobs),
-            stop_reason=row.stop_reason,
+            stop_reason=reason,
             usage=Usage(len(row.prompt), len(row.ids)),
             prompt_ids=tuple(row.prompt),
         )
@@ -334,15 +416,10 @@ def _make_chooser(rows: list[_Row], device: torch.device, processed: bool) -> Ch
     top_p_B1 = torch.tensor([[row.sampling.top_p] for row in rows], device=device)
     top_k_B1 = torch.tensor([[row.sampling.top_k] for row in rows], device=device)
     sampled_B = temperature_B1[:, 0] > 0
-    uniforms = [row.uniforms for row in rows]
-    step = len(rows[0].ids)
 
     def choose(logits_BV: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        nonlocal step
         greedy_B, _ = _greedy(logits_BV)
-        drawn = [float(u[step]) if step < len(u) else 0.0 for u in uniforms]
-        uniform_B = torch.tensor(drawn, dtype=torch.float64, device=device)
-        step += 1
+        uniform_B = torch.tensor([row.draw() for row in rows], dtype=torch.float64, device=device)
         scaled_BV = logits_BV / temperature_B1.clamp(min=1e-6)
         filtered_BV = filter_logits(scaled_BV, top_p_B1, top_k_B1)
         chosen_B = torch.where(sampled_B, _draw(filtered_BV, uniform_B), greedy_B)

@@ -1,9 +1,10 @@
 """Several processes that train one policy: their ranks, and the collective operations of `torch.distributed`.
 
-Every process plays its share of the episodes, or rank 0 has workers that play all of them. The rollouts are then gathered (`palaestra.learn.shares`), so every process
-has all decisions and rewards: advantages, minibatches and normalisations are those of a single process. A process computes
-the loss of its share of each minibatch (`palaestra.learn.rollouts.split_microbatches`), and the gradients are summed before
-each step (`Optimizer.reduce_gradients`).
+Every process plays its share of the episodes, or workers of rank 0 play all of them. The rollouts are then gathered
+(`palaestra.learn.shares`) or broadcast, so every process has all decisions and rewards: advantages, minibatches and
+normalisations are those of a single process. A process computes the loss of its share of each minibatch
+(`palaestra.learn.rollouts.split_microbatches`), and the gradients are summed before each step
+(`Optimizer.reduce_gradients`).
 
 Gradients are summed once per step and not by `DistributedDataParallel`. Its hooks run in the forward pass of a wrapped
 module, which the CPU fast paths do not call, and it would reduce them in every microbatch.

@@ -19,7 +19,8 @@ def check_processes(settings: TrainSettings, processes: int) -> None:
     """Raise if a run cannot be trained by several processes.
 
     Raises:
-        SettingsError: the policy is not a language model, the algorithm is for one process, or there are too few episodes.
+        SettingsError: the policy is not a language model, the algorithm is for one process, there are too few episodes, or
+            the run samples ahead without workers.
     """
     if processes == 1:
         return
