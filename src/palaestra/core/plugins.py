@@ -28,14 +28,17 @@ _objects: dict[str, Any] = {}
 
 
 def load_file(path: Path, label: str) -> ModuleType:
-    """Run a Python file as a module named `label`. Errors of the file propagate."""
+    """Run a Python file as a module named `label`. Errors of the file propagate.
+
+    Python's cache of compiled modules is not used: it misses a change within a second, and it would put a folder beside the
+    file.
+    """
     spec = importlib.util.spec_from_file_location(label, path)
     assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[label] = module  # Dataclasses look their module up.
     try:
-        spec.loader.exec_module(module)
+        exec(compile(path.read_bytes(), path, "exec", dont_inherit=True), module.__dict__)
     except BaseException:
         sys.modules.pop(label, None)
         raise
