@@ -22,14 +22,19 @@ def read_table(folder: Path) -> list[list[str]]:
 
 
 def test_a_bench_survives_a_killed_node(tmp_path: Path, two_nodes: Any) -> None:
+    notices: list[str] = []
+
     def kill(event: Event) -> None:
-        if event.phase == "bench" and event.done == 2:
+        notices.append(str(event.data.get("text")))
+        # One run of four is done, so both nodes are at work.
+        if event.phase == "bench" and event.done == 1:
             two_nodes.remove_node(two_nodes.list_all_nodes()[1], allow_graceful=False)
 
     plan: dict[str, Any] = {"tasks": ["prisoners_dilemma"], "agents": ["baseline", "reference"], "seeds": 2}
     bench(ResearchSettings(), **plan, out=tmp_path / "inline", progress=False)
     bench(ResearchSettings(), **plan, executor="ray", out=tmp_path / "ray", listener=kill)
     assert read_table(tmp_path / "ray") == read_table(tmp_path / "inline")
+    assert any("a worker died" in text for text in notices)
 
 
 def test_a_shared_budget_needs_one_process(tmp_path: Path) -> None:
