@@ -24,7 +24,7 @@ demo: $(STAMP)  ## teach the embedded student, about a minute; leaves a report
 
 test: $(STAMP) system  ## all tests that need nothing special
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not backends" --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder --ignore tests/sandbox
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not backends" tests/sandbox  # what is held to times wants the machine for itself
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not backends" --numprocesses $(WORKERS) --dist loadfile tests/sandbox  # held to times, so apart from the rest
 
 test-backends: $(STAMP) $(VLLM)/.installed $(FACTORY)/.installed system  ## tests that fetch models or need engines; 8 GB
 	PALAESTRA_VLLM_PYTHON=$(VLLM)/bin/python PALAESTRA_LLAMA_FACTORY=$(abspath $(FACTORY))/bin/llamafactory-cli $(BIN)/python -m pytest -m backends

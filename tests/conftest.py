@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 
@@ -16,11 +17,17 @@ from hypothesis import settings
 
 from palaestra.engines.models import LoadedModel
 
+gc.disable()  # Until all tests are collected: more than a million objects that live to the end.
 collect_ignore = ["helpers/own_code.py", "helpers/user_plugin.py"]  # They register classes when they are imported.
 # The same examples in every run; HYPOTHESIS_PROFILE=search looks for new ones.
 settings.register_profile("repeat", derandomize=True)
 settings.register_profile("search", print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeat"))
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)

@@ -26,7 +26,7 @@ from palaestra.runs.run import Run
 
 SETTINGS = teach.TeachSettings(
     skills=("geometry", "addition"), rounds=2, lesson_size=8, validation=2, test=2, epochs=2, batch_size=4, threads=1, seed=0,
-    checkpoint_seconds=0.05, keep="best", test_every_round=True, checkpoints="all",
+    checkpoint_seconds=0.05, keep="best", test_every_round=True, checkpoints="all", answer_tokens=16,
 )  # fmt: skip
 
 

@@ -25,7 +25,7 @@ from palaestra.cli.main import main as command
 
 SIZE = [
     "--skill", "geometry", "--skill", "percent", "--rounds", "2", "--lesson-size", "8", "--validation", "3", "--test", "1",
-    "--answer-tokens", "24", "--epochs", "1", "--threads", "1", "--seed", "5", "--checkpoint-seconds", "0.1",
+    "--answer-tokens", "12", "--epochs", "1", "--threads", "1", "--seed", "5", "--checkpoint-seconds", "0.1",
     "--in-flight", "3",
 ]  # fmt: skip
 
@@ -79,7 +79,7 @@ def wait(cache: Path, whole: float, generator: np.random.Generator) -> None:
     goal, give_up = calls(cache) + 1 + int(generator.integers(6)), time.monotonic() + 0.5 * whole
     while calls(cache) < goal and time.monotonic() < give_up:
         time.sleep(0.005)
-    time.sleep(float(generator.uniform(0.0, 0.12)))
+    time.sleep(float(generator.uniform(0.0, 0.08)))
 
 
 def main(folder: Path, model: str, kills: int, seed: int, teacher: list[str]) -> None:

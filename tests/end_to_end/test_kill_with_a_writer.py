@@ -17,7 +17,7 @@ from palaestra.runs.run import Run
 from palaestra.tasks.math.task import MathSkills
 from palaestra.teachers.quality.base import Inspection
 
-DELAY = 0.15
+DELAY = 0.1
 """Seconds that the model thinks, so that kills find calls under way."""
 SKILLS = ("geometry", "percent")
 

@@ -6,6 +6,7 @@ import email.utils
 import itertools
 import json
 import logging
+import ssl
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -366,6 +367,11 @@ def test_each_kind_of_endpoint_gets_its_own_key_and_path(monkeypatch: pytest.Mon
     assert azure.headers["api-key"] == "key-of-azure"
     assert "key-of" not in str(own.headers)  # OpenAI's key is nobody else's business.
     assert own.body["model"] == "scripted"
+
+
+def test_certificates_are_checked() -> None:
+    assert openai_endpoint.load_certificates().verify_mode is ssl.CERT_REQUIRED
+    assert openai_endpoint.load_certificates().check_hostname
 
 
 @pytest.mark.parametrize("name", ["gpt-4o", "openai:", "http://localhost:8000/v1", "ftp://x#y"])

@@ -16,7 +16,15 @@ from palaestra.runs.run import Run
 from palaestra.tasks import evaluate as evaluation
 from palaestra.tasks.evaluate import EvaluationState, EvaluationWorkers, WorkerEngine
 
-PLAN = {"rounds": 1, "lesson_size": 8, "validation": 1, "test": 1, "epochs": 1, "skills": ("clock", "groups")}
+PLAN = {
+    "rounds": 1,
+    "lesson_size": 8,
+    "validation": 1,
+    "test": 1,
+    "epochs": 1,
+    "skills": ("clock", "groups"),
+    "answer_tokens": 24,
+}
 
 
 def read(folder: Path) -> list[object]:

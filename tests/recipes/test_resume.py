@@ -14,7 +14,16 @@ import palaestra
 from palaestra.core.errors import ModelError, RunError, SettingsError
 
 CONTROL = {"env": "CartPole-v1", "iterations": 2, "num_envs": 2, "n_steps": 8, "evaluation": 0, "threads": 1}
-TEACH = {"skills": ("addition",), "rounds": 1, "lesson_size": 8, "validation": 2, "test": 2, "epochs": 1, "threads": 1}
+TEACH = {
+    "skills": ("addition",),
+    "rounds": 1,
+    "lesson_size": 8,
+    "validation": 2,
+    "test": 2,
+    "epochs": 1,
+    "threads": 1,
+    "answer_tokens": 24,
+}
 
 
 @pytest.fixture(scope="module")

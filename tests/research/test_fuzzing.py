@@ -21,7 +21,7 @@ from palaestra.research.workspace.env import ResearchEnv
 from palaestra.research.workspace.step_record import Step
 from palaestra.runs.run import Run
 
-EPISODES = 200 if os.environ.get("HYPOTHESIS_PROFILE") == "search" else 60
+EPISODES = 200 if os.environ.get("HYPOTHESIS_PROFILE") == "search" else 30
 MESSAGES = 11
 """The most of an episode: one that opens it, and then what is useful and what is not in turn."""
 

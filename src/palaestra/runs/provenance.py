@@ -6,6 +6,7 @@ Secrets on the command line are masked, and no environment variable is written.
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
 import re
@@ -76,7 +77,7 @@ def collect_provenance(models: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "command": mask_secrets(sys.argv, os.environ),
-        "palaestra": {"version": __version__, **read_checkout(Path(__file__).resolve().parents[1])},
+        "palaestra": {"version": __version__, **_read_own_checkout()},
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "platform": platform.platform(),
         "accelerator": _accelerator(),
@@ -121,6 +122,12 @@ def read_checkout(package: Path) -> dict[str, Any]:
     if commit is None or changed is None or added is None:
         return nothing
     return {"commit": commit.strip(), "dirty": bool(changed.strip() or added.strip())}
+
+
+@functools.cache
+def _read_own_checkout() -> dict[str, Any]:
+    """Read the checkout of this package once: a process keeps the code that it has imported."""
+    return read_checkout(Path(__file__).resolve().parents[1])
 
 
 def _git(folder: Path, *arguments: str) -> str | None:

@@ -20,7 +20,7 @@ from palaestra.report import write_report
 from palaestra.runs.run import Run
 
 SMALL: dict[str, Any] = {
-    "skills": SKILLS, "rounds": 3, "lesson_size": 6, "validation": 10, "test": 10, "teacher": "no_state",
+    "skills": SKILLS, "rounds": 3, "lesson_size": 6, "validation": 10, "test": 10, "teacher": "no_state", "answer_tokens": 24,
     "learning": "wavering", "threads": 1,
 }  # fmt: skip
 

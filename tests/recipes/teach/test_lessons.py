@@ -18,7 +18,7 @@ from palaestra.runs.run import Run
 from palaestra.teachers.quality.base import Inspection
 
 SMALL: dict[str, Any] = {
-    "skills": ("addition", "geometry"), "rounds": 1, "lesson_size": 12, "validation": 3, "test": 3, "epochs": 1,
+    "skills": ("addition", "geometry"), "rounds": 1, "lesson_size": 12, "validation": 3, "test": 3, "epochs": 1, "answer_tokens": 24,
     "threads": 1, "teacher": "open_ended",
 }  # fmt: skip
 

@@ -15,7 +15,7 @@ from palaestra.recipes.teach import recipe as teach
 from palaestra.runs.run import Run
 
 SMALL: dict[str, Any] = {
-    "skills": SKILLS, "rounds": 2, "lesson_size": 6, "validation": 4, "test": 4, "threads": 1, "learning": "wavering",
+    "skills": SKILLS, "rounds": 2, "lesson_size": 6, "validation": 4, "test": 4, "threads": 1, "answer_tokens": 24, "learning": "wavering",
     "teacher": "skill_tree", "teacher_options": ("policy=model", "cap=1.0"),
 }  # fmt: skip
 

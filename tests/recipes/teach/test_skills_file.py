@@ -21,7 +21,7 @@ from palaestra.runs.run import Run
 from palaestra.tasks.math.task import MathSkills
 
 SMALL: dict[str, Any] = {
-    "skills": SKILLS, "rounds": 1, "lesson_size": 6, "validation": 4, "test": 2, "threads": 1, "teacher": "skill_list",
+    "skills": SKILLS, "rounds": 1, "lesson_size": 6, "validation": 4, "test": 2, "threads": 1, "answer_tokens": 24, "teacher": "skill_list",
     "learning": "wavering",
 }  # fmt: skip
 

@@ -14,7 +14,7 @@ from palaestra.recipes.teach.settings import TeachSettings
 from palaestra.recipes.teach.study import read_study, study
 
 SMALL: dict[str, Any] = {
-    "skills": ("addition",), "rounds": 1, "lesson_size": 4, "validation": 2, "test": 2, "epochs": 1, "threads": 1,
+    "skills": ("addition",), "rounds": 1, "lesson_size": 4, "validation": 2, "test": 2, "epochs": 1, "threads": 1, "answer_tokens": 24,
 }  # fmt: skip
 GRID = {"teacher": ["no_state", "skill_list"], "state": ["on", "off"]}
 

@@ -16,7 +16,7 @@ from palaestra.teachers.simple import NoState
 
 SMALL = {"skills": ("geometry", "percent", "addition"), "rounds": 2, "lesson_size": 40, "validation": 4, "test": 8, "threads": 1}  # fmt: skip
 
-TINY = {**SMALL, "lesson_size": 6, "validation": 2, "test": 2, "epochs": 1}
+TINY = {**SMALL, "lesson_size": 6, "validation": 2, "test": 2, "epochs": 1, "answer_tokens": 24}
 
 
 @pytest.fixture(scope="module")
