@@ -134,7 +134,7 @@ def test_new_weights_take_effect_at_once_and_old_prefixes_are_dropped(engine: VL
         for parameter in loaded.weights.parameters():
             parameter.add_(0.02 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(0)))
     expected = ask(loaded.engine(), *requests)  # type: ignore[arg-type]
-    engine.update_weights(loaded.weights.state_dict())
+    engine.update_weights(loaded.weights.state_dict().items())
     changed = ask(engine, *requests)
     assert [answer.text for answer in changed] == [answer.text for answer in expected]
     assert [answer.text for answer in changed] != [answer.text for answer in base]

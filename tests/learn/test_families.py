@@ -13,9 +13,10 @@ from tiny_models import RARE, SEQUENCES, SLOTS, VOCABULARY, tiny_model
 
 from palaestra.engines.families import SLOTS as SLOT_TYPES
 from palaestra.engines.families import takes_slots
+from palaestra.engines.sampling import sample_tokens
 from palaestra.engines.sequences import SequenceStepper
 from palaestra.engines.slots import SlotStepper
-from palaestra.learn.policies.language_model import LanguageModelCritic, LanguageModelPolicy, sample_tokens
+from palaestra.learn.policies.language_model import LanguageModelCritic, LanguageModelPolicy
 from palaestra.learn.rollouts import Rollout, TokenInputs, select_sequences
 
 

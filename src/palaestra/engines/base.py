@@ -333,8 +333,8 @@ class MonitoredEngine(Engine, Protocol):
 
 
 @runtime_checkable
-class WeightsEngine(Engine, Protocol):
-    """An engine with its own copy of local weights, which can be replaced while it runs."""
+class WeightsEngine(RolloutEngine, Protocol):
+    """An engine with its own copy of local weights, which can be replaced or adapted while it runs."""
 
     def load_adapter(self, folder: Path) -> None:
         """Use a LoRA adapter in peft's format from now on. It replaces the previous one."""
@@ -342,8 +342,4 @@ class WeightsEngine(Engine, Protocol):
 
     def unload_adapter(self) -> None:
         """Use the base model from now on."""
-        ...
-
-    def update_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
-        """Copy new weights into the model, by their names in the transformers checkpoint."""
         ...

@@ -15,9 +15,11 @@ import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from palaestra.core.errors import ModelError
-from palaestra.engines.cpu import ATOL, RTOL
+from palaestra.engines.cpu import ATOL, RTOL, fast_paths_enabled
 from palaestra.engines.cpu.decode import make_decode_step
 from palaestra.engines.families import context_length, forward_parameters, sliding_window, takes_slots
+from palaestra.engines.gpu.decode import takes_packed
+from palaestra.engines.gpu.stepper import PackedStepper
 from palaestra.engines.sequences import SequenceStepper
 
 if TYPE_CHECKING:
@@ -207,7 +209,7 @@ class SlotStepper:
         slot keeps its sequence and continues later.
         """
         self._drop_idle()
-        slots = self._slot_of_row
+        tokens_S, slots = tokens_S.to(self.device), self._slot_of_row
         passive = {*starting, *waiting}
         going = np.array([not self._idle[s] and s not in passive and self._lengths[s] > 0 for s in slots])
         at = np.where(going, self._lengths[slots], 0)
@@ -313,6 +315,17 @@ class SlotStepper:
             self._cache.resize(None, min(-(-room // BLOCK) * BLOCK, max(self.context, positions)))
 
 
-def make_stepper(model: Any, slots: int, fast: bool = True) -> SlotStepper | SequenceStepper:
-    """The stepper for a model: one cache for all slots if the family allows it, otherwise one sequence at a time."""
+Stepper = SlotStepper | SequenceStepper | PackedStepper
+
+
+def make_stepper(model: Any, slots: int, fast: bool = True) -> Stepper:
+    """The stepper for a model: one cache for all slots if the family allows it, otherwise one sequence at a time.
+
+    On a GPU, the architectures that `gpu.decode` implements run as captured graphs, unless their logits differ from the
+    model's own.
+    """
+    if model.device.type == "cuda" and fast_paths_enabled() and takes_packed(model):
+        packed = PackedStepper(model, slots)
+        if packed.agrees():
+            return packed
     return SlotStepper(model, slots, fast) if takes_slots(model.config) else SequenceStepper(model, slots)

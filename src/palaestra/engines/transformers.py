@@ -36,8 +36,7 @@ from palaestra.engines.images import (
     image_shapes,
     visual_prompt,
 )
-from palaestra.engines.sequences import SequenceStepper
-from palaestra.engines.slots import SlotStepper, make_stepper
+from palaestra.engines.slots import Stepper, make_stepper
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -115,7 +114,7 @@ class TransformersEngine(BaseEngine):
         # Prompts with images, and families whose sequences cannot share a cache but may be padded, need padded batches.
         text = model.config
         self._padded = processor is not None or self._original > 0 or (takes_padding(text) and not takes_slots(text))
-        self._stepper: SlotStepper | SequenceStepper | None = None
+        self._stepper: Stepper | None = None
         self._on_token: OnToken | None = None
         self._on_answer: OnAnswer | None = None
         # Only the logits of the last position are needed.

@@ -13,7 +13,7 @@ from __future__ import annotations
 import copy
 import os
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -190,15 +190,14 @@ class VLLMEngine(BaseEngine):
             return 0
         return len(prompt["prompt_token_ids"] if "prompt" not in prompt else self.tokenizer.encode(prompt["prompt"]))
 
-    def update_weights(self, weights: Mapping[str, torch.Tensor] | Iterable[tuple[str, torch.Tensor]]) -> None:
+    def update_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Copy new weights into the model, by their names in the transformers checkpoint.
 
         Cached prefixes were computed with the old weights and are dropped.
         """
-        pairs = iter(weights.items() if isinstance(weights, Mapping) else weights)
         if self._llm.llm_engine.vllm_config.parallel_config.world_size > 1:
-            pairs = iter(list(pairs))  # Sent to other processes.
-        self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": pairs})
+            weights = list(weights)  # Sent to other processes.
+        self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(weights)})
         self._llm.reset_prefix_cache()
 
     def close(self) -> None:

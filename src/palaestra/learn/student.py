@@ -169,7 +169,7 @@ class ModelStudent(ABC):
     def _hand_over(self, predictor: WeightsEngine) -> None:
         """Give the current weights to the engine that predicts."""
         if self.supervision.method == "full":
-            predictor.update_weights(self._model.state_dict())
+            predictor.update_weights(self._model.state_dict().items())
         elif self._adapted is None:
             predictor.unload_adapter()
         else:

@@ -19,9 +19,10 @@ from palaestra.core.errors import EnvError, ModelError
 from palaestra.core.seeding import Seeds
 from palaestra.engines.cpu.kernels import fuse_activations, select_matmul_kernels, token_logprobs_N
 from palaestra.engines.families import check_trainable, context_length
+from palaestra.engines.gpu.stepper import PackedStepper
+from palaestra.engines.sampling import sample_tokens
 from palaestra.engines.sequence_forward import SequenceForward, SequenceOutputs, pad_or_cut
-from palaestra.engines.sequences import SequenceStepper
-from palaestra.engines.slots import SlotStepper, make_stepper
+from palaestra.engines.slots import Stepper, make_stepper
 from palaestra.learn.distributed import sum_over_ranks
 from palaestra.learn.losses import kl_k1
 from palaestra.learn.optimizers import fork_torch_rng
@@ -75,7 +76,7 @@ class LanguageModelPolicy(nn.Module):
             self.value_head = value_head(int(config.hidden_size), seeds).to(model.device)
         self.has_critic = critic is not None
         self.microbatch_size = microbatch_size
-        self._stepper: SlotStepper | SequenceStepper | None = None
+        self._stepper: Stepper | None = None
         self.sequence_forward = SequenceForward(model)
         super().train(False)
 
@@ -103,7 +104,6 @@ class LanguageModelPolicy(nn.Module):
             self._stepper = make_stepper(self.model, slots)
         self._stepper.clear()
 
-    @torch.no_grad()
     def logits_SV(
         self,
         tokens_SL: np.ndarray,
@@ -117,6 +117,17 @@ class LanguageModelPolicy(nn.Module):
         Rows of inactive and waiting slots have arbitrary values. A waiting slot keeps its sequence for a later call; an
         inactive slot drops it.
         """
+        return self._advance(tokens_SL, length_S, fresh_S, active_S, waiting_S)[:, : self.vocabulary].float()
+
+    @torch.no_grad()
+    def _advance(
+        self,
+        tokens_SL: np.ndarray,
+        length_S: np.ndarray,
+        fresh_S: np.ndarray,
+        active_S: np.ndarray,
+        waiting_S: np.ndarray | None,
+    ) -> torch.Tensor:
         stepper = self._stepper
         assert stepper is not None, "call begin first"
         waiting_S = np.zeros_like(active_S) if waiting_S is None else waiting_S & active_S
@@ -127,11 +138,11 @@ class LanguageModelPolicy(nn.Module):
             if (active_S & ~fresh_S & ~waiting_S).any():
                 last_S = tokens_SL[np.arange(len(length_S)), np.maximum(length_S - 1, 0)]
                 waiting = np.flatnonzero(waiting_S).tolist()
-                logits_SV = stepper.step(torch.from_numpy(last_S).to(self.device), starting, waiting)
+                logits_SV = stepper.step(torch.from_numpy(last_S), starting, waiting)
             if starting:
                 logits_SV = stepper.start({s: tokens_SL[s, : length_S[s]].tolist() for s in starting}, logits_SV)
         assert logits_SV is not None, "no slot is active"
-        return logits_SV[:, : self.vocabulary].float()
+        return logits_SV
 
     def act(
         self,
@@ -150,17 +161,21 @@ class LanguageModelPolicy(nn.Module):
             mask_SV: the legal tokens.
             waiting_S: slots that sample nothing in this call and keep their sequence.
         """
-        logits_SV = self.logits_SV(tokens_SL, length_S, fresh_S, active_S, waiting_S)
-        chosen_S, logprobs_S, entropy_S = sample_tokens(
-            logits_SV,
-            torch.from_numpy(uniform_S).to(logits_SV.device),
-            self.temperature,
-            None if mask_SV is None else torch.from_numpy(mask_SV.astype(bool)).to(logits_SV.device),
-        )
+        logits_SV = self._advance(tokens_SL, length_S, fresh_S, active_S, waiting_S)
+        if isinstance(self._stepper, PackedStepper) and mask_SV is None:
+            chosen_S, logprobs_S, entropy_S = self._stepper.sample(uniform_S, self.temperature, self.vocabulary)
+        else:
+            sampled = sample_tokens(
+                logits_SV[:, : self.vocabulary].float(),
+                torch.from_numpy(uniform_S).to(logits_SV.device),
+                self.temperature,
+                None if mask_SV is None else torch.from_numpy(mask_SV.astype(bool)).to(logits_SV.device),
+            )
+            chosen_S, logprobs_S, entropy_S = (values_S.cpu().numpy() for values_S in sampled)
         choosing_S = active_S if waiting_S is None else active_S & ~waiting_S
-        if not bool(torch.isfinite(logprobs_S[torch.from_numpy(choosing_S).to(logprobs_S.device)]).all()):
+        if not np.isfinite(logprobs_S[choosing_S]).all():
             raise ModelError("the policy's log-probs are not finite; lower the learning rate")
-        return chosen_S.cpu().numpy(), logprobs_S.cpu().numpy(), entropy_S.cpu().numpy()
+        return chosen_S, logprobs_S, entropy_S
 
     def evaluate_actions(
         self, rollout: Rollout, selection: Selection, entropy: bool = False, values: bool = True
@@ -247,7 +262,18 @@ class LanguageModelPolicy(nn.Module):
             return self.microbatch_size
         inputs: TokenInputs = rollout.inputs
         longest = inputs.reach(range(rollout.num_sequences), int(rollout.mask_BT.sum(-1).max()))
+        if self.device.type == "cuda":
+            return max(1, self._count_free_tokens() // (longest + 1))
         return max(1, MICROBATCH_LOGITS // ((longest + 1) * self.rows))
+
+    def _count_free_tokens(self) -> int:
+        """Estimate how many tokens of a pass with gradients fit into half of the free memory of the GPU."""
+        config = self.model.config.get_text_config()
+        free = torch.cuda.mem_get_info(self.device)[0]
+        free += torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
+        # About 40 values of the hidden size are kept per layer, and three float32 values per logit.
+        per_layer = 40 * int(config.hidden_size) * self.model.dtype.itemsize
+        return int(free // 2 // (int(config.num_hidden_layers) * per_layer + 12 * self.rows))
 
     def parameter_groups(self, learning_rate: float, critic_learning_rate: float) -> list[dict[str, object]]:
         groups: list[dict[str, object]] = [
@@ -313,51 +339,6 @@ def value_head(width: int, seeds: Seeds) -> nn.Linear:
         nn.init.normal_(head.weight, std=0.01 * width**-0.5)
         nn.init.zeros_(head.bias)
     return head
-
-
-def sample_tokens(
-    logits_SV: torch.Tensor, uniform_S: torch.Tensor, temperature: float = 1.0, legal_SV: torch.Tensor | None = None
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Sample by inverting the cumulative distribution; returns tokens, log-probs and entropies.
-
-    One exponential per logit is enough for all three. Illegal tokens are never sampled.
-    """
-    if temperature != 1.0:
-        logits_SV = logits_SV / temperature
-    if legal_SV is not None:
-        logits_SV = logits_SV.masked_fill(~legal_SV, float("-inf"))
-    shifted_SV = logits_SV - logits_SV.amax(-1, keepdim=True)
-    weight_SV = shifted_SV.exp()
-    chosen_S, total_S = _sample_index(weight_SV, uniform_S.to(weight_SV.dtype))
-    log_total_S = total_S.log()
-    logprobs_S = shifted_SV.gather(-1, chosen_S[:, None])[:, 0] - log_total_S
-    finite_SV = shifted_SV if legal_SV is None else shifted_SV.masked_fill(~legal_SV, 0.0)
-    entropy_S = log_total_S - (weight_SV * finite_SV).sum(-1) / total_S
-    return chosen_S, logprobs_S, entropy_S
-
-
-BLOCK = 64
-
-
-def _sample_index(weight_SV: torch.Tensor, uniform_S: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The index at which the cumulative weight passes `uniform_S` times the total; and the total.
-
-    It searches for a block of tokens first, then for the token in it. A cumulative sum over the whole vocabulary would
-    cost more than everything else here.
-    """
-    count, width = weight_SV.shape
-    blocks_SNK = nn.functional.pad(weight_SV, (0, -width % BLOCK)).view(count, -1, BLOCK)
-    ends_SN = blocks_SNK.sum(-1).cumsum(-1)
-    total_S = ends_SN[:, -1]
-    # Slightly below the total, so that rounding never selects a token after the last one with weight.
-    target_S1 = (uniform_S * (1 - 2**-22) * total_S)[:, None]
-    block_S1 = torch.searchsorted(ends_SN, target_S1, right=True).clamp(max=ends_SN.shape[1] - 1)
-    inside_SK = blocks_SNK.gather(1, block_S1[:, :, None].expand(-1, -1, BLOCK))[:, 0].cumsum(-1)
-    before_S1 = ends_SN.gather(1, block_S1) - inside_SK[:, -1:]
-    # The same sum in another order may differ in its last bit: stay within the block.
-    left_S1 = torch.minimum((target_S1 - before_S1).clamp(min=0.0), inside_SK[:, -1:] * (1 - 2**-22))
-    place_S1 = torch.searchsorted(inside_SK, left_S1, right=True)
-    return (block_S1 * BLOCK + place_S1)[:, 0].clamp(max=width - 1), total_S
 
 
 def _mask_illegal(

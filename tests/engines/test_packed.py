@@ -1,0 +1,125 @@
+"""The decoding step for GPUs. It runs on whatever device there is; without a GPU, in plain torch and without graphs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
+
+from palaestra.core.errors import ModelError
+from palaestra.engines.gpu.decode import takes_packed
+from palaestra.engines.gpu.stepper import PackedStepper
+from palaestra.engines.sampling import sample_tokens
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+VOCABULARY = 120
+SHAPE: dict[str, Any] = {
+    "vocab_size": VOCABULARY, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 3,
+    "num_attention_heads": 6, "num_key_value_heads": 2, "max_position_embeddings": 200,
+}  # fmt: skip
+
+
+@pytest.fixture(params=["llama", "qwen2"])
+def model(request: pytest.FixtureRequest) -> Any:
+    torch.manual_seed(0)
+    if request.param == "llama":
+        return LlamaForCausalLM(LlamaConfig(**SHAPE)).to(DEVICE).eval()
+    qwen2 = Qwen2ForCausalLM(Qwen2Config(**SHAPE)).to(DEVICE).eval()
+    for name, parameter in qwen2.named_parameters():
+        if name.endswith("bias"):
+            torch.nn.init.normal_(parameter)
+    return qwen2
+
+
+def compute_full(model: Any, ids: list[int]) -> torch.Tensor:
+    with torch.no_grad():
+        return model(input_ids=torch.tensor([ids], device=DEVICE)).logits[0, -1]  # type: ignore[no-any-return]
+
+
+def test_every_slot_has_the_logits_of_one_full_pass(model: Any) -> None:
+    """Slots start, go on, wait, rest and start again; the cache grows. Against transformers, one sequence at a time."""
+    generator = np.random.default_rng(0)
+    draw = lambda: generator.integers(0, VOCABULARY, generator.integers(1, 80)).tolist()  # noqa: E731
+    stepper = PackedStepper(model, 5)
+    sequences = {slot: draw() for slot in range(5)}
+    sequences[3] = list(sequences[1])  # A shared prompt.
+    logits_SV = stepper.start(sequences)
+    resting: set[int] = set()
+    for _ in range(40):
+        for slot, ids in sequences.items():
+            if slot not in resting:
+                assert torch.allclose(logits_SV[slot], compute_full(model, ids), atol=1e-4)
+        starting = [slot for slot in range(5) if slot in resting or generator.random() < 0.1]
+        others = [slot for slot in range(5) if slot not in starting]
+        waiting = [slot for slot in others if generator.random() < 0.1]
+        tokens = generator.integers(0, VOCABULARY, 5)
+        kept = logits_SV[waiting].clone()
+        logits_SV = stepper.step(torch.from_numpy(tokens), starting, waiting)
+        logits_SV[waiting] = kept
+        for slot in set(others) - set(waiting):
+            sequences[slot].append(int(tokens[slot]))
+        if starting:
+            sequences |= {slot: draw() for slot in starting}
+            logits_SV = stepper.start({slot: sequences[slot] for slot in starting}, logits_SV)
+        resting = {slot for slot in range(5) if generator.random() < 0.1}
+        stepper.rest(sorted(resting))
+        sequences |= {slot: draw() for slot, ids in sequences.items() if len(ids) > 190}
+    assert stepper._room > 64, "the cache has grown"
+
+
+def test_new_weights_are_read_by_clear(model: Any) -> None:
+    stepper = PackedStepper(model, 1)
+    stepper.start({0: [5, 6]})
+    stepper.step(torch.tensor([3]))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.1)
+    stepper.clear()
+    stepper.start({0: [5, 6]})
+    assert torch.allclose(stepper.step(torch.tensor([3]))[0], compute_full(model, [5, 6, 3]), atol=1e-4)
+
+
+def test_samples_are_those_of_the_logits(model: Any) -> None:
+    stepper = PackedStepper(model, 4)
+    logits_SV = stepper.start({slot: [slot + 1, 7] for slot in range(4)})
+    for temperature, vocabulary in ((1.0, VOCABULARY), (0.5, 100)):
+        uniform_S = np.random.default_rng(0).random(4)
+        sampled = stepper.sample(uniform_S, temperature, vocabulary)
+        uniform = torch.from_numpy(uniform_S).to(DEVICE)
+        expected = sample_tokens(logits_SV[:, :vocabulary].float(), uniform, temperature)
+        for own, values in zip(sampled, expected, strict=True):
+            assert np.allclose(own, values.cpu().numpy(), atol=1e-5)
+
+
+def test_a_model_with_a_known_name_that_computes_something_else_is_found(model: Any) -> None:
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(5)
+    assert PackedStepper(model, 2).agrees()
+    model.model.layers[1].mlp.act_fn = torch.nn.GELU()
+    assert not PackedStepper(model, 2).agrees()
+
+
+def test_sequences_beyond_the_context_are_rejected(model: Any) -> None:
+    stepper = PackedStepper(model, 2)
+    with pytest.raises(ModelError, match="201 tokens; the model reads at most 200"):
+        stepper.start({0: [1] * 201})
+    stepper.start({0: [1] * 200, 1: [1]})
+    with pytest.raises(ModelError, match="201 tokens; the model reads at most 200"):
+        stepper.step(torch.tensor([1, 1]))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"hidden_act": "gelu"},
+        {"attention_bias": True},
+        {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}},
+    ],
+)
+def test_other_architectures_have_their_own_forward(changes: dict[str, Any]) -> None:
+    assert takes_packed(LlamaForCausalLM(LlamaConfig(**SHAPE)))
+    assert not takes_packed(LlamaForCausalLM(LlamaConfig(**SHAPE, **changes)))
