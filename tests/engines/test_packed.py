@@ -82,16 +82,28 @@ def test_new_weights_are_read_by_clear(model: Any) -> None:
     assert torch.allclose(stepper.step(torch.tensor([3]))[0], compute_full(model, [5, 6, 3]), atol=1e-4)
 
 
-def test_samples_are_those_of_the_logits(model: Any) -> None:
-    stepper = PackedStepper(model, 4)
-    logits_SV = stepper.start({slot: [slot + 1, 7] for slot in range(4)})
-    for temperature, vocabulary in ((1.0, VOCABULARY), (0.5, 100)):
-        uniform_S = np.random.default_rng(0).random(4)
-        sampled = stepper.sample(uniform_S, temperature, vocabulary)
-        uniform = torch.from_numpy(uniform_S).to(DEVICE)
-        expected = sample_tokens(logits_SV[:, :vocabulary].float(), uniform, temperature)
-        for own, values in zip(sampled, expected, strict=True):
-            assert np.allclose(own, values.cpu().numpy(), atol=1e-5)
+def test_samples_are_those_of_the_logits_and_are_fed_ahead(model: Any) -> None:
+    """Slot 1 goes on with another token than the sampled one, slot 2 starts again, slot 3 waits."""
+    generator = np.random.default_rng(0)
+    stepper = PackedStepper(model, 5)
+    sequences = {slot: [slot + 1, 7] for slot in range(5)}
+    logits_SV = stepper.start(sequences)
+    for changed in (False, True, False):
+        for temperature, vocabulary in ((1.0, VOCABULARY), (0.5, 100)):
+            before_SV, uniform_S = logits_SV[:, :vocabulary].float().clone(), generator.random(5)
+            sampled = stepper.sample(uniform_S, temperature, vocabulary)
+            expected = sample_tokens(before_SV, torch.from_numpy(uniform_S).to(DEVICE), temperature)
+            for own, values in zip(sampled, expected, strict=True):
+                assert np.allclose(own, values.cpu().numpy(), atol=1e-5)
+            tokens = sampled[0].copy()
+            tokens[1] += changed and tokens[1] < VOCABULARY - 1
+            logits_SV = stepper.step(torch.from_numpy(tokens), [2], [3])
+            for slot in (0, 1, 4):
+                sequences[slot].append(int(tokens[slot]))
+            sequences[2] = [9, len(sequences[0])]
+            logits_SV = stepper.start({2: sequences[2]}, logits_SV)
+            for slot in (0, 1, 2, 4):
+                assert torch.allclose(logits_SV[slot], compute_full(model, sequences[slot]), atol=1e-4)
 
 
 def test_a_model_with_a_known_name_that_computes_something_else_is_found(model: Any) -> None:

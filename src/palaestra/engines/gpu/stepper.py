@@ -3,6 +3,9 @@
 The cache has one row per slot. A step of all slots is one graph. Prompts are packed without padding; their tokens fill a
 graph of the next larger size, and larger batches of prompts run without a graph. Slots that start with the same prompt
 share its computation.
+
+The tokens that `sample` returns are fed at once, while the environment works on them. If the next call of `step` has other
+tokens, it computes the step again.
 """
 
 from __future__ import annotations
@@ -55,6 +58,7 @@ class PackedStepper:
         if storage != self._storage:
             self._storage, self._step_graph, self._prompt_graphs = storage, None, {}
         self._lengths = np.zeros(self.slots, dtype=np.int64)
+        self._ahead: tuple[np.ndarray, np.ndarray] | None = None
 
     @torch.no_grad()
     def agrees(self) -> bool:
@@ -104,17 +108,25 @@ class PackedStepper:
         """Feed one token per slot. Returns the logits after it, `[slots, vocabulary]`; see `SlotStepper.step`."""
         going = self._lengths > 0
         going[[*starting, *waiting]] = False
-        # A waiting row writes after its sequence, where its next token overwrites it.
-        at = np.minimum(self._lengths, self.context - 1)
         if int(self._lengths[going].max(initial=0)) >= self.context:
             raise ModelError(f"a sequence has {self.context + 1} tokens; the model reads at most {self.context}")
+        fed, self._ahead = self._ahead, None
+        tokens = tokens_S.cpu().numpy()
+        if fed is None or not np.array_equal([tokens[going], self._lengths[going]], [values[going] for values in fed]):
+            self._feed(tokens)
+        self._lengths[going] += 1
+        return self._logits_SV
+
+    def _feed(self, tokens_S: np.ndarray | torch.Tensor) -> None:
+        """Write one token to every row and compute the logits after it."""
+        # A waiting row writes after its sequence, where its next token overwrites it.
+        at = np.minimum(self._lengths, self.context - 1)
         self._make_room(int(at.max()) + 1)
         if self._step_graph is None:
             self._step_graph = _Graph(self, self.slots, self._logits_SV, capture=self.device.type == "cuda")
         every = np.arange(self.slots)
-        self._step_graph.load(np.stack([tokens_S.cpu().numpy(), every, at]), every)
-        self._lengths[going] += 1
-        return self._step_graph()
+        self._step_graph.load(every, at, every, tokens_S)
+        self._step_graph()
 
     @torch.no_grad()
     def sample(
@@ -123,7 +135,11 @@ class PackedStepper:
         """Sample the next tokens of all slots; see `sampling.sample_tokens`."""
         if self._sampler is None or self._sampler.key != (temperature, vocabulary):
             self._sampler = _SamplingGraph(self._logits_SV, temperature, vocabulary)
-        return self._sampler(uniform_S)
+        self._sampler.start(uniform_S)
+        self._feed(self._sampler.chosen_S)
+        sampled = self._sampler.wait()
+        self._ahead = sampled[0], self._lengths.copy()
+        return sampled
 
     def rest(self, slots: Sequence[int]) -> None:
         """Mark slots as idle until they start again."""
@@ -148,7 +164,7 @@ class PackedStepper:
             graph = _Graph(self, size, logits_MV, captured)
             if captured:
                 self._prompt_graphs[size] = graph
-        graph.load(tokens_3N, last)
+        graph.load(tokens_3N[1], tokens_3N[2], last, tokens_3N[0])
         slots_M = torch.tensor(list(prompts), device=self.device)
         self._logits_SV[slots_M] = graph()[: len(lengths)]
 
@@ -175,15 +191,23 @@ class _Graph:
         self._host = torch.zeros(len(self._inputs), dtype=torch.int64, pin_memory=capture)
         self._tokens_3N[1] = stepper.slots  # While a graph is captured, it must not change a sequence.
         self._logits_MV = logits_MV
+        self._copied = torch.cuda.Event() if capture else None  # type: ignore[no-untyped-call]
         self._graph = _capture(self._compute) if capture else None
 
-    def load(self, tokens_3N: np.ndarray, last_M: np.ndarray) -> None:
+    def load(
+        self, row_N: np.ndarray, position_N: np.ndarray, last_M: np.ndarray, ids_N: np.ndarray | torch.Tensor
+    ) -> None:
         """Set ids, rows and positions of the tokens, and the tokens whose logits are returned."""
-        if self._graph is not None:
-            torch.cuda.current_stream().synchronize()  # The last copy from this buffer has ended.
-        self._host[: tokens_3N.size] = torch.from_numpy(tokens_3N.reshape(-1))
-        self._host[tokens_3N.size :] = torch.from_numpy(last_M)
+        if self._copied is not None:
+            self._copied.synchronize()  # The last copy from this buffer has ended.
+        first = row_N if isinstance(ids_N, torch.Tensor) else ids_N
+        values = np.concatenate([first, row_N, position_N, last_M])
+        self._host.copy_(torch.from_numpy(values))
         self._inputs.copy_(self._host, non_blocking=True)
+        if self._copied is not None:
+            self._copied.record()
+        if isinstance(ids_N, torch.Tensor):
+            self._tokens_3N[0].copy_(ids_N)
 
     def __call__(self) -> torch.Tensor:
         if self._graph is not None:
@@ -204,23 +228,36 @@ class _SamplingGraph:
     def __init__(self, logits_SV: torch.Tensor, temperature: float, vocabulary: int) -> None:
         self.key = temperature, vocabulary
         self._logits_SV, self._temperature, self._vocabulary = logits_SV, temperature, vocabulary
-        slots = len(logits_SV)
-        self._uniform_S = torch.zeros(slots, device=logits_SV.device)
-        self._sampled_3S = torch.zeros(3, slots, dtype=torch.float64, device=logits_SV.device)
+        slots, device = len(logits_SV), logits_SV.device
+        self._uniform_S = torch.zeros(slots, device=device)
+        self.chosen_S = torch.zeros(slots, dtype=torch.int64, device=device)
+        self._sampled_3S = torch.zeros(3, slots, dtype=torch.float64, device=device)
+        self._host_3S = torch.zeros(3, slots, dtype=torch.float64, pin_memory=logits_SV.is_cuda)
+        self._copied = torch.cuda.Event() if logits_SV.is_cuda else None  # type: ignore[no-untyped-call]
         self._graph = _capture(self._compute) if logits_SV.is_cuda else None
 
-    def __call__(self, uniform_S: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def start(self, uniform_S: np.ndarray) -> None:
+        """Sample with one uniform number per slot."""
         self._uniform_S.copy_(torch.from_numpy(uniform_S))
         if self._graph is not None:
             self._graph.replay()
         else:
             self._compute()
-        chosen_S, logprobs_S, entropy_S = self._sampled_3S.cpu().numpy()
+        self._host_3S.copy_(self._sampled_3S, non_blocking=True)
+        if self._copied is not None:
+            self._copied.record()
+
+    def wait(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return tokens, log-probs and entropies."""
+        if self._copied is not None:
+            self._copied.synchronize()
+        chosen_S, logprobs_S, entropy_S = self._host_3S.numpy()
         return chosen_S.astype(np.int64), logprobs_S.astype(np.float32), entropy_S.astype(np.float32)
 
     def _compute(self) -> None:
         logits_SV = self._logits_SV[:, : self._vocabulary].float()
         sampled = sample_tokens(logits_SV, self._uniform_S, self._temperature)
+        self.chosen_S.copy_(sampled[0])
         self._sampled_3S.copy_(torch.stack([values_S.double() for values_S in sampled]))
 
 
