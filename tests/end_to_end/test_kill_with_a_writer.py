@@ -66,10 +66,15 @@ def lessons(run: Run) -> list[Lesson | None]:
 @pytest.mark.parametrize(
     ("teacher", "kills", "seed"),
     [
-        (["--teacher", "open_ended", "--teacher-option", "per_error=2"], 20, 3),
-        (["--teacher", "skill_tree", "--teacher-option", "policy=model", "--teacher-option", "cap=1.0"], 3, 4),
+        pytest.param(["--teacher", "open_ended", "--teacher-option", "per_error=2"], 20, 3, id="open_ended"),
+        pytest.param(
+            ["--teacher", "skill_tree", "--teacher-option", "policy=model", "--teacher-option", "cap=1.0"],
+            3,
+            4,
+            id="skill_tree",
+            marks=pytest.mark.backends,
+        ),
     ],
-    ids=["open_ended", "skill_tree"],
 )
 def test_a_run_with_a_model_as_its_writer_is_killed_and_asks_nothing_twice_that_was_answered(
     teacher: list[str], kills: int, seed: int, tmp_path: Path
