@@ -116,7 +116,7 @@ def measure_server(name: str, quick: bool) -> dict[str, Any]:
     import uvicorn
 
     engine = models.load(name, device="cpu").engine()
-    requests = make_requests(4 * CLIENTS if quick else 8 * CLIENTS, Sampling(64, temperature=1.0))
+    requests = make_requests(2 * CLIENTS if quick else 8 * CLIENTS, Sampling(64, temperature=1.0))
     bodies = [make_body(name, request) for request in requests]
     app = OpenAIServer(engine, name)
     config = uvicorn.Config(app.make_app(), port=0, log_level="warning")

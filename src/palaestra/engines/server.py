@@ -43,6 +43,7 @@ STATUS = {
 }
 """HTTP status and code by cause; other causes have status 500."""
 FINISH = {StopReason.END: "stop", StopReason.STOP: "stop", StopReason.LENGTH: "length"}
+_make_sampling = lru_cache(256)(Sampling)
 _CALL = re.compile(r"<tool_call>\s*(\{.*?\})\s*</tool_call>", re.DOTALL)
 
 
@@ -79,7 +80,7 @@ class CommonBody(BaseModel):
 
     def to_sampling(self, limit: int) -> Sampling:
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
-        return Sampling(limit, self.temperature, self.top_p, max(self.top_k, 0), stop, self.n)
+        return _make_sampling(limit, self.temperature, self.top_p, max(self.top_k, 0), stop, self.n)
 
 
 class ChatBody(CommonBody):
@@ -275,7 +276,8 @@ class OpenAIServer:
     async def _answer(
         self, body: CommonBody, requests: Sequence[Request], kind: str, to_choice: Callable[[int, Completion], Any]
     ) -> HttpResponse:
-        from starlette.responses import JSONResponse
+        import orjson
+        from starlette.responses import Response
 
         futures = [asyncio.wrap_future(self.batcher.submit(request)) for request in requests]
         completions = [_check_answer(answer) for future in futures for answer in await future]
@@ -285,7 +287,7 @@ class OpenAIServer:
         }
         if body.return_token_ids:
             response["prompt_token_ids"] = list(completions[0].prompt_ids)
-        return JSONResponse(response)
+        return Response(orjson.dumps(response), media_type="application/json")
 
     def _stream(
         self, body: CommonBody, request: Request, kind: str, whole: bool, to_choice: Callable[[int, Completion], Any]
