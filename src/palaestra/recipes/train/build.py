@@ -115,6 +115,8 @@ def _build_turn_loop(settings: TrainSettings, config: AlgorithmConfig, listener:
     own: dict[str, Any] = {"autoreset": False, "failures": "mark"}
     # No group size: the collector seeds every episode by the number of its group.
     env = make_turn_env(settings.env, min(num_envs, unwrap(settings.episodes)), options, **own)
+    if env.tools:
+        encoder = ChatEncoder(loaded.tokenizer, loaded.name, json.dumps(list(env.tools)))
     held_out = None
     if evaluation:
         held_out = make_turn_env(settings.env, min(num_envs, evaluation), options, held_out=True, **own)
