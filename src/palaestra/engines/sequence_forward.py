@@ -137,8 +137,11 @@ class SequenceForward:
     def _fast_agrees(self, prompts: Sequence[TokenIds], responses: Sequence[TokenIds], width: int) -> bool:
         """Whether the packed forward pass computes the hidden states of the model's own."""
         assert self.fast is not None
+        training = self.model.training
+        self.model.eval()  # Dropout would make the two differ.
         hidden_ND, rows_N = self.fast(prompts, responses, width)
         own_ND = self.own_forward(prompts, responses, width, hidden=True).hidden_ND
+        self.model.train(training)
         assert own_ND is not None
         own_ND = own_ND[rows_N]
         if hidden_ND.dtype == torch.float32:
