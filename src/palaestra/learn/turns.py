@@ -19,7 +19,7 @@ import numpy as np
 from palaestra.core.errors import EnvError
 from palaestra.core.records import Failure, FailureCause, Message, Segment, Trajectory
 from palaestra.core.seeding import Seeds
-from palaestra.engines.chat import ChatEncoder
+from palaestra.engines.chat_encoder import ChatEncoder
 from palaestra.learn.policies.engine import EnginePolicy
 from palaestra.learn.policies.language_model import LanguageModelPolicy
 from palaestra.learn.rollouts import Rollout, TokenInputs, make_episode_rollout

@@ -16,6 +16,7 @@ from typing import Any
 
 import gymnasium
 import pytest
+from published_templates import load_tokenizer
 from talk import Talk
 
 from palaestra.core.errors import EnvError, SettingsError
@@ -421,3 +422,50 @@ def test_a_module_that_misses_something_says_what(tmp_path: Path, monkeypatch: p
         detect_kind("needy:X-v0", {})
     with pytest.raises(EnvError, match="cannot import 'nowhere_at_all'"):
         detect_kind("nowhere_at_all:X-v0", {})
+
+
+def test_grpo_trains_under_the_published_template_of_qwen3(fresh_nano: LoadedModel, tmp_path: Path) -> None:
+    """The template removes earlier reasoning, but sampled tokens stay: one pass over an episode gives their log-probs."""
+    import torch
+
+    tokenizer = load_tokenizer(fresh_nano, "qwen3")
+    fresh_nano.weights.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+    fresh_nano.weights.save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    notices: list[str] = []
+    result = train(
+        out=tmp_path / "run",
+        listener=lambda event: notices.append(str(event.data.get("text", ""))),
+        **{
+            **SMALL,
+            "model": str(tmp_path / "model"),
+            "iterations": 1,
+            "env_options": ("attempts=3", "high=8", "format_penalty=0.1"),
+        },
+    )
+    assert any("changes earlier turns" in text for text in notices)
+    with Run.open(result.folder, read_only=True) as run:
+        metrics, trajectories = run.store.metrics()[1], run.store.trajectories(1)
+    assert metrics["turns"] > 2
+    assert math.isfinite(metrics["approx_kl"])
+    end = tokenizer.convert_tokens_to_ids("<|im_end|>")
+    for trajectory in trajectories:
+        opening, *rest = trajectory.segments
+        assert tokenizer.decode(opening.token_ids) == (
+            "<|im_start|>user\nGuess a number from 1 to 8.<|im_end|>\n<|im_start|>assistant\n"
+        )
+        for sampled, given in zip(rest[::2], rest[1::2], strict=False):
+            assert all(sampled.chosen) and not any(given.chosen)  # noqa: PT018
+            closing = "" if sampled.token_ids[-1] == end else "<|im_end|>"
+            assert tokenizer.decode(given.token_ids) in [
+                f"{closing}\n<|im_start|>user\n{reply}<|im_end|>\n<|im_start|>assistant\n"
+                for reply in ("Higher.", "Lower.", "Say a number.")
+            ]
+        ids = torch.tensor([token for segment in trajectory.segments for token in segment.token_ids])
+        chosen = torch.tensor([own for segment in trajectory.segments for own in segment.chosen])
+        logprobs = torch.tensor([value for segment in trajectory.segments for value in segment.logprobs])
+        with torch.no_grad():
+            again = (
+                fresh_nano.weights(input_ids=ids[None]).logits[0, :-1].log_softmax(-1).gather(1, ids[1:, None])[:, 0]
+            )
+        assert float((again - logprobs[1:])[chosen[1:]].abs().max()) < 1e-4

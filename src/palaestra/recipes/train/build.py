@@ -11,10 +11,10 @@ from typing import Any
 import torch
 
 from palaestra.core.errors import EnvError
-from palaestra.core.events import Listener, ignore
+from palaestra.core.events import Listener, ignore, notice
 from palaestra.core.plugins import load_plugins
 from palaestra.core.seeding import Seeds
-from palaestra.engines.chat import ChatEncoder
+from palaestra.engines.chat_encoder import ChatEncoder
 from palaestra.engines.factory import get_engine_scheme
 from palaestra.learn.algorithms import ALGORITHMS, Algorithm, AlgorithmConfig
 from palaestra.learn.distributed import rank, world_size
@@ -103,6 +103,13 @@ def _build_turn_loop(settings: TrainSettings, config: AlgorithmConfig, listener:
     loaded = models.load(settings.model, device=settings.device, listener=listener, trainable=True)
     # Errors of the model or its chat template are raised before any workspace is created.
     encoder = ChatEncoder(loaded.tokenizer, loaded.name)
+    if not encoder.preserves_prefix:
+        listener(
+            notice(
+                f"the chat template of {loaded.name} changes earlier turns; the sampled tokens stay in the context, and "
+                "only the text between turns comes from the template"
+            )
+        )
     ends = find_end_ids(loaded.tokenizer, end_ids(loaded.weights, loaded.tokenizer))
     policy = _build_policy(settings, config, loaded.weights, vocabulary_size(loaded.tokenizer), listener)
     own: dict[str, Any] = {"autoreset": False, "failures": "mark"}

@@ -12,7 +12,7 @@ from palaestra.core.events import Event, Listener
 from palaestra.core.records import Segment, Split, Trajectory, Usage
 from palaestra.core.seeding import Seeds
 from palaestra.core.statistics import Mean, mean_interval, report_on
-from palaestra.engines.chat import ChatEncoder
+from palaestra.engines.chat_encoder import ChatEncoder
 from palaestra.learn.collect import collect_responses
 from palaestra.learn.distributed import broadcast, rank
 from palaestra.learn.policies.engine import EnginePolicy, correct_importance
