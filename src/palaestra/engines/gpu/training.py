@@ -47,11 +47,11 @@ def compute_token_logprobs(
 
     The backward pass computes the logits again.
     """
-    result: torch.Tensor = _TokenLogProbs.apply(hidden_ND, output_VD, tokens_N, temperature)
+    result: torch.Tensor = _RecomputedLogProbs.apply(hidden_ND, output_VD, tokens_N, temperature)
     return result
 
 
-class _TokenLogProbs(torch.autograd.Function):
+class _RecomputedLogProbs(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, hidden_ND: torch.Tensor, output_VD: torch.Tensor, tokens_N: torch.Tensor, temperature: float
