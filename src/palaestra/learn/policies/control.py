@@ -128,6 +128,12 @@ class ControlPolicy(nn.Module):
             logprobs.view(shape), entropies.view(shape), expected.view(shape) if expected is not None else None
         )
 
+    microbatch_size = 0
+
+    @property
+    def device(self) -> torch.device:
+        return self.log_std_O.device if self.log_std_O is not None else next(self.parameters()).device
+
     def max_microbatch_size(self, rollout: Rollout) -> int:
         return 1 << 30  # The networks are small: a minibatch is never split.
 

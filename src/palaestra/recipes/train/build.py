@@ -155,10 +155,19 @@ def _build_policy(
         critic = "head"
         if settings.critic == "separate":
             body = models.load(settings.model, device=settings.device, listener=listener).weights.base_model
-            critic = LanguageModelCritic(body, int(body.config.get_text_config().hidden_size), seeds)
+            width = int(body.config.get_text_config().hidden_size)
+            critic = LanguageModelCritic(body, width, seeds, settings.gradient_checkpointing)
     if supervision.method == "lora":
         weights = add_adapter(weights, supervision, seeds)
-    return LanguageModelPolicy(weights, critic, settings.temperature, vocabulary, seeds=seeds)
+    return LanguageModelPolicy(
+        weights,
+        critic,
+        settings.temperature,
+        vocabulary,
+        settings.microbatch_size,
+        settings.gradient_checkpointing,
+        seeds,
+    )
 
 
 def _build_sampler(
