@@ -12,7 +12,9 @@ from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCau
 from palaestra.core.errors import ModelError
 from palaestra.engines.gpu.decode import takes_packed
 from palaestra.engines.gpu.stepper import PackedStepper
+from palaestra.engines.packed_forward import LlamaForward
 from palaestra.engines.sampling import sample_tokens
+from palaestra.engines.sequence_forward import SequenceForward
 from palaestra.engines.slots import SlotStepper
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -114,6 +116,24 @@ def test_a_model_with_a_known_name_that_computes_something_else_is_found(model: 
     assert PackedStepper(model, 2).agrees()
     model.model.layers[1].mlp.act_fn = torch.nn.GELU()
     assert not PackedStepper(model, 2).agrees()
+
+
+def test_half_models_are_compared_in_float32_by_their_first_blocks(model: Any) -> None:
+    half = model.to(torch.bfloat16)
+    with torch.no_grad():
+        for parameter in half.parameters():
+            parameter.mul_(20)  # Rounding errors grow, as with the weights of a trained model.
+    before = {name: tensor.clone() for name, tensor in half.state_dict().items()}
+    assert PackedStepper(half, 2).agrees()
+    forward = SequenceForward(half)
+    forward.fast = LlamaForward(half.base_model)  # A CPU does not use it in bfloat16.
+    assert forward._fast_agrees([(1, 2, 3), (1, 2, 3)], [(4, 5), (6, 7, 8)], 3)
+    assert len(half.model.layers) == half.config.num_hidden_layers == 3
+    assert half.dtype == torch.bfloat16
+    assert all(torch.equal(tensor, before[name]) for name, tensor in half.state_dict().items())
+    half.model.layers[1].mlp.act_fn = torch.nn.Identity()
+    assert not PackedStepper(half, 2).agrees()
+    assert not forward._fast_agrees([(1, 2, 3)], [(4, 5)], 2)
 
 
 def test_sequences_beyond_the_context_are_rejected(model: Any) -> None:
