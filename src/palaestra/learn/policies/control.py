@@ -44,6 +44,8 @@ class ControlPolicy(nn.Module):
 
     by_sequence = False
     has_critic = True
+    microbatch_size = 0
+    """Maximum number of sequences in one pass with gradients; 0 derives it from the length of the sequences."""
     seen: torch.Tensor
     mean_F: torch.Tensor
     square_F: torch.Tensor
@@ -158,7 +160,7 @@ class ControlPolicy(nn.Module):
     def max_microbatch_size(self, rollout: Rollout) -> int:
         if self.trunk is None:
             return 1 << 30  # The networks are small: a minibatch is never split.
-        return max(1, MAX_IMAGES // rollout.mask_BT.shape[1])
+        return self.microbatch_size or max(1, MAX_IMAGES // rollout.mask_BT.shape[1])
 
     @torch.no_grad()
     def values_BT(self, rollout: Rollout) -> tuple[torch.Tensor, torch.Tensor]:

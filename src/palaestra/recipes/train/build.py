@@ -11,10 +11,10 @@ from typing import Any
 import torch
 
 from palaestra.core.errors import EnvError
-from palaestra.core.events import Listener, ignore
+from palaestra.core.events import Listener, ignore, notice
 from palaestra.core.plugins import load_plugins
 from palaestra.core.seeding import Seeds
-from palaestra.engines.chat import ChatEncoder
+from palaestra.engines.chat_encoder import ChatEncoder
 from palaestra.engines.factory import get_engine_scheme
 from palaestra.learn.algorithms import ALGORITHMS, Algorithm, AlgorithmConfig
 from palaestra.learn.distributed import rank, world_size
@@ -104,11 +104,20 @@ def _build_turn_loop(settings: TrainSettings, config: AlgorithmConfig, listener:
     loaded = models.load(settings.model, device=settings.device, listener=listener, trainable=True)
     # Errors of the model or its chat template are raised before any workspace is created.
     encoder = ChatEncoder(loaded.tokenizer, loaded.name)
+    if not encoder.preserves_prefix:
+        listener(
+            notice(
+                f"the chat template of {loaded.name} changes earlier turns; the sampled tokens stay in the context, and "
+                "only the text between turns comes from the template"
+            )
+        )
     ends = find_end_ids(loaded.tokenizer, end_ids(loaded.weights, loaded.tokenizer))
     policy = _build_policy(settings, config, loaded.weights, vocabulary_size(loaded.tokenizer), listener)
     own: dict[str, Any] = {"autoreset": False, "failures": "mark"}
     # No group size: the collector seeds every episode by the number of its group.
     env = make_turn_env(settings.env, min(num_envs, unwrap(settings.episodes)), options, **own)
+    if env.tools:
+        encoder = ChatEncoder(loaded.tokenizer, loaded.name, json.dumps(list(env.tools)))
     held_out = None
     if evaluation:
         held_out = make_turn_env(settings.env, min(num_envs, evaluation), options, held_out=True, **own)
@@ -147,10 +156,19 @@ def _build_policy(
         critic = "head"
         if settings.critic == "separate":
             body = models.load(settings.model, device=settings.device, listener=listener).weights.base_model
-            critic = LanguageModelCritic(body, int(body.config.get_text_config().hidden_size), seeds)
+            width = int(body.config.get_text_config().hidden_size)
+            critic = LanguageModelCritic(body, width, seeds, settings.gradient_checkpointing)
     if supervision.method == "lora":
         weights = add_adapter(weights, supervision, seeds)
-    return LanguageModelPolicy(weights, critic, settings.temperature, vocabulary, seeds=seeds)
+    return LanguageModelPolicy(
+        weights,
+        critic,
+        settings.temperature,
+        vocabulary,
+        settings.microbatch_size,
+        settings.gradient_checkpointing,
+        seeds,
+    )
 
 
 def _build_sampler(

@@ -110,6 +110,13 @@ class TrainSettings(EngineSettings, ExecutorSettings):
     device: str = setting(
         "", "Device, for example cuda; empty: a GPU if there is one, and the CPU for the policies mlp and transformer."
     )
+    microbatch_size: int = setting(
+        0, "Sequences of a language model in one pass with gradients; 0: as many as fit into memory.", low=0
+    )
+    gradient_checkpointing: bool = setting(
+        False,
+        "Compute the blocks of a language model again in the backward pass, which needs less memory and more time.",
+    )
     threads: int = setting(0, "CPU threads; 0: torch's default.", low=0)
     parallel: Literal["ddp", "fsdp"] = setting(
         "ddp", "Several processes (torchrun): each has all weights, or a shard of weights, gradients and optimizer."
