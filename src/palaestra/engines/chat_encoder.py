@@ -1,4 +1,4 @@
-"""Encode a conversation that grows turn by turn, for training. Tokens are only appended.
+"""Encode a conversation that grows turn by turn, for training, and decode the model's messages. Tokens are only appended.
 
 The opening is encoded as an engine would encode it. The ids that the model sampled stay as they are. After them comes the
 text that the chat template adds to a message of the assistant: its end, the reply, and the start of the next message. To
@@ -10,12 +10,16 @@ DeepSeek-R1 remove earlier reasoning.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from palaestra.core.errors import EnvError
 from palaestra.core.records import Message
 from palaestra.engines.chat import find_shared_prefix, prompt_ids
 from palaestra.engines.chat_template import ChatTemplate, is_marked
+from palaestra.engines.tool_formats.base import read_schemas
+from palaestra.engines.tool_formats.detection import detect_format
+from palaestra.engines.tool_formats.hermes import FORMAT as HERMES
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -27,7 +31,10 @@ PREFIXES = ("x", "7", ".", "\u00e9")
 
 
 class ChatEncoder:
-    """Encodes the opening of a conversation, and the replies to the assistant's messages.
+    """Encodes the opening of a conversation, and the replies to the assistant's messages. Decodes these messages.
+
+    Tools are offered by the template. They are described in the system message if the template does not support them, or
+    renders calls in a format that no parser reads.
 
     Arguments:
         tokenizer, name, tools: as for `ChatTemplate`.
@@ -43,8 +50,13 @@ class ChatEncoder:
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, name: str = "the model", tools: str = "") -> None:
-        self.tokenizer, self.name = tokenizer, name
+        self.tokenizer, self.name, self.tools = tokenizer, name, tools
         self.template = ChatTemplate(tokenizer, name, tools)
+        self.tool_format = detect_format(self.template)
+        if tools and self.tool_format is None:
+            self.template = ChatTemplate(tokenizer, name, tools, describe_tools=True)
+            self.tool_format = HERMES
+        self._schemas = read_schemas(tools)
         self._special_tokens = {key: token.content for key, token in tokenizer.added_tokens_decoder.items()}
         self._replies: dict[tuple[tuple[Message, ...], str], tuple[int, ...]] = {}
         self._probe()
@@ -97,6 +109,30 @@ class ChatEncoder:
             if len(self._replies) < CACHE_SIZE:
                 self._replies[adapted, end] = ids
         return ids
+
+    def decode_message(self, ids: Sequence[int], number: int = 0) -> Message:
+        """Decode a message that the model sampled. Calls are parsed if there are tools.
+
+        A call that cannot be read stays a call, so that the environment can answer it (see `is_malformed`).
+
+        Arguments:
+            ids: without the token that ends the message.
+            number: the number of calls before it in the conversation, for the ids of its own.
+        """
+        text = str(self.tokenizer.decode(ids, skip_special_tokens=True))
+        if self.tool_format is None or not (self.tools or self.tool_format.has_channels):
+            return Message("assistant", text)
+        parsed = self.tool_format.parse(str(self.tokenizer.decode(ids, skip_special_tokens=False)), self._schemas)
+        if not parsed.calls and not self.tool_format.has_channels:
+            return Message("assistant", text)
+        text = parsed.text
+        for token in self.tokenizer.all_special_tokens:
+            text = text.replace(token, "")
+        if not self.tools:
+            return Message("assistant", text)
+        # Nine letters and digits: Mistral's templates accept no other ids.
+        calls = (replace(call, id=f"call{k:05d}") for k, call in enumerate(parsed.calls, number + 1))
+        return Message("assistant", text, tuple(calls))
 
     def _find_suffix(self, marked: tuple[Message, ...], reply: tuple[Message, ...]) -> str:
         """The text that the template adds to the last message of `marked`, from the token that ends it."""

@@ -30,6 +30,7 @@ class ChatTemplate:
         name: the model's name, for error messages.
         tools: the tools that the model may call, as in `Request.tools`. If the template does not support tools, they are
             described in the system message, and their answers are user messages.
+        describe_tools: describe tools in the system message even if the template supports them.
 
     Attributes:
         offered_tools: `tools` if the template supports tools; empty otherwise.
@@ -39,9 +40,16 @@ class ChatTemplate:
         preserves_prefix: whether a longer conversation is rendered as an extension of the shorter one.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, name: str = "the model", tools: str = "") -> None:
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        name: str = "the model",
+        tools: str = "",
+        *,
+        describe_tools: bool = False,
+    ) -> None:
         self.tokenizer, self.name = tokenizer, name
-        self.offered_tools = tools if tools and offers_tools(tokenizer, tools) else ""
+        self.offered_tools = tools if tools and not describe_tools and offers_tools(tokenizer, tools) else ""
         self._tool_description = "" if self.offered_tools else tools
         self._special_tokens = [token.content for token in tokenizer.added_tokens_decoder.values()]
         self._has_system_role = self._has_tool_role = True
