@@ -9,7 +9,8 @@ import pytest
 
 from palaestra.core.errors import EnvError
 from palaestra.core.records import ImagePart, Message, TextPart
-from palaestra.engines.chat import ChatEncoder, prompt_ids
+from palaestra.engines.chat import prompt_ids
+from palaestra.engines.chat_encoder import ChatEncoder
 from palaestra.engines.models import LoadedModel
 
 START = "{% for m in messages %}"
@@ -179,13 +180,41 @@ def test_words_that_the_template_begins_with_are_not_taken_for_the_end_of_a_mess
 
 
 @pytest.mark.parametrize("template", [FORGETFUL, LAST_ONLY, THINKING], ids=["reasoning", "last messages", "prefilled"])
-def test_a_template_that_changes_earlier_turns_is_refused_before_anything_is_sampled(
+def test_under_a_template_that_changes_earlier_turns_only_its_text_between_turns_is_used(
     nano: LoadedModel, template: str
 ) -> None:
-    with pytest.raises(EnvError, match="the chat template of mine changes earlier turns") as caught:
-        ChatEncoder(tokenizer_with(nano, template), "mine")
+    encoder = ChatEncoder(tokenizer_with(nano, template))
+    assert not encoder.preserves_prefix
+    before, said = [*ASKED], Message("assistant", "<think>1 to 8</think>4")
+    start = "<think>\n" if template == THINKING else ""
+    for _ in range(2):
+        found = nano.tokenizer.decode(encoder.encode_reply(before, said, [Message("user", "Higher.")], 7))
+        assert found == f"<|end|><|user|>Higher.<|end|><|assistant|>{start}"
+        before += [said, Message("user", "Higher.")]
+
+
+def test_a_template_that_keeps_earlier_turns_is_recognised(nano: LoadedModel) -> None:
+    templates = [nano.tokenizer.chat_template, CHATML, TRIMMED, ALTERNATING, GEMMA, ORDERLESS]
+    assert all(ChatEncoder(tokenizer_with(nano, template)).preserves_prefix for template in templates)
+
+
+def test_a_template_that_loses_the_assistants_message_is_refused(nano: LoadedModel) -> None:
+    mute = (
+        START + "{% if m['role']!='assistant' %}{{'<|'+m['role']+'|>'+m['content']+'<|end|>'}}{% endif %}{% endfor %}"
+    )
+    with pytest.raises(EnvError, match="the chat template of mine omits a message of the assistant") as caught:
+        ChatEncoder(tokenizer_with(nano, mute), "mine")
     assert "\n" not in str(caught.value)
-    assert "First difference" in str(caught.value)
+
+
+def test_a_tools_answers_are_joined_where_roles_must_alternate(nano: LoadedModel) -> None:
+    encoder = ChatEncoder(tokenizer_with(nano, ALTERNATING))
+    said, reply = (
+        Message("assistant", "calc"),
+        [Message("tool", "84"), Message("tool", "85"), Message("user", "Go on.")],
+    )
+    joined = [Message("user", "84\n\n85\n\nGo on.")]
+    assert encoder.encode_reply(ASKED, said, reply) == encoder.encode_reply(ASKED, said, joined)
 
 
 def test_without_a_template_every_message_is_a_line(nano: LoadedModel) -> None:

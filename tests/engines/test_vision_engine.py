@@ -2,6 +2,7 @@
 
 import base64
 import io
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,7 @@ from palaestra.learn.pretrain import (
     build_vlm_tokenizer,
     encode_pictured,
     picture_batches,
+    picture_loss,
     pretrain_model,
     to_pixel_values,
 )
@@ -257,7 +259,7 @@ def test_a_small_one_learns_what_it_is_shown(vlm: LoadedModel) -> None:
 
     losses: list[float] = []
     pretrain_model(
-        model, batches(), steps=60, matrix_learning_rate=0.01, vector_learning_rate=0.01,
+        model, batches(), partial(picture_loss, model), steps=60, matrix_learning_rate=0.01, vector_learning_rate=0.01,
         on_step=lambda _, loss: losses.append(loss) if loss == loss else None,
     )  # fmt: skip
     engine = LoadedModel("small", model, vlm.tokenizer, vlm.processor).engine()

@@ -18,7 +18,8 @@ from palaestra.core.records import Completion, Failure, FailureCause, StopReason
 from palaestra.core.seeding import Seeds
 from palaestra.engines import models
 from palaestra.engines.base import ENGINES, RolloutEngine
-from palaestra.engines.chat import ChatEncoder, end_ids
+from palaestra.engines.chat import end_ids
+from palaestra.engines.chat_encoder import ChatEncoder
 from palaestra.envs.factory import make_turn_env
 from palaestra.envs.token import TokenVectorEnv
 from palaestra.learn.algorithms import ALGORITHMS

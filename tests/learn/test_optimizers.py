@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from palaestra.core.errors import ModelError
-from palaestra.learn.optimizers import Optimizer
+from palaestra.learn.optimizers import MixedAdamW, Optimizer
 
 
 def network() -> torch.nn.Module:
@@ -77,3 +77,46 @@ def test_a_gradient_that_is_not_finite_stops_before_the_weights_are_spoiled() ->
     with pytest.raises(ModelError, match="the gradient is nan; lower the learning rate"):
         optimizer.clip_grad_norm(1.0)
     assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
+
+
+def test_half_weights_follow_a_float32_training() -> None:
+    """Steps far below the distance of two bfloat16 numbers add up; against AdamW on float32 weights."""
+    start = torch.linspace(0.5, 1.5, 64)
+    exact, half = start.clone().requires_grad_(), start.bfloat16().requires_grad_()
+    exact.data.copy_(half.detach().float())
+    reference, optimizer = torch.optim.AdamW([exact], lr=1e-4, weight_decay=0.0), MixedAdamW([half], lr=1e-4)
+    for step in range(50):
+        slope = torch.sin(torch.arange(64.0) + 0.1 * step).bfloat16()
+        for weights in (exact, half):
+            for part in (0.25, 0.75):  # two microbatches
+                (weights * (part * slope).to(weights.dtype)).sum().backward()
+        reference.step()
+        reference.zero_grad()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert half.grad is None
+    assert half.dtype == torch.bfloat16
+    assert not torch.equal(half.detach(), start.bfloat16())
+    torch.testing.assert_close(optimizer.param_groups[0]["params"][0].detach(), exact.detach(), atol=2e-5, rtol=0)
+    assert torch.equal(half.detach(), optimizer.param_groups[0]["params"][0].detach().bfloat16())
+
+
+def test_the_float32_copies_survive_a_checkpoint() -> None:
+    def train(weights: torch.Tensor, optimizer: Optimizer, steps: range) -> None:
+        for step in steps:
+            (weights * torch.cos(torch.arange(8.0) + step).bfloat16()).sum().backward()
+            optimizer.clip_grad_norm(0.1)
+            optimizer.step()
+            optimizer.zero_grad()
+
+    whole = torch.ones(8, dtype=torch.bfloat16).requires_grad_()
+    train(whole, Optimizer([{"params": [whole], "lr": 1e-3}]), range(6))
+    first = torch.ones(8, dtype=torch.bfloat16).requires_grad_()
+    optimizer = Optimizer([{"params": [first], "lr": 1e-3}])
+    train(first, optimizer, range(3))
+    state = {name: tensor.clone() for name, tensor in optimizer.state().items()}
+    second = first.detach().clone().requires_grad_()
+    resumed = Optimizer([{"params": [second], "lr": 1e-3}])
+    resumed.load_state(state)
+    train(second, resumed, range(3, 6))
+    assert torch.equal(whole, second)

@@ -25,8 +25,8 @@ from palaestra.learn.preference import (
     PreferencePair,
     PreferenceStudent,
     preference_loss,
-    response_logprobs_BT,
 )
+from palaestra.learn.response_logprobs import ResponseLogProbs
 from palaestra.learn.student import SupervisedStudent
 from palaestra.learn.students import STUDENTS, make_student
 from palaestra.learn.supervised import Method, Supervision, padding_id
@@ -61,7 +61,7 @@ def margins(student: PreferenceStudent, pairs: Sequence[PreferencePair]) -> np.n
     """How much likelier each right response is than the wrong one, in nats."""
     rows = [row for pair in pairs for row in pair.rows]
     with torch.no_grad():
-        total_B = response_logprobs_BT(student._trained, rows, padding_id(student.tokenizer)).sum(-1)
+        total_B = ResponseLogProbs(student._trained, padding_id(student.tokenizer))(rows).sum(-1)
     return (total_B[::2] - total_B[1::2]).numpy()
 
 
@@ -75,11 +75,12 @@ def test_the_loss_is_that_of_trl(nano: LoadedModel, sft_weight: float) -> None:
     student = student_of(models.load("nano", device="cpu"))
     pairs = student.make_pairs(GIVEN[:6], Seeds(0))
     pad_id = padding_id(nano.tokenizer)
-    reference = student._reference(pairs, pad_id)
+    reference = student._reference(pairs, ResponseLogProbs(student._trained, pad_id))
     settings = Preference(beta=0.3, sft_weight=sft_weight)
     policy, other = moved(models.load("nano", device="cpu")).weights, models.load("nano", device="cpu").weights
     with torch.no_grad():
-        ours = float(preference_loss(policy, pairs, [reference[k] for k in range(6)], settings, pad_id))
+        logprobs = ResponseLogProbs(policy, pad_id)
+        ours = float(preference_loss(logprobs, pairs, [reference[k] for k in range(6)], settings))
     for model in (policy, other):
         add_fused_lm_head(model, outputs=("log_probs", "entropy", "mean_logits", "is_top1"))
     trainer = trl.DPOTrainer.__new__(trl.DPOTrainer)

@@ -1,4 +1,4 @@
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -150,8 +150,8 @@ class RecordingPredictor(BaseEngine):
     def unload_adapter(self) -> None:
         self.received.append("base")
 
-    def update_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
-        self.received.append({name: tensor.clone() for name, tensor in weights.items()})
+    def update_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
+        self.received.append({name: tensor.clone() for name, tensor in weights})
 
 
 def test_a_predictor_receives_every_new_set_of_weights_once(fresh_nano: LoadedModel, method: Method) -> None:

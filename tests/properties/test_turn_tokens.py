@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from talk import Talk
 
 from palaestra.core.seeding import Seeds
-from palaestra.engines.chat import ChatEncoder
+from palaestra.engines.chat_encoder import ChatEncoder
 from palaestra.engines.models import LoadedModel
 from palaestra.envs.turn import TurnVectorEnv
 from palaestra.learn.policies.language_model import LanguageModelCritic, LanguageModelPolicy

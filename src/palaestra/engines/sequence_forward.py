@@ -1,12 +1,12 @@
 """The forward pass of a language model over whole sequences: a prompt and a response each.
 
-`SequenceForward` uses the CPU fast path if there is one for the model, and otherwise the model's own forward pass.
+`SequenceForward` uses the packed forward pass if there is one for the model, and otherwise the model's own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,12 +16,17 @@ from torch.nn.functional import linear
 
 from palaestra.core.errors import ModelError
 from palaestra.engines.cpu import ATOL, RTOL
-from palaestra.engines.cpu.forward import TokenIds, make_fast_forward
 from palaestra.engines.families import context_length, forward_parameters, takes_slots
+from palaestra.engines.packed_forward import TokenIds, make_fast_forward
 from palaestra.engines.sequences import pad_right
 
 SHARED_PROMPTS = 0.5
 """Maximum ratio of distinct prompts to sequences at which each prompt is computed once and its cache shared."""
+
+CHECKED = 8
+"""Number of sequences on which the packed forward pass is compared with the model's own."""
+HALF_TOLERANCE = 0.1
+"""Maximum difference between the two in 16-bit dtypes, relative to the norm of a hidden state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +77,16 @@ class SequenceForward:
 
     Arguments:
         model: a causal language model of transformers, its body, or peft's wrapper of either.
+        recompute: compute the intermediate results of each block again in the backward pass, instead of keeping them.
     """
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, recompute: bool = False) -> None:
         self.model, self.fast = model, make_fast_forward(model)
+        self.recompute = recompute
+        if self.fast is not None:
+            self.fast.recomputes = recompute
+        elif recompute:
+            _enable_checkpoints(model)
         self.context = context_length(model.config) or 1 << 30
         self.output_layer = model.get_output_embeddings()  # `None` for a body
         parameters = forward_parameters(model)
@@ -110,18 +121,33 @@ class SequenceForward:
             raise ModelError(f"a sequence has {longest} tokens; the model reads at most {self.context}")
         if self.fast is None:
             return self.own_forward(prompts, responses, width, hidden)
-        hidden_ND, rows_N = self.fast(prompts, responses, width, include_end)
         if not self._checked:
             self._checked = True
-            with torch.no_grad():
-                own_ND = self.own_forward(prompts, responses, width, hidden=True).hidden_ND
-            assert own_ND is not None
-            if not torch.allclose(own_ND[rows_N], hidden_ND, atol=ATOL, rtol=RTOL):
+            if not self._fast_agrees(prompts[:CHECKED], responses[:CHECKED], width):
                 self.fast = None
+                if self.recompute:
+                    _enable_checkpoints(self.model)
                 return self.own_forward(prompts, responses, width, hidden)
+        hidden_ND, rows_N = self.fast(prompts, responses, width, include_end)
         layer = self.output_layer if logits else None
         logits_NV = linear(hidden_ND, layer.weight, layer.bias) if layer is not None else None
         return SequenceOutputs(hidden_ND if hidden else None, logits_NV, rows_N)
+
+    @torch.no_grad()
+    def _fast_agrees(self, prompts: Sequence[TokenIds], responses: Sequence[TokenIds], width: int) -> bool:
+        """Whether the packed forward pass computes the hidden states of the model's own."""
+        assert self.fast is not None
+        training = self.model.training
+        self.model.eval()  # Dropout would make the two differ.
+        hidden_ND, rows_N = self.fast(prompts, responses, width)
+        own_ND = self.own_forward(prompts, responses, width, hidden=True).hidden_ND
+        self.model.train(training)
+        assert own_ND is not None
+        own_ND = own_ND[rows_N]
+        if hidden_ND.dtype == torch.float32:
+            return torch.allclose(own_ND, hidden_ND, atol=ATOL, rtol=RTOL)
+        difference_N = (own_ND.float() - hidden_ND.float()).norm(dim=-1)
+        return bool((difference_N <= HALF_TOLERANCE * own_ND.float().norm(dim=-1)).all())
 
     def own_forward(
         self, prompts: Sequence[TokenIds], responses: Sequence[TokenIds], width: int, hidden: bool
@@ -131,6 +157,7 @@ class SequenceForward:
             logits_BWV, hidden_BWD = self._forward_right_padded(prompts, responses, width, hidden)
         elif (
             self.share_prompts
+            and not self.recompute  # It needs a cache, and blocks that are computed twice would write to it twice.
             and self.output_layer is not None
             and width > 1
             and len(set(prompts)) <= SHARED_PROMPTS * len(prompts)
@@ -216,12 +243,13 @@ class SequenceForward:
 
     def _run(self, hidden: bool, **arguments: Any) -> tuple[torch.Tensor | None, torch.Tensor | None]:
         """Call the model; returns its logits, if it has an output layer, and its last hidden states, if requested."""
-        if self.output_layer is None:
-            arguments.pop("logits_to_keep", None)
-            return None, self.model(**arguments).last_hidden_state
-        with self._record_hidden(hidden) as recorded:
-            logits = self.model(**arguments).logits
-        return logits, recorded[0] if hidden else None
+        with _checkpoint_blocks(self.model) if self.recompute and torch.is_grad_enabled() else nullcontext():
+            if self.output_layer is None:
+                arguments.pop("logits_to_keep", None)
+                return None, self.model(**arguments).last_hidden_state
+            with self._record_hidden(hidden) as recorded:
+                logits = self.model(**arguments).logits
+            return logits, recorded[0] if hidden else None
 
     @contextmanager
     def _record_hidden(self, hidden: bool) -> Iterator[list[torch.Tensor]]:
@@ -235,6 +263,37 @@ class SequenceForward:
             yield recorded
         finally:
             hook.remove()
+
+
+def _enable_checkpoints(model: Any) -> None:
+    """Turn on gradient checkpointing of transformers.
+
+    Raises:
+        ModelError: the model does not support it, or has dropout, which a second pass would draw again.
+    """
+    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    dropout = {
+        name: value for name, value in inner.config.get_text_config().to_dict().items() if "drop" in name and value
+    }
+    if not inner.supports_gradient_checkpointing or dropout:
+        reason = f"has dropout ({', '.join(sorted(dropout))})" if dropout else "does not support it"
+        raise ModelError(f"gradient checkpointing: the model ({inner.config.model_type}) {reason}; train without it")
+    inner.gradient_checkpointing_enable()
+
+
+@contextmanager
+def _checkpoint_blocks(model: Any) -> Iterator[None]:
+    """Put the blocks of a model into training mode, in which transformers computes them with checkpoints, but no other layer."""
+    from transformers.modeling_layers import GradientCheckpointingLayer
+
+    blocks = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
+    for block in blocks:
+        block.training = True
+    try:
+        yield
+    finally:
+        for block in blocks:
+            block.training = False
 
 
 def pad_or_cut(rows: Sequence[TokenIds], width: int) -> torch.Tensor:

@@ -79,6 +79,11 @@ def detect_kind(env_id: str, options: Mapping[str, Any]) -> Literal["token", "tu
         env.close()
 
 
+def get_observation_space(env_id: str, options: Mapping[str, Any]) -> gymnasium.Space[Any]:
+    """Return the observation space of a single environment."""
+    return _get_spaces(env_id, options)[0]
+
+
 def check_options(env_id: str, options: Mapping[str, Any]) -> None:
     """Raise for an unknown option, task or skill of a language-model environment. Makes and loads nothing."""
     spec = get_spec(env_id)
@@ -176,7 +181,7 @@ def turn_options(env_id: str, options: Mapping[str, Any]) -> dict[str, Any]:
 def make_control_env(
     env_id: str, num_envs: int, options: Mapping[str, Any], own_seeds: bool = False
 ) -> VectorEnv[Any, Any, Any]:
-    """Make a classic environment with `num_envs` slots. Uses its native vector environment if it has one.
+    """Make a classic environment with `num_envs` slots. Uses its native vector environment if it has one with the same spaces.
 
     Arguments:
         own_seeds: whether every slot needs its own seed, which native vector environments do not support.
@@ -185,12 +190,24 @@ def make_control_env(
     if spec.vector_entry_point is not None and not own_seeds:
         try:
             native = gymnasium.make_vec(spec, num_envs, vectorization_mode="vector_entry_point", **options)
-            return CheckedVectorEnv(native)
+            # Evaluations use single environments. That of Atari also preprocesses images, which a single one does not.
+            if (native.single_observation_space, native.single_action_space) == _get_spaces(env_id, options):
+                return CheckedVectorEnv(native)
+            native.close()
         except (TypeError, gymnasium.error.Error):
             pass  # The native vector environment may have fewer options; use single environments then.
         except Exception as error:
             raise EnvError(f"cannot make {env_id}: {describe_error(error)}") from error
     return SlotVectorEnv(lambda: _make_single(env_id, options), num_envs, env_id)
+
+
+def _get_spaces(env_id: str, options: Mapping[str, Any]) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]]:
+    """The observation and action space of a single environment."""
+    env = _make_single(env_id, options)
+    try:
+        return env.observation_space, env.action_space
+    finally:
+        env.close()
 
 
 def _make_single(env_id: str, options: Mapping[str, Any]) -> gymnasium.Env[Any, Any]:

@@ -121,8 +121,7 @@ class MetricMeans:
     """Running means of metrics, over the microbatches of all processes."""
 
     def __init__(self) -> None:
-        self._sums: dict[str, float] = {}
-        self._weights: dict[str, float] = {}
+        self._values: dict[str, list[tuple[float, Any]]] = {}
 
     def add(self, weight: float = 1.0, **metrics: Any) -> None:
         """Add one value, a number or a tensor of one element, to each named metric.
@@ -131,8 +130,18 @@ class MetricMeans:
             weight: of the values, for example the fraction of a minibatch that they describe.
         """
         for name, value in metrics.items():
-            self._sums[name] = self._sums.get(name, 0.0) + weight * float(value)
-            self._weights[name] = self._weights.get(name, 0.0) + weight
+            # A tensor is read at the end: reading it now would wait for the GPU.
+            self._values.setdefault(name, []).append((weight, value.detach() if hasattr(value, "detach") else value))
+
+    def copy(self) -> MetricMeans:
+        """A copy, for `restore`."""
+        other = MetricMeans()
+        other.restore(self)
+        return other
+
+    def restore(self, other: MetricMeans) -> None:
+        """Go back to the values of a copy."""
+        self._values = {name: list(values) for name, values in other._values.items()}
 
     def compute(self) -> dict[str, float]:
         """The means. Every process must call this, with the same metrics."""
@@ -140,6 +149,7 @@ class MetricMeans:
 
         from palaestra.learn.distributed import sum_over_ranks
 
-        totals = torch.tensor([[*self._sums.values()], [*self._weights.values()]], dtype=torch.float64)
-        sums, weights = sum_over_ranks(totals).tolist()
-        return {name: total / (weight or 1.0) for name, total, weight in zip(self._sums, sums, weights, strict=True)}
+        sums = [sum(weight * float(value) for weight, value in values) for values in self._values.values()]
+        weights = [sum(weight for weight, _ in values) for values in self._values.values()]
+        totals = sum_over_ranks(torch.tensor([sums, weights], dtype=torch.float64)).tolist()
+        return {name: total / (weight or 1.0) for name, total, weight in zip(self._values, *totals, strict=True)}

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -34,8 +35,9 @@ from palaestra.learn.losses import (
     compute_sequence_logprobs_BT,
     kl_k3,
 )
+from palaestra.learn.microbatches import backward_in_microbatches
 from palaestra.learn.optimizers import Optimizer, training_mode
-from palaestra.learn.rollouts import Rollout, make_group_minibatches, split_microbatches
+from palaestra.learn.rollouts import Rollout, Selection, make_group_minibatches
 
 Variant = Literal["grpo", "dr_grpo", "dapo"]
 VARIANTS: Mapping[Variant, Mapping[str, Any]] = {
@@ -91,10 +93,11 @@ class GRPO(Algorithm):
     def update(self, rollout: Rollout, iteration: int, progress_remaining: float = 1.0) -> dict[str, float]:
         config, policy, optimizer = self.config, self.policy, self.optimizer
         optimizer.scale_learning_rates(progress_remaining if config.anneal_lr else 1.0)
-        microbatch_size = policy.max_microbatch_size(rollout)
+        rollout = rollout.to(policy.device)
 
         returns_GK, known_GK = rollout.group_returns(config.group_size)
-        assert config.scale_rewards is not None and config.loss_aggregation is not None  # noqa: PT018
+        aggregation = config.loss_aggregation
+        assert config.scale_rewards is not None and aggregation is not None  # noqa: PT018
         advantages_GK = compute_group_advantages_GK(returns_GK, known_GK, config.scale_rewards)
         advantages_B, valid_B = advantages_GK.flatten(), known_GK.flatten()
         if config.mask_truncated_completions:
@@ -108,6 +111,38 @@ class GRPO(Algorithm):
         max_length = rollout.limit or rollout.mask_BT.shape[1]
 
         metrics = MetricMeans()
+
+        def backward(part: Selection, _: Any, minibatch: Selection, num_sequences: float, num_tokens: float) -> None:
+            microbatch = part.cut(rollout)
+            mask = microbatch.take_mask(mask_BT).float()
+            fraction = float(mask.sum() / minibatch.take(mask_BT).sum())
+            new = policy.evaluate_actions(rollout, microbatch, entropy=config.ent_coef != 0, values=False)
+            old_logprobs = microbatch.take(rollout.logprobs_BT)
+            logprobs = new.logprobs
+            if config.importance_sampling_level == "sequence":
+                logprobs = compute_sequence_logprobs_BT(new.logprobs, old_logprobs, mask)
+            advantages = advantages_B[microbatch.index][:, None]
+            losses = compute_policy_loss(logprobs, old_logprobs, advantages, config.clip_range, config.clip_range_high)
+            if rollout.sampling_logprobs_BT is not None:
+                sampling_logprobs = microbatch.take(rollout.sampling_logprobs_BT)
+                losses = losses * compute_importance_weights(
+                    old_logprobs, sampling_logprobs, rollout.importance_clip_max
+                )
+            if config.kl_coef:
+                assert rollout.reference_BT is not None, "a KL penalty needs a reference"
+                losses = losses + config.kl_coef * kl_k3(new.logprobs, microbatch.take(rollout.reference_BT))
+            if config.ent_coef:
+                losses = losses - config.ent_coef * new.entropy
+            loss = aggregate_losses(losses, mask, aggregation, num_sequences, num_tokens, max_length)
+            loss.backward()  # type: ignore[no-untyped-call]
+
+            with torch.no_grad():
+                clip_fraction = compute_clip_fraction(
+                    logprobs, old_logprobs, mask, config.clip_range, config.clip_range_high
+                )
+                approx_kl = approximate_kl(new.logprobs, old_logprobs, mask)
+                metrics.add(fraction, approx_kl=approx_kl, clip_fraction=clip_fraction)
+
         with training_mode(policy):
             for epoch in range(config.n_epochs if sequences else 0):
                 generator = self.seeds.derive("minibatches", iteration, epoch).generator()
@@ -115,44 +150,8 @@ class GRPO(Algorithm):
                     # Skipped episodes count in the means: they have a loss, and its gradient is 0.
                     num_sequences = float(valid_B.sum() * len(minibatch) / len(sequences))
                     num_tokens = float(mask_BT.sum()) * num_sequences / max(1.0, float(mask_BT.any(-1).sum()))
-
-                    for part, _ in split_microbatches(minibatch, microbatch_size):
-                        microbatch = part.cut(rollout)
-                        mask = microbatch.take_mask(mask_BT).float()
-                        fraction = float(mask.sum() / minibatch.take(mask_BT).sum())
-                        new = policy.evaluate_actions(rollout, microbatch, entropy=config.ent_coef != 0, values=False)
-                        old_logprobs = microbatch.take(rollout.logprobs_BT)
-                        logprobs = new.logprobs
-                        if config.importance_sampling_level == "sequence":
-                            logprobs = compute_sequence_logprobs_BT(new.logprobs, old_logprobs, mask)
-                        advantages = advantages_B[microbatch.index][:, None]
-                        losses = compute_policy_loss(
-                            logprobs, old_logprobs, advantages, config.clip_range, config.clip_range_high
-                        )
-                        if rollout.sampling_logprobs_BT is not None:
-                            sampling_logprobs = microbatch.take(rollout.sampling_logprobs_BT)
-                            losses = losses * compute_importance_weights(
-                                old_logprobs, sampling_logprobs, rollout.importance_clip_max
-                            )
-                        if config.kl_coef:
-                            assert rollout.reference_BT is not None, "a KL penalty needs a reference"
-                            losses = losses + config.kl_coef * kl_k3(
-                                new.logprobs, microbatch.take(rollout.reference_BT)
-                            )
-                        if config.ent_coef:
-                            losses = losses - config.ent_coef * new.entropy
-                        loss = aggregate_losses(
-                            losses, mask, config.loss_aggregation, num_sequences, num_tokens, max_length
-                        )
-                        loss.backward()  # type: ignore[no-untyped-call]
-
-                        with torch.no_grad():
-                            clip_fraction = compute_clip_fraction(
-                                logprobs, old_logprobs, mask, config.clip_range, config.clip_range_high
-                            )
-                            approx_kl = approximate_kl(new.logprobs, old_logprobs, mask)
-                            metrics.add(fraction, approx_kl=approx_kl, clip_fraction=clip_fraction)
-
+                    compute = partial(backward, minibatch=minibatch, num_sequences=num_sequences, num_tokens=num_tokens)
+                    backward_in_microbatches(compute, minibatch, policy, rollout, optimizer, metrics)
                     optimizer.reduce_gradients()
                     metrics.add(grad_norm=optimizer.clip_grad_norm(config.max_grad_norm))
                     optimizer.step()

@@ -1,10 +1,15 @@
-"""AdamW over the parameter groups of a policy, with a state that checkpoints can store; training mode; seeded scopes."""
+"""AdamW over the parameter groups of a policy, with a state that checkpoints can store; training mode; seeded scopes.
+
+16-bit weights are trained as copies of float32 weights (`MixedAdamW`): most steps are smaller than the distance between two
+16-bit numbers.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,6 +22,7 @@ from palaestra.learn.sharding import is_sharded, to_share, to_whole
 
 MAX_FLAT_PARAMETERS = 1_000_000
 """Maximum number of parameters for which each group is stored in one contiguous tensor."""
+HALF = (torch.bfloat16, torch.float16)
 BETAS, EPSILON = (0.9, 0.999), 1e-8
 """Defaults of AdamW, as in torch."""
 MOMENTS = {"mean": "exp_avg", "square": "exp_avg_sq"}
@@ -37,11 +43,12 @@ class Optimizer:
         groups = [{**group, "params": list(group["params"])} for group in groups if group["params"]]
         self.learning_rates = [float(group["lr"]) for group in groups]
         small = sum(p.numel() for group in groups for p in group["params"]) <= MAX_FLAT_PARAMETERS
+        half = any(p.dtype in HALF for group in groups for p in group["params"])
         self._inner: _FlatAdamW | _AdamW
         if any(is_sharded(p) for group in groups for p in group["params"]):
             self._inner = _ShardedAdamW(groups, weight_decay, flat_state=small)
         else:
-            self._inner = (_FlatAdamW if small else _AdamW)(groups, weight_decay)
+            self._inner = (_FlatAdamW if small and not half else _AdamW)(groups, weight_decay)
         self._scale = 1.0
 
     def scale_learning_rates(self, fraction: float) -> None:
@@ -78,12 +85,74 @@ class Optimizer:
         self._inner.load_state(state)
 
 
+class MixedAdamW(torch.optim.AdamW):
+    """`torch.optim.AdamW` in which 16-bit parameters have float32 copies.
+
+    Gradients are summed and clipped in float32, the copies are updated, and the parameters are set to them. `param_groups` has
+    the copies. Other parameters are updated as by `torch.optim.AdamW`.
+
+    Arguments:
+        groups: dictionaries with `params` and, optionally, `lr`; or parameters.
+    """
+
+    def __init__(self, groups: Sequence[Any], lr: float = 1e-3, weight_decay: float = 0.0) -> None:
+        given = groups if isinstance(groups[0], dict) else [{"params": groups}]
+        self._copies: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        """By the index of a 16-bit parameter: the parameter and its copy."""
+        index = 0
+        updated = []
+        for group in given:
+            parameters = []
+            for parameter in group["params"]:
+                target = parameter
+                if parameter.dtype in HALF and not is_sharded(parameter):
+                    target = parameter.detach().float().requires_grad_()
+                    self._copies[index] = parameter, target
+                    parameter.register_post_accumulate_grad_hook(partial(_move_gradient, target))
+                parameters.append(target)
+                index += 1
+            updated.append({**group, "params": parameters})
+        super().__init__(updated, lr=lr, weight_decay=weight_decay, fused=True)
+
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        super().step(closure)
+        self._set_parameters()
+
+    def state_dict(self) -> dict[str, Any]:
+        state = super().state_dict()
+        for index, (_, copy) in self._copies.items():
+            state["state"].setdefault(index, {})["copy"] = copy.detach()
+        return state
+
+    @torch.no_grad()
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        moments = {index: dict(values) for index, values in state_dict["state"].items()}
+        for index, (_, copy) in self._copies.items():
+            if (value := moments.get(index, {}).pop("copy", None)) is not None:
+                copy.copy_(value)
+        super().load_state_dict({**state_dict, "state": {index: m for index, m in moments.items() if m}})
+        self._set_parameters()
+
+    @torch.no_grad()
+    def _set_parameters(self) -> None:
+        if self._copies:
+            parameters, copies = zip(*self._copies.values(), strict=True)
+            torch._foreach_copy_(list(parameters), list(copies))
+
+
+def _move_gradient(copy: torch.Tensor, parameter: torch.Tensor) -> None:
+    """Add the gradient of a parameter to that of its copy."""
+    assert parameter.grad is not None
+    copy.grad = parameter.grad.float() if copy.grad is None else copy.grad.add_(parameter.grad)
+    parameter.grad = None
+
+
 class _AdamW:
-    """`torch.optim.AdamW`."""
+    """`MixedAdamW`."""
 
     def __init__(self, groups: Sequence[dict[str, Any]], weight_decay: float) -> None:
-        self.parameters = [p for group in groups for p in group["params"]]
-        self.inner = torch.optim.AdamW(groups, weight_decay=weight_decay, fused=True)
+        self.inner = MixedAdamW(groups, weight_decay=weight_decay)
+        self.parameters = [p for group in self.inner.param_groups for p in group["params"]]
 
     def reduce_gradients(self) -> None:
         sum_gradients(self.parameters)
@@ -214,7 +283,8 @@ class _FlatAdamW:
 def training_mode(policy: Any) -> Iterator[None]:
     """Put the policy into training mode for an update, with the fastest CPU kernels, and back into evaluation mode."""
     policy.train()
-    with select_matmul_kernels():
+    # Torch's own convolutions are slower than oneDNN's.
+    with nullcontext() if getattr(policy, "trunk", None) is not None else select_matmul_kernels():
         yield
     policy.eval()
 

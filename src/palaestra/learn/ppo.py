@@ -11,6 +11,8 @@ Differences from common implementations:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
 
@@ -26,8 +28,9 @@ from palaestra.learn.losses import (
     compute_value_loss,
     mean_where,
 )
+from palaestra.learn.microbatches import backward_in_microbatches
 from palaestra.learn.optimizers import Optimizer, training_mode
-from palaestra.learn.rollouts import Rollout, make_minibatches, split_microbatches
+from palaestra.learn.rollouts import Rollout, Selection, make_minibatches
 
 GYMFORMER_NAMES = {
     "lr_actor": "learning_rate",
@@ -91,7 +94,7 @@ class PPO(Algorithm):
         optimizer.scale_learning_rates(progress_remaining if config.anneal_lr else 1.0)
         clip_range = config.clip_range * (progress_remaining if config.anneal_clip_range else 1.0)
         batch_size = config.batch_size or (8 if policy.by_sequence else 256)
-        microbatch_size = policy.max_microbatch_size(rollout)
+        rollout = rollout.to(policy.device)
         valid_BT = rollout.valid_BT
 
         values_BT, next_values_BT = policy.values_BT(rollout)
@@ -102,6 +105,49 @@ class PPO(Algorithm):
         returns_BT = advantages_BT + values_BT
 
         metrics, epoch, stop = MetricMeans(), 0, False
+
+        def backward(
+            microbatch: Selection, rows: Any, mask: torch.Tensor | None, advantages: torch.Tensor, measured: bool
+        ) -> float:
+            """Returns the divergence from the old policy, weighted by the share of the minibatch."""
+            part = None if mask is None else microbatch.take_mask(valid_BT)
+            fraction = 1.0
+            if mask is not None and part is not None:
+                fraction = float(part.sum()) / max(1.0, float(mask.sum()))
+            new = policy.evaluate_actions(rollout, microbatch, entropy=config.ent_coef != 0)
+            old_logprobs = microbatch.take(rollout.logprobs_BT)
+            policy_losses = compute_policy_loss(
+                new.logprobs, old_logprobs, advantages[rows], clip_range, config.clip_range_high
+            )
+            if rollout.sampling_logprobs_BT is not None:
+                sampling_logprobs = microbatch.take(rollout.sampling_logprobs_BT)
+                policy_losses = policy_losses * compute_importance_weights(
+                    old_logprobs, sampling_logprobs, rollout.importance_clip_max
+                )
+            value_losses = compute_value_loss(
+                new.values, microbatch.take(values_BT), microbatch.take(returns_BT), config.clip_range_vf
+            )
+            policy_loss, value_loss = mean_where(policy_losses, part), mean_where(value_losses, part)
+            loss = policy_loss + config.vf_coef * value_loss
+            if config.ent_coef:
+                loss = loss - config.ent_coef * mean_where(new.entropy, part)
+            if fraction < 1.0:
+                loss = loss * fraction
+            loss.backward()  # type: ignore[no-untyped-call]
+            if not measured:
+                return 0.0
+
+            with torch.no_grad():
+                approx_kl = float(approximate_kl(new.logprobs, old_logprobs, part))
+                clip_fraction = compute_clip_fraction(
+                    new.logprobs, old_logprobs, part, clip_range, config.clip_range_high
+                )
+                metrics.add(fraction, policy_loss=policy_loss, value_loss=value_loss)
+                metrics.add(fraction, approx_kl=approx_kl, clip_fraction=clip_fraction)
+                if new.entropy is not None and rollout.entropy_BT is None:
+                    metrics.add(fraction, entropy=mean_where(new.entropy, part))
+            return approx_kl * fraction
+
         with training_mode(policy):
             while epoch < config.n_epochs and not stop:
                 generator = self.seeds.derive("minibatches", iteration, epoch).generator()
@@ -114,46 +160,8 @@ class PPO(Algorithm):
                     advantages = minibatch.take(advantages_BT)
                     if config.normalize_advantage:
                         advantages = normalize(advantages, mask)
-                    minibatch_kl = 0.0
-
-                    for microbatch, rows in split_microbatches(minibatch, microbatch_size):
-                        part = None if mask is None else microbatch.take_mask(valid_BT)
-                        fraction = 1.0
-                        if mask is not None and part is not None:
-                            fraction = float(part.sum()) / max(1.0, float(mask.sum()))
-                        new = policy.evaluate_actions(rollout, microbatch, entropy=config.ent_coef != 0)
-                        old_logprobs = microbatch.take(rollout.logprobs_BT)
-                        policy_losses = compute_policy_loss(
-                            new.logprobs, old_logprobs, advantages[rows], clip_range, config.clip_range_high
-                        )
-                        if rollout.sampling_logprobs_BT is not None:
-                            sampling_logprobs = microbatch.take(rollout.sampling_logprobs_BT)
-                            policy_losses = policy_losses * compute_importance_weights(
-                                old_logprobs, sampling_logprobs, rollout.importance_clip_max
-                            )
-                        value_losses = compute_value_loss(
-                            new.values, microbatch.take(values_BT), microbatch.take(returns_BT), config.clip_range_vf
-                        )
-                        policy_loss, value_loss = mean_where(policy_losses, part), mean_where(value_losses, part)
-                        loss = policy_loss + config.vf_coef * value_loss
-                        if config.ent_coef:
-                            loss = loss - config.ent_coef * mean_where(new.entropy, part)
-                        if fraction < 1.0:
-                            loss = loss * fraction
-                        loss.backward()  # type: ignore[no-untyped-call]
-
-                        if measured:
-                            with torch.no_grad():
-                                approx_kl = float(approximate_kl(new.logprobs, old_logprobs, part))
-                                minibatch_kl += approx_kl * fraction
-                                clip_fraction = compute_clip_fraction(
-                                    new.logprobs, old_logprobs, part, clip_range, config.clip_range_high
-                                )
-                                metrics.add(fraction, policy_loss=policy_loss, value_loss=value_loss)
-                                metrics.add(fraction, approx_kl=approx_kl, clip_fraction=clip_fraction)
-                                if new.entropy is not None and rollout.entropy_BT is None:
-                                    metrics.add(fraction, entropy=mean_where(new.entropy, part))
-
+                    compute = partial(backward, mask=mask, advantages=advantages, measured=measured)
+                    divergences = backward_in_microbatches(compute, minibatch, policy, rollout, optimizer, metrics)
                     optimizer.reduce_gradients()
                     grad_norm = optimizer.clip_grad_norm(config.max_grad_norm)
                     optimizer.step()
@@ -161,7 +169,7 @@ class PPO(Algorithm):
                     if measured:
                         metrics.add(grad_norm=grad_norm)
                     if config.target_kl is not None:
-                        stop = float(sum_over_ranks(torch.tensor(minibatch_kl))) > config.target_kl
+                        stop = float(sum_over_ranks(torch.tensor(sum(divergences)))) > config.target_kl
                     if stop:
                         break
 

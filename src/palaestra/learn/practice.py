@@ -248,7 +248,12 @@ class VisualPolicy:
     by_sequence, has_critic = True, False
 
     def __init__(self, model: Any, pad_id: int) -> None:
-        self.model, self.pad_id = model, pad_id
+        self.model, self.pad_id, self.microbatch_size = model, pad_id, MICROBATCH_SIZE
+
+    @property
+    def device(self) -> torch.device:
+        device: torch.device = self.model.device
+        return device
 
     def with_model(self, model: Any) -> VisualPolicy:
         """Return the same policy with other weights."""
@@ -279,10 +284,13 @@ class VisualPolicy:
                 logprobs[place] = _pad(chosen_T[is_response_T], selection.width)
                 if entropy:
                     entropies[place] = _pad(-(logp_TV.exp() * logp_TV).sum(-1)[is_response_T], selection.width)
-        return ActionEvaluation(torch.stack(logprobs).cpu(), torch.stack(entropies).cpu() if entropy else None)
+        device = rollout.rewards_BT.device
+        return ActionEvaluation(
+            torch.stack(logprobs).to(device), torch.stack(entropies).to(device) if entropy else None
+        )
 
     def max_microbatch_size(self, rollout: Rollout) -> int:
-        return MICROBATCH_SIZE
+        return self.microbatch_size
 
     @torch.no_grad()
     def logprobs_BT(self, rollout: Rollout) -> torch.Tensor:

@@ -19,15 +19,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch.nn.functional import cross_entropy, logsigmoid
+from torch.nn.functional import logsigmoid
 
 from palaestra.core.errors import LessonError
 from palaestra.core.records import Completion, Example, Score
 from palaestra.core.seeding import Seeds
 from palaestra.core.settings import check_ranges, setting
 from palaestra.engines.base import Request, Sampling
-from palaestra.learn.batches import IGNORE, Encoded, collate, encode
+from palaestra.learn.batches import Encoded, encode
 from palaestra.learn.llama_factory import TrainingRow
+from palaestra.learn.response_logprobs import ResponseLogProbs
 from palaestra.learn.student import Keep, ModelStudent, OnStep
 from palaestra.learn.supervised import TrainingState, all_batches, optimise, padding_id
 
@@ -81,17 +82,11 @@ def dpo_losses(
     return -logsigmoid(beta * ((chosen - reference_chosen) - (rejected - reference_rejected)))
 
 
-def response_logprobs_BT(model: Any, rows: Sequence[Encoded], pad_id: int) -> torch.Tensor:
-    """The log-prob of every response token, 0 elsewhere. The first column belongs to the second token."""
-    batch = collate(rows, pad_id, model.device)
-    labels_BT = batch.pop("labels")[:, 1:]
-    logits_BTV = model(**batch).logits[:, :-1].float()
-    loss_N = cross_entropy(logits_BTV.flatten(0, 1), labels_BT.flatten(), ignore_index=IGNORE, reduction="none")
-    return -loss_N.view(labels_BT.shape)
-
-
 def preference_loss(
-    model: Any, pairs: Sequence[PreferencePair], reference: Sequence[Sequence[float]], settings: Preference, pad_id: int
+    logprobs: ResponseLogProbs,
+    pairs: Sequence[PreferencePair],
+    reference: Sequence[Sequence[float]],
+    settings: Preference,
 ) -> torch.Tensor:
     """The loss of a batch: the mean DPO loss plus the weighted cross-entropy of the correct responses.
 
@@ -102,7 +97,7 @@ def preference_loss(
     count = len(pairs)
     paired = [place for place, pair in enumerate(pairs) if pair.rejected is not None]
     rows = [pair.chosen for pair in pairs] + [pair.rejected for pair in pairs if pair.rejected is not None]
-    total_B = response_logprobs_BT(model, rows, pad_id).sum(-1)
+    total_B = logprobs(rows).sum(-1)
     loss = total_B.new_zeros(())
     if paired:
         reference_P2 = torch.tensor(reference, device=total_B.device)
@@ -191,18 +186,19 @@ class PreferenceStudent(ModelStudent):
     def _train(
         self, examples: Sequence[Example], seeds: Seeds, on_step: OnStep, state: TrainingState | None, keep: Keep | None
     ) -> list[tuple[int, float]]:
-        settings, model, pad_id = self.settings, self._trained, padding_id(self.tokenizer)
+        settings, model = self.settings, self._trained
         supervision = replace(self.supervision, learning_rate=settings.learning_rate or self.supervision.learning_rate)
         pairs = self.make_pairs(examples, seeds)
         if not settings.sft_weight:
             pairs = [pair for pair in pairs if pair.rejected is not None]
         if not pairs:
             raise LessonError(self._explain_no_pairs(len(examples)))
-        reference = self._reference(pairs, pad_id)
+        logprobs = ResponseLogProbs(model, padding_id(self.tokenizer))
+        reference = self._reference(pairs, logprobs)
 
         def batch_loss(batch: Sequence[int]) -> torch.Tensor:
             reference_logprobs = [reference[index] for index in batch if index in reference]
-            return preference_loss(model, [pairs[index] for index in batch], reference_logprobs, settings, pad_id)
+            return preference_loss(logprobs, [pairs[index] for index in batch], reference_logprobs, settings)
 
         batches = list(all_batches([pair.longer for pair in pairs], supervision, seeds))
         return optimise(model, batches, batch_loss, supervision, seeds, on_step=on_step, state=state, keep_state=keep)
@@ -219,19 +215,19 @@ class PreferenceStudent(ModelStudent):
         return rows, {"pref_beta": self.settings.beta, "pref_ftx": self.settings.sft_weight}
 
     @torch.no_grad()
-    def _reference(self, pairs: Sequence[PreferencePair], pad_id: int) -> dict[int, list[float]]:
+    def _reference(self, pairs: Sequence[PreferencePair], logprobs: ResponseLogProbs) -> dict[int, list[float]]:
         """The log-probs of both responses under the initial weights, by the index of the pair."""
         self._trained.eval()
         complete = [(place, pair) for place, pair in enumerate(pairs) if pair.rejected is not None]
-        logprobs: dict[int, list[float]] = {}
+        totals: dict[int, list[float]] = {}
         # One epoch: each pair once, in batches of similar length.
         once = replace(self.supervision, epochs=1)
         for batch in all_batches([pair.longer for _, pair in complete], once, Seeds(0)):
             rows = [row for index in batch for row in complete[index][1].rows]
-            total_B = response_logprobs_BT(self._trained, rows, pad_id).sum(-1)
+            total_B = logprobs(rows).sum(-1)
             for index, both in zip(batch, total_B.view(-1, 2).tolist(), strict=True):
-                logprobs[complete[index][0]] = both
-        return logprobs
+                totals[complete[index][0]] = both
+        return totals
 
     def _explain_no_pairs(self, count: int) -> str:
         reason = "no sampled answer was wrong" if self.score is not None else "there is no scorer"

@@ -49,13 +49,12 @@ WARMUP, DECAY = 0.03, 0.4
 
 
 def text_batches(
-    corpus: Iterator[Example], tokenizer: PreTrainedTokenizerBase, batch_size: int, limit: int, device: torch.device
-) -> Iterator[Batch]:
+    corpus: Iterator[Example], tokenizer: PreTrainedTokenizerBase, batch_size: int, limit: int
+) -> Iterator[list[Encoded]]:
     """An endless stream of batches of examples of similar length, for `pretrain_model`."""
     while True:
         rows = [encode(example, tokenizer, limit) for example in islice(corpus, WINDOW * batch_size)]
-        for batch in batch_by_length(rows, batch_size, len):
-            yield collate(batch, tokenizer.pad_token_id, device)
+        yield from batch_by_length(rows, batch_size, len)
 
 
 def batch_by_length(rows: Sequence[T], batch_size: int, length: Callable[[T], int]) -> Iterator[list[T]]:
@@ -68,21 +67,20 @@ def batch_by_length(rows: Sequence[T], batch_size: int, length: Callable[[T], in
 
 def pretrain_model(
     model: PreTrainedModel,
-    batches: Iterator[Batch],
+    batches: Iterator[T],
+    batch_loss: Callable[[T], torch.Tensor],
     *,
     steps: int,
     matrix_learning_rate: float,
     vector_learning_rate: float,
-    half: bool = False,
     on_step: Callable[[int, float], None] = lambda step, loss: None,
 ) -> None:
     """Train `model` in place on `steps` batches.
 
     Arguments:
-        batches: keyword arguments of the model, on its device, and `labels` for the response tokens.
+        batch_loss: computes the loss of a batch.
         matrix_learning_rate: learning rate of Muon, for the weight matrices of the blocks.
         vector_learning_rate: learning rate of AdamW, for the embeddings and the norms.
-        half: use bfloat16 autocast; the weights stay in float32.
         on_step: called with the number of completed steps and the last loss.
     """
     matrices = [p for n, p in model.named_parameters() if p.ndim == 2 and "embed" not in n and "lm_head" not in n]
@@ -96,10 +94,7 @@ def pretrain_model(
     model.train()
     for step, batch in enumerate(islice(batches, steps)):
         scale = min(1.0, (step + 1) / max(1, WARMUP * steps), (steps - step) / max(1, DECAY * steps))
-        labels_BT = batch.pop("labels")
-        with torch.autocast(model.device.type, torch.bfloat16) if half else nullcontext():
-            logits_BTV = model(**batch).logits
-        loss = response_loss(logits_BTV, labels_BT)
+        loss = batch_loss(batch)
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for optimizer, rate in zip(optimizers, learning_rates, strict=True):
@@ -110,6 +105,20 @@ def pretrain_model(
         done = step + 1
         on_step(done, float(loss.detach()) if done % 20 == 0 or done == steps else float("nan"))
     model.eval()
+
+
+def picture_loss(model: PreTrainedModel, batch: Batch, half: bool = False) -> torch.Tensor:
+    """The mean cross-entropy of the response tokens of a batch with pictures.
+
+    Arguments:
+        batch: keyword arguments of the model, on its device, and `labels` for the response tokens.
+        half: use bfloat16 autocast; the weights stay in float32.
+    """
+    labels_BT = batch["labels"]
+    inputs = {name: tensor for name, tensor in batch.items() if name != "labels"}
+    with torch.autocast(model.device.type, torch.bfloat16) if half else nullcontext():
+        logits_BTV = model(**inputs).logits
+    return response_loss(logits_BTV, labels_BT)
 
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)

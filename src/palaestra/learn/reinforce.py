@@ -7,7 +7,7 @@ The baseline is the mean return of the batch at the same step (`"batch"`), a cri
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -16,8 +16,9 @@ from palaestra.core.settings import setting
 from palaestra.learn.advantages import compute_explained_variance, compute_returns_BT, normalize, to_double
 from palaestra.learn.algorithms import Algorithm, AlgorithmConfig, MetricMeans
 from palaestra.learn.losses import compute_importance_weights, compute_value_loss, mean_where
+from palaestra.learn.microbatches import backward_in_microbatches
 from palaestra.learn.optimizers import Optimizer, training_mode
-from palaestra.learn.rollouts import Rollout, select_all, select_sequences, split_microbatches
+from palaestra.learn.rollouts import Rollout, Selection, select_all, select_sequences
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +58,7 @@ class REINFORCE(Algorithm):
     def update(self, rollout: Rollout, iteration: int, progress_remaining: float = 1.0) -> dict[str, float]:
         config, policy, optimizer = self.config, self.policy, self.optimizer
         optimizer.scale_learning_rates(progress_remaining if config.anneal_lr else 1.0)
-        microbatch_size = policy.max_microbatch_size(rollout)
+        rollout = rollout.to(policy.device)
         mask_BT = rollout.valid_BT
 
         values_BT, next_values_BT = torch.zeros_like(rollout.rewards_BT), torch.zeros_like(rollout.rewards_BT)
@@ -84,32 +85,32 @@ class REINFORCE(Algorithm):
         if policy.by_sequence and rollout.valid_B is not None:
             batch = select_sequences(rollout, [k for k in batch.index.tolist() if bool(rollout.valid_B[k])])
         metrics = MetricMeans()
-        with training_mode(policy):
-            for microbatch, _ in split_microbatches(batch, microbatch_size):
-                mask = microbatch.take_mask(mask_BT).float()
-                fraction = float(mask.sum()) / num_decisions
-                new = policy.evaluate_actions(
-                    rollout, microbatch, entropy=config.ent_coef != 0, values=config.baseline == "critic"
-                )
-                losses = -new.logprobs * microbatch.take(advantages_BT)
-                if rollout.sampling_logprobs_BT is not None:
-                    losses = losses * compute_importance_weights(
-                        microbatch.take(rollout.logprobs_BT),
-                        microbatch.take(rollout.sampling_logprobs_BT),
-                        rollout.importance_clip_max,
-                    )
-                if config.ent_coef:
-                    losses = losses - config.ent_coef * new.entropy
-                policy_loss = mean_where(losses, mask)
-                metrics.add(fraction, policy_loss=policy_loss.detach())
-                loss = policy_loss * fraction
-                if config.baseline == "critic":
-                    value_losses = compute_value_loss(
-                        new.values, new.values.detach(), microbatch.take(returns_BT), None
-                    )
-                    loss = loss + config.vf_coef * mean_where(value_losses, mask) * fraction
-                loss.backward()  # type: ignore[no-untyped-call]
 
+        def backward(microbatch: Selection, _: Any) -> None:
+            mask = microbatch.take_mask(mask_BT).float()
+            fraction = float(mask.sum()) / num_decisions
+            new = policy.evaluate_actions(
+                rollout, microbatch, entropy=config.ent_coef != 0, values=config.baseline == "critic"
+            )
+            losses = -new.logprobs * microbatch.take(advantages_BT)
+            if rollout.sampling_logprobs_BT is not None:
+                losses = losses * compute_importance_weights(
+                    microbatch.take(rollout.logprobs_BT),
+                    microbatch.take(rollout.sampling_logprobs_BT),
+                    rollout.importance_clip_max,
+                )
+            if config.ent_coef:
+                losses = losses - config.ent_coef * new.entropy
+            policy_loss = mean_where(losses, mask)
+            metrics.add(fraction, policy_loss=policy_loss)
+            loss = policy_loss * fraction
+            if config.baseline == "critic":
+                value_losses = compute_value_loss(new.values, new.values.detach(), microbatch.take(returns_BT), None)
+                loss = loss + config.vf_coef * mean_where(value_losses, mask) * fraction
+            loss.backward()  # type: ignore[no-untyped-call]
+
+        with training_mode(policy):
+            backward_in_microbatches(backward, batch, policy, rollout, optimizer, metrics)
             optimizer.reduce_gradients()
             metrics.add(grad_norm=optimizer.clip_grad_norm(config.max_grad_norm))
             optimizer.step()

@@ -8,6 +8,8 @@ clipped, as in TRL.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
 
@@ -20,8 +22,9 @@ from palaestra.learn.losses import (
     compute_importance_weights,
     compute_policy_loss,
 )
+from palaestra.learn.microbatches import backward_in_microbatches
 from palaestra.learn.optimizers import Optimizer, training_mode
-from palaestra.learn.rollouts import Rollout, make_group_minibatches, split_microbatches
+from palaestra.learn.rollouts import Rollout, Selection, make_group_minibatches
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +50,7 @@ class RLOO(Algorithm):
     def update(self, rollout: Rollout, iteration: int, progress_remaining: float = 1.0) -> dict[str, float]:
         config, policy, optimizer = self.config, self.policy, self.optimizer
         optimizer.scale_learning_rates(progress_remaining if config.anneal_lr else 1.0)
-        microbatch_size = policy.max_microbatch_size(rollout)
+        rollout = rollout.to(policy.device)
 
         returns_GK, known_GK = rollout.group_returns(config.group_size)
         advantages_GK = compute_leave_one_out_advantages_GK(returns_GK, known_GK)
@@ -58,36 +61,37 @@ class RLOO(Algorithm):
         sequences = [int(sequence) for sequence in ((advantages_B != 0) & valid_B).nonzero()[:, 0]]
 
         metrics = MetricMeans()
+
+        def backward(part: Selection, _: Any, minibatch: Selection) -> None:
+            microbatch = part.cut(rollout)
+            # Skipped episodes count in the mean: they have a loss, and its gradient is 0.
+            num_sequences = float(valid_B.sum()) * len(minibatch) / len(sequences)
+            mask = microbatch.take_mask(rollout.mask_BT).float()
+            fraction = float(mask.sum() / minibatch.take(rollout.mask_BT).sum())
+            new = policy.evaluate_actions(rollout, microbatch, values=False)
+            old_logprobs = microbatch.take(rollout.logprobs_BT)
+            new_B, old_B = (new.logprobs * mask).sum(-1), (old_logprobs * mask).sum(-1)
+            losses_B = compute_policy_loss(new_B, old_B, advantages_B[microbatch.index], config.clip_range)
+            if rollout.sampling_logprobs_BT is not None:
+                sampling_B = (microbatch.take(rollout.sampling_logprobs_BT) * mask).sum(-1)
+                losses_B = losses_B * compute_importance_weights(old_B, sampling_B, rollout.importance_clip_max)
+            loss = losses_B.sum() / max(num_sequences, 1.0)
+            loss.backward()  # type: ignore[no-untyped-call]
+
+            with torch.no_grad():
+                approx_kl = approximate_kl(new.logprobs, old_logprobs, mask)
+                present_B = mask.any(-1).float()
+                clip_fraction = compute_clip_fraction(new_B, old_B, present_B, config.clip_range)
+                metrics.add(fraction, approx_kl=approx_kl)
+                metrics.add(float(present_B.sum()) / len(minibatch), clip_fraction=clip_fraction)
+
         with training_mode(policy):
             for epoch in range(config.n_epochs if sequences else 0):
                 generator = self.seeds.derive("minibatches", iteration, epoch).generator()
                 for minibatch in make_group_minibatches(rollout, sequences, config.num_minibatches, generator):
-                    # Skipped episodes count in the mean: they have a loss, and its gradient is 0.
-                    num_sequences = float(valid_B.sum()) * len(minibatch) / len(sequences)
-
-                    for part, _ in split_microbatches(minibatch, microbatch_size):
-                        microbatch = part.cut(rollout)
-                        mask = microbatch.take_mask(rollout.mask_BT).float()
-                        fraction = float(mask.sum() / minibatch.take(rollout.mask_BT).sum())
-                        new = policy.evaluate_actions(rollout, microbatch, values=False)
-                        old_logprobs = microbatch.take(rollout.logprobs_BT)
-                        new_B, old_B = (new.logprobs * mask).sum(-1), (old_logprobs * mask).sum(-1)
-                        losses_B = compute_policy_loss(new_B, old_B, advantages_B[microbatch.index], config.clip_range)
-                        if rollout.sampling_logprobs_BT is not None:
-                            sampling_B = (microbatch.take(rollout.sampling_logprobs_BT) * mask).sum(-1)
-                            losses_B = losses_B * compute_importance_weights(
-                                old_B, sampling_B, rollout.importance_clip_max
-                            )
-                        loss = losses_B.sum() / max(num_sequences, 1.0)
-                        loss.backward()  # type: ignore[no-untyped-call]
-
-                        with torch.no_grad():
-                            approx_kl = approximate_kl(new.logprobs, old_logprobs, mask)
-                            present_B = mask.any(-1).float()
-                            clip_fraction = compute_clip_fraction(new_B, old_B, present_B, config.clip_range)
-                            metrics.add(fraction, approx_kl=approx_kl)
-                            metrics.add(float(present_B.sum()) / len(minibatch), clip_fraction=clip_fraction)
-
+                    backward_in_microbatches(
+                        partial(backward, minibatch=minibatch), minibatch, policy, rollout, optimizer, metrics
+                    )
                     optimizer.reduce_gradients()
                     metrics.add(grad_norm=optimizer.clip_grad_norm(config.max_grad_norm))
                     optimizer.step()

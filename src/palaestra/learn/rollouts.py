@@ -8,7 +8,7 @@ between policies and algorithms.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -51,6 +51,10 @@ class ControlInputs:
 
     observations_BTF: torch.Tensor
     actions_BT: torch.Tensor
+
+    def to(self, device: torch.device) -> ControlInputs:
+        """The same inputs on `device`."""
+        return ControlInputs(self.observations_BTF.to(device), self.actions_BT.to(device))
 
 
 @dataclass(slots=True)
@@ -111,6 +115,19 @@ class Rollout:
     def valid_BT(self) -> torch.Tensor:
         """The decisions of valid sequences."""
         return self.mask_BT if self.valid_B is None else self.mask_BT & self.valid_B[:, None]
+
+    def to(self, device: torch.device) -> Rollout:
+        """The same rollout with its tensors on `device`. Token ids stay in lists."""
+        if self.rewards_BT.device == device:
+            return self
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        moved: dict[str, Any] = {
+            name: value.to(device) for name, value in values.items() if isinstance(value, torch.Tensor)
+        }
+        moved["final_inputs"] = {key: value.to(device) for key, value in self.final_inputs.items()}
+        if hasattr(self.inputs, "to"):
+            moved["inputs"] = self.inputs.to(device)
+        return replace(self, **moved)
 
     def sequence_returns(self) -> list[float]:
         """The returns of the valid sequences, which must be whole episodes."""
@@ -316,6 +333,13 @@ class Policy(Protocol):
     by_sequence: bool
     """Whether minibatches are whole sequences (language models) or single decisions."""
     has_critic: bool
+    microbatch_size: int
+    """Number of sequences in one pass with gradients; 0 if the policy derives it. It is halved if memory is short."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where the policy computes. An update moves the rollout there."""
+        ...
 
     def evaluate_actions(
         self, rollout: Rollout, selection: Selection, entropy: bool = False, values: bool = True

@@ -25,8 +25,9 @@ from palaestra.core.errors import LessonError, MissingExtraError, ModelError, Ru
 from palaestra.core.records import Example
 from palaestra.core.seeding import Seeds
 from palaestra.engines.families import position_limit
-from palaestra.learn.batches import Encoded, collate, encode, plan_batches, response_loss, split_by_shape
-from palaestra.learn.optimizers import fork_torch_rng
+from palaestra.learn.batches import Encoded, encode, plan_batches, split_by_shape
+from palaestra.learn.optimizers import MixedAdamW, fork_torch_rng
+from palaestra.learn.response_logprobs import ResponseLogProbs
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -130,12 +131,10 @@ def fine_tune(
         LessonError: an example is too long, or the loss is not finite.
     """
     rows = [encode(example, tokenizer, max_context(model), processor) for example in examples]
-    pad_id = padding_id(tokenizer)
+    logprobs = ResponseLogProbs(model, padding_id(tokenizer))
 
     def batch_loss(batch: Sequence[int]) -> torch.Tensor:
-        inputs = collate([rows[index] for index in batch], pad_id, model.device)
-        labels_BT = inputs.pop("labels")
-        return response_loss(model(**inputs).logits, labels_BT)
+        return logprobs.compute_loss([rows[index] for index in batch])
 
     batches = list(all_batches(rows, supervision, seeds))
     return optimise(model, batches, batch_loss, supervision, seeds, on_step=on_step, state=state, keep_state=keep_state)
@@ -159,9 +158,7 @@ def optimise(
         batch_loss: computes the loss of a batch.
     """
     trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    optimizer = torch.optim.AdamW(
-        trainable.values(), lr=supervision.learning_rate, weight_decay=supervision.weight_decay, fused=True
-    )
+    optimizer = MixedAdamW(list(trainable.values()), supervision.learning_rate, supervision.weight_decay)
     curve: list[tuple[int, float]] = []
     done = 0
     if state is not None and state.step:
@@ -182,7 +179,7 @@ def optimise(
         if value != value or value == float("inf"):
             raise LessonError(f"the training loss is {value} at step {step + 1}; lower the learning rate")
         loss.backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(trainable.values(), supervision.clip)
+        torch.nn.utils.clip_grad_norm_(optimizer.param_groups[0]["params"], supervision.clip)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         curve.append((step + 1, value))

@@ -19,7 +19,8 @@ import numpy as np
 from palaestra.core.errors import EnvError
 from palaestra.core.records import Failure, FailureCause, Message, Segment, Trajectory
 from palaestra.core.seeding import Seeds
-from palaestra.engines.chat import ChatEncoder
+from palaestra.engines.chat_encoder import ChatEncoder
+from palaestra.engines.tool_formats.base import is_malformed
 from palaestra.learn.policies.engine import EnginePolicy
 from palaestra.learn.policies.language_model import LanguageModelPolicy
 from palaestra.learn.rollouts import Rollout, TokenInputs, make_episode_rollout
@@ -44,6 +45,8 @@ class TurnEpisode:
         rewards: one for each of the model's messages.
         message: the model's last message, before the environment has replied.
         cut_messages: messages of the model that were cut at the token limit or at the end of the context.
+        calls, malformed_calls: the model's tool calls, and those of them that could not be read.
+        failed_calls: calls that were answered with an error, including malformed ones.
         stop_reason: why the episode ended.
         failure: the cause and message of an infrastructure failure (`sandbox: ...`); the rewards are then invalid.
     """
@@ -63,6 +66,9 @@ class TurnEpisode:
     rewards: list[float] = field(default_factory=list)
     message: Message | None = None
     cut_messages: int = 0
+    calls: int = 0
+    malformed_calls: int = 0
+    failed_calls: int = 0
     terminated: bool = False
     truncated: bool = False
     stop_reason: str = ""
@@ -105,6 +111,8 @@ class TurnEpisode:
             "group": self.group,
             "version": version,
         }
+        if self.calls:
+            info |= {"calls": self.calls, "malformed_calls": self.malformed_calls, "failed_calls": self.failed_calls}
         if self.failure:
             info["failure"] = self.failure
         rewards = tuple(self.rewards)
@@ -112,10 +120,18 @@ class TurnEpisode:
 
 
 def format_transcript(messages: Sequence[Message]) -> str:
-    """Messages as readable text; a single message without its role."""
-    if len(messages) == 1:
+    """Messages as readable text with their tool calls; a single message without its role."""
+    if len(messages) == 1 and not messages[0].tool_calls:
         return messages[0].text
-    return "\n".join(f"[{message.role}] {message.text}" for message in messages)
+    return "\n".join(
+        " ".join(
+            (
+                f"[{message.role}] {message.text}".rstrip(),
+                *(f"{call.name}({call.arguments})" for call in message.tool_calls),
+            )
+        )
+        for message in messages
+    )
 
 
 def collect_turns(
@@ -258,9 +274,9 @@ class _TurnSlots:
             if ended or episode.message_length == self.max_tokens or len(episode.ids) == self.policy.context:
                 own = episode.ids[len(episode.ids) - episode.message_length : len(episode.ids) - ended]
                 episode.cut_messages += not ended
-                episode.message = Message(
-                    "assistant", str(self.encoder.tokenizer.decode(own, skip_special_tokens=True))
-                )
+                episode.message = self.encoder.decode_message(own, episode.calls)
+                episode.calls += len(episode.message.tool_calls)
+                episode.malformed_calls += sum(map(is_malformed, episode.message.tool_calls))
                 del generating[slot]
 
     def step_environment(self) -> None:
@@ -273,6 +289,7 @@ class _TurnSlots:
         for slot, episode in list(self.episodes.items()):
             episode.ends.append(len(episode.chosen))
             episode.rewards.append(float(step[1][slot]))
+            self._count_failed_calls(slot, step)
             if self._record_end(slot, step):
                 continue
             assert episode.message is not None
@@ -288,6 +305,17 @@ class _TurnSlots:
             for slot in full:
                 self.episodes[slot].rewards[-1] += float(step[1][slot])
                 self._record_end(slot, step)
+
+    def _count_failed_calls(self, slot: int, step: tuple[Any, ...]) -> None:
+        """Count the calls of the last message that the environment answered with an error."""
+        episode = self.episodes[slot]
+        if episode.message is None or not episode.message.tool_calls:
+            return
+        infos = step[4]
+        ended = bool(step[2][slot] or step[3][slot])
+        errors = infos["final_info"][slot].get("tool_errors") if ended else infos.get("tool_errors", {slot: None})[slot]
+        malformed = sum(map(is_malformed, episode.message.tool_calls))
+        episode.failed_calls += malformed if errors is None else int(errors)
 
     def _record_end(self, slot: int, step: tuple[Any, ...]) -> bool:
         """Record the end of the episode if it has ended; returns whether it has."""

@@ -16,6 +16,7 @@ from typing import Any
 
 import gymnasium
 import pytest
+from published_templates import load_tokenizer
 from talk import Talk
 
 from palaestra.core.errors import EnvError, SettingsError
@@ -421,3 +422,104 @@ def test_a_module_that_misses_something_says_what(tmp_path: Path, monkeypatch: p
         detect_kind("needy:X-v0", {})
     with pytest.raises(EnvError, match="cannot import 'nowhere_at_all'"):
         detect_kind("nowhere_at_all:X-v0", {})
+
+
+def save_with_template(model: LoadedModel, family: str, folder: Path) -> Any:
+    """Save a model with a published template. Returns its tokenizer."""
+    tokenizer = load_tokenizer(model, family)
+    model.weights.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+    model.weights.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return tokenizer
+
+
+def test_grpo_trains_under_the_published_template_of_qwen3(fresh_nano: LoadedModel, tmp_path: Path) -> None:
+    """The template removes earlier reasoning, but sampled tokens stay: one pass over an episode gives their log-probs."""
+    import torch
+
+    tokenizer = save_with_template(fresh_nano, "qwen3", tmp_path / "model")
+    notices: list[str] = []
+    result = train(
+        out=tmp_path / "run",
+        listener=lambda event: notices.append(str(event.data.get("text", ""))),
+        **{
+            **SMALL,
+            "model": str(tmp_path / "model"),
+            "iterations": 1,
+            "env_options": ("attempts=3", "high=8", "format_penalty=0.1"),
+        },
+    )
+    assert any("changes earlier turns" in text for text in notices)
+    with Run.open(result.folder, read_only=True) as run:
+        metrics, trajectories = run.store.metrics()[1], run.store.trajectories(1)
+    assert metrics["turns"] > 2
+    assert math.isfinite(metrics["approx_kl"])
+    end = tokenizer.convert_tokens_to_ids("<|im_end|>")
+    for trajectory in trajectories:
+        opening, *rest = trajectory.segments
+        assert tokenizer.decode(opening.token_ids) == (
+            "<|im_start|>user\nGuess a number from 1 to 8.<|im_end|>\n<|im_start|>assistant\n"
+        )
+        for sampled, given in zip(rest[::2], rest[1::2], strict=False):
+            assert all(sampled.chosen) and not any(given.chosen)  # noqa: PT018
+            closing = "" if sampled.token_ids[-1] == end else "<|im_end|>"
+            assert tokenizer.decode(given.token_ids) in [
+                f"{closing}\n<|im_start|>user\n{reply}<|im_end|>\n<|im_start|>assistant\n"
+                for reply in ("Higher.", "Lower.", "Say a number.")
+            ]
+        ids = torch.tensor([token for segment in trajectory.segments for token in segment.token_ids])
+        chosen = torch.tensor([own for segment in trajectory.segments for own in segment.chosen])
+        logprobs = torch.tensor([value for segment in trajectory.segments for value in segment.logprobs])
+        with torch.no_grad():
+            again = (
+                fresh_nano.weights(input_ids=ids[None]).logits[0, :-1].log_softmax(-1).gather(1, ids[1:, None])[:, 0]
+            )
+        assert float((again - logprobs[1:])[chosen[1:]].abs().max()) < 1e-4
+
+
+def test_tools_are_offered_and_calls_are_counted(fresh_nano: LoadedModel, tmp_path: Path) -> None:
+    fresh_nano.weights.config.max_position_embeddings = 1024  # The description of the tool is longer than 256 tokens.
+    tokenizer = save_with_template(fresh_nano, "qwen3", tmp_path / "model")
+    tokenizer.model_max_length = 1024
+    tokenizer.save_pretrained(tmp_path / "model")
+    settings = {
+        **SMALL,
+        "env": "palaestra/Calculator-v0",
+        "env_options": ("tools=true",),
+        "model": str(tmp_path / "model"),
+    }
+    loop = build_loop(
+        fill_presets(make_settings({**settings, "iterations": 1, "episodes": 4, "group_size": 2, "evaluation": 0})),
+        lambda event: None,
+    )
+    try:
+        # nano cannot call tools; these are its words instead.
+        written = iter(
+            [
+                '<tool_call>\n{"name": "calculate", "arguments": {"expression": "6*7"}}\n</tool_call>',
+                '<tool_call>\n{"name": "calculate", "argu',
+                '<tool_call>\n{"name": "calculator", "arguments": {}}\n</tool_call>',
+            ]
+        )
+        decode = loop.encoder.decode_message  # type: ignore[attr-defined]
+
+        def decode_call(ids: Sequence[int], number: int = 0) -> Message:
+            text = next(written, None)
+            return decode(ids if text is None else tokenizer.encode(text, add_special_tokens=False), number)  # type: ignore[no-any-return]
+
+        loop.encoder.decode_message = decode_call  # type: ignore[attr-defined]
+        metrics, trajectories = loop.iterate(1, 1.0, lambda event: None)
+    finally:
+        loop.close()
+    assert metrics["tools/call_frequency"] == 3 / 4
+    assert metrics["tools/failure_frequency"] == pytest.approx(2 / 3)
+    assert metrics["tools/malformed"] == 1.0
+    assert ("malformed tool calls", "1") in list_metrics(metrics)
+    opening = tokenizer.decode(trajectories[0].segments[0].token_ids)
+    assert '"name": "calculate"' in opening
+    assert "<tools>" in opening
+    replies = [tokenizer.decode(trajectory.segments[2].token_ids) for trajectory in trajectories[:3]]
+    assert "<tool_response>\n42\n</tool_response>" in replies[0]
+    assert "error: expected a call with a name and a JSON object of arguments" in replies[1]
+    assert "error: there is no tool 'calculator'; the tools are calculate" in replies[2]
+    assert trajectories[1].infos[0]["malformed_calls"] == 1

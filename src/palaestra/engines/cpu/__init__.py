@@ -1,20 +1,17 @@
 """Fast paths for language models on a CPU.
 
-- `forward`: the forward pass over whole sequences, with gradients, for learning.
 - `decode`: one decoding step with a key-value cache, for sampling.
-- `kernels`: the operations that both use, and the choice of matrix kernels.
+- `kernels`: operations of the decoding step and of `engines.packed_forward`, and the choice of matrix kernels.
 
-`forward` and `decode` implement the Llama and GPT-2 architectures. Every other model uses its own forward pass in
-transformers, as do adapters, GPUs and dtypes other than float32. On first use a fast path is compared with the model's
-own forward pass and dropped if they differ. The environment variable `PALAESTRA_FAST_PATHS=0` turns all of them off.
+The fast paths implement the Llama and GPT-2 architectures. Every other model uses its own forward pass in transformers.
+On first use a fast path is compared with the model's own forward pass and dropped if they differ. The environment
+variable `PALAESTRA_FAST_PATHS=0` turns all of them off.
 """
 
 from __future__ import annotations
 
 import os
 from typing import Any, Literal
-
-import torch
 
 from palaestra.engines.families import sliding_window
 
@@ -32,8 +29,6 @@ def fast_paths_enabled() -> bool:
 def find_architecture(model: Any) -> Literal["llama", "gpt2"] | None:
     """The architecture that the fast paths implement for a causal language model or its body; `None` for all others."""
     if not fast_paths_enabled():
-        return None
-    if model.device.type != "cpu" or model.dtype != torch.float32 or hasattr(model, "get_base_model"):
         return None
     config, name = model.config, type(model).__name__
     if name in LLAMA and config.hidden_act in ("silu", "swish") and not sliding_window(config):

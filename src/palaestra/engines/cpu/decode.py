@@ -20,7 +20,9 @@ MAX_PARAMETERS = 200_000_000
 
 def make_decode_step(model: Any) -> DecodeStep | None:
     """The fast decoding step of a causal language model, or `None` if there is none for its architecture."""
-    architecture = find_architecture(model)
+    if model.device.type != "cpu" or model.dtype != torch.float32:
+        return None
+    architecture = find_architecture(model)  # `None` for peft's wrapper, whose adapter is not implemented.
     if architecture is None or sum(p.numel() for p in model.parameters()) > MAX_PARAMETERS:
         return None
     if getattr(model.config, "attention_bias", False) or getattr(model.config, "mlp_bias", False):

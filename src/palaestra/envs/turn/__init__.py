@@ -2,9 +2,19 @@
 
 from palaestra.envs.turn.base import TurnEnv
 from palaestra.envs.turn.records import AssistantSpace, Conversation, Reply, TurnStopReason
+from palaestra.envs.turn.tools import ToolEnv
 from palaestra.envs.turn.vector import TurnVectorEnv
 
 StopReason = TurnStopReason
 """The former name, for existing environments."""
 
-__all__ = ["AssistantSpace", "Conversation", "Reply", "StopReason", "TurnEnv", "TurnStopReason", "TurnVectorEnv"]
+__all__ = [
+    "AssistantSpace",
+    "Conversation",
+    "Reply",
+    "StopReason",
+    "ToolEnv",
+    "TurnEnv",
+    "TurnStopReason",
+    "TurnVectorEnv",
+]

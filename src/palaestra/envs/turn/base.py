@@ -66,6 +66,8 @@ class TurnEnv(gymnasium.Env[Conversation, Action]):
     """Arguments that select held-out episodes, for example `{"split": "test"}`."""
     learned_from: ClassVar[Mapping[str, Any]] = {}
     """Default arguments for training, if the class defaults are those of `held_out`."""
+    tools: Sequence[Mapping[str, Any]] = ()
+    """The tools that the agent may call, in OpenAI's format. See `ToolEnv` for tools that are Python functions."""
 
     def __init__(self, *, max_turns: int = 0, max_seconds: float = 0.0, render_mode: str | None = None) -> None:
         self.max_turns = check_integer("max_turns", max_turns, minimum=0)

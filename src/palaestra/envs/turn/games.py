@@ -15,6 +15,7 @@ from palaestra.core.records import Example, Message, Split
 from palaestra.core.seeding import Seeds
 from palaestra.envs.turn.base import TurnEnv
 from palaestra.envs.turn.records import Reply, TurnStopReason
+from palaestra.envs.turn.tools import answer_calls, make_tools
 from palaestra.envs.turn.vector import TurnVectorEnv
 from palaestra.tasks.base import get_split
 
@@ -95,6 +96,8 @@ class CalculatorEnv(TurnEnv):
         split: the pairs of factors; the train split is disjoint from the held-out splits.
         max_turns: the maximum number of messages, including the answer.
         offer: mention the tool in the question.
+        tools: offer the calculator as the tool `calculate`, which is called in the format of the model's chat template,
+            instead of `calc:`.
 
     Example:
         >>> env = CalculatorEnv()
@@ -111,6 +114,7 @@ class CalculatorEnv(TurnEnv):
         split: str = "train",
         max_turns: int = 3,
         offer: bool = True,
+        tools: bool = False,
         *,
         max_seconds: float = 0.0,
         render_mode: str | None = None,
@@ -122,6 +126,8 @@ class CalculatorEnv(TurnEnv):
         )
         self.digits, self.split, self.offer = check_integer("digits", digits, minimum=2, maximum=6), Split(split), offer
         self.factors = (0, 0)
+        self._tools = make_tools([calculate]) if tools else {}
+        self.tools = [tool.schema() for tool in self._tools.values()]
 
     def opening(self, options: Mapping[str, Any]) -> Sequence[Message]:
         while True:
@@ -130,11 +136,13 @@ class CalculatorEnv(TurnEnv):
             if get_split(f"calculator|{min(first, second)}*{max(first, second)}") is self.split:
                 break
         self.factors = first, second
-        hint = " You may write calc: and an expression." if self.offer else ""
+        hint = " You may write calc: and an expression." if self.offer and not self.tools else ""
         return [Message("user", f"What is {first} * {second}?{hint}")]
 
     def respond(self, message: Message) -> Reply:
-        calls = _CALL.findall(message.text)
+        if self.tools and message.tool_calls:
+            return answer_calls(self._tools, message)
+        calls = _CALL.findall(message.text) if not self.tools else []
         if calls:
             return Reply((Message("tool", calculate(calls[-1])),), info={"called": True})
         numbers = _NUMBER.findall(message.text)
@@ -189,6 +197,9 @@ _OPERATIONS: Mapping[type[ast.AST], Callable[[Any, Any], Any]] = {
 
 def calculate(expression: str) -> str:
     """Evaluate an expression of numbers, `+ - * /` and brackets; returns an error message if it is invalid.
+
+    Arguments:
+        expression: for example 12*7
 
     >>> calculate("12*7"), calculate("(1+2)/4"), calculate("1/0"), calculate("x")
     ('84', '0.75', 'error: division by zero', 'error: not an expression')

@@ -133,6 +133,11 @@ class TurnVectorEnv(VectorEnv[Any, Any, Any]):
     def render(self) -> tuple[Any, ...]:
         return tuple(env.render() for env in self.envs)
 
+    @property
+    def tools(self) -> Sequence[Mapping[str, Any]]:
+        """The tools of the environments (see `TurnEnv.tools`)."""
+        return self._inside(0).tools
+
     # Implementation
 
     def _check_open(self) -> None:

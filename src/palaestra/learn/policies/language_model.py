@@ -42,7 +42,9 @@ class LanguageModelPolicy(nn.Module):
         temperature: the sampling temperature. Log-probs are those of the sampled distribution.
         vocabulary: number of the model's outputs that are tokens; a model may have more outputs than its tokenizer has
             tokens. 0 means all.
-        microbatch_size: number of sequences in one pass; 0 derives it from the size of the logits.
+        microbatch_size: number of sequences in one pass; 0 derives it from the size of the logits, or from the free memory
+            of a GPU.
+        gradient_checkpointing: keep only the input of each block, and compute the rest again in the backward pass.
         seeds: for the value head's weights.
     """
 
@@ -56,6 +58,7 @@ class LanguageModelPolicy(nn.Module):
         temperature: float = 1.0,
         vocabulary: int = 0,
         microbatch_size: int = 0,
+        gradient_checkpointing: bool = False,
         seeds: Seeds = Seeds(0),
     ) -> None:
         super().__init__()
@@ -76,8 +79,9 @@ class LanguageModelPolicy(nn.Module):
             self.value_head = value_head(int(config.hidden_size), seeds).to(model.device)
         self.has_critic = critic is not None
         self.microbatch_size = microbatch_size
+        self.gradient_checkpointing = gradient_checkpointing
         self._stepper: Stepper | None = None
-        self.sequence_forward = SequenceForward(model)
+        self.sequence_forward = SequenceForward(model, gradient_checkpointing)
         super().train(False)
 
     def train(self, mode: bool = True) -> LanguageModelPolicy:
@@ -219,11 +223,11 @@ class LanguageModelPolicy(nn.Module):
             values_BR = outputs.to_table(self.value_head(outputs.hidden_ND.float())[..., 0], *shape)
         elif values and self.critic is not None:
             values_BR = self.critic.values(inputs, sequences, selection.width)[:, :-1]
-        # The rollout is on the CPU, so the outputs go there too; gradients flow back.
+        device = rollout.rewards_BT.device
         return ActionEvaluation(
-            logprobs_BR.cpu(),
-            entropy_BR.cpu() if entropy_BR is not None else None,
-            values_BR.cpu() if values_BR is not None else None,
+            logprobs_BR.to(device),
+            entropy_BR.to(device) if entropy_BR is not None else None,
+            values_BR.to(device) if values_BR is not None else None,
         )
 
     @torch.no_grad()
@@ -271,9 +275,14 @@ class LanguageModelPolicy(nn.Module):
         config = self.model.config.get_text_config()
         free = torch.cuda.mem_get_info(self.device)[0]
         free += torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
-        # About 40 values of the hidden size are kept per layer, and three float32 values per logit.
-        per_layer = 40 * int(config.hidden_size) * self.model.dtype.itemsize
-        return int(free // 2 // (int(config.num_hidden_layers) * per_layer + 12 * self.rows))
+        hidden, layers, size = int(config.hidden_size), int(config.num_hidden_layers), self.model.dtype.itemsize
+        if self.sequence_forward.fast is None:
+            # About 40 values of the hidden size are kept per layer, and three float32 values per logit.
+            return int(free // 2 // (layers * 40 * hidden * size + 12 * self.rows))
+        # The packed pass keeps inputs and outputs of the norms, projections and the MLP, and no logits.
+        kept = 10 * hidden + 3 * int(getattr(config, "intermediate_size", 0) or 4 * hidden)
+        blocks = (layers + kept / hidden) * hidden if self.gradient_checkpointing else layers * kept
+        return int(free // 2 // (blocks * size))
 
     def parameter_groups(self, learning_rate: float, critic_learning_rate: float) -> list[dict[str, object]]:
         groups: list[dict[str, object]] = [
@@ -313,11 +322,11 @@ def outputs_at_decisions(
 class LanguageModelCritic(nn.Module):
     """A separate critic: a language model's body and a value head."""
 
-    def __init__(self, body: Any, width: int, seeds: Seeds = Seeds(0)) -> None:
+    def __init__(self, body: Any, width: int, seeds: Seeds = Seeds(0), gradient_checkpointing: bool = False) -> None:
         super().__init__()
         self.body = body
         self.head = value_head(width, seeds).to(body.device)
-        self.sequence_forward = SequenceForward(body)
+        self.sequence_forward = SequenceForward(body, gradient_checkpointing)
 
     def values(self, inputs: TokenInputs, sequences: list[int], width: int) -> torch.Tensor:
         """The values before each decision and after the end of the response, `[sequences, width + 1]`."""

@@ -11,14 +11,15 @@ from typing import Any
 import torch
 
 from palaestra.core.errors import EnvError
-from palaestra.core.events import Listener, ignore
+from palaestra.core.events import Listener, ignore, notice
 from palaestra.core.plugins import load_plugins
 from palaestra.core.seeding import Seeds
-from palaestra.engines.chat import ChatEncoder
+from palaestra.engines.chat_encoder import ChatEncoder
 from palaestra.engines.factory import get_engine_scheme
 from palaestra.learn.algorithms import ALGORITHMS, Algorithm, AlgorithmConfig
 from palaestra.learn.distributed import rank, world_size
 from palaestra.learn.policies.control import history_policy, mlp_policy
+from palaestra.learn.policies.convolutional import cnn_policy
 from palaestra.learn.policies.engine import EnginePolicy
 from palaestra.learn.policies.language_model import LanguageModelCritic, LanguageModelPolicy, ReferencePolicy
 from palaestra.learn.sharding import shard_policy
@@ -103,11 +104,20 @@ def _build_turn_loop(settings: TrainSettings, config: AlgorithmConfig, listener:
     loaded = models.load(settings.model, device=settings.device, listener=listener, trainable=True)
     # Errors of the model or its chat template are raised before any workspace is created.
     encoder = ChatEncoder(loaded.tokenizer, loaded.name)
+    if not encoder.preserves_prefix:
+        listener(
+            notice(
+                f"the chat template of {loaded.name} changes earlier turns; the sampled tokens stay in the context, and "
+                "only the text between turns comes from the template"
+            )
+        )
     ends = find_end_ids(loaded.tokenizer, end_ids(loaded.weights, loaded.tokenizer))
     policy = _build_policy(settings, config, loaded.weights, vocabulary_size(loaded.tokenizer), listener)
     own: dict[str, Any] = {"autoreset": False, "failures": "mark"}
     # No group size: the collector seeds every episode by the number of its group.
     env = make_turn_env(settings.env, min(num_envs, unwrap(settings.episodes)), options, **own)
+    if env.tools:
+        encoder = ChatEncoder(loaded.tokenizer, loaded.name, json.dumps(list(env.tools)))
     held_out = None
     if evaluation:
         held_out = make_turn_env(settings.env, min(num_envs, evaluation), options, held_out=True, **own)
@@ -146,10 +156,19 @@ def _build_policy(
         critic = "head"
         if settings.critic == "separate":
             body = models.load(settings.model, device=settings.device, listener=listener).weights.base_model
-            critic = LanguageModelCritic(body, int(body.config.get_text_config().hidden_size), seeds)
+            width = int(body.config.get_text_config().hidden_size)
+            critic = LanguageModelCritic(body, width, seeds, settings.gradient_checkpointing)
     if supervision.method == "lora":
         weights = add_adapter(weights, supervision, seeds)
-    return LanguageModelPolicy(weights, critic, settings.temperature, vocabulary, seeds=seeds)
+    return LanguageModelPolicy(
+        weights,
+        critic,
+        settings.temperature,
+        vocabulary,
+        settings.microbatch_size,
+        settings.gradient_checkpointing,
+        seeds,
+    )
 
 
 def _build_sampler(
@@ -178,7 +197,9 @@ def _build_control_loop(settings: TrainSettings, config: AlgorithmConfig) -> Con
     seeds = Seeds(settings.seed)
     normalise, width, layers = bool(settings.normalize_observations), settings.width, settings.layers
     try:
-        if settings.policy == "transformer":
+        if settings.policy == "cnn":
+            policy = cnn_policy(*spaces, seeds=seeds)
+        elif settings.policy == "transformer":
             policy = history_policy(
                 *spaces, window=settings.window, width=width, layers=layers, seeds=seeds, normalise=normalise
             )
@@ -189,4 +210,10 @@ def _build_control_loop(settings: TrainSettings, config: AlgorithmConfig) -> Con
             )  # fmt: skip
     except EnvError as error:
         raise EnvError(f"policy '{settings.policy}' does not fit {settings.env}: {error}") from None
+    policy.to(settings.device or _choose_control_device(unwrap(settings.policy)))
     return ControlLoop(settings, env, policy, _make_algorithm(settings, config, policy))
+
+
+def _choose_control_device(policy: str) -> str:
+    """The default device: a GPU only for a convolutional policy, because the networks of the others are too small to gain."""
+    return "cuda" if policy == "cnn" and torch.cuda.is_available() else "cpu"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -146,10 +147,9 @@ def _pretrain(settings: PretrainSettings, listener: Listener) -> Report:
 def _train_nano(
     settings: PretrainSettings, steps: int, batch_size: int, seeds: Seeds, device: str, on_step: OnStep
 ) -> Pretrained:
-    import torch
-
     from palaestra.learn.optimizers import fork_torch_rng
     from palaestra.learn.pretrain import build_model, build_tokenizer, pretrain_model, text_batches
+    from palaestra.learn.response_logprobs import ResponseLogProbs
     from palaestra.tasks.math.corpus import TRACE, corpus
     from palaestra.tasks.math.task import MathSkills
 
@@ -163,12 +163,10 @@ def _train_nano(
         model = build_model(tokenizer, settings.layers, settings.width)
     model.to(device)
     start = time.perf_counter()
-    batches = text_batches(
-        corpus(seeds.derive("corpus").generator()), tokenizer, batch_size,
-        model.config.max_position_embeddings, torch.device(device),
-    )  # fmt: skip
+    examples = corpus(seeds.derive("corpus").generator())
+    batches = text_batches(examples, tokenizer, batch_size, model.config.max_position_embeddings)
     pretrain_model(
-        model, batches, steps=steps,
+        model, batches, ResponseLogProbs(model, int(tokenizer.pad_token_id)).compute_loss, steps=steps,
         matrix_learning_rate=settings.matrix_learning_rate, vector_learning_rate=settings.vector_learning_rate, on_step=on_step,
     )  # fmt: skip
     return Pretrained(model, tokenizer, None, task, TRACE, time.perf_counter() - start)
@@ -185,6 +183,7 @@ def _train_nano_vlm(
         build_vlm,
         build_vlm_tokenizer,
         picture_batches,
+        picture_loss,
         pretrain_model,
     )
     from palaestra.tasks.vision.corpus import TAUGHT, TRACE, corpus, of_skill
@@ -201,8 +200,8 @@ def _train_nano_vlm(
     start = time.perf_counter()
     batches = picture_batches(tokenizer, batch_size, seeds, torch.device(device), settings.workers)
     pretrain_model(
-        model, batches, steps=steps, matrix_learning_rate=settings.matrix_learning_rate, vector_learning_rate=settings.vector_learning_rate,
-        half=device != "cpu", on_step=on_step,
+        model, batches, partial(picture_loss, model, half=device != "cpu"), steps=steps,
+        matrix_learning_rate=settings.matrix_learning_rate, vector_learning_rate=settings.vector_learning_rate, on_step=on_step,
     )  # fmt: skip
     seconds = time.perf_counter() - start
     return Pretrained(model, tokenizer, build_processor(tokenizer), VisionSkills(), TRACE, seconds)

@@ -12,7 +12,7 @@ from palaestra.core.events import Event, Listener
 from palaestra.core.records import Segment, Split, Trajectory, Usage
 from palaestra.core.seeding import Seeds
 from palaestra.core.statistics import Mean, mean_interval, report_on
-from palaestra.engines.chat import ChatEncoder
+from palaestra.engines.chat_encoder import ChatEncoder
 from palaestra.learn.collect import collect_responses
 from palaestra.learn.distributed import broadcast, rank
 from palaestra.learn.policies.engine import EnginePolicy, correct_importance
@@ -261,6 +261,19 @@ def select_evenly(count: int, wanted: int) -> list[int]:
     return [k * count // wanted for k in range(wanted)]
 
 
+def measure_calls(episodes: Sequence[TurnEpisode]) -> dict[str, float]:
+    """The metrics of tool calls, under TRL's names: calls per episode, and the fraction that failed.
+
+    `tools/malformed` is the number of calls that could not be read.
+    """
+    calls = sum(episode.calls for episode in episodes)
+    return {
+        "tools/call_frequency": calls / max(1, len(episodes)),
+        "tools/failure_frequency": sum(episode.failed_calls for episode in episodes) / max(1, calls),
+        "tools/malformed": float(sum(episode.malformed_calls for episode in episodes)),
+    }
+
+
 class TurnLoop(TokenLoop):
     """Trains a language model in a turn environment.
 
@@ -318,6 +331,8 @@ class TurnLoop(TokenLoop):
         messages = sum(episode.turns for episode in played)
         metrics["turns"] = math.fsum(episode.turns for episode in self.responses) / len(self.responses)
         metrics["truncated"] = sum(episode.cut_messages for episode in played) / max(1, messages)
+        if self.encoder.tools:
+            metrics |= measure_calls(played)
         return metrics, trajectories
 
     def evaluate(

@@ -1,8 +1,8 @@
-"""The forward pass of the Llama and GPT-2 architectures over prompts and responses, with gradients.
+"""The forward pass of the Llama and GPT-2 architectures over packed prompts and responses, with gradients.
 
-On a CPU a pass is compute-bound, so this one does as little arithmetic as possible. Matrix products contain no
-padding. A prompt that several responses share is computed once. In the last layer a prompt needs only its keys, its
-values and its last position.
+It does as little arithmetic as possible. Matrix products contain no padding. A prompt that several responses share is
+computed once. In the last layer a prompt needs only its keys, its values and its last position. On a GPU attention has no
+padding either; on a CPU one padded call is faster.
 """
 
 from __future__ import annotations
@@ -15,20 +15,41 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from torch.nn.functional import layer_norm, rms_norm, scaled_dot_product_attention, silu
+from torch.nn.functional import gelu, layer_norm, rms_norm, scaled_dot_product_attention
+from torch.utils.checkpoint import checkpoint
 
 from palaestra.engines.cpu import find_architecture
 from palaestra.engines.cpu.kernels import gelu_tanh
+from palaestra.engines.gpu.attention import Segments, attend_packed, gather_rows
+from palaestra.engines.gpu.training import rotate, swiglu
 
 TokenIds = tuple[int, ...]
+CALLED_LAYERS = {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
+"""Layers that `LlamaForward` calls as modules."""
 
 
 def make_fast_forward(model: Any) -> FastForward | None:
-    """The fast forward pass of a causal language model or its body, or `None` if there is none for its architecture."""
-    architecture = find_architecture(model)
-    if architecture is None:
+    """The packed forward pass of a causal language model or its body, or `None` if there is none for its architecture.
+
+    Arguments:
+        model: a model of transformers, or peft's wrapper of one.
+    """
+    adapted = hasattr(model, "get_base_model")
+    inner = model.get_base_model() if adapted else model
+    architecture = find_architecture(inner)
+    if architecture is None or model.device.type not in ("cpu", "cuda"):
         return None
-    return LlamaForward(model.base_model) if architecture == "llama" else Gpt2Forward(model.base_model)
+    if model.device.type == "cpu" and model.dtype != torch.float32:
+        return None  # Kernels of other dtypes are slow on CPUs.
+    if adapted and (architecture != "llama" or not _adapts_called_layers(inner)):
+        return None
+    return (LlamaForward if architecture == "llama" else Gpt2Forward)(inner.base_model)
+
+
+def _adapts_called_layers(model: Any) -> bool:
+    """Whether an adapter has only wrapped layers that `LlamaForward` calls. It reads the weights of all others."""
+    wrapped = [name for name, module in model.named_modules() if type(module).__module__.startswith("peft.")]
+    return all(name.rpartition(".")[2] in CALLED_LAYERS for name in wrapped)
 
 
 class FastForward(ABC):
@@ -47,6 +68,10 @@ class FastForward(ABC):
 
     def __init__(self, body: Any) -> None:
         self.body = body
+        self.packs_attention = body.device.type == "cuda"
+        """Whether attention computes packed sequences instead of padded ones."""
+        self.recomputes = False
+        """Whether the backward pass computes each block again, instead of keeping its intermediate results."""
 
     @abstractmethod
     def embed(self, ids_N: torch.Tensor, positions_N: torch.Tensor) -> torch.Tensor:
@@ -88,61 +113,141 @@ class FastForward(ABC):
         Returns:
             Hidden states `[N, D]`, and the row of each in the flattened table `[sequences, width]`.
         """
-        layout = _Layout(prompts, responses, width, include_end)
-        hidden_UD, hidden_RD = self._run_blocks(layout)
+        layout = _Layout(prompts, responses, width, include_end, self.body.device)
+        attend: _Attention = (_PackedAttention if self.packs_attention else _PaddedAttention)(layout, self.scale)
+        hidden_UD, hidden_RD = self._run_blocks(layout, attend)
         return torch.cat([hidden_UD.index_select(0, layout.source_B), hidden_RD]), layout.rows_N
 
-    def _run_blocks(self, layout: _Layout) -> tuple[torch.Tensor, torch.Tensor]:
+    def _run_blocks(self, layout: _Layout, attend: _Attention) -> tuple[torch.Tensor, torch.Tensor]:
         """Hidden states after each distinct prompt, and after each token of the responses."""
         hidden = self.embed(layout.ids_N, layout.positions_N)
         rotary = self.rotary(layout.positions_N)
-        sizes = [layout.prompt_tokens, layout.response_tokens]
-        last = len(self.blocks) - 1
-        for k, block in enumerate(self.blocks):
-            normed = self.attention_norm(block, hidden)
-            keys, values = self.key_value(block, normed, rotary)
-            query_input, query_rotary = normed, rotary
-            if k == last:
-                # From here on a prompt needs only its last position.
-                hidden, query_input = layout.drop_prompts(hidden), layout.drop_prompts(normed)
-                if rotary is not None:
-                    query_rotary = (layout.drop_prompts(rotary[0]), layout.drop_prompts(rotary[1]))
-                sizes = [layout.prompts, layout.response_tokens]
-            queries = self.query(block, query_input, query_rotary)
-            attention = self._attend(layout, torch.split(queries, sizes), keys, values, last_only=k == last)
-            hidden = self.finish_block(block, hidden, attention)
-        hidden_UD, hidden_RD = torch.split(self.final_norm(hidden), sizes)
+        for block in self.blocks[:-1]:
+            if self.recomputes and torch.is_grad_enabled():
+                hidden = checkpoint(self._run_block, block, hidden, rotary, attend, use_reentrant=False)
+            else:
+                hidden = self._run_block(block, hidden, rotary, attend)
+        hidden = self._run_last_block(layout, self.blocks[-1], hidden, rotary, attend)
+        hidden_UD, hidden_RD = torch.split(self.final_norm(hidden), [layout.prompts, layout.response_tokens])
         return hidden_UD, hidden_RD
 
-    def _attend(
-        self,
-        layout: _Layout,
-        queries: Sequence[torch.Tensor],
-        keys: torch.Tensor,
-        values: torch.Tensor,
-        last_only: bool,
+    def _run_block(self, block: Any, hidden: torch.Tensor, rotary: Any, attend: _Attention) -> torch.Tensor:
+        normed = self.attention_norm(block, hidden)
+        keys, values = self.key_value(block, normed, rotary)
+        attention = attend(self.query(block, normed, rotary), keys, values)
+        return self.finish_block(block, hidden, attention)
+
+    def _run_last_block(
+        self, layout: _Layout, block: Any, hidden: torch.Tensor, rotary: Any, attend: _Attention
     ) -> torch.Tensor:
-        sizes = [layout.prompt_tokens, layout.response_tokens]
-        prompt_keys, response_keys = torch.split(keys, sizes)
-        prompt_values, response_values = torch.split(values, sizes)
-        keys_UP, values_UP = layout.prompt_padding.pad(prompt_keys), layout.prompt_padding.pad(prompt_values)
-        if last_only:
-            outputs = [self._attention(queries[0][:, None], keys_UP, values_UP, layout.prompt_mask)[:, 0]]
+        normed = self.attention_norm(block, hidden)
+        keys, values = self.key_value(block, normed, rotary)
+        # From here on a prompt needs only its last position.
+        hidden, normed = layout.drop_prompts(hidden), layout.drop_prompts(normed)
+        if rotary is not None:
+            rotary = tuple(layout.drop_prompts(angles) for angles in rotary)
+        attention = attend(self.query(block, normed, rotary), keys, values, last_only=True)
+        return self.finish_block(block, hidden, attention)
+
+
+class _Attention(ABC):
+    """Attention of the prompts and responses in a layout.
+
+    Arguments:
+        scale: of the products of queries and keys.
+    """
+
+    def __init__(self, layout: _Layout, scale: float) -> None:
+        self.layout, self.scale = layout, scale
+
+    @abstractmethod
+    def __call__(
+        self, queries_NHGD: torch.Tensor, keys_NHD: torch.Tensor, values_NHD: torch.Tensor, last_only: bool = False
+    ) -> torch.Tensor:
+        """Return `[queries, heads * group * width]`.
+
+        Arguments:
+            queries_NHGD: the queries of all tokens, with the query heads that share keys on an axis of their own.
+            last_only: a prompt has only one query, of its last token.
+        """
+
+
+class _PackedAttention(_Attention):
+    """Attention without padding."""
+
+    def __init__(self, layout: _Layout, scale: float) -> None:
+        super().__init__(layout, scale)
+        prompts, responses, source = layout.prompt_lengths, layout.response_lengths, layout.source
+        present = [k for k, length in enumerate(responses) if length]
+        own = [responses[k] for k in present]
+        prompt_starts = np.cumsum([0, *prompts])
+        response_starts = layout.prompt_tokens + np.cumsum([0, *responses])
+        rows = [np.arange(layout.prompt_tokens)]
+        for k in present:
+            first = prompt_starts[source[k]]
+            rows += [first + np.arange(prompts[source[k]]), response_starts[k] + np.arange(responses[k])]
+        device = layout.ids_N.device
+        self._rows_M = torch.from_numpy(np.concatenate(rows)).to(device)
+        keys = [*prompts, *(prompts[source[k]] + responses[k] for k in present)]
+        self._every = Segments.make([*prompts, *own], keys, device)
+        self._last = Segments.make([*[1] * len(prompts), *own], keys, device)
+
+    def __call__(
+        self, queries_NHGD: torch.Tensor, keys_NHD: torch.Tensor, values_NHD: torch.Tensor, last_only: bool = False
+    ) -> torch.Tensor:
+        keys_MHD, values_MHD = gather_rows(keys_NHD, self._rows_M), gather_rows(values_NHD, self._rows_M)
+        segments = self._last if last_only else self._every
+        return attend_packed(queries_NHGD.flatten(1, 2), keys_MHD, values_MHD, segments, self.scale).flatten(1)
+
+
+class _PaddedAttention(_Attention):
+    """Attention over prompts and responses that are padded to tables."""
+
+    def __init__(self, layout: _Layout, scale: float) -> None:
+        super().__init__(layout, scale)
+        device = layout.ids_N.device
+        self.prompts, self.responses = (
+            _Padding(lengths, device) for lengths in (layout.prompt_lengths, layout.response_lengths)
+        )
+        max_prompt, max_response = self.prompts.shape[1], self.responses.shape[1]
+        causal_11RR = _causal_mask(max_response, device)
+        self._prompt_mask: torch.Tensor | None = None
+        if self.prompts.rows_N is None:
+            nothing = torch.zeros(1, 1, max_response, max_prompt, device=device)
+            self._response_mask = torch.cat([nothing, causal_11RR], -1)
         else:
-            queries_UP = layout.prompt_padding.pad(queries[0])
-            outputs = [layout.prompt_padding.unpad(self._attention(queries_UP, keys_UP, values_UP, None))]
+            length_U1 = torch.tensor(layout.prompt_lengths, device=device)[:, None]
+            is_token_UP = torch.arange(max_prompt, device=device)[None] < length_U1
+            padding_U11P = torch.zeros(layout.prompts, 1, 1, max_prompt, device=device)
+            self._prompt_mask = padding_U11P.masked_fill(~is_token_UP[:, None, None], float("-inf"))
+            padding_B1RP = self._prompt_mask[layout.source_B].expand(-1, -1, max_response, -1)
+            causal_B1RR = causal_11RR.expand(len(layout.source_B), -1, -1, -1)
+            self._response_mask = torch.cat([padding_B1RP, causal_B1RR], -1)
+
+    def __call__(
+        self, queries_NHGD: torch.Tensor, keys_NHD: torch.Tensor, values_NHD: torch.Tensor, last_only: bool = False
+    ) -> torch.Tensor:
+        layout = self.layout
+        sizes = [layout.prompt_tokens, layout.response_tokens]
+        queries = torch.split(queries_NHGD, [layout.prompts if last_only else sizes[0], sizes[1]])
+        prompt_keys, response_keys = torch.split(keys_NHD, sizes)
+        prompt_values, response_values = torch.split(values_NHD, sizes)
+        keys_UP, values_UP = self.prompts.pad(prompt_keys), self.prompts.pad(prompt_values)
+        if last_only:
+            outputs = [self._attend(queries[0][:, None], keys_UP, values_UP, self._prompt_mask)[:, 0]]
+        else:
+            outputs = [self.prompts.unpad(self._attend(self.prompts.pad(queries[0]), keys_UP, values_UP, None))]
         if layout.response_tokens:
             source = layout.source_B
-            keys_BL = torch.cat([keys_UP.index_select(0, source), layout.response_padding.pad(response_keys)], 1)
-            values_BL = torch.cat([values_UP.index_select(0, source), layout.response_padding.pad(response_values)], 1)
-            queries_BR = layout.response_padding.pad(queries[1])
-            attention_BR = self._attention(queries_BR, keys_BL, values_BL, layout.response_mask)
-            outputs.append(layout.response_padding.unpad(attention_BR))
+            keys_BL = torch.cat([keys_UP.index_select(0, source), self.responses.pad(response_keys)], 1)
+            values_BL = torch.cat([values_UP.index_select(0, source), self.responses.pad(response_values)], 1)
+            attention_BR = self._attend(self.responses.pad(queries[1]), keys_BL, values_BL, self._response_mask)
+            outputs.append(self.responses.unpad(attention_BR))
         else:
             outputs.append(queries[1].flatten(1))
         return torch.cat(outputs)
 
-    def _attention(
+    def _attend(
         self, queries_BQHGD: torch.Tensor, keys_BLHD: torch.Tensor, values_BLHD: torch.Tensor, mask: torch.Tensor | None
     ) -> torch.Tensor:
         """Attention over padded sequences. Query heads that share keys are computed as one head with several queries.
@@ -192,19 +297,19 @@ class LlamaForward(FastForward):
         return rms_norm(hidden_ND, hidden_ND.shape[1:], block.input_layernorm.weight, self.epsilon)
 
     def query(self, block: Any, normed_ND: torch.Tensor, rotary: Any) -> torch.Tensor:
-        queries = block.self_attn.q_proj(normed_ND).view(len(normed_ND), self.heads, self.group, self.width)
-        return _rotate(queries, rotary[0][:, None, None], rotary[1][:, None, None])
+        queries = block.self_attn.q_proj(normed_ND).view(len(normed_ND), self.heads * self.group, self.width)
+        return rotate(queries, *rotary).view(len(normed_ND), self.heads, self.group, self.width)
 
     def key_value(self, block: Any, normed_ND: torch.Tensor, rotary: Any) -> tuple[torch.Tensor, torch.Tensor]:
         keys = block.self_attn.k_proj(normed_ND).view(len(normed_ND), self.heads, self.width)
         values = block.self_attn.v_proj(normed_ND).view(len(normed_ND), self.heads, self.width)
-        return _rotate(keys, rotary[0][:, None], rotary[1][:, None]), values
+        return rotate(keys, *rotary), values
 
     def finish_block(self, block: Any, hidden_ND: torch.Tensor, attention_ND: torch.Tensor) -> torch.Tensor:
         hidden_ND = hidden_ND + block.self_attn.o_proj(attention_ND)
         normed = rms_norm(hidden_ND, hidden_ND.shape[1:], block.post_attention_layernorm.weight, self.epsilon)
         mlp = block.mlp
-        result: torch.Tensor = hidden_ND + mlp.down_proj(silu(mlp.gate_proj(normed)) * mlp.up_proj(normed))
+        result: torch.Tensor = hidden_ND + mlp.down_proj(swiglu(mlp.gate_proj(normed), mlp.up_proj(normed)))
         return result
 
     def final_norm(self, hidden_ND: torch.Tensor) -> torch.Tensor:
@@ -241,7 +346,8 @@ class Gpt2Forward(FastForward):
 
     def finish_block(self, block: Any, hidden_ND: torch.Tensor, attention_ND: torch.Tensor) -> torch.Tensor:
         hidden_ND = hidden_ND + _conv1d(block.attn.c_proj, attention_ND)
-        inner = gelu_tanh(_conv1d(block.mlp.c_fc, _layer_norm(block.ln_2, hidden_ND)))
+        inner = _conv1d(block.mlp.c_fc, _layer_norm(block.ln_2, hidden_ND))
+        inner = gelu(inner, approximate="tanh") if inner.is_cuda else gelu_tanh(inner)
         return hidden_ND + _conv1d(block.mlp.c_proj, inner)
 
     def final_norm(self, hidden_ND: torch.Tensor) -> torch.Tensor:
@@ -252,36 +358,30 @@ class _Layout:
     """The layout of the tokens of a batch: all distinct prompts, then all responses."""
 
     def __init__(
-        self, prompts: Sequence[TokenIds], responses: Sequence[TokenIds], width: int, include_end: bool
+        self,
+        prompts: Sequence[TokenIds],
+        responses: Sequence[TokenIds],
+        width: int,
+        include_end: bool,
+        device: torch.device,
     ) -> None:
         unique: dict[TokenIds, int] = {}
-        source = [unique.setdefault(prompt, len(unique)) for prompt in prompts]
+        self.source = [unique.setdefault(prompt, len(unique)) for prompt in prompts]
         inputs = [ids[: min(len(ids) + include_end, width) - 1] for ids in responses]
-        prompt_lengths, response_lengths = [len(ids) for ids in unique], [len(ids) for ids in inputs]
-        self.prompts, self.prompt_tokens, self.response_tokens = len(unique), sum(prompt_lengths), sum(response_lengths)
-        self.ids_N = torch.tensor([*chain.from_iterable(unique), *chain.from_iterable(inputs)])
-        positions = [np.arange(n) for n in prompt_lengths]
-        positions += [prompt_lengths[u] + np.arange(n) for u, n in zip(source, response_lengths, strict=True)]
-        self.positions_N = torch.from_numpy(np.concatenate(positions))
-        self.source_B = torch.tensor(source)
-        self._prompt_last_U = torch.from_numpy(np.cumsum(prompt_lengths) - 1)
-        self.prompt_padding, self.response_padding = _Padding(prompt_lengths), _Padding(response_lengths)
+        self.prompt_lengths, self.response_lengths = [len(ids) for ids in unique], [len(ids) for ids in inputs]
+        self.prompts = len(unique)
+        self.prompt_tokens, self.response_tokens = sum(self.prompt_lengths), sum(self.response_lengths)
+        self.ids_N = torch.tensor([*chain.from_iterable(unique), *chain.from_iterable(inputs)]).to(device)
+        positions = [np.arange(n) for n in self.prompt_lengths]
+        positions += [
+            self.prompt_lengths[u] + np.arange(n) for u, n in zip(self.source, self.response_lengths, strict=True)
+        ]
+        self.positions_N = torch.from_numpy(np.concatenate(positions)).to(device)
+        self.source_B = torch.tensor(self.source).to(device)
+        self._prompt_last_U = torch.from_numpy(np.cumsum(self.prompt_lengths) - 1).to(device)
         starts = np.arange(len(responses)) * width
-        following = [start + 1 + np.arange(n) for start, n in zip(starts, response_lengths, strict=True)]
-        self.rows_N = torch.from_numpy(np.concatenate([starts, *following]))
-        self.prompt_mask, self.response_mask = self._masks(prompt_lengths)
-
-    def _masks(self, prompt_lengths: list[int]) -> tuple[torch.Tensor | None, torch.Tensor]:
-        """Additive attention masks of prompts (`None` if no prompt is padded) and of responses."""
-        max_prompt, max_response = self.prompt_padding.shape[1], self.response_padding.shape[1]
-        causal_11RR = _causal_mask(max_response, self.ids_N.device)
-        if self.prompt_padding.rows_N is None:
-            return None, torch.cat([torch.zeros(1, 1, max_response, max_prompt), causal_11RR], -1)
-        is_token_UP = torch.arange(max_prompt)[None] < torch.tensor(prompt_lengths)[:, None]
-        padding_U11P = torch.zeros(self.prompts, 1, 1, max_prompt)
-        padding_U11P = padding_U11P.masked_fill(~is_token_UP[:, None, None], float("-inf"))
-        padding_B1RP = padding_U11P[self.source_B].expand(-1, -1, max_response, -1)
-        return padding_U11P, torch.cat([padding_B1RP, causal_11RR.expand(len(self.source_B), -1, -1, -1)], -1)
+        following = [start + 1 + np.arange(n) for start, n in zip(starts, self.response_lengths, strict=True)]
+        self.rows_N = torch.from_numpy(np.concatenate([starts, *following])).to(device)
 
     def drop_prompts(self, x_N: torch.Tensor) -> torch.Tensor:
         """Keep the last position of each prompt, and the responses."""
@@ -295,12 +395,12 @@ class _Padding:
     `rows_N` are the rows of the flattened table that contain tokens; `None` if nothing is padded.
     """
 
-    def __init__(self, lengths: list[int]) -> None:
+    def __init__(self, lengths: list[int], device: torch.device) -> None:
         width = max(lengths)
         self.shape, self.rows_N = (len(lengths), width), None
         if min(lengths) < width:
             rows = [k * width + np.arange(n) for k, n in enumerate(lengths)]
-            self.rows_N = torch.from_numpy(np.concatenate(rows))
+            self.rows_N = torch.from_numpy(np.concatenate(rows)).to(device)
 
     def pad(self, x_N: torch.Tensor) -> torch.Tensor:
         if self.rows_N is not None:
@@ -347,11 +447,6 @@ class _Gather(torch.autograd.Function):
 
 def _causal_mask(width: int, device: torch.device) -> torch.Tensor:
     return torch.full((1, 1, width, width), float("-inf"), device=device).triu(1)
-
-
-def _rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    half = x.shape[-1] // 2
-    return x * cos + torch.cat([-x[..., half:], x[..., :half]], -1) * sin
 
 
 def _layer_norm(norm: Any, x_ND: torch.Tensor) -> torch.Tensor:

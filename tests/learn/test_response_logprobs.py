@@ -1,0 +1,54 @@
+"""Log-probs of responses: the packed pass and the padded one agree, gradients included."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from palaestra.engines import models
+from palaestra.engines.models import LoadedModel
+from palaestra.learn.batches import Encoded, collate, response_loss
+from palaestra.learn.response_logprobs import ResponseLogProbs
+
+ROWS = [
+    Encoded((6, 7, 8), (9, 10, 11, 1)), Encoded((6, 7, 8), (12, 1)), Encoded((20,), (21, 22, 23, 24, 25, 1)),
+    Encoded((30, 31, 32, 33, 34), (1,)),
+]  # fmt: skip
+
+
+def test_both_ways_agree() -> None:
+    model = models.load("nano", device="cpu").weights
+    found = []
+    for packed in (True, False):
+        logprobs = ResponseLogProbs(model, 0)
+        assert logprobs._forward is not None
+        if not packed:
+            logprobs._forward = None
+        model.zero_grad()
+        table_BT = logprobs(ROWS)
+        assert table_BT.shape == (4, 6)
+        (table_BT * torch.linspace(-1, 1, 24).view(4, 6)).sum().backward()
+        found.append([table_BT.detach(), *(p.grad.clone() for p in model.parameters())])
+    for mine, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(mine, theirs, atol=2e-5, rtol=1e-3)
+    assert (found[0][0][1, 2:] == 0).all()
+
+
+@pytest.mark.parametrize("rows", [ROWS, [Encoded((), (9, 10, 1)), *ROWS]], ids=["prompts", "one without a prompt"])
+def test_the_loss_is_the_mean_cross_entropy(nano: LoadedModel, rows: list[Encoded]) -> None:
+    batch = collate(rows, 0)
+    labels_BT = batch.pop("labels")
+    with torch.no_grad():
+        wanted = response_loss(nano.weights(**batch).logits, labels_BT)
+        assert float(ResponseLogProbs(nano.weights, 0).compute_loss(rows)) == pytest.approx(float(wanted), rel=1e-5)
+
+
+def test_dropout_is_left_to_the_model() -> None:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    shape: dict[str, Any] = {"vocab_size": 61, "n_positions": 32, "n_embd": 24, "n_layer": 2, "n_head": 3}
+    assert ResponseLogProbs(GPT2LMHeadModel(GPT2Config(**shape)), 0)._forward is None
+    plain = GPT2Config(**shape, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
+    assert ResponseLogProbs(GPT2LMHeadModel(plain), 0)._forward is not None
