@@ -226,6 +226,23 @@ def test_an_option_that_the_native_form_lacks_is_served_by_slots(register: Calla
     assert [one.unwrapped.weight for one in env.envs] == [5.0, 5.0]  # type: ignore[attr-defined]
 
 
+def test_a_native_form_with_other_observations_is_not_used(register: Callable[..., str]) -> None:
+    class Positions(gymnasium.ObservationWrapper[Any, Any, Any]):
+        """As in Atari, where only the native form resizes the image."""
+
+        def __init__(self) -> None:
+            super().__init__(gymnasium.make("CartPole-v1").unwrapped)
+            self.observation_space = gymnasium.spaces.Box(-5.0, 5.0, (1,))
+
+        def observation(self, observation: Any) -> Any:
+            return observation[:1]
+
+    name = register(entry_point=Positions, vector_entry_point=CartPoleVectorEnv)
+    env = make_control_env(name, 2, {})
+    assert isinstance(env, SlotVectorEnv)
+    assert env.reset(seed=0)[0].shape == (2, 1)
+
+
 def test_our_token_environments_are_recognised_and_made(own: dict[str, Any]) -> None:
     assert is_token_env("CoTEnv-v0", {})
     assert is_token_env("RLHFEnv-v0", {"reward": "no/such/folder"}), "nothing is loaded to know it"

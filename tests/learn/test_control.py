@@ -15,8 +15,9 @@ from palaestra.core.seeding import Seeds
 from palaestra.learn.collect import ControlCollector
 from palaestra.learn.policies.control import history_policy, make_action_head, mlp_policy
 from palaestra.learn.ppo import PPO, PPOConfig
-from palaestra.learn.rollouts import make_minibatches, select_all
+from palaestra.learn.rollouts import ControlInputs, Rollout, Selection, make_minibatches, select_all
 
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 SPACES = {
     "discrete": gymnasium.spaces.Discrete(3, start=2),
     "multi_discrete": gymnasium.spaces.MultiDiscrete([2, 4]),
@@ -59,6 +60,49 @@ def test_the_ratio_is_one_and_actions_fit_the_space(name: str, body: Any) -> Non
     for part in select_all(rollout, False, 7):
         now = policy.evaluate_actions(rollout, part)
         assert torch.allclose(now.logprobs, part.take(rollout.logprobs_BT), atol=1e-5)
+
+
+@pytest.mark.parametrize("body", [mlp_policy, history_policy])
+@pytest.mark.parametrize("name", ["discrete", "box"])
+def test_all_tensors_are_on_the_device_of_the_policy(body: Any, name: str) -> None:
+    # The meta device, on which tensors have no values, raises like a GPU if devices are mixed.
+    policy = body(SPACES["box"], SPACES[name], normalise=True).to("meta")
+    assert {p.device.type for p in policy.parameters()} == {policy.device.type} == {"meta"}
+    assert policy.mean_F.device.type == "cpu"
+    states, fresh = np.zeros((3, 2), np.float32), np.array([True, False, True])
+    first = policy.encode_observation(states, fresh, None)
+    actions, logprobs = policy.act(first, torch.Generator())
+    then = policy.encode_observation(states, fresh, actions)
+    final = policy.encode_final_observation(states[0], 0, actions)
+    inputs = ControlInputs(torch.stack([first, then], 1), torch.stack([actions, actions], 1))
+    none = torch.zeros(3, 2, device="meta")
+    rollout = Rollout(none, none, none > 0, none > 0, none > 0, inputs, then, {(0, 1): final})
+    tensors = [first, actions, logprobs, then, final, policy.act_greedily(first), *policy.values_BT(rollout)]
+    for selection in (Selection(torch.arange(4), False), Selection(torch.arange(2), True, 2)):
+        now = policy.evaluate_actions(rollout, selection)
+        tensors += [now.logprobs, now.values, now.entropy]
+    assert {tensor.device.type for tensor in tensors} == {"meta"}
+
+
+@pytest.mark.parametrize("body", [mlp_policy, history_policy])
+@pytest.mark.parametrize("name", ["multi_discrete", "box"])
+def test_a_rollout_is_the_same_on_every_device(body: Any, name: str) -> None:
+    rollouts, weights = [], []
+    for device in ("cpu", DEVICE):
+        env = envs(4, AutoresetMode.SAME_STEP, space=SPACES[name])
+        policy = body(env.single_observation_space, env.single_action_space, normalise=True).to(device)
+        collector = ControlCollector(env, policy)
+        collector.start(0)
+        state = collector.state()
+        assert state["inputs"].device.type == "cpu"
+        collector.load_state(state)
+        rollouts.append(collector.collect(12, torch.Generator().manual_seed(0)))
+        assert rollouts[-1].rewards_BT.device.type == rollouts[-1].inputs.actions_BT.device.type == device
+        PPO(policy, PPOConfig(n_epochs=1, batch_size=16)).update(rollouts[-1], 0)
+        weights.append([p.detach().cpu() for p in policy.parameters()])
+    assert torch.allclose(rollouts[0].inputs.actions_BT, rollouts[1].inputs.actions_BT.cpu(), atol=1e-4)
+    assert torch.allclose(rollouts[0].logprobs_BT, rollouts[1].logprobs_BT.cpu(), atol=1e-4)
+    assert all(torch.allclose(a, b, atol=1e-3) for a, b in zip(*weights, strict=True))
 
 
 def test_log_probs_and_entropies_are_those_of_torch_distributions() -> None:

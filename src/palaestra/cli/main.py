@@ -258,6 +258,7 @@ def resume(
     parallel: Annotated[
         str | None, typer.Option(metavar="ddp|fsdp", help="Another way to use several processes (train).")
     ] = None,
+    device: Annotated[str | None, typer.Option(help="Another device, for example cpu (train).")] = None,
     learners: Learners = 0,
 ) -> None:
     """Resume a run that was stopped or killed. The result is the same as without the interruption."""
@@ -268,7 +269,7 @@ def resume(
     quiet()
     options = {
         "max_cost": max_cost, "max_calls": max_calls, "max_tokens": max_tokens, "categories": categories, "executor": executor,
-        "parallel": parallel,
+        "parallel": parallel, "device": device,
     }  # fmt: skip
     changes: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     if (run / bench.PLAN).exists():

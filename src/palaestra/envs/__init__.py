@@ -12,6 +12,12 @@ _ENTRY_POINTS = {
         "palaestra.envs.turn.games:CalculatorEnv",
         "palaestra.envs.turn.games:CalculatorVectorEnv",
     ),
+    "palaestra/Text-v0": ("palaestra.envs.turn.text:TextEnv", "palaestra.envs.turn.text:TextVectorEnv"),
+    "palaestra/TextArena-v0": (
+        "palaestra.integrations.textarena:TextArenaEnv",
+        "palaestra.integrations.textarena:TextArenaVectorEnv",
+    ),
+    "palaestra/GEM-v0": ("palaestra.integrations.gem:GemEnv", "palaestra.integrations.gem:GemVectorEnv"),
     "palaestra/Research-v0": (
         "palaestra.research.workspace.env:ResearchEnv",
         "palaestra.research.workspace.env:ResearchVectorEnv",
@@ -24,9 +30,14 @@ DESCRIPTIONS = {
     "palaestra/Task-v0": "turn scale: answer the problems of a task, with several attempts at each",
     "palaestra/Guess-v0": "turn scale: guess a number; each reply says higher or lower",
     "palaestra/Calculator-v0": "turn scale: solve a problem with a calculator",
+    "palaestra/Text-v0": "turn scale: a Gymnasium environment with text or discrete spaces, also as text:ID",
+    "palaestra/TextArena-v0": "turn scale: a game of TextArena, also as textarena:ID",
+    "palaestra/GEM-v0": "turn scale: an environment of GEM, also as gem:ID",
     "palaestra/Research-v0": "turn scale: work on a research task at a shell, scored against a baseline",
 }
 """One line for each environment; `palaestra list environments` prints them."""
+PREFIXES = {"text": "palaestra/Text-v0", "textarena": "palaestra/TextArena-v0", "gem": "palaestra/GEM-v0"}
+"""Prefixes of environment ids and their adapters: `text:FrozenLake-v1` is `palaestra/Text-v0` of FrozenLake-v1."""
 
 for _name, (_entry, _vector) in _ENTRY_POINTS.items():
     if _name not in registry:

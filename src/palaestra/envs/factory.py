@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Literal
 
 import gymnasium
@@ -12,6 +13,7 @@ from gymnasium.vector import VectorEnv
 
 from palaestra.core.errors import EnvError, PalaestraError, SettingsError, UnknownNameError, suggest
 from palaestra.core.plugins import describe_error, find_reference, import_code, is_reference
+from palaestra.envs import PREFIXES
 from palaestra.envs.problems import resolve_task
 from palaestra.envs.token.base import TokenEnv, TokenVectorEnv
 from palaestra.envs.token.contract import TokenEnvContract
@@ -26,13 +28,18 @@ def get_spec(env_id: str) -> Any:
     """Return the spec of an environment.
 
     Arguments:
-        env_id: a registered id; `module:id`, whose module registers it, as in Gymnasium; or the class of an
-            environment as `module:Class` or `file.py:Class`. Modules are also searched in the current folder.
+        env_id: a registered id; `module:id`, whose module registers it, as in Gymnasium; the class of an environment as
+            `module:Class` or `file.py:Class`; or an environment of another package with one of `PREFIXES`, for example
+            `text:FrozenLake-v1`. Modules are also searched in the current folder.
 
     Raises:
         UnknownNameError: no environment has that id; the message suggests the nearest one.
         EnvError: the module cannot be imported.
     """
+    prefix, _, rest = env_id.partition(":")
+    if rest and prefix in PREFIXES:
+        adapter = gymnasium.spec(PREFIXES[prefix])
+        return replace(adapter, kwargs={**adapter.kwargs, "env_id": rest})
     module, _, name = env_id.rpartition(":")
     if module:
         try:
@@ -70,6 +77,11 @@ def detect_kind(env_id: str, options: Mapping[str, Any]) -> Literal["token", "tu
         return "token" if isinstance(env.unwrapped, TokenEnv) or is_plain_token_env(env) else "control"
     finally:
         env.close()
+
+
+def get_observation_space(env_id: str, options: Mapping[str, Any]) -> gymnasium.Space[Any]:
+    """Return the observation space of a single environment."""
+    return _get_spaces(env_id, options)[0]
 
 
 def check_options(env_id: str, options: Mapping[str, Any]) -> None:
@@ -169,7 +181,7 @@ def turn_options(env_id: str, options: Mapping[str, Any]) -> dict[str, Any]:
 def make_control_env(
     env_id: str, num_envs: int, options: Mapping[str, Any], own_seeds: bool = False
 ) -> VectorEnv[Any, Any, Any]:
-    """Make a classic environment with `num_envs` slots. Uses its native vector environment if it has one.
+    """Make a classic environment with `num_envs` slots. Uses its native vector environment if it has one with the same spaces.
 
     Arguments:
         own_seeds: whether every slot needs its own seed, which native vector environments do not support.
@@ -178,12 +190,24 @@ def make_control_env(
     if spec.vector_entry_point is not None and not own_seeds:
         try:
             native = gymnasium.make_vec(spec, num_envs, vectorization_mode="vector_entry_point", **options)
-            return CheckedVectorEnv(native)
+            # Evaluations use single environments. That of Atari also preprocesses images, which a single one does not.
+            if (native.single_observation_space, native.single_action_space) == _get_spaces(env_id, options):
+                return CheckedVectorEnv(native)
+            native.close()
         except (TypeError, gymnasium.error.Error):
             pass  # The native vector environment may have fewer options; use single environments then.
         except Exception as error:
             raise EnvError(f"cannot make {env_id}: {describe_error(error)}") from error
     return SlotVectorEnv(lambda: _make_single(env_id, options), num_envs, env_id)
+
+
+def _get_spaces(env_id: str, options: Mapping[str, Any]) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]]:
+    """The observation and action space of a single environment."""
+    env = _make_single(env_id, options)
+    try:
+        return env.observation_space, env.action_space
+    finally:
+        env.close()
 
 
 def _make_single(env_id: str, options: Mapping[str, Any]) -> gymnasium.Env[Any, Any]:

@@ -115,6 +115,8 @@ class ControlCollector:
 
     Arguments:
         env: any `gymnasium.vector.VectorEnv` with autoreset, in the same step or in the next one.
+
+    Rollouts are on the policy's device. Random numbers come from the generator, which may be on another device.
     """
 
     def __init__(self, env: VectorEnv[Any, Any, Any], policy: ControlPolicy) -> None:
@@ -137,16 +139,16 @@ class ControlCollector:
         self._inputs = self.policy.encode_observation(observation, np.ones(self.count, dtype=bool), None)
 
     def state(self) -> dict[str, Any]:
-        """The state for a checkpoint, apart from the environment's own."""
+        """The state for a checkpoint, apart from the environment's own. Its tensors are on the CPU."""
         return {
-            "inputs": self._inputs, "idle": self._idle, "return": self._return, "length": self._length,
-            "memory": self.policy.memory,
+            "inputs": _move(self._inputs, "cpu"), "idle": self._idle, "return": self._return, "length": self._length,
+            "memory": _move(self.policy.memory, "cpu"),
         }  # fmt: skip
 
     def load_state(self, state: dict[str, Any]) -> None:
-        self._inputs, self._idle = state["inputs"], state["idle"]
+        self._inputs, self._idle = _move(state["inputs"], self.policy.device), state["idle"]
         self._return, self._length = state["return"], state["length"]
-        self.policy.memory = state["memory"]
+        self.policy.memory = _move(state["memory"], self.policy.device)
 
     def collect(self, steps: int, generator: torch.Generator) -> Rollout:
         """Take `steps` steps in every slot. A sequence is a slot with one episode after another."""
@@ -159,7 +161,7 @@ class ControlCollector:
 
         Arguments:
             max_steps: longer episodes are truncated.
-            greedy: take the most likely actions, for an evaluation.
+            greedy: take the most likely actions, for an evaluation. The rollout then has neither inputs nor log-probs.
         """
         groups = -(-self.count // group_size)
         seeds = Seeds(seed)
@@ -172,14 +174,15 @@ class ControlCollector:
                 "make it with vectorization_mode='sync'"
             ) from None
         rollout = self._play(max_steps, generator, whole_episodes=True, greedy=greedy)
-        rollout.group_B = torch.arange(self.count) // group_size
+        slots_B = torch.arange(self.count, device=self.policy.device)
+        rollout.group_B = slots_B // group_size
         # An episode whose environment failed has no valid return.
-        rollout.valid_B = torch.from_numpy(~self._failed)
+        rollout.valid_B = torch.from_numpy(~self._failed).to(self.policy.device)
         rollout.limit = max_steps
         rollout.truncated_B = ~(rollout.terminated_BT & rollout.mask_BT).any(-1)
         # The step after the last decision of a sequence belongs to another episode.
         last_B = rollout.mask_BT.sum(-1) - 1
-        rollout.ended_BT[torch.arange(self.count), last_B.clamp(min=0)] = True
+        rollout.ended_BT[slots_B, last_B.clamp(min=0)] = True
         return rollout
 
     def _play(self, steps: int, generator: torch.Generator, whole_episodes: bool, greedy: bool = False) -> Rollout:
@@ -197,12 +200,13 @@ class ControlCollector:
         over = np.zeros(self.count, dtype=bool)
         self._failed = np.zeros(self.count, dtype=bool)
         for t in range(steps):
-            action, logprob = policy.act(inputs, generator)
             if greedy:
                 action = policy.act_greedily(inputs)
-            observed.append(inputs)
-            actions.append(action)
-            logprobs.append(logprob)
+            else:
+                action, logprob = policy.act(inputs, generator)
+                observed.append(inputs)
+                actions.append(action)
+                logprobs.append(logprob)
             tick = time.perf_counter()
             observation, reward, terminated, truncated, infos = self.env.step(policy.head.to_environment(action))
             environment_seconds += time.perf_counter() - tick
@@ -224,7 +228,7 @@ class ControlCollector:
             for slot in np.flatnonzero(ended & counts).tolist():
                 returns.append(float(self._return[slot]))
                 lengths.append(int(self._length[slot]))
-                if self.same_step and not terminated[slot]:
+                if self.same_step and not terminated[slot] and not greedy:
                     finals[slot, t] = policy.encode_final_observation(infos["final_obs"][slot], slot, action)
             self._return[ended], self._length[ended] = 0.0, 0
             # With autoreset in the next step, that step only resets and its action is ignored.
@@ -235,14 +239,16 @@ class ControlCollector:
             if over.all():
                 break
         self._inputs = inputs
+        rewards_BT = _stack_steps(rewards, np.float32, policy.device)
+        decisions = None if greedy else ControlInputs(torch.stack(observed, 1), torch.stack(actions, 1))
         seconds = time.perf_counter() - start
         return Rollout(
-            rewards_BT=_stack_steps(rewards, np.float32),
-            logprobs_BT=torch.stack(logprobs, 1),
-            mask_BT=_stack_steps(masks, bool),
-            terminated_BT=_stack_steps(terminations, bool),
-            ended_BT=_stack_steps(ends, bool),
-            inputs=ControlInputs(torch.stack(observed, 1), torch.stack(actions, 1)),
+            rewards_BT=rewards_BT,
+            logprobs_BT=torch.zeros_like(rewards_BT) if greedy else torch.stack(logprobs, 1),
+            mask_BT=_stack_steps(masks, bool, policy.device),
+            terminated_BT=_stack_steps(terminations, bool, policy.device),
+            ended_BT=_stack_steps(ends, bool, policy.device),
+            inputs=decisions,
             last_inputs=inputs,
             final_inputs=finals,
             episode_returns=returns,
@@ -258,6 +264,10 @@ def _check_finite(rewards: np.ndarray) -> None:
         raise EnvError(f"the environment returned the reward {rewards[slot]} in slot {slot}; expected a finite number")
 
 
-def _stack_steps(steps: list[np.ndarray], dtype: Any) -> torch.Tensor:
+def _stack_steps(steps: list[np.ndarray], dtype: Any, device: torch.device) -> torch.Tensor:
     """Arrange one array per step as a table `[slots, steps]`."""
-    return torch.from_numpy(np.stack(steps, 1).astype(dtype))
+    return torch.from_numpy(np.stack(steps, 1).astype(dtype)).to(device)
+
+
+def _move(tensor: torch.Tensor | None, device: torch.device | str) -> torch.Tensor | None:
+    return None if tensor is None else tensor.to(device)

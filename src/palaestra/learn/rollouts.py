@@ -52,6 +52,10 @@ class ControlInputs:
     observations_BTF: torch.Tensor
     actions_BT: torch.Tensor
 
+    def to(self, device: torch.device) -> ControlInputs:
+        """The same inputs on `device`."""
+        return ControlInputs(self.observations_BTF.to(device), self.actions_BT.to(device))
+
 
 @dataclass(slots=True)
 class Rollout:

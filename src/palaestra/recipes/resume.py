@@ -19,7 +19,7 @@ CHANGEABLE = {
     "teach": {"max_cost", "max_calls", "max_tokens", "categories", "executor"},
     "evaluate": {"max_cost", "executor"},
     "bench": {"executor"},
-    "train": {"executor", "parallel"},
+    "train": {"executor", "parallel", "device"},
 }
 """The settings that a resumed run may change, by recipe."""
 
@@ -34,7 +34,7 @@ def resume(folder: str | Path, *, listener: Listener | None = None, progress: bo
         listener: receives the progress events, instead of the display on stderr.
         progress: whether to display the progress; `PALAESTRA_PROGRESS=0` also turns the display off.
         changes: settings to change: `max_cost` (teach, evaluate), `executor` (train, teach, evaluate, bench), `max_calls`,
-            `max_tokens` and `categories` (teach), `parallel` (train).
+            `max_tokens` and `categories` (teach), `parallel` and `device` (train).
 
     Returns:
         The result of the run's recipe, for example a `TrainResult`.

@@ -9,6 +9,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.envs.classic_control import CartPoleEnv
 
 from palaestra.core.errors import (
     EnvError,
@@ -129,12 +130,23 @@ def test_a_stopped_control_policy_goes_on_in_the_middle_of_its_episodes(tmp_path
         assert same(resume(opened).summary, whole.summary)
 
 
-def test_an_environment_that_cannot_be_pickled_still_resumes_to_the_same_weights(tmp_path: Path) -> None:
+@pytest.mark.parametrize("pickles_arguments", [False, True])
+def test_an_environment_that_cannot_be_pickled_still_resumes_to_the_same_weights(
+    tmp_path: Path, pickles_arguments: bool
+) -> None:
     class Stubborn(gymnasium.Wrapper[Any, Any, Any, Any]):
         def __reduce__(self) -> Any:
             raise TypeError("not today")
 
-    gymnasium.register("Stubborn-v0", lambda: Stubborn(gymnasium.make("CartPole-v1")))
+    class Forgetful(CartPoleEnv, gymnasium.utils.EzPickle):
+        """As Atari's and Box2D's environments: a pickle has the arguments and no state."""
+
+        def __init__(self, **arguments: Any) -> None:
+            gymnasium.utils.EzPickle.__init__(self, **arguments)
+            super().__init__(**arguments)
+
+    make = Forgetful if pickles_arguments else lambda: Stubborn(gymnasium.make("CartPole-v1"))
+    gymnasium.register("Stubborn-v0", make)
     try:
         settings = {**CONTROL, "env": "Stubborn-v0"}
         whole = run(tmp_path / "whole", **settings)

@@ -1,17 +1,17 @@
 """Policies of classic environments: an MLP over the observation, or a transformer over the history of observations.
 
-Both are a `ControlPolicy` with different networks, so both work with every algorithm and every action space. Action
-distributions are plain functions of a network's output: `torch.distributions` would give the same results, but its
+Both are a `ControlPolicy` with different networks, and so is the policy for images in `convolutional.py`: all of them work
+with every algorithm and every action space. Action distributions are plain functions of a network's output: `torch.distributions` would give the same results, but its
 overhead is larger than the time of small networks.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, Self
 
 import gymnasium
 import numpy as np
@@ -23,6 +23,9 @@ from palaestra.core.seeding import Seeds
 from palaestra.learn.optimizers import fork_torch_rng
 from palaestra.learn.rollouts import ActionEvaluation, ControlInputs, Rollout, Selection
 
+MAX_IMAGES = 4096
+"""Maximum number of observations in one pass of a policy with a trunk. An 84 x 84 image needs about 0.3 MB with gradients."""
+
 
 class ControlPolicy(nn.Module):
     """An actor and a critic for a classic environment.
@@ -30,12 +33,19 @@ class ControlPolicy(nn.Module):
     Arguments:
         observation_space, action_space: the spaces of a single environment.
         actor, critic: networks from the policy's inputs to the head's outputs and to one value.
+        trunk: a network that actor and critic share: they receive its outputs, and it receives the observations as they
+            are, for example images in 8 bits. It is trained with the actor's learning rate.
         window: number of observations that the networks receive; 0 means only the current one, without a time axis.
         normalise: normalise observations by their running mean and standard deviation.
+
+    Networks and rollouts are on the policy's `device`; `to` moves them. The statistics for the normalisation stay on the CPU:
+    an observation is normalised there and then copied to the device.
     """
 
     by_sequence = False
     has_critic = True
+    microbatch_size = 0
+    """Maximum number of sequences in one pass with gradients; 0 derives it from the length of the sequences."""
     seen: torch.Tensor
     mean_F: torch.Tensor
     square_F: torch.Tensor
@@ -48,24 +58,38 @@ class ControlPolicy(nn.Module):
         critic: nn.Module | None,
         window: int = 0,
         normalise: bool = False,
+        trunk: nn.Module | None = None,
     ) -> None:
         super().__init__()
         self.observation_space, self.head = observation_space, make_action_head(action_space)
-        self.actor, self.critic = actor, critic
+        self.trunk, self.actor, self.critic = trunk, actor, critic
         self.has_critic = critic is not None
         self.window, self.normalise = window, normalise
-        self.features = count_features(observation_space)
-        self.log_std_O = nn.Parameter(torch.zeros(self.head.outputs)) if self.head.continuous else None
+        self.features = 0 if trunk is not None else count_features(observation_space)
+        log_std_O = torch.zeros(self.head.outputs, device=self.device)
+        self.log_std_O = nn.Parameter(log_std_O) if self.head.continuous else None
         self.register_buffer("seen", torch.zeros((), dtype=torch.float64))
         self.register_buffer("mean_F", torch.zeros(self.features, dtype=torch.float64))
         self.register_buffer("square_F", torch.ones(self.features, dtype=torch.float64))
         self.memory: torch.Tensor | None = None
         """The windows of all slots; `None` before the first observation."""
 
+    @property
+    def device(self) -> torch.device:
+        return next((parameter.device for parameter in self.actor.parameters()), torch.device("cpu"))
+
+    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Self:
+        statistics, self._buffers = self._buffers, {}
+        try:
+            super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        finally:
+            self._buffers = statistics
+        return self
+
     def encode_observation(
         self, observations: np.ndarray, fresh_N: np.ndarray, last_actions: torch.Tensor | None
     ) -> torch.Tensor:
-        """The networks' input: features of the observation, or the window of features and actions so far.
+        """The networks' input on their device: the observation or its features, or the window of features and actions so far.
 
         Arguments:
             fresh_N: slots whose episode has just begun; their window is cleared.
@@ -75,7 +99,7 @@ class ControlPolicy(nn.Module):
         if not self.window:
             return row_NF
         if self.memory is None or self.memory.shape[0] != len(row_NF):
-            self.memory = torch.zeros(len(row_NF), self.window, row_NF.shape[-1])
+            self.memory = row_NF.new_zeros(len(row_NF), self.window, row_NF.shape[-1])
         memory_NWF = torch.cat([self.memory[:, 1:], row_NF[:, None]], 1)
         memory_NWF[torch.from_numpy(fresh_N), :-1] = 0.0
         self.memory = memory_NWF
@@ -93,25 +117,29 @@ class ControlPolicy(nn.Module):
     def _row(
         self, observations: np.ndarray, fresh_N: np.ndarray, last_actions: torch.Tensor | None, update: bool
     ) -> torch.Tensor:
+        if self.trunk is not None:
+            # Copy, because an environment may write its next observation into the same array.
+            return torch.from_numpy(np.array(observations)).to(self.device)
         features_NF = to_features(self.observation_space, observations)
         if self.normalise:
             if update:
                 self._update_statistics(features_NF)
             features_NF = self._normalise_features(features_NF)
+        features_NF = features_NF.to(self.device)
         if not self.window:
             return features_NF
         action_NA = self._action_features(last_actions, len(features_NF))
         action_NA[torch.from_numpy(fresh_N)] = 0.0
-        return torch.cat([features_NF, action_NA, torch.ones(len(features_NF), 1)], -1)
+        return torch.cat([features_NF, action_NA, features_NF.new_ones(len(features_NF), 1)], -1)
 
     @torch.no_grad()
     def act(self, inputs_NF: torch.Tensor, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
         """Actions `[N, parts]` and their log-probs."""
-        return self.head.sample(self.actor(inputs_NF), self.log_std_O, generator)
+        return self.head.sample(self.actor(self._read(inputs_NF)), self.log_std_O, generator)
 
     @torch.no_grad()
     def act_greedily(self, inputs_NF: torch.Tensor) -> torch.Tensor:
-        return self.head.mode(self.actor(inputs_NF))
+        return self.head.mode(self.actor(self._read(inputs_NF)))
 
     def evaluate_actions(
         self, rollout: Rollout, selection: Selection, entropy: bool = False, values: bool = True
@@ -122,20 +150,17 @@ class ControlPolicy(nn.Module):
         shape = actions.shape[:-1]
         if selection.by_sequence:
             seen, actions = seen.flatten(0, 1), actions.flatten(0, 1)
+        seen = self._read(seen)
         logprobs, entropies = self.head.evaluate_actions(self.actor(seen), self.log_std_O, actions)
         expected = self.critic(seen)[:, 0] if values and self.critic is not None else None
         return ActionEvaluation(
             logprobs.view(shape), entropies.view(shape), expected.view(shape) if expected is not None else None
         )
 
-    microbatch_size = 0
-
-    @property
-    def device(self) -> torch.device:
-        return self.log_std_O.device if self.log_std_O is not None else next(self.parameters()).device
-
     def max_microbatch_size(self, rollout: Rollout) -> int:
-        return 1 << 30  # The networks are small: a minibatch is never split.
+        if self.trunk is None:
+            return 1 << 30  # The networks are small: a minibatch is never split.
+        return self.microbatch_size or max(1, MAX_IMAGES // rollout.mask_BT.shape[1])
 
     @torch.no_grad()
     def values_BT(self, rollout: Rollout) -> tuple[torch.Tensor, torch.Tensor]:
@@ -143,20 +168,36 @@ class ControlPolicy(nn.Module):
             raise EnvError("this algorithm needs a critic; the policy has no critic")
         inputs: ControlInputs = rollout.inputs
         seen = inputs.observations_BTF
-        values_BT = self.critic(seen.flatten(0, 1))[:, 0].view(seen.shape[:2])
+        values_BT = self._values(seen.flatten(0, 1)).view(seen.shape[:2])
         next_BT = torch.zeros_like(values_BT)
         next_BT[:, :-1] = values_BT[:, 1:]
         if rollout.last_inputs is not None:
-            next_BT[:, -1] = self.critic(rollout.last_inputs)[:, 0]
+            next_BT[:, -1] = self._values(rollout.last_inputs)
         if rollout.final_inputs:  # The slot was reset in the same step; use the last state of the old episode.
             places = list(rollout.final_inputs)
-            finals = self.critic(torch.stack([rollout.final_inputs[place] for place in places]))[:, 0]
+            finals = self._values(torch.stack([rollout.final_inputs[place] for place in places]))
             for (sequence, t), value in zip(places, finals, strict=True):
                 next_BT[sequence, t] = value
         return values_BT, next_BT
 
+    def _values(self, inputs_NF: torch.Tensor) -> torch.Tensor:
+        assert self.critic is not None
+        if self.trunk is None:
+            values: torch.Tensor = self.critic(inputs_NF)[:, 0]
+            return values
+        return torch.cat([self.critic(self.trunk(part))[:, 0] for part in torch.split(inputs_NF, MAX_IMAGES)])
+
+    def _read(self, inputs_NF: torch.Tensor) -> torch.Tensor:
+        """The inputs of actor and critic."""
+        if self.trunk is None:
+            return inputs_NF
+        hidden_NF: torch.Tensor = self.trunk(inputs_NF)
+        return hidden_NF
+
     def parameter_groups(self, learning_rate: float, critic_learning_rate: float) -> list[dict[str, object]]:
         acting = [*self.actor.parameters(), *([self.log_std_O] if self.log_std_O is not None else [])]
+        if self.trunk is not None:
+            acting = [*self.trunk.parameters(), *acting]
         groups: list[dict[str, object]] = [{"params": acting, "lr": learning_rate}]
         if self.critic is not None:
             groups.append({"params": list(self.critic.parameters()), "lr": critic_learning_rate})
@@ -175,7 +216,7 @@ class ControlPolicy(nn.Module):
 
     def _action_features(self, actions: torch.Tensor | None, count: int) -> torch.Tensor:
         if actions is None:
-            return torch.zeros(count, self.head.outputs)
+            return torch.zeros(count, self.head.outputs, device=self.device)
         if self.head.continuous:
             return actions.clone()
         return torch.cat([nn.functional.one_hot(actions[:, k], n).float() for k, n in enumerate(self.head.parts)], -1)
@@ -321,16 +362,19 @@ class ActionHead:
     def sample(
         self, output_BO: torch.Tensor, log_std_O: torch.Tensor | None, generator: torch.Generator
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Actions `[B, parts]` and their log-probs."""
+        """Actions `[B, parts]` and their log-probs.
+
+        The random numbers are drawn on the generator's device, so that they do not depend on that of the networks.
+        """
         if self.continuous:
             assert log_std_O is not None
-            noise_BO = torch.randn(output_BO.shape, generator=generator, device=output_BO.device)
+            noise_BO = torch.randn(output_BO.shape, generator=generator, device=generator.device).to(output_BO.device)
             actions_BA = output_BO + noise_BO * log_std_O.exp()
             return actions_BA, _normal_logprobs(noise_BO, log_std_O)
         chosen, logprobs = [], torch.zeros(len(output_BO), device=output_BO.device)
         for logits in torch.split(output_BO, list(self.parts), -1):
             logp = logits.log_softmax(-1)
-            uniform = torch.rand(len(logits), 1, generator=generator, device=logits.device)
+            uniform = torch.rand(len(logits), 1, generator=generator, device=generator.device).to(logits.device)
             cumulative = logp.exp().cumsum(-1)
             action = (cumulative[:, :-1] <= uniform * cumulative[:, -1:]).sum(-1)
             chosen.append(action)

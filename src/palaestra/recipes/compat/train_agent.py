@@ -261,7 +261,7 @@ def _check_fit(env_name: str, policy: Any, actor: Any, critic: Any) -> None:
             continue
         try:
             with torch.no_grad():
-                shape = tuple(network(torch.zeros(2, policy.features)).shape)
+                shape = tuple(network(torch.zeros(2, policy.features, device=policy.device)).shape)
         except RuntimeError as error:
             raise EnvError(
                 f"the {what} cannot read the {policy.features} numbers of an observation of {env_name}: {error}"

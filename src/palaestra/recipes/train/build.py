@@ -19,6 +19,7 @@ from palaestra.engines.factory import get_engine_scheme
 from palaestra.learn.algorithms import ALGORITHMS, Algorithm, AlgorithmConfig
 from palaestra.learn.distributed import rank, world_size
 from palaestra.learn.policies.control import history_policy, mlp_policy
+from palaestra.learn.policies.convolutional import cnn_policy
 from palaestra.learn.policies.engine import EnginePolicy
 from palaestra.learn.policies.language_model import LanguageModelCritic, LanguageModelPolicy, ReferencePolicy
 from palaestra.learn.sharding import shard_policy
@@ -196,7 +197,9 @@ def _build_control_loop(settings: TrainSettings, config: AlgorithmConfig) -> Con
     seeds = Seeds(settings.seed)
     normalise, width, layers = bool(settings.normalize_observations), settings.width, settings.layers
     try:
-        if settings.policy == "transformer":
+        if settings.policy == "cnn":
+            policy = cnn_policy(*spaces, seeds=seeds)
+        elif settings.policy == "transformer":
             policy = history_policy(
                 *spaces, window=settings.window, width=width, layers=layers, seeds=seeds, normalise=normalise
             )
@@ -207,4 +210,10 @@ def _build_control_loop(settings: TrainSettings, config: AlgorithmConfig) -> Con
             )  # fmt: skip
     except EnvError as error:
         raise EnvError(f"policy '{settings.policy}' does not fit {settings.env}: {error}") from None
+    policy.to(settings.device or _choose_control_device(unwrap(settings.policy)))
     return ControlLoop(settings, env, policy, _make_algorithm(settings, config, policy))
+
+
+def _choose_control_device(policy: str) -> str:
+    """The default device: a GPU only for a convolutional policy, because the networks of the others are too small to gain."""
+    return "cuda" if policy == "cnn" and torch.cuda.is_available() else "cpu"

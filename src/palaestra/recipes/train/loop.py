@@ -13,9 +13,11 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import gymnasium
 import numpy as np
 import torch
 
@@ -242,7 +244,7 @@ class ControlLoop(Loop):
     ) -> tuple[dict[str, float], list[Trajectory]]:
         settings = self.settings
         generator = torch.Generator().manual_seed(self.seeds.derive("act", iteration).integer())
-        with select_matmul_kernels(small=True):
+        with self._select_kernels():
             self.policy.train()
             if self.algorithm.config.group_size > 1:
                 seed = self.seeds.derive("episodes", iteration).integer()
@@ -285,7 +287,7 @@ class ControlLoop(Loop):
         memory = self.policy.memory
         try:
             seed = self.seeds.derive("evaluation").integer()
-            with select_matmul_kernels(small=True):
+            with self._select_kernels():
                 self.policy.eval()
                 collector = ControlCollector(env, self.policy)
                 rollout = collector.collect_episodes(1, seed, torch.Generator(), _max_steps(env), greedy=True)
@@ -295,6 +297,10 @@ class ControlLoop(Loop):
         metrics = self._measure(rollout, rollout.sequence_returns(), "environment")
         return metrics, LedgerEntry("", unwrap(self.settings.policy), rollout.num_sequences)
 
+    def _select_kernels(self) -> AbstractContextManager[None]:
+        """Use the CPU kernels that are fastest for the policy. Torch's own convolutions are slower than oneDNN's."""
+        return select_matmul_kernels(small=True) if self.policy.trunk is None else nullcontext()
+
     def summarize(self, store: Store, iterations: int) -> dict[str, Any]:
         summary: dict[str, Any] = {"recent_return": self.recent_return if len(self._recent) == RECENT else None}
         return summary | (summarize_returns(store.metrics(), iterations) if self.settings.evaluation else {})
@@ -302,19 +308,19 @@ class ControlLoop(Loop):
     def environment_state(self) -> bytes | None:
         """The pickled environment, so that a resumed run continues its episodes.
 
-        An environment that cannot be pickled is reset here with a seed of the run. An uninterrupted run does the same,
-        so both have the same result.
+        An environment that cannot be pickled with its state is reset here with a seed of the run. An uninterrupted run does
+        the same, so both have the same result.
         """
         import cloudpickle
 
         if self.algorithm.config.group_size > 1:
             return None
-        try:
-            pickled: bytes = cloudpickle.dumps({"env": self.env, "collector": self.collector.state()})
-            return pickled
-        except Exception:  # Pickling may raise anything.
-            self._started = False
-            return None
+        if not _loses_state(self.env):
+            with suppress(Exception):  # Pickling may raise anything.
+                pickled: bytes = cloudpickle.dumps({"env": self.env, "collector": self.collector.state()})
+                return pickled
+        self._started = False
+        return None
 
     def load_environment_state(self, state: bytes) -> None:
 
@@ -328,6 +334,16 @@ class ControlLoop(Loop):
         from safetensors.torch import save_file
 
         write_folder(folder / "model", lambda target: save_file(self.weights(), target / "policy.safetensors"))
+
+
+def _loses_state(env: Any) -> bool:
+    """Whether a pickle of an environment only has its constructor's arguments (`gymnasium.utils.EzPickle`, as in Atari)."""
+    for layer in getattr(env, "envs", (env,)):
+        while layer is not None:
+            if getattr(type(layer), "__getstate__", None) is gymnasium.utils.EzPickle.__getstate__:
+                return True
+            layer = layer.env if isinstance(layer, (gymnasium.Wrapper, gymnasium.vector.VectorWrapper)) else None
+    return False
 
 
 def _max_steps(env: Any) -> int:

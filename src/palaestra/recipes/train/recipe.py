@@ -112,6 +112,7 @@ def resume(
     callbacks: Sequence[Callback] = (),
     executor: str | None = None,
     parallel: Literal["ddp", "fsdp"] | None = None,
+    device: str | None = None,
 ) -> TrainResult:
     """Resume a run from its last checkpoint.
 
@@ -119,7 +120,8 @@ def resume(
     ahead are sampled again with newer weights.
 
     Arguments:
-        executor, parallel: other values of the settings. The number of processes may differ as well.
+        executor, parallel, device: other values of the settings. The number of processes may differ as well. On another
+            device the result is the same up to rounding.
     """
     from palaestra.learn.distributed import join_processes
     from palaestra.recipes.train.ranks import check_processes
@@ -131,6 +133,8 @@ def resume(
         if parallel not in ("ddp", "fsdp"):
             raise SettingsError(f"setting 'parallel': expected ddp or fsdp; got '{parallel}'")
         settings = replace(settings, parallel=parallel)
+    if device is not None:
+        settings = replace(settings, device=device)
     load_plugins(settings.plugins)
     started = time.perf_counter()
     if read_launch_rank() > 0:

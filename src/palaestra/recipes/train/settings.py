@@ -55,8 +55,10 @@ class TrainSettings(EngineSettings, ExecutorSettings):
     hyperparameters: Mapping[str, Any] = field(
         default_factory=dict, metadata={"help": "Hyperparameters: fields of the algorithm's config dataclass."}
     )
-    policy: Literal["lm", "mlp", "transformer"] | None = setting(
-        None, "Policy: a language model, a perceptron, or a transformer over the history of observations."
+    policy: Literal["lm", "mlp", "cnn", "transformer"] | None = setting(
+        None,
+        "Policy: a language model, a perceptron, a convolutional network, or a transformer over the history of "
+        "observations; by default lm, cnn for images, and mlp.",
     )
     model: str = setting("nano", "Language model: a registered name, a folder or a hub id.")
     method: Literal["auto", "full", "lora"] = setting(
@@ -105,7 +107,9 @@ class TrainSettings(EngineSettings, ExecutorSettings):
     keep_trajectories: int = setting(4, "Episodes per iteration that the store keeps.", low=0)
     tensorboard: bool = setting(False, "Also write the metrics for TensorBoard (extra: tensorboard).")
     wandb: str = setting("", "Weights & Biases project to log to (extra: wandb).")
-    device: str = setting("", "Device, for example cuda; empty: a GPU if there is one.")
+    device: str = setting(
+        "", "Device, for example cuda; empty: a GPU if there is one, and the CPU for the policies mlp and transformer."
+    )
     microbatch_size: int = setting(
         0, "Sequences of a language model in one pass with gradients; 0: as many as fit into memory.", low=0
     )
@@ -189,6 +193,10 @@ PRESETS: Mapping[str | tuple[str, str], Mapping[str, Any]] = {
         "n_steps": 128, "learning_rate": 3e-3, "critic_learning_rate": 1e-2, "gamma": 0.99, "baseline": "critic",
         "max_grad_norm": 0.5,
     },
+    ("cnn", "ppo"): {
+        "num_envs": 32, "n_steps": 64, "iterations": 500, "learning_rate": 5e-4, "critic_learning_rate": 5e-4, "n_epochs": 4,
+        "batch_size": 512, "ent_coef": 0.01,
+    },
     ("CartPole-v1", "ppo"): {
         "num_envs": 32, "n_steps": 32, "iterations": 150, "activation": "relu", "learning_rate": 2e-3,
         "critic_learning_rate": 2e-3, "gamma": 0.98, "gae_lambda": 0.9, "batch_size": 256,
@@ -202,19 +210,19 @@ PRESETS: Mapping[str | tuple[str, str], Mapping[str, Any]] = {
         "gae_lambda": 0.95, "n_epochs": 10, "batch_size": 256,
     },
 }  # fmt: skip
-"""Default settings and hyperparameters: for a kind of environment, for a kind and an algorithm, and for an environment
-and an algorithm. The more specific preset takes precedence. The results in `docs/results.md` were measured
+"""Default settings and hyperparameters: for a kind of environment, for a kind and an algorithm, for a policy and an
+algorithm, and for an environment and an algorithm. The more specific preset takes precedence. The results in `docs/results.md` were measured
 with these presets."""
 
 
-def find_preset(kind: str, env: str, algorithm: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the preset settings and hyperparameters for an environment of a kind and an algorithm.
+def find_preset(kind: str, policy: str, env: str, algorithm: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the preset settings and hyperparameters for an environment of a kind, a policy and an algorithm.
 
     Arguments:
         kind: `"control"`, `"token"` or `"turn"`.
     """
     # Turn environments use the token presets: training updates tokens.
-    keys = (kind, ("token" if kind == "turn" else kind, algorithm), (env, algorithm))
+    keys = (kind, ("token" if kind == "turn" else kind, algorithm), (policy, algorithm), (env, algorithm))
     return split_values({name: value for key in keys for name, value in PRESETS.get(key, {}).items()})
 
 
@@ -245,11 +253,11 @@ def fill_presets(settings: TrainSettings) -> TrainSettings:
     load_plugins(settings.plugins)
     kind = detect_kind(settings.env, settings.options)
     language = kind != "control"
-    policy = settings.policy or ("lm" if language else "mlp")
+    policy = settings.policy or ("lm" if language else _choose_control_policy(settings))
     if (policy == "lm") != language:
         actions = {"token": "tokens", "turn": "messages", "control": "classic actions"}[kind]
         raise EnvError(f"policy '{policy}' does not fit {settings.env}, whose actions are {actions}; use "
-                       f"{'lm' if language else 'mlp or transformer'}")  # fmt: skip
+                       f"{'lm' if language else 'mlp, cnn or transformer'}")  # fmt: skip
     rollout = settings.rollout or ("step" if settings.engine == LOCAL_SCHEME else "engine")
     require(
         language or rollout == "step",
@@ -261,7 +269,7 @@ def fill_presets(settings: TrainSettings) -> TrainSettings:
     )
     algorithm = settings.algorithm or ("grpo" if language else "ppo")
     ALGORITHMS.check(algorithm)
-    preset, hyperparameters = find_preset(kind, settings.env, algorithm)
+    preset, hyperparameters = find_preset(kind, policy, settings.env, algorithm)
     config = make_config(algorithm, {**hyperparameters, **settings.hyperparameters})
     missing = {name: value for name, value in preset.items() if getattr(settings, name) is None}
     settings = replace(
@@ -273,7 +281,18 @@ def fill_presets(settings: TrainSettings) -> TrainSettings:
         count % config.group_size == 0,
         f"setting '{name}': expected a multiple of the group size {config.group_size}; got {count}",
     )
+    require(
+        policy != "cnn" or not settings.normalize_observations,
+        "setting 'normalize_observations' is for feature vectors; the policy cnn divides images by their upper bound",
+    )
     return settings
+
+
+def _choose_control_policy(settings: TrainSettings) -> Literal["mlp", "cnn"]:
+    from palaestra.envs.factory import get_observation_space
+    from palaestra.learn.policies.convolutional import is_image_space
+
+    return "cnn" if is_image_space(get_observation_space(settings.env, settings.options)) else "mlp"
 
 
 def unwrap(value: T | None) -> T:
@@ -290,7 +309,7 @@ class TrainOptions(EngineOptions, ExecutorOptions, total=False):
     env_options: Sequence[str]
     algorithm: str | type[Any] | None
     hyperparameters: Mapping[str, Any]
-    policy: Literal["lm", "mlp", "transformer"] | None
+    policy: Literal["lm", "mlp", "cnn", "transformer"] | None
     model: str
     method: Literal["auto", "full", "lora"]
     rank: int
