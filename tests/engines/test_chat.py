@@ -80,6 +80,20 @@ def test_a_message_that_the_model_ended_itself_is_not_ended_twice(nano: LoadedMo
     assert nano.tokenizer.decode(spaced.encode_reply(ASKED, said, reply, end)) == "[INST] Higher. [/INST]"
 
 
+def test_a_message_may_end_with_several_tokens(nano: LoadedModel) -> None:
+    closed = (
+        START
+        + "{{'<|'+m['role']+'|>'+m['content']+'<|pad|><|end|>'}}{% endfor %}"
+        + ASK
+        + "{{'<|assistant|>'}}{% endif %}"
+    )
+    tokenizer = tokenizer_with(nano, closed)
+    encoder, said, reply = ChatEncoder(tokenizer), Message("assistant", "4"), [Message("user", "Higher.")]
+    for last, missing in (("<|end|>", ""), ("<|pad|>", "<|end|>"), ("4", "<|pad|><|end|>")):
+        ids = encoder.encode_reply(ASKED, said, reply, tokenizer.convert_tokens_to_ids(last))
+        assert tokenizer.decode(ids) == f"{missing}<|user|>Higher.<|pad|><|end|><|assistant|>"
+
+
 def test_white_space_that_was_sampled_stays_as_it_is(nano: LoadedModel) -> None:
     encoder = ChatEncoder(tokenizer_with(nano, TRIMMED))
     said = Message("assistant", "\n 4 \n")

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import ast
 import copy
+import os
 import re
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from palaestra.engines.chat_template import ChatTemplate
 from palaestra.engines.models import LoadedModel
 
 ENDS = {
@@ -81,5 +83,19 @@ def make_tokenizer(nano: LoadedModel, template: str, ends: tuple[str, ...]) -> A
 
 
 def load_tokenizer(nano: LoadedModel, family: str) -> Any:
-    """Return nano's tokenizer with a published template."""
-    return make_tokenizer(nano, read_template(family), ENDS[family])
+    """Return nano's tokenizer with a published template.
+
+    Arguments:
+        family: a name of `ENDS`, or the path of a template.
+    """
+    if family in ENDS:
+        return make_tokenizer(nano, read_template(family), ENDS[family])
+    template = Path(family).read_text(encoding="utf-8")
+    ends = ChatTemplate(make_tokenizer(nano, template, ("</s>",))).end_tokens or ("</s>",)
+    return make_tokenizer(nano, template, ends)
+
+
+def list_files() -> list[str]:
+    """Return the templates in the folder `PALAESTRA_CHAT_TEMPLATES`, for example of a checkout of llama.cpp."""
+    folder = os.environ.get("PALAESTRA_CHAT_TEMPLATES", "")
+    return sorted(map(str, Path(folder).glob("*.jinja"))) if folder else []

@@ -5,18 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from published_templates import CHANGES_EARLIER_TURNS, ENDS, load_tokenizer
+from published_templates import CHANGES_EARLIER_TURNS, ENDS, list_files, load_tokenizer
 
 from palaestra.core.records import Message, ToolCall
 from palaestra.core.seeding import Seeds
 from palaestra.engines.chat import find_shared_prefix, to_plain
 from palaestra.engines.chat_encoder import ChatEncoder
+from palaestra.engines.chat_template import ChatTemplate
 from palaestra.engines.models import LoadedModel
 from palaestra.engines.tool_formats.base import is_malformed
 from palaestra.envs.turn import Reply, ToolEnv, TurnStopReason, TurnVectorEnv
@@ -76,7 +78,13 @@ class Replies(ToolEnv):
 TOOLS = json.dumps(Replies([], []).tools)
 
 
-@pytest.fixture(scope="module", params=sorted(ENDS))
+@pytest.fixture(
+    scope="module",
+    params=[
+        *sorted(ENDS),
+        *(pytest.param(file, marks=pytest.mark.backends, id=Path(file).stem) for file in list_files()),
+    ],
+)
 def family(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -84,6 +92,12 @@ def family(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="module")
 def tokenizer(nano: LoadedModel, family: str) -> Any:
     return load_tokenizer(nano, family)
+
+
+@pytest.fixture(scope="module")
+def ends(tokenizer: Any, family: str) -> tuple[str, ...]:
+    """The tokens with which the model ends a message."""
+    return ENDS.get(family) or ChatTemplate(tokenizer).end_tokens or (tokenizer.eos_token,)
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +111,7 @@ def tool_encoder(tokenizer: Any, family: str) -> ChatEncoder:
 
 
 @pytest.fixture(scope="module")
-def written_calls(tool_encoder: ChatEncoder, family: str) -> list[str]:
+def written_calls(tool_encoder: ChatEncoder, ends: tuple[str, ...]) -> list[str]:
     """Messages with calls as the family writes them: one call, two, wrong arguments, an unknown tool."""
     ones = [ToolCall(*one) for one in (("add", '{"first": 1, "second": 2}'), ("add", '{"first": "x"}'), ("sub", "{}"))]
     calls = [(ones[0],), (ones[1],), (ones[2],), (ones[0], ones[2])]
@@ -109,7 +123,7 @@ def written_calls(tool_encoder: ChatEncoder, family: str) -> list[str]:
         numbered = tuple(replace(call, id=f"call{k:05d}") for k, call in enumerate(message))[: template.max_calls]
         whole = template.render([question, Message("assistant", "", numbered)], generation_prompt=False)
         texts.append(whole.removeprefix(find_shared_prefix(template.render([question]), whole)).rstrip())
-        for end in ENDS[family]:
+        for end in ends:
             texts[-1] = texts[-1].removesuffix(end)
     return texts
 
@@ -118,9 +132,8 @@ WORDS = st.text("abc 12.é\n<>{}", max_size=20)
 
 
 @st.composite
-def messages_of_the_model(draw: st.DrawFn, tokenizer: Any, family: str, written_calls: list[str]) -> list[int]:
+def messages_of_the_model(draw: st.DrawFn, tokenizer: Any, ends: list[int], written_calls: list[str]) -> list[int]:
     """The ids of a message: any ids, or words and calls, whole or broken, with or without reasoning; ended or cut."""
-    ends = [tokenizer.convert_tokens_to_ids(end) for end in ENDS[family]]
     kind = draw(st.sampled_from(["ids", "words", "calls", "broken calls"]))
     if kind == "ids":
         ids = draw(st.lists(st.integers(0, len(tokenizer) - 1), min_size=1, max_size=12))
@@ -140,25 +153,25 @@ def test_sampled_tokens_stay_and_the_loss_covers_exactly_them(
     encoder: ChatEncoder,
     tool_encoder: ChatEncoder,
     tokenizer: Any,
-    family: str,
+    ends: tuple[str, ...],
     written_calls: list[str],
     data: st.DataObject,
 ) -> None:
-    messages = messages_of_the_model(tokenizer, family, written_calls).filter(bool)
+    end_ids = [tokenizer.convert_tokens_to_ids(end) for end in ends]
+    messages = messages_of_the_model(tokenizer, end_ids, written_calls).filter(bool)
     turns = data.draw(st.lists(messages, min_size=2, max_size=4), "turns")
     roles = st.sampled_from([["user"], ["tool"], ["tool", "tool"], ["tool", "user"]])
     replies = [
         [Message(role, data.draw(WORDS.map(str.strip).filter(bool))) for role in data.draw(roles)] for _ in turns[1:]
     ]
     opening = [Message("system", "Be brief.")] * data.draw(st.integers(0, 1)) + [Message("user", "Guess a number.")]
-    ends = [tokenizer.convert_tokens_to_ids(end) for end in ENDS[family]]
     # A message without an end is cut at the limit, which is the same for all messages.
     limit = max(map(len, turns))
-    turns = [turn if turn[-1] in ends else (turn * limit)[:limit] for turn in turns]
+    turns = [turn if turn[-1] in end_ids else (turn * limit)[:limit] for turn in turns]
     policy = Script(turns)
     env = TurnVectorEnv(lambda: Replies(opening, replies), 1, autoreset=False)
     own = tool_encoder if data.draw(st.booleans(), "tools") else encoder
-    rollout = collect_turns(env, policy, own, 1, Seeds(0), end_ids=ends, max_tokens=limit)  # type: ignore[arg-type]
+    rollout = collect_turns(env, policy, own, 1, Seeds(0), end_ids=end_ids, max_tokens=limit)  # type: ignore[arg-type]
     env.close()
 
     assert not policy.rest
@@ -187,16 +200,18 @@ def test_sampled_tokens_stay_and_the_loss_covers_exactly_them(
     assert all(answered[call.id].startswith("error: ") for call in calls if is_malformed(call) and call.id in answered)
 
 
-def test_only_the_text_between_turns_comes_from_the_template(encoder: ChatEncoder, tokenizer: Any, family: str) -> None:
+def test_only_the_text_between_turns_comes_from_the_template(
+    encoder: ChatEncoder, tokenizer: Any, family: str, ends: tuple[str, ...]
+) -> None:
     """The context ends as the template renders the whole conversation."""
     before = [Message("user", "Guess a number."), Message("assistant", "4"), Message("user", "Higher.")]
     message, reply = Message("assistant", "<think>\nMore.\n</think>\n\n6"), Message("user", "Lower.")
     data = [{"role": m.role, "content": m.text} for m in (*before, message, reply)]
     whole = tokenizer.apply_chat_template(data, add_generation_prompt=True, tokenize=False)
-    for end in (*ENDS[family], None):
+    for end in (*ends, None):
         last = None if end is None else tokenizer.convert_tokens_to_ids(end)
         text = tokenizer.decode(encoder.encode_reply(before, message, [reply], last))
         assert "Lower." in text
         assert whole.endswith(text)
         assert end is None or not text.startswith(end), "the message is ended twice"
-    assert encoder.preserves_prefix is (family not in CHANGES_EARLIER_TURNS)
+    assert family not in ENDS or encoder.preserves_prefix is (family not in CHANGES_EARLIER_TURNS)

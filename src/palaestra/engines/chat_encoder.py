@@ -144,7 +144,9 @@ class ChatEncoder:
 
     def _drop_end(self, suffix: str, end: str) -> str:
         """Remove the token that ends a message from the suffix if the model has sampled it, or another end token."""
-        ends = self.template.end_tokens
+        ends, closing = self.template.end_tokens, self.template.closing
+        if end and end in closing and suffix.startswith(closing):  # Some messages end with several tokens.
+            return suffix[closing.rfind(end) + len(end) :]
         for token in ends if end in ends else (end,):
             gap, separator, rest = suffix.partition(token) if token else ("", "", "")
             if separator and not gap.strip():

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING
 
 from palaestra.core.errors import EnvError
 from palaestra.core.records import Message, ToolCall
-from palaestra.engines.chat import MARK, offers_tools, render_conversation, to_plain, with_tools, without_system
+from palaestra.engines.chat import (
+    MARK,
+    find_shared_prefix,
+    offers_tools,
+    render_conversation,
+    to_plain,
+    with_tools,
+    without_system,
+)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -37,6 +45,7 @@ class ChatTemplate:
         max_calls: the maximum number of calls in one message; 0 if the template cannot render calls.
         end_tokens: the special tokens that end a message of the assistant. Some templates have one for calls, or for the
             last message.
+        closing: the text after a message of the assistant, whether or not another message follows.
         preserves_prefix: whether a longer conversation is rendered as an extension of the shorter one.
     """
 
@@ -58,6 +67,7 @@ class ChatTemplate:
         self.max_calls = 0 if self._tool_description else self._find_max_calls()
         self._has_tool_role = self._supports_tools()
         self._alternates = self._requires_alternation()
+        self.closing = ""
         self.end_tokens = self._find_end_tokens()
         self.preserves_prefix = self._is_prefix_preserving()
 
@@ -188,9 +198,11 @@ class ChatTemplate:
         opening, marked = self.adapt([QUESTION]), Message("assistant", MARK)
         tokens = []
         try:
-            if not (last := self._find_leading_token(self.render_after_mark([*opening, marked], False))):
+            final = self.render_after_mark([*opening, marked], False)
+            if not (last := self._find_leading_token(final)):
                 return ()
             suffix = self.render_after_mark([*opening, marked, Message("user", "probe-answer")])
+            self.closing = find_shared_prefix(final, suffix)
             if token := self._find_leading_token(suffix):
                 header = suffix.partition(token)[2].partition("probe-answer")[0]
                 # Otherwise the token is the start of the next message, and only the last message has an end.
