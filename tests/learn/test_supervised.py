@@ -128,5 +128,5 @@ def test_a_batch_that_does_not_fit_names_the_settings(fresh_nano: LoadedModel) -
     def batch_loss(batch: Sequence[int]) -> torch.Tensor:
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
-    with pytest.raises(ModelError, match="batch of 3 examples; lower --batch-size or .*--method lora"):
+    with pytest.raises(ModelError, match=r"batch of 3 examples; lower --batch-size or .*--method lora"):
         optimise(fresh_nano.weights, [[0, 1, 2]], batch_loss, Supervision(), Seeds(0))
