@@ -1,8 +1,9 @@
 """Tokens a second through `TokenVectorEnv.step` against `generate()` on one GPU, in the same process.
 
-Random weights in bf16 with the shapes of SmolLM2-135M and of a Qwen2 with 1.5 B parameters, prompts of 32 tokens. Responses
-have 128 tokens, or 8 to 256 (`mixed`): then `generate()` takes batches that wait for their longest response, and our slots
-are refilled. Ours returns log-probs and entropies, `generate()` only tokens.
+Random weights in bf16 with the shapes of SmolLM2-135M, with and without a LoRA adapter, of GPT-2 with 124 M and of a Qwen2 with
+1.5 B parameters, or the real weights of a folder (`--model`); prompts of 32 tokens. Responses have 128 tokens, or 8 to 256
+(`mixed`): then `generate()` takes batches that wait for their longest response, and our slots are refilled. Ours returns
+log-probs and entropies, `generate()` only tokens.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from palaestra.learn.policies.language_model import LanguageModelPolicy
 VOCABULARY, PROMPT, LONGEST = 49152, 32, 256
 CASES = (
     ("smollm2", 64, 128), ("smollm2", 256, 128), ("smollm2", 1024, 128), ("smollm2", 256, 0), ("qwen2-1.5b", 256, 128),
+    ("smollm2 with lora", 256, 128), ("gpt2", 256, 128),
 )  # fmt: skip
 """Shape, slots, and tokens of a response; 0 stands for mixed lengths."""
 
@@ -45,33 +47,48 @@ class ScriptedLengths(TokenVectorEnv):
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repetitions", type=int, default=3)
-    repetitions = parser.parse_args().repetitions
+    parser.add_argument("--shapes", nargs="+", default=[], help="only these shapes")
+    parser.add_argument("--model", default="", help="folder of real weights with SmolLM2's vocabulary, at 256 slots")
+    options = parser.parse_args()
+    cases = [case for case in CASES if case[0] in options.shapes or not options.shapes]
+    if options.model:
+        cases = [(options.model, 256, 128)]
     transformers.logging.set_verbosity_error()
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, transformers {transformers.__version__}")
     figures, tokenizer = {}, make_tokenizer()
-    for shape in dict.fromkeys(shape for shape, _, _ in CASES):
+    for shape in dict.fromkeys(shape for shape, _, _ in cases):
         model = make_model(shape)
-        for _, slots, tokens in (case for case in CASES if case[0] == shape):
-            name = f"{shape}, {slots} slots, {tokens or 'mixed'} tokens"
-            figures[name] = measure(model, tokenizer, slots, tokens, repetitions)
+        for _, slots, tokens in (case for case in cases if case[0] == shape):
+            label = "real weights" if options.model else shape
+            name = f"{label}, {slots} slots, {tokens or 'mixed'} tokens"
+            figures[name] = measure(model, tokenizer, slots, tokens, options.repetitions)
             print(name, figures[name], flush=True)
     print(json.dumps({"benchmark": "gpu/rollout", "ratio": min(case["ratio"] for case in figures.values()), **figures}))
 
 
 def make_model(shape: str) -> Any:
     common: dict[str, Any] = {"vocab_size": VOCABULARY, "eos_token_id": None, "bos_token_id": None}
-    if shape == "smollm2":
+    if "/" in shape:
+        return transformers.AutoModelForCausalLM.from_pretrained(shape, dtype=torch.bfloat16).to("cuda").eval()
+    if shape.startswith("smollm2"):
         config: Any = transformers.LlamaConfig(
             hidden_size=576, intermediate_size=1536, num_hidden_layers=30, num_attention_heads=9,
             num_key_value_heads=3, max_position_embeddings=2048, tie_word_embeddings=True, **common,
         )  # fmt: skip
+    elif shape == "gpt2":
+        config = transformers.GPT2Config(**common)
     else:
         config = transformers.Qwen2Config(
             hidden_size=1536, intermediate_size=8960, num_hidden_layers=28, num_attention_heads=12,
             num_key_value_heads=2, max_position_embeddings=2048, tie_word_embeddings=True, **common,
         )  # fmt: skip
     torch.manual_seed(0)
-    return transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).to("cuda").eval()
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).to("cuda").eval()
+    if shape.endswith("lora"):
+        from peft import LoraConfig, get_peft_model
+
+        model = get_peft_model(model, LoraConfig(r=16, lora_alpha=32, target_modules="all-linear")).eval()
+    return model
 
 
 def make_tokenizer() -> Any:

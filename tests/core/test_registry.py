@@ -37,3 +37,17 @@ def test_plugins_come_through_entry_points(monkeypatch: pytest.MonkeyPatch) -> N
     from collections import Counter
 
     assert Registry("thing", "palaestra.things").get("counter") is Counter
+
+
+def test_a_prefix_covers_all_names_of_another_package() -> None:
+    registry = Registry("task", "palaestra.nothing")
+    registry.register("plain", int)
+    registry.register_prefix("other", lambda name: name.upper(), "names of another package")
+    assert registry.get("other:one+two") == "ONE+TWO"
+    assert registry.check("other:one") == "other:one"
+    assert registry.names() == ["plain"]
+    assert registry.descriptions() == {"other:NAME": "names of another package", "plain": ""}
+    with pytest.raises(UnknownNameError, match="did you mean 'plain'"):
+        registry.get("plane")
+    with pytest.raises(UnknownNameError, match="other:NAME"):
+        registry.get("other")

@@ -12,7 +12,10 @@ from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCau
 from palaestra.core.errors import ModelError
 from palaestra.engines.gpu.decode import takes_packed
 from palaestra.engines.gpu.stepper import PackedStepper
+from palaestra.engines.packed_forward import LlamaForward
 from palaestra.engines.sampling import sample_tokens
+from palaestra.engines.sequence_forward import SequenceForward
+from palaestra.engines.slots import SlotStepper
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 VOCABULARY = 120
@@ -115,6 +118,24 @@ def test_a_model_with_a_known_name_that_computes_something_else_is_found(model: 
     assert not PackedStepper(model, 2).agrees()
 
 
+def test_half_models_are_compared_in_float32_by_their_first_blocks(model: Any) -> None:
+    half = model.to(torch.bfloat16)
+    with torch.no_grad():
+        for parameter in half.parameters():
+            parameter.mul_(20)  # Rounding errors grow, as with the weights of a trained model.
+    before = {name: tensor.clone() for name, tensor in half.state_dict().items()}
+    assert PackedStepper(half, 2).agrees()
+    forward = SequenceForward(half)
+    forward.fast = LlamaForward(half.base_model)  # A CPU does not use it in bfloat16.
+    assert forward._fast_agrees([(1, 2, 3), (1, 2, 3)], [(4, 5), (6, 7, 8)], 3)
+    assert len(half.model.layers) == half.config.num_hidden_layers == 3
+    assert half.dtype == torch.bfloat16
+    assert all(torch.equal(tensor, before[name]) for name, tensor in half.state_dict().items())
+    half.model.layers[1].mlp.act_fn = torch.nn.Identity()
+    assert not PackedStepper(half, 2).agrees()
+    assert not forward._fast_agrees([(1, 2, 3)], [(4, 5)], 2)
+
+
 def test_sequences_beyond_the_context_are_rejected(model: Any) -> None:
     stepper = PackedStepper(model, 2)
     with pytest.raises(ModelError, match="201 tokens; the model reads at most 200"):
@@ -135,3 +156,60 @@ def test_sequences_beyond_the_context_are_rejected(model: Any) -> None:
 def test_other_architectures_have_their_own_forward(changes: dict[str, Any]) -> None:
     assert takes_packed(LlamaForCausalLM(LlamaConfig(**SHAPE)))
     assert not takes_packed(LlamaForCausalLM(LlamaConfig(**SHAPE, **changes)))
+
+
+@pytest.mark.parametrize("family", ["gpt2", "gemma2", "qwen3", "phi3", "mistral with a window", "lora"])
+def test_static_steps_of_other_families_have_the_logits_of_one_full_pass(family: str) -> None:
+    """Slots wait, rest, start again and are cleared; the cache grows. A GPU captures these steps."""
+    model = make_other(family)
+    generator = np.random.default_rng(0)
+    draw = lambda: generator.integers(0, VOCABULARY, generator.integers(1, 30)).tolist()  # noqa: E731
+    stepper = SlotStepper(model, 4, fast=False)
+    stepper.is_static = True
+    for _ in range(2):
+        sequences = {slot: draw() for slot in range(4)}
+        sequences[3] = list(sequences[1])  # A shared prompt.
+        logits_SV = stepper.start(sequences)
+        for t in range(50):
+            active = [slot for slot in range(4) if slot != 2 or t < 20 or t >= 30]
+            if t % 7 == 0:
+                for slot in active:
+                    assert torch.allclose(logits_SV[slot], compute_full(model, sequences[slot]), atol=1e-3)
+            tokens, waiting = generator.integers(0, VOCABULARY, 4), [0] if t in (5, 6) else []
+            if t == 20:
+                stepper.rest([2])
+            starting = [2] if t == 29 else []
+            kept = logits_SV[waiting].clone()
+            logits_SV = stepper.step(torch.from_numpy(tokens), starting, waiting)
+            logits_SV[waiting] = kept
+            for slot in active:
+                if slot not in (*waiting, *starting):
+                    sequences[slot].append(int(tokens[slot]))
+            if starting:
+                sequences[2] = draw()
+                logits_SV = stepper.start({2: sequences[2]}, logits_SV)
+        assert stepper.is_static, "it was dropped"
+        assert stepper._graph is not None
+        assert stepper._cache.room > 64, "the cache has grown"
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(0.9)
+        stepper.clear()
+
+
+def make_other(family: str) -> Any:
+    import transformers
+
+    if family == "lora":
+        from peft import LoraConfig, get_peft_model
+
+        model: Any = LlamaForCausalLM(LlamaConfig(**SHAPE))
+        model = get_peft_model(model, LoraConfig(r=3, target_modules="all-linear", init_lora_weights=False))
+        return model.to(DEVICE).eval()
+    if family == "gpt2":
+        config: Any = transformers.GPT2Config(vocab_size=VOCABULARY, n_positions=200, n_embd=48, n_layer=3, n_head=6)
+        return transformers.GPT2LMHeadModel(config).to(DEVICE).eval()
+    name = {"gemma2": "Gemma2", "qwen3": "Qwen3", "phi3": "Phi3", "mistral with a window": "Mistral"}[family]
+    more = {"sliding_window": 9} if family in ("gemma2", "mistral with a window") else {}
+    config = getattr(transformers, f"{name}Config")(**SHAPE, head_dim=8, pad_token_id=0, **more)
+    return getattr(transformers, f"{name}ForCausalLM")(config).to(DEVICE).eval()

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import openai
 import pytest
 import uvicorn
+from published_templates import load_tokenizer
 
 from palaestra.core.records import Completion, Failure, FailureCause, Message, StopReason, Usage
 from palaestra.engines.base import Request, Sampling
@@ -20,7 +21,12 @@ from palaestra.engines.openai import OpenAIEngine
 from palaestra.engines.server import OpenAIServer, is_loopback
 
 QUESTION = [{"role": "user", "content": "What is 3 + 4?"}]
-TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}]
+TOOLS = [
+    {
+        "type": "function",
+        "function": {"name": "add", "description": "Add.", "parameters": {"type": "object", "properties": {}}},
+    }
+]
 
 
 class Served:
@@ -194,6 +200,36 @@ def test_calls_of_tools_are_read_from_the_text() -> None:
         assert chunks[-1].delta.tool_calls[0].function.name == "add"
         assert chunks[-1].finish_reason == "tool_calls"
     served.close()
+
+
+@pytest.mark.parametrize(
+    ("family", "written", "content"),
+    [
+        ("llama3_1", '{"name": "add", "parameters": {"a": 3}}', None),
+        ("gptoss", '<|channel|>commentary to=functions.add<|message|>{"a": 3}<|call|>', None),
+        (
+            "glm4moe",
+            "Let me see.<tool_call>add\n<arg_key>a</arg_key>\n<arg_value>3</arg_value>\n</tool_call>",
+            "Let me see.",
+        ),
+        ("gemma3", '<tool_call>\n{"name": "add", "arguments": {"a": 3}}\n</tool_call>', None),
+    ],
+)
+def test_calls_are_read_in_the_format_of_the_models_template(
+    nano: LoadedModel, family: str, written: str, content: str | None
+) -> None:
+    tokenizer = load_tokenizer(nano, family)
+    ids = tuple(tokenizer.encode(written, add_special_tokens=False))
+    text = str(tokenizer.decode(ids, skip_special_tokens=True))
+    engine = Scripted(Completion(text, ids, (0.0,) * len(ids), StopReason.END, Usage(3, 4)))
+    engine.tokenizer = tokenizer  # type: ignore[attr-defined]
+    served = Served(OpenAIServer(engine))
+    with served.connect() as client:
+        choice = client.chat.completions.create(model="scripted", messages=QUESTION, tools=TOOLS).choices[0]
+    served.close()
+    assert (choice.finish_reason, choice.message.content) == ("tool_calls", content)
+    (call,) = choice.message.tool_calls
+    assert (call.function.name, json.loads(call.function.arguments)) == ("add", {"a": 3})
 
 
 def test_failures_have_their_status_and_an_engine_that_raises_does_not_end_the_server() -> None:

@@ -29,6 +29,7 @@ class Registry:
     def __init__(self, kind: str, group: str) -> None:
         self.kind, self.group = kind, group
         self._entries: dict[str, Any] = {}
+        self._prefixes: dict[str, Any] = {}
         self._descriptions: dict[str, str] = {}
         self._plugins_loaded = False
 
@@ -45,6 +46,15 @@ class Registry:
         self._entries[name] = target
         self._descriptions[name] = description
 
+    def register_prefix(self, prefix: str, target: Any, description: str = "") -> None:
+        """Register all names `prefix:NAME`, for example of another package.
+
+        Arguments:
+            target: a function, or its import string, that returns the object of `NAME`.
+        """
+        self._prefixes[prefix] = target
+        self._descriptions[f"{prefix}:NAME"] = description
+
     def get(self, name: str) -> Any:
         """Return the object behind `name`. An import string is imported now.
 
@@ -52,21 +62,18 @@ class Registry:
             UnknownNameError: the name is not registered; the message suggests the nearest one.
         """
         self.check(name)
-        if name not in self._entries:
-            return load_reference(name)
-        target = self._entries[name]
-        if not isinstance(target, str):
-            return target
-        module, _, attribute = target.partition(":")
-        return getattr(importlib.import_module(module), attribute)
+        if name in self._entries:
+            return _load(self._entries[name])
+        prefix, _, rest = name.partition(":")
+        return _load(self._prefixes[prefix])(rest) if prefix in self._prefixes else load_reference(name)
 
     def check(self, name: str) -> str:
         """Return `name` if it is registered, without importing anything."""
         self._load_plugins()
-        if name in self._entries:
+        if name in self._entries or (name.partition(":")[0] in self._prefixes and ":" in name):
             return name
         if not is_reference(name):
-            raise UnknownNameError(self.kind, name, self._entries)
+            raise UnknownNameError(self.kind, name, self._descriptions)
         load_reference(name)
         return name
 
@@ -76,7 +83,7 @@ class Registry:
 
     def descriptions(self) -> Mapping[str, str]:
         self._load_plugins()
-        return {name: self._descriptions[name] for name in sorted(self._entries)}
+        return {name: self._descriptions[name] for name in sorted(self._descriptions)}
 
     def _load_plugins(self) -> None:
         if self._plugins_loaded:
@@ -84,3 +91,11 @@ class Registry:
         self._plugins_loaded = True
         for point in entry_points(group=self.group):
             self.register(point.name, point.value, f"plugin from {point.dist.name}" if point.dist else "plugin")
+
+
+def _load(target: Any) -> Any:
+    """Return a registered object. An import string is imported."""
+    if not isinstance(target, str):
+        return target
+    module, _, attribute = target.partition(":")
+    return getattr(importlib.import_module(module), attribute)

@@ -17,7 +17,7 @@ from palaestra.core.errors import EnvError
 from palaestra.core.records import Message
 from palaestra.engines.chat import find_shared_prefix, prompt_ids
 from palaestra.engines.chat_template import ChatTemplate, is_marked
-from palaestra.engines.tool_formats.base import read_schemas
+from palaestra.engines.tool_formats.base import read_schemas, remove_tokens
 from palaestra.engines.tool_formats.detection import detect_format
 from palaestra.engines.tool_formats.hermes import FORMAT as HERMES
 
@@ -125,9 +125,7 @@ class ChatEncoder:
         parsed = self.tool_format.parse(str(self.tokenizer.decode(ids, skip_special_tokens=False)), self._schemas)
         if not parsed.calls and not self.tool_format.has_channels:
             return Message("assistant", text)
-        text = parsed.text
-        for token in self.tokenizer.all_special_tokens:
-            text = text.replace(token, "")
+        text = remove_tokens(parsed.text, self.tokenizer.all_special_tokens)
         if not self.tools:
             return Message("assistant", text)
         # Nine letters and digits: Mistral's templates accept no other ids.

@@ -19,6 +19,7 @@ from palaestra.engines.cpu import ATOL, RTOL, fast_paths_enabled
 from palaestra.engines.cpu.decode import make_decode_step
 from palaestra.engines.families import context_length, forward_parameters, sliding_window, takes_slots
 from palaestra.engines.gpu.decode import takes_packed
+from palaestra.engines.gpu.graphs import Graph
 from palaestra.engines.gpu.stepper import PackedStepper
 from palaestra.engines.sequences import SequenceStepper
 
@@ -138,6 +139,12 @@ class SlotStepper:
         self._last_only: dict[str, Any] = {"logits_to_keep": 1} if takes_last_only else {}
         self._fast = make_decode_step(model) if fast else None
         self._checked = self._fast is None
+        self.is_static = self.device.type == "cuda" and fast_paths_enabled()
+        """Whether a step has all slots and the whole cache, so that a GPU can capture it."""
+        self._graph: _CapturedStep | None = None
+        self._storage: list[int] = []
+        self._cache = SlotCache(self._layers, 0, BLOCK)
+        self._slot_of_row: list[int] = []
         self.clear()
 
     def clear(self) -> None:
@@ -145,10 +152,17 @@ class SlotStepper:
         if self._fast is not None:
             with torch.no_grad():
                 self._fast.refresh()
-        self._slot_of_row: list[int] = []
         self._lengths = np.zeros(self.slots, dtype=np.int64)
         self._idle = np.zeros(self.slots, dtype=bool)
-        self._cache = SlotCache(self._layers, 0, BLOCK)
+        if self.is_static:
+            # Captured steps refer to the cache and to the weights.
+            storage = [parameter.data_ptr() for parameter in self.model.parameters()]
+            if storage != self._storage:
+                self._storage, self._graph = storage, None
+            self._idle[self._slot_of_row] = True
+        else:
+            self._slot_of_row = []
+            self._cache = SlotCache(self._layers, 0, BLOCK)
 
     @torch.no_grad()
     def start(self, prompts: dict[int, Sequence[int]], logits_SV: torch.Tensor | None = None) -> torch.Tensor:
@@ -240,6 +254,8 @@ class SlotStepper:
         return logits_SV
 
     def _logits(self, ids_R: torch.Tensor, positions_R: torch.Tensor, mask_R11W: torch.Tensor | None) -> torch.Tensor:
+        if self.is_static:
+            return self._compute_static(ids_R, positions_R, mask_R11W)
         if self._fast is None:
             return self._compute_plain(ids_R, positions_R, mask_R11W)
         if self._checked:
@@ -252,6 +268,21 @@ class SlotStepper:
         if torch.allclose(fast_RV, logits_RV, atol=ATOL, rtol=RTOL):
             return fast_RV
         self._fast = None
+        return self._compute_plain(ids_R, positions_R, mask_R11W)
+
+    def _compute_static(
+        self, ids_R: torch.Tensor, positions_R: torch.Tensor, mask_R11W: torch.Tensor | None
+    ) -> torch.Tensor:
+        """The logits from a captured step. A model that cannot be captured is computed plainly from now on."""
+        if self._graph is not None and self._graph.size == (self._cache.rows, self._cache.room):
+            return self._graph(ids_R, positions_R)
+        try:
+            self._graph = _CapturedStep(self, ids_R, positions_R)
+            return self._graph(ids_R, positions_R)
+        except (RuntimeError, ValueError):  # for example of a mixture of experts, which reads from the GPU
+            self.is_static, self._graph = False, None
+        cache = self._cache
+        cache.positions_R, cache.window = positions_R, int(positions_R.max()) + 1
         return self._compute_plain(ids_R, positions_R, mask_R11W)
 
     def _compute_plain(
@@ -293,6 +324,8 @@ class SlotStepper:
 
     def _drop_idle(self) -> None:
         """Remove idle slots from the batch once a quarter is idle. Removing rows copies the cache."""
+        if self.is_static:
+            return
         rows = [row for row, slot in enumerate(self._slot_of_row) if not self._idle[slot]]
         if rows and len(rows) <= 0.75 * len(self._slot_of_row):
             self._cache.resize(torch.tensor(rows, device=self.device), self._cache.room)
@@ -315,6 +348,36 @@ class SlotStepper:
             self._cache.resize(None, min(-(-room // BLOCK) * BLOCK, max(self.context, positions)))
 
 
+class _CapturedStep:
+    """A step of all rows of a `SlotStepper`, over its whole cache.
+
+    Arguments:
+        ids_R, positions_R: those of the next step, which is computed several times while it is captured.
+    """
+
+    def __init__(self, stepper: SlotStepper, ids_R: torch.Tensor, positions_R: torch.Tensor) -> None:
+        cache = stepper._cache
+        self.size = cache.rows, cache.room
+        self._ids_R, self._positions_R = ids_R.clone(), positions_R.clone()
+        place_1W = torch.arange(cache.room, device=ids_R.device)[None]
+
+        def compute() -> torch.Tensor:
+            cache.positions_R, cache.window, cache.together = self._positions_R, cache.room, False
+            mask_R11W = (place_1W <= self._positions_R[:, None])[:, None, None]
+            return stepper._compute_plain(self._ids_R, self._positions_R, mask_R11W)
+
+        expected_RV = compute().clone()
+        self._graph = Graph(compute, capture=ids_R.is_cuda)
+        if not torch.allclose(self._graph(), expected_RV, atol=1e-2 * float(expected_RV.abs().max()), rtol=1e-2):
+            raise RuntimeError("the captured step differs from the model's own")
+
+    def __call__(self, ids_R: torch.Tensor, positions_R: torch.Tensor) -> torch.Tensor:
+        self._ids_R.copy_(ids_R)
+        self._positions_R.copy_(positions_R)
+        logits_RV: torch.Tensor = self._graph()
+        return logits_RV
+
+
 Stepper = SlotStepper | SequenceStepper | PackedStepper
 
 
@@ -322,7 +385,7 @@ def make_stepper(model: Any, slots: int, fast: bool = True) -> Stepper:
     """The stepper for a model: one cache for all slots if the family allows it, otherwise one sequence at a time.
 
     On a GPU, the architectures that `gpu.decode` implements run as captured graphs, unless their logits differ from the
-    model's own.
+    model's own. Steps of other families are captured if they can be.
     """
     if model.device.type == "cuda" and fast_paths_enabled() and takes_packed(model):
         packed = PackedStepper(model, slots)

@@ -27,6 +27,7 @@ from palaestra.engines.base import Answer, BaseEngine, OnAnswer, OnToken, Reques
 from palaestra.engines.chat import end_ids, prompt_ids, with_tools
 from palaestra.engines.cpu.kernels import select_matmul_kernels
 from palaestra.engines.families import original_context, position_limit, takes_padding, takes_slots
+from palaestra.engines.gpu.memory import count_cache_rows
 from palaestra.engines.images import (
     ImageError,
     Shapes,
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
+LONGEST = 4096
+"""Number of tokens of a sequence for which a GPU has to have memory in every slot."""
 FAST_PARAMETERS = 20_000_000
 """Maximum size of a model for the fast decoding step."""
 PATIENCE = 8
@@ -87,7 +90,7 @@ class TransformersEngine(BaseEngine):
     Arguments:
         model, tokenizer: as loaded by `palaestra.engines.models.load`.
         name: the model's name in the ledger.
-        batch_size: maximum number of completions per batch.
+        batch_size: maximum number of completions per batch. A GPU with little free memory has fewer.
         processor: the processor of an image-text-to-text checkpoint; without one, prompts with images fail.
         processed_logprobs: whether log-probs are those of the sampled distribution, after temperature, top-k and top-p.
             Otherwise they are those of the model's own distribution.
@@ -274,7 +277,11 @@ class TransformersEngine(BaseEngine):
         """Generate with continuous batching. `rows` keeps the unfinished rows, including those from `take`."""
         if self._stepper is None:
             small = sum(parameter.numel() for parameter in self.model.parameters()) <= FAST_PARAMETERS
-            self._stepper = make_stepper(self.model, self.batch_size, fast=small)
+            slots = self.batch_size
+            if self.model.device.type == "cuda":
+                longest = min(self.context, LONGEST)
+                slots = min(slots, count_cache_rows(self.model.config, self.model.dtype, self.model.device, longest))
+            self._stepper = make_stepper(self.model, slots, fast=small)
         stepper, device = self._stepper, self.model.device
         stepper.clear()
         free, active, waiting, waited = list(range(stepper.slots)), dict[int, _Row](), deque(rows), 0

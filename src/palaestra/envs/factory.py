@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Literal
 
 import gymnasium
@@ -12,6 +13,7 @@ from gymnasium.vector import VectorEnv
 
 from palaestra.core.errors import EnvError, PalaestraError, SettingsError, UnknownNameError, suggest
 from palaestra.core.plugins import describe_error, find_reference, import_code, is_reference
+from palaestra.envs import PREFIXES
 from palaestra.envs.problems import resolve_task
 from palaestra.envs.token.base import TokenEnv, TokenVectorEnv
 from palaestra.envs.token.contract import TokenEnvContract
@@ -26,13 +28,18 @@ def get_spec(env_id: str) -> Any:
     """Return the spec of an environment.
 
     Arguments:
-        env_id: a registered id; `module:id`, whose module registers it, as in Gymnasium; or the class of an
-            environment as `module:Class` or `file.py:Class`. Modules are also searched in the current folder.
+        env_id: a registered id; `module:id`, whose module registers it, as in Gymnasium; the class of an environment as
+            `module:Class` or `file.py:Class`; or an environment of another package with one of `PREFIXES`, for example
+            `text:FrozenLake-v1`. Modules are also searched in the current folder.
 
     Raises:
         UnknownNameError: no environment has that id; the message suggests the nearest one.
         EnvError: the module cannot be imported.
     """
+    prefix, _, rest = env_id.partition(":")
+    if rest and prefix in PREFIXES:
+        adapter = gymnasium.spec(PREFIXES[prefix])
+        return replace(adapter, kwargs={**adapter.kwargs, "env_id": rest})
     module, _, name = env_id.rpartition(":")
     if module:
         try:

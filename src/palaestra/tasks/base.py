@@ -76,6 +76,11 @@ _TASKS = {
 }
 for _name, (_target, _description) in _TASKS.items():
     TASKS.register(_name, f"palaestra.tasks.{_target}", _description)
+TASKS.register_prefix(
+    "reasoning_gym",
+    "palaestra.integrations.reasoning_gym:make_source",
+    "procedural data sets of reasoning-gym, one or several joined by +: skills, with curriculum levels as subskills",
+)
 
 
 def make_task(name: str, *, shots: int = 0, **options: Any) -> Task:

@@ -10,7 +10,7 @@ tokens, it computes the step again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,10 @@ import torch
 from palaestra.core.errors import ModelError
 from palaestra.engines.families import context_length
 from palaestra.engines.gpu.decode import PackedLlama
+from palaestra.engines.gpu.graphs import Graph
+from palaestra.engines.gpu.memory import allocate_cache, count_free_bytes
 from palaestra.engines.sampling import sample_tokens
+from palaestra.engines.short_copy import make_short_copy
 
 PROMPT_TOKENS = (64, 256, 1024)
 """Sizes of the graphs for prompts, in tokens."""
@@ -44,8 +47,8 @@ class PackedStepper:
         self.context = context_length(model.config) or 1 << 30
         self._model = PackedLlama(model)
         self._logits_SV = torch.zeros((slots, self._model.outputs), device=self.device, dtype=model.dtype)
-        self._step_graph: _Graph | None = None
-        self._prompt_graphs: dict[int, _Graph] = {}
+        self._step_graph: _Pass | None = None
+        self._prompt_graphs: dict[int, _Pass] = {}
         self._sampler: _SamplingGraph | None = None
         self._room, self._cache = 0, torch.empty(0)
         self._storage: list[int] = []
@@ -62,14 +65,18 @@ class PackedStepper:
 
     @torch.no_grad()
     def agrees(self) -> bool:
-        """Whether a short sequence has the logits of the model's own forward pass. All sequences are forgotten."""
+        """Whether a short sequence has the logits of the model's own forward pass. All sequences are forgotten.
+
+        A 16-bit model is compared in float32, by its first blocks.
+        """
+        if self.model.dtype != torch.float32:
+            return PackedStepper(make_short_copy(self.model), 2).agrees()
         ids = [1, 2, 3, 4]
         self.start({0: ids[:-1]})
-        own_V = self.step(torch.full((self.slots,), ids[-1]))[0].float()
+        own_V = self.step(torch.full((self.slots,), ids[-1]))[0].clone()
         self.clear()
-        expected_V = self.model(input_ids=torch.tensor([ids], device=self.device)).logits[0, -1].float()
-        tolerance = 1e-3 if self.model.dtype == torch.float32 else 5e-2
-        return bool((own_V - expected_V).abs().max() <= tolerance * expected_V.abs().max().clamp(min=1.0))
+        expected_V = self.model(input_ids=torch.tensor([ids], device=self.device)).logits[0, -1]
+        return bool((own_V - expected_V).abs().max() <= 1e-3 * expected_V.abs().max().clamp(min=1.0))
 
     @torch.no_grad()
     def start(self, prompts: dict[int, Sequence[int]], logits_SV: torch.Tensor | None = None) -> torch.Tensor:
@@ -123,7 +130,7 @@ class PackedStepper:
         at = np.minimum(self._lengths, self.context - 1)
         self._make_room(int(at.max()) + 1)
         if self._step_graph is None:
-            self._step_graph = _Graph(self, self.slots, self._logits_SV, capture=self.device.type == "cuda")
+            self._step_graph = _Pass(self, self.slots, self._logits_SV, capture=self.device.type == "cuda")
         every = np.arange(self.slots)
         self._step_graph.load(every, at, every, tokens_S)
         self._step_graph()
@@ -161,7 +168,7 @@ class PackedStepper:
         graph = self._prompt_graphs.get(size) if captured else None
         if graph is None:
             logits_MV = self._logits_SV.new_empty((len(last), self._model.outputs))
-            graph = _Graph(self, size, logits_MV, captured)
+            graph = _Pass(self, size, logits_MV, captured)
             if captured:
                 self._prompt_graphs[size] = graph
         graph.load(tokens_3N[1], tokens_3N[2], last, tokens_3N[0])
@@ -173,15 +180,18 @@ class PackedStepper:
             return
         model, step = self.model, self._model
         room = min(-(-max(positions, 2 * self._room) // BLOCK) * BLOCK, max(self.context, positions))
+        per_position = 2 * step.num_layers * (self.slots + 1) * step.shared_heads * step.width * model.dtype.itemsize
+        if self.device.type == "cuda" and room * per_position > count_free_bytes(self.device):
+            room = positions
         shape = (2, step.num_layers, self.slots + 1, step.shared_heads, room, step.width)
-        cache = torch.zeros(shape, device=self.device, dtype=model.dtype)
+        cache = allocate_cache(shape, model.dtype, self.device, self.slots, room)
         if self._room:
             cache[:, :, :, :, : self._room] = self._cache
         self._cache, self._room, self._step_graph, self._prompt_graphs = cache, room, None, {}
         self._angles = step.compute_angles(room)
 
 
-class _Graph:
+class _Pass:
     """A pass over a fixed number of tokens."""
 
     def __init__(self, stepper: PackedStepper, tokens: int, logits_MV: torch.Tensor, capture: bool) -> None:
@@ -192,7 +202,7 @@ class _Graph:
         self._tokens_3N[1] = stepper.slots  # While a graph is captured, it must not change a sequence.
         self._logits_MV = logits_MV
         self._copied = torch.cuda.Event() if capture else None  # type: ignore[no-untyped-call]
-        self._graph = _capture(self._compute) if capture else None
+        self._graph = Graph(self._compute, capture)
 
     def load(
         self, row_N: np.ndarray, position_N: np.ndarray, last_M: np.ndarray, ids_N: np.ndarray | torch.Tensor
@@ -210,10 +220,7 @@ class _Graph:
             self._tokens_3N[0].copy_(ids_N)
 
     def __call__(self) -> torch.Tensor:
-        if self._graph is not None:
-            self._graph.replay()
-        else:
-            self._compute()
+        self._graph()
         return self._logits_MV
 
     def _compute(self) -> None:
@@ -234,15 +241,12 @@ class _SamplingGraph:
         self._sampled_3S = torch.zeros(3, slots, dtype=torch.float64, device=device)
         self._host_3S = torch.zeros(3, slots, dtype=torch.float64, pin_memory=logits_SV.is_cuda)
         self._copied = torch.cuda.Event() if logits_SV.is_cuda else None  # type: ignore[no-untyped-call]
-        self._graph = _capture(self._compute) if logits_SV.is_cuda else None
+        self._graph = Graph(self._compute, capture=logits_SV.is_cuda)
 
     def start(self, uniform_S: np.ndarray) -> None:
         """Sample with one uniform number per slot."""
         self._uniform_S.copy_(torch.from_numpy(uniform_S))
-        if self._graph is not None:
-            self._graph.replay()
-        else:
-            self._compute()
+        self._graph()
         self._host_3S.copy_(self._sampled_3S, non_blocking=True)
         if self._copied is not None:
             self._copied.record()
@@ -259,17 +263,3 @@ class _SamplingGraph:
         sampled = sample_tokens(logits_SV, self._uniform_S, self._temperature)
         self.chosen_S.copy_(sampled[0])
         self._sampled_3S.copy_(torch.stack([values_S.double() for values_S in sampled]))
-
-
-def _capture(compute: Callable[[], Any]) -> torch.cuda.CUDAGraph:
-    """Capture a computation as a CUDA graph, after two runs that compile its kernels."""
-    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(2):
-            compute()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        compute()
-    return graph

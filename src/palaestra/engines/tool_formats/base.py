@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,6 +65,17 @@ def is_malformed(call: ToolCall) -> bool:
         return not call.name or not isinstance(json.loads(call.arguments), dict)
     except (ValueError, RecursionError):
         return True
+
+
+def remove_tokens(text: str, tokens: Iterable[str]) -> str:
+    """Remove special tokens from a text.
+
+    >>> remove_tokens("words<|end|>", ["<|end|>"])
+    'words'
+    """
+    for token in tokens:
+        text = text.replace(token, "")
+    return text
 
 
 def split_reasoning(text: str) -> tuple[str, str]:

@@ -19,6 +19,7 @@ from palaestra.core.errors import EnvError, ModelError
 from palaestra.core.seeding import Seeds
 from palaestra.engines.cpu.kernels import fuse_activations, select_matmul_kernels, token_logprobs_N
 from palaestra.engines.families import check_trainable, context_length
+from palaestra.engines.gpu.memory import count_free_bytes
 from palaestra.engines.gpu.stepper import PackedStepper
 from palaestra.engines.sampling import sample_tokens
 from palaestra.engines.sequence_forward import SequenceForward, SequenceOutputs, pad_or_cut
@@ -273,8 +274,7 @@ class LanguageModelPolicy(nn.Module):
     def _count_free_tokens(self) -> int:
         """Estimate how many tokens of a pass with gradients fit into half of the free memory of the GPU."""
         config = self.model.config.get_text_config()
-        free = torch.cuda.mem_get_info(self.device)[0]
-        free += torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
+        free = count_free_bytes(self.device)
         hidden, layers, size = int(config.hidden_size), int(config.num_hidden_layers), self.model.dtype.itemsize
         if self.sequence_forward.fast is None:
             # About 40 values of the hidden size are kept per layer, and three float32 values per logit.

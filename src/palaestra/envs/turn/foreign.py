@@ -1,0 +1,237 @@
+"""Turn environments around those of other packages: time limits, checked results, seeds that hold."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, ClassVar
+
+from palaestra.core.checks import check_number
+from palaestra.core.errors import EnvError, RewardError
+from palaestra.core.foreign import ForeignCallError, GlobalRandom, call_foreign
+from palaestra.core.records import Example, Failure, FailureCause, Message
+from palaestra.core.seeding import Seeds
+from palaestra.envs.turn.base import TurnEnv
+from palaestra.envs.turn.records import Reply, TurnStopReason
+from palaestra.envs.turn.vector import TurnVectorEnv
+from palaestra.envs.wrappers.slots import NonFiniteError
+
+MAX_TURNS = 100
+MAX_CALL_SECONDS = 60.0
+CHECKED_SEEDS = 3
+"""Seeds that `check_seed` compares."""
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignStep:
+    """The result of one action in the environment of another package.
+
+    Arguments:
+        text: what the agent reads next.
+        is_invalid: the text of the agent was no legal action.
+    """
+
+    text: str
+    reward: float = 0.0
+    terminated: bool = False
+    truncated: bool = False
+    is_invalid: bool = False
+    info: Mapping[str, Any] = field(default_factory=dict)
+
+
+class ForeignEnv(TurnEnv):
+    """Base class of the adapters. Subclasses make an environment, start its episodes and play its turns.
+
+    An environment that raises or does not return in time ends its episode as a failure with the cause `environment`, and
+    is made again. A reward or observation that is not finite is such a failure too. A result that breaks the
+    environment's own interface raises an `EnvError`. An episode ends at `max_turns` at the latest. An action that is not
+    legal is answered in the conversation; `info["invalid_actions"]` counts them.
+
+    Arguments:
+        env_id: the name of the environment in its package.
+        env_options: arguments of the environment.
+        prompt: the first message, instead of the environment's own instructions. It may contain `{observation}`.
+        invalid_penalty: subtracted from the reward of a turn without a legal action.
+        max_call_seconds: time limit of one call of the environment.
+        verify_seed: in a vector environment, compare episodes with the same seed before the first one (`check_seed`).
+    """
+
+    shares_random: ClassVar[bool] = True
+    """Whether the package draws from the global random generators."""
+    sample_actions: ClassVar[Sequence[str]] = ("1", "2", "3", "0")
+    """Actions that `check_seed` plays."""
+
+    def __init__(
+        self,
+        env_id: str,
+        env_options: Mapping[str, Any] | None = None,
+        prompt: str = "",
+        invalid_penalty: float = 0.0,
+        *,
+        max_turns: int = MAX_TURNS,
+        max_seconds: float = 0.0,
+        max_call_seconds: float = MAX_CALL_SECONDS,
+        verify_seed: bool = True,
+        render_mode: str | None = None,
+    ) -> None:
+        super().__init__(max_turns=max_turns, max_seconds=max_seconds, render_mode=render_mode)
+        self.env_id, self.env_options, self.prompt = env_id, dict(env_options or {}), prompt
+        self.invalid_penalty = check_number("invalid_penalty", invalid_penalty, minimum=0)
+        self.max_call_seconds = check_number("max_call_seconds", max_call_seconds, minimum=0.001)
+        self.verify_seed, self._random = verify_seed, GlobalRandom(0)
+        self._env: Any = None
+        self._invalid_actions = 0
+        self._get_env()
+
+    # Defined by subclasses
+
+    @abstractmethod
+    def make(self) -> Any:
+        """Make the environment of the other package."""
+
+    @abstractmethod
+    def start(self, env: Any, seed: int) -> str:
+        """Start an episode. Returns its first text."""
+
+    @abstractmethod
+    def play(self, env: Any, text: str) -> ForeignStep:
+        """Play one turn with the agent's text."""
+
+    # The contract of `TurnEnv`
+
+    def opening(self, options: Mapping[str, Any]) -> Sequence[Message]:
+        seed = int(self.np_random.integers(2**31))
+        self._invalid_actions, self._random = 0, GlobalRandom(seed)
+        text = self._call("reset", self.start, self._get_env(), seed)
+        return [Message("user", self.prompt.replace("{observation}", text) if self.prompt else text)]
+
+    def respond(self, message: Message) -> Reply:
+        try:
+            step = self._call("step", self.play, self._get_env(), message.text)
+        except (ForeignCallError, NonFiniteError) as error:
+            return Reply(failure=Failure(FailureCause.ENVIRONMENT, str(error)))
+        self._invalid_actions += step.is_invalid
+        stop = None
+        if step.terminated:
+            stop = TurnStopReason.SOLVED if step.reward > 0 else TurnStopReason.LOST
+        elif step.truncated:
+            stop = TurnStopReason.STEPS
+        penalty = self.invalid_penalty if step.is_invalid else 0.0
+        info = {**step.info, "invalid_actions": self._invalid_actions}
+        return Reply((Message("user", step.text),) if step.text else (), step.reward - penalty, stop, info=info)
+
+    def close(self) -> None:
+        super().close()
+        self._drop()
+
+    def _get_env(self) -> Any:
+        if self._env is None:
+            try:
+                self._env = self._call("the constructor", self.make)
+            except ForeignCallError as error:
+                raise EnvError(f"cannot make {self.env_id}: {error}") from error
+        return self._env
+
+    def _call(self, what: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call the other package. After an error its environment is made again."""
+        try:
+            with self._random.active() if self.shares_random else nullcontext():
+                return call_foreign(f"{what} of {self.env_id}", function, *arguments, seconds=self.max_call_seconds)
+        except Exception:
+            self._drop()
+            raise
+
+    def _drop(self) -> None:
+        env, self._env = self._env, None
+        if env is not None:
+            with suppress(Exception):  # Closing a broken environment may fail as well.
+                call_foreign(f"close of {self.env_id}", self.release, env, seconds=self.max_call_seconds)
+
+    def release(self, env: Any) -> None:
+        """Close the environment of the other package."""
+        if callable(close := getattr(env, "close", None)):
+            close()
+
+
+class ForeignVectorEnv(TurnVectorEnv):
+    """Environments of another package in slots. Subclasses set `kind`.
+
+    Raises:
+        EnvError: the environments ignore their seed (see `check_seed`), unless `verify_seed` is false.
+    """
+
+    kind: ClassVar[type[ForeignEnv]]
+
+    def __init__(self, num_envs: int = 1, **arguments: Any) -> None:
+        if arguments.get("verify_seed", True):
+            own = ("group_size", "autoreset", "failures")
+            check_seed(partial(self.kind, **{name: value for name, value in arguments.items() if name not in own}))
+        super().__init__(self.kind, num_envs, **arguments)
+
+
+def check_seed(make: Callable[[], ForeignEnv]) -> None:
+    """Play a few turns with the same seeds in two new environments and compare the conversations.
+
+    Failed episodes are not compared: each is a failure when it is played.
+
+    Raises:
+        EnvError: two episodes with the same seed and the same actions differ.
+    """
+    envs = make(), make()
+    try:
+        for seed in range(CHECKED_SEEDS):
+            try:
+                episodes = [_play(env, seed) for env in envs]
+            except (ForeignCallError, RewardError):
+                continue
+            for turn, (first, second) in enumerate(zip(*episodes, strict=False)):
+                if first != second:
+                    raise EnvError(
+                        f"{envs[0].env_id} ignores its seed: two episodes with seed {seed} and the same actions differ "
+                        f"after {turn} turns; set verify_seed to false to train on it anyway"
+                    )
+    finally:
+        for env in envs:
+            env.close()
+
+
+def random_action_examples(env: TurnEnv, actions: Sequence[str], count: int, seed: int) -> list[Example]:
+    """Play random actions and return the turns as examples, for a supervised warm-up.
+
+    They teach a small model what an action looks like and nothing about which one is good.
+
+    Arguments:
+        actions: the texts to choose from.
+        count: the number of examples.
+
+    >>> from palaestra.envs.turn.text import TextEnv
+    >>> examples = random_action_examples(TextEnv("FrozenLake-v1"), ("left", "right"), count=3, seed=0)
+    >>> [example.response for example in examples]
+    ['right', 'left', 'right']
+    """
+    generator, examples, over = Seeds(seed).derive("actions").generator(), list[Example](), True
+    while len(examples) < count:
+        if over:
+            observation, _ = env.reset(seed=int(generator.integers(2**31)))
+        action = actions[int(generator.integers(len(actions)))]
+        examples.append(Example(observation.messages, action))
+        observation, _, terminated, truncated, _ = env.step(action)
+        over = terminated or truncated
+    return examples
+
+
+def _play(env: ForeignEnv, seed: int) -> list[Any]:
+    """Play an episode with the sample actions. Returns the results of every turn."""
+    observation, _ = env.reset(seed=seed)
+    turns: list[Any] = [observation.messages]
+    for action in env.sample_actions:
+        observation, reward, terminated, truncated, info = env.step(action)
+        if "failure" in info:
+            raise ForeignCallError(info["failure"].message)
+        turns.append((observation.messages, reward, terminated, truncated))
+        if terminated or truncated:
+            break
+    return turns

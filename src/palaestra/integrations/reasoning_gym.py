@@ -1,0 +1,323 @@
+"""`reasoning_gym:NAME`: the procedural data sets of the package reasoning-gym as a task.
+
+A data set is a skill; the levels of its curriculum are subskills. A problem depends only on its data set, its level and
+its seed. The hash of its question decides its split, so the splits do not overlap for any seed.
+
+The package's scorers pay for answers that merely contain the reference, and for some wrong answers. Two rules precede
+them. Only the text after the last "Answer:" (or inside the last `<answer>` tags) is scored. Only a full score counts,
+unless `partial_credit` is set. Some scorers evaluate the answer: with `eval`, which is replaced by `ast.literal_eval`, or
+with sympy, which gets an answer only if it is a plain formula (`GRAMMARS`). So no answer can run code.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+
+from palaestra.core.checks import check_number, short_repr
+from palaestra.core.errors import MissingExtraError, SettingsError, TaskError, UnknownNameError
+from palaestra.core.foreign import ForeignCallError, GlobalRandom, call_foreign
+from palaestra.core.records import Completion, Example, Failure, FailureCause, Message, Problem, Score, Split
+from palaestra.tasks.base import get_split
+from palaestra.tasks.procedural import Family, ProceduralTask
+
+INSTRUCTION = 'End with "Answer:" and the answer alone.'
+DEFAULT = "default"
+"""The subskill of a data set without a curriculum."""
+DEFAULT_LEVELS = (0, 1, 2)
+MAX_ANSWER = 10_000
+"""Longer answers are wrong."""
+MAX_FORMULA = 400
+MAX_BRACKET_POWERS = 2
+"""Nested powers of brackets can be astronomically large."""
+NONSENSE = "zq zq"
+"""An answer that no scorer should accept."""
+_MARK = re.compile(r"\banswer\s{0,9}:", re.IGNORECASE)
+_TAGS = re.compile(r"<answer>(.*?)</answer>", re.DOTALL | re.IGNORECASE)
+_EVAL = re.compile(r"\beval\(")
+_PARSE = re.compile(r"\b(?:exec|parse_expr|sympify|parse_latex)\(")
+"""Calls in the source of a scorer that evaluate a text."""
+_FUNCTIONS = r"sin|cos|tan|sec|csc|cot|sinh|cosh|tanh|asin|acos|atan|exp|log|ln|sqrt|pi|[A-Za-z]"
+_NUMBER = r"\d{1,12}(?:\.\d{1,12})?"
+_POWER = r"\*\*\s?\d{1,2}(?!\d|\s?\*\*)"
+_TIMES = r"(?<!\*)\*(?!\*)"
+_FORMULA = re.compile(rf"(?:{_NUMBER}|\b(?:{_FUNCTIONS})(?![A-Za-z_])|{_POWER}|{_TIMES}|[-+/()\s])*")
+_ARITHMETIC = re.compile(rf"(?:{_NUMBER}|{_TIMES}|[-+/()\s])*")
+_BRACKET_POWER = re.compile(r"\)\s*\*\*")
+
+
+def is_arithmetic(answer: str) -> bool:
+    """Whether an answer consists of numbers, `+ - * /` and brackets.
+
+    >>> is_arithmetic("(3 + 4) * 2"), is_arithmetic("9**9**9"), is_arithmetic("a.b")
+    (True, False, False)
+    """
+    return len(answer) <= MAX_FORMULA and _ARITHMETIC.fullmatch(answer) is not None
+
+
+def is_formula(answer: str) -> bool:
+    """Whether an answer is a formula of numbers, letters, well-known functions and powers up to 99.
+
+    >>> is_formula("3*x**2 + sin(x) + C"), is_formula("2**3**4"), is_formula("().__class__")
+    (True, False, False)
+    """
+    is_small = len(answer) <= MAX_FORMULA and len(_BRACKET_POWER.findall(answer)) <= MAX_BRACKET_POWERS
+    return is_small and _FORMULA.fullmatch(answer) is not None
+
+
+GRAMMARS: Mapping[str, Callable[[str], bool]] = {
+    "puzzle24": is_arithmetic,
+    "countdown": is_arithmetic,
+    "simple_integration": is_formula,
+    "intermediate_integration": is_formula,
+    "polynomial_multiplication": is_formula,
+}
+"""The answers that a scorer may give to sympy, by data set. Other answers are compared with the reference as texts."""
+TRUSTED = frozenset({"bitwise_arithmetic", "number_sorting"})
+"""Data sets whose scorers evaluate only texts of the package, never the answer."""
+
+
+def make_source(names: str) -> Callable[..., ReasoningGym]:
+    """Return the class of the task `reasoning_gym:NAME` or `reasoning_gym:NAME+NAME`, bound to its data sets."""
+    return partial(ReasoningGym, names)
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A drawn problem: its seed and what the package generated."""
+
+    seed: int
+    question: str
+    answer: str
+
+
+class ReasoningGym(ProceduralTask[Draft]):
+    """Data sets of reasoning-gym.
+
+    Arguments:
+        datasets: names, joined by `+`.
+        levels: levels of the curriculum, each a subskill `level_N`; a data set with fewer levels has only those. Empty:
+            the package's default configuration.
+        config: fields of the data sets' configuration, for example `{"max_digits": 2}`.
+        instruction: added to every question on a line of its own; empty: none.
+        partial_credit: keep scores between 0 and 1. By default they count as 0.
+        max_seconds: time limit of generating a problem and of scoring an answer.
+
+    Raises:
+        TaskError: a data set ignores its seed, its scorer accepts any answer, or it fails to generate a problem.
+        SettingsError: the package rejects the configuration of every level.
+    """
+
+    def __init__(
+        self,
+        datasets: str,
+        /,
+        levels: Sequence[int] = DEFAULT_LEVELS,
+        config: Mapping[str, Any] | None = None,
+        instruction: str = INSTRUCTION,
+        partial_credit: bool = False,
+        max_seconds: float = 30.0,
+    ) -> None:
+        self.name = f"reasoning_gym:{datasets}"
+        self.instruction, self.partial_credit = instruction, partial_credit
+        self.max_seconds = check_number("max_seconds", max_seconds, minimum=0.001, error=SettingsError)
+        self._configs = {name: _make_configs(name, levels, config or {}) for name in _list_names(datasets)}
+        self._generate = lru_cache(maxsize=4096)(self._generate_entry)
+        for name in self._configs:
+            self._check_dataset(name)
+
+    def family(self) -> Family[Draft]:
+        return {
+            name: {level: partial(self._draw, name, level) for level in configs}
+            for name, configs in self._configs.items()
+        }
+
+    def get_split(self, skill: str, draft: Draft) -> Split:
+        return get_split(f"{skill}|{draft.question}")
+
+    def key(self, draft: Draft) -> str:
+        return draft.question
+
+    def problem(self, skill: str, subskill: str, draft: Draft) -> Problem:
+        return Problem(
+            id=f"{skill}/{subskill}/{draft.seed}",
+            messages=self._ask(draft),
+            reference=draft.answer,
+            skill=skill,
+            subskill=subskill,
+            metadata={"level": subskill, "seed": draft.seed},
+        )
+
+    def example(self, skill: str, subskill: str, draft: Draft) -> Example:
+        if not draft.answer:
+            raise TaskError(
+                f"reasoning-gym's {skill} has no reference answers; it can be evaluated and trained, not taught"
+            )
+        return Example(self._ask(draft), f"Answer: {draft.answer}", skill, subskill, draft.answer)
+
+    def score(self, problem: Problem, completion: Completion) -> Score | Failure:
+        answer = extract_answer(completion.text, several_lines=_has_lines(problem.reference))
+        evidence = {"extracted": answer or "", "expected": problem.reference}
+        if answer is None or len(answer) > MAX_ANSWER:
+            return Score(0.0, {**evidence, "outcome": "no_answer" if answer is None else "too_long"})
+        grammar = GRAMMARS.get(problem.skill)
+        if grammar is not None and not grammar(answer):
+            return Score(float(answer == problem.reference), evidence)
+        try:
+            value = self._score(problem, answer)
+        except ForeignCallError as error:
+            return Failure(FailureCause.SCORER, str(error))
+        if not isinstance(value, (int, float, np.number)) or not 0.0 <= float(value) <= 1.0:
+            what = f"the scorer of {problem.skill} returned {short_repr(value)}; expected a number from 0 to 1"
+            return Failure(FailureCause.SCORER, what)
+        value = float(value)
+        evidence["package_score"] = f"{value:.4g}"
+        return Score(value if self.partial_credit or value >= 1.0 else 0.0, evidence)
+
+    def _score(self, problem: Problem, answer: str) -> Any:
+        dataset, entry = self._generate(problem.skill, problem.subskill, int(problem.metadata["seed"]))
+        with GlobalRandom(0).active():
+            return call_foreign(
+                f"the scorer of {problem.skill}", dataset.score_answer, answer, entry, seconds=self.max_seconds
+            )
+
+    def _ask(self, draft: Draft) -> tuple[Message, ...]:
+        question = draft.question.strip()
+        return (Message("user", f"{question}\n{self.instruction}" if self.instruction else question),)
+
+    def _draw(self, name: str, level: str, generator: np.random.Generator) -> Draft:
+        seed = int(generator.integers(2**31))
+        try:
+            _, entry = self._generate(name, level, seed)
+        except ForeignCallError as error:
+            raise TaskError(f"cannot generate a problem of {self.name} with seed {seed}: {error}") from error
+        return Draft(seed, entry["question"], entry["answer"] or "")
+
+    def _generate_entry(self, name: str, level: str, seed: int) -> tuple[Any, Mapping[str, Any]]:
+        """Generate the problem of a seed. Returns its data set, which scores it, and the package's entry."""
+
+        def generate() -> Any:
+            kind = _load_factory().DATASETS[name][0]
+            dataset = kind(config=replace(self._configs[name][level], seed=seed, size=1))
+            return dataset, dataset[0]
+
+        with GlobalRandom(seed).active():
+            dataset, entry = call_foreign(f"reasoning-gym's {name}", generate, seconds=self.max_seconds)
+        question, answer = (entry.get("question"), entry.get("answer")) if isinstance(entry, Mapping) else (None, None)
+        if not isinstance(question, str) or not isinstance(answer, str | None):
+            raise TaskError(
+                f"reasoning-gym's {name} generated {short_repr(entry)}; expected a question and an answer, both texts"
+            )
+        return dataset, entry
+
+    def _check_dataset(self, name: str) -> None:
+        """Raise if a data set ignores its seed, or if its scorer accepts a nonsensical answer."""
+        level = next(iter(self._configs[name]))
+        try:
+            dataset, entry = self._generate_entry(name, level, seed=0)
+            again = self._generate_entry(name, level, seed=0)[1]
+        except ForeignCallError as error:
+            raise TaskError(f"cannot generate a problem of {self.name}: {error}") from error
+        if entry["question"] != again["question"]:
+            raise TaskError(f"reasoning-gym's {name} ignores its seed: seed 0 generated two different problems")
+        with suppress(ForeignCallError):  # An exception is a failure of the answer that causes it.
+            value = call_foreign(
+                f"the scorer of {name}", dataset.score_answer, NONSENSE, entry, seconds=self.max_seconds
+            )
+            if isinstance(value, (int, float, np.number)) and value >= 1.0:
+                raise TaskError(f"the scorer of reasoning-gym's {name} accepts any answer, for example {NONSENSE!r}")
+
+
+def extract_answer(text: str, several_lines: bool = False) -> str | None:
+    """The answer in a response: inside the last `<answer>` tags, or after the last "Answer:"; `None` if it has neither.
+
+    Arguments:
+        several_lines: take all lines after "Answer:" instead of its own line.
+
+    >>> extract_answer("3+4=7. Answer: 7"), extract_answer("It is 7."), extract_answer("<answer> 7 </answer>")
+    ('7', None, '7')
+    """
+    tagged = _TAGS.findall(text)
+    if tagged:
+        return str(tagged[-1]).strip() or None
+    marks = list(_MARK.finditer(text))
+    if not marks:
+        return None
+    rest = text[marks[-1].end() :].strip()
+    return (rest if several_lines else rest.partition("\n")[0].strip()) or None
+
+
+def _has_lines(reference: str) -> bool:
+    """Whether an answer may have several lines: the reference has, or it is unknown."""
+    return not reference or "\n" in reference.strip()
+
+
+def _load_factory() -> Any:
+    if find_spec("reasoning_gym") is None:
+        raise MissingExtraError("reasoning-gym", "reasoning-gym", "a task of reasoning-gym")
+    import reasoning_gym  # noqa: F401  (registers the data sets)
+    from reasoning_gym import factory
+
+    return factory
+
+
+def _list_names(datasets: str) -> list[str]:
+    """The data sets of a task name. Raises for an unknown one, and for one whose scorer could run the answer as code."""
+    known = _load_factory().DATASETS
+    names = [name.strip() for name in datasets.split("+")]
+    for name in names:
+        if name not in known:
+            raise UnknownNameError("data set of reasoning-gym", name, known)
+        if names.count(name) > 1:
+            raise TaskError(f"the data set {name} of reasoning-gym is given twice; give each data set once")
+        _protect_scorer(name, known[name][0])
+    return names
+
+
+def _protect_scorer(name: str, kind: Any) -> None:
+    """Make sure that a scorer cannot run an answer as code. In its module `eval` becomes `ast.literal_eval`."""
+    source = inspect.getsource(kind.score_answer)
+    if name not in TRUSTED and _EVAL.search(source):
+        vars(sys.modules[kind.__module__])["eval"] = ast.literal_eval
+    if name not in GRAMMARS and _PARSE.search(source):
+        raise TaskError(
+            f"the scorer of reasoning-gym's {name} evaluates the answer as code, which is unsafe; choose another data set"
+        )
+
+
+def _make_configs(name: str, levels: Sequence[int], fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The configurations of a data set by subskill: one for each level of its curriculum."""
+    factory = _load_factory()
+    try:
+        if not levels or not factory.has_curriculum(name):
+            return {DEFAULT: factory.DATASETS[name][1](**fields)}
+        configs, highest = dict[str, Any](), 0
+        for level in levels:
+            curriculum = factory.create_curriculum(name)
+            highest = max((len(part.levels) for part in curriculum.attributes.values()), default=1) - 1
+            if level > highest:
+                continue
+            curriculum.set_global_level(level)
+            config = replace(curriculum.generate_configuration(), **fields)
+            with suppress(AssertionError):  # Some curricula have levels that the package itself rejects.
+                if hasattr(config, "validate"):
+                    config.validate()
+                configs[f"level_{level}"] = config
+    except (TypeError, AssertionError, ValueError) as error:
+        raise SettingsError(f"reasoning-gym's {name} does not accept this configuration: {error}") from error
+    if not configs:
+        raise SettingsError(
+            f"option 'levels': reasoning-gym's {name} has the levels 0 to {highest} and accepts none of {list(levels)}; "
+            "with levels=[] its default configuration is used"
+        )
+    return configs
