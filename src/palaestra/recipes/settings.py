@@ -82,9 +82,9 @@ def read_values(path: Path) -> dict[str, Any]:
     """Read plain values from a file of settings in JSON, YAML or TOML, or from the `settings.json` of a run folder."""
     suffix = path.suffix.lower()
     kind = {".toml": "TOML", ".yaml": "YAML", ".yml": "YAML"}.get(suffix, "JSON")
-    parse = {"TOML": tomllib.loads, "YAML": _parse_yaml, "JSON": json.loads}[kind]
+    parsers: dict[str, Callable[[str], Any]] = {"TOML": tomllib.loads, "YAML": _parse_yaml, "JSON": json.loads}
     try:
-        values: Any = parse(path.read_text(encoding="utf-8"))
+        values: Any = parsers[kind](path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise SettingsError(f"the settings file {path} does not exist") from None
     except (OSError, ValueError) as error:
