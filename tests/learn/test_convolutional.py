@@ -277,8 +277,8 @@ def test_ppo_learns_minatar() -> None:
     finally:
         logging.disable(logging.NOTSET)
         sys.path.remove(folder)
-    loop = build_loop(fill_presets(TrainSettings(env="MinAtar/Breakout-v1", iterations=120)), ignore)
+    loop = build_loop(fill_presets(TrainSettings(env="MinAtar/Breakout-v1", iterations=60)), ignore)
     assert loop.settings.policy == "cnn"
-    for iteration in range(1, 121):
-        loop.iterate(iteration, 1.0 - iteration / 120, ignore)
+    for iteration in range(1, 61):
+        loop.iterate(iteration, 1.0 - iteration / 60, ignore)
     assert loop.recent_return > 3.0  # A random policy gets 0.5.

@@ -66,6 +66,8 @@ class ControlPolicy(nn.Module):
         self.has_critic = critic is not None
         self.window, self.normalise = window, normalise
         self.features = 0 if trunk is not None else count_features(observation_space)
+        self.device = _find_device(actor)
+        """The device of the networks. Stored, because it is needed in every step."""
         log_std_O = torch.zeros(self.head.outputs, device=self.device)
         self.log_std_O = nn.Parameter(log_std_O) if self.head.continuous else None
         self.register_buffer("seen", torch.zeros((), dtype=torch.float64))
@@ -74,16 +76,13 @@ class ControlPolicy(nn.Module):
         self.memory: torch.Tensor | None = None
         """The windows of all slots; `None` before the first observation."""
 
-    @property
-    def device(self) -> torch.device:
-        return next((parameter.device for parameter in self.actor.parameters()), torch.device("cpu"))
-
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Self:
         statistics, self._buffers = self._buffers, {}
         try:
             super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         finally:
             self._buffers = statistics
+        self.device = _find_device(self.actor)
         return self
 
     def encode_observation(
@@ -176,8 +175,7 @@ class ControlPolicy(nn.Module):
         if rollout.final_inputs:  # The slot was reset in the same step; use the last state of the old episode.
             places = list(rollout.final_inputs)
             finals = self._values(torch.stack([rollout.final_inputs[place] for place in places]))
-            for (sequence, t), value in zip(places, finals, strict=True):
-                next_BT[sequence, t] = value
+            next_BT[[sequence for sequence, _ in places], [t for _, t in places]] = finals
         return values_BT, next_BT
 
     def _values(self, inputs_NF: torch.Tensor) -> torch.Tensor:
@@ -220,6 +218,10 @@ class ControlPolicy(nn.Module):
         if self.head.continuous:
             return actions.clone()
         return torch.cat([nn.functional.one_hot(actions[:, k], n).float() for k, n in enumerate(self.head.parts)], -1)
+
+
+def _find_device(network: nn.Module) -> torch.device:
+    return next((parameter.device for parameter in network.parameters()), torch.device("cpu"))
 
 
 ACTIVATIONS: Mapping[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh}
