@@ -1,7 +1,7 @@
 """RLHF end to end on one core: PPO against a reward model of praise, judged by another that it never sees.
 
 The sentences are parted in three: a small GPT-2 learns to write from all of them but the held-out ones; a *proxy*
-reward model is trained on one part and a *gold* one on another. PPO in `RLHFEnv-v0` raises the proxy, at a price for
+reward model is trained on one part and a *gold* one on another. PPO in `palaestra/RLHF-v0` raises the proxy, at a price for
 every nat of divergence from where it started. Prompts are the first words of held-out sentences. What counts is the
 gold reward on them (in its standard deviations over the untrained model's responses) and the KL. `--report FOLDER`
 keeps the run: its report draws proxy against gold.
@@ -74,7 +74,7 @@ def one(sentences: Sentences, seed: int, quick: bool, keep: str) -> dict[str, An
             return {"gold_reward": mean.value, "gold_reward_low": mean.low, "gold_reward_high": mean.high}
 
         result = train(
-            env="RLHFEnv-v0", algorithm="ppo", model=str(home / "base"), seed=seed, threads=1, callbacks=[judge],
+            env="palaestra/RLHF-v0", algorithm="ppo", model=str(home / "base"), seed=seed, threads=1, callbacks=[judge],
             env_options=(f"prompts={home / 'prompts.txt'}", f"reward={home / 'proxy'}", "chat=false", "kl_coef=0.2"),
             iterations=5 if quick else 40, episodes=128, num_envs=128, max_tokens=TOKENS, evaluation=100,
             out=keep or str(home / "run"), batch_size=32, n_epochs=2,

@@ -1,4 +1,4 @@
-"""Does a language model learn to reason here? GRPO and PPO on `CoTEnv-v0` with `nano`, three seeds each.
+"""Does a language model learn to reason here? GRPO and PPO on `palaestra/CoT-v0` with `nano`, three seeds each.
 
 The eight skills of `math-skills` that `nano` knows a little of; held-out test problems, asked greedily before and
 after; gains in points with paired 95 % intervals; at most five minutes each on two cores. Ratio: the smallest lower
@@ -35,7 +35,7 @@ def one(algorithm: str, seed: int, quick: bool) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         start = time.perf_counter()
         summary = train(
-            env="CoTEnv-v0", env_options=(f"skills={SKILLS}",), algorithm=algorithm, model="nano", seed=seed,
+            env="palaestra/CoT-v0", env_options=(f"skills={SKILLS}",), algorithm=algorithm, model="nano", seed=seed,
             evaluation=37, out=f"{folder}/run", **settings,
         ).summary  # fmt: skip
     names = ("before", "after", "gain", "gain_low", "gain_high", "problems", "decisions", "episodes")

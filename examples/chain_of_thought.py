@@ -12,7 +12,7 @@ parser.add_argument("--iterations", type=int, default=3)
 iterations = parser.parse_args().iterations
 
 result = train(
-    env="CoTEnv-v0",
+    env="palaestra/CoT-v0",
     env_options=('skills=["percent", "groups", "geometry", "clock"]',),
     algorithm="grpo",
     model="nano",

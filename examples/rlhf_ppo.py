@@ -15,7 +15,7 @@ def preference(prompt: str, response: str) -> float:
 actor, critic = LMActorNetwork("nano"), LMCriticNetwork("nano")
 metrics = []
 rewards = train_agent(
-    env_name="RLHFEnv-v0",
+    env_name="palaestra/RLHF-v0",
     env_options={"reward": preference, "kl_coef": 0.02},
     actor=actor,
     critic=critic,

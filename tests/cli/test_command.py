@@ -218,7 +218,7 @@ def test_train_leaves_a_run_with_summary_report_and_policy(trained: Path) -> Non
         (["train", "--env", "CartPol-v1"], "unknown environment 'CartPol-v1'; did you mean 'CartPole-v1'"),
         (["train", "--env", "CartPole-v1", "--policy", "lm"], "policy 'lm' does not fit CartPole-v1"),
         (["train", "--algorithm", "sarsa"], "unknown algorithm 'sarsa'"),
-        (["train", "--env-option", "nonsense=1"], "CoTEnv-v0 has no option 'nonsense'"),
+        (["train", "--env-option", "nonsense=1"], "palaestra/CoT-v0 has no option 'nonsense'"),
         (["train", "--env-option", "task=nonsense"], "unknown task 'nonsense'"),
         (["train", "--algorithm", "ppo", "--gamma", "1.5"], "setting 'gamma': expected 0 to 1; got 1.5"),
         (["train", "--algorithm", "grpo", "--gamma", "1"], "unknown setting 'gamma' of algorithm 'grpo'"),
@@ -283,12 +283,14 @@ def test_every_environment_is_listed_with_a_description() -> None:
     import gymnasium
 
     import palaestra as package
+    from palaestra.envs import ALIASES
 
     printed = palaestra("list", "environments").stdout
     ours = [name for name, spec in gymnasium.registry.items() if str(spec.entry_point).startswith(package.__name__)]
     for name in ours:
-        line = next(line for line in printed.splitlines() if line.split()[:1] == [name])
+        line = next(line for line in printed.splitlines() if line.split()[:1] == [ALIASES.get(name, name)])
         assert "scale: " in line
+        assert name in printed
 
 
 def test_the_package_can_be_run_as_a_module() -> None:

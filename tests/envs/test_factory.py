@@ -100,7 +100,7 @@ def one_line(caught: pytest.ExceptionInfo[BaseException]) -> str:
 
 @pytest.mark.parametrize(
     ("wrong", "right"),
-    [("CartPol-v1", "CartPole-v1"), ("CotEnv-v0", "CoTEnv-v0"), ("RLHF-v0", "RLHFEnv-v0")],
+    [("CartPol-v1", "CartPole-v1"), ("CotEnv-v0", "CoTEnv-v0"), ("palaestra/RLFH-v0", "palaestra/RLHF-v0")],
 )  # fmt: skip
 def test_an_unknown_id_suggests_the_nearest(wrong: str, right: str) -> None:
     for ask in (get_spec, lambda name: is_token_env(name, {}), lambda name: make_control_env(name, 2, {})):
@@ -312,3 +312,15 @@ def test_an_unknown_id_is_told_the_newest_of_each() -> None:
         get_spec("Nothing-v0")
     assert "Ant-v5" in str(caught.value)
     assert "Ant-v4" not in str(caught.value)
+
+
+def test_our_ids_have_our_namespace_and_the_old_ones_stay_valid() -> None:
+    ours = {
+        spec.id
+        for spec in gymnasium.registry.values()
+        if isinstance(spec.entry_point, str) and spec.entry_point.startswith("palaestra.")
+    }
+    assert {name for name in ours if not name.startswith("palaestra/")} == {"CoTEnv-v0", "RLHFEnv-v0"}
+    for old, new in (("CoTEnv-v0", "palaestra/CoT-v0"), ("RLHFEnv-v0", "palaestra/RLHF-v0")):
+        first, second = get_spec(old), get_spec(new)
+        assert (first.entry_point, first.vector_entry_point) == (second.entry_point, second.vector_entry_point)

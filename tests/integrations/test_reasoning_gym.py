@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import pickle
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,14 @@ def test_problems_depend_only_on_their_seed_and_splits_are_disjoint(name: str) -
 
 
 @backends
+def test_a_copy_in_another_process_scores_alike() -> None:
+    task = make_task("reasoning_gym:gcd")
+    problem = task.problems(Split.TEST, 1, seed=0)[0]
+    outcome = pickle.loads(pickle.dumps(task)).score(problem, Completion(f"Answer: {problem.reference}"))
+    assert outcome == Score(1.0, {"extracted": problem.reference, "expected": problem.reference, "package_score": "1"})
+
+
+@backends
 def test_data_sets_are_skills_and_curriculum_levels_are_subskills() -> None:
     task = make_task("reasoning_gym:chain_sum+gcd", levels=[0, 3])
     assert task.skills() == {"chain_sum": ("level_0", "level_3"), "gcd": ("level_0", "level_3")}
@@ -122,7 +131,7 @@ def test_no_answer_runs_as_code(name: str, tmp_path: Path) -> None:
 def test_another_valid_solution_is_right_and_a_list_of_it_is_not() -> None:
     task = ReasoningGym("n_queens", config={"min_remove": 7, "max_remove": 7}, levels=[])
     (problem,) = task.problems(Split.TEST, 1, seed=0)
-    boards = task._generate("n_queens", "default", problem.metadata["seed"])[1]["metadata"]["valid_answers"]
+    boards = task._generate("n_queens", "default", problem.metadata["seed"])["metadata"]["valid_answers"]
     other = next(board for board in boards if board != problem.reference)
     assert task.score(problem, Completion(f"Answer: {other}")).value == 1.0  # type: ignore[union-attr]
     rows = [row.split() for row in other.splitlines()]

@@ -134,14 +134,20 @@ def test_the_ratio_is_one_and_rollouts_stay_in_8_bits_on_the_device() -> None:
 
 def test_values_are_computed_in_parts_and_long_minibatches_are_split(monkeypatch: pytest.MonkeyPatch) -> None:
     env = spots(4)
-    policy = cnn_policy(env.single_observation_space, env.single_action_space).to(DEVICE)
-    rollout = ControlCollector(env, policy).collect_episodes(2, 0, torch.Generator().manual_seed(0), 10)
-    assert policy.max_microbatch_size(rollout) == MAX_IMAGES // 4
-    values_BT, next_BT = policy.values_BT(rollout)
-    monkeypatch.setattr("palaestra.learn.policies.control.MAX_IMAGES", 5)
-    assert policy.max_microbatch_size(rollout) == 1
-    for whole, parts in zip((values_BT, next_BT), policy.values_BT(rollout), strict=True):
-        assert torch.allclose(whole, parts, atol=1e-6)
+    policies = [cnn_policy(env.single_observation_space, env.single_action_space).to(DEVICE) for _ in range(2)]
+    rollout = ControlCollector(env, policies[0]).collect_episodes(2, 0, torch.Generator().manual_seed(0), 10)
+    assert len(set(rollout.sequence_returns())) > 1
+    values, norms = [], []
+    for policy, max_images, size in zip(policies, (MAX_IMAGES, 5), (MAX_IMAGES // 4, 1), strict=True):
+        monkeypatch.setattr("palaestra.learn.policies.control.MAX_IMAGES", max_images)
+        assert policy.max_microbatch_size(rollout) == size
+        values.append(torch.stack(policy.values_BT(rollout)))
+        norms.append(make_algorithm(GRPOConfig(group_size=2), policy, Seeds(0)).update(rollout, 0)["grad_norm"])
+    assert torch.allclose(values[0], values[1], atol=1e-6)
+    assert norms[0] == pytest.approx(norms[1], rel=1e-4)
+    assert norms[0] > 0
+    policy.microbatch_size = 3  # Set if a GPU has too little memory.
+    assert policy.max_microbatch_size(rollout) == 3
 
 
 @pytest.mark.parametrize(
@@ -277,8 +283,8 @@ def test_ppo_learns_minatar() -> None:
     finally:
         logging.disable(logging.NOTSET)
         sys.path.remove(folder)
-    loop = build_loop(fill_presets(TrainSettings(env="MinAtar/Breakout-v1", iterations=120)), ignore)
+    loop = build_loop(fill_presets(TrainSettings(env="MinAtar/Breakout-v1", iterations=60)), ignore)
     assert loop.settings.policy == "cnn"
-    for iteration in range(1, 121):
-        loop.iterate(iteration, 1.0 - iteration / 120, ignore)
+    for iteration in range(1, 61):
+        loop.iterate(iteration, 1.0 - iteration / 60, ignore)
     assert loop.recent_return > 3.0  # A random policy gets 0.5.

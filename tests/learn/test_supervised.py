@@ -4,11 +4,19 @@ import numpy as np
 import pytest
 import torch
 
-from palaestra.core.errors import LessonError, MissingExtraError
+from palaestra.core.errors import LessonError, MissingExtraError, ModelError
 from palaestra.core.records import Example
 from palaestra.core.seeding import Seeds
 from palaestra.engines.models import LoadedModel
-from palaestra.learn.supervised import Supervision, TrainingState, _schedule, add_adapter, fine_tune, supervision_for
+from palaestra.learn.supervised import (
+    Supervision,
+    TrainingState,
+    _schedule,
+    add_adapter,
+    fine_tune,
+    optimise,
+    supervision_for,
+)
 from palaestra.tasks.math.task import MathSkills
 
 
@@ -114,3 +122,11 @@ def test_small_models_are_trained_whole_and_large_ones_by_an_adapter(monkeypatch
     monkeypatch.setattr("palaestra.learn.supervised.find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=r"pip install 'palaestra\[lora\]'"):
         supervision_for(sized(10**8))
+
+
+def test_a_batch_that_does_not_fit_names_the_settings(fresh_nano: LoadedModel) -> None:
+    def batch_loss(batch: Sequence[int]) -> torch.Tensor:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    with pytest.raises(ModelError, match=r"batch of 3 examples; lower --batch-size or .*--method lora"):
+        optimise(fresh_nano.weights, [[0, 1, 2]], batch_loss, Supervision(), Seeds(0))

@@ -23,6 +23,31 @@ def test_settings_survive_a_file(kind: type, tmp_path: Path) -> None:
     assert build(kind, read_values(tmp_path / "s.json")) == settings
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("s.yaml", "# a comment\nskills: [clock, percent]\nlearning_rate: 1e-4\nseed: 4\nmethod: full\n"),
+        ("s.YML", "skills:\n  - clock\n  - percent\nlearning_rate: 0.0001\nseed: 4\nmethod: full\n"),
+        ("s.toml", 'skills = ["clock", "percent"]\nlearning_rate = 1e-4\nseed = 4\nmethod = "full"\n'),
+    ],
+)
+def test_yaml_and_toml_hold_the_same_settings(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text)
+    values = {"skills": ["clock", "percent"], "learning_rate": 1e-4, "seed": 4, "method": "full"}
+    assert build(TeachSettings, read_values(tmp_path / name)) == build(TeachSettings, values)
+
+
+@pytest.mark.parametrize(("name", "kind"), [("s.yaml", "YAML"), ("s.toml", "TOML")])
+@pytest.mark.parametrize("content", ["a: [1", "= 3", "\x00"])
+def test_a_file_of_another_format_that_cannot_be_read_is_one_clear_line(
+    tmp_path: Path, name: str, kind: str, content: str
+) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(SettingsError, match=rf"settings file .* {'(is not ' + kind + '|must contain)'}") as caught:
+        build(TeachSettings, read_values(tmp_path / name))
+    assert "\n" not in str(caught.value)
+
+
 def test_the_settings_file_of_a_run_serves_as_well(tmp_path: Path) -> None:
     (tmp_path / "settings.json").write_text(json.dumps({"format": 1, "recipe": "teach", "settings": {"seed": 9}}))
     assert read_values(tmp_path / "settings.json") == {"seed": 9}

@@ -54,7 +54,7 @@ SettingsFile = Annotated[
     Path | None,
     typer.Option(
         "--settings",
-        help="A JSON file of settings, or a run's settings.json; options override it.",
+        help="A file of settings (JSON, YAML or TOML), or a run's settings.json; options override it.",
         rich_help_panel="Run",
     ),
 ]

@@ -4,8 +4,8 @@ from gymnasium.envs.registration import register, registry
 
 _ENTRY_POINTS = {
     "palaestra/Lesson-v0": ("palaestra.envs.lesson.env:LessonEnv", None),
-    "RLHFEnv-v0": ("palaestra.envs.token.rlhf:RLHFEnv", "palaestra.envs.token.rlhf:RLHFVectorEnv"),
-    "CoTEnv-v0": ("palaestra.envs.token.cot:CoTEnv", "palaestra.envs.token.cot:CoTVectorEnv"),
+    "palaestra/RLHF-v0": ("palaestra.envs.token.rlhf:RLHFEnv", "palaestra.envs.token.rlhf:RLHFVectorEnv"),
+    "palaestra/CoT-v0": ("palaestra.envs.token.cot:CoTEnv", "palaestra.envs.token.cot:CoTVectorEnv"),
     "palaestra/Task-v0": ("palaestra.envs.turn.tasks:TaskEnv", "palaestra.envs.turn.tasks:TaskVectorEnv"),
     "palaestra/Guess-v0": ("palaestra.envs.turn.games:GuessEnv", "palaestra.envs.turn.games:GuessVectorEnv"),
     "palaestra/Calculator-v0": (
@@ -25,8 +25,8 @@ _ENTRY_POINTS = {
 }
 DESCRIPTIONS = {
     "palaestra/Lesson-v0": "lesson scale: an action is a set of training examples, the reward is the student's gain",
-    "RLHFEnv-v0": "token scale: write a response, rewarded by a reward model",
-    "CoTEnv-v0": "token scale: reason and answer the problems of a task, rewarded by its scorer",
+    "palaestra/RLHF-v0": "token scale: write a response, rewarded by a reward model; also as RLHFEnv-v0",
+    "palaestra/CoT-v0": "token scale: reason and answer the problems of a task, rewarded by its scorer; also as CoTEnv-v0",
     "palaestra/Task-v0": "turn scale: answer the problems of a task, with several attempts at each",
     "palaestra/Guess-v0": "turn scale: guess a number; each reply says higher or lower",
     "palaestra/Calculator-v0": "turn scale: solve a problem with a calculator",
@@ -39,6 +39,9 @@ DESCRIPTIONS = {
 PREFIXES = {"text": "palaestra/Text-v0", "textarena": "palaestra/TextArena-v0", "gem": "palaestra/GEM-v0"}
 """Prefixes of environment ids and their adapters: `text:FrozenLake-v1` is `palaestra/Text-v0` of FrozenLake-v1."""
 
-for _name, (_entry, _vector) in _ENTRY_POINTS.items():
+ALIASES = {"RLHFEnv-v0": "palaestra/RLHF-v0", "CoTEnv-v0": "palaestra/CoT-v0"}
+"""The ids of Gymformer, which stay valid."""
+
+for _name, (_entry, _vector) in [*_ENTRY_POINTS.items(), *((a, _ENTRY_POINTS[e]) for a, e in ALIASES.items())]:
     if _name not in registry:
         register(id=_name, entry_point=_entry, vector_entry_point=_vector, disable_env_checker=True)

@@ -18,7 +18,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -37,6 +37,8 @@ DEFAULT = "default"
 DEFAULT_LEVELS = (0, 1, 2)
 MAX_ANSWER = 10_000
 """Longer answers are wrong."""
+MAX_ENTRIES = 4096
+"""Number of generated problems that are kept in memory."""
 MAX_FORMULA = 400
 MAX_BRACKET_POWERS = 2
 """Nested powers of brackets can be astronomically large."""
@@ -132,7 +134,8 @@ class ReasoningGym(ProceduralTask[Draft]):
         self.instruction, self.partial_credit = instruction, partial_credit
         self.max_seconds = check_number("max_seconds", max_seconds, minimum=0.001, error=SettingsError)
         self._configs = {name: _make_configs(name, levels, config or {}) for name in _list_names(datasets)}
-        self._generate = lru_cache(maxsize=4096)(self._generate_entry)
+        self._scorers: dict[tuple[str, str], Any] = {}
+        self._entries: dict[tuple[str, str, int], Mapping[str, Any]] = {}
         for name in self._configs:
             self._check_dataset(name)
 
@@ -174,7 +177,8 @@ class ReasoningGym(ProceduralTask[Draft]):
         if grammar is not None and not grammar(answer):
             return Score(float(answer == problem.reference), evidence)
         try:
-            value = self._score(problem, answer)
+            entry = self._generate(problem.skill, problem.subskill, int(problem.metadata["seed"]))
+            value = self._call_scorer(problem.skill, problem.subskill, answer, entry)
         except ForeignCallError as error:
             return Failure(FailureCause.SCORER, str(error))
         if not isinstance(value, (int, float, np.number)) or not 0.0 <= float(value) <= 1.0:
@@ -184,12 +188,10 @@ class ReasoningGym(ProceduralTask[Draft]):
         evidence["package_score"] = f"{value:.4g}"
         return Score(value if self.partial_credit or value >= 1.0 else 0.0, evidence)
 
-    def _score(self, problem: Problem, answer: str) -> Any:
-        dataset, entry = self._generate(problem.skill, problem.subskill, int(problem.metadata["seed"]))
+    def _call_scorer(self, name: str, level: str, answer: str, entry: Mapping[str, Any]) -> Any:
+        scorer = self._scorers[name, level].score_answer
         with GlobalRandom(0).active():
-            return call_foreign(
-                f"the scorer of {problem.skill}", dataset.score_answer, answer, entry, seconds=self.max_seconds
-            )
+            return call_foreign(f"the scorer of {name}", scorer, answer, entry, seconds=self.max_seconds)
 
     def _ask(self, draft: Draft) -> tuple[Message, ...]:
         question = draft.question.strip()
@@ -198,13 +200,22 @@ class ReasoningGym(ProceduralTask[Draft]):
     def _draw(self, name: str, level: str, generator: np.random.Generator) -> Draft:
         seed = int(generator.integers(2**31))
         try:
-            _, entry = self._generate(name, level, seed)
+            entry = self._generate(name, level, seed)
         except ForeignCallError as error:
             raise TaskError(f"cannot generate a problem of {self.name} with seed {seed}: {error}") from error
         return Draft(seed, entry["question"], entry["answer"] or "")
 
-    def _generate_entry(self, name: str, level: str, seed: int) -> tuple[Any, Mapping[str, Any]]:
-        """Generate the problem of a seed. Returns its data set, which scores it, and the package's entry."""
+    def _generate(self, name: str, level: str, seed: int) -> Mapping[str, Any]:
+        """The package's entry of a seed, from the cache or generated."""
+        key = name, level, seed
+        if key not in self._entries:
+            if len(self._entries) >= MAX_ENTRIES:
+                self._entries.clear()
+            self._entries[key] = self._generate_entry(*key)
+        return self._entries[key]
+
+    def _generate_entry(self, name: str, level: str, seed: int) -> Mapping[str, Any]:
+        """Generate the problem of a seed. The first data set of a level is kept to score its answers."""
 
         def generate() -> Any:
             kind = _load_factory().DATASETS[name][0]
@@ -218,22 +229,25 @@ class ReasoningGym(ProceduralTask[Draft]):
             raise TaskError(
                 f"reasoning-gym's {name} generated {short_repr(entry)}; expected a question and an answer, both texts"
             )
-        return dataset, entry
+        self._scorers.setdefault((name, level), dataset)
+        checked: Mapping[str, Any] = entry
+        return checked
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copies and other processes generate their own data sets."""
+        return {**vars(self), "_scorers": {}, "_entries": {}}
 
     def _check_dataset(self, name: str) -> None:
         """Raise if a data set ignores its seed, or if its scorer accepts a nonsensical answer."""
         level = next(iter(self._configs[name]))
         try:
-            dataset, entry = self._generate_entry(name, level, seed=0)
-            again = self._generate_entry(name, level, seed=0)[1]
+            entry, again = (self._generate_entry(name, level, seed=0) for _ in range(2))
         except ForeignCallError as error:
             raise TaskError(f"cannot generate a problem of {self.name}: {error}") from error
         if entry["question"] != again["question"]:
             raise TaskError(f"reasoning-gym's {name} ignores its seed: seed 0 generated two different problems")
         with suppress(ForeignCallError):  # An exception is a failure of the answer that causes it.
-            value = call_foreign(
-                f"the scorer of {name}", dataset.score_answer, NONSENSE, entry, seconds=self.max_seconds
-            )
+            value = self._call_scorer(name, level, NONSENSE, entry)
             if isinstance(value, (int, float, np.number)) and value >= 1.0:
                 raise TaskError(f"the scorer of reasoning-gym's {name} accepts any answer, for example {NONSENSE!r}")
 

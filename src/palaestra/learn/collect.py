@@ -207,8 +207,9 @@ class ControlCollector:
                 observed.append(inputs)
                 actions.append(action)
                 logprobs.append(logprob)
+            chosen = policy.head.to_environment(action)  # Waits for a GPU, which is the model's time.
             tick = time.perf_counter()
-            observation, reward, terminated, truncated, infos = self.env.step(policy.head.to_environment(action))
+            observation, reward, terminated, truncated, infos = self.env.step(chosen)
             environment_seconds += time.perf_counter() - tick
             _check_finite(reward)
             counts, ended = ~self._idle & ~over, np.logical_or(terminated, truncated)

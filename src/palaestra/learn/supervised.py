@@ -156,6 +156,10 @@ def optimise(
     Arguments:
         batches: indices of examples.
         batch_loss: computes the loss of a batch.
+
+    Raises:
+        LessonError: the loss is not finite.
+        ModelError: a batch does not fit into the memory of a GPU.
     """
     trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
     optimizer = MixedAdamW(list(trainable.values()), supervision.learning_rate, supervision.weight_decay)
@@ -172,13 +176,19 @@ def optimise(
         scale = _schedule(step, len(batches), supervision.warmup)
         for group in optimizer.param_groups:
             group["lr"] = supervision.learning_rate * scale
-        # Dropout uses torch's global generator.
-        with fork_torch_rng(seeds.derive("dropout", step)) if supervision.dropout else nullcontext():
-            loss = batch_loss(batches[step])
-        value = float(loss.detach())
-        if value != value or value == float("inf"):
-            raise LessonError(f"the training loss is {value} at step {step + 1}; lower the learning rate")
-        loss.backward()  # type: ignore[no-untyped-call]
+        try:
+            # Dropout uses torch's global generator.
+            with fork_torch_rng(seeds.derive("dropout", step)) if supervision.dropout else nullcontext():
+                loss = batch_loss(batches[step])
+            value = float(loss.detach())
+            if value != value or value == float("inf"):
+                raise LessonError(f"the training loss is {value} at step {step + 1}; lower the learning rate")
+            loss.backward()  # type: ignore[no-untyped-call]
+        except torch.OutOfMemoryError as error:
+            raise ModelError(
+                f"the GPU has too little memory for a batch of {len(batches[step])} examples; lower --batch-size or train an "
+                "adapter (--method lora)"
+            ) from error
         torch.nn.utils.clip_grad_norm_(optimizer.param_groups[0]["params"], supervision.clip)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)

@@ -66,8 +66,8 @@ def show_progress(
 def announce_start(recipe: str, folder: Path | str, **settings: str) -> Event:
     """Return the notice that a run starts with: the recipe, its main settings and the run folder.
 
-    >>> announce_start("train", "runs/a", model="nano", environment="CoTEnv-v0").data["text"]
-    'train: model nano, environment CoTEnv-v0, folder runs/a'
+    >>> announce_start("train", "runs/a", model="nano", environment="palaestra/CoT-v0").data["text"]
+    'train: model nano, environment palaestra/CoT-v0, folder runs/a'
     """
     facts = {**settings, "folder": str(folder)}
     return notice(

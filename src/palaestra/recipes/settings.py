@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, asdict, fields, replace
 from pathlib import Path
@@ -77,18 +79,37 @@ def load_run_settings(kind: type[S], run: Run) -> S:
 
 
 def read_values(path: Path) -> dict[str, Any]:
-    """Read plain values from a JSON file of settings, or from the `settings.json` of a run folder."""
+    """Read plain values from a file of settings in JSON, YAML or TOML, or from the `settings.json` of a run folder."""
+    suffix = path.suffix.lower()
+    kind = {".toml": "TOML", ".yaml": "YAML", ".yml": "YAML"}.get(suffix, "JSON")
+    parsers: dict[str, Callable[[str], Any]] = {"TOML": tomllib.loads, "YAML": _parse_yaml, "JSON": json.loads}
     try:
-        values: Any = json.loads(path.read_text(encoding="utf-8"))
+        values: Any = parsers[kind](path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise SettingsError(f"the settings file {path} does not exist") from None
     except (OSError, ValueError) as error:
-        raise SettingsError(f"the settings file {path} is not JSON: {error}") from error
+        raise SettingsError(f"the settings file {path} is not {kind}: {' '.join(str(error).split())}") from error
     if isinstance(values, dict) and {"recipe", "settings"} <= set(values):
         values = values["settings"]  # The settings.json of a run folder.
     if not isinstance(values, dict):
-        raise SettingsError(f"the settings file {path} must contain a JSON object; got {type(values).__name__}")
+        raise SettingsError(f"the settings file {path} must contain names and values; got {type(values).__name__}")
     return values
+
+
+def _parse_yaml(text: str) -> Any:
+    """Parse YAML. Raises a `ValueError` if it is invalid."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        """Reads 1e-5 as a number, as in YAML 1.2; PyYAML reads it as a text."""
+
+    Loader.add_implicit_resolver(
+        "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+[eE][-+]?[0-9]+$"), list("-+0123456789")
+    )
+    try:
+        return yaml.load(text, Loader)
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from error
 
 
 def to_plain(settings: Any) -> dict[str, Any]:

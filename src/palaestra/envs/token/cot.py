@@ -1,4 +1,4 @@
-"""`CoTEnv-v0`: chain-of-thought responses with a verifiable reward, on any task of `palaestra.tasks`."""
+"""`palaestra/CoT-v0`: chain-of-thought responses with a verifiable reward, on any task of `palaestra.tasks`."""
 
 from __future__ import annotations
 
@@ -103,6 +103,6 @@ def _answer(response: Response) -> tuple[Problem, Completion]:
 
 
 class CoTEnv(TokenEnv):
-    """The single-environment view of `CoTVectorEnv`, for `gym.make("CoTEnv-v0", **arguments)`."""
+    """The single-environment view of `CoTVectorEnv`, for `gym.make("palaestra/CoT-v0", **arguments)`."""
 
     vector_class = CoTVectorEnv

@@ -1,4 +1,4 @@
-"""`RLHFEnv-v0`: responses to prompts, scored by a reward model or a function, with a KL penalty to a reference."""
+"""`palaestra/RLHF-v0`: responses to prompts, scored by a reward model or a function, with a KL penalty to a reference."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from palaestra.envs.token.prompts import Prompt, PromptLike, Response
 def prefer_brief(response: Response) -> float:
     """The default reward: 0 for a truncated response, otherwise higher for a shorter one.
 
-    It lets `RLHFEnv-v0` run without a reward model.
+    It lets `palaestra/RLHF-v0` run without a reward model.
     """
     return 0.0 if response.truncated else 1.0 / (1.0 + 0.05 * len(response.token_ids))
 
@@ -91,7 +91,7 @@ class RLHFVectorEnv(TokenVectorEnv):
 
 
 class RLHFEnv(TokenEnv):
-    """The single-environment view of `RLHFVectorEnv`, for `gym.make("RLHFEnv-v0", **arguments)`."""
+    """The single-environment view of `RLHFVectorEnv`, for `gym.make("palaestra/RLHF-v0", **arguments)`."""
 
     vector_class = RLHFVectorEnv
 

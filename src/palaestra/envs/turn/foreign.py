@@ -12,7 +12,8 @@ from typing import Any, ClassVar
 from palaestra.core.checks import check_number
 from palaestra.core.errors import EnvError, RewardError
 from palaestra.core.foreign import ForeignCallError, GlobalRandom, call_foreign
-from palaestra.core.records import Failure, FailureCause, Message
+from palaestra.core.records import Example, Failure, FailureCause, Message
+from palaestra.core.seeding import Seeds
 from palaestra.envs.turn.base import TurnEnv
 from palaestra.envs.turn.records import Reply, TurnStopReason
 from palaestra.envs.turn.vector import TurnVectorEnv
@@ -195,6 +196,31 @@ def check_seed(make: Callable[[], ForeignEnv]) -> None:
     finally:
         for env in envs:
             env.close()
+
+
+def random_action_examples(env: TurnEnv, actions: Sequence[str], count: int, seed: int) -> list[Example]:
+    """Play random actions and return the turns as examples, for a supervised warm-up.
+
+    They teach a small model what an action looks like and nothing about which one is good.
+
+    Arguments:
+        actions: the texts to choose from.
+        count: the number of examples.
+
+    >>> from palaestra.envs.turn.text import TextEnv
+    >>> examples = random_action_examples(TextEnv("FrozenLake-v1"), ("left", "right"), count=3, seed=0)
+    >>> [example.response for example in examples]
+    ['right', 'left', 'right']
+    """
+    generator, examples, over = Seeds(seed).derive("actions").generator(), list[Example](), True
+    while len(examples) < count:
+        if over:
+            observation, _ = env.reset(seed=int(generator.integers(2**31)))
+        action = actions[int(generator.integers(len(actions)))]
+        examples.append(Example(observation.messages, action))
+        observation, _, terminated, truncated, _ = env.step(action)
+        over = terminated or truncated
+    return examples
 
 
 def _play(env: ForeignEnv, seed: int) -> list[Any]:

@@ -12,8 +12,6 @@ from gymnasium import spaces
 
 from palaestra.core.checks import short_repr
 from palaestra.core.errors import EnvError
-from palaestra.core.records import Example
-from palaestra.core.seeding import Seeds
 from palaestra.envs.turn.foreign import ForeignEnv, ForeignStep, ForeignVectorEnv
 from palaestra.envs.wrappers.slots import check_inside
 
@@ -141,32 +139,6 @@ class TextVectorEnv(ForeignVectorEnv):
     """`TextEnv` in slots. Takes the arguments of both."""
 
     kind = TextEnv
-
-
-def random_action_examples(env_id: str, count: int, seed: int, **arguments: Any) -> list[Example]:
-    """Generate turns with random legal actions of a `Discrete` space, for a supervised warm-up.
-
-    They teach a small model the names of the actions and nothing about which one is good.
-
-    Arguments:
-        count: the number of examples.
-        arguments: arguments of `TextEnv`.
-
-    >>> examples = random_action_examples("FrozenLake-v1", 2, seed=0, actions=("1", "2", "3", "4"))
-    >>> [example.response for example in examples]
-    ['3', '2']
-    """
-    env, examples = TextEnv(env_id, **arguments), list[Example]()
-    generator, over = Seeds(seed).derive("actions").generator(), True
-    while len(examples) < count:
-        if over:
-            observation, _ = env.reset(seed=int(generator.integers(2**31)))
-        action = env.action_names[int(generator.integers(len(env.action_names)))]
-        examples.append(Example(observation.messages, action))
-        observation, _, terminated, truncated, _ = env.step(action)
-        over = terminated or truncated
-    env.close()
-    return examples
 
 
 def write_value(value: Any) -> str:

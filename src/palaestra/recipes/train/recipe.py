@@ -82,7 +82,7 @@ def train(
 
     Example:
         >>> from palaestra import train                                                            # doctest: +SKIP
-        >>> train(env="CoTEnv-v0", algorithm="grpo", model="nano", learning_rate=1e-4).summary     # doctest: +SKIP
+        >>> train(env="palaestra/CoT-v0", algorithm="grpo", model="nano", learning_rate=1e-4).summary     # doctest: +SKIP
         >>> train(env="CartPole-v1", policy="mlp").summary["return"]                               # doctest: +SKIP
     """
     settings = fill_presets(resolve_settings(TrainSettings, settings, values, make_settings))

@@ -47,7 +47,7 @@ class TrainSettings(EngineSettings, ExecutorSettings):
     """
 
     plugins: tuple[str, ...] = setting((), "Files (my_env.py) or modules that register environments or algorithms.")
-    env: str = setting("CoTEnv-v0", "Environment: a Gymnasium id, see `palaestra list environments`.")
+    env: str = setting("palaestra/CoT-v0", "Environment: a Gymnasium id, see `palaestra list environments`.")
     env_options: tuple[str, ...] = setting((), "Options of the environment, each as name=value (value in JSON).")
     algorithm: str | None = setting(
         None, "Algorithm: see `palaestra list algorithms`; by default grpo for language models and ppo for others."
@@ -337,6 +337,8 @@ class TrainOptions(EngineOptions, ExecutorOptions, total=False):
     tensorboard: bool
     wandb: str
     device: str
+    microbatch_size: int
+    gradient_checkpointing: bool
     threads: int
     parallel: Literal["ddp", "fsdp"]
     seed: int
