@@ -73,7 +73,7 @@ class Registry:
         if name in self._entries or (name.partition(":")[0] in self._prefixes and ":" in name):
             return name
         if not is_reference(name):
-            raise UnknownNameError(self.kind, name, self._descriptions)
+            raise UnknownNameError(self.kind, name, [*self._entries, *(f"{prefix}:NAME" for prefix in self._prefixes)])
         load_reference(name)
         return name
 
