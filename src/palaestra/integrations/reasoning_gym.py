@@ -6,7 +6,8 @@ its seed. The hash of its question decides its split, so the splits do not overl
 The package's scorers pay for answers that merely contain the reference, and for some wrong answers. Two rules precede
 them. Only the text after the last "Answer:" (or inside the last `<answer>` tags) is scored. Only a full score counts,
 unless `partial_credit` is set. Some scorers evaluate the answer: with `eval`, which is replaced by `ast.literal_eval`, or
-with sympy, which gets an answer only if it is a plain formula (`GRAMMARS`). So no answer can run code.
+with sympy, which gets an answer only if it is a plain formula (`GRAMMARS`). The source of each scorer is searched for such
+calls, not that of the functions that it calls: those of version 0.1.23 were read.
 """
 
 from __future__ import annotations
