@@ -24,7 +24,7 @@ class Segments:
 
     Arguments:
         query_lengths, key_lengths: by sequence; no length is 0.
-        device: where the queries are.
+        query_starts, key_starts: the places at which sequences start, and the total, on the device of the queries.
     """
 
     query_lengths: list[int]
