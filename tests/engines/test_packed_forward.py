@@ -14,7 +14,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 from palaestra.core.errors import ModelError
 from palaestra.engines.gpu import training
 from palaestra.engines.gpu.attention import Segments, attend_packed, gather_rows
-from palaestra.engines.gpu.training import compute_token_logprobs, rotate, swiglu
+from palaestra.engines.gpu.training import recompute_token_logprobs, rotate, swiglu
 from palaestra.engines.sequence_forward import SequenceForward
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -110,6 +110,23 @@ def test_gradients_are_those_of_transformers(model: Any, recompute: bool) -> Non
     for name, mine in found[0].items():
         scale = float(found[1][name].abs().max())
         torch.testing.assert_close(mine, found[1][name], atol=2e-4 * max(scale, 1.0), rtol=1e-3, msg=name)
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "lora"])
+def test_half_models_are_compared_by_a_short_copy(name: str) -> None:
+    """Adapters and GPT-2 in bfloat16, the default on a GPU. A CPU does not use the packed pass in this dtype."""
+    model = make_model(name).to(torch.bfloat16)
+    forward, float32 = SequenceForward(model), SequenceForward(make_model(name))
+    assert float32.fast is not None
+    inner = model.get_base_model() if name == "lora" else model
+    forward.fast = type(float32.fast)(inner.base_model)
+    prompts, responses = make_sequences([(0, 2), (0, 3), (1, 1)], [3, 1, 4, 4])
+    assert forward._fast_agrees(prompts, responses, 3)
+    assert (inner.config.num_hidden_layers, model.dtype) == (3, torch.bfloat16)
+    # The packed pass does not call this module as a whole, so it does not see the hook.
+    mlp = inner.base_model.get_submodule("h.0.mlp" if name == "gpt2" else "layers.0.mlp")
+    mlp.register_forward_hook(lambda _, __, output: 2 * output)
+    assert not forward._fast_agrees(prompts, responses, 3)
 
 
 def test_an_adapter_of_a_layer_that_is_not_called_keeps_the_models_own_forward() -> None:
@@ -219,7 +236,7 @@ def test_token_log_probs_are_those_of_a_softmax(temperature: float, monkeypatch:
     hidden, output = (torch.randn(n, 16, generator=generator).to(DEVICE).requires_grad_() for n in (count, vocabulary))
     tokens = torch.randint(0, vocabulary, (count,), generator=generator).to(DEVICE)
     weights = torch.randn(count, generator=generator).to(DEVICE)
-    mine = compute_token_logprobs(hidden, output, tokens, temperature)
+    mine = recompute_token_logprobs(hidden, output, tokens, temperature)
     logprobs = (hidden @ output.t() / temperature).log_softmax(-1)
     theirs = logprobs.gather(-1, tokens[:, None])[:, 0]
     torch.testing.assert_close(mine, theirs, atol=1e-4, rtol=1e-4)

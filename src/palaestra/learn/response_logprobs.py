@@ -9,9 +9,9 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from palaestra.engines.cpu.kernels import token_logprobs_N
 from palaestra.engines.families import context_length, position_limit
 from palaestra.engines.sequence_forward import SequenceForward, pad_or_cut
+from palaestra.engines.token_logprobs import compute_token_logprobs
 from palaestra.learn.batches import IGNORE, Encoded, collate
 
 
@@ -46,7 +46,7 @@ class ResponseLogProbs:
         assert outputs.hidden_ND is not None
         tokens_N = pad_or_cut([row.response_ids for row in rows], width).flatten().to(self.model.device)
         output_VD = self.model.get_output_embeddings().weight
-        logprobs_N = token_logprobs_N(outputs.hidden_ND, output_VD, tokens_N[outputs.rows_N])
+        logprobs_N = compute_token_logprobs(outputs.hidden_ND, output_VD, tokens_N[outputs.rows_N])
         return outputs.to_table(logprobs_N, len(rows), width)
 
     def compute_loss(self, rows: Sequence[Encoded]) -> torch.Tensor:

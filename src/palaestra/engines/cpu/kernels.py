@@ -15,7 +15,6 @@ import torch
 from torch import nn
 
 from palaestra.engines.cpu import fast_paths_enabled
-from palaestra.engines.gpu.training import compute_token_logprobs
 
 CHUNK = 512
 """Number of rows of logits that are computed at once."""
@@ -93,11 +92,8 @@ def token_logprobs_N(
 ) -> torch.Tensor:
     """The log-prob of one token at each position: output layer, softmax and selection in one operation.
 
-    It stores one table for the backward pass, instead of logits, log-probs and the gradients of both. On a GPU it stores
-    none; see `gpu.training`.
+    It stores one table for the backward pass, instead of logits, log-probs and the gradients of both.
     """
-    if hidden_ND.is_cuda:
-        return compute_token_logprobs(hidden_ND, output_VD, tokens_N, temperature)
     result: torch.Tensor = _TokenLogProbs.apply(hidden_ND, output_VD, tokens_N, temperature)  # type: ignore[no-untyped-call]
     return result
 

@@ -40,7 +40,7 @@ def swiglu(gate_NI: torch.Tensor, up_NI: torch.Tensor) -> torch.Tensor:
     return silu(gate_NI) * up_NI
 
 
-def compute_token_logprobs(
+def recompute_token_logprobs(
     hidden_ND: torch.Tensor, output_VD: torch.Tensor, tokens_N: torch.Tensor, temperature: float = 1.0
 ) -> torch.Tensor:
     """The log-prob of one token at each position, in float32. The logits of a part of the positions exist at a time.

@@ -17,13 +17,14 @@ from torch import nn
 
 from palaestra.core.errors import EnvError, ModelError
 from palaestra.core.seeding import Seeds
-from palaestra.engines.cpu.kernels import fuse_activations, select_matmul_kernels, token_logprobs_N
+from palaestra.engines.cpu.kernels import fuse_activations, select_matmul_kernels
 from palaestra.engines.families import check_trainable, context_length
 from palaestra.engines.gpu.memory import count_free_bytes
 from palaestra.engines.gpu.stepper import PackedStepper
 from palaestra.engines.sampling import sample_tokens
 from palaestra.engines.sequence_forward import SequenceForward, SequenceOutputs, pad_or_cut
 from palaestra.engines.slots import Stepper, make_stepper
+from palaestra.engines.token_logprobs import compute_token_logprobs
 from palaestra.learn.distributed import sum_over_ranks
 from palaestra.learn.losses import kl_k1
 from palaestra.learn.optimizers import fork_torch_rng
@@ -204,7 +205,7 @@ class LanguageModelPolicy(nn.Module):
         if outputs.logits_NV is None:
             assert outputs.hidden_ND is not None
             output_VD = self.model.get_output_embeddings().weight[: self.vocabulary]
-            logprobs_N = token_logprobs_N(outputs.hidden_ND, output_VD, tokens_N, self.temperature)
+            logprobs_N = compute_token_logprobs(outputs.hidden_ND, output_VD, tokens_N, self.temperature)
         else:
             logits_NV = outputs.logits_NV[:, : self.vocabulary].float()
             if self.temperature != 1.0:
