@@ -17,7 +17,8 @@ from torch.nn.functional import linear
 from palaestra.core.errors import ModelError
 from palaestra.engines.cpu import ATOL, RTOL
 from palaestra.engines.families import context_length, forward_parameters, takes_slots
-from palaestra.engines.packed_forward import TokenIds, make_fast_forward
+from palaestra.engines.packed_forward import make_fast_forward
+from palaestra.engines.packed_layout import TokenIds
 from palaestra.engines.sequences import pad_right
 from palaestra.engines.short_copy import make_short_copy
 
