@@ -50,6 +50,7 @@ class VerifiersEnv(ForeignEnv):
             raise EnvError(f"split must be one of {', '.join(Split)}; got {split!r}")
         self.split, self.max_tasks = Split(split), check_integer("tasks", tasks, minimum=1)
         self._tasks: list[Any] = []
+        self._task: Any = None
         self._role = ""
         self._messages_seen: Sequence[Message] = ()
         super().__init__(env_id, env_options, prompt, invalid_penalty, **arguments)
@@ -66,7 +67,8 @@ class VerifiersEnv(ForeignEnv):
         return EpisodeRunner(env)
 
     def start(self, env: Any, seed: int) -> str:
-        event = env.start(self._tasks[seed % len(self._tasks)])
+        self._task = self._tasks[seed % len(self._tasks)]
+        event = env.start(self._task)
         if not isinstance(event, list):
             raise RuntimeError(f"the episode ended before the first message: {_describe_errors(event)}")
         self._messages_seen = event
