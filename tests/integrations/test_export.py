@@ -10,7 +10,7 @@ import pytest
 from palaestra.core.errors import EnvError, SettingsError, UnknownNameError
 from palaestra.integrations.export.base import EXPORTERS, EnvironmentPackage, export_environment
 
-OWN = '''
+OWN = """
 from palaestra.envs.turn.base import TurnEnv
 from palaestra.envs.turn.records import Reply
 
@@ -21,7 +21,7 @@ class Echo(TurnEnv):
 
     def respond(self, message):
         return Reply(reward=1.0, stop="solved")
-'''
+"""
 
 
 def test_a_package_of_an_environment_has_its_id_and_options(tmp_path: Path) -> None:

@@ -22,11 +22,11 @@ from palaestra.integrations.inspect_ai.exported import task_of
 
 pytestmark = [pytest.mark.backends, pytest.mark.filterwarnings("ignore")]
 
-TASKS = '''
+TASKS = """
 from inspect_ai import Task, task
 from inspect_ai.dataset import Sample
 from inspect_ai.scorer import Score, accuracy, choice, match, model_graded_qa, scorer
-from inspect_ai.solver import generate, multiple_choice, prompt_template, self_critique, system_message, use_tools
+from inspect_ai.solver import generate, multiple_choice, prompt_template, system_message
 
 SUMS = [Sample(input=f"{n} + {n}", target=str(2 * n), id=f"s{n}") for n in range(40)]
 COLOURS = [Sample(input="The sky is", choices=["green", "blue"], target="B")]
@@ -46,33 +46,34 @@ def bad(value):
 
 @task
 def sums(plus: str = "+"):
-    return Task(SUMS, [system_message("Add."), prompt_template("What is {prompt}?"), generate()], match(numeric=True))
+    chain = [system_message("Add."), prompt_template("What is {prompt}?"), generate()]
+    return Task(SUMS, solver=chain, scorer=match(numeric=True))
 
 
 @task
 def colours():
-    return Task(COLOURS, multiple_choice(), choice())
+    return Task(COLOURS, solver=multiple_choice(), scorer=choice())
 
 
 @task
 def faulty(value: str):
-    return Task(SUMS[:2], generate(), bad(value))
+    return Task(SUMS[:2], scorer=bad(value))
 
 
 @task
 def several():
-    return Task(SUMS, [generate(), generate()], match())
+    return Task(SUMS, solver=[generate(), generate()], scorer=match())
 
 
 @task
 def boxed():
-    return Task(SUMS, generate(), match(), sandbox="local")
+    return Task(SUMS, scorer=match(), sandbox="local")
 
 
 @task
 def graded():
-    return Task(SUMS, generate(), model_graded_qa())
-'''
+    return Task(SUMS, scorer=model_graded_qa())
+"""
 
 
 @pytest.fixture(scope="module")
@@ -180,7 +181,12 @@ def test_a_model_graded_task_uses_the_grader(tasks: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "expected"),
-    [("@several", "calls the model several times"), ("@boxed", "needs a sandbox"), ("", "expected one task"), ("@none", "")],
+    [
+        ("@several", "calls the model several times"),
+        ("@boxed", "needs a sandbox"),
+        ("", "expected one task"),
+        ("@none", ""),
+    ],
 )
 def test_a_task_that_evaluate_cannot_run_is_an_error(tasks: Path, name: str, expected: str) -> None:
     with pytest.raises(TaskError, match=expected):

@@ -79,6 +79,7 @@ def test_a_trainer_of_trl_learns_in_our_environment(tmp_path: Path, monkeypatch:
         logging_steps=1,
         report_to=[],
         use_cpu=True,
+        bf16=False,
         seed=0,
     )
     episodes: list[list[float | None]] = []
@@ -116,8 +117,11 @@ def test_a_plain_tokenizer_renders_the_conversation_of_our_own_training() -> Non
         {"role": "tool", "name": "reply", "content": "Higher."},
     ]
     messages = [Message("user", "Guess."), Message("assistant", "4"), Message("user", "Higher.")]
-    rendered = plain.apply_chat_template(conversation, tools=[play_in_trl], add_generation_prompt=True, return_dict=False)
-    assert rendered == list(ChatEncoder(tokenizer, "nano").encode(messages))
+    environment = make_environment_class(ENV_ID)()
+    rendered = plain.apply_chat_template(
+        conversation, tools=[environment.reply], add_generation_prompt=True, return_dict=False
+    )
+    assert rendered == list(ChatEncoder(tokenizer, "nano").encode_opening(messages))
     parsed = plain.parse_response(plain.encode("I guess 4<|end|>"), prefix=rendered)
     assert parsed["tool_calls"][0]["function"] == {"name": "reply", "arguments": {"message": "I guess 4"}}
 
@@ -128,7 +132,9 @@ def test_the_tools_of_an_environment_are_methods_and_the_last_message_is_the_ans
     kind = make_environment_class("palaestra/Calculator-v0", {"tools": True})
     environment = kind()
     schema = get_json_schema(environment.calculate)["function"]
-    assert schema["parameters"] == CalculatorEnv(tools=True).tools[0]["function"]["parameters"]
+    expected = CalculatorEnv(tools=True).tools[0]["function"]
+    assert schema["description"] == expected["description"]
+    assert {**schema["parameters"], "additionalProperties": False} == expected["parameters"]
     environment.reset(seed=0)
     first, second = environment._session.env.factors
     product = environment.calculate(expression=f"{first}*{second}")
@@ -164,7 +170,9 @@ def test_a_wrong_environment_or_data_set_is_an_error() -> None:
 def test_a_task_is_a_reward_function() -> None:
     reward = TaskReward("math-skills", skills="addition", problems=20)
     rows = list(reward.make_dataset())
-    answers = ["Answer: 5" if n % 2 else f"Answer: {reward.problems[row['problem']].reference}" for n, row in enumerate(rows)]
+    answers = [
+        "Answer: 5" if n % 2 else f"Answer: {reward.problems[row['problem']].reference}" for n, row in enumerate(rows)
+    ]
     task, problems = reward.problem_set.task, reward.problem_set.problems
     expected = [score(task, p, Completion(a)) for p, a in zip(problems, answers, strict=True)]
     completions = [[{"role": "assistant", "content": answer}] for answer in answers]

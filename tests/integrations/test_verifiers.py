@@ -73,9 +73,9 @@ def test_the_command_of_verifiers_evaluates_the_package(package: str, tmp_path: 
         paths = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         subprocess.run([sys.executable, "-c", code, *arguments], env={**os.environ, **paths}, check=True, timeout=120)
     (records,) = tmp_path.rglob("traces.jsonl")
-    traces = [json.loads(line) for line in records.read_text().splitlines()]
-    assert sorted(trace["task"]["data"]["seed"] for trace in traces) == [5, 6]
-    assert [trace["rewards"]["reward"]["score"] for trace in traces] == [-0.75, -0.75]
+    episodes = [json.loads(line) for line in records.read_text().splitlines()]
+    assert sorted(episode["task"]["data"]["seed"] for episode in episodes) == [5, 6]
+    assert [episode["traces"][0]["rewards"]["reward"]["score"] for episode in episodes] == [-0.75, -0.75]
 
 
 def test_a_failure_in_our_environment_is_an_error_in_verifiers(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,7 +182,11 @@ def test_a_bad_environment_gets_a_failure(fault: str) -> None:
     env = make_turn_env(register_bad_env(), 1, options, failures="mark", autoreset=False)
     try:
         _, infos = env.reset(seed=3)
-        over, rewards, final = not infos["active"][0], [0.0], {name: infos.get(name, [None])[0] for name in ("stop_reason", "failure")}
+        over, rewards, final = (
+            not infos["active"][0],
+            [0.0],
+            {name: infos.get(name, [None])[0] for name in ("stop_reason", "failure")},
+        )
         while not over:
             _, rewards, terminated, truncated, infos = env.step(["1"])
             over = terminated[0] or truncated[0]

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from functools import partial
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from palaestra.core.errors import MissingExtraError, TaskError
@@ -110,6 +112,8 @@ class InspectTask(TaskHooks):
             raise MissingExtraError("inspect-ai", "inspect", "a task of Inspect AI")
         from inspect_ai._eval.loader import load_task_spec
 
+        if Path(reference).is_absolute() and "@" not in reference:
+            reference = os.path.relpath(reference)  # Inspect searches for files below the current folder.
         try:
             tasks = call_foreign(f"loading {reference}", load_task_spec, reference, args, seconds=600.0)
         except ForeignCallError as error:

@@ -141,7 +141,7 @@ def load_datasets() -> Any:
     return datasets
 
 
-def _reply(self: TrlEnvironment, message: str) -> str:
+def _reply(self, message: str) -> str:  # type: ignore[no-untyped-def]  # A type of self would be an argument of the tool.
     """
     Send your next message and read the answer.
 
@@ -151,7 +151,8 @@ def _reply(self: TrlEnvironment, message: str) -> str:
     Returns:
         The answer.
     """
-    return self._send(message)
+    answer: str = self._send(message)
+    return answer
 
 
 _reply.__name__ = "reply"
