@@ -70,9 +70,9 @@ def test_a_trainer_of_trl_learns_in_our_environment(tmp_path: Path, monkeypatch:
     before = {name: tensor.clone() for name, tensor in model.weights.state_dict().items()}
     settings = GRPOConfig(
         str(tmp_path),
-        per_device_train_batch_size=16,
-        num_generations=8,
-        max_completion_length=96,
+        per_device_train_batch_size=8,
+        num_generations=4,
+        max_completion_length=48,
         max_tool_calling_iterations=3,
         max_steps=2,
         learning_rate=1e-3,
@@ -85,7 +85,7 @@ def test_a_trainer_of_trl_learns_in_our_environment(tmp_path: Path, monkeypatch:
     episodes: list[list[float | None]] = []
 
     def record_rewards(environments: Any, completions: Any, seed: Any, **columns: Any) -> list[float | None]:
-        assert [seed[at] == seed[at - at % 8] for at in range(16)] == [True] * 16  # A group starts from one state.
+        assert seed == [first for first in seed[::4] for _ in range(4)]  # A group starts from one state.
         episodes.append(score_episodes(environments, completions, **columns))
         return episodes[-1]
 
@@ -99,7 +99,7 @@ def test_a_trainer_of_trl_learns_in_our_environment(tmp_path: Path, monkeypatch:
     )
     trainer.train()
     logs = [entry for entry in trainer.state.log_history if "reward" in entry]
-    assert [entry["reward"] for entry in logs] == pytest.approx([sum(r) / 16 for r in episodes])  # type: ignore[arg-type]
+    assert [entry["reward"] for entry in logs] == pytest.approx([sum(r) / 8 for r in episodes])  # type: ignore[arg-type]
     assert {reward for rewards in episodes for reward in rewards} == {0.0, 1.0}
     assert logs[0]["tools/call_frequency"] > 1
     assert logs[0]["tools/failure_frequency"] == 0

@@ -22,7 +22,9 @@ from palaestra.envs.factory import detect_kind, make_turn_env
 from palaestra.envs.turn.records import TurnStopReason
 from palaestra.integrations.export.base import export_environment
 
-vf = pytest.importorskip("verifiers.v1")
+pytest.importorskip("verifiers")
+import verifiers.v1 as vf
+
 from palaestra.integrations.verifiers.env import VerifiersEnv
 from palaestra.integrations.verifiers.runner import EpisodeRunner
 
@@ -210,5 +212,5 @@ def test_an_environment_that_ignores_its_seed_is_an_error() -> None:
 
 
 def test_an_unknown_environment_is_an_error() -> None:
-    with pytest.raises(EnvError, match="cannot make no_such_package: .*taskset 'no_such_package' not found"):
+    with pytest.raises(EnvError, match=r"cannot make no_such_package: .*taskset 'no_such_package' not found"):
         VerifiersEnv("no_such_package")

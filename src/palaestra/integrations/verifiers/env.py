@@ -72,7 +72,7 @@ class VerifiersEnv(ForeignEnv):
         if not isinstance(event, list):
             raise RuntimeError(f"the episode ended before the first message: {_describe_errors(event)}")
         self._messages_seen = event
-        return event[-1].text
+        return str(event[-1].text)
 
     def opening(self, options: Mapping[str, Any]) -> Sequence[Message]:
         messages = super().opening(options)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import verifiers.v1 as vf
@@ -93,7 +93,7 @@ class SeedEnv(vf.Env[SeedEnvConfig]):  # type: ignore[misc]
             session.close()
 
 
-def split_prompt(opening: tuple[Message, ...]) -> tuple[str | None, Any]:
+def split_prompt(opening: Sequence[Message]) -> tuple[str | None, Any]:
     """Split the first messages of an episode into a system prompt and a prompt, as verifiers wants them."""
     system = opening[0].text if opening and opening[0].role == "system" else None
     rest = opening[1:] if system is not None else opening
