@@ -216,7 +216,8 @@ def test_a_push_uploads_every_file_and_needs_the_right_token(
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["--to", "parquet"], "unknown target 'parquet'"),
+        (["--to", "parquet"], "unknown export target 'parquet'"),
+        (["--to", "verifiers", "--merge"], "--merge cannot be used with --to verifiers"),
         (["--to", "dataset", "--private"], "--private is for --push"),
         (["--to", "dataset", "--push", "me/lessons"], "no Hugging Face token; set HF_TOKEN"),
         (["--to", "dataset", "--push", "a/b/c"], "expected --push owner/name"),

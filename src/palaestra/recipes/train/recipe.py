@@ -6,10 +6,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
-from palaestra.core.errors import RunError, SettingsError
+from palaestra.core.errors import MissingExtraError, RunError, SettingsError
 from palaestra.core.events import Event, Listener, ignore, notice
 from palaestra.core.interrupts import HeldInterrupts
 from palaestra.core.plugins import load_plugins
@@ -170,6 +171,12 @@ def check(settings: TrainSettings) -> None:
         models.check(settings.model)
         settings.check_engine()
         check_model(settings.resolve_model(settings.model))
+    if settings.agent:
+        from palaestra.recipes.train.agent_program import parse_command
+
+        parse_command(settings.agent, settings.agent_start)
+        if find_spec("uvicorn") is None or find_spec("starlette") is None:
+            raise MissingExtraError("uvicorn", "serve", "training an agent")
     check_trackers(settings)
 
 
