@@ -9,6 +9,7 @@ PPO    := $(VENV)/trl-with-ppo
 MINATAR := $(VENV)/minatar
 VLLM   ?= .venv-vllm
 FACTORY ?= .venv-llamafactory
+OPENENV ?= .venv-openenv
 # Tests run side by side, each with one thread: two torch processes with two threads each would crawl on two cores.
 WORKERS ?= 2
 # Containers often forbid compiled modules. Without them every process of the tests compiles Palaestra and its own file.
@@ -27,9 +28,9 @@ test: $(STAMP) system  ## all tests that need nothing special
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not backends" --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder --ignore tests/sandbox
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not backends" --numprocesses $(WORKERS) --dist loadfile tests/sandbox  # held to times, so apart from the rest
 
-test-backends: $(STAMP) $(VLLM)/.installed $(FACTORY)/.installed $(MINATAR) system  ## tests that fetch models or need engines; 8 GB
+test-backends: $(STAMP) $(VLLM)/.installed $(FACTORY)/.installed $(OPENENV)/.installed $(MINATAR) system  ## tests that fetch models or need engines; 8 GB
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[gem,reasoning-gym]'  # needs a C compiler
-	PALAESTRA_MINATAR=$(abspath $(MINATAR)) PALAESTRA_VLLM_PYTHON=$(VLLM)/bin/python PALAESTRA_LLAMA_FACTORY=$(abspath $(FACTORY))/bin/llamafactory-cli $(BIN)/python -m pytest -m backends
+	PALAESTRA_MINATAR=$(abspath $(MINATAR)) PALAESTRA_OPENENV_PYTHON=$(abspath $(OPENENV))/bin/python PALAESTRA_VLLM_PYTHON=$(VLLM)/bin/python PALAESTRA_LLAMA_FACTORY=$(abspath $(FACTORY))/bin/llamafactory-cli $(BIN)/python -m pytest -m backends
 	OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest -m backends -p no:cacheprovider tests/engines/test_vllm.py tests/learn/test_engine_policy.py tests/recipes/test_vllm_recipes.py tests/recipes/train/test_ranks.py::test_two_processes_with_vllm_train_like_one
 
 check: lint types  ## lint, layers and types
@@ -76,6 +77,12 @@ $(FACTORY)/.installed:
 	$(FACTORY)/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0 llamafactory==0.9.5
 	$(FACTORY)/bin/python -m pip uninstall --quiet --yes torchvision
 	rm -rf $(FACTORY)/lib/python3*/site-packages/torchaudio/lib
+	@touch $@
+
+# OpenEnv with its 111 packages, for its servers. Palaestra is imported there from src, without torch.
+$(OPENENV)/.installed:
+	test -x $(OPENENV)/bin/python || $(PYTHON) -m venv $(OPENENV)
+	$(OPENENV)/bin/python -m pip install --quiet --disable-pip-version-check openenv==0.10.0 gymnasium jinja2 'setuptools>=77'
 	@touch $@
 
 # The last TRL that has PPO, beside the one that everything else is measured against.
