@@ -6,7 +6,7 @@
 Each run is the loop of `palaestra.train` with its preset, without the run folder. It stops when the mean return of the last 100
 episodes reaches the goal: 475 in CartPole, 5 in Breakout (random actions: 0.5). One torch thread. Breakout needs MinAtar, which is pure Python and logs
 a warning without matplotlib: `pip install --no-deps --target FOLDER minatar`, and FOLDER in PYTHONPATH. The last line is a JSON
-object with the median seconds of each task.
+object with the median seconds of each task and, for each seed, the curve: seconds, steps, mean return of the last 100 episodes.
 """
 
 from __future__ import annotations
@@ -65,11 +65,14 @@ def run(env: str, goal: float, device: str, seed: int, values: dict[str, Any]) -
     settings = fill_presets(make_settings({"env": env, "seed": seed, "device": device, **values}))
     loop, iterations = build_loop(settings, ignore), settings.iterations or 0
     parts = {"environment": 0.0, "model": 0.0, "update": 0.0}
+    curve: list[tuple[float, int, float]] = []
     while loop.recent_return < goal and iteration < iterations:
         iteration += 1
         metrics, _ = loop.iterate(iteration, 1.0 - (iteration - 1) / iterations, ignore)
         for part in parts:
             parts[part] += metrics[f"seconds_{part}"]
+        if iteration % 5 == 0:
+            curve.append((round(time.perf_counter() - start, 2), loop.decisions, round(loop.recent_return, 2)))
     seconds = time.perf_counter() - start
     row = {
         "env": env, "seed": seed, "seconds": round(seconds, 2), "steps": loop.decisions,
@@ -77,6 +80,7 @@ def run(env: str, goal: float, device: str, seed: int, values: dict[str, Any]) -
         "solved": loop.recent_return >= goal, **{f"seconds_{part}": round(spent, 2) for part, spent in parts.items()},
     }  # fmt: skip
     print(row, flush=True)
+    row["curve"] = curve
     return row
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from palaestra.core.errors import ModelError
@@ -83,6 +84,33 @@ def test_new_weights_are_read_by_clear(model: Any) -> None:
     stepper.clear()
     stepper.start({0: [5, 6]})
     assert torch.allclose(stepper.step(torch.tensor([3]))[0], compute_full(model, [5, 6, 3]), atol=1e-4)
+
+
+@pytest.mark.parametrize("layers", ["all-linear", ["q_proj", "v_proj", "up_proj"]])
+def test_lora_adapters_are_added_and_read_again(model: Any, layers: Any) -> None:
+    """Against peft: with random adapters, after an update of them, and with the adapter turned off."""
+    adapted = get_peft_model(model, LoraConfig(r=4, lora_alpha=12, target_modules=layers)).eval()
+    assert takes_packed(adapted)
+    stepper = PackedStepper(adapted, 2)
+    assert stepper.agrees()
+    for _ in range(2):
+        for name, parameter in adapted.named_parameters():
+            if "lora_" in name:
+                torch.nn.init.normal_(parameter, std=0.3)
+        stepper.clear()
+        stepper.start({0: [5, 6], 1: [7]})
+        assert torch.allclose(stepper.step(torch.tensor([3, 4]))[0], compute_full(adapted, [5, 6, 3]), atol=1e-4)
+    with adapted.disable_adapter():
+        stepper.clear()
+        stepper.start({0: [5, 6]})
+        assert torch.allclose(stepper.step(torch.tensor([3, 4]))[0], compute_full(adapted, [5, 6, 3]), atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "options", [{"use_dora": True}, {"target_modules": ["q_proj", "lm_head"]}, {"modules_to_save": ["lm_head"]}]
+)
+def test_other_adapters_are_left_to_the_model(model: Any, options: dict[str, Any]) -> None:
+    assert not takes_packed(get_peft_model(model, LoraConfig(**{"target_modules": ["q_proj"], **options})))
 
 
 def test_samples_are_those_of_the_logits_and_are_fed_ahead(model: Any) -> None:

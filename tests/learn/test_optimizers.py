@@ -120,3 +120,18 @@ def test_the_float32_copies_survive_a_checkpoint() -> None:
     resumed.load_state(state)
     train(second, resumed, range(3, 6))
     assert torch.equal(whole, second)
+
+
+def test_half_weights_are_trained_by_the_last_optimizer() -> None:
+    half = torch.ones(4, dtype=torch.bfloat16, requires_grad=True)
+    first = MixedAdamW([half], lr=0.1)
+    half.sum().backward()
+    first.step()
+    second = MixedAdamW([half], lr=0.1)
+    start = half.detach().clone()
+    half.sum().backward()
+    second.step()
+    assert torch.all(half < start)
+    second.close()
+    half.sum().backward()
+    assert half.grad is not None, "after close, gradients stay with the parameter"

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from palaestra.core.errors import ModelError
+from palaestra.engines.adapters import unwrap_adapter
 
 SLOTS = frozenset(
     {
@@ -51,7 +52,7 @@ def check_trainable(config: Any, name: str = "") -> None:
 
 def forward_parameters(model: Any) -> Mapping[str, inspect.Parameter]:
     """Return the parameters of a model's forward pass. Peft's wrapper hides them, so they are read from the model inside it."""
-    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    inner = unwrap_adapter(model)
     return inspect.signature(inner.forward).parameters
 
 

@@ -15,13 +15,11 @@ from torch import nn
 from torch.nn.functional import gelu, layer_norm, rms_norm
 from torch.utils.checkpoint import checkpoint
 
+from palaestra.engines.adapters import adapts_projections_only, unwrap_adapter
 from palaestra.engines.cpu import find_architecture
 from palaestra.engines.cpu.kernels import gelu_tanh
 from palaestra.engines.gpu.training import rotate, swiglu
 from palaestra.engines.packed_layout import Attention, Layout, PackedAttention, PaddedAttention, TokenIds
-
-CALLED_LAYERS = {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
-"""Layers that `LlamaForward` calls as modules."""
 
 
 def make_fast_forward(model: Any) -> FastForward | None:
@@ -30,22 +28,15 @@ def make_fast_forward(model: Any) -> FastForward | None:
     Arguments:
         model: a model of transformers, or peft's wrapper of one.
     """
-    adapted = hasattr(model, "get_base_model")
-    inner = model.get_base_model() if adapted else model
+    inner = unwrap_adapter(model)
     architecture = find_architecture(inner)
     if architecture is None or model.device.type not in ("cpu", "cuda"):
         return None
     if model.device.type == "cpu" and model.dtype != torch.float32:
         return None  # Kernels of other dtypes are slow on CPUs.
-    if adapted and (architecture != "llama" or not _adapts_called_layers(inner)):
-        return None
+    if inner is not model and (architecture != "llama" or not adapts_projections_only(inner)):
+        return None  # `LlamaForward` calls the projections, and reads the weights of all other layers.
     return (LlamaForward if architecture == "llama" else Gpt2Forward)(inner.base_model)
-
-
-def _adapts_called_layers(model: Any) -> bool:
-    """Whether an adapter has only wrapped layers that `LlamaForward` calls. It reads the weights of all others."""
-    wrapped = [name for name, module in model.named_modules() if type(module).__module__.startswith("peft.")]
-    return all(name.rpartition(".")[2] in CALLED_LAYERS for name in wrapped)
 
 
 class FastForward(ABC):

@@ -15,6 +15,7 @@ import torch
 from torch.nn.functional import linear
 
 from palaestra.core.errors import ModelError
+from palaestra.engines.adapters import unwrap_adapter
 from palaestra.engines.cpu import ATOL, RTOL
 from palaestra.engines.families import context_length, forward_parameters, takes_slots
 from palaestra.engines.packed_forward import make_fast_forward
@@ -272,7 +273,7 @@ def _enable_checkpoints(model: Any) -> None:
     Raises:
         ModelError: the model does not support it, or has dropout, which a second pass would draw again.
     """
-    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    inner = unwrap_adapter(model)
     dropout = {
         name: value for name, value in inner.config.get_text_config().to_dict().items() if "drop" in name and value
     }

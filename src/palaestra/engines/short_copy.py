@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from palaestra.engines.adapters import unwrap_adapter
+
 BLOCKS = 2
 """Number of blocks of the copy."""
 
@@ -23,7 +25,7 @@ def make_short_copy(model: Any) -> Any:
     Arguments:
         model: a causal language model of transformers, its body, or peft's wrapper of either.
     """
-    body = (model.get_base_model() if hasattr(model, "get_base_model") else model).base_model
+    body = unwrap_adapter(model).base_model
     name = "layers" if hasattr(body, "layers") else "h"
     blocks = getattr(body, name)
     setattr(body, name, nn.ModuleList(blocks[:BLOCKS]))

@@ -22,6 +22,10 @@ _ENTRY_POINTS = {
         "palaestra.integrations.openenv.env:OpenEnvEnv",
         "palaestra.integrations.openenv.env:OpenEnvVectorEnv",
     ),
+    "palaestra/Verifiers-v0": (
+        "palaestra.integrations.verifiers.env:VerifiersEnv",
+        "palaestra.integrations.verifiers.env:VerifiersVectorEnv",
+    ),
     "palaestra/Research-v0": (
         "palaestra.research.workspace.env:ResearchEnv",
         "palaestra.research.workspace.env:ResearchVectorEnv",
@@ -38,6 +42,7 @@ DESCRIPTIONS = {
     "palaestra/TextArena-v0": "turn scale: a game of TextArena, also as textarena:ID",
     "palaestra/GEM-v0": "turn scale: an environment of GEM, also as gem:ID",
     "palaestra/OpenEnv-v0": "turn scale: a server or class of OpenEnv, also as openenv:URL or openenv:module:Class",
+    "palaestra/Verifiers-v0": "turn scale: an environment of verifiers, also as verifiers:ID",
     "palaestra/Research-v0": "turn scale: work on a research task at a shell, scored against a baseline",
 }
 """One line for each environment; `palaestra list environments` prints them."""
@@ -46,6 +51,7 @@ PREFIXES = {
     "textarena": "palaestra/TextArena-v0",
     "gem": "palaestra/GEM-v0",
     "openenv": "palaestra/OpenEnv-v0",
+    "verifiers": "palaestra/Verifiers-v0",
 }
 """Prefixes of environment ids and their adapters: `text:FrozenLake-v1` is `palaestra/Text-v0` of FrozenLake-v1."""
 

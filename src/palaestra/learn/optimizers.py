@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from palaestra.core.errors import ModelError
 from palaestra.core.seeding import Seeds
@@ -23,6 +24,8 @@ from palaestra.learn.sharding import is_sharded, to_share, to_whole
 MAX_FLAT_PARAMETERS = 1_000_000
 """Maximum number of parameters for which each group is stored in one contiguous tensor."""
 HALF = (torch.bfloat16, torch.float16)
+_HOOKS = WeakTensorKeyDictionary()
+"""By 16-bit parameter: the hook that moves its gradient to its copy."""
 BETAS, EPSILON = (0.9, 0.999), 1e-8
 """Defaults of AdamW, as in torch."""
 MOMENTS = {"mean": "exp_avg", "square": "exp_avg_sq"}
@@ -89,7 +92,8 @@ class MixedAdamW(torch.optim.AdamW):
     """`torch.optim.AdamW` in which 16-bit parameters have float32 copies.
 
     Gradients are summed and clipped in float32, the copies are updated, and the parameters are set to them. `param_groups` has
-    the copies. Other parameters are updated as by `torch.optim.AdamW`.
+    the copies. Other parameters are updated as by `torch.optim.AdamW`. A parameter belongs to the last optimizer that was made
+    for it, until `close`.
 
     Arguments:
         groups: dictionaries with `params` and, optionally, `lr`; or parameters.
@@ -99,6 +103,7 @@ class MixedAdamW(torch.optim.AdamW):
         given = groups if isinstance(groups[0], dict) else [{"params": groups}]
         self._copies: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         """By the index of a 16-bit parameter: the parameter and its copy."""
+        self._hooks: list[Any] = []
         index = 0
         updated = []
         for group in given:
@@ -108,11 +113,19 @@ class MixedAdamW(torch.optim.AdamW):
                 if parameter.dtype in HALF and not is_sharded(parameter):
                     target = parameter.detach().float().requires_grad_()
                     self._copies[index] = parameter, target
-                    parameter.register_post_accumulate_grad_hook(partial(_move_gradient, target))
+                    if parameter in _HOOKS:
+                        _HOOKS[parameter].remove()
+                    _HOOKS[parameter] = parameter.register_post_accumulate_grad_hook(partial(_move_gradient, target))
+                    self._hooks.append(_HOOKS[parameter])
                 parameters.append(target)
                 index += 1
             updated.append({**group, "params": parameters})
         super().__init__(updated, lr=lr, weight_decay=weight_decay, fused=True)
+
+    def close(self) -> None:
+        """Leave the gradients of 16-bit parameters where they are from now on, so that the copies can be freed."""
+        for hook in self._hooks:
+            hook.remove()
 
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         super().step(closure)

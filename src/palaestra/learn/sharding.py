@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from palaestra.engines.adapters import unwrap_adapter
 from palaestra.learn.distributed import rank, world_size
 
 
@@ -40,7 +41,7 @@ def shard_policy(policy: Any) -> None:
 
 def _shard_model(model: Any, device: torch.device) -> None:
     """Shard every block of a model of transformers, then the rest: the embeddings and the output layer."""
-    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    base = unwrap_adapter(model)
     blocks = set(getattr(base, "_no_split_modules", None) or ())
     for module in model.modules():
         if type(module).__name__ in blocks:

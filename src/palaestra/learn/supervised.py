@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -172,31 +172,32 @@ def optimise(
         done, curve = state.step, list(state.curve)
 
     model.train()
-    for step in range(done, len(batches)):
-        scale = _schedule(step, len(batches), supervision.warmup)
-        for group in optimizer.param_groups:
-            group["lr"] = supervision.learning_rate * scale
-        try:
-            # Dropout uses torch's global generator.
-            with fork_torch_rng(seeds.derive("dropout", step)) if supervision.dropout else nullcontext():
-                loss = batch_loss(batches[step])
-            value = float(loss.detach())
-            if value != value or value == float("inf"):
-                raise LessonError(f"the training loss is {value} at step {step + 1}; lower the learning rate")
-            loss.backward()  # type: ignore[no-untyped-call]
-        except torch.OutOfMemoryError as error:
-            raise ModelError(
-                f"the GPU has too little memory for a batch of {len(batches[step])} examples; lower --batch-size or train an "
-                "adapter (--method lora)"
-            ) from error
-        torch.nn.utils.clip_grad_norm_(optimizer.param_groups[0]["params"], supervision.clip)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        curve.append((step + 1, value))
-        on_step(step + 1, len(batches), value)
-        if keep_state is not None:
-            weights = {name: p.detach() for name, p in trainable.items()}
-            keep_state(TrainingState(step + 1, weights, optimizer.state_dict()["state"], curve))
+    with closing(optimizer):
+        for step in range(done, len(batches)):
+            scale = _schedule(step, len(batches), supervision.warmup)
+            for group in optimizer.param_groups:
+                group["lr"] = supervision.learning_rate * scale
+            try:
+                # Dropout uses torch's global generator.
+                with fork_torch_rng(seeds.derive("dropout", step)) if supervision.dropout else nullcontext():
+                    loss = batch_loss(batches[step])
+                value = float(loss.detach())
+                if value != value or value == float("inf"):
+                    raise LessonError(f"the training loss is {value} at step {step + 1}; lower the learning rate")
+                loss.backward()  # type: ignore[no-untyped-call]
+            except torch.OutOfMemoryError as error:
+                raise ModelError(
+                    f"the GPU has too little memory for a batch of {len(batches[step])} examples; lower --batch-size or train an "
+                    "adapter (--method lora)"
+                ) from error
+            torch.nn.utils.clip_grad_norm_(optimizer.param_groups[0]["params"], supervision.clip)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            curve.append((step + 1, value))
+            on_step(step + 1, len(batches), value)
+            if keep_state is not None:
+                weights = {name: p.detach() for name, p in trainable.items()}
+                keep_state(TrainingState(step + 1, weights, optimizer.state_dict()["state"], curve))
     model.eval()
     return curve
 

@@ -10,10 +10,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.nn.functional import linear, rms_norm
+from torch.nn.functional import rms_norm
 
+from palaestra.engines.adapters import PROJECTIONS, adapts_projections_only, unwrap_adapter
 from palaestra.engines.families import sliding_window
 from palaestra.engines.gpu.kernels import attend, gate, rotate_and_store
+from palaestra.engines.gpu.projections import JointProjection, takes_adapter
 
 LLAMA = {f"{name}ForCausalLM" for name in ("Llama", "Mistral", "Qwen2")}
 ROTARY = {"default", "linear", "llama3", "yarn"}
@@ -21,12 +23,17 @@ ROTARY = {"default", "linear", "llama3", "yarn"}
 
 
 def takes_packed(model: Any) -> bool:
-    """Whether `PackedLlama` computes the model."""
-    config = model.config
+    """Whether `PackedLlama` computes a model of transformers, or peft's wrapper of one."""
+    config, model = model.config, unwrap_adapter(model)
     if type(model).__name__ not in LLAMA or config.hidden_act not in ("silu", "swish") or sliding_window(config):
         return False
     if getattr(config, "attention_bias", False) or getattr(config, "mlp_bias", False):
         return False  # Biases of the output projection and of the MLP are not implemented.
+    if not adapts_projections_only(model):
+        return False
+    layers = (layer for name, layer in model.named_modules() if name.rpartition(".")[2] in PROJECTIONS)
+    if not all(takes_adapter(layer) for layer in layers):
+        return False
     return getattr(model.model.rotary_emb, "rope_type", "default") in ROTARY
 
 
@@ -39,31 +46,19 @@ class PackedLlama:
     """
 
     def __init__(self, model: Any) -> None:
-        self.model, config = model, model.config
+        self.model = model = unwrap_adapter(model)
+        config = model.config
         self.epsilon = float(config.rms_norm_eps)
         self.heads, self.shared_heads = int(config.num_attention_heads), int(config.num_key_value_heads)
         self.width = int(getattr(config, "head_dim", None) or config.hidden_size // self.heads)
         self.num_layers, self.outputs = int(config.num_hidden_layers), int(model.lm_head.weight.shape[0])
-        self._joint: list[tuple[torch.Tensor, torch.Tensor | None, torch.Tensor]] = []
-        self.refresh()
+        self._projections = [_join_projections(block.self_attn, block.mlp) for block in model.model.layers]
 
-    @torch.no_grad()
     def refresh(self) -> None:
-        """Copy the weights. The copies keep their place in memory, which captured graphs refer to."""
-        for index, block in enumerate(self.model.model.layers):
-            a, m = block.self_attn, block.mlp
-            joint = [a.q_proj, a.k_proj, a.v_proj]
-            new = (
-                torch.cat([p.weight for p in joint]),
-                torch.cat([p.bias for p in joint]) if a.q_proj.bias is not None else None,
-                torch.cat([m.gate_proj.weight, m.up_proj.weight]),
-            )
-            if index == len(self._joint):
-                self._joint.append(new)
-            else:
-                for old, tensor in zip(self._joint[index], new, strict=True):
-                    if old is not None and tensor is not None:
-                        old.copy_(tensor)
+        """Copy the weights again."""
+        for block in self._projections:
+            for projection in block:
+                projection.refresh()
 
     def compute_angles(self, positions: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Cosines and sines by position, `[positions, width]`."""
@@ -92,13 +87,20 @@ class PackedLlama:
         body, epsilon, scale = self.model.model, self.epsilon, self.width**-0.5
         hidden = body.embed_tokens.weight[ids_N]
         shape = hidden.shape[1:]
-        for index, (block, (joint, bias, gate_up)) in enumerate(zip(body.layers, self._joint, strict=True)):
+        for index, (block, (joint, output, gate_up, down)) in enumerate(
+            zip(body.layers, self._projections, strict=True)
+        ):
             keys, values = cache[0, index], cache[1, index]
-            projected = linear(rms_norm(hidden, shape, block.input_layernorm.weight, epsilon), joint, bias)
+            projected = joint(rms_norm(hidden, shape, block.input_layernorm.weight, epsilon))
             query_NHD = rotate_and_store(projected, *angles, keys, values, row_N, position_N, self.heads)
-            mixed = attend(query_NHD, keys, values, row_N, position_N, scale)
-            hidden = torch.addmm(hidden, mixed, block.self_attn.o_proj.weight.t())
-            projected = linear(rms_norm(hidden, shape, block.post_attention_layernorm.weight, epsilon), gate_up)
-            hidden = torch.addmm(hidden, gate(projected), block.mlp.down_proj.weight.t())
+            hidden = output(attend(query_NHD, keys, values, row_N, position_N, scale), hidden)
+            projected = gate_up(rms_norm(hidden, shape, block.post_attention_layernorm.weight, epsilon))
+            hidden = down(gate(projected), hidden)
         normed = rms_norm(hidden[last_M], shape, body.norm.weight, epsilon)
         torch.mm(normed, self.model.lm_head.weight.t(), out=logits_MV)
+
+
+def _join_projections(a: Any, m: Any) -> tuple[JointProjection, ...]:
+    """The projections of a block: query, key and value; output; gate and up; down."""
+    layers = ([a.q_proj, a.k_proj, a.v_proj], [a.o_proj], [m.gate_proj, m.up_proj], [m.down_proj])
+    return tuple(JointProjection(joint) for joint in layers)

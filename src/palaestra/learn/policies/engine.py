@@ -15,6 +15,7 @@ import torch
 
 from palaestra.core.errors import EngineError, EnvError
 from palaestra.core.records import Failure
+from palaestra.engines.adapters import unwrap_adapter
 from palaestra.engines.base import Request, RolloutEngine, Sampling, require_exact
 from palaestra.learn.losses import compute_importance_weights
 from palaestra.learn.rollouts import Rollout
@@ -123,7 +124,7 @@ def iterate_weights(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
 
     The processes of a sharded model gather one tensor at a time; all of them must iterate.
     """
-    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    base = unwrap_adapter(model)
     for name, tensor in base.state_dict().items():
         layer, adapted, leaf = name.rpartition(".base_layer.")
         if ".lora_" in name:
