@@ -15,7 +15,7 @@ from palaestra.engines.tool_formats.base import is_malformed
 from palaestra.envs.turn.foreign import ForeignEnv, ForeignStep, ForeignVectorEnv
 from palaestra.envs.turn.records import Reply, TurnStopReason
 from palaestra.envs.wrappers.slots import NonFiniteError
-from palaestra.integrations.openenv.sessions import InvalidActionError, Session, SessionResult, open_session
+from palaestra.integrations.openenv.sessions import InvalidActionError, OpenEnvSession, SessionResult, open_session
 from palaestra.integrations.openenv.texts import make_sample, read_action_format, write_observation
 
 
@@ -61,7 +61,7 @@ class OpenEnvEnv(ForeignEnv):
         self._has_reward, self._format = False, read_action_format({})
         super().__init__(env_id, **arguments)
 
-    def make(self) -> Session:
+    def make(self) -> OpenEnvSession:
         session = open_session(self.env_id, self.env_options, self.max_call_seconds)
         fields = session.schema.get("properties", {})
         is_tool_env = "tool_name" in fields or not set(fields) - {"metadata"}
@@ -73,7 +73,7 @@ class OpenEnvEnv(ForeignEnv):
             self.sample_actions = (self._format.sample(),) * 3
         return session
 
-    def start(self, env: Session, seed: int) -> str:
+    def start(self, env: OpenEnvSession, seed: int) -> str:
         self._has_reward = False
         result = env.reset({**self.reset_options, "seed": seed})
         if result.done:
@@ -82,7 +82,7 @@ class OpenEnvEnv(ForeignEnv):
         hint = "" if self.prompt or self.tools else self._format.describe()
         return "\n".join(part for part in (text, hint) if part)
 
-    def play(self, env: Session, text: str) -> ForeignStep:
+    def play(self, env: OpenEnvSession, text: str) -> ForeignStep:
         action = self._format.parse(text)
         if action is None:
             return ForeignStep(f"That is not an action. {self._format.describe()}".strip(), is_invalid=True)
@@ -92,7 +92,7 @@ class OpenEnvEnv(ForeignEnv):
             return ForeignStep(f"That is not an action: {error}", is_invalid=True)
         return ForeignStep(self._write(result.observation), self._read_reward(result), result.done)
 
-    def play_message(self, env: Session, message: Message) -> ForeignStep:
+    def play_message(self, env: OpenEnvSession, message: Message) -> ForeignStep:
         if not self.tools:
             return self.play(env, message.text)
         if not message.tool_calls:
@@ -149,7 +149,7 @@ def _load_writer(observation: Sequence[str] | str) -> Any:
     return lambda fields: write_observation(fields, names)
 
 
-def _list_tools(env_id: str, session: Session) -> list[dict[str, Any]]:
+def _list_tools(env_id: str, session: OpenEnvSession) -> list[dict[str, Any]]:
     """The tools of an environment in OpenAI's format."""
     listed = session.step({"type": "list_tools"}).observation.get("tools") or ()
     tools = [

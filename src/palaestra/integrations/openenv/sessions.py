@@ -43,7 +43,7 @@ class SessionResult:
     done: bool
 
 
-class Session(Protocol):
+class OpenEnvSession(Protocol):
     """One environment of OpenEnv. `schema` is the JSON schema of its actions."""
 
     schema: Mapping[str, Any]
@@ -180,7 +180,7 @@ class LocalSession:
         return check_result(self._reference, serialize_observation(observation))
 
 
-def open_session(env_id: str, env_options: Mapping[str, Any], seconds: float) -> Session:
+def open_session(env_id: str, env_options: Mapping[str, Any], seconds: float) -> OpenEnvSession:
     """Open a session of a server (`http://...`, `ws://...`) or of a class in the process (`module:Class`)."""
     if "://" not in env_id:
         return LocalSession(env_id, env_options)
