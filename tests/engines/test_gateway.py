@@ -8,6 +8,8 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -57,8 +59,15 @@ def gateway(thread: ServerThread) -> CaptureServer:
     return thread.server
 
 
-def connect(thread: ServerThread, session: str, key: str = "secret") -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{thread.url}/sessions/{session}/v1", api_key=key, max_retries=0)
+@cache
+def make_client() -> openai.OpenAI:
+    return openai.OpenAI(base_url="http://127.0.0.1", api_key="none", max_retries=0)
+
+
+@contextmanager
+def connect(thread: ServerThread, session: str, key: str = "secret") -> Iterator[openai.OpenAI]:
+    """A client of a session. All share one HTTP client, which takes a while to make."""
+    yield make_client().with_options(base_url=f"{thread.url}/sessions/{session}/v1", api_key=key)
 
 
 def fetch(url: str, body: Any = None, key: str = "secret") -> tuple[int, Any]:
