@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +13,9 @@ from palaestra.core.records import Completion, Failure, FailureCause, Score, Spl
 from palaestra.tasks.base import make_task
 from palaestra.tasks.evaluate import choose, score
 
-inspect_ai = pytest.importorskip("inspect_ai")
-from inspect_ai.model import ModelOutput, get_model
+pytest.importorskip("inspect_ai")
+import inspect_ai
+from inspect_ai.model import ModelOutput, ModelUsage, get_model
 
 from palaestra.integrations.inspect_ai.exported import task_of
 
@@ -56,7 +55,7 @@ def colours():
 
 
 @task
-def faulty(value: str):
+def faulty(value: str = "half"):
     return Task(SUMS[:2], scorer=bad(value))
 
 
@@ -83,15 +82,22 @@ def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-def evaluate(task: Any, answers: dict[str, str], folder: Path) -> Any:
+def make_model(answer: Callable[[str], str]) -> Any:
+    """A model of Inspect that answers the text of the last message."""
+
+    def generate(messages: Any, *rest: Any) -> Any:
+        output = ModelOutput.from_content("mockllm", answer(messages[-1].text))
+        output.usage = ModelUsage()  # Inspect would download a tokenizer to count the tokens.
+        return output
+
+    return get_model("mockllm/model", custom_outputs=generate, memoize=False)
+
+
+def evaluate(task: Any, answers: dict[str, str], folder: Path, **arguments: Any) -> Any:
     """Run `inspect_ai.eval` with an answer for every question."""
-
-    def answer(messages: Any, *rest: Any) -> Any:
-        return ModelOutput.from_content("mockllm", answers[messages[-1].text])
-
+    model = make_model(lambda text: answers.get(text, "Answer: 5"))
     (log,) = inspect_ai.eval(
-        task, model=get_model("mockllm/model", custom_outputs=answer, memoize=False), log_dir=str(folder), display="none",
-        fail_on_error=False,
+        task, model=model, log_dir=str(folder), display="none", fail_on_error=False, **arguments
     )  # fmt: skip
     return log
 
@@ -123,19 +129,19 @@ def test_a_failure_of_our_scorer_is_an_error_of_the_sample(tmp_path: Path, monke
     assert not log.samples[0].scores
 
 
-def test_the_command_of_inspect_finds_our_tasks(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "inspect_ai", "eval", "palaestra/task_of", "-T", "name=math-skills"]
-    command += ["-T", "skills=addition,clock", "-T", "limit=4", "--model", "mockllm/model", "--display", "none"]
-    subprocess.run([*command, "--log-dir", str(tmp_path), "--log-format", "json"], check=True, timeout=120)
-    (log,) = tmp_path.glob("*.json")
-    assert len(json.loads(log.read_text())["samples"]) == 4
+def test_inspect_finds_our_tasks_by_their_registered_name(tmp_path: Path) -> None:
+    arguments = {"name": "math-skills", "skills": "addition,subtraction", "limit": 4}
+    log = evaluate("palaestra/task_of", {}, tmp_path, task_args=arguments)
+    assert [sample.scores["palaestra"].answer for sample in log.samples] == ["5"] * 4
+    assert {sample.metadata["skill"] for sample in log.samples} == {"addition", "subtraction"}
 
 
 def test_a_task_of_inspect_gets_the_scores_of_inspect(tasks: Path, tmp_path: Path) -> None:
     task = make_task(f"inspect:{tasks}@sums", parts="published")
     problems = task.problems(Split.TEST, 0, seed=0)
     assert len(problems) == 40
-    assert [(m.role, m.text) for m in problems[0].messages][0] == ("system", "Add.")
+    assert [message.role for message in problems[0].messages] == ["system", "user"]
+    assert all(problem.messages[1].text.startswith("What is ") for problem in problems)
     texts = [f"I think {problem.reference if n % 2 else n}" for n, problem in enumerate(problems)]
     ours = {p.id: score(task, p, Completion(text)) for p, text in zip(problems, texts, strict=True)}
     answers = {problem.messages[-1].text: text for problem, text in zip(problems, texts, strict=True)}
@@ -172,11 +178,23 @@ def test_partial_credit_is_half(tasks: Path) -> None:
     assert score(task, task.problems(Split.TEST, 1, seed=0)[0], Completion("4")) == Score(0.5)
 
 
-def test_a_model_graded_task_uses_the_grader(tasks: Path) -> None:
-    task = make_task(f"inspect:{tasks}@graded", parts="published", grader="mockllm/model")
+@pytest.mark.parametrize(("grade", "value"), [("C", 1.0), ("I", 0.0)])
+def test_a_model_graded_task_asks_the_grader(
+    tasks: Path, monkeypatch: pytest.MonkeyPatch, grade: str, value: float
+) -> None:
+    graders = {"openai/grader": make_model(lambda text: f"GRADE: {grade}")}
+    monkeypatch.setattr("inspect_ai.model.get_model", graders.__getitem__)
+    task = make_task(f"inspect:{tasks}@graded", parts="published", grader="openai/grader")
     outcome = score(task, task.problems(Split.TEST, 1, seed=0)[0], Completion("4"))
-    assert isinstance(outcome, Failure)  # The mock model writes no grade, which Inspect reports as no score.
-    assert "grade" in outcome.message.lower()
+    assert isinstance(outcome, Score)
+    assert outcome.value == value
+
+
+def test_a_model_graded_task_without_a_grader_is_a_failure(tasks: Path) -> None:
+    task = make_task(f"inspect:{tasks}@graded", parts="published")
+    outcome = score(task, task.problems(Split.TEST, 1, seed=0)[0], Completion("4"))
+    assert isinstance(outcome, Failure)
+    assert "model" in outcome.message.partition("raised")[2]
 
 
 @pytest.mark.parametrize(
