@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import palaestra
 from palaestra.core.errors import TaskError
 from palaestra.core.records import Completion, Failure, FailureCause, Score, Split
 from palaestra.tasks.base import make_task
@@ -25,7 +26,8 @@ TASKS = """
 from inspect_ai import Task, task
 from inspect_ai.dataset import Sample
 from inspect_ai.scorer import Score, accuracy, choice, match, model_graded_qa, scorer
-from inspect_ai.solver import generate, multiple_choice, prompt_template, system_message
+from inspect_ai.solver import generate, multiple_choice, prompt_template, system_message, use_tools
+from inspect_ai.tool import tool
 
 SUMS = [Sample(input=f"{n} + {n}", target=str(2 * n), id=f"s{n}") for n in range(40)]
 COLOURS = [Sample(input="The sky is", choices=["green", "blue"], target="B")]
@@ -62,6 +64,23 @@ def faulty(value: str = "half"):
 @task
 def several():
     return Task(SUMS, solver=[generate(), generate()], scorer=match())
+
+
+@task
+def tooled():
+    return Task(SUMS, solver=[use_tools(open_page()), generate()], scorer=match())
+
+
+@tool
+def open_page():
+    async def execute(url: str):
+        '''Open a page.
+
+        Args:
+            url: the page
+        '''
+        return ""
+    return execute
 
 
 @task
@@ -201,6 +220,7 @@ def test_a_model_graded_task_without_a_grader_is_a_failure(tasks: Path) -> None:
     ("name", "expected"),
     [
         ("@several", "calls the model several times"),
+        ("@tooled", "uses tools"),
         ("@boxed", "needs a sandbox"),
         ("", "expected one task"),
         ("@none", ""),
@@ -209,6 +229,15 @@ def test_a_model_graded_task_without_a_grader_is_a_failure(tasks: Path) -> None:
 def test_a_task_that_evaluate_cannot_run_is_an_error(tasks: Path, name: str, expected: str) -> None:
     with pytest.raises(TaskError, match=expected):
         make_task(f"inspect:{tasks}{name}")
+
+
+def test_our_recipe_evaluates_a_task_of_inspect(tasks: Path, tmp_path: Path) -> None:
+    run = palaestra.evaluate(
+        task=f"inspect:{tasks}@sums", model="nano", limit=6, max_tokens=8, out=str(tmp_path / "run")
+    )
+    assert run.summary["problems"] == 6
+    assert run.report.failure_count == 0
+    assert run.report.accuracy is not None
 
 
 def test_the_splits_are_disjoint(tasks: Path) -> None:
