@@ -18,6 +18,7 @@ from palaestra.cli.listing import KINDS, list_entries
 from palaestra.cli.options import TrainCommand, from_settings
 from palaestra.cli.serve import serve
 from palaestra.cli.terminal import INTERRUPTED, TRACEBACK, Commands, StoppedError, console, explain, quiet, say
+from palaestra.cli.view import view
 from palaestra.core.errors import RunError, SettingsError, UnknownNameError
 from palaestra.core.events import ignore
 from palaestra.core.interrupts import raise_on_sigterm
@@ -38,6 +39,7 @@ app = typer.Typer(
 models_app = typer.Typer(invoke_without_command=True, help="List the registered models, or download one.")
 app.add_typer(models_app, name="models", rich_help_panel=LOOK)
 app.command(rich_help_panel=MEASURE)(serve)
+app.command(rich_help_panel=RUNS)(view)
 
 Out = Annotated[
     str, typer.Option("--out", help="The run folder; a new one below runs/ if not given.", rich_help_panel="Run")
