@@ -9,6 +9,7 @@ PPO    := $(VENV)/trl-with-ppo
 MINATAR := $(VENV)/minatar
 VLLM   ?= .venv-vllm
 FACTORY ?= .venv-llamafactory
+PEERS ?= .venv-peers
 # Tests run side by side, each with one thread: two torch processes with two threads each would crawl on two cores.
 WORKERS ?= 2
 # Containers often forbid compiled modules. Without them every process of the tests compiles Palaestra and its own file.
@@ -27,10 +28,11 @@ test: $(STAMP) system  ## all tests that need nothing special
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not backends" --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder --ignore tests/sandbox
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not backends" --numprocesses $(WORKERS) --dist loadfile tests/sandbox  # held to times, so apart from the rest
 
-test-backends: $(STAMP) $(VLLM)/.installed $(FACTORY)/.installed $(MINATAR) system  ## tests that fetch models or need engines; 8 GB
+test-backends: $(STAMP) $(VLLM)/.installed $(FACTORY)/.installed $(PEERS)/.installed $(MINATAR) system  ## tests that fetch models or need engines; 8 GB
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[gem,reasoning-gym]'  # needs a C compiler
 	PALAESTRA_MINATAR=$(abspath $(MINATAR)) PALAESTRA_VLLM_PYTHON=$(VLLM)/bin/python PALAESTRA_LLAMA_FACTORY=$(abspath $(FACTORY))/bin/llamafactory-cli $(BIN)/python -m pytest -m backends
 	OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest -m backends -p no:cacheprovider tests/engines/test_vllm.py tests/learn/test_engine_policy.py tests/recipes/test_vllm_recipes.py tests/recipes/train/test_ranks.py::test_two_processes_with_vllm_train_like_one
+	OMP_NUM_THREADS=1 $(PEERS)/bin/python -m pytest -m backends -p no:cacheprovider tests/integrations/test_verifiers.py
 
 check: lint types  ## lint, layers and types
 
@@ -78,6 +80,12 @@ $(FACTORY)/.installed:
 	rm -rf $(FACTORY)/lib/python3*/site-packages/torchaudio/lib
 	@touch $@
 
+# verifiers wants an older openai and mcp than our constraints name.
+$(PEERS)/.installed: pyproject.toml
+	test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0 -e '.[verifiers]' pytest hypothesis psutil setuptools
+	@touch $@
+
 # The last TRL that has PPO, beside the one that everything else is measured against.
 $(PPO): $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $@ trl==1.12.0
@@ -95,4 +103,4 @@ system:
 	else echo "bubblewrap is not installed; for the sandbox: sudo apt-get install bubblewrap (or your system's way)"; fi
 
 clean:  ## remove the virtual environment and caches, keep the runs
-	rm -rf $(VENV) $(VLLM) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache build dist
+	rm -rf $(VENV) $(VLLM) $(FACTORY) $(PEERS) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache build dist

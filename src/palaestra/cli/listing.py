@@ -22,6 +22,7 @@ REGISTRIES = {
     "histories": "palaestra.research.agents.history:HISTORIES",
     "models": "palaestra.engines.models:MODELS",
     "environments": "palaestra.envs:DESCRIPTIONS",
+    "exporters": "palaestra.integrations.export.base:EXPORTERS",
 }
 """Registries, or descriptions by name, as `module:name`. Importing them does not load torch."""
 

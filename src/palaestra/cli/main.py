@@ -14,6 +14,7 @@ from rich.table import Table
 
 from palaestra import __version__
 from palaestra.cli import research as research_commands
+from palaestra.cli.export import export
 from palaestra.cli.listing import KINDS, list_entries
 from palaestra.cli.options import TrainCommand, from_settings
 from palaestra.cli.serve import serve
@@ -40,6 +41,7 @@ models_app = typer.Typer(invoke_without_command=True, help="List the registered 
 app.add_typer(models_app, name="models", rich_help_panel=LOOK)
 app.command(rich_help_panel=MEASURE)(serve)
 app.command(rich_help_panel=RUNS)(view)
+app.command(rich_help_panel=LOOK)(export)
 
 Out = Annotated[
     str, typer.Option("--out", help="The run folder; a new one below runs/ if not given.", rich_help_panel="Run")

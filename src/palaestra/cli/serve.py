@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import secrets
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from palaestra.core.errors import MissingExtraError
+from palaestra.core.errors import MissingExtraError, SettingsError
+
+if TYPE_CHECKING:
+    from palaestra.engines.server import OpenAIServer
 
 
 def serve(
@@ -37,6 +41,34 @@ def serve(
         ),
     ] = 0.01,
     device: Annotated[str, typer.Option("--device", help="The device of a local model, for example cuda.")] = "",
+    capture: Annotated[
+        bool,
+        typer.Option(
+            "--capture",
+            help="Record the exact tokens of calls to /sessions/NAME/v1, one session per episode of an agent.",
+        ),
+    ] = False,
+    env: Annotated[
+        str, typer.Option("--env", help="With --capture: a turn environment for each session, at /sessions/NAME/env.")
+    ] = "",
+    env_option: Annotated[
+        list[str] | None, typer.Option("--env-option", help="Option of the environment as name=value (value in JSON).")
+    ] = None,
+    trajectories: Annotated[
+        Path | None,
+        typer.Option("--trajectories", help="With --capture: append each ended session to this JSONL file."),
+    ] = None,
+    temperature: Annotated[
+        float, typer.Option("--temperature", min=0.01, help="With --capture: the sampling temperature of all calls.")
+    ] = 1.0,
+    override_sampling: Annotated[
+        bool,
+        typer.Option(
+            "--override-sampling",
+            help="With --capture: replace other sampling parameters of calls by the policy's instead of rejecting them.",
+        ),
+    ] = False,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="With --capture: the seed of samples and episodes.")] = 0,
 ) -> None:
     """Serve a model with OpenAI's API (chat completions, completions, models) until Ctrl-C."""
     from palaestra.engines.base import close_engine
@@ -51,22 +83,58 @@ def serve(
     if not is_loopback(host) and not api_key:
         api_key = secrets.token_urlsafe(24)
         typer.echo(f"API key: {api_key}")
-    engine = open_engine(model, device=device)
-    server = OpenAIServer(
-        engine,
-        model,
-        api_key=api_key,
-        max_tokens=max_tokens,
-        max_batch=max_batch,
-        max_wait=max_wait,
-    )
+    limits = {"api_key": api_key, "max_tokens": max_tokens, "max_batch": max_batch, "max_wait": max_wait}
+    server: OpenAIServer
+    if capture:
+        sampling = {"temperature": temperature, "override_sampling": override_sampling}
+        server = _make_session_server(model, device, env, env_option or [], trajectories, seed, **limits, **sampling)
+    else:
+        if env or trajectories or override_sampling:
+            raise SettingsError("--env, --trajectories and --override-sampling need --capture")
+        server = OpenAIServer(open_engine(model, device=device), model, **limits)  # type: ignore[arg-type]
     config = uvicorn.Config(server.make_app(), host=host, port=port, log_level="warning", timeout_graceful_shutdown=5)
     socket = config.bind_socket()
     socket.listen()  # Clients may connect as soon as they read the address.
     shown = f"[{host}]" if ":" in host else host
-    typer.echo(f"serving {model} at http://{shown}:{socket.getsockname()[1]}/v1")
+    url = f"http://{shown}:{socket.getsockname()[1]}"
+    typer.echo(f"serving {model} at {url}/sessions/NAME/v1" if capture else f"serving {model} at {url}/v1")
     try:
         uvicorn.Server(config).run(sockets=[socket])
     finally:
         server.close()
-        close_engine(engine)
+        close_engine(server.engine)
+
+
+def _make_session_server(
+    model: str, device: str, env: str, env_options: list[str], trajectories: Path | None, seed: int, **options: Any
+) -> OpenAIServer:
+    """Make the server of `--capture`. Raises before a model is loaded if a name or an option is wrong."""
+    import json
+
+    from palaestra.core.seeding import Seeds
+    from palaestra.engines.base import check_serves_weights, get_scheme
+    from palaestra.engines.factory import get_engine_scheme
+    from palaestra.engines.session_server import SessionServer
+    from palaestra.envs.factory import check_options, detect_kind, make_turn_env
+    from palaestra.envs.turn.player import TurnEpisodePlayer
+    from palaestra.recipes.settings import parse_options
+
+    check_serves_weights(get_scheme(model), "model")
+    values = parse_options(env_options, "env_option")
+    if env:
+        if detect_kind(env, values) != "turn":
+            raise SettingsError(f"option '--env': expected a turn environment; got {env}")
+        check_options(env, values)
+
+    def make_player(episode: int) -> TurnEpisodePlayer:
+        return TurnEpisodePlayer(make_turn_env(env, 1, values, autoreset=False).envs[0], episode)
+
+    def append(record: dict[str, Any]) -> None:
+        if trajectories is not None:
+            with trajectories.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(record) + "\n")
+
+    engine = get_engine_scheme(model).open_for_rollouts(model, device=device)
+    return SessionServer(
+        engine, model, seeds=Seeds(seed), make_player=make_player if env else None, on_end=append, **options
+    )

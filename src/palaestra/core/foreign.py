@@ -26,6 +26,10 @@ class ForeignCallError(PalaestraError):
     """Code of another package raised an error, or did not return in time."""
 
 
+class ForeignTimeoutError(ForeignCallError):
+    """Code of another package did not return in time. It may still run."""
+
+
 class GlobalRandom:
     """The state of the global generators of `random` and `numpy.random` for one caller.
 
@@ -63,7 +67,8 @@ def call_foreign(name: str, function: Callable[..., T], *arguments: Any, seconds
         seconds: maximum time of the call.
 
     Raises:
-        ForeignCallError: the function raised an exception, or did not return in time.
+        ForeignCallError: the function raised an exception.
+        ForeignTimeoutError: it did not return in time.
         PalaestraError: the function raised one.
 
     >>> call_foreign("int", int, "7", seconds=1)
@@ -84,7 +89,7 @@ def call_foreign(name: str, function: Callable[..., T], *arguments: Any, seconds
     if results:
         return results[0]
     if not errors:
-        raise ForeignCallError(f"{name} did not return within {seconds:g} seconds")
+        raise ForeignTimeoutError(f"{name} did not return within {seconds:g} seconds")
     if isinstance(errors[0], PalaestraError):
         raise errors[0]
     raise ForeignCallError(f"{name} raised {describe_error(errors[0])}") from errors[0]

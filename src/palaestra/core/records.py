@@ -63,6 +63,8 @@ class FailureCause(StrEnum):
     """The environment raised an error or returned a non-finite reward."""
     WORKER = "worker"
     """The worker process died several times."""
+    AGENT = "agent"
+    """The agent's program crashed, did not end in time, or never called the model."""
 
 
 @dataclass(frozen=True, slots=True)

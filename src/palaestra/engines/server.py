@@ -13,6 +13,7 @@ import json
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from functools import lru_cache
 from ipaddress import ip_address
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from palaestra.core.errors import MissingExtraError
-from palaestra.core.records import Completion, Failure, FailureCause, ImagePart, StopReason, ToolCall
+from palaestra.core.records import Completion, Failure, FailureCause, ImagePart, Message, StopReason, ToolCall
 from palaestra.engines.base import Answer, Engine, Request, Sampling, reads_schema
 from palaestra.engines.batching import Batcher, TextStream
 from palaestra.engines.chat import offers_tools
@@ -97,6 +98,10 @@ class ChatBody(CommonBody):
     tool_choice: Literal["auto", "none"] | None = None
     parallel_tool_calls: bool | None = None
 
+    def to_tools(self) -> str:
+        """The offered tools as JSON text; empty for none."""
+        return json.dumps(self.tools) if self.tools and self.tool_choice != "none" else ""
+
 
 class TextBody(CommonBody):
     prompt: str | list[int] | list[str] | list[list[int]]
@@ -105,7 +110,7 @@ class TextBody(CommonBody):
     best_of: Literal[1] | None = None
 
 
-Body = TypeVar("Body", bound=CommonBody)
+Body = TypeVar("Body", bound=BaseModel)
 
 
 class OpenAIServer:
@@ -151,10 +156,6 @@ class OpenAIServer:
         async def health(request: HttpRequest) -> HttpResponse:
             return PlainTextResponse("ok")
 
-        async def list_models(request: HttpRequest) -> HttpResponse:
-            card = {"id": self.name, "object": "model", "created": self.started, "owned_by": "palaestra"}
-            return JSONResponse({"object": "list", "data": [card]})
-
         def guard(handler: Handler) -> Handler:
             async def handle(request: HttpRequest) -> HttpResponse:
                 try:
@@ -166,14 +167,16 @@ class OpenAIServer:
 
             return handle
 
-        return Starlette(
-            routes=[
-                Route("/health", health),
-                Route("/v1/models", guard(list_models)),
-                Route("/v1/chat/completions", guard(self._chat), methods=["POST"]),
-                Route("/v1/completions", guard(self._complete), methods=["POST"]),
-            ]
-        )
+        routes = [Route(path, guard(handler), methods=[method]) for method, path, handler in self._list_routes()]
+        return Starlette(routes=[Route("/health", health), *routes])
+
+    def _list_routes(self) -> list[tuple[str, str, Handler]]:
+        """The method, path and handler of each route that needs the API key."""
+        return [
+            ("GET", "/v1/models", self._list_models),
+            ("POST", "/v1/chat/completions", self._chat),
+            ("POST", "/v1/completions", self._complete),
+        ]
 
     def close(self) -> None:
         self.batcher.close()
@@ -182,29 +185,40 @@ class OpenAIServer:
         if self.api_key and not hmac.compare_digest(header.encode(), f"Bearer {self.api_key}".encode()):
             raise RequestError("the API key is missing or wrong", 401, "invalid_api_key")
 
+    async def _list_models(self, http: HttpRequest) -> HttpResponse:
+        from starlette.responses import JSONResponse
+
+        card = {"id": self.name, "object": "model", "created": self.started, "owned_by": "palaestra"}
+        return JSONResponse({"object": "list", "data": [card]})
+
     async def _chat(self, http: HttpRequest) -> HttpResponse:
-        body = await _read_body(http, ChatBody)
+        body = await read_body(http, ChatBody)
         self._check_model(body.model)
         request = self._to_request(body)
         reads_calls = bool(request.tools)
 
         def to_choice(index: int, answer: Completion) -> dict[str, Any]:
             text, calls = self._split_calls(answer, request.tools) if reads_calls else (answer.text, ())
-            calls = (*answer.tool_calls, *calls)
-            message: dict[str, Any] = {"role": "assistant", "content": text if text or not calls else None}
-            if calls:
-                message["tool_calls"] = [to_chat_call(call) for call in calls]
-            choice = {"index": index, "message": message, "finish_reason": _finish(answer, calls)}
-            if body.logprobs:
-                choice["logprobs"] = {"content": self._list_logprobs(answer), "refusal": None}
-            return choice | ({"token_ids": list(answer.token_ids)} if body.return_token_ids else {})
+            return self._to_chat_choice(body, index, answer, text, (*answer.tool_calls, *calls))
 
         if body.stream:
             return self._stream(body, request, "chat.completion.chunk", reads_calls, to_choice)
-        return await self._answer(body, [request], "chat.completion", to_choice)
+        return await self._answer(http, body, [request], "chat.completion", to_choice)
+
+    def _to_chat_choice(
+        self, body: ChatBody, index: int, answer: Completion, text: str, calls: Sequence[ToolCall]
+    ) -> dict[str, Any]:
+        """A choice of the response, with the fields that the request asks for."""
+        message: dict[str, Any] = {"role": "assistant", "content": text if text or not calls else None}
+        if calls:
+            message["tool_calls"] = [to_chat_call(call) for call in calls]
+        choice = {"index": index, "message": message, "finish_reason": _finish(answer, calls)}
+        if body.logprobs:
+            choice["logprobs"] = {"content": self._list_logprobs(answer), "refusal": None}
+        return choice | ({"token_ids": list(answer.token_ids)} if body.return_token_ids else {})
 
     async def _complete(self, http: HttpRequest) -> HttpResponse:
-        body = await _read_body(http, TextBody)
+        body = await read_body(http, TextBody)
         self._check_model(body.model)
         prompts: list[Any] = body.prompt if _is_list_of_prompts(body.prompt) else [body.prompt]  # type: ignore[assignment]
         if self.tokenizer is None:
@@ -231,7 +245,7 @@ class OpenAIServer:
             if len(requests) > 1:
                 raise RequestError("expected one prompt for a stream; got several")
             return self._stream(body, requests[0], "text_completion", False, to_choice)
-        return await self._answer(body, requests, "text_completion", to_choice)
+        return await self._answer(http, body, requests, "text_completion", to_choice)
 
     def _check_model(self, model: str) -> None:
         if model not in ("", self.name):
@@ -240,10 +254,7 @@ class OpenAIServer:
             )
 
     def _to_request(self, body: ChatBody) -> Request:
-        try:
-            messages = tuple(parse_message(message) for message in body.messages)
-        except ValueError as error:
-            raise RequestError(str(error)) from error
+        messages = parse_messages(body)
         for part in (part for m in messages if not isinstance(m.content, str) for part in m.content):
             if isinstance(part, ImagePart) and not part.url.startswith("data:"):
                 raise RequestError("expected images as data: URLs; this server does not fetch URLs or files")
@@ -253,7 +264,7 @@ class OpenAIServer:
             body.to_sampling(limit),
             _choose_seed(body.seed),
             self._read_schema(body.response_format),
-            json.dumps(body.tools) if body.tools and body.tool_choice != "none" else "",
+            body.to_tools(),
         )
 
     def _read_schema(self, form: dict[str, Any] | None) -> str:
@@ -299,14 +310,28 @@ class OpenAIServer:
             for token, logprob in zip(tokens, answer.logprobs, strict=True)
         ]
 
+    def _submit(
+        self, request: Request, on_token: Callable[[int, int, int], None] | None = None
+    ) -> Future[list[Answer]]:
+        """Queue a request; see `Batcher.submit`."""
+        return self.batcher.submit(request, on_token)
+
     async def _answer(
-        self, body: CommonBody, requests: Sequence[Request], kind: str, to_choice: Callable[[int, Completion], Any]
+        self,
+        http: HttpRequest,
+        body: CommonBody,
+        requests: Sequence[Request],
+        kind: str,
+        to_choice: Callable[[int, Completion], Any],
     ) -> HttpResponse:
+        """Send whole completions. `to_choice` is not called if the client has left meanwhile."""
         import orjson
         from starlette.responses import Response
 
-        futures = [asyncio.wrap_future(self.batcher.submit(request)) for request in requests]
+        futures = [asyncio.wrap_future(self._submit(request)) for request in requests]
         completions = [_check_answer(answer) for future in futures for answer in await future]
+        if await http.is_disconnected():
+            raise RequestError("the client has left", 499, "client_closed_request")
         response = self._envelope(kind) | {
             "choices": [to_choice(index, completion) for index, completion in enumerate(completions)],
             "usage": _count_usage(completions, requests[0].sampling.count),
@@ -342,7 +367,7 @@ class OpenAIServer:
 
         async def events() -> AsyncIterator[str]:
             streams = [TextStream(self.tokenizer, request.sampling.stop) for _ in range(request.sampling.count)]
-            future = self.batcher.submit(request, None if whole or self.tokenizer is None else on_token)
+            future = self._submit(request, None if whole or self.tokenizer is None else on_token)
             future.add_done_callback(lambda _: loop.call_soon_threadsafe(pieces.put_nowait, None))
             if chat:
                 first = {"role": "assistant", "content": ""}
@@ -375,7 +400,12 @@ class OpenAIServer:
         return {"id": f"{start}-{uuid.uuid4().hex}", "object": kind, "created": int(time.time()), "model": self.name}
 
 
-async def _read_body(http: HttpRequest, kind: type[Body]) -> Body:
+async def read_body(http: HttpRequest, kind: type[Body]) -> Body:
+    """Read and validate the JSON body of a request.
+
+    Raises:
+        RequestError: the body is invalid or too large.
+    """
     data = b""
     async for chunk in http.stream():
         data += chunk
@@ -388,6 +418,18 @@ async def _read_body(http: HttpRequest, kind: type[Body]) -> Body:
         place = ".".join(map(str, first["loc"])) or "body"
         reason = "this parameter is not supported" if first["type"] == "extra_forbidden" else first["msg"]
         raise RequestError(f"{place}: {reason}") from error
+
+
+def parse_messages(body: ChatBody) -> tuple[Message, ...]:
+    """Parse the messages of a request.
+
+    Raises:
+        RequestError: a message is invalid.
+    """
+    try:
+        return tuple(parse_message(message) for message in body.messages)
+    except ValueError as error:
+        raise RequestError(str(error)) from error
 
 
 def _is_list_of_prompts(prompt: Any) -> bool:

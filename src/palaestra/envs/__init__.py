@@ -18,6 +18,10 @@ _ENTRY_POINTS = {
         "palaestra.integrations.textarena:TextArenaVectorEnv",
     ),
     "palaestra/GEM-v0": ("palaestra.integrations.gem:GemEnv", "palaestra.integrations.gem:GemVectorEnv"),
+    "palaestra/Verifiers-v0": (
+        "palaestra.integrations.verifiers.env:VerifiersEnv",
+        "palaestra.integrations.verifiers.env:VerifiersVectorEnv",
+    ),
     "palaestra/Research-v0": (
         "palaestra.research.workspace.env:ResearchEnv",
         "palaestra.research.workspace.env:ResearchVectorEnv",
@@ -33,10 +37,16 @@ DESCRIPTIONS = {
     "palaestra/Text-v0": "turn scale: a Gymnasium environment with text or discrete spaces, also as text:ID",
     "palaestra/TextArena-v0": "turn scale: a game of TextArena, also as textarena:ID",
     "palaestra/GEM-v0": "turn scale: an environment of GEM, also as gem:ID",
+    "palaestra/Verifiers-v0": "turn scale: an environment of verifiers, also as verifiers:ID",
     "palaestra/Research-v0": "turn scale: work on a research task at a shell, scored against a baseline",
 }
 """One line for each environment; `palaestra list environments` prints them."""
-PREFIXES = {"text": "palaestra/Text-v0", "textarena": "palaestra/TextArena-v0", "gem": "palaestra/GEM-v0"}
+PREFIXES = {
+    "text": "palaestra/Text-v0",
+    "textarena": "palaestra/TextArena-v0",
+    "gem": "palaestra/GEM-v0",
+    "verifiers": "palaestra/Verifiers-v0",
+}
 """Prefixes of environment ids and their adapters: `text:FrozenLake-v1` is `palaestra/Text-v0` of FrozenLake-v1."""
 
 ALIASES = {"RLHFEnv-v0": "palaestra/RLHF-v0", "CoTEnv-v0": "palaestra/CoT-v0"}

@@ -154,6 +154,19 @@ def make_turn_env(
     return TurnVectorEnv(lambda: _make_single(env_id, options), num_envs, **own)
 
 
+def make_single_turn_env(env_id: str, options: Mapping[str, Any]) -> TurnEnv:
+    """Make one turn environment, without Gymnasium's wrappers.
+
+    Raises:
+        EnvError: it cannot be made, or it is not a turn environment.
+    """
+    env = _make_single(env_id, options)
+    if not isinstance(env.unwrapped, TurnEnv):
+        env.close()
+        raise EnvError(f"{env_id} is not a turn environment; for text or discrete spaces use text:{env_id}")
+    return env.unwrapped
+
+
 def turn_options(env_id: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """The training options of a turn environment: the user's, with defaults from `TurnEnv.learned_from`.
 

@@ -54,7 +54,7 @@ class RLOO(Algorithm):
 
         returns_GK, known_GK = rollout.group_returns(config.group_size)
         advantages_GK = compute_leave_one_out_advantages_GK(returns_GK, known_GK)
-        advantages_B, valid_B = advantages_GK.flatten(), known_GK.flatten()
+        advantages_B, valid_B = map(rollout.spread_over_sequences, (advantages_GK, known_GK))
         if config.normalize_advantage:
             advantages_B = normalize(advantages_B, valid_B)
         # Episodes without an advantage have no gradient.

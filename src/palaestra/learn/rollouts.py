@@ -73,7 +73,9 @@ class Rollout:
             `logprobs_BT` are then the learner's, and losses are weighted by their truncated ratio.
         importance_clip_max: the maximum of that ratio.
         version: the number of updates of the weights that sampled the decisions.
-        group_B: the group of each sequence; only if sequences are whole episodes.
+        episode_B: the episode of each sequence, from 0 in order, if an episode may have several sequences: the
+            conversations of an agent. They share a reward. `None` if each sequence is an episode.
+        group_B: the group of each sequence; only if sequences are whole episodes, or parts of one.
         valid_B: sequences with a known reward; a failed one is excluded from the loss.
         truncated_B: episodes that were truncated.
         limit: the maximum number of decisions of an episode; 0 if sequences are not episodes.
@@ -93,6 +95,7 @@ class Rollout:
     sampling_logprobs_BT: torch.Tensor | None = None
     importance_clip_max: float = float("inf")
     version: int = 0
+    episode_B: torch.Tensor | None = None
     group_B: torch.Tensor | None = None
     valid_B: torch.Tensor | None = None
     truncated_B: torch.Tensor | None = None
@@ -106,6 +109,16 @@ class Rollout:
     @property
     def num_sequences(self) -> int:
         return int(self.rewards_BT.shape[0])
+
+    @property
+    def first_sequences(self) -> list[int]:
+        """The first sequence of each episode."""
+        if self.episode_B is None:
+            return list(range(self.num_sequences))
+        episodes = self.episode_B.tolist()
+        return [
+            sequence for sequence, episode in enumerate(episodes) if sequence == 0 or episodes[sequence - 1] != episode
+        ]
 
     @property
     def decisions(self) -> int:
@@ -135,17 +148,29 @@ class Rollout:
         return [float(value) for value in (returns_B if self.valid_B is None else returns_B[self.valid_B])]
 
     def group_returns(self, group_size: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """The returns by group `[G, K]`, and which of them are valid.
+        """The returns of the episodes by group `[G, K]`, and which of them are valid.
+
+        The return of an episode with several sequences is their mean return: they share a reward, and may differ in a
+        penalty of their tokens.
 
         Raises:
-            SettingsError: the sequences are not whole episodes in groups of `group_size`.
+            SettingsError: the episodes are not in groups of `group_size`.
         """
         if self.group_B is None or self.valid_B is None:
             raise SettingsError("group methods need whole episodes in groups; this rollout has no groups")
-        if self.num_sequences % group_size:
-            raise SettingsError(f"{self.num_sequences} episodes cannot be divided into groups of {group_size}")
-        returns_B = (self.rewards_BT * self.mask_BT).sum(-1)
-        return returns_B.view(-1, group_size), self.valid_B.view(-1, group_size)
+        returns_B, valid_B = (self.rewards_BT * self.mask_BT).sum(-1), self.valid_B
+        if self.episode_B is not None:
+            counts_E = torch.bincount(self.episode_B)
+            returns_B = torch.zeros_like(counts_E, dtype=returns_B.dtype).index_add(0, self.episode_B, returns_B)
+            returns_B, valid_B = returns_B / counts_E, valid_B[self.first_sequences]
+        if len(returns_B) % group_size:
+            raise SettingsError(f"{len(returns_B)} episodes cannot be divided into groups of {group_size}")
+        return returns_B.view(-1, group_size), valid_B.view(-1, group_size)
+
+    def spread_over_sequences(self, values_GK: torch.Tensor) -> torch.Tensor:
+        """The value of its episode for each sequence."""
+        values_E = values_GK.flatten()
+        return values_E if self.episode_B is None else values_E[self.episode_B]
 
 
 def make_episode_rollout(

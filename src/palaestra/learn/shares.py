@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -37,6 +38,10 @@ def join_rollouts(parts: Sequence[Rollout]) -> Rollout:
     joined["inputs"] = _join_inputs([part.inputs for part in parts])
     joined["metrics"] = _join_metrics(parts)
     joined["limit"] = max(part.limit for part in parts)
+    numbers = [part.episode_B for part in parts if part.episode_B is not None]
+    if numbers:
+        firsts = accumulate((len(part.first_sequences) for part in parts), initial=0)
+        joined["episode_B"] = torch.cat([part_B + first for part_B, first in zip(numbers, firsts, strict=False)])
     return Rollout(**joined)
 
 

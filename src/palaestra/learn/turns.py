@@ -35,6 +35,7 @@ class TurnEpisode:
 
     Arguments:
         number, group: the numbers of the episode and its group; episodes of a group start from the same state.
+        branch: the number of the sequence within its episode. Only the episodes of an agent have several sequences.
         opening: number of `messages` before the model's first.
         messages: the conversation so far.
         ids: all tokens in order.
@@ -73,6 +74,7 @@ class TurnEpisode:
     truncated: bool = False
     stop_reason: str = ""
     failure: str = ""
+    branch: int = 0
 
     @property
     def turns(self) -> int:
@@ -111,6 +113,8 @@ class TurnEpisode:
             "group": self.group,
             "version": version,
         }
+        if self.branch:
+            info["branch"] = self.branch
         if self.calls:
             info |= {"calls": self.calls, "malformed_calls": self.malformed_calls, "failed_calls": self.failed_calls}
         if self.failure:
@@ -173,7 +177,7 @@ def collect_turns(
         slots.step_environment()
     max_turns = int(getattr(env.envs[0].unwrapped, "max_turns", 0))
     limit = min(policy.context, max_turns * max_tokens) if max_turns else policy.context
-    rollout = _make_rollout([slots.done[number] for number in sorted(slots.done)], limit)
+    rollout = make_turn_rollout([slots.done[number] for number in sorted(slots.done)], limit)
     rollout.metrics = {
         "seconds_model": slots.model_seconds,
         "seconds_environment": time.perf_counter() - start - slots.model_seconds,
@@ -345,8 +349,12 @@ class _TurnSlots:
         return messages[known + 1 :]
 
 
-def _make_rollout(episodes: Sequence[TurnEpisode], limit: int) -> Rollout:
-    """Make a rollout whose decisions are the sampled tokens. Given tokens are only in the inputs."""
+def make_turn_rollout(episodes: Sequence[TurnEpisode], limit: int) -> Rollout:
+    """Make a rollout whose decisions are the sampled tokens. Given tokens are only in the inputs.
+
+    Arguments:
+        limit: maximum number of decisions of an episode.
+    """
     rewards = []
     for episode in episodes:
         row = [0.0] * len(episode.chosen)

@@ -128,7 +128,12 @@ def _build_turn_loop(settings: TrainSettings, config: AlgorithmConfig, listener:
     _shard(settings, policy, reference)
     algorithm = _make_algorithm(settings, config, policy) if learner else None
     sampler = _build_sampler(settings, policy, policy.vocabulary, (), listener)
-    return TurnLoop(
+    loop_class: type[TurnLoop] = TurnLoop
+    if settings.agent:
+        from palaestra.recipes.train.agent_loop import AgentLoop
+
+        loop_class = AgentLoop
+    return loop_class(
         settings, env, policy, algorithm, reference, held_out, encoder, end_ids=ends, sampler=sampler,
         workers=_open_workers(settings, listener),
     )  # fmt: skip

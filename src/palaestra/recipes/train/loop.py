@@ -171,8 +171,9 @@ class Loop(ABC):
 
     def _measure(self, rollout: Rollout, returns: Sequence[float], what: str) -> dict[str, float]:
         """The metrics of held-out episodes. `returns` are the known returns; `what` is as in `_count`."""
-        failed, reward = rollout.num_sequences - len(returns), mean_interval(returns)
-        self._note_failures(rollout.failures[:failed], rollout.num_sequences, what, "held-out episodes failed")
+        episodes, reward = len(rollout.first_sequences), mean_interval(returns)
+        failed = episodes - len(returns)
+        self._note_failures(rollout.failures[:failed], episodes, what, "held-out episodes failed")
         metrics = {"test_count": float(reward.count), "test_failures": float(failed)}
         if reward.count:
             metrics |= {"test_reward": reward.value, "test_reward_low": reward.low, "test_reward_high": reward.high}
@@ -194,7 +195,7 @@ def measure_spread(rollout: Rollout, returns: Sequence[float], prefix: str = "")
     if not returns:
         return {}
     if rollout.truncated_B is not None:
-        cut = int(rollout.truncated_B.sum())
+        cut = int(rollout.truncated_B[rollout.first_sequences].sum())
     else:
         cut = int((rollout.ended_BT & ~rollout.terminated_BT & rollout.mask_BT).sum())
     spread = {"reward_min": min(returns), "reward_max": max(returns), "cut_episodes": float(cut)}
@@ -206,7 +207,7 @@ def reward_interval(rollout: Rollout) -> Mean:
     plain = mean_interval(rollout.episode_returns)
     groups: dict[int, list[float]] = {}
     if rollout.group_B is not None and rollout.valid_B is not None:
-        known = [sequence for sequence in range(rollout.num_sequences) if bool(rollout.valid_B[sequence])]
+        known = [sequence for sequence in rollout.first_sequences if bool(rollout.valid_B[sequence])]
         if len(known) == len(rollout.episode_returns):
             for sequence, value in zip(known, rollout.episode_returns, strict=True):
                 groups.setdefault(int(rollout.group_B[sequence]), []).append(value)

@@ -170,6 +170,12 @@ def check(settings: TrainSettings) -> None:
         models.check(settings.model)
         settings.check_engine()
         check_model(settings.resolve_model(settings.model))
+    if settings.agent:
+        from palaestra.recipes.train.agent_program import parse_command
+
+        parse_command(settings.agent, settings.agent_start)
+        if find_spec("uvicorn") is None or find_spec("starlette") is None:
+            raise MissingExtraError("uvicorn", "serve", "training an agent")
     for name, wanted in (("tensorboard", settings.tensorboard), ("wandb", settings.wandb)):
         if wanted and find_spec(name) is None:
             raise MissingExtraError(name, name, f"the setting '{name}'")

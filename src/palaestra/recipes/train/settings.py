@@ -88,6 +88,19 @@ class TrainSettings(EngineSettings, ExecutorSettings):
     )
     temperature: float = setting(1.0, "Sampling temperature during training.", above=0)
     max_tokens: int = setting(72, "Maximum tokens of a response; at the turn scale, of a message.", low=1)
+    agent: str = setting(
+        "",
+        "Command of an agent that plays the turn environment with an OpenAI client, one process per episode, for example "
+        "'python agent.py'.",
+    )
+    agent_timeout: float = setting(120.0, "Maximum seconds of an agent's episode.", above=0)
+    agent_start: Literal["spawn", "fork"] = setting(
+        "spawn",
+        "Start each process of the agent anew, or fork it from one that has imported the packages of its script.",
+    )
+    override_sampling: bool = setting(
+        False, "Replace other sampling parameters of an agent's calls by the policy's instead of rejecting the calls."
+    )
     normalize_observations: bool | None = setting(
         None, "Normalize observations by their running mean and standard deviation."
     )
@@ -258,7 +271,15 @@ def fill_presets(settings: TrainSettings) -> TrainSettings:
         actions = {"token": "tokens", "turn": "messages", "control": "classic actions"}[kind]
         raise EnvError(f"policy '{policy}' does not fit {settings.env}, whose actions are {actions}; use "
                        f"{'lm' if language else 'mlp, cnn or transformer'}")  # fmt: skip
-    rollout = settings.rollout or ("step" if settings.engine == LOCAL_SCHEME else "engine")
+    rollout = settings.rollout or ("step" if settings.engine == LOCAL_SCHEME and not settings.agent else "engine")
+    require(
+        not settings.agent or kind == "turn",
+        f"setting 'agent': expected a turn environment, such as palaestra/Guess-v0; got {settings.env}",
+    )
+    require(
+        not settings.agent or rollout == "engine",
+        "setting 'rollout': expected engine, because an agent's calls are whole responses; got step",
+    )
     require(
         language or rollout == "step",
         f"setting 'rollout': expected step for {settings.env}, whose actions are no text; got {rollout}",
@@ -323,6 +344,10 @@ class TrainOptions(EngineOptions, ExecutorOptions, total=False):
     importance_clip_max: float
     temperature: float
     max_tokens: int
+    agent: str
+    agent_timeout: float
+    agent_start: Literal["spawn", "fork"]
+    override_sampling: bool
     normalize_observations: bool | None
     activation: Literal["relu", "tanh"] | None
     reward_scale: float | None

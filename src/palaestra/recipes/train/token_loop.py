@@ -343,7 +343,8 @@ class TurnLoop(TokenLoop):
         seeds = self.seeds.derive("evaluation")
         first, share = split_episodes(0, unwrap(self.settings.evaluation))
         rollout = gather_rollout(self._play(self.held_out, iteration, share, seeds, 1, first))
-        self._returns[iteration] = [None if episode.failure else episode.reward for episode in rollout.records]
+        episodes = [rollout.records[sequence] for sequence in rollout.first_sequences]
+        self._returns[iteration] = [None if episode.failure else episode.reward for episode in episodes]
         metrics = self._measure(rollout, rollout.episode_returns, self.failure_cause)
         metrics["test_turns"] = rollout.metrics["turns"]
         if self.reference is not None:

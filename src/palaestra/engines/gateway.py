@@ -1,0 +1,290 @@
+"""An OpenAI-compatible endpoint that records every call of an agent, for training.
+
+Each episode has a session with its own base URL, `/sessions/NAME/v1`. An agent needs no change: it gets the URL from the
+environment variable `OPENAI_BASE_URL`. The environment of the episode is at `/sessions/NAME/env`.
+
+Samples must come from the policy's own distribution. A request with another temperature, `top_p`, `top_k` or a response
+format is rejected, unless `override_sampling` is set. The name of the model is not checked: the policy answers all calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ConfigDict
+
+from palaestra.core.errors import EnvError, MissingExtraError
+from palaestra.core.records import Completion
+from palaestra.core.seeding import Seeds
+from palaestra.engines.base import Answer, Engine, Request, Sampling
+from palaestra.engines.capture import CaptureSession, EpisodePlayer, decode_answer
+from palaestra.engines.chat_encoder import ChatEncoder
+from palaestra.engines.server import ChatBody, OpenAIServer, RequestError, parse_messages, read_body
+
+if TYPE_CHECKING:
+    from starlette.requests import Request as HttpRequest
+    from starlette.responses import Response as HttpResponse
+
+    from palaestra.engines.server import Handler
+
+MAX_ENCODERS = 64
+"""Number of cached encoders. Each set of tools has its own."""
+MAX_STEPS = 128
+"""Maximum number of environments that step at the same time."""
+
+
+class StepBody(BaseModel):
+    """The agent's message for the environment: a text, or a message with tool calls."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    message: str | dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class VersionedRequest(Request):
+    """A request that notes the version of the weights that answer it."""
+
+    versions: list[int] = field(default_factory=list, compare=False)
+
+
+class CaptureServer(OpenAIServer):
+    """Records the calls of sessions. See `OpenAIServer` for the other arguments.
+
+    Arguments:
+        engine: generates exact completions; its log-probs are those of the sampled distribution.
+        temperature: the policy's temperature, which all calls are sampled with.
+        context: maximum number of tokens of a conversation.
+        max_tokens: maximum number of tokens of an answer.
+        override_sampling: replace other sampling parameters by the policy's instead of rejecting them.
+        open_unknown: opens a session at the first call of an unknown name; `None` rejects such calls.
+
+    Attributes:
+        version: the number of updates of the weights.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        name: str = "",
+        *,
+        temperature: float = 1.0,
+        context: int = 0,
+        override_sampling: bool = False,
+        open_unknown: Callable[[str], CaptureSession] | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(engine, name, **options)
+        self.temperature, self.override_sampling, self.open_unknown = temperature, override_sampling, open_unknown
+        self.context = context or int(getattr(engine, "context", 1 << 30))
+        self.version = 0
+        self.sessions: dict[str, CaptureSession] = {}
+        self._encoders: dict[str, ChatEncoder] = {}
+        self._lock = threading.Lock()
+        self._running: set[Future[list[Answer]]] = set()
+        self._steps = ThreadPoolExecutor(MAX_STEPS, "gateway-step")
+        self._get_encoder("")  # Errors of the chat template are raised before any call.
+
+    def open_session(
+        self, seeds: Seeds = Seeds(0), player: EpisodePlayer | None = None, name: str = ""
+    ) -> CaptureSession:
+        """Open a session. By default its name cannot be guessed."""
+        session = CaptureSession(name or secrets.token_hex(16), seeds, player)
+        self.sessions[session.name] = session
+        return session
+
+    def close_session(self, session: CaptureSession) -> None:
+        """Reject all further calls of a session. Calls in progress are not recorded."""
+        self.sessions.pop(session.name, None)
+
+    def update_weights(self, version: int, update: Callable[[], None]) -> None:
+        """Change the weights between calls: wait for the calls in progress, and let new ones wait.
+
+        Arguments:
+            version: the number of updates of the new weights.
+            update: changes the weights of the engine.
+        """
+        with self._lock:
+            wait(list(self._running))
+            update()
+            self.version = version
+
+    def close(self) -> None:
+        super().close()
+        self._steps.shutdown(wait=False, cancel_futures=True)
+
+    def _list_routes(self) -> list[tuple[str, str, Handler]]:
+        session = "/sessions/{session}"
+        return [
+            *super()._list_routes(),
+            ("GET", f"{session}/v1/models", self._list_models),
+            ("POST", f"{session}/v1/chat/completions", self._capture_chat),
+            ("GET", f"{session}/env", self._observe),
+            ("POST", f"{session}/env", self._step),
+            ("GET", f"{session}/v1/{{path:path}}", self._reject_path),
+            ("POST", f"{session}/v1/{{path:path}}", self._reject_path),
+        ]
+
+    def _submit(
+        self, request: Request, on_token: Callable[[int, int, int], None] | None = None
+    ) -> Future[list[Answer]]:
+        with self._lock:
+            if isinstance(request, VersionedRequest):
+                request.versions.append(self.version)
+            future = super()._submit(request, on_token)
+            self._running.add(future)
+        future.add_done_callback(self._running.discard)
+        return future
+
+    async def _capture_chat(self, http: HttpRequest) -> HttpResponse:
+        body = await read_body(http, ChatBody)
+        session = self._get_session(http)
+        self._check_sampling(body)
+        messages = parse_messages(body)
+        encoder = self._get_encoder(body.to_tools())
+        try:
+            parent, prompt_ids = session.encode(encoder, messages)
+        except EnvError as error:
+            raise RequestError(str(error)) from error
+        number, seed = session.draw_seed(prompt_ids, body.n, body.seed)
+        request = VersionedRequest((), self._choose_sampling(session, body, prompt_ids), seed, prompt_ids=prompt_ids)
+        # Calls after the end of the episode cannot change its reward.
+        is_over = session.player is not None and session.player.is_over
+
+        def to_choice(index: int, answer: Completion) -> dict[str, Any]:
+            self._check_completion(answer)
+            if is_over:
+                message = decode_answer(encoder, messages, answer)
+            else:
+                if self.sessions.get(session.name) is not session:
+                    raise RequestError(f"the session '{session.name}' has ended", 404, "session_not_found")
+                message = session.record(encoder, parent, messages, answer, request.versions[0], number + index).message
+            return self._to_chat_choice(body, index, answer, message.text, message.tool_calls)
+
+        if body.stream:
+            tool_format = encoder.tool_format
+            whole = bool(encoder.tools) or (tool_format is not None and tool_format.has_channels)
+            return self._stream(body, request, "chat.completion.chunk", whole, to_choice)
+        return await self._answer(http, body, [request], "chat.completion", to_choice)
+
+    async def _observe(self, http: HttpRequest) -> HttpResponse:
+        return await self._play(http, lambda player: player.observe())
+
+    async def _step(self, http: HttpRequest) -> HttpResponse:
+        body = await read_body(http, StepBody)
+        return await self._play(http, lambda player: player.step(body.message))
+
+    async def _play(self, http: HttpRequest, play: Callable[[EpisodePlayer], dict[str, Any]]) -> HttpResponse:
+        """Call the environment of a session in a thread, because it may take long."""
+        from starlette.responses import JSONResponse
+
+        player = self._get_session(http).player
+        if player is None:
+            raise RequestError("this session has no environment", 404, "no_environment")
+        try:
+            result = await asyncio.get_running_loop().run_in_executor(self._steps, play, player)
+        except EnvError as error:
+            raise RequestError(str(error), 409 if player.is_over else 400, "invalid_action") from error
+        return JSONResponse(result)
+
+    async def _reject_path(self, http: HttpRequest) -> HttpResponse:
+        raise RequestError(
+            f"a session offers /v1/chat/completions and /v1/models; got /v1/{http.path_params['path']}",
+            404,
+            "not_found",
+        )
+
+    def _get_session(self, http: HttpRequest) -> CaptureSession:
+        name = str(http.path_params["session"])
+        session = self.sessions.get(name)
+        if session is None and self.open_unknown is not None:
+            session = self.open_unknown(name)
+        if session is None:
+            raise RequestError(f"the session '{name}' does not exist or has ended", 404, "session_not_found")
+        return session
+
+    def _get_encoder(self, tools: str) -> ChatEncoder:
+        """Return the encoder for some tools."""
+        if tools not in self._encoders:
+            if len(self._encoders) >= MAX_ENCODERS:
+                self._encoders.clear()
+            try:
+                self._encoders[tools] = ChatEncoder(self.tokenizer, self.name, tools)
+            except EnvError as error:
+                if not tools:
+                    raise
+                raise RequestError(str(error)) from error
+        return self._encoders[tools]
+
+    def _check_sampling(self, body: ChatBody) -> None:
+        """Reject parameters that would change the distribution."""
+        if body.response_format is not None and body.response_format.get("type") != "text":
+            raise RequestError("response_format: not supported, because it changes the distribution of the samples")
+        if self.override_sampling:
+            return
+        for name, own in (("temperature", self.temperature), ("top_p", 1.0), ("top_k", 0)):
+            value = getattr(body, name)
+            if name in body.model_fields_set and value != own and (name, value) != ("top_k", -1):
+                raise RequestError(
+                    f"{name}: expected {own:g}, the policy's, or none; got {value:g}. Another value would change the "
+                    "distribution of the samples; the server can be told to override it"
+                )
+
+    def _choose_sampling(self, session: CaptureSession, body: ChatBody, prompt_ids: tuple[int, ...]) -> Sampling:
+        room = self.context - len(prompt_ids)
+        if room < 1:
+            session.context_exceeded = True
+            raise RequestError(
+                f"the conversation has {len(prompt_ids)} tokens; {self.name} reads at most {self.context}, including "
+                "the answer", 400, "context_length_exceeded",
+            )  # fmt: skip
+        limit = min(body.max_completion_tokens or body.max_tokens or self.max_tokens, self.max_tokens, room)
+        stop = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
+        return Sampling(limit, self.temperature, stop=stop, count=body.n)
+
+    def _check_completion(self, answer: Completion) -> None:
+        if not answer.is_exact:
+            raise RequestError(f"{self.name} returned no token ids or log-probs", 500, "engine")
+        if any(token >= len(self.tokenizer) for token in answer.token_ids):
+            # Some models have more outputs than tokens. Clients repeat a call with this status, with another seed.
+            raise RequestError("the model sampled an id that is not a token; repeat the call", 503, "unavailable")
+
+
+class ServerThread:
+    """Runs a server in a thread of this process.
+
+    Arguments:
+        host: the address to listen on.
+        port: the port; 0 for a free one.
+
+    Raises:
+        MissingExtraError: uvicorn is not installed.
+    """
+
+    def __init__(self, server: OpenAIServer, host: str = "127.0.0.1", port: int = 0) -> None:
+        try:
+            import uvicorn
+        except ImportError as error:
+            raise MissingExtraError("uvicorn", "serve", "serving a model") from error
+        app = server.make_app()
+        config = uvicorn.Config(app, host=host, port=port, log_level="critical", timeout_graceful_shutdown=1)
+        socket = config.bind_socket()
+        socket.listen()
+        self.server, self.url = server, f"http://{host}:{socket.getsockname()[1]}"
+        self._uvicorn = uvicorn.Server(config)
+        self._thread = threading.Thread(
+            target=self._uvicorn.run, kwargs={"sockets": [socket]}, name="palaestra-gateway", daemon=True
+        )
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop the server and wait for it."""
+        self._uvicorn.should_exit = True
+        self._thread.join()
+        self.server.close()

@@ -1,0 +1,1 @@
+"""Turn environments as packages for other libraries: `palaestra export ENV --to TARGET`."""

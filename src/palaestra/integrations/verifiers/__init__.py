@@ -1,0 +1,1 @@
+"""verifiers: its environments as turn environments, and ours as environments of verifiers."""

@@ -1,0 +1,128 @@
+"""`palaestra/Verifiers-v0`: the environments of the package verifiers as turn environments."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from itertools import islice
+from typing import Any, ClassVar
+
+from palaestra.core.checks import check_integer
+from palaestra.core.errors import EnvError, MissingExtraError
+from palaestra.core.records import Message, Split
+from palaestra.envs.turn.foreign import ForeignEnv, ForeignStep, ForeignVectorEnv
+from palaestra.tasks.base import get_split
+
+HARNESS = "palaestra_chat"
+"""The name under which verifiers finds our harness."""
+
+
+class VerifiersEnv(ForeignEnv):
+    """An environment of verifiers (version 1 of its interface). The reward of an episode comes with its last turn.
+
+    An episode plays one task of the environment's taskset; its seed chooses the task. A message of the agent answers one
+    model call. Tasks with tools, or that need a container, are failures. If an environment has several agents, give all
+    but one of them a `client` in `env_options`.
+
+    Arguments:
+        env_id: the installed package of the environment, as for `vf-eval`.
+        env_options: fields of its configuration, for example `{"taskset": {"difficulty": 2}}`.
+        split: the tasks to use, by the hash of their keys; the splits are disjoint.
+        tasks: the maximum number of tasks that are read, before they are split.
+        arguments: arguments of `ForeignEnv`.
+    """
+
+    held_out: ClassVar[Mapping[str, Any]] = {"split": "test"}
+
+    def __init__(
+        self,
+        env_id: str,
+        env_options: Mapping[str, Any] | None = None,
+        prompt: str = "",
+        invalid_penalty: float = 0.0,
+        *,
+        split: str = "train",
+        tasks: int = 500,
+        **arguments: Any,
+    ) -> None:
+        if split not in list(Split):
+            raise EnvError(f"split must be one of {', '.join(Split)}; got {split!r}")
+        self.split, self.max_tasks = Split(split), check_integer("tasks", tasks, minimum=1)
+        self._tasks: list[Any] = []
+        self._task: Any = None
+        self._role = ""
+        self._messages_seen: Sequence[Message] = ()
+        super().__init__(env_id, env_options, prompt, invalid_penalty, **arguments)
+
+    def make(self) -> Any:
+        vf = load_verifiers()
+        from palaestra.integrations.verifiers.runner import EpisodeRunner
+
+        env = vf.load_environment(self._configure(vf))
+        tasks = islice(iter(env.taskset), self.max_tasks)
+        self._tasks = [task for task in tasks if get_split(f"verifiers|{task.key}") is self.split]
+        if not self._tasks:
+            raise EnvError(f"{self.env_id} has no {self.split} tasks among its first {self.max_tasks}")
+        return EpisodeRunner(env)
+
+    def start(self, env: Any, seed: int) -> str:
+        self._task = self._tasks[seed % len(self._tasks)]
+        event = env.start(self._task)
+        if not isinstance(event, list):
+            raise RuntimeError(f"the episode ended before the first message: {_describe_errors(event)}")
+        self._messages_seen = event
+        return str(event[-1].text)
+
+    def opening(self, options: Mapping[str, Any]) -> Sequence[Message]:
+        messages = super().opening(options)
+        return [*self._messages_seen[:-1], *messages]
+
+    def play(self, env: Any, text: str) -> ForeignStep:
+        event = env.answer(text)
+        if isinstance(event, list):
+            known = len(self._messages_seen)
+            if event[:known] != self._messages_seen or len(event) <= known + 1:
+                raise EnvError(f"{self.env_id} changes earlier messages of its conversation; expected it to grow")
+            self._messages_seen = event
+            return ForeignStep("\n".join(message.text for message in event[known + 1 :]))
+        if not event.ok:
+            raise RuntimeError(_describe_errors(event))
+        traces = [trace for trace in event.traces if len(event.traces) == 1 or trace.agent.name == self._role]
+        reward = sum(trace.reward for trace in traces)
+        return ForeignStep("", float(reward), terminated=True)
+
+    def _configure(self, vf: Any) -> Any:
+        """The configuration of the environment, with our harness for the agent that the policy plays."""
+        data = {**self.env_options, "taskset": {**self.env_options.get("taskset", {}), "id": self.env_id}}
+        kind = vf.env_config_type(self.env_id, data.get("id", ""))
+        roles = [name for name, field in kind.model_fields.items() if isinstance(field.default, vf.AgentConfig)]
+        free = [role for role in roles if not data.get(role, {}).get("client")]
+        if len(free) != 1:
+            raise EnvError(f"{self.env_id} has the agents {', '.join(roles)}; give all but one a client in env_options")
+        self._role = free[0]
+        own = {"harness": {"id": HARNESS}, "runtime": {"type": "subprocess"}}
+        return vf.resolve_env_config({**data, self._role: {**data.get(self._role, {}), **own}})
+
+
+class VerifiersVectorEnv(ForeignVectorEnv):
+    """`VerifiersEnv` in slots. Takes the arguments of both."""
+
+    kind = VerifiersEnv
+
+
+def load_verifiers() -> Any:
+    """Import verifiers and make our harness known to it. Raises `MissingExtraError` if it is not installed."""
+    if find_spec("verifiers") is None:
+        raise MissingExtraError("verifiers", "verifiers", "an environment of verifiers")
+    import verifiers.v1
+
+    from palaestra.integrations.verifiers import harness
+
+    sys.modules.setdefault(HARNESS, harness)  # verifiers finds harnesses by the name of a top-level module.
+    return verifiers.v1
+
+
+def _describe_errors(episode: Any) -> str:
+    errors = [*episode.errors, *(error for trace in episode.traces for error in trace.errors)]
+    return "; ".join(f"{error.type}: {error.message}" for error in errors) or "no error is known"

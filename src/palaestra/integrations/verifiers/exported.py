@@ -1,0 +1,108 @@
+"""The taskset and the environment of the packages that `palaestra export --to verifiers` writes.
+
+A task is a seed. The environment plays the turn environment and sends its messages to the model as the user's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+import verifiers.v1 as vf
+from pydantic import Field
+
+from palaestra.core.errors import RewardError
+from palaestra.core.records import Message
+from palaestra.engines.openai_format import to_chat_messages
+from palaestra.integrations.episodes import EpisodeSession
+
+
+class SeedData(vf.TaskData):  # type: ignore[misc]
+    """A task: the first messages of an episode, and its seed."""
+
+    seed: int
+
+
+class SeedTask(vf.Task[SeedData]):  # type: ignore[misc]
+    """An episode of a turn environment. `SeedEnv` records its reward."""
+
+
+class SeedTasksetConfig(vf.TasksetConfig):  # type: ignore[misc]
+    """Which episodes are played."""
+
+    first_seed: int = 0
+    """The seed of the first task; the others follow."""
+    env_options: dict[str, Any] = Field(default_factory=dict)
+    """Arguments of the turn environment, besides those of the package."""
+
+
+class SeedTaskset(vf.Taskset[SeedTask, SeedTasksetConfig]):  # type: ignore[misc]
+    """The episodes of a turn environment. Packages set `env_id` and `env_options`."""
+
+    INFINITE = True
+    env_id: ClassVar[str]
+    env_options: ClassVar[Mapping[str, Any]] = {}
+
+    def open_session(self) -> EpisodeSession:
+        return EpisodeSession(self.env_id, {**self.env_options, **self.config.env_options})
+
+    def load(self) -> Iterator[SeedTask]:
+        session = self.open_session()
+        for seed in itertools.count(self.config.first_seed):
+            opening = session.start(seed)
+            if session.failure is not None:
+                raise RewardError(f"{self.env_id} cannot start an episode with seed {seed}: {session.failure.message}")
+            system, prompt = split_prompt(opening)
+            name = f"{self.env_id}#{seed}"
+            yield SeedTask(SeedData(name=name, prompt=prompt, system_prompt=system, seed=seed), self.config.task)
+
+
+class SeedEnvConfig(vf.EnvConfig):  # type: ignore[misc]
+    """One agent plays. By default it runs on this machine."""
+
+    agent: vf.AgentConfig = vf.AgentConfig(runtime=vf.SubprocessConfig())
+
+
+class SeedEnv(vf.Env[SeedEnvConfig]):  # type: ignore[misc]
+    """Plays one episode with the agent. The reward is the sum of the rewards of its turns.
+
+    If something outside the agent fails, the episode fails with an error and has no reward.
+    """
+
+    async def run(self, task: Any, agents: Any) -> None:
+        session = await asyncio.to_thread(self.taskset.open_session)
+        try:
+            await asyncio.to_thread(session.start, task.data.seed)
+            check_failure(session)
+            async with agents.agent.interaction(task) as interaction:
+                segment = await interaction.turn()
+                while not segment.terminated:
+                    reply = next(m.content for m in reversed(segment.messages) if m.role == "assistant")
+                    answers = await asyncio.to_thread(session.send, reply or "")
+                    check_failure(session)
+                    if session.is_over:
+                        break
+                    segment = await interaction.turn(to_chat_messages(answers))
+            if interaction.trace.ok:
+                await asyncio.to_thread(session.stop)  # verifiers has ended the exchange at one of its limits.
+                check_failure(session)
+                interaction.trace.record_reward("reward", session.total)
+        finally:
+            session.close()
+
+
+def split_prompt(opening: Sequence[Message]) -> tuple[str | None, Any]:
+    """Split the first messages of an episode into a system prompt and a prompt, as verifiers wants them."""
+    system = opening[0].text if opening and opening[0].role == "system" else None
+    rest = opening[1:] if system is not None else opening
+    if len(rest) == 1 and rest[0].role == "user" and isinstance(rest[0].content, str):
+        return system, rest[0].text
+    return system, to_chat_messages(rest)
+
+
+def check_failure(session: EpisodeSession) -> None:
+    """Raise if the turn environment failed, so that verifiers records an error instead of a reward."""
+    if session.failure is not None:
+        raise RewardError(f"{session.failure.cause}: {session.failure.message}")

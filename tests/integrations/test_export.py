@@ -1,0 +1,66 @@
+"""`palaestra export`: packages of turn environments for other libraries."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from palaestra.core.errors import EnvError, SettingsError, UnknownNameError
+from palaestra.integrations.export.base import EXPORTERS, EnvironmentPackage, export_environment
+
+OWN = """
+from palaestra.envs.turn.base import TurnEnv
+from palaestra.envs.turn.records import Reply
+
+
+class Echo(TurnEnv):
+    def opening(self, options):
+        return {opening}
+
+    def respond(self, message):
+        return Reply(reward=1.0, stop="solved")
+"""
+
+
+def test_a_package_of_an_environment_has_its_id_and_options(tmp_path: Path) -> None:
+    folder = export_environment("palaestra/Guess-v0", "verifiers", tmp_path / "package", {"high": 4})
+    project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+    assert project["name"] == "guess-v0"
+    assert project["dependencies"][0].startswith("palaestra>=")
+    code = (folder / "guess_v0" / "__init__.py").read_text()
+    compile(code, "guess_v0", "exec")
+    assert "env_id = 'palaestra/Guess-v0'\n    env_options = {'high': 4}\n" in code
+    with pytest.raises(SettingsError, match="exists already"):
+        export_environment("palaestra/Guess-v0", "verifiers", folder)
+
+
+def test_the_file_of_an_own_environment_is_copied(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(OWN.format(opening='"Say something."'))
+    folder = export_environment(f"{tmp_path}/mine.py:Echo", "verifiers", tmp_path / "package", name="my-echo")
+    assert "class Echo" in (folder / "my_echo" / "environment.py").read_text()
+    assert "env_id = 'my_echo.environment:Echo'" in (folder / "my_echo" / "__init__.py").read_text()
+
+
+def test_an_adapter_needs_its_extra() -> None:
+    assert EnvironmentPackage("textarena:Guess-v0", {}, "guess").requirement.startswith("palaestra[textarena]>=")
+
+
+@pytest.mark.parametrize("target", EXPORTERS.names())
+def test_what_cannot_be_exported_is_an_error(target: str, tmp_path: Path) -> None:
+    with pytest.raises(EnvError, match="is not a turn environment"):
+        export_environment("CartPole-v1", target, tmp_path / "a")
+    with pytest.raises(SettingsError, match="has no option 'hihg'; did you mean 'high'"):
+        export_environment("palaestra/Guess-v0", target, tmp_path / "a", {"hihg": 4})
+    with pytest.raises(SettingsError, match="lower-case letters"):
+        export_environment("palaestra/Guess-v0", target, tmp_path / "a", name="../a")
+    (tmp_path / "mine.py").write_text("import time\n" + OWN.format(opening="str(time.time_ns())"))
+    with pytest.raises(EnvError, match="ignores its seed"):
+        export_environment(f"{tmp_path}/mine.py:Echo", target, tmp_path / "a")
+    assert not (tmp_path / "a").exists()
+
+
+def test_an_unknown_target_is_answered_with_the_nearest() -> None:
+    with pytest.raises(UnknownNameError, match="did you mean 'verifiers'"):
+        export_environment("palaestra/Guess-v0", "verifier")

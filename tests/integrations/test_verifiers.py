@@ -1,0 +1,216 @@
+"""verifiers: our environments in it, and its environments as turn environments. Runs in an environment with verifiers."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from chat_server import Reply, Server
+from guessing import ENV_ID, OPTIONS, SEEDS, play_ours, write_guess
+
+from palaestra.core.errors import EnvError
+from palaestra.core.records import FailureCause
+from palaestra.envs.factory import detect_kind, make_turn_env
+from palaestra.envs.turn.records import TurnStopReason
+from palaestra.integrations.export.base import export_environment
+
+pytest.importorskip("verifiers")
+import verifiers.v1 as vf
+
+from palaestra.integrations.verifiers.env import VerifiersEnv
+from palaestra.integrations.verifiers.runner import EpisodeRunner
+
+pytestmark = [pytest.mark.backends, pytest.mark.filterwarnings("ignore")]  # verifiers warns of its own dependencies
+CALLS = itertools.count()
+"""Differs in every call, like the clock."""
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The exported game, installed with pip."""
+    root = tmp_path_factory.mktemp("export")
+    folder = export_environment(ENV_ID, "verifiers", root / "package", OPTIONS)
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*command, "--target", str(root / "site"), str(folder)], check=True, timeout=120)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(root / "site"))
+        yield "guess-v0"
+
+
+def run_episode(runner: EpisodeRunner, task: Any) -> Any:
+    """Play the scripted guesses of a task's seed. Returns the episode of verifiers."""
+    event, turn = runner.start(task), 0
+    while isinstance(event, list):
+        event, turn = runner.answer(write_guess(task.data.seed, turn)), turn + 1
+    return event
+
+
+def test_200_seeds_give_the_same_rewards_in_verifiers(package: str) -> None:
+    env = vf.load_environment(vf.resolve_env_config({"taskset": {"id": package}}))
+    tasks = list(env.taskset.take(len(SEEDS)))
+    assert [task.data.seed for task in tasks] == list(SEEDS)
+    runner = EpisodeRunner(env)
+    try:
+        episodes = [run_episode(runner, task) for task in tasks]
+    finally:
+        runner.close()
+    assert [episode.ok for episode in episodes] == [True] * len(SEEDS)
+    assert [episode.traces[0].reward for episode in episodes] == [play_ours(seed) for seed in SEEDS]
+
+
+def test_the_command_of_verifiers_evaluates_the_package(package: str, tmp_path: Path) -> None:
+    code = "from verifiers.v1.cli.eval.main import main; main()"
+    with Server(lambda call, before: Reply("no number")) as server:
+        options = {"--output-dir": str(tmp_path), "--model": "m", "--client.base-url": server.url, "-n": "2",
+                   "--client.api-key-var": "NO_KEY", "--env.taskset.first-seed": "5"}  # fmt: skip
+        arguments = [package, "--no-push", "--no-rich", *itertools.chain.from_iterable(options.items())]
+        paths = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        subprocess.run([sys.executable, "-c", code, *arguments], env={**os.environ, **paths}, check=True, timeout=120)
+    (records,) = tmp_path.rglob("traces.jsonl")
+    episodes = [json.loads(line) for line in records.read_text().splitlines()]
+    assert sorted(episode["task"]["data"]["seed"] for episode in episodes) == [5, 6]
+    assert [episode["traces"][0]["rewards"]["reward"]["score"] for episode in episodes] == [-0.75, -0.75]
+
+
+def test_a_failure_in_our_environment_is_an_error_in_verifiers(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from palaestra.envs.turn.games import GuessEnv
+
+    env = vf.load_environment(vf.resolve_env_config({"taskset": {"id": package}}))
+    (task,) = env.taskset.take(1)
+    monkeypatch.setattr(GuessEnv, "respond", lambda self, message: 1 / 0)
+    runner = EpisodeRunner(env)
+    try:
+        episode = run_episode(runner, task)
+    finally:
+        runner.close()
+    assert not episode.ok
+    assert "ZeroDivisionError" in episode.errors[0].message
+    assert not episode.traces[0].rewards
+
+
+def test_an_environment_of_verifiers_gives_its_rewards_in_ours(package: str) -> None:
+    assert detect_kind(f"verifiers:{package}", {}) == "turn"
+    env = VerifiersEnv(package, tasks=60)
+    try:
+        assert 30 < len(env._tasks) < 60
+        rewards = {}
+        for seed in range(20):
+            observation, _ = env.reset(seed=seed)
+            assert [m.text for m in observation.messages] == ["Guess a number from 1 to 6."]
+            task_seed = env._task.data.seed
+            over, total, turn = False, 0.0, 0
+            while not over:
+                _, reward, over, _, info = env.step(write_guess(task_seed, turn))
+                total, turn = total + float(reward), turn + 1
+            rewards[task_seed] = total
+            assert info["stop_reason"] in (TurnStopReason.SOLVED, TurnStopReason.LOST)
+    finally:
+        env.close()
+    assert len(set(rewards.values())) > 2
+    assert rewards == {seed: play_ours(seed) for seed in rewards}
+
+
+def test_our_recipe_trains_on_it(package: str, tmp_path: Path) -> None:
+    from palaestra import train
+
+    run = train(
+        env=f"verifiers:{package}", model="nano", max_tokens=8, iterations=1, episodes=8, evaluation=4, out=str(tmp_path / "run"),
+    )  # fmt: skip
+    assert run.summary["failures"] == {}
+    assert run.summary["episodes"] == 8
+
+
+def register_bad_env() -> str:
+    """An environment of verifiers with a fault that its configuration names."""
+
+    class BadData(vf.TaskData):  # type: ignore[misc, name-defined]
+        number: int
+
+    class BadTask(vf.Task[BadData]):  # type: ignore[misc, name-defined]
+        pass
+
+    class BadTaskset(vf.Taskset[BadTask, vf.TasksetConfig]):  # type: ignore[misc, name-defined]
+        def load(self) -> Any:
+            return [BadTask(BadData(prompt=None, number=number), self.config.task) for number in range(20)]
+
+    class BadEnvConfig(vf.EnvConfig):  # type: ignore[misc, name-defined]
+        player: vf.AgentConfig = vf.AgentConfig()  # type: ignore[name-defined]
+        fault: str = "fine"
+
+    class BadEnv(vf.Env[BadEnvConfig]):  # type: ignore[misc, name-defined]
+        async def run(self, task: Any, agents: Any) -> None:
+            fault = self.config.fault
+            if fault == "raises_in_reset":
+                raise RuntimeError("no start")
+            block(fault == "blocks_in_reset")
+            shown = next(CALLS) if fault == "ignores_seed" else task.data.number
+            async with agents.player.interaction(task) as interaction:
+                segment = await interaction.turn(str(shown))
+                if fault == "raises_in_step":
+                    raise RuntimeError("no step")
+                block(fault == "blocks_in_step")
+                while fault == "never_ends" and not segment.terminated:
+                    segment = await interaction.turn("7")
+            interaction.trace.record_reward("paid", float("nan") if fault == "nan" else 1.0)
+
+    module = ModuleType("bad_game")
+    module.__dict__.update(BadTaskset=BadTaskset, BadEnv=BadEnv, __all__=["BadTaskset", "BadEnv"])
+    sys.modules["bad_game"] = module
+    return "verifiers:bad_game"
+
+
+def block(now: bool) -> None:
+    """Block the event loop, as a forgotten `time.sleep` does."""
+    import threading
+
+    if now:
+        threading.Event().wait(30)
+
+
+FAULTS = ("fine", "raises_in_reset", "raises_in_step", "never_ends", "nan", "blocks_in_reset", "blocks_in_step")
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_bad_environment_gets_a_failure(fault: str) -> None:
+    options = {"env_options": {"fault": fault}, "max_turns": 3, "max_call_seconds": 2, "verify_seed": False}
+    env = make_turn_env(register_bad_env(), 1, options, failures="mark", autoreset=False)
+    try:
+        _, infos = env.reset(seed=3)
+        over, rewards, final = (
+            not infos["active"][0],
+            [0.0],
+            {name: infos.get(name, [None])[0] for name in ("stop_reason", "failure")},
+        )
+        while not over:
+            _, rewards, terminated, truncated, infos = env.step(["1"])
+            over = terminated[0] or truncated[0]
+            final = infos["final_info"][0] if over else {}
+    finally:
+        env.close()
+    if fault == "fine":
+        assert (float(rewards[0]), final["stop_reason"]) == (1.0, TurnStopReason.SOLVED)
+    elif fault == "never_ends":
+        assert final["stop_reason"] is TurnStopReason.STEPS
+    else:
+        assert final["stop_reason"] is TurnStopReason.FAILED
+        assert final["failure"].cause is FailureCause.ENVIRONMENT
+        expected = {"raises": "RuntimeError: no", "blocks": "did not return within 2 seconds", "nan": "finite"}
+        assert expected[fault.partition("_")[0]] in final["failure"].message
+
+
+def test_an_environment_that_ignores_its_seed_is_an_error() -> None:
+    with pytest.raises(EnvError, match="bad_game ignores its seed: two episodes with seed 0"):
+        make_turn_env(register_bad_env(), 1, {"env_options": {"fault": "ignores_seed"}})
+
+
+def test_an_unknown_environment_is_an_error() -> None:
+    with pytest.raises(EnvError, match=r"cannot make no_such_package: .*taskset 'no_such_package' not found"):
+        VerifiersEnv("no_such_package")
