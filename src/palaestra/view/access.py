@@ -66,8 +66,8 @@ class TokenAccess:
             response = RedirectResponse(scope["path"] + (f"?{rest}" if rest else ""), 303)
             response.set_cookie(COOKIE, self.token, httponly=True, samesite="strict")
             return response
-        found = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
-        if self.token and not (found and self._matches(found.value)):
+        cookie = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
+        if self.token and not (cookie and self._matches(cookie.value)):
             return PlainTextResponse("open the address that `palaestra view` printed: it has the token", 403)
         return None
 

@@ -82,11 +82,11 @@ def render_episodes(card: RunCard, query: Mapping[str, str]) -> str:
     iteration = _read_int(query.get("iteration"), None)
     with _open_store(card) as store:
         text = query.get("q", "")
-        found, count = store.find_trajectories(
+        stored, count = store.find_trajectories(
             iteration=iteration, text=text, limit=PAGE, offset=(number - 1) * PAGE
         )  # fmt: skip
         iterations = store.trajectory_iterations()
-    rows = [{"iteration": i, "position": p, **_describe(trajectory)} for i, p, trajectory in found]
+    rows = [{"iteration": i, "position": p, **_describe(trajectory)} for i, p, trajectory in stored]
     pages = max(1, -(-count // PAGE))
     return render(
         "episodes", rows=rows, count=count, number=number, pages=pages, iterations=iterations, iteration=iteration,

@@ -109,8 +109,8 @@ def file_state(folder: Path) -> tuple[int, ...]:
     state: list[int] = []
     for name in ("settings.json", "store.sqlite", "store.sqlite-wal", "summary.json", TRACEBACK, STUDY, BENCH):
         try:
-            found = (folder / name).stat()
-            state += [found.st_mtime_ns, found.st_size]
+            status = (folder / name).stat()
+            state += [status.st_mtime_ns, status.st_size]
         except OSError:
             state += [0, 0]
     return tuple(state)
@@ -120,7 +120,7 @@ def read_card(folder: Path, run_id: str) -> RunCard:
     """Read what the list shows of one folder. A damaged folder is a row that says so."""
     if (folder / STUDY).exists() or (folder / BENCH).exists():
         kind = "study" if (folder / STUDY).exists() else "bench"
-        return RunCard(run_id, folder, kind, "ended", subject=folder.name, started=_started(folder))
+        return RunCard(run_id, folder, kind, "ended", subject=folder.name, started=_read_start(folder))
     try:
         stored = json.loads((folder / "settings.json").read_text(encoding="utf-8"))
         settings, summary, provenance = stored["settings"], _read_summary(folder), read_provenance(folder)
@@ -129,12 +129,12 @@ def read_card(folder: Path, run_id: str) -> RunCard:
             subject=str(settings.get("env") or settings.get("task") or ""),
             model=_shorten(settings.get("student") or settings.get("model") or settings.get("agent") or ""),
             method=str(settings.get("teacher") or settings.get("algorithm") or ""),
-            started=_started(folder, provenance), host=str(provenance["started"].get("host", "")) if provenance else "",
+            started=_read_start(folder, provenance), host=str(provenance["started"].get("host", "")) if provenance else "",
         )  # fmt: skip
         return _add_results(card, summary)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, PalaestraError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        return RunCard(run_id, folder, "unreadable", "failed", started=_started(folder), problem=reason)
+        return RunCard(run_id, folder, "unreadable", "failed", started=_read_start(folder), problem=reason)
 
 
 def _add_results(card: RunCard, summary: Mapping[str, Any]) -> RunCard:
@@ -204,7 +204,7 @@ def _read_summary(folder: Path) -> dict[str, Any]:
     return summary
 
 
-def _started(folder: Path, provenance: Mapping[str, Any] | None = None) -> str:
+def _read_start(folder: Path, provenance: Mapping[str, Any] | None = None) -> str:
     """When the run was started, in UTC; without its provenance, when its first file was written."""
     if provenance and provenance["started"].get("time"):
         return str(provenance["started"]["time"]).replace("T", " ").removesuffix("Z")
