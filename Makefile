@@ -9,6 +9,7 @@ PPO    := $(VENV)/trl-with-ppo
 MINATAR := $(VENV)/minatar
 VLLM   ?= .venv-vllm
 FACTORY ?= .venv-llamafactory
+OPENENV ?= .venv-openenv
 PEERS ?= .venv-peers
 # Tests run side by side, each with one thread: two torch processes with two threads each would crawl on two cores.
 WORKERS ?= 2
@@ -28,9 +29,9 @@ test: $(STAMP) system  ## all tests that need nothing special
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not backends" --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder --ignore tests/sandbox
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not backends" --numprocesses $(WORKERS) --dist loadfile tests/sandbox  # held to times, so apart from the rest
 
-test-backends: $(STAMP) $(VLLM)/.installed $(FACTORY)/.installed $(PEERS)/.installed $(MINATAR) system  ## tests that fetch models or need engines; 8 GB
+test-backends: $(STAMP) $(VLLM)/.installed $(FACTORY)/.installed $(PEERS)/.installed $(OPENENV)/.installed $(MINATAR) system  ## tests that fetch models or need engines; 8 GB
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[gem,reasoning-gym]'  # needs a C compiler
-	PALAESTRA_MINATAR=$(abspath $(MINATAR)) PALAESTRA_VLLM_PYTHON=$(VLLM)/bin/python PALAESTRA_LLAMA_FACTORY=$(abspath $(FACTORY))/bin/llamafactory-cli $(BIN)/python -m pytest -m backends
+	PALAESTRA_MINATAR=$(abspath $(MINATAR)) PALAESTRA_OPENENV_PYTHON=$(abspath $(OPENENV))/bin/python PALAESTRA_VLLM_PYTHON=$(VLLM)/bin/python PALAESTRA_LLAMA_FACTORY=$(abspath $(FACTORY))/bin/llamafactory-cli $(BIN)/python -m pytest -m backends
 	OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest -m backends -p no:cacheprovider tests/engines/test_vllm.py tests/learn/test_engine_policy.py tests/recipes/test_vllm_recipes.py tests/recipes/train/test_ranks.py::test_two_processes_with_vllm_train_like_one
 	OMP_NUM_THREADS=1 $(PEERS)/bin/python -m pytest -m backends -p no:cacheprovider tests/integrations/test_verifiers.py
 
@@ -80,6 +81,12 @@ $(FACTORY)/.installed:
 	rm -rf $(FACTORY)/lib/python3*/site-packages/torchaudio/lib
 	@touch $@
 
+# OpenEnv with its 111 packages, for its servers. Palaestra is imported there from src, without torch.
+$(OPENENV)/.installed:
+	test -x $(OPENENV)/bin/python || $(PYTHON) -m venv $(OPENENV)
+	$(OPENENV)/bin/python -m pip install --quiet --disable-pip-version-check openenv==0.10.0 gymnasium jinja2 'setuptools>=77'
+	@touch $@
+
 # verifiers wants an older openai and mcp than our constraints name.
 $(PEERS)/.installed: pyproject.toml
 	test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
@@ -103,4 +110,4 @@ system:
 	else echo "bubblewrap is not installed; for the sandbox: sudo apt-get install bubblewrap (or your system's way)"; fi
 
 clean:  ## remove the virtual environment and caches, keep the runs
-	rm -rf $(VENV) $(VLLM) $(FACTORY) $(PEERS) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache build dist
+	rm -rf $(VENV) $(VLLM) $(FACTORY) $(PEERS) $(OPENENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache build dist

@@ -19,6 +19,7 @@ from palaestra.research.mlgym import MLGymTask, load_mlgym
 from palaestra.research.mlgym import checkout as checkout_files
 from palaestra.research.mlgym import task as mlgym_task
 from palaestra.research.mlgym.judge import LOOKED_AT, exception_in, overlay_files, scores_in, unseal
+from palaestra.research.tasks import collecting
 from palaestra.research.tasks.records import Grade, InvalidSubmission, JudgeResult
 from palaestra.research.workspace.workspace import Workspace
 
@@ -441,7 +442,7 @@ def test_more_than_can_be_handed_in_is_refused_and_the_agent_is_told_why(
     checkout: Path, monkeypatch: pytest.MonkeyPatch, command: str, reason: str
 ) -> None:
     monkeypatch.setattr(mlgym_task, "LARGEST", 1 << 20)
-    monkeypatch.setattr(mlgym_task, "MOST_FILES", 20)
+    monkeypatch.setattr(collecting, "MOST_FILES", 20)
     made = handed_in(load_mlgym(checkout, "game"), command)
     assert isinstance(made, InvalidSubmission)
     assert reason in made.reason
@@ -452,7 +453,7 @@ def test_as_much_as_can_be_handed_in_is_read_whole(checkout: Path, monkeypatch: 
     task = load_mlgym(checkout, "game")
     size = sum(map(len, task.starter_files().values()))
     monkeypatch.setattr(mlgym_task, "LARGEST", size + 5000)
-    monkeypatch.setattr(mlgym_task, "MOST_FILES", len(task.starter_files()) + 1)
+    monkeypatch.setattr(collecting, "MOST_FILES", len(task.starter_files()) + 1)
     made = handed_in(load_mlgym(checkout, "game"), "truncate -s 5000 more; touch data/own")
     assert isinstance(made, Grade), made
 

@@ -134,9 +134,15 @@ def make_reference(kind: type[Any]) -> str:
 
 
 def make_absolute(text: str) -> str:
-    """Make the path of `file.py` or `file.py:Name` absolute, so that a run can be resumed from another folder."""
+    """Make the path of `file.py` or `file.py:Name` absolute, so that a run can be resumed from another folder.
+
+    A prefix stays: the path of `text:games.py:Env` is `games.py`.
+    """
     path, colon, name = text.rpartition(":") if is_reference(text) else (text, "", "")
-    return f"{Path(path).expanduser().resolve()}{colon}{name}" if path.endswith(".py") else text
+    if not path.endswith(".py"):
+        return text
+    prefix, mark, path = path.rpartition(":")
+    return f"{prefix}{mark}{Path(path).expanduser().resolve()}{colon}{name}"
 
 
 def make_callable(package: str, target: str) -> None:

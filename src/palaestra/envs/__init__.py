@@ -18,6 +18,10 @@ _ENTRY_POINTS = {
         "palaestra.integrations.textarena:TextArenaVectorEnv",
     ),
     "palaestra/GEM-v0": ("palaestra.integrations.gem:GemEnv", "palaestra.integrations.gem:GemVectorEnv"),
+    "palaestra/OpenEnv-v0": (
+        "palaestra.integrations.openenv.env:OpenEnvEnv",
+        "palaestra.integrations.openenv.env:OpenEnvVectorEnv",
+    ),
     "palaestra/Verifiers-v0": (
         "palaestra.integrations.verifiers.env:VerifiersEnv",
         "palaestra.integrations.verifiers.env:VerifiersVectorEnv",
@@ -37,6 +41,7 @@ DESCRIPTIONS = {
     "palaestra/Text-v0": "turn scale: a Gymnasium environment with text or discrete spaces, also as text:ID",
     "palaestra/TextArena-v0": "turn scale: a game of TextArena, also as textarena:ID",
     "palaestra/GEM-v0": "turn scale: an environment of GEM, also as gem:ID",
+    "palaestra/OpenEnv-v0": "turn scale: a server or class of OpenEnv, also as openenv:URL or openenv:module:Class",
     "palaestra/Verifiers-v0": "turn scale: an environment of verifiers, also as verifiers:ID",
     "palaestra/Research-v0": "turn scale: work on a research task at a shell, scored against a baseline",
 }
@@ -45,6 +50,7 @@ PREFIXES = {
     "text": "palaestra/Text-v0",
     "textarena": "palaestra/TextArena-v0",
     "gem": "palaestra/GEM-v0",
+    "openenv": "palaestra/OpenEnv-v0",
     "verifiers": "palaestra/Verifiers-v0",
 }
 """Prefixes of environment ids and their adapters: `text:FrozenLake-v1` is `palaestra/Text-v0` of FrozenLake-v1."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from importlib.util import find_spec
-from typing import Any, ClassVar
+from typing import Any
 
 from palaestra.core.checks import short_repr
 from palaestra.core.errors import EnvError, MissingExtraError, UnknownNameError
@@ -24,7 +24,7 @@ class GemEnv(ForeignEnv):
         'You are playing Guess The Number.\\n'
     """
 
-    sample_actions: ClassVar[tuple[str, ...]] = tuple(f"\\boxed{{{n}}}" for n in (1, 2, 10, 4))
+    sample_actions = tuple(f"\\boxed{{{n}}}" for n in (1, 2, 10, 4))
 
     def make(self) -> Any:
         gem = load_gem()

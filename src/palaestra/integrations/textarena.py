@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import redirect_stdout
 from importlib.util import find_spec
 from io import StringIO
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -43,7 +43,7 @@ class TextArenaEnv(ForeignEnv):
         'The target number is higher.'
     """
 
-    sample_actions: ClassVar[tuple[str, ...]] = ("[1]", "[2]", "[10]", "[4]")
+    sample_actions = ("[1]", "[2]", "[10]", "[4]")
 
     def __init__(self, env_id: str, *, player: int = 0, opponent: str = "random", **arguments: Any) -> None:
         self.player, self._opponent = player, load_opponent(opponent)

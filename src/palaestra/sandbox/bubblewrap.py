@@ -76,6 +76,7 @@ class Bubblewrap(LocalSandbox):
         read_only: paths that every program may read, from the path inside to that of the host.
         hide: paths of the host that appear empty if they are below a mounted path.
         place: the path of the workspace inside.
+        private: further folders inside that programs may write; empty at the start.
         bwrap: the bubblewrap program; None for the one on PATH.
 
     Raises:
@@ -90,15 +91,18 @@ class Bubblewrap(LocalSandbox):
         hide: Sequence[str | PathLike[str]] = (),
         bwrap: str | None = None,
         place: str = WORKSPACE,
+        private: Sequence[str] = (),
     ) -> None:
-        if not place.startswith("/") or place.rstrip("/") in ("", *SYSTEM, *PRIVATE) or ".." in place.split("/"):
-            raise SandboxError(
-                f"place must be an absolute path that is not a system folder, such as {WORKSPACE}; got {place!r}"
-            )
+        for path in (place, *private):
+            if not path.startswith("/") or path.rstrip("/") in ("", *SYSTEM, *PRIVATE) or ".." in path.split("/"):
+                raise SandboxError(
+                    f"place must be an absolute path that is not a system folder, such as {WORKSPACE}; got {path!r}"
+                )
         program = shutil.which(bwrap or "bwrap")
         if program is None:
             raise SandboxError(f"the sandbox needs bubblewrap, and {bwrap or 'bwrap'} is not on PATH; {INSTALL}")
         self.bwrap, self.read_only, self.place = program, dict(read_only), place.rstrip("/")
+        self.private = (*PRIVATE, *private)
         # The package itself contains graders and problem generators, which a program must not see.
         self.hide = [str(Path(path).resolve()) for path in (Path(__file__).parents[1], *hide)]
         self._hidden = _inside(self.hide, {path: path for path in (*SYSTEM, *_interpreter())})
@@ -143,7 +147,7 @@ class Bubblewrap(LocalSandbox):
             try:
                 if group is not None and not bash:  # the supervisor of a shell stays outside; see `LocalHost.start`
                     group.add(first)
-                return _open_sandbox(child, first, self.place, workspace is None, group)
+                return _open_sandbox(child, first, self.place, self.private, workspace is None, group)
             except BaseException:
                 child.close()
                 if group is not None:
@@ -179,7 +183,7 @@ class Bubblewrap(LocalSandbox):
         options += ["--remount-ro", "/proc/sys"] if _sysctls() else []
         if (rules := seccomp_filter(locks=bash)) is not None:
             options += ["--seccomp", file_with(rules)]
-        shown, private = dict(read_only), [*PRIVATE]
+        shown, private = dict(read_only), [*self.private]
         if workspace is None:
             private.append(self.place)
         size = (
@@ -217,7 +221,7 @@ class Bubblewrap(LocalSandbox):
 
 
 def _open_sandbox(
-    child: Child, first: int, place: str, own_workspace: bool, group: ControlGroup | None
+    child: Child, first: int, place: str, private: Sequence[str], own_workspace: bool, group: ControlGroup | None
 ) -> RunningSandbox:
     """Open the processes and folders of a sandbox. The descriptors stay valid after its end."""
     root = f"/proc/{first}/root"
@@ -225,7 +229,7 @@ def _open_sandbox(
         tree = ProcTree(f"{root}/proc")
         undo.callback(tree.close)
         opened = []
-        for path in (place, *PRIVATE):
+        for path in (place, *private):
             opened.append(os.open(root + path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
             undo.callback(os.close, opened[-1])
         running = RunningSandbox(child, first, tree, opened[0], opened if own_workspace else opened[1:], group, place)

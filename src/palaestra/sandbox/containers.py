@@ -46,6 +46,8 @@ class Container:
     Arguments:
         image: the system of the programs. It needs sh and tar, and bash for a shell. The engine pulls it if necessary.
         read_only: paths that every program may read, from the path inside to that of the host.
+        place: the path of the workspace inside.
+        private: further folders inside that programs may write; empty at the start.
 
     Raises:
         SandboxError: the engine is not installed or does not answer. The message says what to do.
@@ -54,11 +56,18 @@ class Container:
     name: ClassVar[str]
     install: ClassVar[str]
 
-    def __init__(self, image: str = "python:3.11-slim", read_only: Mapping[str, str] = {}) -> None:
+    def __init__(
+        self,
+        image: str = "python:3.11-slim",
+        read_only: Mapping[str, str] = {},
+        place: str = WORKSPACE,
+        private: Sequence[str] = (),
+    ) -> None:
         engine = shutil.which(self.name)
         if engine is None:
             raise SandboxError(f"the sandbox '{self.name}' needs {self.name}, which is not on PATH; {self.install}")
         self.engine, self.image, self.read_only = engine, image, dict(read_only)
+        self.place, self.private = place, tuple(private)
         if (answer := self._call("version")).returncode:
             raise SandboxError(f"{self.name} does not answer ({_line(answer.stderr)}); start it, or join its group")
 
@@ -133,19 +142,20 @@ class Container:
             f"--memory={limits.memory}", f"--memory-swap={limits.memory}", f"--pids-limit={limits.processes + 8}",
             f"--ulimit=nofile={limits.open_files}", f"--ulimit=fsize={limits.file_size}", "--ulimit=core=0",
             "--ulimit=msgqueue=0", f"--ulimit=sigpending={SIGNALS}", f"--ulimit=memlock={LOCKED}",
-            f"--tmpfs=/tmp:{mount}", f"--tmpfs={HOME}:{mount}", f"--shm-size={limits.disk}", f"--workdir={WORKSPACE}",
+            f"--tmpfs=/tmp:{mount}", f"--tmpfs={HOME}:{mount}", f"--shm-size={limits.disk}", f"--workdir={self.place}",
             f"--env=HOME={HOME}", "--env=LANG=C.UTF-8", "--env=TERM=dumb",
         ]  # fmt: skip
+        options += [f"--tmpfs={path}:{mount}" for path in self.private]
         options += [f"--env={name}={value}" for name, value in env.items()]
         for inside, outside in {**self.read_only, **read_only}.items():
             if not os.path.exists(outside):
                 raise SandboxError(f"read_only must map a path inside to an existing path; got {inside!r}: {outside!r}")
             options.append(f"--mount=type=bind,source={os.path.abspath(outside)},target={inside},readonly")
         if workspace is None:
-            return [*options, f"--tmpfs={WORKSPACE}:{mount}"]
+            return [*options, f"--tmpfs={self.place}:{mount}"]
         if not os.path.isdir(workspace):
             raise SandboxError(f"the workspace must be an existing folder; got '{os.fspath(workspace)}'")
-        return [*options, f"--mount=type=bind,source={os.path.abspath(workspace)},target={WORKSPACE}"]
+        return [*options, f"--mount=type=bind,source={os.path.abspath(workspace)},target={self.place}"]
 
     def _call(self, *arguments: str, stdin: bytes = b"", seconds: float = CALL) -> subprocess.CompletedProcess[bytes]:
         try:
@@ -209,13 +219,13 @@ class _RunningContainer:
     def write_files(self, files: Files) -> None:
         if not files:
             return
-        answer = self.call("tar", "-xf", "-", "-C", WORKSPACE, stdin=pack(files))
+        answer = self.call("tar", "-xf", "-", "-C", self.sandbox.place, stdin=pack(files))
         if answer.returncode:
             raise SandboxError(f"cannot put files into the container: {_line(answer.stderr)}; the image needs tar")
 
     def read_files(self, names: Iterable[str], longest: int, total: int | None = None) -> dict[str, bytes]:
         wanted = {name: "/".join(split_path(name)) for name in names}
-        contents = read_packed(self.stream, WORKSPACE, wanted.values(), longest, total)
+        contents = read_packed(self.stream, self.sandbox.place, wanted.values(), longest, total)
         return {name: contents[key] for name, key in wanted.items() if key in contents}
 
     def sweep(self) -> None:
@@ -251,10 +261,8 @@ class _RunningContainer:
 class _ContainerHost(ShellHost):
     """Hosts a shell in a container. Its processes are not visible from the host."""
 
-    workspace = WORKSPACE
-
     def __init__(self, container: _RunningContainer, limits: Limits) -> None:
-        self.container, self.limits = container, limits
+        self.container, self.limits, self.workspace = container, limits, container.sandbox.place
         self._process: subprocess.Popen[bytes] | None = None
         self.stdin = self.output = self.status = self.control = -1
         self.status_bytes, self._partial, self._over = 0, b"", False
@@ -318,7 +326,7 @@ class _ContainerHost(ShellHost):
         self.container.write_files(files)
 
     def list_files(self, most: int) -> list[str]:
-        return list_names(self.container.stream, WORKSPACE, most)
+        return list_names(self.container.stream, self.workspace, most)
 
     def read_files(self, names: Sequence[str], longest: int, total: int | None) -> dict[str, bytes]:
         return self.container.read_files(names, longest, total)

@@ -32,6 +32,7 @@ class ForeignStep:
     Arguments:
         text: what the agent reads next.
         is_invalid: the text of the agent was no legal action.
+        messages: what the agent reads next, instead of `text`; for example the answers of tools.
     """
 
     text: str
@@ -40,6 +41,7 @@ class ForeignStep:
     truncated: bool = False
     is_invalid: bool = False
     info: Mapping[str, Any] = field(default_factory=dict)
+    messages: Sequence[Message] = ()
 
 
 class ForeignEnv(TurnEnv):
@@ -59,9 +61,9 @@ class ForeignEnv(TurnEnv):
         verify_seed: in a vector environment, compare episodes with the same seed before the first one (`check_seed`).
     """
 
-    shares_random: ClassVar[bool] = True
+    shares_random: bool = True
     """Whether the package draws from the global random generators."""
-    sample_actions: ClassVar[Sequence[str]] = ("1", "2", "3", "0")
+    sample_actions: Sequence[str | Message] = ("1", "2", "3", "0")
     """Actions that `check_seed` plays."""
 
     def __init__(
@@ -84,7 +86,10 @@ class ForeignEnv(TurnEnv):
         self.verify_seed, self._random = verify_seed, GlobalRandom(0)
         self._env: Any = None
         self._invalid_actions = 0
-        self._get_env()
+        try:
+            self._get_env()
+        except ForeignCallError as error:
+            raise EnvError(f"cannot make {self.env_id}: {error}") from error
 
     # Defined by subclasses
 
@@ -100,6 +105,10 @@ class ForeignEnv(TurnEnv):
     def play(self, env: Any, text: str) -> ForeignStep:
         """Play one turn with the agent's text."""
 
+    def play_message(self, env: Any, message: Message) -> ForeignStep:
+        """Play one turn with the agent's message. Overridden by environments with tools."""
+        return self.play(env, message.text)
+
     # The contract of `TurnEnv`
 
     def opening(self, options: Mapping[str, Any]) -> Sequence[Message]:
@@ -110,7 +119,7 @@ class ForeignEnv(TurnEnv):
 
     def respond(self, message: Message) -> Reply:
         try:
-            step = self._call("step", self.play, self._get_env(), message.text)
+            step = self._call("step", self.play_message, self._get_env(), message)
         except (ForeignCallError, NonFiniteError) as error:
             return Reply(failure=Failure(FailureCause.ENVIRONMENT, str(error)))
         self._invalid_actions += step.is_invalid
@@ -121,7 +130,8 @@ class ForeignEnv(TurnEnv):
             stop = TurnStopReason.STEPS
         penalty = self.invalid_penalty if step.is_invalid else 0.0
         info = {**step.info, "invalid_actions": self._invalid_actions}
-        return Reply((Message("user", step.text),) if step.text else (), step.reward - penalty, stop, info=info)
+        messages = tuple(step.messages) or ((Message("user", step.text),) if step.text else ())
+        return Reply(messages, step.reward - penalty, stop, info=info)
 
     def close(self) -> None:
         super().close()
@@ -129,10 +139,7 @@ class ForeignEnv(TurnEnv):
 
     def _get_env(self) -> Any:
         if self._env is None:
-            try:
-                self._env = self._call("the constructor", self.make)
-            except ForeignCallError as error:
-                raise EnvError(f"cannot make {self.env_id}: {error}") from error
+            self._env = self._call("the constructor", self.make)
         return self._env
 
     def _call(self, what: str, function: Callable[..., Any], *arguments: Any) -> Any:
@@ -180,22 +187,15 @@ def check_seed(make: Callable[[], ForeignEnv]) -> None:
     Raises:
         EnvError: two episodes with the same seed and the same actions differ.
     """
-    envs = make(), make()
-    try:
-        for seed in range(CHECKED_SEEDS):
-            try:
-                episodes = [_play(env, seed) for env in envs]
-            except (ForeignCallError, RewardError):
-                continue
-            for turn, (first, second) in enumerate(zip(*episodes, strict=False)):
-                if first != second:
-                    raise EnvError(
-                        f"{envs[0].env_id} ignores its seed: two episodes with seed {seed} and the same actions differ "
-                        f"after {turn} turns; set verify_seed to false to train on it anyway"
-                    )
-    finally:
-        for env in envs:
-            env.close()
+    env = make()
+    episodes = _play_seeds(env)  # Closes it before the next one is made: a server may allow a single session.
+    for seed, pair in enumerate(zip(episodes, _play_seeds(make()), strict=True)):
+        for turn, (first, second) in enumerate(zip(*pair, strict=False)):
+            if first != second:
+                raise EnvError(
+                    f"{env.env_id} ignores its seed: two episodes with seed {seed} and the same actions differ "
+                    f"after {turn} turns; set verify_seed to false to train on it anyway"
+                )
 
 
 def random_action_examples(env: TurnEnv, actions: Sequence[str], count: int, seed: int) -> list[Example]:
@@ -221,6 +221,20 @@ def random_action_examples(env: TurnEnv, actions: Sequence[str], count: int, see
         observation, _, terminated, truncated, _ = env.step(action)
         over = terminated or truncated
     return examples
+
+
+def _play_seeds(env: ForeignEnv) -> list[list[Any]]:
+    """Play the checked seeds and close the environment. A failed episode has no turns."""
+    episodes: list[list[Any]] = []
+    try:
+        for seed in range(CHECKED_SEEDS):
+            try:
+                episodes.append(_play(env, seed))
+            except (ForeignCallError, RewardError):
+                episodes.append([])
+    finally:
+        env.close()
+    return episodes
 
 
 def _play(env: ForeignEnv, seed: int) -> list[Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -60,7 +60,7 @@ class TextEnv(ForeignEnv):
         'That is not an action. Actions: left, down, right, up.'
     """
 
-    shares_random: ClassVar[bool] = False
+    shares_random = False
 
     def __init__(
         self, env_id: str, *, actions: Sequence[str] = (), observation: str = "values", **arguments: Any

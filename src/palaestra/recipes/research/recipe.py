@@ -33,7 +33,7 @@ from palaestra.research.agents.model import ModelAgent
 from palaestra.research.judge.evaluation import sandbox_for
 from palaestra.research.mlgym import load_mlgym
 from palaestra.research.mlgym.agent_file import agent_settings
-from palaestra.research.tasks.task import FILE, ResearchTask, load_task
+from palaestra.research.tasks.task import ResearchTask, is_task_folder, load_task
 from palaestra.research.workspace.commands import documentation, load_commands
 from palaestra.research.workspace.env import PROMPTS, ResearchEnv
 from palaestra.research.workspace.parsing import PARSERS
@@ -141,7 +141,7 @@ def resolve_paths(settings: ResearchSettings) -> ResearchSettings:
         # Explicit settings take precedence over the file.
         left = {item.name: getattr(settings, item.name) == item.default for item in fields(settings)}
         changes |= {name: value for name, value in agent_settings(changes["agent_config"]).items() if left[name]}
-    if not settings.mlgym and (Path(settings.task) / FILE).is_file():
+    if not settings.mlgym and is_task_folder(Path(settings.task)):
         changes["task"] = absolute_path(settings.task)
     return build(ResearchSettings, {**to_plain(settings), **changes})
 
@@ -188,12 +188,11 @@ def name_model(agent: str) -> str:
 
 
 def make_task(settings: ResearchSettings) -> ResearchTask:
-    """Load the task of the settings: by name, from a folder, or from an MLGym checkout."""
+    """Load the task of the settings: by name, from a folder (also of Harbor), or from an MLGym checkout."""
     options = parse_options(settings.task_options, "task_options")
     if settings.mlgym:
         return load_mlgym(settings.mlgym, settings.task, **options)
-    require(not options, "setting 'task_options': only tasks of a checkout (--mlgym) have options")
-    return load_task(settings.task)
+    return load_task(settings.task, **options)
 
 
 def make_context(

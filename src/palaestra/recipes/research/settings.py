@@ -18,9 +18,11 @@ PATHS = ("mlgym", "agent_config", "prompts", "memory", "demonstration", "cache")
 class ResearchSettings(EngineSettings):
     """The settings of a research run: the command line's options and the content of `settings.json`."""
 
-    task: str = setting("prisoners_dilemma", "The task: a name from `palaestra research tasks`, or a folder.")
+    task: str = setting(
+        "prisoners_dilemma", "The task: a name from `palaestra research tasks`, or a folder, also of Harbor."
+    )
     task_options: tuple[str, ...] = setting(
-        (), "Options of an MLGym task, each as name=value: metric, direction, submission, install, validations."
+        (), "Options of an MLGym or Harbor task, each as name=value, for example metric, steps, validations."
     )
     mlgym: str = setting("", "An MLGym checkout that contains the task.")
     agent: str = setting(

@@ -253,17 +253,13 @@ def sandbox_for(task: ResearchTask, name: str = "bubblewrap", **options: Any) ->
         if not is_installed(package):
             raise missing_package(f"task '{task.name}'", package)
     hide = [path for name_ in task.hide if (path := _find_installed(name_)) is not None]
-    if name == "bubblewrap":
-        if hide:
-            options = {**options, "hide": (*options.get("hide", ()), *hide)}
-        if task.place:
-            options = {**options, "place": task.place}
-    elif hide or task.place:
+    if hide and name != "bubblewrap":
         raise TaskError(
-            f"task '{task.name}' hides files of installed packages or sets its workspace path; this needs the sandbox "
-            f"'bubblewrap'; got '{name}'"
+            f"task '{task.name}' hides files of installed packages; this needs the sandbox 'bubblewrap'; got '{name}'"
         )
-    return make_sandbox(name, **options)
+    if hide:
+        options = {**options, "hide": (*options.get("hide", ()), *hide)}
+    return make_sandbox(name, **options, **task.prepare_sandbox(name))
 
 
 def read_only_mounts(task: ResearchTask, data: TaskData, judging: bool = False) -> Mapping[str, str]:

@@ -25,6 +25,7 @@ from palaestra.research.mlgym.files import (
     install_requirements,
     variables,
 )
+from palaestra.research.tasks.collecting import collect_workspace
 from palaestra.research.tasks.records import InvalidSubmission, TaskData
 from palaestra.research.tasks.task import CACHES, Direction, Metric, ResearchTask, Submission, TaskLimits, read_yaml
 from palaestra.research.workspace.workspace import load_baseline
@@ -39,9 +40,6 @@ UNNAMED = "the first score"
 DATA = "data"
 """The folder of the data in the workspace."""
 LARGEST = 2 << 30
-MOST_FILES = 10_000
-LONGEST_NAME, LONGEST_PATH = 200, 1000
-"""Bytes of a name and of a path that fit below any run folder."""
 
 
 class MLGymTask(ResearchTask):
@@ -96,34 +94,13 @@ class MLGymTask(ResearchTask):
         return {} if self._packages is None else variables(self._packages)
 
     def collect(self, shell: Shell) -> dict[str, bytes] | InvalidSubmission:
-        """Copy the workspace without the data. For a table task, copy only the table.
-
-        A workspace that is too large is rejected rather than truncated, because only the agent knows which files it
-        needs.
-        """
-        largest = self.submission.largest
+        """Copy the workspace without the data. For a table task, copy only the table."""
         if self.file.task_entrypoint is EntryPoint.CSV:
-            return shell.read_files(self.submission.files, largest + 1)
-        most = MOST_FILES + sum(1 for _ in self._data_files())
-        names_ = shell.list_files(most + 1)
-        if len(names_) > most:
-            return InvalidSubmission(f"the workspace has more than {MOST_FILES} files, which are the most; remove some")
-        data = bool(self._data_folders())
-        names = [name for name in names_ if not (data and name.startswith(f"{DATA}/"))]
-        for name in names:
-            size, part = len(name.encode()), max(len(part.encode()) for part in name.split("/"))
-            if size > LONGEST_PATH or part > LONGEST_NAME:
-                return InvalidSubmission(
-                    f"the path {name[:80]}... has {size} bytes, and {part} in one name; at most {LONGEST_PATH} and "
-                    f"{LONGEST_NAME} can be handed in; give the file another name, or remove it"
-                )
-        files = shell.read_files(names, total=largest)
-        # Missing files did not fit, or were deleted since they were listed.
-        if len(files) < len(names) and shell.read_files([name for name in names if name not in files], longest=1):
-            return InvalidSubmission(
-                f"the workspace has more than {largest} bytes, which are the most; remove some files"
-            )
-        return files
+            return shell.read_files(self.submission.files, self.submission.largest + 1)
+        spare, has_data = sum(1 for _ in self._data_files()), bool(self._data_folders())
+        return collect_workspace(
+            shell, self.submission.largest, spare, lambda name: has_data and name.startswith(f"{DATA}/")
+        )
 
     def baseline_score(self) -> float | None:
         scores = self.file.baseline_scores

@@ -29,6 +29,8 @@ class Isolation(StrEnum):
     """In the evaluator's process, with the score on a sealed channel. Code that modifies that process can change its
     score.
     """
+    ONE_SANDBOX = "one sandbox"
+    """In the sandbox of the evaluator, which ran it. Such code could change the evaluator's result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,7 @@ class Grade:
         score: the value of the task's metric.
         scores: everything that was measured, including the metric.
         seconds: the duration of the evaluation.
-        isolation: where the submission's code ran, for MLGym tasks.
+        isolation: where the submission's code ran, for MLGym and Harbor tasks.
     """
 
     score: float

@@ -13,12 +13,13 @@ import hashlib
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
 
 from palaestra.core.checks import short_repr
-from palaestra.core.errors import EnvError, TaskError, UnknownNameError, suggest
+from palaestra.core.errors import EnvError, SettingsError, TaskError, UnknownNameError, suggest
+from palaestra.core.plugins import load_reference
 from palaestra.core.registry import Registry
 from palaestra.research.tasks.records import InvalidSubmission, TaskData
 from palaestra.sandbox.base import Shell
@@ -30,6 +31,8 @@ RESEARCH_TASKS = Registry("research task", TASKS_GROUP)
 """Tasks of other packages: names and paths of task folders. The built-in tasks are in `research/tasks`."""
 OWN = Path(__file__).parent
 FILE, REFERENCE = "task.yaml", "reference"
+FORMATS = {"task.toml": "palaestra.research.harbor:load_harbor"}
+"""Task files of other formats and the functions that load their folders."""
 Model = TypeVar("Model", bound=BaseModel)
 CACHES = frozenset({"__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".ipynb_checkpoints"})
 """Folders that tools leave behind; not part of a task."""
@@ -186,6 +189,20 @@ class ResearchTask(Strict):
         """The path of the workspace in the sandbox; empty for the sandbox's default."""
         return ""
 
+    def prepare_sandbox(self, name: str) -> Mapping[str, Any]:
+        """Return the options of the task's sandboxes of a kind. A task with an image prepares it here.
+
+        Raises:
+            TaskError: the task cannot run in such a sandbox.
+        """
+        if not self.place:
+            return {}
+        if name != "bubblewrap":
+            raise TaskError(
+                f"task '{self.name}' sets its workspace path; this needs the sandbox 'bubblewrap'; got '{name}'"
+            )
+        return {"place": self.place}
+
     def mounts(self, data: TaskData, judging: bool) -> Mapping[str, str]:
         """Return what the task's sandboxes show read-only, from the path inside to the path on the host.
 
@@ -216,23 +233,41 @@ class ResearchTask(Strict):
         return digest.hexdigest()
 
 
-def load_task(name: str | Path) -> ResearchTask:
+def load_task(name: str | Path, **options: Any) -> ResearchTask:
     """Load a task by name or from a folder.
+
+    Arguments:
+        options: arguments of the function that loads another format (see `FORMATS`).
 
     Raises:
         EnvError: the argument is neither a name nor a folder.
         UnknownNameError: no task has that name.
         TaskError: the task file is missing or invalid.
+        SettingsError: the task has no such options.
     """
     if not isinstance(name, (str, Path)):
         raise EnvError(f"expected the name of a research task, its folder or a ResearchTask; got {short_repr(name)}")
     folder = Path(name)
-    if isinstance(name, str) and "/" not in name and not (folder / FILE).is_file():
+    if isinstance(name, str) and "/" not in name and not is_task_folder(folder):
         folder = _locate(name)
     path = folder / FILE
-    if not path.is_file():
-        raise TaskError(f"expected a task folder with a {FILE}; {folder} has none")
-    return read_task(path)
+    if path.is_file():
+        if options:
+            raise SettingsError("setting 'task_options': only tasks of a checkout (--mlgym) and of Harbor have options")
+        return read_task(path)
+    for file, loader in FORMATS.items():
+        if (folder / file).is_file():
+            try:
+                task: ResearchTask = load_reference(loader)(folder, **options)
+            except TypeError as error:
+                raise SettingsError(f"setting 'task_options': {error}") from error
+            return task
+    raise TaskError(f"expected a task folder with a {' or '.join((FILE, *FORMATS))}; {folder} has none")
+
+
+def is_task_folder(folder: Path) -> bool:
+    """Whether a folder contains a task file."""
+    return any((folder / file).is_file() for file in (FILE, *FORMATS))
 
 
 def read_yaml(kind: type[Model], path: Path) -> Model:
