@@ -33,7 +33,7 @@ test-backends: $(STAMP) $(VLLM)/.installed $(FACTORY)/.installed $(PEERS)/.insta
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[gem,reasoning-gym]'  # needs a C compiler
 	PALAESTRA_MINATAR=$(abspath $(MINATAR)) PALAESTRA_OPENENV_PYTHON=$(abspath $(OPENENV))/bin/python PALAESTRA_VLLM_PYTHON=$(VLLM)/bin/python PALAESTRA_LLAMA_FACTORY=$(abspath $(FACTORY))/bin/llamafactory-cli $(BIN)/python -m pytest -m backends
 	OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest -m backends -p no:cacheprovider tests/engines/test_vllm.py tests/learn/test_engine_policy.py tests/recipes/test_vllm_recipes.py tests/recipes/train/test_ranks.py::test_two_processes_with_vllm_train_like_one
-	OMP_NUM_THREADS=1 $(PEERS)/bin/python -m pytest -m backends -p no:cacheprovider tests/integrations/test_verifiers.py
+	OMP_NUM_THREADS=1 $(PEERS)/bin/python -m pytest -m backends -p no:cacheprovider -W ignore tests/integrations/test_verifiers.py tests/integrations/test_inspect_ai.py
 
 check: lint types  ## lint, layers and types
 
@@ -87,10 +87,10 @@ $(OPENENV)/.installed:
 	$(OPENENV)/bin/python -m pip install --quiet --disable-pip-version-check openenv==0.10.0 gymnasium jinja2 'setuptools>=77'
 	@touch $@
 
-# verifiers wants an older openai and mcp than our constraints name.
+# verifiers wants an older openai and mcp than our constraints name; Inspect AI brings 60 packages.
 $(PEERS)/.installed: pyproject.toml
 	test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
-	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0 -e '.[verifiers]' pytest hypothesis psutil setuptools
+	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0 -e '.[inspect,verifiers]' pytest hypothesis psutil setuptools
 	@touch $@
 
 # The last TRL that has PPO, beside the one that everything else is measured against.

@@ -81,6 +81,11 @@ TASKS.register_prefix(
     "palaestra.integrations.reasoning_gym:make_source",
     "procedural data sets of reasoning-gym, one or several joined by +: skills, with curriculum levels as subskills",
 )
+TASKS.register_prefix(
+    "inspect",
+    "palaestra.integrations.inspect_ai.source:make_source",
+    "tasks of Inspect AI whose solver calls the model once: package/task, file.py or file.py@task",
+)
 
 
 def make_task(name: str, *, shots: int = 0, **options: Any) -> Task:

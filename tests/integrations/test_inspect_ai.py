@@ -1,0 +1,246 @@
+"""Inspect AI: our tasks in it, and its tasks for `palaestra evaluate`. Runs in an environment with Inspect."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import palaestra
+from palaestra.core.errors import TaskError
+from palaestra.core.records import Completion, Failure, FailureCause, Score, Split
+from palaestra.tasks.base import make_task
+from palaestra.tasks.evaluate import choose, score
+
+pytest.importorskip("inspect_ai")
+import inspect_ai
+from inspect_ai.model import ModelOutput, ModelUsage, get_model
+
+from palaestra.integrations.inspect_ai.exported import task_of
+
+pytestmark = [pytest.mark.backends, pytest.mark.filterwarnings("ignore")]
+
+TASKS = """
+from inspect_ai import Task, task
+from inspect_ai.dataset import Sample
+from inspect_ai.scorer import Score, accuracy, choice, match, model_graded_qa, scorer
+from inspect_ai.solver import generate, multiple_choice, prompt_template, system_message, use_tools
+from inspect_ai.tool import tool
+
+SUMS = [Sample(input=f"{n} + {n}", target=str(2 * n), id=f"s{n}") for n in range(40)]
+COLOURS = [Sample(input="The sky is", choices=["green", "blue"], target="B")]
+
+
+@scorer(metrics=[accuracy()])
+def bad(value):
+    async def score(state, target):
+        if value == "raises":
+            raise RuntimeError("broken")
+        if value == "blocks":
+            import asyncio
+            await asyncio.sleep(60)
+        return Score(value={"nan": float("nan"), "two": 2.0, "list": [1.0], "half": "P"}[value])
+    return score
+
+
+@task
+def sums(plus: str = "+"):
+    chain = [system_message("Add."), prompt_template("What is {prompt}?"), generate()]
+    return Task(SUMS, solver=chain, scorer=match(numeric=True))
+
+
+@task
+def colours():
+    return Task(COLOURS, solver=multiple_choice(), scorer=choice())
+
+
+@task
+def faulty(value: str = "half"):
+    return Task(SUMS[:2], scorer=bad(value))
+
+
+@task
+def several():
+    return Task(SUMS, solver=[generate(), generate()], scorer=match())
+
+
+@task
+def tooled():
+    return Task(SUMS, solver=[use_tools(open_page()), generate()], scorer=match())
+
+
+@tool
+def open_page():
+    async def execute(url: str):
+        '''Open a page.
+
+        Args:
+            url: the page
+        '''
+        return ""
+    return execute
+
+
+@task
+def boxed():
+    return Task(SUMS, scorer=match(), sandbox="local")
+
+
+@task
+def graded():
+    return Task(SUMS, scorer=model_graded_qa())
+"""
+
+
+@pytest.fixture(scope="module")
+def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("inspect") / "own_tasks.py"
+    file.write_text(TASKS)
+    return file
+
+
+def make_model(answer: Callable[[str], str]) -> Any:
+    """A model of Inspect that answers the text of the last message."""
+
+    def generate(messages: Any, *rest: Any) -> Any:
+        output = ModelOutput.from_content("mockllm", answer(messages[-1].text))
+        output.usage = ModelUsage()  # Inspect would download a tokenizer to count the tokens.
+        return output
+
+    return get_model("mockllm/model", custom_outputs=generate, memoize=False)
+
+
+def evaluate(task: Any, answers: dict[str, str], folder: Path, **arguments: Any) -> Any:
+    """Run `inspect_ai.eval` with an answer for every question."""
+    model = make_model(lambda text: answers.get(text, "Answer: 5"))
+    (log,) = inspect_ai.eval(
+        task, model=model, log_dir=str(folder), display="none", fail_on_error=False, **arguments
+    )  # fmt: skip
+    return log
+
+
+def test_200_answers_get_the_same_scores_in_inspect(tmp_path: Path) -> None:
+    task = make_task("math-skills")
+    problems = choose(task, Split.TEST, 12, 0, (), 200)
+    assert len(problems) == 200
+    texts = [f"Answer: {problem.reference if n % 3 else n}" for n, problem in enumerate(problems)]
+    ours = {p.id: score(task, p, Completion(text)) for p, text in zip(problems, texts, strict=True)}
+    answers = {problem.messages[-1].text: text for problem, text in zip(problems, texts, strict=True)}
+    log = evaluate(task_of("math-skills", problems=12, limit=200), answers, tmp_path)
+    assert log.status == "success"
+    theirs = {str(sample.id): sample.scores["palaestra"].value for sample in log.samples}
+    assert theirs == {name: outcome.value for name, outcome in ours.items() if isinstance(outcome, Score)}
+    assert 0.5 < log.results.scores[0].metrics["accuracy"].value < 0.9
+
+
+def test_a_failure_of_our_scorer_is_an_error_of_the_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from palaestra.tasks.math.task import MathSkills
+
+    def fail(self: Any, problem: Any, completion: Any) -> Failure:
+        return Failure(FailureCause.SCORER, "broken")
+
+    monkeypatch.setattr(MathSkills, "score", fail)
+    task = task_of("math-skills", skills="addition", problems=1)
+    log = evaluate(task, {task.dataset[0].input[-1].text: "Answer: 5"}, tmp_path)
+    assert "scorer: broken" in log.samples[0].error.message
+    assert not log.samples[0].scores
+
+
+def test_inspect_finds_our_tasks_by_their_registered_name(tmp_path: Path) -> None:
+    arguments = {"name": "math-skills", "skills": "addition,subtraction", "limit": 4}
+    log = evaluate("palaestra/task_of", {}, tmp_path, task_args=arguments)
+    assert [sample.scores["palaestra"].answer for sample in log.samples] == ["5"] * 4
+    assert {sample.metadata["skill"] for sample in log.samples} == {"addition", "subtraction"}
+
+
+def test_a_task_of_inspect_gets_the_scores_of_inspect(tasks: Path, tmp_path: Path) -> None:
+    task = make_task(f"inspect:{tasks}@sums", parts="published")
+    problems = task.problems(Split.TEST, 0, seed=0)
+    assert len(problems) == 40
+    assert [message.role for message in problems[0].messages] == ["system", "user"]
+    assert all(problem.messages[1].text.startswith("What is ") for problem in problems)
+    texts = [f"I think {problem.reference if n % 2 else n}" for n, problem in enumerate(problems)]
+    ours = {p.id: score(task, p, Completion(text)) for p, text in zip(problems, texts, strict=True)}
+    answers = {problem.messages[-1].text: text for problem, text in zip(problems, texts, strict=True)}
+    log = evaluate(f"{tasks}@sums", answers, tmp_path)
+    theirs = {f"sums/{sample.id}": {"C": 1.0, "I": 0.0}[sample.scores["match"].value] for sample in log.samples}
+    assert theirs == {name: outcome.value for name, outcome in ours.items() if isinstance(outcome, Score)}
+    assert set(theirs.values()) == {0.0, 1.0}
+
+
+def test_a_solver_that_reads_the_answer_takes_part_in_the_score(tasks: Path) -> None:
+    task = make_task(f"inspect:{tasks}@colours", parts="published")
+    (problem,) = task.problems(Split.TEST, 0, seed=0)
+    assert "B) blue" in problem.messages[-1].text
+    assert [score(task, problem, Completion(f"ANSWER: {letter}")) for letter in "AB"] == [
+        Score(0.0, {"extracted": "A", "explanation": "ANSWER: A"}),
+        Score(1.0, {"extracted": "B", "explanation": "ANSWER: B"}),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [("raises", "broken"), ("blocks", "did not return"), ("nan", "no score"), ("two", "0 to 1"), ("list", "one value")],
+)
+def test_a_bad_scorer_is_a_failure(tasks: Path, value: str, expected: str) -> None:
+    task = make_task(f"inspect:{tasks}@faulty", args={"value": value}, parts="published", max_seconds=2.0)
+    outcome = score(task, task.problems(Split.TEST, 1, seed=0)[0], Completion("4"))
+    assert isinstance(outcome, Failure)
+    assert outcome.cause is FailureCause.SCORER
+    assert expected in outcome.message
+
+
+def test_partial_credit_is_half(tasks: Path) -> None:
+    task = make_task(f"inspect:{tasks}@faulty", args={"value": "half"}, parts="published")
+    assert score(task, task.problems(Split.TEST, 1, seed=0)[0], Completion("4")) == Score(0.5)
+
+
+@pytest.mark.parametrize(("grade", "value"), [("C", 1.0), ("I", 0.0)])
+def test_a_model_graded_task_asks_the_grader(
+    tasks: Path, monkeypatch: pytest.MonkeyPatch, grade: str, value: float
+) -> None:
+    graders = {"openai/grader": make_model(lambda text: f"GRADE: {grade}")}
+    monkeypatch.setattr("inspect_ai.model.get_model", graders.__getitem__)
+    task = make_task(f"inspect:{tasks}@graded", parts="published", grader="openai/grader")
+    outcome = score(task, task.problems(Split.TEST, 1, seed=0)[0], Completion("4"))
+    assert isinstance(outcome, Score)
+    assert outcome.value == value
+
+
+def test_a_model_graded_task_without_a_grader_is_a_failure(tasks: Path) -> None:
+    task = make_task(f"inspect:{tasks}@graded", parts="published")
+    outcome = score(task, task.problems(Split.TEST, 1, seed=0)[0], Completion("4"))
+    assert isinstance(outcome, Failure)
+    assert "model" in outcome.message.partition("raised")[2]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("@several", "calls the model several times"),
+        ("@tooled", "uses tools"),
+        ("@boxed", "needs a sandbox"),
+        ("", "expected one task"),
+        ("@none", ""),
+    ],
+)
+def test_a_task_that_evaluate_cannot_run_is_an_error(tasks: Path, name: str, expected: str) -> None:
+    with pytest.raises(TaskError, match=expected):
+        make_task(f"inspect:{tasks}{name}")
+
+
+def test_our_recipe_evaluates_a_task_of_inspect(tasks: Path, tmp_path: Path) -> None:
+    run = palaestra.evaluate(
+        task=f"inspect:{tasks}@sums", model="nano", limit=6, max_tokens=8, out=str(tmp_path / "run")
+    )
+    assert run.summary["problems"] == 6
+    assert run.report.failure_count == 0
+    assert run.report.accuracy is not None
+
+
+def test_the_splits_are_disjoint(tasks: Path) -> None:
+    task = make_task(f"inspect:{tasks}@sums")
+    parts = [{problem.id for problem in task.problems(split, 0, seed=0)} for split in Split]
+    assert sum(map(len, parts)) == len(set.union(*parts)) == 40
