@@ -26,4 +26,4 @@ def export(
     quiet()
     folder = export_environment(env, to, out, parse_options(env_option or (), "env_options"), name)
     say(f"package: {folder}")
-    say(f"install it with: pip install {folder}")
+    say(f"install it with: pip install {folder.resolve()}")  # A bare name would be a package of PyPI.
