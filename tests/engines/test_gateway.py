@@ -8,19 +8,27 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
+from published_templates import ENDS, load_tokenizer
 
-from palaestra.core.records import Completion, StopReason, Usage
+from palaestra.cli.serve import _make_session_server
+from palaestra.core.errors import SettingsError
+from palaestra.core.records import Completion, Message, StopReason, Usage
 from palaestra.core.seeding import Seeds
 from palaestra.engines.base import Request
+from palaestra.engines.capture import CaptureSession
+from palaestra.engines.chat_encoder import ChatEncoder
 from palaestra.engines.gateway import CaptureServer, ServerThread
 from palaestra.engines.models import LoadedModel
 from palaestra.engines.session_server import SessionServer
 from palaestra.engines.transformers import TransformersEngine
-from palaestra.envs.turn.games import GuessEnv
+from palaestra.envs.turn.games import CalculatorEnv, GuessEnv
 from palaestra.envs.turn.player import TurnEpisodePlayer
 
 QUESTION = [{"role": "user", "content": "Guess a number from 1 to 8."}]
@@ -51,8 +59,15 @@ def gateway(thread: ServerThread) -> CaptureServer:
     return thread.server
 
 
-def connect(thread: ServerThread, session: str, key: str = "secret") -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{thread.url}/sessions/{session}/v1", api_key=key, max_retries=0)
+@cache
+def make_client() -> openai.OpenAI:
+    return openai.OpenAI(base_url="http://127.0.0.1", api_key="none", max_retries=0)
+
+
+@contextmanager
+def connect(thread: ServerThread, session: str, key: str = "secret") -> Iterator[openai.OpenAI]:
+    """A client of a session. All share one HTTP client, which takes a while to make."""
+    yield make_client().with_options(base_url=f"{thread.url}/sessions/{session}/v1", api_key=key)
 
 
 def fetch(url: str, body: Any = None, key: str = "secret") -> tuple[int, Any]:
@@ -162,7 +177,10 @@ def test_the_policys_sampling_overrides_the_agents_if_told_so(nano: LoadedModel)
     thread = ServerThread(CaptureServer(engine, override_sampling=True, max_tokens=8, temperature=0.5))
     session = thread.server.open_session()
     with connect(thread, session.name) as client:
-        client.chat.completions.create(model="", messages=QUESTION, temperature=0, top_p=0.5, max_tokens=99, stop=["x"])
+        developer = {"role": "developer", "content": "Be short."}
+        client.chat.completions.create(
+            model="", messages=[developer, *QUESTION], temperature=0, top_p=0.5, max_tokens=99, stop=["x"]
+        )
     sampling = engine.requests[0].sampling
     assert (sampling.temperature, sampling.top_p, sampling.max_tokens, sampling.stop) == (0.5, 1.0, 8, ("x",))
     thread.close()
@@ -212,6 +230,43 @@ def test_tool_calls_are_parsed_recorded_and_continued(nano: LoadedModel) -> None
     assert (long.ends, alone.ends) == ([len(engine.ids), 2 * len(engine.ids)], [len(engine.ids)])
     assert long.calls == 2
     thread.close()
+
+
+@pytest.mark.parametrize("family", ["qwen3", "deepseek_r1_distill", "gptoss", "glm4moe", "llama3_1"])
+def test_sampled_reasoning_stays_under_templates_that_remove_it(nano: LoadedModel, family: str) -> None:
+    tokenizer = load_tokenizer(nano, family)
+    encoder, session = ChatEncoder(tokenizer), CaptureSession("a")
+    text = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>4"
+    ids = tokenizer.encode(text if family == "gptoss" else "<think>\nHm.\n</think>\n\n4", add_special_tokens=False)
+    sampled = (*ids, tokenizer.convert_tokens_to_ids(ENDS[family][0]))
+    messages: list[Message] = [Message("system", "Be short."), Message("user", "Guess.")]
+    prompts = []
+    for reply in ("Higher.", "Lower.", "Higher."):
+        parent, prompt = session.encode(encoder, messages)
+        completion = Completion("", sampled, (-1.0,) * len(sampled), StopReason.END, Usage(), prompt)
+        call = session.record(encoder, parent, tuple(messages), completion, version=0, number=0)
+        assert (parent is None) == (not prompts)
+        prompts.append(prompt)
+        # The message passes through JSON and comes back as the agent saw it.
+        messages = [*messages, Message("assistant", call.message.text.strip()), Message("user", reply)]
+    assert prompts[1][: len(prompts[0] + sampled)] == prompts[0] + sampled
+    assert prompts[2][: len(prompts[1] + sampled)] == prompts[1] + sampled
+    (sequence,) = session.build_sequences()
+    assert [sequence.ids[k] for k in sequence.chosen] == [*sampled] * 3
+
+
+def test_an_agent_with_tools_plays_an_environment_with_tools() -> None:
+    player = TurnEpisodePlayer(CalculatorEnv(tools=True), seed=0)
+    state = player.observe()
+    assert state["tools"][0]["function"]["name"] == "calculate"
+    call = {
+        "id": "call00001",
+        "type": "function",
+        "function": {"name": "calculate", "arguments": '{"expression": "6*7"}'},
+    }
+    step = player.step({"role": "assistant", "content": None, "tool_calls": [call]})
+    assert step["messages"] == [{"role": "tool", "tool_call_id": "call00001", "content": "42"}]
+    assert player.step("Answer: 0")["stop_reason"] == "lost"
 
 
 def test_new_weights_wait_for_calls_and_each_call_knows_its_version(nano: LoadedModel) -> None:
@@ -302,3 +357,21 @@ def test_sessions_of_the_command_open_themselves_and_end_with_a_reward(nano: Loa
     assert fetch(f"{thread.url}/sessions/a/end", {"reward": 1.0})[0] == 400
     assert fetch(f"{thread.url}/sessions/a/end", {})[1]["stop_reason"] in ("gave_up", "solved")
     thread.close()
+
+
+def test_the_command_plays_an_environment_and_writes_ended_sessions(tmp_path: Path) -> None:
+    file = tmp_path / "episodes.jsonl"
+    options = {"api_key": "secret", "max_tokens": 8}
+    thread = ServerThread(_make_session_server("nano", "cpu", "palaestra/Guess-v0", ["high=4"], file, 0, **options))
+    url = f"{thread.url}/sessions/one"
+    assert fetch(f"{url}/env")[1]["messages"][0]["content"] == "Guess a number from 1 to 4."
+    with connect(thread, "one") as client:
+        client.chat.completions.create(model="nano", messages=QUESTION)
+    status, ended = fetch(f"{url}/end", {})
+    thread.close()
+    assert (status, ended["stop_reason"], ended["failure"]) == (200, "gave_up", None)
+    assert [json.loads(line) for line in file.read_text().splitlines()] == [ended]
+    with pytest.raises(SettingsError, match="expected a turn environment"):
+        _make_session_server("nano", "cpu", "CartPole-v1", [], None, 0)
+    with pytest.raises(SettingsError, match="cannot load local weights"):
+        _make_session_server("mock:7", "cpu", "", [], None, 0)

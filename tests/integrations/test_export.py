@@ -55,6 +55,20 @@ def test_the_file_of_an_own_environment_is_copied(tmp_path: Path) -> None:
     assert "env_id = 'my_echo.environment:Echo'" in (folder / "my_echo" / "__init__.py").read_text()
 
 
+def test_a_package_of_openenv_has_a_server_a_client_and_the_file_of_an_own_environment(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(OWN.format(opening='"Say something."'))
+    folder = export_environment(f"{tmp_path}/mine.py:Echo", "openenv", tmp_path / "package", name="my-echo")
+    for path in folder.rglob("*.py"):
+        compile(path.read_text(), path.name, "exec")
+    assert "class Echo" in (folder / "my_echo" / "environment.py").read_text()
+    assert (
+        "ENV_ID = 'my_echo.environment:Echo'\nENV_OPTIONS = {}\n" in (folder / "server/turn_environment.py").read_text()
+    )
+    project = tomllib.loads((folder / "pyproject.toml").read_text())
+    assert project["project"]["scripts"] == {"server": "my_echo.server.app:main"}
+    assert "name: my_echo\n" in (folder / "openenv.yaml").read_text()
+
+
 def test_an_adapter_needs_its_extra() -> None:
     assert EnvironmentPackage("textarena:Guess-v0", {}, "guess").requirement.startswith("palaestra[textarena]>=")
 

@@ -300,7 +300,7 @@ def test_dr_grpo_divides_by_a_constant_of_the_run_and_not_by_the_longest_respons
 
 
 def test_a_failed_member_does_not_give_a_group_variance() -> None:
-    from palaestra.learn.advantages import compute_fraction_without_variance, compute_group_advantages_GK
+    from palaestra.learn.advantages import compute_frac_reward_zero_std
 
     returns, valid = torch.tensor([[1.0, 1.0, 0.0], [1.0, 0.0, 1.0]]), torch.tensor([[True, True, False], [True] * 3])
-    assert compute_fraction_without_variance(compute_group_advantages_GK(returns, valid)) == 0.5
+    assert compute_frac_reward_zero_std(returns, valid) == 0.5

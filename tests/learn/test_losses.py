@@ -7,11 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from bare_trl import make_bare_trainer
 
 from palaestra.learn.losses import (
     aggregate_losses,
     approximate_kl,
     compute_clip_fraction,
+    compute_clip_ratios,
     compute_importance_weights,
     compute_policy_loss,
     compute_sequence_logprobs_BT,
@@ -80,7 +82,7 @@ def test_grpo_and_its_variants_are_those_of_trl(
 ) -> None:
     """TRL's own `_compute_loss`, called on a trainer that has nothing but what the method reads."""
     trl = pytest.importorskip("trl")
-    trainer = bare_trainer(trl, batch, loss_type, level, beta)
+    trainer = make_bare_trainer(trl, batch["new"], loss_type=loss_type, level=level, beta=beta)
     inputs = {
         "prompt_ids": torch.zeros(6, 4, dtype=torch.long), "prompt_mask": torch.ones(6, 4, dtype=torch.long),
         "completion_ids": torch.zeros(6, 10, dtype=torch.long), "completion_mask": batch["mask"].long(),
@@ -105,46 +107,15 @@ def test_grpo_and_its_variants_are_those_of_trl(
     weighting: Any = {"grpo": "sequence", "dr_grpo": "constant", "dapo": "token", "bnpo": "token"}[loss_type]
     ours = float(aggregate_losses(per_token, batch["mask"], weighting, 6, float(batch["mask"].sum()), 10))
     assert abs(ours - theirs) < 1e-5
-
-
-def bare_trainer(trl: Any, batch: dict[str, torch.Tensor], loss_type: str, level: str, beta: float) -> Any:
-    from collections import defaultdict
-    from types import SimpleNamespace
-
-    trainer = trl.GRPOTrainer.__new__(trl.GRPOTrainer)
-
-    class Model(torch.nn.Module):
-        pass
-
-    model = Model()
-    model.train()
-    trainer.model = model
-    trainer.loss_type, trainer.importance_sampling_level, trainer.beta = loss_type, level, beta
-    trainer.epsilon_low, trainer.epsilon_high, trainer.top_entropy_quantile = 0.2, 0.28, 1.0
-    trainer.args = SimpleNamespace(
-        delta=None, steps_per_generation=1, use_bias_correction_kl=False, off_policy_sequence_mask_threshold=None, off_policy_mask_threshold=None,
-        sapo_temperature_pos=1.0, sapo_temperature_neg=1.0, vespo_k_pos=1.0, vespo_k_neg=1.0,
-    )  # fmt: skip
-    trainer.off_policy_mask_threshold = trainer.off_policy_sequence_mask_threshold = None
-    trainer.use_vllm = trainer.vllm_importance_sampling_correction = trainer.tools = False
-    trainer.use_liger_kernel = trainer.aux_loss_enabled = trainer._entropy_bonus_enabled = False
-    trainer.max_completion_length, trainer.current_gradient_accumulation_steps = 10, 1
-    trainer.accelerator = SimpleNamespace(
-        num_processes=1, gather=lambda x: x, gather_for_metrics=lambda x: x, reduce=lambda x, reduction: x
-    )
-    trainer._metrics = {"train": defaultdict(list), "eval": defaultdict(list)}
-    trainer._get_per_token_logps_and_entropies = lambda *args, **kwargs: (
-        (batch["new"], torch.zeros(6, 10), None) if _returns_three() else (batch["new"], torch.zeros(6, 10))
-    )
-    return trainer
-
-
-def _returns_three() -> bool:
-    import inspect
-
-    import trl
-
-    return "aux_loss" in inspect.getsource(trl.GRPOTrainer._get_per_token_logps_and_entropies)
+    logged = {name: values[0] for name, values in trainer._metrics["train"].items()}
+    if beta:
+        assert float(mean_where(kl_k3(batch["new"], batch["reference"]), batch["mask"])) == pytest.approx(logged["kl"])
+    counted = batch["mask"] if level == "token" else batch["mask"][:, :1]
+    width = counted.shape[1]
+    ratios = compute_clip_ratios(compared[:, :width], batch["old"][:, :width], batch["advantages"], counted, 0.2, 0.28)
+    assert logged["clip_ratio/region_mean"] > 0
+    for name, value in ratios.items():
+        assert float(value) == pytest.approx(logged[name], abs=1e-6), name
 
 
 def test_cutting_a_batch_into_pieces_changes_no_loss(batch: dict[str, torch.Tensor]) -> None:

@@ -133,7 +133,7 @@ def test_what_nobody_can_judge_is_no_problem_and_a_failure_is_no_zero(fresh_nano
     assert student.weights_sha256() == clean  # And so nothing was to be learned.
     assert student.metrics == {
         "problems": 3, "unverifiable": 1, "reward_first": 1, "reward_last": 1, "failed_answers": 4,
-        "groups_without_variance": 1,
+        "frac_reward_zero_std": 1,
     }  # fmt: skip
     with pytest.raises(LessonError, match="none of the 3 examples can be scored"):
         student_of(fresh_nano, score=lambda *_: None).learn(EXAMPLES[:3], Seeds(0))

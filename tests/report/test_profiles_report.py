@@ -11,7 +11,7 @@ import pytest
 
 from palaestra.core.records import Failure, FailureCause
 from palaestra.report.bench import line_sample, profile_chart, profiles_part, steps
-from palaestra.report.page import _environment
+from palaestra.report.page import make_environment
 from palaestra.research.standings.profiles import area_under_profile, performance_ratios
 from palaestra.research.standings.standings import BASELINE, Measure, RunScore, Standings, TaskScale, compare_methods
 from palaestra.research.tasks.task import Direction
@@ -38,7 +38,7 @@ def standings(*methods: str, k: int | None = None) -> Standings:
 
 
 def page(found: Standings) -> str:
-    return _environment().from_string(PAGE).render(part=profiles_part(found))
+    return make_environment().from_string(PAGE).render(part=profiles_part(found))
 
 
 def words(text: str) -> str:

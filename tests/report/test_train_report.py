@@ -181,7 +181,7 @@ def task_run(folder: Path, *, ended: bool = True) -> Path:
         store.add_attempts("0/test", attempts(2), cost("0/test"))
         store.add_metrics(0, {"test_accuracy": 20.0, "test_count": 10.0, "seconds_evaluate": 1.0})
         for k in (1, 2):
-            more = {"groups_without_variance": 0.25}
+            more = {"frac_reward_zero_std": 0.25}
             store.add_iteration(k, metrics(k, **more), [episode()], cost(f"{k}/train"))
         store.add_attempts("2/test", attempts(8, failed=1), cost("2/test"))
         if ended:
@@ -210,7 +210,7 @@ def test_the_headline_of_a_run_with_rewards(tmp_path: Path) -> None:
 def turn_run(folder: Path, **summary: Any) -> Path:
     with language(folder, "palaestra/Guess-v0", "grpo") as run:
         run.store.add_metrics(0, held_out(0.2))
-        run.store.add_iteration(1, metrics(1, groups_without_variance=0.25), [episode()], cost("1/train"))
+        run.store.add_iteration(1, metrics(1, frac_reward_zero_std=0.25), [episode()], cost("1/train"))
         run.store.add_metrics(1, held_out(0.3))
         run.write_summary({"recipe": "train", "iterations": 1, **summary})
     return folder

@@ -1,29 +1,93 @@
-"""`palaestra export`: an environment as a package for another library."""
+"""`palaestra export`: an environment as a package for another library, or a run as a dataset or a model."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from palaestra.cli.terminal import quiet, say
+from palaestra.core.errors import SettingsError
+
+HUB = "For --to dataset and model"
+PACKAGE = "For packages of environments"
+RUN_TARGETS = ("dataset", "model")
+"""The values of `--to` for runs. The others are the names of `EXPORTERS`."""
 
 
 def export(
-    env: Annotated[str, typer.Argument(metavar="ENV", help="A turn environment, as --env of `palaestra train`.")],
-    to: Annotated[str, typer.Option("--to", metavar="TARGET", help="The library: see `palaestra list exporters`.")],
+    source: Annotated[
+        str,
+        typer.Argument(metavar="ENV|RUN", help="A turn environment, as --env of `palaestra train`, or a run folder."),
+    ],
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to",
+            metavar="TARGET",
+            help="For an environment a library, see `palaestra list exporters`. For a run: dataset (trajectories, lessons "
+            "and evaluations) or model (the trained student or policy), as a folder for the Hugging Face hub.",
+        ),
+    ],
+    out: Annotated[
+        str,
+        typer.Option("--out", help="The folder to write; by default the name of the package, or RUN/exported-TARGET."),
+    ] = "",
     env_option: Annotated[
         list[str] | None,
-        typer.Option("--env-option", metavar="NAME=VALUE", help="An option of the environment, several times."),
+        typer.Option(
+            "--env-option",
+            metavar="NAME=VALUE",
+            help="An option of the environment, several times.",
+            rich_help_panel=PACKAGE,
+        ),
     ] = None,
-    name: Annotated[str, typer.Option("--name", help="The name of the package; by default from the id.")] = "",
-    out: Annotated[str, typer.Option("--out", help="The folder to write; by default the name of the package.")] = "",
+    name: Annotated[
+        str, typer.Option("--name", help="The name of the package; by default from the id.", rich_help_panel=PACKAGE)
+    ] = "",
+    push: Annotated[
+        str,
+        typer.Option(
+            help="Push it to this repository of the hub (owner/name); needs HF_TOKEN or a login.", rich_help_panel=HUB
+        ),
+    ] = "",
+    private: Annotated[
+        bool, typer.Option("--private", help="Create the repository as a private one.", rich_help_panel=HUB)
+    ] = False,
+    merge: Annotated[
+        bool, typer.Option("--merge", help="Merge a LoRA adapter into its base model.", rich_help_panel=HUB)
+    ] = False,
 ) -> None:
-    """Write a turn environment as a package for another library, such as verifiers."""
+    """Write a turn environment as a package for another library, or a run as a dataset or a model."""
+    given = {"--env-option": env_option, "--name": name, "--push": push, "--private": private, "--merge": merge}
+    allowed = ("--push", "--private", "--merge") if to in RUN_TARGETS else ("--env-option", "--name")
+    for option, value in given.items():
+        if value and option not in allowed:
+            raise SettingsError(f"{option} cannot be used with --to {to}; expected {', '.join(allowed)}")
+    if private and not push:
+        raise SettingsError("--private is for --push owner/name")
+    quiet()
+    if to in RUN_TARGETS:
+        _export_run(source, to, out, push, private, merge)
+        return
     from palaestra.integrations.export.base import export_environment
     from palaestra.recipes.settings import parse_options
 
-    quiet()
-    folder = export_environment(env, to, out, parse_options(env_option or (), "env_options"), name)
+    folder = export_environment(source, to, out, parse_options(env_option or (), "env_options"), name)
     say(f"package: {folder}")
     say(f"install it with: pip install {folder.resolve()}")  # A bare name would be a package of PyPI.
+
+
+def _export_run(run: str, to: str, out: str, push: str, private: bool, merge: bool) -> None:
+    from palaestra.recipes.export.dataset import export_dataset
+    from palaestra.recipes.export.model import export_model
+    from palaestra.recipes.export.push import check_push, push_folder
+
+    if push:
+        check_push(push)
+    folder = Path(out) if out else Path(run) / f"exported-{to}"
+    folder = export_dataset(run, folder) if to == "dataset" else export_model(run, folder, merge=merge)
+    say(f"{to}: {folder}")
+    if push:
+        say(f"pushed: {push_folder(folder, push, 'dataset' if to == 'dataset' else 'model', private=private)}")

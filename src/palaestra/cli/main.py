@@ -19,6 +19,7 @@ from palaestra.cli.listing import KINDS, list_entries
 from palaestra.cli.options import TrainCommand, from_settings
 from palaestra.cli.serve import serve
 from palaestra.cli.terminal import INTERRUPTED, TRACEBACK, Commands, StoppedError, console, explain, quiet, say
+from palaestra.cli.view import view
 from palaestra.core.errors import RunError, SettingsError, UnknownNameError
 from palaestra.core.events import ignore
 from palaestra.core.interrupts import raise_on_sigterm
@@ -39,6 +40,7 @@ app = typer.Typer(
 models_app = typer.Typer(invoke_without_command=True, help="List the registered models, or download one.")
 app.add_typer(models_app, name="models", rich_help_panel=LOOK)
 app.command(rich_help_panel=MEASURE)(serve)
+app.command(rich_help_panel=RUNS)(view)
 app.command(rich_help_panel=LOOK)(export)
 
 Out = Annotated[

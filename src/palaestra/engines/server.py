@@ -421,13 +421,16 @@ async def read_body(http: HttpRequest, kind: type[Body]) -> Body:
 
 
 def parse_messages(body: ChatBody) -> tuple[Message, ...]:
-    """Parse the messages of a request.
+    """Parse the messages of a request. Newer clients call the role `system` `developer`.
 
     Raises:
         RequestError: a message is invalid.
     """
     try:
-        return tuple(parse_message(message) for message in body.messages)
+        return tuple(
+            parse_message({**message, "role": "system"} if message.get("role") == "developer" else message)
+            for message in body.messages
+        )
     except ValueError as error:
         raise RequestError(str(error)) from error
 

@@ -90,9 +90,11 @@ def compute_leave_one_out_advantages_GK(returns_GK: torch.Tensor, valid_GK: torc
     return (advantages_GK * _has_variance_G1(returns_GK, valid_GK)).to(returns_GK.dtype)
 
 
-def compute_fraction_without_variance(advantages_GK: torch.Tensor) -> float:
-    """The fraction of groups whose valid members all have the same return; they have no gradient."""
-    return float((advantages_GK == 0).all(-1).float().mean())
+def compute_frac_reward_zero_std(returns_GK: torch.Tensor, valid_GK: torch.Tensor) -> float:
+    """The fraction of groups in which all returns are equal, of those with at least two valid members (`is_std_zero` of TRL)."""
+    has_std_G1 = valid_GK.sum(-1, keepdim=True) > 1
+    is_zero_G1 = has_std_G1 & ~_has_variance_G1(returns_GK, valid_GK.to(returns_GK.dtype)).bool()
+    return float(is_zero_G1.sum() / has_std_G1.sum().clamp(min=1))
 
 
 def normalize(advantages: torch.Tensor, mask: torch.Tensor | None = None, epsilon: float = 1e-8) -> torch.Tensor:

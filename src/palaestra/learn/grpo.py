@@ -10,7 +10,7 @@
 
 Differences from common implementations:
 - A response whose reward failed is excluded from the mean of its group and from the loss. It does not count as 0.
-- Groups without variance have no gradient. They are skipped, and counted in `groups_without_variance`.
+- Groups without variance have no gradient. They are skipped. `frac_reward_zero_std` is the fraction of groups whose rewards are equal.
 - The KL penalty against a reference model is a term of the loss (the `k3` estimator), as in the paper.
 """
 
@@ -24,16 +24,18 @@ from typing import Any, Literal
 import torch
 
 from palaestra.core.settings import setting
-from palaestra.learn.advantages import compute_fraction_without_variance, compute_group_advantages_GK
+from palaestra.learn.advantages import compute_frac_reward_zero_std, compute_group_advantages_GK
 from palaestra.learn.algorithms import Algorithm, GroupConfig, MetricMeans
 from palaestra.learn.losses import (
     aggregate_losses,
     approximate_kl,
     compute_clip_fraction,
+    compute_clip_ratios,
     compute_importance_weights,
     compute_policy_loss,
     compute_sequence_logprobs_BT,
     kl_k3,
+    mean_where,
 )
 from palaestra.learn.microbatches import backward_in_microbatches
 from palaestra.learn.optimizers import Optimizer, training_mode
@@ -130,7 +132,9 @@ class GRPO(Algorithm):
                 )
             if config.kl_coef:
                 assert rollout.reference_BT is not None, "a KL penalty needs a reference"
-                losses = losses + config.kl_coef * kl_k3(new.logprobs, microbatch.take(rollout.reference_BT))
+                divergences = kl_k3(new.logprobs, microbatch.take(rollout.reference_BT))
+                losses = losses + config.kl_coef * divergences
+                metrics.add(fraction, kl=mean_where(divergences.detach(), mask))
             if config.ent_coef:
                 losses = losses - config.ent_coef * new.entropy
             loss = aggregate_losses(losses, mask, aggregation, num_sequences, num_tokens, max_length)
@@ -142,6 +146,13 @@ class GRPO(Algorithm):
                 )
                 approx_kl = approximate_kl(new.logprobs, old_logprobs, mask)
                 metrics.add(fraction, approx_kl=approx_kl, clip_fraction=clip_fraction)
+                ratios, counted = (logprobs, old_logprobs, advantages), mask
+                if config.importance_sampling_level == "sequence":  # One ratio per sequence.
+                    ratios, counted = (logprobs[:, :1], old_logprobs[:, :1], advantages), mask[:, :1]
+                    fraction = float(counted.sum()) / len(minibatch)
+                metrics.add(
+                    fraction, **compute_clip_ratios(*ratios, counted, config.clip_range, config.clip_range_high)
+                )
 
         with training_mode(policy):
             for epoch in range(config.n_epochs if sequences else 0):
@@ -157,8 +168,14 @@ class GRPO(Algorithm):
                     optimizer.step()
                     optimizer.zero_grad()
 
+        values = metrics.compute()
+        # Skipped episodes count in the fractions of clipped ratios, as in TRL.
+        by_sequence = config.importance_sampling_level == "sequence"
+        counts_B = mask_BT.any(-1).float() if by_sequence else mask_BT.sum(-1).float()
+        updated = float(counts_B[sequences].sum() / counts_B.sum().clamp(min=1))
         return {
-            **metrics.compute(),
-            "groups_without_variance": compute_fraction_without_variance(advantages_GK),
+            **values,
+            **{name: value * updated for name, value in values.items() if name.startswith("clip_ratio/")},
+            "frac_reward_zero_std": compute_frac_reward_zero_std(returns_GK, known_GK),
             "n_epochs": float(config.n_epochs if sequences else 0),
         }

@@ -120,3 +120,22 @@ def compute_clip_fraction(
     high = clip_range if clip_range_high is None else clip_range_high
     outside = (ratio < 1.0 - clip_range) | (ratio > 1.0 + high)
     return mean_where(outside.to(logprobs.dtype), mask)
+
+
+def compute_clip_ratios(
+    logprobs: torch.Tensor,
+    old_logprobs: torch.Tensor,
+    advantages: torch.Tensor,
+    mask: torch.Tensor,
+    clip_range: float,
+    clip_range_high: float | None = None,
+) -> dict[str, torch.Tensor]:
+    """The fraction of decisions that get no gradient because of clipping, under TRL's names.
+
+    Below the range this happens only with a negative advantage (`low_mean`), above it only with a positive one (`high_mean`).
+    """
+    ratio = (logprobs - old_logprobs).exp()
+    low = (ratio < 1.0 - clip_range) & (advantages < 0)
+    high = (ratio > 1.0 + (clip_range if clip_range_high is None else clip_range_high)) & (advantages > 0)
+    masks = {"low": low, "high": high, "region": low | high}
+    return {f"clip_ratio/{name}_mean": mean_where(clipped.float(), mask) for name, clipped in masks.items()}

@@ -23,6 +23,7 @@ from palaestra.learn.distributed import sum_over_ranks
 from palaestra.learn.losses import (
     approximate_kl,
     compute_clip_fraction,
+    compute_clip_ratios,
     compute_importance_weights,
     compute_policy_loss,
     compute_value_loss,
@@ -144,6 +145,9 @@ class PPO(Algorithm):
                 )
                 metrics.add(fraction, policy_loss=policy_loss, value_loss=value_loss)
                 metrics.add(fraction, approx_kl=approx_kl, clip_fraction=clip_fraction)
+                if part is not None:  # A language model.
+                    clipping = (advantages[rows], part, clip_range, config.clip_range_high)
+                    metrics.add(fraction, **compute_clip_ratios(new.logprobs, old_logprobs, *clipping))
                 if new.entropy is not None and rollout.entropy_BT is None:
                     metrics.add(fraction, entropy=mean_where(new.entropy, part))
             return approx_kl * fraction

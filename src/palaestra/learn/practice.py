@@ -59,7 +59,7 @@ class PractisingStudent(ModelStudent):
 
     Its loss is 1 minus the mean score of an iteration's answers. Its `metrics` are `problems`, `unverifiable` (examples
     without a score, which are left out), `reward_first`, `reward_last`, `failed_answers` (answers whose scoring failed) and
-    `groups_without_variance` (the fraction of groups without a gradient).
+    `frac_reward_zero_std` (the fraction of groups without a gradient).
 
     Arguments:
         score: rewards answers.
@@ -129,7 +129,7 @@ class PractisingStudent(ModelStudent):
                     raise LessonError(f"no answer of iteration {iteration} could be scored: {rollout.failures[0]}")
                 if reference is not None:
                     rollout.reference_BT = reference.logprobs_BT(rollout)
-                without_variance.append(algorithm.update(rollout, iteration)["groups_without_variance"])
+                without_variance.append(algorithm.update(rollout, iteration)["frac_reward_zero_std"])
                 failed += len(rollout.failures)
                 loss = 1.0 - sum(rollout.episode_returns) / len(rollout.episode_returns)
                 curve.append((iteration, loss))
@@ -145,7 +145,7 @@ class PractisingStudent(ModelStudent):
             "reward_first": 1.0 - curve[0][1],
             "reward_last": 1.0 - curve[-1][1],
             "failed_answers": float(failed),
-            "groups_without_variance": sum(without_variance) / max(1, len(without_variance)),
+            "frac_reward_zero_std": sum(without_variance) / max(1, len(without_variance)),
         }
         return curve
 

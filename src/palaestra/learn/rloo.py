@@ -14,11 +14,12 @@ from typing import Any
 import torch
 
 from palaestra.core.settings import setting
-from palaestra.learn.advantages import compute_fraction_without_variance, compute_leave_one_out_advantages_GK, normalize
+from palaestra.learn.advantages import compute_frac_reward_zero_std, compute_leave_one_out_advantages_GK, normalize
 from palaestra.learn.algorithms import Algorithm, GroupConfig, MetricMeans
 from palaestra.learn.losses import (
     approximate_kl,
     compute_clip_fraction,
+    compute_clip_ratios,
     compute_importance_weights,
     compute_policy_loss,
 )
@@ -83,7 +84,10 @@ class RLOO(Algorithm):
                 present_B = mask.any(-1).float()
                 clip_fraction = compute_clip_fraction(new_B, old_B, present_B, config.clip_range)
                 metrics.add(fraction, approx_kl=approx_kl)
-                metrics.add(float(present_B.sum()) / len(minibatch), clip_fraction=clip_fraction)
+                clip_ratios = compute_clip_ratios(
+                    new_B, old_B, advantages_B[microbatch.index], present_B, config.clip_range
+                )
+                metrics.add(float(present_B.sum()) / len(minibatch), clip_fraction=clip_fraction, **clip_ratios)
 
         with training_mode(policy):
             for epoch in range(config.n_epochs if sequences else 0):
@@ -97,4 +101,11 @@ class RLOO(Algorithm):
                     optimizer.step()
                     optimizer.zero_grad()
 
-        return {**metrics.compute(), "groups_without_variance": compute_fraction_without_variance(advantages_GK)}
+        values = metrics.compute()
+        # Skipped episodes count in the fractions of clipped ratios, as in TRL.
+        updated = len(sequences) / max(1.0, float((valid_B & rollout.mask_BT.any(-1)).sum()))
+        return {
+            **values,
+            **{name: value * updated for name, value in values.items() if name.startswith("clip_ratio/")},
+            "frac_reward_zero_std": compute_frac_reward_zero_std(returns_GK, known_GK),
+        }

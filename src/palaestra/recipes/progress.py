@@ -256,7 +256,7 @@ METRICS = (
     ("log-probs, engine vs learner", "sampling_logprob_difference", "{:.5f} nats per token"),
     ("entropy", "entropy", "{:.3f} nats"),
     ("explained variance", "explained_variance", "{:.2f}"),
-    ("groups without variance", "groups_without_variance", "{:.0%}"),
+    ("groups without variance", "frac_reward_zero_std", "{:.0%}"),
     ("length", "length", "{:.1f}"),
     ("truncated", "truncated", "{:.0%}"),
     ("tool calls per episode", "tools/call_frequency", "{:.2f}"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,14 @@ from palaestra.core.errors import RunError, SettingsError
 from palaestra.core.events import Listener, ignore
 from palaestra.core.plugins import load_plugins
 from palaestra.core.ranks import read_launch_rank
+from palaestra.recipes.executor_settings import INLINE
 from palaestra.recipes.progress import RunProgress, TrainProgress, show_progress
-from palaestra.recipes.settings import load_run_settings
+from palaestra.recipes.settings import build, load_run_settings, read_values
+from palaestra.recipes.train.settings import TrainSettings
 from palaestra.runs.run import Run
+
+POLICY = "policy.safetensors"
+"""The weights of an exported policy of a classic environment."""
 
 CHANGEABLE = {
     "teach": {"max_cost", "max_calls", "max_tokens", "categories", "executor"},
@@ -80,7 +86,7 @@ def load_policy(folder: str | Path, *, device: str = "") -> Any:
     """Load the policy or model that a run has trained.
 
     Arguments:
-        folder: the folder of a `train` or `teach` run.
+        folder: the folder of a `train` or `teach` run, or the policy of one that `palaestra export` has written.
         device: for example `"cpu"`; empty: the run's device.
 
     Returns:
@@ -94,27 +100,31 @@ def load_policy(folder: str | Path, *, device: str = "") -> Any:
         >>> from palaestra import load_policy                            # doctest: +SKIP
         >>> policy = load_policy("runs/train-20250101-120000")           # doctest: +SKIP
     """
-    from dataclasses import replace
+    from safetensors.torch import load_file
 
     from palaestra.engines import models
-    from palaestra.recipes.executor_settings import INLINE
     from palaestra.recipes.train.build import build_loop
     from palaestra.recipes.train.loop import load_newest_checkpoint
-    from palaestra.recipes.train.settings import TrainSettings
 
     folder = Path(folder)
+    if (folder / POLICY).exists():
+        settings = _for_one_process(build(TrainSettings, read_values(folder / "settings.json")), device)
+        with closing(build_loop(settings, ignore)) as loop:
+            loop.load_weights(load_file(folder / POLICY), str(folder / POLICY))
+            return loop.policy
     with Run.open(folder, read_only=True) as run:
         if run.recipe == "teach":
             return models.load(str(folder), device=device or str(run.settings.get("device", "")))
         if run.recipe != "train":
             raise RunError(f"{folder} is a {run.recipe} run, which trains nothing; expected a train or teach run")
-        settings = load_run_settings(TrainSettings, run)
-        # Neither workers nor an engine are needed.
-        settings = replace(
-            settings, device=device or settings.device, executor=INLINE, max_staleness=0, rollout="step"
-        )  # fmt: skip
-        load_plugins(settings.plugins)
+        settings = _for_one_process(load_run_settings(TrainSettings, run), device)
         with closing(build_loop(settings, ignore)) as loop:
             if not load_newest_checkpoint(run.checkpoints, loop):
                 raise RunError(f"the run {folder} has no checkpoint yet; resume it first: palaestra resume {folder}")
             return loop.policy
+
+
+def _for_one_process(settings: TrainSettings, device: str) -> TrainSettings:
+    """The same settings without workers and an engine, with the plugins loaded."""
+    load_plugins(settings.plugins)
+    return replace(settings, device=device or settings.device, executor=INLINE, max_staleness=0, rollout="step")

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
 from palaestra.core.errors import RunError
 from palaestra.recipes.evaluate.compare import CompareResult
@@ -50,19 +50,31 @@ def write_report(folder: str | Path) -> Path:
     if (folder / PLAN).exists():
         study = read_study(folder)
         _write_runs(study.run_folder(row, seed) for row in study.rows for seed in study.seeds)
-        return _write_page(folder / "report.html", "study", study_page(study), folder.resolve().name)
+    elif (folder / BENCH).exists():
+        _write_runs(episode.folder for episode in read_bench(folder).episodes)
+    template, page = read_page(folder)
+    if template == "teach":
+        with Run.open(folder, read_only=True) as run:
+            write_lessons(run)
+    return _write_page(folder / "report.html", template, page, folder.resolve().name)
+
+
+def read_page(folder: Path) -> tuple[str, dict[str, Any]]:
+    """Return the name of the template for the folder of a run, a study or a bench, and what it shows.
+
+    Raises:
+        RunError: the folder has no run, is damaged, or its recipe has no report.
+    """
+    if (folder / PLAN).exists():
+        return "study", study_page(read_study(folder))
     if (folder / BENCH).exists():
-        bench = read_bench(folder)
-        _write_runs(episode.folder for episode in bench.episodes)
-        return _write_page(folder / "report.html", "bench", bench_page(bench), folder.resolve().name)
+        return "bench", bench_page(read_bench(folder))
     with Run.open(folder, read_only=True) as run:
         if run.recipe not in _PAGES:
             raise RunError(
                 f"recipe {run.recipe!r} has no report ({folder}); recipes with a report: {', '.join(_PAGES)}"
             )
-        if run.recipe == "teach":
-            write_lessons(run)
-        return _write_page(folder / "report.html", run.recipe, _PAGES[run.recipe](run), folder.resolve().name)
+        return run.recipe, _PAGES[run.recipe](run)
 
 
 def write_comparison(result: CompareResult, path: Path) -> Path:
@@ -76,7 +88,7 @@ def write_comparison(result: CompareResult, path: Path) -> Path:
 
 
 def _write_page(path: Path, template: str, page: dict[str, Any], folder: str) -> Path:
-    text = _environment().get_template(f"{template}.html.j2").render(page=page, folder=folder, version=__version__)
+    text = make_environment().get_template(f"{template}.html.j2").render(page=page, folder=folder, version=__version__)
     write_text(path, text)
     return path
 
@@ -91,9 +103,10 @@ def _write_runs(folders: Iterable[Path]) -> None:
 
 
 @cache
-def _environment() -> Environment:
+def make_environment(*packages: str) -> Environment:
+    """The environment of the templates. Templates of `packages` replace those of the same name."""
     environment = Environment(
-        loader=PackageLoader("palaestra.report"),
+        loader=ChoiceLoader([PackageLoader(package) for package in (*packages, "palaestra.report")]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

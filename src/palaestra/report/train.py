@@ -50,7 +50,7 @@ PHASES = {
     "update": "learning", "evaluate": "held-out evaluation",
 }  # fmt: skip
 COSTS = {"load": "loading", "train": "collecting and learning", "test": "held-out evaluation", "rest": "the rest"}
-SHARES = ("clip_fraction", "groups_without_variance", "truncated")
+SHARES = ("clip_fraction", "frac_reward_zero_std", "truncated")
 """Metrics from 0 to 1 that are shown in percent."""
 
 
@@ -93,7 +93,7 @@ def train_page(run: Run) -> dict[str, Any]:
         "language": language,
         "unit": "tokens" if language else "steps",
         "algorithm": _name_algorithm(settings),
-        "grouped": any("groups_without_variance" in row for row in trained.values()),
+        "grouped": any("frac_reward_zero_std" in row for row in trained.values()),
         "seed": settings.get("seed", 0),
         "iterations": done,
         "planned": settings.get("iterations", 0),
@@ -306,7 +306,7 @@ def health_panel(trained: Metrics, settings: Mapping[str, Any]) -> list[dict[str
         ("staleness", "Staleness", "updates between the sampling and the learning weights", ""),
         ("entropy", "Entropy", f"nats per {unit}", ""),
         ("explained_variance", "Explained variance", "of returns by the critic; 1 is all, below 0 worse than none", ""),
-        ("groups_without_variance", "Groups without variance", "% with equal rewards: no learning signal", ""),
+        ("frac_reward_zero_std", "Groups without variance", "% with equal rewards: no learning signal", ""),
         ("length", "Response length" if language else "Episode length", "tokens" if language else "steps", ""),
         ("turns", "Turns", "messages of the model per episode", ""),
         ("truncated", "Truncated", f"% of {'messages' if metric_points(trained, 'turns') else 'responses'}", ""),

@@ -80,6 +80,7 @@ def collect_provenance(models: Mapping[str, Any]) -> dict[str, Any]:
         "palaestra": {"version": __version__, **_read_own_checkout()},
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "platform": platform.platform(),
+        "host": platform.node(),
         "accelerator": _accelerator(),
         "packages": list_packages(),
         "models": {mask_secrets([name], os.environ)[0]: hashes for name, hashes in models.items()},
@@ -87,7 +88,7 @@ def collect_provenance(models: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def find_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the differences between two provenance records, except time and command, as `[before, now]` by dotted name.
+    """Return the differences between two provenance records, except time, host and command, as `[before, now]` by dotted name.
 
     >>> find_changes({"python": "3.11", "packages": {"numpy": "2.0"}}, {"python": "3.12", "packages": {"numpy": "2.0"}})
     {'python': ['3.11', '3.12']}
@@ -96,7 +97,7 @@ def find_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str,
     return {
         name: [first.get(name), second.get(name)]
         for name in sorted({*first, *second})
-        if name not in ("time", "command") and first.get(name) != second.get(name)
+        if name not in ("time", "command", "host") and first.get(name) != second.get(name)
     }
 
 

@@ -42,6 +42,11 @@ CREATE TABLE ledger (id INTEGER PRIMARY KEY, phase TEXT, model TEXT, calls INTEG
                      completion_tokens INTEGER, seconds REAL, money REAL);
 """
 
+_SPOKEN = " || ' ' || ".join(
+    f"COALESCE(json_extract(data, '$.infos[0].{name}'), '')" for name in ("prompt", "response")
+)
+"""The texts of a trajectory, in SQL."""
+
 
 class Store:
     """Reads and writes the records of one run.
@@ -242,6 +247,50 @@ class Store:
         query = "SELECT position, data FROM trajectories WHERE iteration=? ORDER BY position"
         return list(self._read_records(Trajectory, query, iteration).values())
 
+    def find_trajectories(
+        self,
+        *,
+        iteration: int | None = None,
+        text: str = "",
+        group: int | None = None,
+        limit: int = 50,
+        offset: int = 0,
+    ) -> tuple[list[tuple[int, int, Trajectory]], int]:
+        """Return a page of the stored trajectories, with iteration and position, and the number of all that match.
+
+        Arguments:
+            text: what the prompt or the response must contain; letters of ASCII match in any case.
+            group: the group of episodes with the same prompt, as in their first `info`.
+        """
+        conditions: dict[str, Any] = {}
+        if iteration is not None:
+            conditions["iteration = ?"] = iteration
+        if text:
+            # The text as JSON has it is found without parsing; then it must be in the prompt or the response.
+            for column, wanted in (("data", to_json(text)[1:-1]), (_SPOKEN, text)):
+                conditions[f"{column} LIKE ? ESCAPE '\\'"] = f"%{_escape_like(wanted)}%"
+        if group is not None:
+            conditions["json_extract(data, '$.infos[0].group') = ?"] = group
+        where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
+        values = tuple(conditions.values())
+        count = self._read(f"SELECT COUNT(*) FROM trajectories {where}", values)[0][0]
+        query = (
+            f"SELECT iteration, position, data FROM trajectories {where} ORDER BY iteration, position LIMIT ? OFFSET ?"
+        )
+        rows = self._read(query, (*values, limit, offset))
+        return [(step, position, self._parse(Trajectory, data)) for step, position, data in rows], int(count)
+
+    def trajectory(self, iteration: int, position: int) -> Trajectory | None:
+        """Return one stored trajectory; `None` if there is none."""
+        query = "SELECT position, data FROM trajectories WHERE iteration=? AND position=?"
+        return self._read_records(Trajectory, query, iteration, position).get(position)
+
+    def trajectory_iterations(self) -> list[int]:
+        """Return the iterations with stored trajectories."""
+        return [
+            iteration for (iteration,) in self._read("SELECT DISTINCT iteration FROM trajectories ORDER BY iteration")
+        ]
+
     def forget_after(self, iteration: int) -> None:
         """Delete everything after a checkpoint. It will be repeated with the same result."""
         with self._transaction("going back to a checkpoint") as db:
@@ -303,6 +352,10 @@ class Store:
         except ValueError as error:
             raise RunError(f"the run folder is damaged: {self.path} has an invalid record: "
                            f"{str(error).splitlines()[0]}") from error  # fmt: skip
+
+
+def _escape_like(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
 
 
 def _insert_metrics(db: sqlite3.Connection, verb: str, iteration: int, metrics: Mapping[str, float]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -10,8 +11,12 @@ import pytest
 
 from palaestra.core.errors import EnvError
 from palaestra.core.records import Message, ToolCall
+from palaestra.core.seeding import Seeds
+from palaestra.engines.chat import prompt_ids
+from palaestra.engines.chat_encoder import ChatEncoder
+from palaestra.engines.models import LoadedModel
 from palaestra.envs.turn import Reply, ToolEnv, TurnVectorEnv
-from palaestra.envs.turn.games import CalculatorEnv
+from palaestra.envs.turn.games import CalculatorEnv, calculator_examples
 from palaestra.envs.turn.tools import MAX_CALLS
 
 
@@ -113,3 +118,19 @@ def test_the_calculator_can_be_called_as_a_tool() -> None:
     assert [tool["function"]["name"] for tool in vector.tools] == ["calculate"]
     vector.close()
     assert not CalculatorEnv().tools
+
+
+def test_the_examples_of_a_warm_up_have_the_tokens_of_an_episode(nano: LoadedModel) -> None:
+    env, tokenizer = CalculatorEnv(tools=True), nano.tokenizer
+    end = int(tokenizer.eos_token_id)
+    encoder = ChatEncoder(tokenizer, tools=json.dumps(list(env.tools)))
+    first, second = calculator_examples(2, seed=0, tools=True)
+    opening = env.reset(seed=Seeds(0).derive("calculator").derive(0).integer() % 2**31)[0].messages
+    ids = encoder.encode_opening(opening)
+    assert tuple(prompt_ids(tokenizer, first.messages)) == ids
+    sampled = tokenizer.encode(first.response, add_special_tokens=False)
+    message = encoder.decode_message(sampled)
+    reply = env.step(message)[0].messages[2:]
+    ids += (*sampled, end, *encoder.encode_reply(opening, message, reply, end))
+    assert tuple(prompt_ids(tokenizer, second.messages)) == ids
+    assert env.step(second.response)[1:3] == (1.0, True)

@@ -60,8 +60,8 @@ def test_an_episode_has_the_same_tokens_in_any_company(loop: AgentLoop) -> None:
         envs = loop.env.envs[:1]
 
     loop.program = AgentProgram(AGENT, 60)
-    together = loop.collect(0, 3, 0).inputs
-    alone = loop._play(Slots(), 0, 3, loop.seeds, 2, 0).inputs
+    together = loop.collect(0, 2, 0).inputs
+    alone = loop._play(Slots(), 0, 2, loop.seeds, 2, 0).inputs
     assert (together.prompts, together.responses) == (alone.prompts, alone.responses)
 
 

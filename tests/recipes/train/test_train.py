@@ -69,7 +69,7 @@ def test_a_run_leaves_metrics_trajectories_attempts_checkpoints_and_a_model(toke
     assert (summary["iterations"], summary["episodes"], summary["problems"]) == (4, 64, 8)
     with Run.open(token_run.folder, read_only=True) as opened:
         metrics = opened.store.metrics()
-        assert {"reward", "reward_low", "approx_kl", "clip_fraction", "entropy", "length", "groups_without_variance",
+        assert {"reward", "reward_low", "approx_kl", "clip_fraction", "entropy", "length", "frac_reward_zero_std",
                 "seconds_model", "seconds_environment", "seconds_update", "tokens_per_second"} <= set(metrics[1])  # fmt: skip
         assert {"test_accuracy", "test_accuracy_low"} <= set(metrics[0])
         kept = opened.store.trajectories(4)

@@ -62,7 +62,7 @@ def test_a_run_leaves_metrics_conversations_and_a_model(whole: TrainResult) -> N
     assert (summary["policy"], summary["algorithm"], summary["episodes"]) == ("lm", "grpo", 24)
     with Run.open(whole.folder, read_only=True) as run:
         metrics = run.store.metrics()
-        wanted = {"reward", "reward_low", "turns", "entropy", "length", "truncated", "groups_without_variance",
+        wanted = {"reward", "reward_low", "turns", "entropy", "length", "truncated", "frac_reward_zero_std",
                   "seconds_model", "seconds_environment", "seconds_update", "tokens_per_second"}  # fmt: skip
         assert wanted <= set(metrics[1])
         assert {"test_reward", "test_turns", "test_count"} <= set(metrics[0]) & set(metrics[3])
@@ -257,7 +257,7 @@ def test_episodes_that_are_paid_alike_teach_nothing(
     result = train(out=tmp_path / "run", callbacks=[told.append], **settings)
     weights = nano.weights.state_dict()
     assert all((tensor == weights[name]).all() for name, tensor in result.policy.model.state_dict().items())
-    assert algorithm == "reinforce" or told[0].metrics["groups_without_variance"] == 1.0
+    assert algorithm == "reinforce" or told[0].metrics["frac_reward_zero_std"] == 1.0
 
 
 def test_held_out_episodes_that_fail_stop_the_run_and_name_the_cause(paying_env: str, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -11,8 +12,9 @@ from typing import Any, ClassVar
 
 from palaestra.core.checks import check_integer, check_number
 from palaestra.core.errors import EnvError
-from palaestra.core.records import Example, Message, Split
+from palaestra.core.records import Example, Message, Split, ToolCall
 from palaestra.core.seeding import Seeds
+from palaestra.engines.chat import to_plain, with_tools
 from palaestra.envs.turn.base import TurnEnv
 from palaestra.envs.turn.records import Reply, TurnStopReason
 from palaestra.envs.turn.tools import answer_calls, make_tools
@@ -154,7 +156,8 @@ class CalculatorEnv(TurnEnv):
 def calculator_examples(count: int, seed: int, **arguments: Any) -> list[Example]:
     """Generate turns of episodes that call the tool and answer with its result, for a supervised warm-up.
 
-    A model that never writes `calc:` cannot discover that it is rewarded.
+    A model that never writes `calc:` cannot discover that it is rewarded. With `tools=True` the messages describe the tool
+    and contain calls as text, as for a model whose chat template does not support tools.
 
     Arguments:
         count: the number of examples, alternating calls and answers.
@@ -164,12 +167,19 @@ def calculator_examples(count: int, seed: int, **arguments: Any) -> list[Example
     ['calc: 66*33', 'Answer: 2178']
     """
     env, seeds, examples = CalculatorEnv(**arguments), Seeds(seed).derive("calculator"), list[Example]()
+    tools = json.dumps(list(env.tools)) if env.tools else ""
     for episode in range(-(-count // 2)):
         observation, _ = env.reset(seed=seeds.derive(episode).integer() % 2**31)
         first, second = env.factors
-        called = f"calc: {first}*{second}"
-        examples.append(Example(observation.messages, called))
-        examples.append(Example(env.step(called)[0].messages, f"Answer: {first * second}"))
+        call = Message("assistant", f"calc: {first}*{second}")
+        if tools:
+            arguments_text = json.dumps({"expression": f"{first}*{second}"})
+            call = Message("assistant", "", (ToolCall("calculate", arguments_text, "call00001"),))
+        opening, after_call = observation.messages, env.step(call)[0].messages
+        if tools:
+            opening, after_call = with_tools(opening, tools), with_tools(after_call, tools)
+        examples.append(Example(opening, to_plain(call).text))
+        examples.append(Example(after_call, f"Answer: {first * second}"))
     return examples[:count]
 
 

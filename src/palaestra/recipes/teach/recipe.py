@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Unpack
 from palaestra.core.errors import EngineError, LessonError, RunError
 from palaestra.core.events import Event, Listener, ignore
 from palaestra.core.plugins import load_plugins
-from palaestra.core.records import Attempt, Completion, Example, Failure, ImagePart, Message, Score, Split, Trajectory
+from palaestra.core.records import Attempt, Completion, Example, Failure, Message, Score, Split, Trajectory
 from palaestra.executors.base import open_executor
+from palaestra.recipes.chat_rows import to_chat_rows
 from palaestra.recipes.executor_settings import INLINE
 from palaestra.recipes.metered_engines import check_prices
 from palaestra.recipes.progress import RunProgress, announce_start, show_progress
@@ -394,58 +395,33 @@ class RunJournal:
         return self.run.checkpoints / f"round-{round_}"
 
 
-def write_lessons(run: Run) -> Path:
-    """Write every example that was taught to `lessons.jsonl` in the run folder, one object per line. Returns its path.
+def list_lesson_rows(run: Run) -> list[dict[str, Any]]:
+    """List every example that was taught as a row of a table.
 
-    Each line has `messages` (roles and contents; the response is the last message of the assistant), `round`, `position`,
-    `skill`, `subskill`, `reference`, and `metadata` as JSON text. All lines have the same fields with the same types, as
-    column-based readers require. If any example has images, every content is a list of parts.
+    Each row has `messages` (roles and contents; the response is the last message of the assistant), `round`, `position`,
+    `skill`, `subskill`, `reference`, and `metadata` as JSON text. All rows have the same fields with the same types.
     """
     rows: list[tuple[int, int, Example]] = []
     for round_ in run.store.lesson_rounds():
         lesson = run.store.lesson(round_)
         rows += [(round_, position, example) for position, example in enumerate(lesson.examples if lesson else ())]
-    messages = [message for _, _, example in rows for message in example.messages]
-    in_parts = any(not isinstance(message.content, str) for message in messages)
-    with_calls = any(message.tool_calls or message.tool_call_id for message in messages)
-    lines = [
-        json.dumps(
-            {
-                "messages": [
-                    _to_plain(message, in_parts, with_calls)
-                    for message in (*example.messages, Message("assistant", example.response))
-                ],
-                "round": round_,
-                "position": position,
-                "skill": example.skill,
-                "subskill": example.subskill,
-                "reference": example.reference,
-                "metadata": json.dumps(dict(example.metadata), ensure_ascii=False, default=str),
-            },
-            ensure_ascii=False,
-        )
-        for round_, position, example in rows
+    conversations = [(*example.messages, Message("assistant", example.response)) for _, _, example in rows]
+    return [
+        {
+            "messages": messages,
+            "round": round_,
+            "position": position,
+            "skill": example.skill,
+            "subskill": example.subskill,
+            "reference": example.reference,
+            "metadata": json.dumps(dict(example.metadata), ensure_ascii=False, default=str),
+        }
+        for messages, (round_, position, example) in zip(to_chat_rows(conversations), rows, strict=True)
     ]
+
+
+def write_lessons(run: Run) -> Path:
+    """Write the rows of `list_lesson_rows` to `lessons.jsonl` in the run folder, one object per line. Returns its path."""
     path = run.folder / LESSONS
-    write_text(path, "".join(f"{line}\n" for line in lines))
+    write_text(path, "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in list_lesson_rows(run)))
     return path
-
-
-def _to_plain(message: Message, in_parts: bool, with_calls: bool) -> dict[str, Any]:
-    content: Any = message.content
-    if in_parts:
-        parts = message.content if not isinstance(message.content, str) else ()
-        content = [
-            {"type": "image", "text": None, "url": part.url}
-            if isinstance(part, ImagePart)
-            else {"type": "text", "text": part.text, "url": None}
-            for part in parts
-        ] or [{"type": "text", "text": message.text, "url": None}]
-    plain = {"role": message.role, "content": content}
-    if with_calls:
-        plain["tool_calls"] = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-            for call in message.tool_calls
-        ]
-        plain["tool_call_id"] = message.tool_call_id
-    return plain

@@ -103,13 +103,14 @@ class AgentLoop(TurnLoop):
 
         with self.open_sampler(version):
             pool = ThreadPoolExecutor(len(env.envs), "agent")
+            futures = [pool.submit(play, number) for number in range(first, first + episodes)]
             try:
-                futures = [pool.submit(play, number) for number in range(first, first + episodes)]
                 records = [record for future in futures for record in future.result()]
             finally:
                 pool.shutdown(wait=False, cancel_futures=True)
-                self.program.stop()
-                pool.shutdown()
+                while not all(future.done() for future in futures):  # The run is interrupted.
+                    self.program.stop()
+                    time.sleep(0.05)
         max_turns = int(getattr(env.envs[0].unwrapped, "max_turns", 0))
         limit = min(self.policy.context, max_turns * self.settings.max_tokens or self.policy.context)
         rollout = make_captured_rollout(records, limit, version)

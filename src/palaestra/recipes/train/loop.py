@@ -54,7 +54,7 @@ class Loop(ABC):
 
     def __init__(self, settings: TrainSettings) -> None:
         self.settings, self.seeds = settings, Seeds(settings.seed)
-        self.decisions = self.episodes = 0
+        self.decisions = self.episodes = self.tokens = 0
         self.stopped = False
         self.failures: dict[str, int] = {}
         self.usage = Usage()
@@ -133,12 +133,13 @@ class Loop(ABC):
 
     def counters(self) -> dict[str, Any]:
         return {
-            "decisions": self.decisions, "episodes": self.episodes, "failures": self.failures,
+            "decisions": self.decisions, "episodes": self.episodes, "tokens": self.tokens, "failures": self.failures,
             "recent": list(self._recent), "stopped": self.stopped,
         }  # fmt: skip
 
     def load_counters(self, counters: Mapping[str, Any]) -> None:
         self.decisions, self.episodes = int(counters["decisions"]), int(counters["episodes"])
+        self.tokens = int(counters.get("tokens", 0))  # Missing in checkpoints of earlier versions.
         self.failures, self.stopped = dict(counters["failures"]), bool(counters["stopped"])
         self._recent.extend(counters["recent"])
 

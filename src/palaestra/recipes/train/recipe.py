@@ -19,6 +19,7 @@ from palaestra.recipes.progress import TrainProgress, announce_start, show_progr
 from palaestra.recipes.settings import load_run_settings, resolve_settings, to_plain
 from palaestra.recipes.summary import SHARED_KEYS, RecipeResult, record_run
 from palaestra.recipes.train.settings import TrainOptions, TrainSettings, fill_presets, make_settings, unwrap
+from palaestra.recipes.train.trackers import Trackers, check_trackers
 from palaestra.runs.ledger import LedgerEntry
 from palaestra.runs.run import Run, RunClock, new_folder
 
@@ -176,9 +177,7 @@ def check(settings: TrainSettings) -> None:
         parse_command(settings.agent, settings.agent_start)
         if find_spec("uvicorn") is None or find_spec("starlette") is None:
             raise MissingExtraError("uvicorn", "serve", "training an agent")
-    for name, wanted in (("tensorboard", settings.tensorboard), ("wandb", settings.wandb)):
-        if wanted and find_spec(name) is None:
-            raise MissingExtraError(name, name, f"the setting '{name}'")
+    check_trackers(settings)
 
 
 def _announce(settings: TrainSettings, folder: Path) -> Event:
@@ -216,11 +215,11 @@ def _run(
     if summary is not None:
         lead("end", str(run.folder), summary)
         return TrainResult(run.folder, summary, loop.policy)
-    trackers = Trackers(run.folder, settings)
+    trackers = Trackers(run.folder, settings, run.store.id)
     clock = RunClock(run, started)
     clock.book(f"{done}/load")
     if settings.evaluation and done == 0:
-        _evaluate(run, loop, 0, settings, listener)
+        trackers.log(0, _evaluate(run, loop, 0, settings, listener))
     iteration, iterations = done, unwrap(settings.iterations)
     learner = settings.model if settings.policy == "lm" else unwrap(settings.policy)
     with HeldInterrupts(lambda: listener(notice(STOPPING))) as held:
@@ -263,40 +262,6 @@ def _run(
     run.write_summary(summary)
     lead("end", str(run.folder), summary)
     return TrainResult(run.folder, summary, loop.policy)
-
-
-class Trackers:
-    """Logs the metrics to TensorBoard and Weights & Biases beside the store, if the settings enable it.
-
-    The event files of TensorBoard are in `tensorboard/` of the run folder. Weights & Biases is configured by its own
-    environment variables (`WANDB_MODE`, ...).
-    """
-
-    def __init__(self, folder: Path, settings: TrainSettings) -> None:
-        self.tensorboard: Any = None
-        self.wandb: Any = None
-        if settings.tensorboard:
-            from torch.utils.tensorboard import SummaryWriter
-
-            self.tensorboard = SummaryWriter(str(folder / "tensorboard"))
-        if settings.wandb:
-            import wandb
-
-            config = to_plain(settings)
-            self.wandb = wandb.init(project=settings.wandb, dir=str(folder), config=config, name=folder.name)
-
-    def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
-        if self.tensorboard is not None:
-            for name, value in metrics.items():
-                self.tensorboard.add_scalar(name, value, iteration)
-        if self.wandb is not None:
-            self.wandb.log(dict(metrics), step=iteration)
-
-    def close(self) -> None:
-        if self.tensorboard is not None:
-            self.tensorboard.close()
-        if self.wandb is not None:
-            self.wandb.finish()
 
 
 def _evaluate(run: Run, loop: Loop, iteration: int, settings: TrainSettings, listener: Listener) -> dict[str, float]:

@@ -120,6 +120,7 @@ class TrainSettings(EngineSettings, ExecutorSettings):
     keep_trajectories: int = setting(4, "Episodes per iteration that the store keeps.", low=0)
     tensorboard: bool = setting(False, "Also write the metrics for TensorBoard (extra: tensorboard).")
     wandb: str = setting("", "Weights & Biases project to log to (extra: wandb).")
+    trackio: str = setting("", "trackio project to log to (extra: trackio).")
     device: str = setting(
         "", "Device, for example cuda; empty: a GPU if there is one, and the CPU for the policies mlp and transformer."
     )
@@ -361,6 +362,7 @@ class TrainOptions(EngineOptions, ExecutorOptions, total=False):
     keep_trajectories: int
     tensorboard: bool
     wandb: str
+    trackio: str
     device: str
     microbatch_size: int
     gradient_checkpointing: bool

@@ -23,6 +23,7 @@ from palaestra.learn.shares import gather_rollout, split_episodes
 from palaestra.learn.turns import TurnEpisode, collect_turns
 from palaestra.recipes.summary import summarize_gain
 from palaestra.recipes.train.loop import Loop, summarize_returns
+from palaestra.recipes.train.rollout_metrics import count_tokens, measure_calls, measure_completions, measure_kl
 from palaestra.recipes.train.settings import TrainSettings, make_config, unwrap
 from palaestra.runs.ledger import LedgerEntry
 
@@ -88,6 +89,11 @@ class TokenLoop(Loop):
         with self.open_sampler(version) as sampler:
             return collect_responses(self.env, sampler, episodes, self.seeds, first=first)
 
+    def find_cut_episodes(self, rollout: Rollout) -> list[bool]:
+        """By episode, whether its response was cut at a limit."""
+        assert rollout.truncated_B is not None
+        return [bool(cut) for cut in rollout.truncated_B]
+
     def trajectory(self, rollout: Rollout, sequence: int) -> Trajectory:
         """An episode for the store."""
         return make_trajectory(self.settings.env, self.settings.seed, rollout, sequence)
@@ -115,6 +121,8 @@ class TokenLoop(Loop):
         assert rollout.entropy_BT is not None and rollout.truncated_B is not None  # noqa: PT018
         metrics["entropy"] = float(rollout.entropy_BT[rollout.mask_BT].mean())
         metrics["truncated"] = float(rollout.truncated_B.float().mean())
+        self.tokens += count_tokens(rollout)
+        metrics |= {"num_tokens": float(self.tokens), **measure_completions(rollout, self.find_cut_episodes(rollout))}
         if settings.max_staleness:
             metrics["staleness"] = float(staleness)
         trajectories = [
@@ -130,6 +138,7 @@ class TokenLoop(Loop):
             reference_BT = self.reference.logprobs_BT(rollout)
             kl_coef = 0.0 if self.algorithm.kl_in_loss else self.algorithm.config.kl_coef
             metrics["reference_kl"] = apply_kl_penalty(rollout, reference_BT, kl_coef)
+            metrics["kl"] = measure_kl(rollout, reference_BT)
             seconds["reference"] = time.perf_counter() - start
         if settings.reward_scale != 1.0:
             rollout.rewards_BT = rollout.rewards_BT * unwrap(settings.reward_scale)
@@ -261,19 +270,6 @@ def select_evenly(count: int, wanted: int) -> list[int]:
     return [k * count // wanted for k in range(wanted)]
 
 
-def measure_calls(episodes: Sequence[TurnEpisode]) -> dict[str, float]:
-    """The metrics of tool calls, under TRL's names: calls per episode, and the fraction that failed.
-
-    `tools/malformed` is the number of calls that could not be read.
-    """
-    calls = sum(episode.calls for episode in episodes)
-    return {
-        "tools/call_frequency": calls / max(1, len(episodes)),
-        "tools/failure_frequency": sum(episode.failed_calls for episode in episodes) / max(1, calls),
-        "tools/malformed": float(sum(episode.malformed_calls for episode in episodes)),
-    }
-
-
 class TurnLoop(TokenLoop):
     """Trains a language model in a turn environment.
 
@@ -318,6 +314,10 @@ class TurnLoop(TokenLoop):
 
     def collect(self, first: int, episodes: int, version: int) -> Rollout:
         return self._play(self.env, version, episodes, self.seeds, self.group_size, first)
+
+    def find_cut_episodes(self, rollout: Rollout) -> list[bool]:
+        """By episode, whether its last message was cut at a limit."""
+        return [bool(episode.ids) and episode.ids[-1] not in self.end_ids for episode in rollout.records]
 
     def trajectory(self, rollout: Rollout, sequence: int) -> Trajectory:
         episode: TurnEpisode = rollout.records[sequence]

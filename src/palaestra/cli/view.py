@@ -1,0 +1,46 @@
+"""`palaestra view`: the runs of a folder in the browser."""
+
+from __future__ import annotations
+
+import secrets
+import webbrowser
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from palaestra.core.errors import MissingExtraError, RunError
+
+
+def view(
+    folders: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[RUNS]...", help="Folders with runs, or run folders. Default: runs/."),
+    ] = None,
+    host: Annotated[str, typer.Option("--host", help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="The port; 0: a free one.")] = 0,
+    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")] = True,
+) -> None:
+    """Show runs in the browser, while they go on, until Ctrl-C. The pages only read, and need no network."""
+    try:
+        import uvicorn
+
+        from palaestra.view import make_app
+    except ImportError as error:
+        raise MissingExtraError("starlette and uvicorn", "serve", "the viewer") from error
+    folders = folders or [Path("runs")]
+    for folder in folders:
+        if not folder.is_dir():
+            raise RunError(f"there is no folder {folder}; name a folder with runs: palaestra view FOLDER")
+    token = secrets.token_urlsafe(24)
+    names = frozenset({host, "localhost", "127.0.0.1", "::1"}) if host not in ("0.0.0.0", "::") else frozenset[str]()
+    app = make_app(folders, token, names)
+    config = uvicorn.Config(app, host=host, port=port, log_level="warning", timeout_graceful_shutdown=1)
+    socket = config.bind_socket()
+    socket.listen()  # A browser may connect as soon as it has the address.
+    shown = f"[{host}]" if ":" in host else host
+    address = f"http://{shown}:{socket.getsockname()[1]}/?token={token}"
+    typer.echo(f"runs of {', '.join(map(str, folders))}: {address}")
+    if browser:
+        webbrowser.open(address)
+    uvicorn.Server(config).run(sockets=[socket])

@@ -1,0 +1,1 @@
+"""Export runs as Hugging Face datasets and as hub-ready model folders, and push them to the hub."""

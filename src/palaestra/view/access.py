@@ -1,0 +1,75 @@
+"""Who may read: the holder of the token, from the page itself, on the address that was opened."""
+
+from __future__ import annotations
+
+import hmac
+from http.cookies import SimpleCookie
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+from starlette.datastructures import Headers
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+COOKIE = "palaestra-view"
+HEADERS = {
+    "content-security-policy": "default-src 'none'; style-src 'self' 'unsafe-inline'; script-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'self'",
+    "x-content-type-options": "nosniff", "referrer-policy": "no-referrer", "cache-control": "no-store",
+    "cross-origin-resource-policy": "same-origin",
+}  # fmt: skip
+"""No page loads anything from elsewhere, and no script but ours runs, whatever a model has written."""
+
+
+class TokenAccess:
+    """Lets requests through that have the token.
+
+    The first request has it in its URL and gets a cookie instead, so that it is in no link and no history. The host name
+    must be one of the server's own: otherwise another site could resolve its name to this address and read the pages.
+
+    Arguments:
+        token: the secret; empty admits everyone, for tests and for servers behind an access control of their own.
+        hosts: the accepted host names; empty accepts all.
+    """
+
+    def __init__(self, app: ASGIApp, token: str, hosts: frozenset[str] = frozenset()) -> None:
+        self.app, self.token, self.hosts = app, token, hosts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+
+        async def send_safely(message: dict[str, object]) -> None:
+            if message["type"] == "http.response.start":
+                named = [(key.encode(), value.encode()) for key, value in HEADERS.items()]
+                message = {**message, "headers": [*message["headers"], *named]}  # type: ignore[misc]
+            await send(message)
+
+        answer = self._check(scope)
+        await (answer or self.app)(scope, receive, send_safely)  # type: ignore[arg-type]
+
+    def _check(self, scope: Scope) -> Response | None:
+        headers = Headers(scope=scope)
+        host = urlsplit(f"//{headers.get('host', '')}")
+        if self.hosts and host.hostname not in self.hosts:
+            return PlainTextResponse("this server does not go by that name", 403)
+        origin = headers.get("origin")
+        if origin and urlsplit(origin).netloc != host.netloc:
+            return PlainTextResponse("requests from other pages are not answered", 403)
+        if scope["method"] not in ("GET", "HEAD"):
+            return PlainTextResponse("this server only reads", 405)
+        query = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        if "token" in query:
+            if not self._matches(query.pop("token")[0]):
+                return PlainTextResponse("wrong token", 403)
+            rest = urlencode(query, doseq=True)
+            response = RedirectResponse(scope["path"] + (f"?{rest}" if rest else ""), 303)
+            response.set_cookie(COOKIE, self.token, httponly=True, samesite="strict")
+            return response
+        cookie = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
+        if self.token and not (cookie and self._matches(cookie.value)):
+            return PlainTextResponse("open the address that `palaestra view` printed: it has the token", 403)
+        return None
+
+    def _matches(self, value: str) -> bool:
+        return hmac.compare_digest(value.encode(), self.token.encode())

@@ -1,0 +1,158 @@
+"""The pages of the viewer, from the templates of the report and its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from markupsafe import Markup
+
+from palaestra.core.records import Trajectory
+from palaestra.report.page import make_environment, read_page
+from palaestra.report.svg import Scale, circle, drawing, polyline
+from palaestra.runs.store import Store
+from palaestra.version import __version__
+from palaestra.view.runs import RunCard
+from palaestra.view.tokens import find_tokenizer, read_tokens
+
+PAGE = 50
+"""Episodes of one page."""
+SORTS = {
+    "started": lambda card: card.started,
+    "kind": lambda card: card.kind,
+    "subject": lambda card: card.subject,
+    "model": lambda card: card.model,
+    "figure": lambda card: card.figure[0] if card.figure else float("-inf"),
+    "seconds": lambda card: card.seconds,
+    "money": lambda card: card.money,
+}  # type: dict[str, Any]
+"""Columns by which the list can be sorted."""
+GROUPS = ("kind", "subject", "model", "method", "status", "host")
+"""Columns by which the list can be grouped."""
+
+
+def render(template: str, **values: Any) -> str:
+    """Render a template of the viewer or of the report."""
+    environment = make_environment("palaestra.view")
+    return environment.get_template(f"{template}.html.j2").render(version=__version__, **values)
+
+
+def render_runs(cards: Sequence[RunCard], query: Mapping[str, str]) -> str:
+    """The list of runs: filtered by words, sorted by a column, grouped by another."""
+    words = query.get("q", "").lower().split()
+    shown = [card for card in cards if all(word in _searchable(card) for word in words)]
+    sort, descending = query.get("sort", "started"), query.get("order", "down") == "down"
+    shown.sort(key=SORTS.get(sort, SORTS["started"]), reverse=descending)
+    group = query.get("group", "")
+    groups: dict[str, list[RunCard]] = {}
+    for card in shown:
+        groups.setdefault(str(getattr(card, group)) if group in GROUPS else "", []).append(card)
+    sparks = {card.id: draw_spark(card.spark) for card in shown if len(card.spark) > 1}
+    return render(
+        "runs", groups=groups, total=len(cards), count=len(shown), query=dict(query), sort=sort, descending=descending,
+        group=group, group_names=GROUPS, sparks=sparks, folder="", run=None, tab="",
+    )  # fmt: skip
+
+
+def _searchable(card: RunCard) -> str:
+    return " ".join((card.id, card.kind, card.status, card.subject, card.model, card.method, card.host)).lower()
+
+
+def draw_spark(values: Sequence[float]) -> Markup:
+    """A line without axes, as wide as a column of the list."""
+    low, high = min(values), max(values)
+    x, y = Scale(0, len(values) - 1, 3, 97), Scale(low, high if high > low else low + 1, 21, 3)
+    places = [(x(k), y(value)) for k, value in enumerate(values)]
+    label = f"from {values[0]:.3g} to {values[-1]:.3g}"
+    return drawing(
+        100, 24, label, polyline(places, "line after"), circle(places[-1], 2.5, "mark after"), class_="spark"
+    )
+
+
+def render_run(card: RunCard) -> str:
+    """The page of one run, as its report shows it."""
+    template, page = read_page(card.folder)
+    return render(template, page=page, folder=card.folder.name, run=card, tab="overview", query={})
+
+
+def render_episodes(card: RunCard, query: Mapping[str, str]) -> str:
+    """A page of the stored episodes of a train run."""
+    number = _read_int(query.get("page"), 1, low=1)
+    iteration = _read_int(query.get("iteration"), None)
+    with _open_store(card) as store:
+        text = query.get("q", "")
+        stored, count = store.find_trajectories(
+            iteration=iteration, text=text, limit=PAGE, offset=(number - 1) * PAGE
+        )  # fmt: skip
+        iterations = store.trajectory_iterations()
+    rows = [{"iteration": i, "position": p, **_describe(trajectory)} for i, p, trajectory in stored]
+    pages = max(1, -(-count // PAGE))
+    return render(
+        "episodes", rows=rows, count=count, number=number, pages=pages, iterations=iterations, iteration=iteration,
+        query=dict(query), folder=card.folder.name, run=card, tab="episodes",
+    )  # fmt: skip
+
+
+def render_episode(card: RunCard, iteration: int, position: int) -> str | None:
+    """One episode token by token, beside the others of its group; `None` if it is not stored."""
+    with _open_store(card) as store:
+        trajectory = store.trajectory(iteration, position)
+        if trajectory is None:
+            return None
+        group = _info(trajectory).get("group")
+        others, _ = store.find_trajectories(iteration=iteration, group=group) if group is not None else ([], 0)
+    tokenizer = find_tokenizer(card.folder, card.settings)
+    rewards = [other.total_reward for _, _, other in others]
+    mean = sum(rewards) / len(rewards) if rewards else trajectory.total_reward
+    members = [
+        {"iteration": i, "position": p, "tokens": read_tokens(t, tokenizer), "above": t.total_reward - mean, **_describe(t)}
+        for i, p, t in (others or [(iteration, position, trajectory)])
+    ]  # fmt: skip
+    return render(
+        "episode", members=members, iteration=iteration, position=position, decoded=tokenizer is not None, mean=mean,
+        query={}, folder=card.folder.name, run=card, tab="episodes",
+    )  # fmt: skip
+
+
+def render_settings(cards: Sequence[RunCard]) -> str:
+    """The settings of several runs side by side; those that differ come first."""
+    flat = [{**card.settings, **card.settings.get("hyperparameters", {})} for card in cards]
+    for settings in flat:
+        settings.pop("hyperparameters", None)
+    names = list(dict.fromkeys(name for settings in flat for name in settings))
+    rows = [{"name": name, "values": [settings.get(name, "–") for settings in flat]} for name in names]
+    for row in rows:
+        row["differs"] = any(value != row["values"][0] for value in row["values"])
+    rows.sort(key=lambda row: not row["differs"])
+    return render("settings", cards=cards, rows=rows, query={}, folder="", run=None, tab="")
+
+
+def _describe(trajectory: Trajectory) -> dict[str, Any]:
+    info = _info(trajectory)
+    own = [v for s in trajectory.segments for v, chosen in zip(s.logprobs, s.chosen, strict=True) if chosen]
+    return {
+        "prompt": str(info.get("prompt", "")), "response": str(info.get("response", "")), "reward": trajectory.total_reward,
+        "stop": str(info.get("stop_reason", "")), "tokens_count": len(own), "failure": str(info.get("failure", "")),
+        "logprob": sum(own) / len(own) if own else None, "info": dict(info), "seed": trajectory.seed,
+    }  # fmt: skip
+
+
+def _info(trajectory: Trajectory) -> Mapping[str, Any]:
+    return trajectory.infos[0] if trajectory.infos else {}
+
+
+@contextmanager
+def _open_store(card: RunCard) -> Iterator[Store]:
+    store = Store(card.folder / "store.sqlite", read_only=True)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def _read_int(text: str | None, default: Any, low: int = 0) -> Any:
+    try:
+        return max(low, int(text)) if text else default
+    except ValueError:
+        return default

@@ -1,0 +1,240 @@
+"""The list of runs below a folder: what each is, how far it is, and its main figure."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from palaestra.core.errors import PalaestraError
+from palaestra.recipes.research.bench import PLAN as BENCH
+from palaestra.recipes.teach.study import PLAN as STUDY
+from palaestra.runs.provenance import read_provenance
+from palaestra.runs.run import TRACEBACK
+from palaestra.runs.store import Store
+
+Status = Literal["running", "ended", "failed", "stopped"]
+QUIET = 120.0
+"""Seconds without a change after which a run of another machine counts as stopped."""
+DEPTH = 4
+"""Maximum depth of a run folder below the folder that is shown."""
+POINTS = 60
+"""Maximum points of a sparkline."""
+MAIN_METRICS = ("test_accuracy", "test_reward", "reward", "recent_return")
+"""The metrics of a train run that its sparkline shows, the first that exists."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunCard:
+    """One row of the list.
+
+    Arguments:
+        id: the path of the folder below the root; it names the run in URLs.
+        kind: the recipe, or `study` or `bench`.
+        subject: what was learned or asked, for example the environment or the task.
+        figure: the main number with the ends of its interval; `None` if there is none yet.
+        spark: the course of the main metric.
+        settings: the settings as stored.
+        problem: why the folder cannot be read; empty if it can.
+    """
+
+    id: str
+    folder: Path
+    kind: str
+    status: Status
+    subject: str = ""
+    model: str = ""
+    method: str = ""
+    figure: tuple[float, float | None, float | None] | None = None
+    figure_name: str = ""
+    spark: tuple[float, ...] = ()
+    started: str = ""
+    seconds: float = 0.0
+    money: float = 0.0
+    host: str = ""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    problem: str = ""
+
+
+class RunIndex:
+    """Finds runs and remembers their cards until their files change.
+
+    Arguments:
+        roots: folders with runs below them, or run folders.
+    """
+
+    def __init__(self, roots: Sequence[Path]) -> None:
+        self.roots = [root.resolve() for root in roots]
+        self._cards: dict[Path, tuple[tuple[int, ...], RunCard]] = {}
+
+    @cached_property
+    def base(self) -> Path:
+        """The folder that ids are relative to."""
+        parents = [root.parent if _is_run(root) else root for root in self.roots]
+        return Path(os.path.commonpath(parents))
+
+    def cards(self) -> list[RunCard]:
+        """All runs, the newest first."""
+        cards = [self._read(folder) for folder in dict.fromkeys(self._find_folders())]
+        return sorted(cards, key=lambda card: (card.started, card.id), reverse=True)
+
+    def find(self, run_id: str) -> RunCard | None:
+        """The run called `run_id`; `None` if the list has none of that name."""
+        folder = next((folder for folder in self._find_folders() if self._name(folder) == run_id), None)
+        return None if folder is None else self._read(folder)
+
+    def _name(self, folder: Path) -> str:
+        return folder.relative_to(self.base).as_posix()
+
+    def _find_folders(self) -> Iterator[Path]:
+        for root in self.roots:
+            yield from _find_runs(root, DEPTH)
+
+    def _read(self, folder: Path) -> RunCard:
+        state = file_state(folder)
+        known = self._cards.get(folder)
+        # A running run may die without writing to a file.
+        if known is None or known[0] != state or known[1].status == "running":
+            self._cards[folder] = known = state, read_card(folder, self._name(folder))
+        return known[1]
+
+
+def file_state(folder: Path) -> tuple[int, ...]:
+    """Numbers that change when a run writes something."""
+    state: list[int] = []
+    for name in ("settings.json", "store.sqlite", "store.sqlite-wal", "summary.json", TRACEBACK, STUDY, BENCH):
+        try:
+            status = (folder / name).stat()
+            state += [status.st_mtime_ns, status.st_size]
+        except OSError:
+            state += [0, 0]
+    return tuple(state)
+
+
+def read_card(folder: Path, run_id: str) -> RunCard:
+    """Read what the list shows of one folder. A damaged folder is a row that says so."""
+    if (folder / STUDY).exists() or (folder / BENCH).exists():
+        kind = "study" if (folder / STUDY).exists() else "bench"
+        return RunCard(run_id, folder, kind, "ended", subject=folder.name, started=_read_start(folder))
+    try:
+        stored = json.loads((folder / "settings.json").read_text(encoding="utf-8"))
+        settings, summary, provenance = stored["settings"], _read_summary(folder), read_provenance(folder)
+        card = RunCard(
+            run_id, folder, str(stored["recipe"]), _read_status(folder, summary), settings=settings,
+            subject=str(settings.get("env") or settings.get("task") or ""),
+            model=_shorten(settings.get("student") or settings.get("model") or settings.get("agent") or ""),
+            method=str(settings.get("teacher") or settings.get("algorithm") or ""),
+            started=_read_start(folder, provenance), host=str(provenance["started"].get("host", "")) if provenance else "",
+        )  # fmt: skip
+        return _add_results(card, summary)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, PalaestraError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        return RunCard(run_id, folder, "unreadable", "failed", started=_read_start(folder), problem=reason)
+
+
+def _add_results(card: RunCard, summary: Mapping[str, Any]) -> RunCard:
+    store = Store(card.folder / "store.sqlite", read_only=True)
+    try:
+        total, metrics = store.total(), store.metrics() if card.kind == "train" else {}
+    finally:
+        store.close()
+    name = next((name for name in MAIN_METRICS if any(name in row for row in metrics.values())), "")
+    course = [(row[name], row.get(f"{name}_low"), row.get(f"{name}_high")) for row in metrics.values() if name in row]
+    figure, figure_name = _main_figure(summary)
+    if figure is None and course:
+        figure, figure_name = course[-1], name.replace("_", " ")
+    step = max(1, -(-len(course) // POINTS))
+    spark = [value for value, _, _ in course]
+    return replace(
+        card, figure=figure, figure_name=figure_name, spark=(*spark[:-1:step], *spark[-1:]),
+        seconds=float(summary.get("seconds") or total.seconds), money=total.money,
+    )  # fmt: skip
+
+
+def _main_figure(summary: Mapping[str, Any]) -> tuple[tuple[float, float | None, float | None] | None, str]:
+    """The gain of a run that learned, or the result of one that measured."""
+    unit = "points" if summary.get("unit") == "percent" else str(summary.get("unit") or "")
+    for key, name in (("gain", "gain"), ("after", "result"), ("return", "return")):
+        if isinstance(summary.get(key), int | float):
+            ends = (summary.get(f"{key}_low"), summary.get(f"{key}_high"))
+            shown = "%" if key == "after" and unit == "points" else unit
+            return (float(summary[key]), *ends), f"{name} {shown}".strip()
+    return None, ""
+
+
+def _read_status(folder: Path, summary: Mapping[str, Any]) -> Status:
+    if summary:
+        return "failed" if summary.get("error") else "ended"
+    if (folder / TRACEBACK).exists():
+        return "failed"
+    return "running" if _is_working(folder) else "stopped"
+
+
+def _is_working(folder: Path) -> bool:
+    """Whether the process in `run.lock` lives here, or the store has changed lately: it may be another machine's run.
+
+    Taking the lock would disturb a run that starts in this moment.
+    """
+    newest = max(
+        (folder / name).stat().st_mtime for name in ("store.sqlite", "store.sqlite-wal") if (folder / name).exists()
+    )
+    if time.time() - newest < QUIET:
+        return True
+    try:
+        os.kill(int((folder / "run.lock").read_text(encoding="utf-8")), 0)
+    except PermissionError:
+        return True
+    except (OSError, ValueError, OverflowError):
+        return False
+    return True
+
+
+def _read_summary(folder: Path) -> dict[str, Any]:
+    path = folder / "summary.json"
+    if not path.exists():
+        return {}
+    summary = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(summary, dict):
+        raise ValueError("summary.json is not an object")
+    return summary
+
+
+def _read_start(folder: Path, provenance: Mapping[str, Any] | None = None) -> str:
+    """When the run was started, in UTC; without its provenance, when its first file was written."""
+    if provenance and provenance["started"].get("time"):
+        return str(provenance["started"]["time"]).replace("T", " ").removesuffix("Z")
+    for name in ("settings.json", STUDY, BENCH):
+        if (folder / name).exists():
+            return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime((folder / name).stat().st_mtime))
+    return ""
+
+
+def _shorten(model: str) -> str:
+    return str(model).rstrip("/").rsplit("/", 1)[-1]
+
+
+def _is_run(folder: Path) -> bool:
+    return any((folder / name).is_file() for name in ("settings.json", STUDY, BENCH))
+
+
+def _find_runs(folder: Path, depth: int) -> Iterator[Path]:
+    """Run folders in `folder`. The runs of a study or a bench are below it."""
+    if _is_run(folder):
+        yield folder
+        if (folder / "settings.json").is_file():
+            return
+    if depth == 0:
+        return
+    try:
+        children = sorted(
+            (e for e in os.scandir(folder) if e.is_dir() and not e.name.startswith(".")), key=lambda e: e.name
+        )
+    except OSError:
+        return
+    for child in children:
+        yield from _find_runs(Path(child.path), depth - 1)

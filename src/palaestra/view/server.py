@@ -1,0 +1,140 @@
+"""The web server of the viewer. It reads run folders and writes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from palaestra.core.errors import PalaestraError
+from palaestra.view.access import TokenAccess
+from palaestra.view.pages import render, render_episode, render_episodes, render_run, render_runs, render_settings
+from palaestra.view.runs import RunCard, RunIndex, file_state
+
+POLL = 0.5
+"""Seconds between two looks at the files of a run."""
+STATIC = {"view.css": "text/css", "view.js": "text/javascript"}
+
+
+def make_app(roots: Sequence[Path], token: str = "", hosts: frozenset[str] = frozenset()) -> ASGIApp:
+    """The viewer as an ASGI application.
+
+    Arguments:
+        roots: folders with runs below them, or run folders.
+        token: the secret that a browser must bring; empty admits everyone.
+        hosts: the accepted host names; empty accepts all.
+    """
+    pages = _Pages(RunIndex(roots))
+    routes = [
+        Route("/", pages.runs),
+        Route("/runs.json", pages.runs_json),
+        Route("/settings", pages.settings),
+        Route("/events", pages.events),
+        Route("/static/{name}", pages.static),
+        Route("/run/{run:path}/episodes/{iteration:int}/{position:int}", pages.episode),
+        Route("/run/{run:path}/episodes", pages.episodes),
+        Route("/run/{run:path}/report.html", pages.old_link),
+        Route("/run/{run:path}/", pages.run),
+    ]  # fmt: skip
+    app = Starlette(routes=routes, exception_handlers={HTTPException: _explain, PalaestraError: _explain})
+    return TokenAccess(app, token, hosts)
+
+
+class _Pages:
+    def __init__(self, index: RunIndex) -> None:
+        self.index = index
+
+    async def runs(self, request: Request) -> Response:
+        return await _html(lambda: render_runs(self.index.cards(), request.query_params))
+
+    async def runs_json(self, request: Request) -> Response:
+        cards = await run_in_threadpool(self.index.cards)
+        return JSONResponse([_to_data(card) for card in cards])
+
+    async def settings(self, request: Request) -> Response:
+        cards = [self._find(name) for name in request.query_params.getlist("run")]
+        if not cards:
+            raise HTTPException(404, "choose runs in the list first")
+        return await _html(lambda: render_settings(cards))
+
+    async def run(self, request: Request) -> Response:
+        card = self._find(request.path_params["run"])
+        return await _html(lambda: render_run(card))
+
+    async def episodes(self, request: Request) -> Response:
+        card = self._find(request.path_params["run"])
+        return await _html(lambda: render_episodes(card, request.query_params))
+
+    async def episode(self, request: Request) -> Response:
+        card, values = self._find(request.path_params["run"]), request.path_params
+        page = await run_in_threadpool(render_episode, card, values["iteration"], values["position"])
+        if page is None:
+            raise HTTPException(404, "this episode is not stored")
+        return HTMLResponse(page)
+
+    async def old_link(self, request: Request) -> Response:
+        """The reports of studies and benches link to the reports of their runs."""
+        return RedirectResponse(f"/run/{quote(request.path_params['run'])}/")
+
+    async def static(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        if name not in STATIC:
+            raise HTTPException(404, "no such file")
+        return Response((files("palaestra.view") / "static" / name).read_bytes(), media_type=STATIC[name])
+
+    async def events(self, request: Request) -> Response:
+        """Server-sent events: one whenever the run, or any run, has written something."""
+        name = request.query_params.get("run", "")
+        card = self._find(name) if name else None
+        look = (
+            (lambda: file_state(card.folder)) if card else (lambda: [file_state(c.folder) for c in self.index.cards()])
+        )
+        return StreamingResponse(_watch(request, look), media_type="text/event-stream")
+
+    def _find(self, name: str) -> RunCard:
+        card = self.index.find(name.strip("/"))
+        if card is None:
+            raise HTTPException(404, f"there is no run '{name}' here")
+        return card
+
+
+async def _watch(request: Request, look: Callable[[], Any]) -> AsyncIterator[str]:
+    state = await run_in_threadpool(look)
+    yield "retry: 2000\n\n"
+    while not await request.is_disconnected():
+        await asyncio.sleep(POLL)
+        now = await run_in_threadpool(look)
+        yield ": still here\n\n" if now == state else "event: change\ndata: 1\n\n"
+        state = now
+
+
+async def _html(make: Callable[[], str]) -> Response:
+    """Render in a thread: a page may read megabytes."""
+    return HTMLResponse(await run_in_threadpool(make))
+
+
+async def _explain(request: Request, error: Exception) -> Response:
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    reason = error.detail if isinstance(error, HTTPException) else str(error)
+    page = render("problem", reason=reason, query={}, folder="", run=None, tab="")
+    return HTMLResponse(page, status)
+
+
+def _to_data(card: RunCard) -> dict[str, Any]:
+    names = ("id", "kind", "status", "subject", "model", "method", "figure", "figure_name", "started", "seconds", "money", "host")  # fmt: skip
+    return {
+        **{name: getattr(card, name) for name in names},
+        "settings": json.loads(json.dumps(card.settings, default=str)),
+    }

@@ -1,0 +1,70 @@
+// Live updates and keys. Pages work without it: every view is a link or a form.
+"use strict";
+
+const run = document.body.dataset.run;
+const live = document.getElementById("live");
+
+async function refresh() {
+  const answer = await fetch(location.href, { headers: { "x-part": "main" } });
+  if (!answer.ok) return;
+  const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+  const main = document.getElementById("content");
+  // What the reader has opened, chosen or typed stays.
+  const open = new Set([...main.querySelectorAll("details[open]")].map((d) => d.querySelector("summary")?.textContent));
+  const chosen = new Set([...main.querySelectorAll("input[type=checkbox]:checked")].map((box) => box.value));
+  const typed = [...main.querySelectorAll("input[type=search], select")].map((field) => field.value);
+  const at = [...main.querySelectorAll("[data-row]")].indexOf(document.activeElement);
+  const typing = main.querySelector("input[type=search]:focus");
+  if (typing) return;
+  main.replaceChildren(...page.getElementById("content").childNodes);
+  main.querySelectorAll("details").forEach((d) => { d.open = open.has(d.querySelector("summary")?.textContent); });
+  main.querySelectorAll("input[type=checkbox]").forEach((box) => { box.checked = chosen.has(box.value); });
+  main.querySelectorAll("input[type=search], select").forEach((field, k) => { if (typed[k] !== undefined) field.value = typed[k]; });
+  prepare();
+  if (at >= 0) rows()[at]?.focus();
+  const status = page.querySelector(".bar .status");
+  if (status) document.querySelector(".bar .status")?.replaceWith(status);
+  live.textContent = `updated ${new Date().toLocaleTimeString()}`;
+}
+
+let waiting = false;
+function refreshSoon() {
+  // A burst of changes is one update.
+  if (waiting) return;
+  waiting = true;
+  setTimeout(() => { waiting = false; refresh(); }, 300);
+}
+
+const rows = () => [...document.querySelectorAll("[data-row]")];
+function prepare() {
+  rows().forEach((row) => { row.tabIndex = -1; });
+  document.querySelectorAll("#filter select").forEach((field) => { field.onchange = () => field.form.requestSubmit(); });
+}
+
+document.addEventListener("keydown", (event) => {
+  const field = event.target.closest("input, select, textarea");
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  if (field) {
+    if (event.key === "Escape") field.blur();
+    return;
+  }
+  const list = rows();
+  const at = list.indexOf(document.activeElement);
+  if (event.key === "/") {
+    document.querySelector("input[type=search]")?.focus();
+    event.preventDefault();
+  } else if (event.key === "j" || event.key === "k") {
+    list[Math.max(0, Math.min(list.length - 1, at + (event.key === "j" ? 1 : -1)))]?.focus();
+  } else if (event.key === "Enter" && at >= 0) {
+    list[at].querySelector("a")?.click();
+  } else if (event.key === "x" && at >= 0) {
+    list[at].querySelector("input[type=checkbox]")?.click();
+  } else if (event.key === "n" || event.key === "p") {
+    document.querySelector(event.key === "n" ? "a[rel=next]" : "a[rel=prev]")?.click();
+  } else if (event.key === "u") {
+    (document.querySelector("[data-up]") ?? document.querySelector(".home"))?.click();
+  }
+});
+
+prepare();
+new EventSource(`/events${run ? `?run=${encodeURIComponent(run)}` : ""}`).addEventListener("change", refreshSoon);

@@ -1,0 +1,182 @@
+"""The viewer over runs that were written by the store, without training."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Iterator
+from html import unescape
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+from tokenizers import Tokenizer
+
+from palaestra.core.records import Segment, Trajectory
+from palaestra.recipes.train.settings import fill_presets, make_settings
+from palaestra.runs.files import to_data
+from palaestra.runs.ledger import LedgerEntry
+from palaestra.runs.run import Run
+from palaestra.view import make_app
+from palaestra.view.runs import RunIndex, file_state
+from palaestra.view.server import _watch
+from palaestra.view.tokens import read_tokens
+
+HOSTILE = "<script>alert(1)</script> \x1b[31mred\x1b[0m 100% a_b"
+TOKENIZER = Tokenizer.from_file(str(files("palaestra") / "assets" / "nano" / "tokenizer.json"))
+
+
+def make_trajectory(response: str, reward: float, group: int) -> Trajectory:
+    prompt, ids = TOKENIZER.encode("What is 1 + 1?").ids, TOKENIZER.encode(response).ids
+    info = {"prompt": "What is 1 + 1?", "response": response, "stop_reason": "end", "group": group}
+    segments = (
+        Segment(tuple(prompt), (False,) * len(prompt), (0.0,) * len(prompt)),
+        Segment(tuple(ids), (True,) * len(ids), tuple(-0.5 * k for k in range(len(ids)))),
+    )
+    return Trajectory("palaestra/CoT-v0", 0, (reward,), segments, True, infos=(info,))
+
+
+def write_run(folder: Path, seed: int = 0, iterations: int = 3, ended: bool = True) -> None:
+    settings = fill_presets(make_settings({"env": "palaestra/CoT-v0", "seed": seed}))
+    with Run.create(folder, "train", to_data(settings)) as run:
+        for iteration in range(1, iterations + 1):
+            episodes = [make_trajectory(f"step {iteration}: {HOSTILE}", k / 4, k // 2) for k in range(4)]
+            metrics = {"reward": 0.1 * iteration, "episodes": 4.0, "seconds_update": 1.0}
+            run.store.add_iteration(iteration, metrics, episodes, LedgerEntry(f"{iteration}/train", seconds=1.0))
+        if ended:
+            run.write_summary({"recipe": "train", "gain": 12.5, "gain_low": 10.0, "gain_high": 15.0, "unit": "percent", "seconds": 4.0})  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs")
+    write_run(folder / "first")
+    write_run(folder / "inner" / "second", seed=1, ended=False)
+    (folder / "broken").mkdir()
+    (folder / "broken" / "settings.json").write_text('{"recipe": "train", "settings"')
+    return folder
+
+
+@pytest.fixture
+def client(runs: Path) -> Iterator[TestClient]:
+    with TestClient(make_app([runs]), base_url="http://127.0.0.1") as client:
+        yield client
+
+
+def test_the_list_has_every_run_with_its_status_and_main_figure(client: TestClient) -> None:
+    rows = {row["id"]: row for row in client.get("/runs.json").json()}
+    assert {name: row["status"] for name, row in rows.items()} == {
+        "first": "ended", "inner/second": "running", "broken": "failed",
+    }  # fmt: skip
+    assert rows["first"]["figure"] == [12.5, 10.0, 15.0]
+    assert rows["first"]["figure_name"] == "gain points"
+    assert rows["inner/second"]["figure"][0] == pytest.approx(0.3), "a run without a summary shows its last reward"
+    page = client.get("/").text
+    assert page.count("data-row") == 3
+    assert "12.5" in page
+    assert "running" in page
+    assert client.get("/?q=inner train").text.count("data-row") == 1
+    grouped = client.get("/?group=status&sort=seconds&order=up").text
+    assert re.findall(r"<h2>(\w+)", grouped) == ["failed", "running", "ended"]
+    assert "No run matches" in client.get("/?q=nothing-like-it").text
+
+
+def test_pages_of_a_run_link_to_its_episodes_and_settings(client: TestClient) -> None:
+    page = client.get("/run/inner/second/").text
+    assert "The run has not ended" in page
+    assert 'href="/run/inner/second/episodes"' in page
+    assert client.get("/run/inner/second/report.html").url.path == "/run/inner/second/"
+    compared = client.get("/settings?run=first&run=inner/second").text
+    assert re.search(
+        r'<tr class="strong"><th scope="row"><code>seed</code></th><td[^>]*>0</td><td[^>]*>1</td>', compared
+    )
+    assert compared.count('class="strong"') == 1
+
+
+def test_episodes_are_searched_and_paged(client: TestClient) -> None:
+    page = client.get("/run/first/episodes").text
+    assert "12 stored" in page
+    assert page.count("data-row") == 12
+    assert client.get("/run/first/episodes?iteration=2").text.count("data-row") == 4
+    assert client.get("/run/first/episodes?q=step 3").text.count("data-row") == 4
+    for text, found in (("100% a_b", 12), ("100% axb", 0), ("%", 12), ("token_ids", 0), ("STEP 1:", 4)):
+        assert client.get("/run/first/episodes", params={"q": text}).text.count("data-row") == found, text
+
+
+def test_an_episode_shows_each_token_beside_its_group(client: TestClient) -> None:
+    page = client.get("/run/first/episodes/2/1").text
+    assert page.count('<section class="episode') == 2, "two episodes share the prompt"
+    shown = unescape("".join(re.findall(r'<span class="p\d" title="[^"]*">([^<]*)</span>', page)))
+    assert shown == f"step 2: {HOSTILE}" * 2
+    assert 'log-prob -0.500"' in page
+    assert client.get("/run/first/episodes/9/9").status_code == 404
+
+
+@pytest.mark.parametrize("text", ["naïve café", "😀 two 😀😀", "日本語", "a\tb\n\nc", ""])
+def test_the_texts_of_tokens_join_to_the_text(text: str) -> None:
+    trajectory = make_trajectory(text, 0.0, 0)
+    own = "".join(token.text for token in read_tokens(trajectory, TOKENIZER) if token.own)
+    assert own == TOKENIZER.decode(TOKENIZER.encode(text).ids, skip_special_tokens=False)
+
+
+def test_texts_of_models_are_only_shown(client: TestClient) -> None:
+    for path in ("/run/first/", "/run/first/episodes", "/run/first/episodes/1/0"):
+        page = client.get(path)
+        assert "<script>alert" not in page.text
+        assert "script-src 'self'" in page.headers["content-security-policy"]
+        links = re.findall(r'(?:src|href)="([^"]*)"', page.text)
+        assert all(link.startswith(("/", "#")) for link in links), "no address of another machine"
+        assert "alert(1)" in unescape(re.sub("<[^>]*>", "", page.text))
+
+
+def test_only_the_holder_of_the_token_reads(runs: Path) -> None:
+    app = make_app([runs], "secret", frozenset({"127.0.0.1"}))
+    client = TestClient(app, base_url="http://127.0.0.1")
+    assert client.get("/").status_code == 403
+    assert client.get("/?token=wrong").status_code == 403
+    answer = client.get("/run/first/episodes?token=secret&iteration=2")
+    assert answer.status_code == 200
+    assert str(answer.url) == "http://127.0.0.1/run/first/episodes?iteration=2", "the token leaves the address"
+    assert client.get("/runs.json").status_code == 200, "by the cookie"
+    assert client.get("/", headers={"origin": "http://elsewhere.example"}).status_code == 403
+    assert client.get("/", headers={"host": "elsewhere.example"}).status_code == 403
+    assert client.post("/").status_code == 405
+    for path in ("/run/..%2f..%2fetc/", "/static/..%2fserver.py", "/run//etc/"):
+        assert client.get(path).status_code == 404, path
+
+
+def test_a_change_of_the_store_is_pushed(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", ended=False)
+
+    class Reader:
+        async def is_disconnected(self) -> bool:
+            return False
+
+    async def watch() -> list[str]:
+        reader: Any = Reader()
+        events = _watch(reader, lambda: file_state(tmp_path / "run"))
+        first = [await anext(events), await anext(events)]
+        with Run.open(tmp_path / "run") as run:
+            run.store.add_metrics(3, {"test_reward": 0.5})
+        return [*first, await anext(events)]
+
+    assert [event.split("\n")[0] for event in asyncio.run(watch())] == ["retry: 2000", ": still here", "event: change"]
+
+
+def test_cards_are_read_again_only_after_a_change(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from palaestra.view import runs as module
+
+    index, read = RunIndex([runs / "first"]), []
+    original = module.read_card
+    monkeypatch.setattr(module, "read_card", lambda folder, name: read.append(name) or original(folder, name))  # type: ignore[func-returns-value]
+    assert [card.id for card in index.cards() + index.cards()] == ["first", "first"]
+    assert read == ["first"]
+    summary = json.loads((runs / "first" / "summary.json").read_text())
+    (runs / "first" / "summary.json").write_text(json.dumps({**summary, "gain": 13.0}))
+    card = index.find("first")
+    assert card is not None
+    assert card.figure == (13.0, 10.0, 15.0)
+    (runs / "first" / "summary.json").write_text(json.dumps(summary))
