@@ -36,6 +36,18 @@ def test_a_package_of_an_environment_has_its_id_and_options(tmp_path: Path) -> N
         export_environment("palaestra/Guess-v0", "verifiers", folder)
 
 
+def test_the_command_names_the_folder_for_pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from typer.testing import CliRunner
+
+    from palaestra.cli.main import app
+
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, ["export", "palaestra/Guess-v0", "--to", "verifiers", "--env-option", "high=4"])
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "guess-v0" / "pyproject.toml").is_file()
+    assert f"pip install {tmp_path / 'guess-v0'}" in result.output.replace("\n", "")
+
+
 def test_the_file_of_an_own_environment_is_copied(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(OWN.format(opening='"Say something."'))
     folder = export_environment(f"{tmp_path}/mine.py:Echo", "verifiers", tmp_path / "package", name="my-echo")
