@@ -36,11 +36,37 @@ def test_a_package_of_an_environment_has_its_id_and_options(tmp_path: Path) -> N
         export_environment("palaestra/Guess-v0", "verifiers", folder)
 
 
+def test_the_command_names_the_folder_for_pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from typer.testing import CliRunner
+
+    from palaestra.cli.main import app
+
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, ["export", "palaestra/Guess-v0", "--to", "verifiers", "--env-option", "high=4"])
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "guess-v0" / "pyproject.toml").is_file()
+    assert f"pip install {tmp_path / 'guess-v0'}" in result.output.replace("\n", "")
+
+
 def test_the_file_of_an_own_environment_is_copied(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(OWN.format(opening='"Say something."'))
     folder = export_environment(f"{tmp_path}/mine.py:Echo", "verifiers", tmp_path / "package", name="my-echo")
     assert "class Echo" in (folder / "my_echo" / "environment.py").read_text()
     assert "env_id = 'my_echo.environment:Echo'" in (folder / "my_echo" / "__init__.py").read_text()
+
+
+def test_a_package_of_openenv_has_a_server_a_client_and_the_file_of_an_own_environment(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(OWN.format(opening='"Say something."'))
+    folder = export_environment(f"{tmp_path}/mine.py:Echo", "openenv", tmp_path / "package", name="my-echo")
+    for path in folder.rglob("*.py"):
+        compile(path.read_text(), path.name, "exec")
+    assert "class Echo" in (folder / "my_echo" / "environment.py").read_text()
+    assert (
+        "ENV_ID = 'my_echo.environment:Echo'\nENV_OPTIONS = {}\n" in (folder / "server/turn_environment.py").read_text()
+    )
+    project = tomllib.loads((folder / "pyproject.toml").read_text())
+    assert project["project"]["scripts"] == {"server": "my_echo.server.app:main"}
+    assert "name: my_echo\n" in (folder / "openenv.yaml").read_text()
 
 
 def test_an_adapter_needs_its_extra() -> None:

@@ -22,6 +22,7 @@ from palaestra.core.records import FailureCause, Message, ToolCall
 from palaestra.envs.factory import detect_kind, make_turn_env
 from palaestra.envs.turn.records import TurnStopReason
 from palaestra.envs.turn.vector import TurnVectorEnv
+from palaestra.integrations.export.base import export_environment
 from palaestra.integrations.openenv.env import OpenEnvEnv
 from palaestra.integrations.openenv.texts import read_action_format, write_observation
 
@@ -237,6 +238,29 @@ class TestTheRealPackage:
         assert infos["final_info"][0]["failure"].cause is FailureCause.ENVIRONMENT
         env.close()
 
+    def test_an_exported_environment_gives_the_same_rewards_over_200_seeds(self, tmp_path: Path) -> None:
+        folder = export_environment("palaestra/Guess-v0", "openenv", tmp_path / "package", {"high": 16})
+        install = ["pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--target", str(tmp_path / "site")]
+        subprocess.run([PYTHON, "-m", *install, str(folder)], check=True, capture_output=True)
+        path = os.pathsep.join(map(str, (tmp_path / "site", ROOT / "src")))
+        with run_server("guess_v0.server.app:app", tmp_path / "site") as url:
+            played = subprocess.run(
+                [PYTHON, "-c", PLAY_EXPORT, url, str(folder)],
+                env={**os.environ, "PYTHONPATH": path},
+                capture_output=True,
+                check=True,
+            )
+            report = json.loads(played.stdout)
+            assert report["served"] == report["ours"]
+            assert len(report["ours"]) == 200
+            assert 0.3 < sum(report["ours"]) / 200 < 0.7
+            # OpenEnv's own validators. A lock file would fix versions of packages.
+            assert report["issues"] == ["Missing uv.lock - run 'uv lock' to generate it"]
+            assert report["passed"]
+            env = make_turn_env(f"openenv:{url}", 4, {"observation": "text"}, autoreset=False)
+            assert env.reset(seed=0)[0][0].messages[-1].text == "Guess a number from 1 to 16."
+            env.close()
+
     def test_tools_are_offered_and_called(self, served: str) -> None:
         env = OpenEnvEnv(f"{served}/tools", max_turns=2)
         env.reset(seed=0)
@@ -252,6 +276,7 @@ class TestTheRealPackage:
     def test_a_class_in_the_process_is_played_like_its_server(self, served: str) -> None:
         script = """
 import json, sys
+from palaestra.integrations.export.base import export_environment
 from palaestra.integrations.openenv.env import OpenEnvEnv
 env = OpenEnvEnv(sys.argv[1])
 episodes = []
@@ -275,3 +300,37 @@ print(json.dumps(episodes))
             runs.append(json.loads(completed.stdout))
         assert runs[0] == runs[1]
         assert {episode[-1][1] for episode in runs[0]} == {0.0, 1.0}
+
+
+PLAY_EXPORT = """
+import json, sys
+from pathlib import Path
+import gymnasium, palaestra
+from guess_v0 import GuessV0Action, GuessV0Env
+from openenv.cli._validation import validate_multi_mode_deployment, validate_running_environment
+
+def search(reset, step):
+    low, high, total, done = 1, 16, 0.0, False
+    reset()
+    while not done:
+        guess = (low + high) // 2
+        text, reward, done = step(f"Answer: {guess}")
+        low, high = (guess + 1, high) if text == "Higher." else (low, guess - 1)
+        total += reward
+    return total
+
+url, folder = sys.argv[1:]
+served, ours = [], []
+with GuessV0Env(base_url=url).sync() as client:
+    def step_served(message):
+        result = client.step(GuessV0Action(message=message))
+        return result.observation.text, result.reward, result.done
+    served = [search(lambda: client.reset(seed=seed), step_served) for seed in range(200)]
+env = gymnasium.make("palaestra/Guess-v0", high=16)
+def step_ours(message):
+    conversation, reward, terminated, truncated, _ = env.step(message)
+    return conversation.messages[-1].text, reward, terminated or truncated
+ours = [search(lambda: env.reset(seed=seed), step_ours) for seed in range(200)]
+issues = validate_multi_mode_deployment(Path(folder))[1]
+print(json.dumps({"served": served, "ours": ours, "issues": issues, "passed": validate_running_environment(url)["passed"]}))
+"""

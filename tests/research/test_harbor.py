@@ -141,6 +141,7 @@ def test_a_task_whose_own_solution_gets_nothing_is_rejected(hello: Path) -> None
             {"environment/Dockerfile": "FROM ubuntu\nRUN pip install no-such-package\n"},
             "RUN pip install no-such-package",
         ),
+        ({"environment/Dockerfile": "FROM ubuntu\nRUN mkdir -p /app && rm -r /app/notes\n"}, "(RUN rm -r /app/notes)"),
         ({"environment/Dockerfile": "FROM ubuntu\nCOPY notes /etc/notes\n"}, "needs its image (files in /)"),
         ({"environment/docker-compose.yaml": ""}, "services of docker-compose, which is not supported"),
         ({"task.toml": "[[steps]]\nname = 'a'\n"}, "several steps, which is not supported"),
@@ -154,8 +155,16 @@ def test_what_cannot_run_here_is_an_error_of_one_line(hello: Path, files: dict[s
     assert message in str(raised.value)
 
 
+def test_tests_that_read_files_outside_the_working_directory_need_a_solution_that_passes(hello: Path) -> None:
+    write_folder(hello, {"tests/test.sh": TEST.replace("greeting.txt", "/tmp/out/greeting.txt")})
+    assert load_harbor(hello).prepare_sandbox("bubblewrap")
+    (hello / "solution" / "solve.sh").unlink()
+    with pytest.raises(TaskError, match=r"name /tmp/out/greeting\.txt, but only files below /app are submitted"):
+        sandbox_for(load_harbor(hello))
+
+
 def test_installed_packages_need_no_image(hello: Path) -> None:
-    text = "FROM ghcr.io/x/ubuntu-24-04:1\nRUN apt-get update && apt-get install -y bash \\\n  && rm -rf /x\nRUN pip3 install numpy==1.0\n"
+    text = "FROM ghcr.io/x/ubuntu-24-04:1\nRUN apt-get update && apt-get install -y bash \\\n  && rm -rf /var/lib/apt/lists/*\nRUN pip3 install numpy==1.0\n"
     assert len(list(parse_dockerfile(text))) == 3
     task = load_harbor(write_folder(hello, {"environment/Dockerfile": text}))
     assert task.prepare_sandbox("bubblewrap")["place"] == "/app"

@@ -76,7 +76,7 @@ def export(
 
     folder = export_environment(source, to, out, parse_options(env_option or (), "env_options"), name)
     say(f"package: {folder}")
-    say(f"install it with: pip install {folder}")
+    say(f"install it with: pip install {folder.resolve()}")  # A bare name would be a package of PyPI.
 
 
 def _export_run(run: str, to: str, out: str, push: str, private: bool, merge: bool) -> None:

@@ -68,6 +68,11 @@ EXPORTERS.register(
     "palaestra.integrations.export.verifiers:render_package",
     "a package of verifiers: a taskset of seeds and an environment that plays them",
 )
+EXPORTERS.register(
+    "openenv",
+    "palaestra.integrations.export.openenv:render_package",
+    "a package of OpenEnv: a server, a client and a Dockerfile",
+)
 
 
 def export_environment(

@@ -8,7 +8,7 @@ import shlex
 import shutil
 import subprocess
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, distribution
@@ -23,6 +23,16 @@ SYSTEMS = re.compile(r"(?:.*/)?(?:ubuntu|debian|python|buildpack-deps)(?:[-:].*)
 """Base images whose programs a usual Linux system with Python has."""
 QUIET = {"WORKDIR", "ENV", "ARG", "LABEL", "CMD", "ENTRYPOINT", "EXPOSE", "USER", "SHELL", "MAINTAINER", "HEALTHCHECK"}
 """Instructions that need no image."""
+HARMLESS = {
+    "true": re.compile(""),
+    "mkdir": re.compile(".*"),
+    "chmod": re.compile(r"(?:\w*\+x|[0-7]?7[0-7][57]) .*"),
+    "rm": re.compile(r"(?:(?:/var|/tmp|/root/\.cache|~/\.cache)\S*\s*)+"),
+    "ln": re.compile(r"\S+ /usr/\S+"),
+}
+"""Programs of a `RUN` instruction, with the arguments that change nothing in the working directory but folders."""
+SYSTEM_PATHS = ("/tests", "/logs", "/solution", "/usr", "/bin", "/sbin", "/lib", "/dev", "/proc", "/sys")
+_PATH = re.compile(r"(?<![\w.:/~}-])/[A-Za-z][\w.-]*(?:/[\w.-]+)+")
 _VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
 
 
@@ -154,9 +164,9 @@ def read_environment(folder: Path, section: EnvironmentSection) -> ImagePlan:
         elif name == "ENV":
             variables |= parse_variables(argument)
         elif name in ("COPY", "ADD"):
-            found_files = list_copies(folder, argument, workdir)
-            needs = needs or ("" if found_files is not None else f"{name} {argument}")
-            copies |= found_files or {}
+            copied = list_copies(folder, argument, workdir)
+            needs = needs or ("" if copied is not None else f"{name} {argument}")
+            copies |= copied or {}
         elif name == "RUN":
             needs = needs or explain_command(argument)
         elif name not in {*QUIET, "FROM"}:
@@ -242,10 +252,13 @@ def explain_command(command: str) -> str:
             )
         elif program in ("pip", "pip3") and arguments[:1] == ["install"]:
             is_fine = all(is_python_package(name) for name in packages) and "-r" not in arguments
+        elif program in ("apt-get", "apt"):
+            is_fine = arguments[:1] in (["update"], ["clean"])
+        elif program in HARMLESS:
+            targets = [word for word in arguments if not word.startswith("-")]
+            is_fine = ">" not in part and HARMLESS[program].fullmatch(" ".join(targets)) is not None
         else:
-            is_fine = (program in ("apt-get", "apt") and arguments[:1] in (["update"], ["clean"])) or (
-                program in ("mkdir", "chmod", "rm", "true", "ln", "echo") and ">" not in part
-            )
+            is_fine = False
         if not is_fine:
             return f"RUN {part.strip()}"
     return ""
@@ -273,7 +286,20 @@ def is_python_package(requirement: str) -> bool:
         return False
 
 
-def list_files(folder: Path, names: Sequence[str] = ()) -> dict[str, bytes]:
+def find_outside_path(tests: Path, place: str) -> str:
+    """The first path in the tests that is neither below `place` nor part of the system; empty if there is none.
+
+    Only the files below `place` are submitted, so such a test would fail for every agent.
+    """
+    inside = (place, *SYSTEM_PATHS)
+    for content in list_files(tests).values():
+        for path in _PATH.findall(content.decode("utf-8", "replace")):
+            if not any(PurePosixPath(path).is_relative_to(folder) for folder in inside):
+                return str(path)
+    return ""
+
+
+def list_files(folder: Path) -> dict[str, bytes]:
     """The contents of the files below a folder, by their relative paths."""
     return {
         path.relative_to(folder).as_posix(): path.read_bytes()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import shlex
 from collections.abc import Mapping
@@ -15,6 +16,7 @@ from palaestra.core.errors import TaskError
 from palaestra.research.harbor.files import (
     HarborFile,
     ImagePlan,
+    find_outside_path,
     list_files,
     read_environment,
     read_task_file,
@@ -68,13 +70,24 @@ class HarborTask(ResearchTask):
                 raise TaskError(
                     f"task '{self.name}' needs its image ({self._plan.needs}); run it with --sandbox docker or podman"
                 )
+            self._check_paths()
             return {"place": self.place, "private": WRITABLE}
         if self._image is None:
             environment = self._file.environment
             self._image = load_image(
                 name, self.folder / "environment", environment.docker_image, environment.build_timeout_sec, self.workdir
             )
+        self._check_paths()
         return {"image": self._image.name, "place": self.place, "private": WRITABLE}
+
+    def _check_paths(self) -> None:
+        """Reject a task without a solution whose tests read files that are not submitted. Others are judged once."""
+        outside = find_outside_path(self.folder / "tests", self.place)
+        if outside and self.check and not self.reference:
+            raise TaskError(
+                f"the tests of task '{self.name}' name {outside}, but only files below {self.place} are submitted; "
+                "--task-option check=false skips this check"
+            )
 
     def starter_files(self) -> dict[str, bytes]:
         if self._image is not None:
@@ -139,6 +152,6 @@ def load_harbor(
         return task
     variables = resolve_variables(file.solution.env, root / "task.toml")
     setting = " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items())
-    script = f"{plan.place}/{SOLUTION}/solve.sh"
-    command = f"cd {shlex.quote(plan.workdir)} && {setting} bash {script} && rm -r {plan.place}/{SOLUTION}"
+    inner = shlex.quote(os.path.relpath(plan.workdir, plan.place))
+    command = f'(cd {inner} && {setting} bash "$OLDPWD/{SOLUTION}/solve.sh") && rm -r {SOLUTION}'
     return task.model_copy(update={"reference": " ".join(command.split())})
