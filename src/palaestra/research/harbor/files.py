@@ -27,7 +27,7 @@ HARMLESS = {
     "true": re.compile(""),
     "mkdir": re.compile(".*"),
     "chmod": re.compile(r"(?:\w*\+x|[0-7]?7[0-7][57]) .*"),
-    "rm": re.compile(r"(?:(?:/var|/tmp|/root/\.cache|~/\.cache)\S*\s*)+"),
+    "rm": re.compile(r"(?:(?:/var|/tmp|(?:~|/root)/\.cache)\S*\s*)+"),
     "ln": re.compile(r"\S+ /usr/\S+"),
 }
 """Programs of a `RUN` instruction, with the arguments that change nothing in the working directory but folders."""

@@ -5,7 +5,7 @@ const run = document.body.dataset.run;
 const live = document.getElementById("live");
 
 async function refresh() {
-  const answer = await fetch(location.href, { headers: { "x-part": "main" } });
+  const answer = await fetch(location.href);
   if (!answer.ok) return;
   const page = new DOMParser().parseFromString(await answer.text(), "text/html");
   const main = document.getElementById("content");
