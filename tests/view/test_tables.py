@@ -6,14 +6,14 @@ import csv
 import io
 import json
 
-from palaestra.view.tables import Table, export_table, with_query, write_csv, write_json_rows
+from palaestra.view.tables import DataTable, export_table, with_query, write_csv, write_json_rows
 
 ROWS = [
     {"id": 1, "text": 'two\nlines, "quoted"', "share": -0.5, "checks": ["a", "b"]},
     {"id": 2, "text": '=HYPERLINK("http://x")', "share": None, "checks": []},
     {"id": 3, "text": "@SUM(A1) \ud800 <b>", "more": "not a column"},
 ]
-TABLE = Table("a run/examples", ("id", "text", "share", "checks"), ROWS)
+TABLE = DataTable("a run/examples", ("id", "text", "share", "checks"), ROWS)
 
 
 def test_csv_keeps_numbers_and_disarms_formulas() -> None:
@@ -22,13 +22,13 @@ def test_csv_keeps_numbers_and_disarms_formulas() -> None:
     assert rows[0] == {"id": "1", "text": 'two\nlines, "quoted"', "share": "-0.5", "checks": '["a", "b"]'}
     assert rows[1]["text"] == '\'=HYPERLINK("http://x")'
     assert rows[2]["text"].startswith("'@SUM(A1)")
-    assert list(csv.reader("".join(write_csv(Table("none", ("a", "b"), ()))).splitlines())) == [["a", "b"]]
+    assert list(csv.reader("".join(write_csv(DataTable("none", ("a", "b"), ()))).splitlines())) == [["a", "b"]]
 
 
 def test_json_has_the_texts_as_they_are() -> None:
     rows = json.loads("".join(write_json_rows(TABLE)))
     assert rows == [{name: row.get(name) for name in TABLE.columns} for row in ROWS]
-    assert json.loads("".join(write_json_rows(Table("none", ("a",), ())))) == []
+    assert json.loads("".join(write_json_rows(DataTable("none", ("a",), ())))) == []
 
 
 def test_the_file_has_a_plain_name() -> None:

@@ -18,7 +18,7 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class DataTable:
     """Rows to export.
 
     Arguments:
@@ -32,7 +32,7 @@ class Table:
     rows: Iterable[Mapping[str, Any]]
 
 
-def export_table(table: Table, format_: str) -> Response:
+def export_table(table: DataTable, format_: str) -> Response:
     """Return a table as CSV or JSON."""
     lines = write_csv(table) if format_ == "csv" else write_json_rows(table)
     name = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in table.name)
@@ -42,7 +42,7 @@ def export_table(table: Table, format_: str) -> Response:
     return StreamingResponse(chunks, media_type=FORMATS[format_], headers=headers)
 
 
-def write_csv(table: Table) -> Iterator[str]:
+def write_csv(table: DataTable) -> Iterator[str]:
     """Yield the lines of a table as CSV. A text that looks like a formula gets an apostrophe in front."""
     buffer = io.StringIO()
     writer = csv.writer(buffer)
@@ -55,7 +55,7 @@ def write_csv(table: Table) -> Iterator[str]:
     yield buffer.getvalue()
 
 
-def write_json_rows(table: Table) -> Iterator[str]:
+def write_json_rows(table: DataTable) -> Iterator[str]:
     """Yield a table as a JSON array with one object per line."""
     yield "["
     for place, row in enumerate(table.rows):
