@@ -14,6 +14,7 @@ from palaestra.report.svg import Scale, circle, drawing, polyline
 from palaestra.runs.store import Store
 from palaestra.version import __version__
 from palaestra.view.runs import RunCard
+from palaestra.view.tables import with_query
 from palaestra.view.tokens import find_tokenizer, read_tokens
 
 PAGE = 50
@@ -35,6 +36,7 @@ GROUPS = ("kind", "subject", "model", "method", "status", "host")
 def render(template: str, **values: Any) -> str:
     """Render a template of the viewer or of the report."""
     environment = make_environment("palaestra.view")
+    environment.filters["with_query"] = with_query
     return environment.get_template(f"{template}.html.j2").render(version=__version__, **values)
 
 
