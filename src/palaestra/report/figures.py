@@ -42,7 +42,7 @@ LATEX = {
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class PageFigure:
     """A chart of a page.
 
     Arguments:
@@ -92,7 +92,7 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class PageTable:
     """A table of a page.
 
     Arguments:
@@ -142,10 +142,10 @@ def escape_latex(words: str) -> str:
     return "".join(LATEX.get(character, character) for character in words)
 
 
-def find_parts(page: str) -> tuple[list[Figure], list[Table]]:
+def find_parts(page: str) -> tuple[list[PageFigure], list[PageTable]]:
     """Find the figures and the tables of a rendered page. Pictures within tables are not figures."""
-    figures: list[Figure] = []
-    tables: list[Table] = []
+    figures: list[PageFigure] = []
+    tables: list[PageTable] = []
     section = title = "page"
     explained = 0
     for part in PARTS.finditer(page):
@@ -157,7 +157,7 @@ def find_parts(page: str) -> tuple[list[Figure], list[Table]]:
             if 'class="chart' in opening:
                 count = sum(figure.name.startswith(f"{section}-") for figure in figures)
                 label = re.search(r'aria-label="([^"]*)"', opening)
-                figures.append(Figure(f"{section}-{count + 1}", title, _read_text(label[1] if label else ""), markup))
+                figures.append(PageFigure(f"{section}-{count + 1}", title, _read_text(label[1] if label else ""), markup))
         elif part["legend"] or part["caption"]:
             # A legend explains the figures of its section that no other explains; a caption is that of its own figure.
             legend = _read_legend(part["legend"] or part["caption"])
@@ -169,7 +169,7 @@ def find_parts(page: str) -> tuple[list[Figure], list[Table]]:
             reader = _TableReader()
             reader.feed(markup)
             if rows := _drop_empty_columns(reader.rows):
-                tables.append(Table(f"{section}-{count + 1}", title, rows, reader.head))
+                tables.append(PageTable(f"{section}-{count + 1}", title, rows, reader.head))
         else:
             title = _read_text(part["heading"] or part["summary"] or "")
     return figures, tables
