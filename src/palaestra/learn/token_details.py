@@ -69,7 +69,7 @@ def find_alternatives(
     forward, details = policy.sequence_forward, {sequence: TokenDetails() for sequence in sequences}
     lengths = {sequence: int(rollout.mask_BT[sequence].sum()) for sequence in sequences}
     played = sorted((sequence for sequence in sequences if lengths[sequence]), key=lambda sequence: lengths[sequence])
-    size = policy.max_microbatch_size(rollout)
+    size, step = policy.max_microbatch_size(rollout), max(1, MICROBATCH_LOGITS // policy.rows)
     policy.model.eval()
     with select_matmul_kernels(), gather_weights(policy):
         for start in range(0, len(played), size):
@@ -82,8 +82,9 @@ def find_alternatives(
             assert states_N is not None
             rows_N = torch.arange(len(states_N)) if outputs.rows_N is None else outputs.rows_N.cpu()
             values: dict[tuple[int, int], tuple[float, Alternatives]] = {}
-            for block in torch.arange(len(rows_N)).split(max(1, MICROBATCH_LOGITS // policy.rows)):
-                logits_NV = states_N[block[0] : block[-1] + 1]
+            for first in range(0, len(rows_N), step):
+                block = slice(first, first + step)
+                logits_NV = states_N[block]
                 if outputs.logits_NV is None:
                     layer = forward.output_layer
                     logits_NV = torch.nn.functional.linear(logits_NV, layer.weight, layer.bias)
