@@ -44,7 +44,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "Cluster": ("executor", "parallel", "worker_cpus", "worker_gpus", "worker_memory"),
     "Run": (
         "plugins", "settings_file", "out", "tags", "seed", "seeds", "checkpoint_every", "checkpoint_seconds", "checkpoints", "keep",
-        "keep_trajectories", "tensorboard", "wandb", "trackio", "workers", "dry_run", "reward_model_path", "resume_checkpoint",
+        "keep_trajectories", "keep_alternatives", "tensorboard", "wandb", "trackio", "workers", "dry_run", "reward_model_path", "resume_checkpoint",
     ),
 }  # fmt: skip
 """The panels of `--help` with the settings in each."""

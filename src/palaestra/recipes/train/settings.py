@@ -118,7 +118,17 @@ class TrainSettings(EngineSettings, ExecutorSettings, RunSettings):
     )
     stop_at: float | None = setting(None, "Stop when the mean return of the last 100 episodes reaches this value.")
     checkpoint_every: int = setting(10, "Iterations between checkpoints.", low=1)
-    keep_trajectories: int = setting(4, "Episodes per iteration that the store keeps.", low=0)
+    keep_trajectories: int = setting(
+        4,
+        "Episodes per iteration that the store keeps; with groups, as many whole groups as fit, and at least one.",
+        low=0,
+    )
+    keep_alternatives: int = setting(
+        3,
+        "Most likely tokens that the store keeps for each token of a stored episode, from one more pass over these "
+        "episodes; 0: none.",
+        low=0,
+    )
     tensorboard: bool = setting(False, "Also write the metrics for TensorBoard (extra: tensorboard).")
     wandb: str = setting("", "Weights & Biases project to log to (extra: wandb).")
     trackio: str = setting("", "trackio project to log to (extra: trackio).")
@@ -361,6 +371,7 @@ class TrainOptions(EngineOptions, ExecutorOptions, RunOptions, total=False):
     stop_at: float | None
     checkpoint_every: int
     keep_trajectories: int
+    keep_alternatives: int
     tensorboard: bool
     wandb: str
     trackio: str
