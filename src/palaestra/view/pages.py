@@ -14,6 +14,7 @@ from palaestra.report.svg import Scale, circle, drawing, polyline
 from palaestra.runs.store import Store
 from palaestra.version import __version__
 from palaestra.view.runs import RunCard
+from palaestra.view.tables import with_query
 from palaestra.view.tokens import find_tokenizer, read_tokens
 
 PAGE = 50
@@ -28,13 +29,14 @@ SORTS = {
     "money": lambda card: card.money,
 }  # type: dict[str, Any]
 """Columns by which the list can be sorted."""
-GROUPS = ("kind", "subject", "model", "method", "status", "host")
+GROUPS = ("kind", "subject", "model", "method", "tags", "status", "host")
 """Columns by which the list can be grouped."""
 
 
 def render(template: str, **values: Any) -> str:
     """Render a template of the viewer or of the report."""
     environment = make_environment("palaestra.view")
+    environment.filters["with_query"] = with_query
     return environment.get_template(f"{template}.html.j2").render(version=__version__, **values)
 
 
@@ -47,7 +49,7 @@ def render_runs(cards: Sequence[RunCard], query: Mapping[str, str]) -> str:
     group = query.get("group", "")
     groups: dict[str, list[RunCard]] = {}
     for card in shown:
-        groups.setdefault(str(getattr(card, group)) if group in GROUPS else "", []).append(card)
+        groups.setdefault(_write_value(getattr(card, group)) if group in GROUPS else "", []).append(card)
     sparks = {card.id: draw_spark(card.spark) for card in shown if len(card.spark) > 1}
     return render(
         "runs", groups=groups, total=len(cards), count=len(shown), query=dict(query), sort=sort, descending=descending,
@@ -56,7 +58,9 @@ def render_runs(cards: Sequence[RunCard], query: Mapping[str, str]) -> str:
 
 
 def _searchable(card: RunCard) -> str:
-    return " ".join((card.id, card.kind, card.status, card.subject, card.model, card.method, card.host)).lower()
+    return " ".join(
+        (card.id, card.kind, card.status, card.subject, card.model, card.method, card.host, *card.tags)
+    ).lower()
 
 
 def draw_spark(values: Sequence[float]) -> Markup:
@@ -117,15 +121,25 @@ def render_episode(card: RunCard, iteration: int, position: int) -> str | None:
 
 def render_settings(cards: Sequence[RunCard]) -> str:
     """The settings of several runs side by side; those that differ come first."""
+    rows = list_differences(cards)
+    return render("settings", cards=cards, rows=rows, query={}, folder="", run=None, tab="")
+
+
+def list_differences(cards: Sequence[RunCard]) -> list[dict[str, Any]]:
+    """The values of each setting by run; those that differ come first."""
     flat = [{**card.settings, **card.settings.get("hyperparameters", {})} for card in cards]
     for settings in flat:
         settings.pop("hyperparameters", None)
     names = list(dict.fromkeys(name for settings in flat for name in settings))
-    rows = [{"name": name, "values": [settings.get(name, "–") for settings in flat]} for name in names]
+    rows = [{"name": name, "values": [_write_value(settings.get(name, "–")) for settings in flat]} for name in names]
     for row in rows:
         row["differs"] = any(value != row["values"][0] for value in row["values"])
     rows.sort(key=lambda row: not row["differs"])
-    return render("settings", cards=cards, rows=rows, query={}, folder="", run=None, tab="")
+    return rows
+
+
+def _write_value(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 def _describe(trajectory: Trajectory) -> dict[str, Any]:

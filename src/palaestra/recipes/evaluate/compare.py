@@ -10,12 +10,12 @@ from palaestra.core.errors import RunError
 from palaestra.core.records import Attempt, Split
 from palaestra.core.statistics import Comparison
 from palaestra.core.statistics import compare as compare_attempts
-from palaestra.recipes.summary import PERCENT, to_percent
+from palaestra.recipes.summary import PERCENT, NotebookResult, to_percent
 from palaestra.runs.run import Run
 
 IGNORED = (
     "device", "engine_batch", "model", "problems", "limit", "skills", "threads", "executor", "worker_cpus", "worker_gpus",
-    "worker_memory",
+    "worker_memory", "tags",
 )  # fmt: skip
 """Settings of two evaluations that may differ without changing how a problem is asked."""
 
@@ -34,7 +34,7 @@ class ComparedRun:
 
 
 @dataclass(frozen=True, slots=True)
-class CompareResult:
+class CompareResult(NotebookResult):
     """The comparison of two runs.
 
     Arguments:

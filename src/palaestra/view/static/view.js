@@ -38,6 +38,14 @@ function refreshSoon() {
 const rows = () => [...document.querySelectorAll("[data-row]")];
 function prepare() {
   rows().forEach((row) => { row.tabIndex = -1; });
+  document.querySelectorAll("button[data-copy]").forEach((button) => {
+    button.hidden = false;
+    button.onclick = async () => {
+      const answer = await fetch(button.dataset.copy);
+      if (answer.ok) await navigator.clipboard.writeText(await answer.text());
+      live.textContent = answer.ok ? "copied" : "could not be copied";
+    };
+  });
   document.querySelectorAll("#filter select").forEach((field) => { field.onchange = () => field.form.requestSubmit(); });
 }
 
