@@ -65,7 +65,7 @@ async def execute_call(
         places: the server of each tool and its name there.
         connections: the tool servers.
     """
-    name = function.get("name")
+    name = str(function.get("name"))
     if name not in places:
         return f"error: there is no tool {name!r}; the tools are {', '.join(places)}"
     try:
