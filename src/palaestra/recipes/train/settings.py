@@ -13,6 +13,7 @@ from palaestra.engines.base import LOCAL_SCHEME
 from palaestra.learn.algorithms import ALGORITHMS, AlgorithmConfig
 from palaestra.recipes.engine_settings import EngineOptions, EngineSettings
 from palaestra.recipes.executor_settings import INLINE, ExecutorOptions, ExecutorSettings
+from palaestra.recipes.run_settings import RunOptions, RunSettings
 from palaestra.recipes.settings import build, parse_options, require
 
 T = TypeVar("T")
@@ -39,7 +40,7 @@ RENAMED = {
 
 
 @dataclass(frozen=True)
-class TrainSettings(EngineSettings, ExecutorSettings):
+class TrainSettings(EngineSettings, ExecutorSettings, RunSettings):
     """Settings of a training run: the options of the command line, the keywords of `train`, and `settings.json`.
 
     `None` is replaced by the preset of the environment (`PRESETS`); a run's `settings.json`
@@ -334,7 +335,7 @@ def unwrap(value: T | None) -> T:
     return value
 
 
-class TrainOptions(EngineOptions, ExecutorOptions, total=False):
+class TrainOptions(EngineOptions, ExecutorOptions, RunOptions, total=False):
     """The fields of `TrainSettings` and of the algorithms' configs as keyword arguments, for editors and type checkers."""
 
     plugins: Sequence[str]
