@@ -97,7 +97,7 @@ class Store:
             return self._db.execute(query, values).fetchall()
 
     def select(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """Return the rows of an SQL query; see `palaestra.runs.browse`."""
+        """Return the rows of an SQL query; for `palaestra.runs.browse`."""
         return self._read(query, values)
 
     def has_table(self, name: str) -> bool:
@@ -168,7 +168,7 @@ class Store:
             return None
         query = "SELECT position, data FROM examples WHERE round=? ORDER BY position"
         examples = self._read_records(Example, query, round_)
-        return Lesson(tuple(examples.values()), self._parse(tuple[Decision, ...], rows[0][0]))
+        return Lesson(tuple(examples.values()), self.parse(tuple[Decision, ...], rows[0][0]))
 
     def lesson_rounds(self) -> list[int]:
         """Return the rounds whose lesson has been written."""
@@ -294,7 +294,7 @@ class Store:
         if text:
             # The text as JSON has it is found without parsing; then it must be in the prompt or the response.
             for column, wanted in (("data", to_json(text)[1:-1]), (_SPOKEN, text)):
-                conditions[f"{column} LIKE ? ESCAPE '\\'"] = f"%{_escape_like(wanted)}%"
+                conditions[f"{column} LIKE ? ESCAPE '\\'"] = f"%{escape_like(wanted)}%"
         if group is not None:
             conditions["json_extract(data, '$.infos[0].group') = ?"] = group
         where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
@@ -304,7 +304,7 @@ class Store:
             f"SELECT iteration, position, data FROM trajectories {where} ORDER BY iteration, position LIMIT ? OFFSET ?"
         )
         rows = self._read(query, (*values, limit, offset))
-        return [(step, position, self._parse(Trajectory, data)) for step, position, data in rows], int(count)
+        return [(step, position, self.parse(Trajectory, data)) for step, position, data in rows], int(count)
 
     def trajectory(self, iteration: int, position: int) -> Trajectory | None:
         """Return one stored trajectory; `None` if there is none."""
@@ -370,9 +370,10 @@ class Store:
 
     def _read_records(self, kind: type[T], query: str, *values: Any) -> dict[Any, T]:
         """Read the records of a query that selects a key and the data."""
-        return {key: self._parse(kind, data) for key, data in self._read(query, values)}
+        return {key: self.parse(kind, data) for key, data in self._read(query, values)}
 
-    def _parse(self, kind: Any, data: str) -> Any:
+    def parse(self, kind: Any, data: str) -> Any:
+        """Read a record of `kind` from its JSON. Raises `RunError` if it is damaged."""
         try:
             return from_json(kind, data)
         except ValueError as error:
@@ -380,7 +381,8 @@ class Store:
                            f"{str(error).splitlines()[0]}") from error  # fmt: skip
 
 
-def _escape_like(text: str) -> str:
+def escape_like(text: str) -> str:
+    """Escape the wildcards of a text for LIKE with the escape character `\\`."""
     return text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
 
 

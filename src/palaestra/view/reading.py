@@ -1,0 +1,52 @@
+"""What all pages read alike: the store of a run, numbers in a query, the position of a page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from palaestra.runs.store import Store
+from palaestra.view.runs import RunCard
+
+
+@contextmanager
+def open_store(card: RunCard) -> Iterator[Store]:
+    """Open the store of a run for reading."""
+    store = Store(card.folder / "store.sqlite", read_only=True)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def read_number(query: Mapping[str, str], name: str) -> int | None:
+    """Return a whole number of a query; `None` if it has none."""
+    try:
+        return int(query.get(name, ""))
+    except ValueError:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class PagePlace:
+    """Which page of how many.
+
+    >>> place = PagePlace.find({"page": "9"}, 120, 50)
+    >>> place.number, place.pages, place.offset
+    (3, 3, 100)
+    """
+
+    number: int
+    pages: int
+    size: int
+
+    @classmethod
+    def find(cls, query: Mapping[str, str], count: int, size: int) -> PagePlace:
+        """Read `page` of a query. A page outside of the `count` rows becomes the nearest one."""
+        pages = max(1, -(-count // size))
+        return cls(min(max(1, read_number(query, "page") or 1), pages), pages, size)
+
+    @property
+    def offset(self) -> int:
+        return (self.number - 1) * self.size
