@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from palaestra.recipes.train.reward_model import RewardSettings, train_reward
     from palaestra.recipes.train.settings import TrainSettings
     from palaestra.report import write_report as report
+    from palaestra.report.notebook import view
     from palaestra.tasks.base import make_task
     from palaestra.teachers.base import make_teacher
 
@@ -78,6 +79,7 @@ __all__ = [
     "train",
     "train_agent",
     "train_reward",
+    "view",
 ]
 
 _HOMES = {
@@ -118,8 +120,8 @@ _HOMES = {
 }
 
 
-_CALLABLE_PACKAGES = ("report", "research")
-"""Packages that can be called like a function: `palaestra.report(RUN)`, `palaestra.research(task=...)`."""
+_CALLABLE_PACKAGES = ("report", "research", "view")
+"""Packages that can be called like a function: `palaestra.report(RUN)`, `palaestra.research(task=...)`, `palaestra.view(result)`."""
 
 
 def __getattr__(name: str) -> Any:

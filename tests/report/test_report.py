@@ -3,44 +3,34 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
+from stored_runs import attempt, attempts, cost, create, evaluate_run, lesson, teach_run
 
 from palaestra.core.errors import PalaestraError, RunError
 from palaestra.core.records import (
     Attempt,
     Completion,
-    Decision,
-    Example,
-    Failure,
-    FailureCause,
     ImagePart,
-    Lesson,
     Message,
     Problem,
     Report,
     Score,
     TextPart,
-    Usage,
 )
-from palaestra.recipes.evaluate.settings import EvaluateSettings
-from palaestra.recipes.settings import to_plain
 from palaestra.recipes.teach.settings import TeachSettings
 from palaestra.report import write_report
 from palaestra.report.charts import running_mean, thin
 from palaestra.report.diagrams import allocation_rows, build_tree
 from palaestra.report.parts import compare_attempts, spread
 from palaestra.report.svg import element, ticks
-from palaestra.runs.ledger import LedgerEntry
 from palaestra.runs.run import Run
 
 VOID = {"meta", "br", "hr", "img", "input", "link"}
 HOSTILE = "</script><b>bold</b><img src=x onerror=alert(1)> & \"quoted\" 'too'"
-SKILLS = {"addition": ("carry", "plain"), "clock": ("past_hour", "within_hour")}
 
 
 class Page(HTMLParser):
@@ -77,73 +67,6 @@ class Page(HTMLParser):
 
     def with_attribute(self, name: str) -> list[dict[str, str | None]]:
         return [attributes for _, attributes in self.elements if name in attributes]
-
-
-def attempt(skill: str, subskill: str, number: int, right: bool | None, text: str = "") -> Attempt:
-    problem = Problem(
-        f"{skill}/{subskill}/{number}",
-        (Message("user", f"Question {skill} {subskill} {number}?"),),
-        f"reference {number}",
-        skill,
-        subskill,
-    )
-    if right is None:
-        return Attempt(problem, None, Failure(FailureCause.ENGINE, "the engine broke"))
-    return Attempt(problem, Completion(text or f"answer {number}"), Score(1.0 if right else 0.0))
-
-
-def attempts(right: int, failed: int = 0, text: str = "") -> list[Attempt]:
-    """Five attempts at each of four subskills: the first `right` are right, the last `failed` failed."""
-    found: list[Attempt] = []
-    for skill, subskills in SKILLS.items():
-        for subskill in subskills:
-            for number in range(5):
-                k = len(found)
-                found.append(attempt(skill, subskill, number, None if k >= 20 - failed else k < right, text))
-    return found
-
-
-def lesson(*parts: tuple[str, str, int], reason: str = "open it") -> Lesson:
-    examples = tuple(
-        Example((Message("user", "q"),), "a", skill, subskill) for skill, subskill, count in parts for _ in range(count)
-    )
-    decisions = tuple(Decision(skill, "explore", reason, {subskill: count}) for skill, subskill, count in parts)
-    return Lesson(examples, decisions)
-
-
-def cost(phase: str, seconds: float = 1.0) -> LedgerEntry:
-    return LedgerEntry(phase, "nano", 20, Usage(1100, 2200), seconds, 0.5)
-
-
-def create(folder: Path, settings: TeachSettings | EvaluateSettings) -> Run:
-    return Run.create(folder, "teach" if isinstance(settings, TeachSettings) else "evaluate", to_plain(settings))
-
-
-def teach_run(folder: Path, *, text: str = "", failed: int = 0, reason: str = "open it") -> Path:
-    """A run of two rounds: 8 of 20 right before, 14 after, and 12 examples in three subskills of four."""
-    with create(folder, TeachSettings(rounds=2, lesson_size=6, seed=7)) as run:
-        store = run.store
-        store.add_attempts("0/validation", attempts(8, failed), cost("0/validation"))
-        store.add_attempts("0/test", attempts(8, failed, text), cost("0/test"))
-        store.add_lesson(1, lesson(("addition", "carry", 6), reason=reason), cost("1/lesson"))
-        store.add_training(1, "aaaa1111", [(1, 2.0), (2, 1.5)], cost("1/train", 30.0))
-        store.add_attempts("1/validation", attempts(10), cost("1/validation"))
-        store.add_lesson(
-            2, lesson(("addition", "carry", 2), ("clock", "past_hour", 3), ("clock", "midnight", 1)), cost("2/lesson")
-        )
-        store.add_training(2, "bbbb2222cccc3333", [(1, 1.8), (2, 1.0)], cost("2/train", 60.0))
-        store.add_attempts("2/validation", attempts(13), cost("2/validation"))
-        store.add_attempts("2/test", attempts(14, failed, text), cost("2/test"))
-        run.write_summary({"recipe": "teach", "before": 40.0, "after": 70.0, "gain": 30.0})
-    return folder
-
-
-def evaluate_run(folder: Path, made: Sequence[Attempt], *, ended: bool = True) -> Path:
-    with create(folder, EvaluateSettings(split="validation", model="small-model")) as run:
-        run.store.add_attempts("0/validation", made, cost("0/validation"))
-        if ended:
-            run.write_summary({"recipe": "evaluate"})
-    return folder
 
 
 def read(folder: Path) -> tuple[str, Page]:

@@ -7,54 +7,25 @@ import json
 import re
 from collections.abc import Iterator
 from html import unescape
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
-from tokenizers import Tokenizer
+from stored_runs import HOSTILE, TOKENIZER, make_trajectory, write_train_run
 
-from palaestra.core.records import Segment, Trajectory
-from palaestra.recipes.train.settings import fill_presets, make_settings
-from palaestra.runs.files import to_data
-from palaestra.runs.ledger import LedgerEntry
 from palaestra.runs.run import Run
 from palaestra.view import make_app
 from palaestra.view.runs import RunIndex, file_state
 from palaestra.view.server import _watch
 from palaestra.view.tokens import read_tokens
 
-HOSTILE = "<script>alert(1)</script> \x1b[31mred\x1b[0m 100% a_b"
-TOKENIZER = Tokenizer.from_file(str(files("palaestra") / "assets" / "nano" / "tokenizer.json"))
-
-
-def make_trajectory(response: str, reward: float, group: int) -> Trajectory:
-    prompt, ids = TOKENIZER.encode("What is 1 + 1?").ids, TOKENIZER.encode(response).ids
-    info = {"prompt": "What is 1 + 1?", "response": response, "stop_reason": "end", "group": group}
-    segments = (
-        Segment(tuple(prompt), (False,) * len(prompt), (0.0,) * len(prompt)),
-        Segment(tuple(ids), (True,) * len(ids), tuple(-0.5 * k for k in range(len(ids)))),
-    )
-    return Trajectory("palaestra/CoT-v0", 0, (reward,), segments, True, infos=(info,))
-
-
-def write_run(folder: Path, seed: int = 0, iterations: int = 3, ended: bool = True) -> None:
-    settings = fill_presets(make_settings({"env": "palaestra/CoT-v0", "seed": seed}))
-    with Run.create(folder, "train", to_data(settings)) as run:
-        for iteration in range(1, iterations + 1):
-            episodes = [make_trajectory(f"step {iteration}: {HOSTILE}", k / 4, k // 2) for k in range(4)]
-            metrics = {"reward": 0.1 * iteration, "episodes": 4.0, "seconds_update": 1.0}
-            run.store.add_iteration(iteration, metrics, episodes, LedgerEntry(f"{iteration}/train", seconds=1.0))
-        if ended:
-            run.write_summary({"recipe": "train", "gain": 12.5, "gain_low": 10.0, "gain_high": 15.0, "unit": "percent", "seconds": 4.0})  # fmt: skip
-
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs")
-    write_run(folder / "first")
-    write_run(folder / "inner" / "second", seed=1, ended=False)
+    write_train_run(folder / "first")
+    write_train_run(folder / "inner" / "second", seed=1, ended=False)
     (folder / "broken").mkdir()
     (folder / "broken" / "settings.json").write_text('{"recipe": "train", "settings"')
     return folder
@@ -149,7 +120,7 @@ def test_only_the_holder_of_the_token_reads(runs: Path) -> None:
 
 
 def test_a_change_of_the_store_is_pushed(tmp_path: Path) -> None:
-    write_run(tmp_path / "run", ended=False)
+    write_train_run(tmp_path / "run", ended=False)
 
     class Reader:
         async def is_disconnected(self) -> bool:
@@ -180,3 +151,20 @@ def test_cards_are_read_again_only_after_a_change(runs: Path, monkeypatch: pytes
     assert card is not None
     assert card.figure == (13.0, 10.0, 15.0)
     (runs / "first" / "summary.json").write_text(json.dumps(summary))
+
+
+def test_chosen_runs_are_compared_and_parts_of_the_page_saved(client: TestClient) -> None:
+    address = "/compare?run=first&run=inner/second"
+    page = client.get(address).text
+    assert "2 runs compared" in page
+    assert "no paired test" in page
+    assert page.count("<polyline") >= 2
+    assert f'href="{address}&save=curves-1.png"' in unescape(page)
+    for kind, start in (("svg", b"<svg xmlns"), ("png", b"\x89PNG")):
+        answer = client.get(f"{address}&save=curves-1.{kind}")
+        assert answer.content.startswith(start)
+        assert answer.headers["content-disposition"] == f'attachment; filename="curves-1.{kind}"'
+    assert client.get(f"{address}&save=runs-1.csv").text.startswith("Run,Status,Subject")
+    assert client.get(f"{address}&save=nothing.svg").status_code == 404
+    assert client.get("/compare?run=first").status_code == 404
+    assert client.get("/compare?run=first&run=../etc").status_code == 404

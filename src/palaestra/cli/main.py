@@ -300,11 +300,24 @@ def resume(
 
 
 @app.command(rich_help_panel=RUNS)
-def report(run: Folder) -> None:
+def report(
+    run: Folder,
+    figures: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--figures",
+            metavar="FORMAT",
+            help="Also write the figures (svg, png) or the tables (csv, tex) as files. May be repeated.",
+        ),
+    ] = None,
+) -> None:
     """Write report.html of a run, a study or a bench, finished or not."""
-    from palaestra.report import write_report
+    from palaestra.report import write_figures, write_report
 
     say(f"report: {write_report(run)}")
+    if figures:
+        paths = write_figures(run, formats=figures)
+        say(f"figures: {len(paths)} files in {run / 'figures'}" if paths else "figures: the report has none of these")
     say(f"run: {run}")
 
 

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from palaestra.core.plugins import load_reference
 from palaestra.core.records import Attempt
 from palaestra.core.statistics import measure_gain, report_on
 from palaestra.runs.files import to_data
@@ -29,7 +30,17 @@ PERCENT = "percent"
 """The unit of accuracies. A gain is a difference of them, in percentage points."""
 
 
-class RecipeResult:
+class NotebookResult:
+    """Base class of results that show themselves in notebooks."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        """The main figures and a curve. The report is a layer above, so it is named here by its module."""
+        return str(load_reference("palaestra.report.notebook:draw_result")(self))
+
+
+class RecipeResult(NotebookResult):
     """Base class of the results of recipes, with a short `repr`."""
 
     __slots__ = ()

@@ -12,18 +12,14 @@ from markupsafe import Markup
 from palaestra.recipes.research.bench import BenchEpisode, BenchResult
 from palaestra.recipes.research.episode_player import is_silent
 from palaestra.recipes.research.settings import ResearchSettings
-from palaestra.report.charts import MetricPoint, Panel, Series, line_chart
+from palaestra.report.charts import MetricPoint, Panel, Series, draw_sample, line_chart, line_style
 from palaestra.report.formatting import causes, plain, plural
 from palaestra.report.parts import setting_rows
-from palaestra.report.svg import Point, drawing, polyline
+from palaestra.report.svg import Point
 from palaestra.research.standings.standings import BASELINE, Measure, MethodCell, Profile, Standings
 from palaestra.research.tasks.task import Direction
 from palaestra.runs.provenance import read_provenance
 
-METHOD_COLOURS = 5
-"""Line colours of methods; the sixth is that of the baseline."""
-DASHES = ("", "8 3", "2 3", "9 3 2 3")
-"""Dash patterns, one for each repetition of the colours."""
 COSTS = (
     "seconds", "calls", "calls_again", "prompt_tokens", "completion_tokens", "cost", "unpriced_calls",
     "unmeasured_calls",
@@ -137,16 +133,12 @@ def steps(profile: Profile, method: str, limit: float) -> list[Point]:
 
 def line_sample(standings: Standings, method: str) -> Markup:
     """Draw a short sample of a method's line, for legends."""
-    class_, dashes = _choose_line(standings, method)
-    return drawing(34, 12, method, polyline([(0, 6), (34, 6)], f"line {class_}", dashes), class_="inline")
+    return draw_sample(method, *_choose_line(standings, method))
 
 
 def _choose_line(standings: Standings, method: str) -> tuple[str, str]:
     """Return the colour and the dash pattern of a method's line."""
-    if method == BASELINE:
-        return "s6", "4 4"
-    place = standings.methods.index(method)
-    return f"s{place % METHOD_COLOURS + 1}", DASHES[place // METHOD_COLOURS % len(DASHES)]
+    return ("s6", "4 4") if method == BASELINE else line_style(standings.methods.index(method))
 
 
 def _make_score_row(

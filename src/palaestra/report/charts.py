@@ -20,6 +20,10 @@ LEFT, RIGHT, TOP = 62, 18, 14
 SMALL_WIDTH, SMALL_PLOT = 190, 78
 COLOURS = 6
 """Number of line colours in the style sheet."""
+LINE_COLOURS = 5
+"""Colours of many lines; the sixth is that of a baseline."""
+DASHES = ("", "8 3", "2 3", "9 3 2 3")
+"""Dash patterns of many lines, one for each repetition of the colours."""
 MOST_POINTS = 400
 """Maximum points of one line; a screen shows no more."""
 MARKED = 40
@@ -232,6 +236,20 @@ def span(point: MetricPoint | None) -> str:
     return f"{plain(point.low, size)} to {plain(point.high, size)}"
 
 
+def line_style(place: int) -> tuple[str, str]:
+    """Return the colour and the dash pattern of one of many lines.
+
+    >>> line_style(0), line_style(5)
+    (('s1', ''), ('s1', '8 3'))
+    """
+    return f"s{place % LINE_COLOURS + 1}", DASHES[place // LINE_COLOURS % len(DASHES)]
+
+
+def draw_sample(label: str, class_: str, dashes: str) -> Markup:
+    """Draw a short sample of a line, for legends."""
+    return drawing(34, 12, label, polyline([(0, 6), (34, 6)], f"line {class_}", dashes), class_="inline")
+
+
 def _draw_axes(x: Scale, y: Scale, x_ticks: Sequence[float], y_count: int) -> list[Markup]:
     y_ticks = ticks(y.low, y.high, y_count)
     x_words, y_words = tick_words(x_ticks), tick_words(y_ticks)
@@ -286,7 +304,12 @@ def _draw_series(series: Series, x: Scale, y: Scale) -> list[Markup]:
         # A single point has no area: its interval is a whisker.
         area = polyline([*upper, *reversed(lower)], f"band {class_}", tag="polygon")
         bands += [area] if len(stretch) > 1 else _draw_whisker(stretch[0], x, y, class_)
-    return [*bands, polyline(thin(places), f"line {class_}"), *(marks if len(points) <= MARKED else ()), *texts]
+    return [
+        *bands,
+        polyline(thin(places), f"line {class_}", series.dashes),
+        *(marks if len(points) <= MARKED else ()),
+        *texts,
+    ]
 
 
 def _split_by_interval(points: Sequence[MetricPoint]) -> list[list[MetricPoint]]:
@@ -343,7 +366,7 @@ def accuracy_chart(
         label: the y axis, for example "test accuracy".
         most: the end of the x axis of a small chart, whose y axis goes from 0 to 100.
     """
-    points = {moment.round: _accuracy_point(moment) for moment in moments if moment.report.accuracy is not None}
+    points = {moment.round: accuracy_point(moment) for moment in moments if moment.report.accuracy is not None}
     labels = [f"{point.value:.1f}" for point in points.values()] if len(points) <= 8 and not small else []
     series = [Series("", list(points.values()), "after", labels=labels)]
     if kept is not None and kept.round in points:
@@ -358,7 +381,8 @@ def accuracy_chart(
     return line_chart([panel], "training examples so far", text, x_high=most, small=small)
 
 
-def _accuracy_point(moment: Moment) -> MetricPoint:
+def accuracy_point(moment: Moment) -> MetricPoint:
+    """The point of a learning curve, in percent over the examples so far."""
     report = moment.report
     title = f"round {moment.round}, {whole(moment.examples)} examples: {percent(report)} ({interval(report)}; {counts(report)})"
     value, low, high = 100 * (report.accuracy or 0.0), 100 * report.low, 100 * report.high

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from palaestra.recipes.teach.study import PLAN, read_study
 from palaestra.report.bench import bench_page
 from palaestra.report.charts import span
 from palaestra.report.evaluate import compare_page, evaluate_page
+from palaestra.report.figures import FORMATS, write_parts
 from palaestra.report.formatting import FILTERS
 from palaestra.report.research import research_page
 from palaestra.report.teach import study_page, teach_page
@@ -56,7 +57,9 @@ def write_report(folder: str | Path) -> Path:
     if template == "teach":
         with Run.open(folder, read_only=True) as run:
             write_lessons(run)
-    return _write_page(folder / "report.html", template, page, folder.resolve().name)
+    path = folder / "report.html"
+    write_text(path, _render(template, page, folder.resolve().name))
+    return path
 
 
 def read_page(folder: Path) -> tuple[str, dict[str, Any]]:
@@ -83,14 +86,45 @@ def write_comparison(result: CompareResult, path: Path) -> Path:
     Raises:
         StorageError: the page cannot be written.
     """
-    names = f"{result.first.folder.resolve().name} and {result.second.folder.resolve().name}"
-    return _write_page(path, "compare", compare_page(result), names)
-
-
-def _write_page(path: Path, template: str, page: dict[str, Any], folder: str) -> Path:
-    text = make_environment().get_template(f"{template}.html.j2").render(page=page, folder=folder, version=__version__)
-    write_text(path, text)
+    write_text(path, render_comparison(result))
     return path
+
+
+def render_comparison(result: CompareResult) -> str:
+    """The comparison of two runs as one HTML page."""
+    names = f"{result.first.folder.resolve().name} and {result.second.folder.resolve().name}"
+    return _render("compare", compare_page(result), names)
+
+
+def render_page(folder: Path) -> str:
+    """The report of a run, a study or a bench as it is at the moment, as one HTML page.
+
+    Raises:
+        RunError: the folder has no run, is damaged, or its recipe has no report.
+    """
+    template, page = read_page(folder)
+    return _render(template, page, folder.resolve().name)
+
+
+def write_figures(folder: str | Path, target: str | Path | None = None, formats: Sequence[str] = FORMATS) -> list[Path]:
+    """Write the figures (SVG, PNG) and the tables (CSV, LaTeX) of a report as files and return their paths.
+
+    Arguments:
+        folder: of a run, a study or a bench.
+        target: the folder to write into; `None`: `figures` in `folder`.
+        formats: some of svg, png, csv and tex.
+
+    Raises:
+        RunError: the folder has no run, is damaged, its recipe has no report, or a format is unknown.
+        MissingExtraError: a PNG is asked for and resvg is not installed.
+        StorageError: a file cannot be written.
+    """
+    folder = Path(folder)
+    return write_parts(render_page(folder), Path(target) if target is not None else folder / "figures", formats)
+
+
+def _render(template: str, page: dict[str, Any], folder: str) -> str:
+    return make_environment().get_template(f"{template}.html.j2").render(page=page, folder=folder, version=__version__)
 
 
 def _write_runs(folders: Iterable[Path]) -> None:

@@ -68,12 +68,7 @@ def research_page(run: Run) -> dict[str, Any]:
 
 def validation_chart(steps: Sequence[Step]) -> Markup | None:
     """Draw the validation scores of an episode by message, with the best so far and the baseline."""
-    first = steps[0].info
-    points = [
-        MetricPoint(step.position, step.position, score, title=f"message {step.position}: {plain(score)}")
-        for step in steps
-        for score in map(float, step.info.get("validated") or ())
-    ]
+    first, points = steps[0].info, list_validations(steps)
     if not points or "baseline_validation" not in first:
         return None
     baseline, last = float(first["baseline_validation"]), max(step.position for step in steps)
@@ -95,6 +90,15 @@ def validation_chart(steps: Sequence[Step]) -> Markup | None:
     panel = Panel(f"{first.get('metric', 'score')}, validation split", series, (min(values) - pad, max(values) + pad))
     label = f"validations: {', '.join(plain(point.value) for point in points)}; baseline {plain(baseline)}"
     return line_chart([panel], "message", label)
+
+
+def list_validations(steps: Sequence[Step]) -> list[MetricPoint]:
+    """The validation scores of an episode, by message."""
+    return [
+        MetricPoint(step.position, step.position, score, title=f"message {step.position}: {plain(score)}")
+        for step in steps
+        for score in map(float, step.info.get("validated") or ())
+    ]
 
 
 def _make_episode(number: int, steps: Sequence[Step], kept: bool) -> dict[str, Any]:

@@ -60,8 +60,8 @@ def teach_page(run: Run) -> dict[str, Any]:
     whole = {phase: attempts for phase, attempts in phases.items() if len(attempts) >= sizes[phase]}
     allocation = run.store.allocation()
     examples = sum(n for parts in allocation.values() for n in parts.values())
-    moments = _moments(whole, allocation)
-    tests = _moments(whole, allocation, Split.TEST) if settings.get("test_every_round") else []
+    moments = accuracy_by_round(whole, allocation)
+    tests = accuracy_by_round(whole, allocation, Split.TEST) if settings.get("test_every_round") else []
     done = moments[-1].round if moments else 0
     measured = [whole[f"{moment.round}/{Split.VALIDATION}"] for moment in moments]
     kept = moments[find_best(measured)] if moments and settings.get("keep") == "best" else None
@@ -129,7 +129,8 @@ def _find_after(phases: Attempts, kept: Moment | None, ended: bool) -> list[Atte
     return phases[f"{last}/{Split.TEST}"] if last else []
 
 
-def _moments(phases: Attempts, allocation: Allocation, split: Split = Split.VALIDATION) -> list[Moment]:
+def accuracy_by_round(phases: Attempts, allocation: Allocation, split: Split = Split.VALIDATION) -> list[Moment]:
+    """The accuracy on a split after each round that was measured on it."""
     rounds = sorted(int(phase.split("/")[0]) for phase in phases if phase.endswith(f"/{split}"))
     sizes = {round_: sum(parts.values()) for round_, parts in allocation.items()}
     return [
@@ -174,7 +175,7 @@ def _validation_tasks(run: Run, phases: Attempts, allocation: Allocation) -> lis
     main = str(run.settings.get("task", ""))
     parts = {phase: divide_attempts(attempts, main) for phase, attempts in phases.items()}
     return [
-        (name, _moments({phase: part[name] for phase, part in parts.items() if name in part}, allocation))
+        (name, accuracy_by_round({phase: part[name] for phase, part in parts.items() if name in part}, allocation))
         for name in parts.get(f"0/{Split.VALIDATION}", {})
     ]
 

@@ -119,15 +119,25 @@ def render_episode(card: RunCard, iteration: int, position: int) -> str | None:
 
 def render_settings(cards: Sequence[RunCard]) -> str:
     """The settings of several runs side by side; those that differ come first."""
+    rows = list_differences(cards)
+    return render("settings", cards=cards, rows=rows, query={}, folder="", run=None, tab="")
+
+
+def list_differences(cards: Sequence[RunCard]) -> list[dict[str, Any]]:
+    """The values of each setting by run; those that differ come first."""
     flat = [{**card.settings, **card.settings.get("hyperparameters", {})} for card in cards]
     for settings in flat:
         settings.pop("hyperparameters", None)
     names = list(dict.fromkeys(name for settings in flat for name in settings))
-    rows = [{"name": name, "values": [settings.get(name, "–") for settings in flat]} for name in names]
+    rows = [{"name": name, "values": [_write_value(settings.get(name, "–")) for settings in flat]} for name in names]
     for row in rows:
         row["differs"] = any(value != row["values"][0] for value in row["values"])
     rows.sort(key=lambda row: not row["differs"])
-    return render("settings", cards=cards, rows=rows, query={}, folder="", run=None, tab="")
+    return rows
+
+
+def _write_value(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 def _describe(trajectory: Trajectory) -> dict[str, Any]:

@@ -20,8 +20,10 @@ from starlette.types import ASGIApp
 
 from palaestra.core.errors import PalaestraError
 from palaestra.view.access import TokenAccess
+from palaestra.view.compare import MOST_RUNS, render_comparison
 from palaestra.view.pages import render, render_episode, render_episodes, render_run, render_runs, render_settings
 from palaestra.view.runs import RunCard, RunIndex, file_state
+from palaestra.view.save import add_links, save_part
 
 POLL = 0.5
 """Seconds between two looks at the files of a run."""
@@ -41,6 +43,7 @@ def make_app(roots: Sequence[Path], token: str = "", hosts: frozenset[str] = fro
         Route("/", pages.runs),
         Route("/runs.json", pages.runs_json),
         Route("/settings", pages.settings),
+        Route("/compare", pages.compare),
         Route("/events", pages.events),
         Route("/static/{name}", pages.static),
         Route("/run/{run:path}/episodes/{iteration:int}/{position:int}", pages.episode),
@@ -57,25 +60,27 @@ class _Pages:
         self.index = index
 
     async def runs(self, request: Request) -> Response:
-        return await _html(lambda: render_runs(self.index.cards(), request.query_params))
+        return await _html(request, lambda: render_runs(self.index.cards(), request.query_params))
 
     async def runs_json(self, request: Request) -> Response:
         cards = await run_in_threadpool(self.index.cards)
         return JSONResponse([_to_data(card) for card in cards])
 
     async def settings(self, request: Request) -> Response:
-        cards = [self._find(name) for name in request.query_params.getlist("run")]
-        if not cards:
-            raise HTTPException(404, "choose runs in the list first")
-        return await _html(lambda: render_settings(cards))
+        cards = self._find_chosen(request, 1)
+        return await _html(request, lambda: render_settings(cards))
+
+    async def compare(self, request: Request) -> Response:
+        cards = self._find_chosen(request, 2)
+        return await _html(request, lambda: render_comparison(cards))
 
     async def run(self, request: Request) -> Response:
         card = self._find(request.path_params["run"])
-        return await _html(lambda: render_run(card))
+        return await _html(request, lambda: render_run(card))
 
     async def episodes(self, request: Request) -> Response:
         card = self._find(request.path_params["run"])
-        return await _html(lambda: render_episodes(card, request.query_params))
+        return await _html(request, lambda: render_episodes(card, request.query_params))
 
     async def episode(self, request: Request) -> Response:
         card, values = self._find(request.path_params["run"]), request.path_params
@@ -103,6 +108,12 @@ class _Pages:
         )
         return StreamingResponse(_watch(request, look), media_type="text/event-stream")
 
+    def _find_chosen(self, request: Request, least: int) -> list[RunCard]:
+        names = list(dict.fromkeys(request.query_params.getlist("run")))
+        if not least <= len(names) <= MOST_RUNS:
+            raise HTTPException(404, f"choose {least} to {MOST_RUNS} runs in the list first; {len(names)} are chosen")
+        return [self._find(name) for name in names]
+
     def _find(self, name: str) -> RunCard:
         card = self.index.find(name.strip("/"))
         if card is None:
@@ -120,9 +131,16 @@ async def _watch(request: Request, look: Callable[[], Any]) -> AsyncIterator[str
         state = now
 
 
-async def _html(make: Callable[[], str]) -> Response:
-    """Render in a thread: a page may read megabytes."""
-    return HTMLResponse(await run_in_threadpool(make))
+async def _html(request: Request, make: Callable[[], str]) -> Response:
+    """Render in a thread: a page may read megabytes. With `save` in the query, answer with that part of the page."""
+    query = request.query_params
+    if "save" not in query:
+        return HTMLResponse(await run_in_threadpool(lambda: add_links(make(), request.url.path, query.multi_items())))
+    part = await run_in_threadpool(lambda: save_part(make(), query["save"]))
+    if part is None:
+        raise HTTPException(404, f"this page has no figure or table {query['save']}")
+    name = quote(query["save"])
+    return Response(part[0], media_type=part[1], headers={"content-disposition": f'attachment; filename="{name}"'})
 
 
 async def _explain(request: Request, error: Exception) -> Response:

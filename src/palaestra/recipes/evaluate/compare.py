@@ -10,7 +10,7 @@ from palaestra.core.errors import RunError
 from palaestra.core.records import Attempt, Split
 from palaestra.core.statistics import Comparison
 from palaestra.core.statistics import compare as compare_attempts
-from palaestra.recipes.summary import PERCENT, to_percent
+from palaestra.recipes.summary import PERCENT, NotebookResult, to_percent
 from palaestra.runs.run import Run
 
 IGNORED = (
@@ -34,7 +34,7 @@ class ComparedRun:
 
 
 @dataclass(frozen=True, slots=True)
-class CompareResult:
+class CompareResult(NotebookResult):
     """The comparison of two runs.
 
     Arguments:

@@ -37,7 +37,7 @@ from palaestra.recipes.research.episode_player import EpisodeStopped, is_silent
 from palaestra.recipes.research.settings import RECIPE as RESEARCH
 from palaestra.recipes.research.settings import ResearchSettings
 from palaestra.recipes.settings import build, require, to_plain
-from palaestra.recipes.summary import hash_models
+from palaestra.recipes.summary import NotebookResult, hash_models
 from palaestra.research.standings.standings import RunScore, Standings, TaskScale, compare_methods
 from palaestra.research.tasks.task import Direction
 from palaestra.runs.files import PARTIAL, read_json, storage_errors, write_json, write_text
@@ -72,7 +72,7 @@ class BenchEpisode:
 
 
 @dataclass(frozen=True, slots=True)
-class BenchResult:
+class BenchResult(NotebookResult):
     """A bench: its folder, its runs and the standings of the finished ones.
 
     Arguments:

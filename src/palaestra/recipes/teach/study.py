@@ -28,7 +28,7 @@ from palaestra.executors.base import Resources, open_executor
 from palaestra.recipes.executor_settings import INLINE
 from palaestra.recipes.progress import RunProgress, announce_start, show_progress
 from palaestra.recipes.settings import build, resolve_settings, to_plain
-from palaestra.recipes.summary import PERCENT, hash_models
+from palaestra.recipes.summary import PERCENT, NotebookResult, hash_models
 from palaestra.recipes.teach import recipe as teach
 from palaestra.recipes.teach.lessons import Delivery, add_up
 from palaestra.recipes.teach.settings import STUDY_SETTINGS, TeachSettings
@@ -99,7 +99,7 @@ class ArmPair:
 
 
 @dataclass(frozen=True, slots=True)
-class StudyResult:
+class StudyResult(NotebookResult):
     """A study: its folder, its arms, and its arms compared in pairs.
 
     Arguments:
