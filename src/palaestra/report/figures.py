@@ -157,7 +157,9 @@ def find_parts(page: str) -> tuple[list[PageFigure], list[PageTable]]:
             if 'class="chart' in opening:
                 count = sum(figure.name.startswith(f"{section}-") for figure in figures)
                 label = re.search(r'aria-label="([^"]*)"', opening)
-                figures.append(PageFigure(f"{section}-{count + 1}", title, _read_text(label[1] if label else ""), markup))
+                figures.append(
+                    PageFigure(f"{section}-{count + 1}", title, _read_text(label[1] if label else ""), markup)
+                )
         elif part["legend"] or part["caption"]:
             # A legend explains the figures of its section that no other explains; a caption is that of its own figure.
             legend = _read_legend(part["legend"] or part["caption"])

@@ -6,8 +6,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from palaestra.runs.files import read_json
 from palaestra.runs.store import Store
 from palaestra.view.runs import RunCard
+
+Query = Mapping[str, str]
+"""The query of an address, by name."""
 
 
 @contextmanager
@@ -26,6 +30,12 @@ def read_number(query: Mapping[str, str], name: str) -> int | None:
         return int(query.get(name, ""))
     except ValueError:
         return None
+
+
+def read_kept_round(card: RunCard) -> int:
+    """Return the round whose student a teach run has kept; 0 before its end."""
+    path = card.folder / "summary.json"
+    return int(read_json(path).get("kept_round") or 0) if path.exists() else 0
 
 
 @dataclass(frozen=True, slots=True)

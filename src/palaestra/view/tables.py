@@ -40,7 +40,7 @@ def export_table(table: DataTable, format_: str) -> Response:
 
     All rows are read now, by the thread that has opened the store. A large table waits in a temporary file.
     """
-    file = SpooledTemporaryFile(IN_MEMORY)
+    file = SpooledTemporaryFile(IN_MEMORY)  # noqa: SIM115  (the response closes it)
     for line in write_csv(table) if format_ == "csv" else write_json_rows(table):
         file.write(line.encode("utf-8", "replace"))  # Text that UTF-8 cannot encode is replaced.
     size = file.tell()

@@ -9,8 +9,12 @@ from typing import Literal
 
 from markupsafe import Markup, escape
 
+from palaestra.core.records import Message
 from palaestra.engines.tool_formats.base import split_reasoning
+from palaestra.report.parts import read_message
 
+SHORT, LONG = 300, 50_000
+"""Characters of a text in a list, and on a page of its own."""
 FENCE = "```"
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]{0,64}[ -/]{0,8}[@-~]|\][^\x07\x1b]{0,2000}(?:\x07|\x1b\\)|[@-Z\\^_])")
 """Terminal sequences: colours and movements (CSI), titles and links (OSC), and those of one letter."""
@@ -32,7 +36,7 @@ def _show_control(match: re.Match[str]) -> str:
     return chr(0x2400 + code) if code < 0x20 else "\u2421" if code == 0x7F else f"[U+{code:04X}]"
 
 
-def mark_words(text: str, wanted: str) -> Markup:
+def mark_words(text: str, wanted: str = "") -> Markup:
     """Escape a text and mark what was searched for.
 
     >>> mark_words("a <b> A", "a")
@@ -118,3 +122,30 @@ def split_diff(diff: str) -> Iterator[tuple[DiffSign, str]]:
             "+" if line.startswith("+") else "-" if line.startswith("-") else "@" if line.startswith("@@") else " "
         )
         yield sign, line
+
+
+def join_messages(messages: tuple[Message, ...]) -> str:
+    """The texts of a conversation; with roles if there are several messages."""
+    if len(messages) == 1:
+        return read_message(messages[0])
+    return "\n\n".join(f"{message.role}: {read_message(message)}" for message in messages)
+
+
+def excerpt(text: str, wanted: str = "", most: int = SHORT, at_end: bool = False) -> str:
+    """Show a part of a text in a list: the place of what was searched for, or the beginning or the end.
+
+    >>> excerpt("0123456789", "56", 4), excerpt("0123456789", "", 4), excerpt("0123456789", "", 4, at_end=True)
+    ('… 4567 …', '0123 …', '… 6789')
+    """
+    if len(text) <= most:
+        return text
+    place = text.lower().find(wanted.lower()) if wanted else -1
+    start = max(0, place + len(wanted) // 2 - most // 2) if place >= 0 else len(text) - most if at_end else 0
+    start = min(start, len(text) - most)
+    end = start + most
+    return f"{'… ' if start else ''}{text[start:end]}{' …' if end < len(text) else ''}"
+
+
+def cut(text: str, most: int) -> str:
+    """Cut a text and say how much is missing; 0 keeps all of it."""
+    return text if not most or len(text) <= most else f"{text[:most]} … ({len(text) - most} more characters)"
