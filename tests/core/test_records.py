@@ -31,6 +31,7 @@ RECORDS = [
     Lesson((Example((Message("user", "q"),), "a", "s", "t"),), (Decision("s", "explore", "why", {"t": 1}),)),
     Report("all", 0.5, 0.1, 0.9, 2, 1, {"engine": 1}, (Report("s", None, 0.0, 1.0, 0, 0),)),
     Trajectory("palaestra/Lesson-v0", 3, (0.5,), (Segment((1, 2), (False, True), (0.0, -1.0)),), True),
+    Segment((1, 2), (True, True), (-0.5, -1.0), (0.5, 0.5), (0.1, 2.0), (-0.6, -0.7), (((1, -0.5), (3, -2.0)), ())),
 ]  # fmt: skip
 
 
@@ -46,6 +47,14 @@ def test_the_text_of_a_message_leaves_its_images_out() -> None:
 def test_a_segment_needs_a_mark_and_a_logprob_for_every_token() -> None:
     with pytest.raises(ValueError, match="2 tokens, 1 marks and 2 log-probs"):
         Segment((1, 2), (True,), (0.0, 0.0))
+    with pytest.raises(ValueError, match="2 tokens needs as many entropies, or none; got 1"):
+        Segment((1, 2), (True, True), (0.0, 0.0), entropies=(0.5,))
+
+
+def test_a_segment_of_an_earlier_version_is_read_without_the_values_of_its_tokens() -> None:
+    segment = from_json(Segment, '{"token_ids": [1], "chosen": [true], "logprobs": [-0.5]}')
+    assert segment == Segment((1,), (True,), (-0.5,))
+    assert segment.advantages == ()
 
 
 def test_a_failed_attempt_is_neither_right_nor_wrong() -> None:

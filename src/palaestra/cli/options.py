@@ -43,8 +43,8 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "Evaluation": ("evaluate_every", "evaluation"),
     "Cluster": ("executor", "parallel", "worker_cpus", "worker_gpus", "worker_memory"),
     "Run": (
-        "plugins", "settings_file", "out", "seed", "seeds", "checkpoint_every", "checkpoint_seconds", "checkpoints", "keep",
-        "keep_trajectories", "tensorboard", "wandb", "trackio", "workers", "dry_run", "reward_model_path", "resume_checkpoint",
+        "plugins", "settings_file", "out", "tags", "seed", "seeds", "checkpoint_every", "checkpoint_seconds", "checkpoints", "keep",
+        "keep_trajectories", "keep_alternatives", "tensorboard", "wandb", "trackio", "workers", "dry_run", "reward_model_path", "resume_checkpoint",
     ),
 }  # fmt: skip
 """The panels of `--help` with the settings in each."""

@@ -347,11 +347,19 @@ class Segment:
         token_ids: exactly as sampled or given; never decoded and encoded again.
         chosen: per token, whether the model sampled it, so that it belongs in the loss.
         logprobs: per token, under the model that sampled it; 0.0 where `chosen` is false.
+        advantages, entropies, reference_logprobs: per token, what the learner computed for the update; the entropy is that
+            of the policy's distribution, and the reference is the model of the KL penalty. Empty if not known.
+        alternatives: per token, the ids that the policy gave the highest probabilities, with their log-probs; empty if not
+            known.
     """
 
     token_ids: tuple[int, ...]
     chosen: tuple[bool, ...]
     logprobs: tuple[float, ...]
+    advantages: tuple[float, ...] = ()
+    entropies: tuple[float, ...] = ()
+    reference_logprobs: tuple[float, ...] = ()
+    alternatives: tuple[tuple[tuple[int, float], ...], ...] = ()
 
     def __post_init__(self) -> None:
         if not len(self.token_ids) == len(self.chosen) == len(self.logprobs):
@@ -359,6 +367,11 @@ class Segment:
                 f"a segment needs one `chosen` and one log-prob per token; got {len(self.token_ids)} "
                 f"tokens, {len(self.chosen)} marks and {len(self.logprobs)} log-probs"
             )
+        for name in ("advantages", "entropies", "reference_logprobs", "alternatives"):
+            if len(getattr(self, name)) not in (0, len(self.token_ids)):
+                raise ValueError(
+                    f"a segment of {len(self.token_ids)} tokens needs as many {name}, or none; got {len(getattr(self, name))}"
+                )
 
 
 @dataclass(frozen=True, slots=True)

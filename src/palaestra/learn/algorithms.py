@@ -82,6 +82,8 @@ class Algorithm(ABC):
     `split_microbatches`, calls `reduce_gradients` before each step, and masks padding with `take_mask`."""
 
     optimizer: Optimizer
+    advantages_BT: Any = None
+    """The advantages of the last update's decisions, before a normalization by minibatch; `None` if they are not recorded."""
 
     def __init__(self, policy: Any, config: Any = None, seeds: Seeds = Seeds(0)) -> None:
         self.policy, self.seeds = policy, seeds

@@ -102,6 +102,7 @@ class GRPO(Algorithm):
         assert config.scale_rewards is not None and aggregation is not None  # noqa: PT018
         advantages_GK = compute_group_advantages_GK(returns_GK, known_GK, config.scale_rewards)
         advantages_B, valid_B = map(rollout.spread_over_sequences, (advantages_GK, known_GK))
+        self.advantages_BT = advantages_B[:, None].expand(rollout.mask_BT.shape)
         if config.mask_truncated_completions:
             assert rollout.truncated_B is not None
             valid_B = valid_B & ~rollout.truncated_B

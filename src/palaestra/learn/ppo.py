@@ -104,6 +104,7 @@ class PPO(Algorithm):
             config.gamma, config.gae_lambda,
         )  # fmt: skip
         returns_BT = advantages_BT + values_BT
+        self.advantages_BT = advantages_BT
 
         metrics, epoch, stop = MetricMeans(), 0, False
 

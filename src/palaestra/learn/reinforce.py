@@ -79,6 +79,7 @@ class REINFORCE(Algorithm):
             advantages_BT = returns_BT - mean_T.to(returns_BT.dtype)
         if config.normalize_advantage:
             advantages_BT = normalize(advantages_BT, mask_BT)
+        self.advantages_BT = advantages_BT
         num_decisions = float(mask_BT.sum().clamp(min=1))
 
         [batch] = select_all(rollout, policy.by_sequence)

@@ -58,6 +58,7 @@ class RLOO(Algorithm):
         advantages_B, valid_B = map(rollout.spread_over_sequences, (advantages_GK, known_GK))
         if config.normalize_advantage:
             advantages_B = normalize(advantages_B, valid_B)
+        self.advantages_BT = advantages_B[:, None].expand(rollout.mask_BT.shape)
         # Episodes without an advantage have no gradient.
         sequences = [int(sequence) for sequence in ((advantages_B != 0) & valid_B).nonzero()[:, 0]]
 

@@ -47,6 +47,7 @@ LISTED = 60
 """Maximum iterations in the table of metrics; if there are more, evenly spaced ones are listed."""
 PHASES = {
     "model": "the policy acts", "environment": "environment: steps and rewards", "reference": "log-probs of the reference",
+    "alternatives": "alternatives of the stored tokens",
     "update": "learning", "evaluate": "held-out evaluation",
 }  # fmt: skip
 COSTS = {"load": "loading", "train": "collecting and learning", "test": "held-out evaluation", "rest": "the rest"}

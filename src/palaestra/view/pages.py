@@ -31,7 +31,7 @@ SORTS = {
     "money": lambda card: card.money,
 }  # type: dict[str, Any]
 """Columns by which the list can be sorted."""
-GROUPS = ("kind", "subject", "model", "method", "status", "host")
+GROUPS = ("kind", "subject", "model", "method", "tags", "status", "host")
 """Columns by which the list can be grouped."""
 
 
@@ -51,7 +51,7 @@ def render_runs(cards: Sequence[RunCard], query: Mapping[str, str]) -> str:
     group = query.get("group", "")
     groups: dict[str, list[RunCard]] = {}
     for card in shown:
-        groups.setdefault(str(getattr(card, group)) if group in GROUPS else "", []).append(card)
+        groups.setdefault(_write_value(getattr(card, group)) if group in GROUPS else "", []).append(card)
     sparks = {card.id: draw_spark(card.spark) for card in shown if len(card.spark) > 1}
     return render(
         "runs", groups=groups, total=len(cards), count=len(shown), query=dict(query), sort=sort, descending=descending,
@@ -60,7 +60,9 @@ def render_runs(cards: Sequence[RunCard], query: Mapping[str, str]) -> str:
 
 
 def _searchable(card: RunCard) -> str:
-    return " ".join((card.id, card.kind, card.status, card.subject, card.model, card.method, card.host)).lower()
+    return " ".join(
+        (card.id, card.kind, card.status, card.subject, card.model, card.method, card.host, *card.tags)
+    ).lower()
 
 
 def draw_spark(values: Sequence[float]) -> Markup:

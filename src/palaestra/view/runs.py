@@ -57,6 +57,7 @@ class RunCard:
     seconds: float = 0.0
     money: float = 0.0
     host: str = ""
+    tags: tuple[str, ...] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
     problem: str = ""
 
@@ -129,7 +130,7 @@ def read_card(folder: Path, run_id: str) -> RunCard:
             subject=str(settings.get("env") or settings.get("task") or ""),
             model=_shorten(settings.get("student") or settings.get("model") or settings.get("agent") or ""),
             method=str(settings.get("teacher") or settings.get("algorithm") or ""),
-            started=_read_start(folder, provenance), host=str(provenance["started"].get("host", "")) if provenance else "",
+            tags=tuple(map(str, settings.get("tags", ()))), started=_read_start(folder, provenance), host=str(provenance["started"].get("host", "")) if provenance else "",
         )  # fmt: skip
         return _add_results(card, summary)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, PalaestraError) as error:

@@ -29,7 +29,7 @@ from palaestra.view.save import add_links, save_part
 
 POLL = 0.5
 """Seconds between two looks at the files of a run."""
-STATIC = {"view.css": "text/css", "view.js": "text/javascript"}
+STATIC = {"view.css": "text/css", "view.js": "text/javascript", "icon.svg": "image/svg+xml"}
 
 
 def make_app(roots: Sequence[Path], token: str = "", hosts: frozenset[str] = frozenset()) -> ASGIApp:
@@ -172,7 +172,7 @@ async def _explain(request: Request, error: Exception) -> Response:
 
 
 def _to_data(card: RunCard) -> dict[str, Any]:
-    names = ("id", "kind", "status", "subject", "model", "method", "figure", "figure_name", "started", "seconds", "money", "host")  # fmt: skip
+    names = ("id", "kind", "status", "subject", "model", "method", "figure", "figure_name", "started", "seconds", "money", "host", "tags")  # fmt: skip
     return {
         **{name: getattr(card, name) for name in names},
         "settings": json.loads(json.dumps(card.settings, default=str)),

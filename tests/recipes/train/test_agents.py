@@ -53,6 +53,9 @@ def test_the_model_behind_an_agent_that_knows_nothing_of_palaestra_is_trained(tm
     for trajectory in trajectories:
         assert trajectory.infos[0]["version"] == 0
         assert sum(any(segment.chosen) for segment in trajectory.segments) == trajectory.infos[0]["turns"]
+        for segment in (segment for segment in trajectory.segments if segment.chosen[0]):
+            assert len(segment.advantages) == len(segment.alternatives) == len(segment.token_ids)
+            assert list(segment.entropies) != pytest.approx([-p for p in segment.logprobs]), "not the engine's estimate"
 
 
 def test_an_episode_has_the_same_tokens_in_any_company(loop: AgentLoop) -> None:

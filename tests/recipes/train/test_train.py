@@ -74,8 +74,19 @@ def test_a_run_leaves_metrics_trajectories_attempts_checkpoints_and_a_model(toke
         assert {"test_accuracy", "test_accuracy_low"} <= set(metrics[0])
         kept = opened.store.trajectories(4)
         assert len(kept) == 4
-        assert len({t.infos[0]["group"] for t in kept}) == 4
-        chosen = kept[0].segments[1]
+        assert len({t.infos[0]["group"] for t in kept}) == 1, "a whole group"
+        given, chosen = kept[0].segments
+        rewards = [t.total_reward for t in kept]
+        spread = float(np.std(rewards, ddof=1))
+        for trajectory in kept:
+            own, expected = trajectory.segments[1], 0.0
+            if spread:
+                expected = (trajectory.total_reward - float(np.mean(rewards))) / spread
+            assert own.advantages == pytest.approx([expected] * len(own.token_ids), abs=1e-3)
+            assert len(own.entropies) == len(own.alternatives) == len(own.token_ids)
+            assert {len(best) for best in own.alternatives} == {3}
+            assert not own.reference_logprobs, "a run without a reference"
+        assert not given.advantages + given.entropies + given.alternatives
         assert all(chosen.chosen) and all(p <= 0 for p in chosen.logprobs)  # noqa: PT018
         assert opened.store.phases() == ["0/test", "4/test"]
         assert opened.store.total().completion_tokens > 0

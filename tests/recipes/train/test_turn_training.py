@@ -75,6 +75,9 @@ def test_a_run_leaves_metrics_conversations_and_a_model(whole: TrainResult) -> N
     for trajectory in longer:
         assert [segment.chosen[0] for segment in trajectory.segments] == [False, True, False, True]
         assert len(trajectory.rewards) == 2
+        for segment in trajectory.segments:
+            known = len(segment.token_ids) if segment.chosen[0] else 0
+            assert len(segment.advantages) == len(segment.entropies) == len(segment.alternatives) == known
         assert "[user] " in trajectory.infos[0]["response"]
     from palaestra.engines import models
 

@@ -212,7 +212,7 @@ class LanguageModelPolicy(nn.Module):
                 logits_NV = logits_NV / self.temperature
             if inputs.legal:
                 legal = [inputs.legal[sequence] for sequence in sequences]
-                logits_NV = _mask_illegal(logits_NV, outputs.rows_N, legal, selection.width)
+                logits_NV = mask_illegal(logits_NV, outputs.rows_N, legal, selection.width)
             logprobs_N = -nn.functional.cross_entropy(logits_NV, tokens_N, reduction="none")
             if entropy:
                 logp_NV = logits_NV.log_softmax(-1)
@@ -351,7 +351,7 @@ def value_head(width: int, seeds: Seeds) -> nn.Linear:
     return head
 
 
-def _mask_illegal(
+def mask_illegal(
     logits_NV: torch.Tensor, rows_N: torch.Tensor | None, legal: list[list[np.ndarray | None]], width: int
 ) -> torch.Tensor:
     """Set the logits of tokens that were not legal to minus infinity."""

@@ -15,7 +15,7 @@ from palaestra.runs.run import Run
 
 IGNORED = (
     "device", "engine_batch", "model", "problems", "limit", "skills", "threads", "executor", "worker_cpus", "worker_gpus",
-    "worker_memory",
+    "worker_memory", "tags",
 )  # fmt: skip
 """Settings of two evaluations that may differ without changing how a problem is asked."""
 

@@ -10,11 +10,12 @@ from palaestra.core.settings import check_ranges, setting
 from palaestra.recipes.engine_settings import EngineOptions, EngineSettings
 from palaestra.recipes.executor_settings import ExecutorOptions, ExecutorSettings
 from palaestra.recipes.metered_engines import CALL_TIMEOUT, CALL_TIMEOUT_HELP
+from palaestra.recipes.run_settings import RunOptions, RunSettings
 from palaestra.recipes.settings import parse_options, require
 
 
 @dataclass(frozen=True)
-class EvaluateSettings(EngineSettings, ExecutorSettings):
+class EvaluateSettings(EngineSettings, ExecutorSettings, RunSettings):
     """Settings of one evaluation. The command line's options and `settings.json` have the same names."""
 
     plugins: tuple[str, ...] = setting((), "Files (my_task.py) or modules of your own that register tasks.")
@@ -70,7 +71,7 @@ class EvaluateSettings(EngineSettings, ExecutorSettings):
         return {"shots": self.shots, **options}
 
 
-class EvaluateOptions(EngineOptions, ExecutorOptions, total=False):
+class EvaluateOptions(EngineOptions, ExecutorOptions, RunOptions, total=False):
     """The fields of `EvaluateSettings` as keyword arguments, for editors and type checkers."""
 
     plugins: Sequence[str]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from palaestra.core.settings import check_ranges, setting
 from palaestra.recipes.engine_settings import EngineOptions, EngineSettings
 from palaestra.recipes.metered_engines import CALL_TIMEOUT, CALL_TIMEOUT_HELP
+from palaestra.recipes.run_settings import RunOptions, RunSettings
 
 RECIPE = "research"
 PATHS = ("mlgym", "agent_config", "prompts", "memory", "demonstration", "cache")
@@ -15,7 +16,7 @@ PATHS = ("mlgym", "agent_config", "prompts", "memory", "demonstration", "cache")
 
 
 @dataclass(frozen=True)
-class ResearchSettings(EngineSettings):
+class ResearchSettings(EngineSettings, RunSettings):
     """The settings of a research run: the command line's options and the content of `settings.json`."""
 
     task: str = setting(
@@ -76,7 +77,7 @@ class ResearchSettings(EngineSettings):
         return 1
 
 
-class ResearchOptions(EngineOptions, total=False):
+class ResearchOptions(EngineOptions, RunOptions, total=False):
     """The fields of `ResearchSettings` as keyword arguments, for editors and type checkers."""
 
     task: str

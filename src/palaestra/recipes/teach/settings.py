@@ -10,6 +10,7 @@ from palaestra.core.settings import check_ranges, setting
 from palaestra.recipes.engine_settings import EngineOptions, EngineSettings
 from palaestra.recipes.executor_settings import ExecutorOptions, ExecutorSettings
 from palaestra.recipes.metered_engines import CALL_TIMEOUT, CALL_TIMEOUT_HELP
+from palaestra.recipes.run_settings import RunOptions, RunSettings
 from palaestra.recipes.settings import parse_options, require
 
 TASK_WRITER = "task"
@@ -19,7 +20,7 @@ STUDY_SETTINGS = ("teacher", "state", "writer", "learning", "start", "keep")
 
 
 @dataclass(frozen=True)
-class TeachSettings(EngineSettings, ExecutorSettings):
+class TeachSettings(EngineSettings, ExecutorSettings, RunSettings):
     """Settings of one teach run. The command line's options and `settings.json` have the same names."""
 
     plugins: tuple[str, ...] = setting(
@@ -146,7 +147,7 @@ class TeachSettings(EngineSettings, ExecutorSettings):
         return self.budget or self.rounds * self.lesson_size
 
 
-class TeachOptions(EngineOptions, ExecutorOptions, total=False):
+class TeachOptions(EngineOptions, ExecutorOptions, RunOptions, total=False):
     """The fields of `TeachSettings` as keyword arguments, for editors and type checkers."""
 
     plugins: Sequence[str]

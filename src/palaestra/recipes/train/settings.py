@@ -13,6 +13,7 @@ from palaestra.engines.base import LOCAL_SCHEME
 from palaestra.learn.algorithms import ALGORITHMS, AlgorithmConfig
 from palaestra.recipes.engine_settings import EngineOptions, EngineSettings
 from palaestra.recipes.executor_settings import INLINE, ExecutorOptions, ExecutorSettings
+from palaestra.recipes.run_settings import RunOptions, RunSettings
 from palaestra.recipes.settings import build, parse_options, require
 
 T = TypeVar("T")
@@ -39,7 +40,7 @@ RENAMED = {
 
 
 @dataclass(frozen=True)
-class TrainSettings(EngineSettings, ExecutorSettings):
+class TrainSettings(EngineSettings, ExecutorSettings, RunSettings):
     """Settings of a training run: the options of the command line, the keywords of `train`, and `settings.json`.
 
     `None` is replaced by the preset of the environment (`PRESETS`); a run's `settings.json`
@@ -117,7 +118,17 @@ class TrainSettings(EngineSettings, ExecutorSettings):
     )
     stop_at: float | None = setting(None, "Stop when the mean return of the last 100 episodes reaches this value.")
     checkpoint_every: int = setting(10, "Iterations between checkpoints.", low=1)
-    keep_trajectories: int = setting(4, "Episodes per iteration that the store keeps.", low=0)
+    keep_trajectories: int = setting(
+        4,
+        "Episodes per iteration that the store keeps; with groups, as many whole groups as fit, and at least one.",
+        low=0,
+    )
+    keep_alternatives: int = setting(
+        3,
+        "Most likely tokens that the store keeps for each token of a stored episode, from one more pass over these "
+        "episodes; 0: none.",
+        low=0,
+    )
     tensorboard: bool = setting(False, "Also write the metrics for TensorBoard (extra: tensorboard).")
     wandb: str = setting("", "Weights & Biases project to log to (extra: wandb).")
     trackio: str = setting("", "trackio project to log to (extra: trackio).")
@@ -323,7 +334,7 @@ def unwrap(value: T | None) -> T:
     return value
 
 
-class TrainOptions(EngineOptions, ExecutorOptions, total=False):
+class TrainOptions(EngineOptions, ExecutorOptions, RunOptions, total=False):
     """The fields of `TrainSettings` and of the algorithms' configs as keyword arguments, for editors and type checkers."""
 
     plugins: Sequence[str]
@@ -360,6 +371,7 @@ class TrainOptions(EngineOptions, ExecutorOptions, total=False):
     stop_at: float | None
     checkpoint_every: int
     keep_trajectories: int
+    keep_alternatives: int
     tensorboard: bool
     wandb: str
     trackio: str

@@ -20,6 +20,13 @@ from palaestra.learn.policies.language_model import LanguageModelPolicy, Referen
 from palaestra.learn.rollouts import Rollout
 from palaestra.learn.sharding import gather_weights, list_gathered_weights
 from palaestra.learn.shares import gather_rollout, split_episodes
+from palaestra.learn.token_details import (
+    TokenDetails,
+    add_token_details,
+    find_alternatives,
+    read_decisions,
+    select_stored_sequences,
+)
 from palaestra.learn.turns import TurnEpisode, collect_turns
 from palaestra.recipes.summary import summarize_gain
 from palaestra.recipes.train.loop import Loop, summarize_returns
@@ -125,10 +132,9 @@ class TokenLoop(Loop):
         metrics |= {"num_tokens": float(self.tokens), **measure_completions(rollout, self.find_cut_episodes(rollout))}
         if settings.max_staleness:
             metrics["staleness"] = float(staleness)
-        trajectories = [
-            self.trajectory(rollout, sequence)
-            for sequence in select_evenly(rollout.num_sequences, settings.keep_trajectories)
-        ]
+        stored = select_stored_sequences(rollout, self.group_size, settings.keep_trajectories)
+        # Before the KL penalty and the scale of the rewards.
+        trajectories = {sequence: self.trajectory(rollout, sequence) for sequence in stored}
         if staleness or settings.rollout == "engine":
             start = time.perf_counter()
             metrics |= correct_importance(rollout, self.policy.logprobs_BT(rollout), settings.importance_clip_max)
@@ -140,6 +146,7 @@ class TokenLoop(Loop):
             metrics["reference_kl"] = apply_kl_penalty(rollout, reference_BT, kl_coef)
             metrics["kl"] = measure_kl(rollout, reference_BT)
             seconds["reference"] = time.perf_counter() - start
+        details = self._describe_tokens(rollout, stored, seconds)
         if settings.reward_scale != 1.0:
             rollout.rewards_BT = rollout.rewards_BT * unwrap(settings.reward_scale)
         listener(Event("learn", iteration - 1, unwrap(settings.iterations), iteration))
@@ -148,7 +155,24 @@ class TokenLoop(Loop):
         seconds["update"] = time.perf_counter() - start
         metrics |= {f"seconds_{name}": value for name, value in seconds.items()}
         metrics["tokens_per_second"] = rollout.decisions / sum(seconds.values())
-        return metrics, trajectories
+        advantages_BT = self.algorithm.advantages_BT
+        return metrics, [
+            add_token_details(trajectory, rollout, sequence, advantages_BT, details[sequence])
+            for sequence, trajectory in trajectories.items()
+        ]
+
+    def _describe_tokens(
+        self, rollout: Rollout, stored: Sequence[int], seconds: dict[str, float]
+    ) -> dict[int, TokenDetails]:
+        """The entropies and the alternatives of the tokens that are stored, under the weights before the update."""
+        if stored and self.settings.keep_alternatives:
+            start = time.perf_counter()
+            details = find_alternatives(self.policy, rollout, stored, self.settings.keep_alternatives)
+            seconds["alternatives"] = time.perf_counter() - start
+            return details
+        # Engines only estimate entropies; see `EnginePolicy`.
+        entropy_BT = None if self.settings.rollout == "engine" else rollout.entropy_BT
+        return {sequence: TokenDetails(entropies=read_decisions(entropy_BT, rollout, sequence)) for sequence in stored}
 
     def evaluate(
         self, iteration: int, store: Store | None, listener: Listener
@@ -258,16 +282,6 @@ def count_usage(rollout: Rollout) -> Usage:
         if decided
     )
     return Usage(read - rollout.decisions, rollout.decisions)
-
-
-def select_evenly(count: int, wanted: int) -> list[int]:
-    """Select evenly spaced indices, so that the stored episodes come from different groups.
-
-    >>> select_evenly(16, 4)
-    [0, 4, 8, 12]
-    """
-    wanted = min(count, wanted)
-    return [k * count // wanted for k in range(wanted)]
 
 
 class TurnLoop(TokenLoop):
