@@ -19,8 +19,8 @@ from palaestra.runs.browse.examples import (
 )
 from palaestra.runs.calls import CallRecord
 from palaestra.runs.store import Store
-from palaestra.view.pages import render
-from palaestra.view.reading import PagePlace, Query, open_store, read_number
+from palaestra.view.pages import open_store, render
+from palaestra.view.reading import PagePlace, Query, read_number
 from palaestra.view.runs import RunCard
 from palaestra.view.tables import FORMATS, DataTable, export_table
 from palaestra.view.texts import LONG, cut, excerpt, join_messages

@@ -20,8 +20,8 @@ from palaestra.runs.browse.problems import (
     read_attempts,
 )
 from palaestra.runs.store import Store
-from palaestra.view.pages import render
-from palaestra.view.reading import PagePlace, Query, open_store, read_kept_round, read_number
+from palaestra.view.pages import open_store, render
+from palaestra.view.reading import PagePlace, Query, read_kept_round, read_number
 from palaestra.view.runs import RunCard
 from palaestra.view.tables import FORMATS, DataTable, export_table
 from palaestra.view.texts import LONG, cut, excerpt, join_messages

@@ -1,27 +1,15 @@
-"""What all pages read alike: the store of a run, numbers in a query, the position of a page."""
+"""What lists read alike: numbers in a query, and the position of a page."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from palaestra.runs.files import read_json
-from palaestra.runs.store import Store
 from palaestra.view.runs import RunCard
 
 Query = Mapping[str, str]
 """The query of an address, by name."""
-
-
-@contextmanager
-def open_store(card: RunCard) -> Iterator[Store]:
-    """Open the store of a run for reading."""
-    store = Store(card.folder / "store.sqlite", read_only=True)
-    try:
-        yield store
-    finally:
-        store.close()
 
 
 def read_number(query: Mapping[str, str], name: str) -> int | None:

@@ -21,11 +21,19 @@ from starlette.types import ASGIApp
 from palaestra.core.errors import PalaestraError
 from palaestra.view.access import TokenAccess
 from palaestra.view.compare import MOST_RUNS, render_comparison
+from palaestra.view.episodes import (
+    make_episode_table,
+    make_token_table,
+    read_episode_json,
+    render_episode,
+    render_episodes,
+)
 from palaestra.view.lessons import render_call, render_calls, render_example, render_examples
-from palaestra.view.pages import render, render_episode, render_episodes, render_run, render_runs, render_settings
+from palaestra.view.pages import render, render_run, render_runs, render_settings
 from palaestra.view.problems import render_problem, render_problems
 from palaestra.view.runs import RunCard, RunIndex, file_state
 from palaestra.view.save import add_links, save_part
+from palaestra.view.tables import FORMATS, export_table
 
 POLL = 0.5
 """Seconds between two looks at the files of a run."""
@@ -87,15 +95,27 @@ class _Pages:
         return await _html(request, lambda: render_run(card))
 
     async def episodes(self, request: Request) -> Response:
-        card = self._find(request.path_params["run"])
-        return await _html(request, lambda: render_episodes(card, request.query_params))
+        card, query = self._find(request.path_params["run"]), request.query_params
+        if query.get("format") in FORMATS:
+            return await run_in_threadpool(lambda: export_table(make_episode_table(card, query), query["format"]))
+        return HTMLResponse(await run_in_threadpool(render_episodes, card, query))
 
     async def episode(self, request: Request) -> Response:
-        card, values = self._find(request.path_params["run"]), request.path_params
-        page = await run_in_threadpool(render_episode, card, values["iteration"], values["position"])
-        if page is None:
+        """One episode as a page, its record as JSON, or its tokens as CSV."""
+        card, query = self._find(request.path_params["run"]), request.query_params
+        place = request.path_params["iteration"], request.path_params["position"]
+        if query.get("format") == "json":
+            record = await run_in_threadpool(read_episode_json, card, *place)
+            answer = None if record is None else Response(record, media_type="application/json")
+        elif query.get("format") == "csv":
+            table = await run_in_threadpool(make_token_table, card, *place)
+            answer = None if table is None else export_table(table, "csv")
+        else:
+            page = await run_in_threadpool(render_episode, card, *place, query)
+            answer = None if page is None else HTMLResponse(page)
+        if answer is None:
             raise HTTPException(404, "this episode is not stored")
-        return HTMLResponse(page)
+        return answer
 
     def show(self, render_page: Callable[..., str | Response | None]) -> Callable[[Request], Awaitable[Response]]:
         """Make the handler of a page of a run. The page gets the query and the other parts of the path."""
