@@ -23,20 +23,28 @@ LEGAL = [5, 6, 7]
 
 
 @pytest.mark.parametrize(
-    ("groups", "group_size", "wanted", "stored"),
+    ("groups", "returns", "group_size", "wanted", "stored"),
     [
-        ([0] * 4 + [1] * 4, 4, 4, [0, 1, 2, 3]),
-        ([0] * 4 + [1] * 4, 4, 1, [0, 1, 2, 3]),
-        ([0] * 2 + [1] * 2 + [2] * 2 + [3] * 2, 2, 5, [0, 1, 4, 5]),
-        ([3] * 3 + [4] * 2, 2, 2, [0, 1, 2]),
-        ([0, 1, 2, 3], 1, 2, [0, 2]),
-        ([0] * 4, 4, 0, []),
-        ([0] * 2, 2, 99, [0, 1]),
+        ([0] * 4 + [1] * 4, [0.0] * 8, 4, 4, [0, 1, 2, 3]),
+        ([0] * 4 + [1] * 4, [0.0] * 8, 4, 1, [0, 1, 2, 3]),
+        ([0] * 4 + [1] * 4, [0.0] * 7 + [1.0], 4, 4, [4, 5, 6, 7]),
+        ([0] * 2 + [1] * 2 + [2] * 2 + [3] * 2, [0.0] * 6 + [0.0, 1.0], 2, 5, [0, 1, 6, 7]),
+        ([3] * 3 + [4] * 2, [0.0] * 5, 2, 2, [0, 1, 2]),
+        ([0, 1, 2, 3], [0.0, 1.0, 0.0, 1.0], 1, 2, [0, 2]),
+        ([0] * 4, [0.0] * 4, 4, 0, []),
+        ([0] * 2, [0.0] * 2, 2, 99, [0, 1]),
+        ([0] * 2 + [1] * 2, [0.0, -1.0, 0.0, 1.0], 2, 2, [2, 3]),
     ],
-    ids=["one group", "at least one group", "two of four groups", "an agent's branches", "no groups", "none", "all"],
-)
-def test_whole_groups_are_stored(groups: list[int], group_size: int, wanted: int, stored: list[int]) -> None:
-    rollout: Any = SimpleNamespace(group_B=torch.tensor(groups), num_sequences=len(groups))
+    ids=["one group", "at least one", "one with a signal", "two of four", "an agent's branches", "no groups", "none", "all", "a failure"],
+)  # fmt: skip
+def test_whole_groups_are_stored(
+    groups: list[int], returns: list[float], group_size: int, wanted: int, stored: list[int]
+) -> None:
+    values_BT = torch.tensor(returns)[:, None]
+    rollout: Any = SimpleNamespace(
+        group_B=torch.tensor(groups), num_sequences=len(groups), rewards_BT=values_BT, mask_BT=torch.ones_like(values_BT),
+        valid_B=values_BT[:, 0] >= 0,
+    )  # fmt: skip
     assert select_stored_sequences(rollout, group_size, wanted) == stored
 
 

@@ -12,13 +12,12 @@ from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
-from stored_runs import HOSTILE, TOKENIZER, make_trajectory, write_train_run
+from stored_runs import write_train_run
 
 from palaestra.runs.run import Run
 from palaestra.view import make_app
 from palaestra.view.runs import RunIndex, file_state
 from palaestra.view.server import _watch
-from palaestra.view.tokens import read_tokens
 
 
 @pytest.fixture(scope="module")
@@ -67,39 +66,13 @@ def test_pages_of_a_run_link_to_its_episodes_and_settings(client: TestClient) ->
     assert compared.count('class="strong"') == 1
 
 
-def test_episodes_are_searched_and_paged(client: TestClient) -> None:
-    page = client.get("/run/first/episodes").text
-    assert "12 stored" in page
-    assert page.count("data-row") == 12
-    assert client.get("/run/first/episodes?iteration=2").text.count("data-row") == 4
-    assert client.get("/run/first/episodes?q=step 3").text.count("data-row") == 4
-    for text, found in (("100% a_b", 12), ("100% axb", 0), ("%", 12), ("token_ids", 0), ("STEP 1:", 4)):
-        assert client.get("/run/first/episodes", params={"q": text}).text.count("data-row") == found, text
-
-
-def test_an_episode_shows_each_token_beside_its_group(client: TestClient) -> None:
-    page = client.get("/run/first/episodes/2/1").text
-    assert page.count('<section class="episode') == 2, "two episodes share the prompt"
-    shown = unescape("".join(re.findall(r'<span class="p\d" title="[^"]*">([^<]*)</span>', page)))
-    assert shown == f"step 2: {HOSTILE}" * 2
-    assert 'log-prob -0.500"' in page
-    assert client.get("/run/first/episodes/9/9").status_code == 404
-
-
-@pytest.mark.parametrize("text", ["naïve café", "😀 two 😀😀", "日本語", "a\tb\n\nc", ""])
-def test_the_texts_of_tokens_join_to_the_text(text: str) -> None:
-    trajectory = make_trajectory(text, 0.0, 0)
-    own = "".join(token.text for token in read_tokens(trajectory, TOKENIZER) if token.own)
-    assert own == TOKENIZER.decode(TOKENIZER.encode(text).ids, skip_special_tokens=False)
-
-
 def test_texts_of_models_are_only_shown(client: TestClient) -> None:
     for path in ("/run/first/", "/run/first/episodes", "/run/first/episodes/1/0"):
         page = client.get(path)
         assert "<script>alert" not in page.text
         assert "script-src 'self'" in page.headers["content-security-policy"]
         links = re.findall(r'(?:src|href)="([^"]*)"', page.text)
-        assert all(link.startswith(("/", "#")) for link in links), "no address of another machine"
+        assert all(link.startswith(("/", "#", "?")) for link in links), "no address of another machine"
         assert "alert(1)" in unescape(re.sub("<[^>]*>", "", page.text))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -36,15 +37,24 @@ class TokenDetails:
 
 
 def select_stored_sequences(rollout: Rollout, group_size: int, wanted: int) -> list[int]:
-    """Select the sequences for the store: evenly spaced whole groups, about `wanted` episodes and at least one group.
+    """Select the sequences for the store: whole groups, about `wanted` episodes and at least one group.
 
-    Without groups, evenly spaced sequences.
+    The groups are spread evenly, and one whose returns differ is preferred to its neighbours: the policy learns nothing
+    from the others. Without groups, evenly spaced sequences are selected.
     """
     if group_size == 1 or rollout.group_B is None or not wanted:
         return select_evenly(rollout.num_sequences, wanted)
-    groups = list(dict.fromkeys(rollout.group_B.tolist()))
-    kept = {groups[k] for k in select_evenly(len(groups), max(1, wanted // group_size))}
-    return [sequence for sequence, group in enumerate(rollout.group_B.tolist()) if group in kept]
+    returns_B = (rollout.rewards_BT * rollout.mask_BT).sum(-1)
+    returns: dict[int, set[float]] = {}
+    for sequence, group in enumerate(rollout.group_B.tolist()):
+        is_valid = rollout.valid_B is None or bool(rollout.valid_B[sequence])
+        returns.setdefault(group, set()).update({float(returns_B[sequence])} if is_valid else ())
+    groups = list(returns)
+    starts = select_evenly(len(groups), max(1, wanted // group_size))
+    stored = set()
+    for start, end in pairwise([*starts, len(groups)]):
+        stored.add(next((group for group in groups[start:end] if len(returns[group]) > 1), groups[start]))
+    return [sequence for sequence, group in enumerate(rollout.group_B.tolist()) if group in stored]
 
 
 def select_evenly(count: int, wanted: int) -> list[int]:

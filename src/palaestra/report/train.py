@@ -43,6 +43,8 @@ from palaestra.report.svg import rate_axis
 from palaestra.runs.ledger import LedgerTotal
 from palaestra.runs.run import Run
 
+SAMPLES = 4
+"""Maximum sample episodes of an iteration."""
 LISTED = 60
 """Maximum iterations in the table of metrics; if there are more, evenly spaced ones are listed."""
 PHASES = {
@@ -349,9 +351,13 @@ def _iteration_rows(table: Metrics) -> list[dict[str, Any]]:
 
 
 def _read_episodes(run: Run, done: int) -> list[tuple[int, list[dict[str, Any]]]]:
-    """Read the stored episodes of the first, a middle and the last iteration."""
+    """Read some stored episodes of the first, a middle and the last iteration."""
     chosen = sorted({1, (1 + done) // 2, done}) if done else []
-    kept = [(iteration, [_read_episode(t) for t in run.store.trajectories(iteration)]) for iteration in chosen]
+    kept = []
+    for iteration in chosen:
+        stored = run.store.trajectories(iteration)
+        # The episodes of a group are alike.
+        kept.append((iteration, [_read_episode(t) for t in stored[:: -(-len(stored) // SAMPLES) or 1]]))
     return [(iteration, episodes) for iteration, episodes in kept if episodes]
 
 

@@ -262,23 +262,27 @@ class Store:
             text: what the prompt or the response must contain; letters of ASCII match in any case.
             group: the group of episodes with the same prompt, as in their first `info`.
         """
-        conditions: dict[str, Any] = {}
-        if iteration is not None:
-            conditions["iteration = ?"] = iteration
-        if text:
-            # The text as JSON has it is found without parsing; then it must be in the prompt or the response.
-            for column, wanted in (("data", to_json(text)[1:-1]), (_SPOKEN, text)):
-                conditions[f"{column} LIKE ? ESCAPE '\\'"] = f"%{_escape_like(wanted)}%"
-        if group is not None:
-            conditions["json_extract(data, '$.infos[0].group') = ?"] = group
-        where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
-        values = tuple(conditions.values())
-        count = self._read(f"SELECT COUNT(*) FROM trajectories {where}", values)[0][0]
-        query = (
-            f"SELECT iteration, position, data FROM trajectories {where} ORDER BY iteration, position LIMIT ? OFFSET ?"
-        )
-        rows = self._read(query, (*values, limit, offset))
-        return [(step, position, self._parse(Trajectory, data)) for step, position, data in rows], int(count)
+        if text or group is not None:
+            # The records are searched once; the keys of all that match are small.
+            keys = self.find_trajectory_keys(iteration=iteration, text=text, group=group)
+            count, keys = len(keys), keys[offset : offset + limit]
+        else:
+            where, values = _match_trajectories(iteration)
+            count = int(self._read(f"SELECT COUNT(*) FROM trajectories {where}", values)[0][0])
+            query = (
+                f"SELECT iteration, position FROM trajectories {where} ORDER BY iteration, position LIMIT ? OFFSET ?"
+            )
+            keys = [(step, position) for step, position in self._read(query, (*values, limit, offset))]
+        stored = ((*key, self.trajectory(*key)) for key in keys)
+        return [(step, position, t) for step, position, t in stored if t is not None], count
+
+    def find_trajectory_keys(
+        self, *, iteration: int | None = None, text: str = "", group: int | None = None
+    ) -> list[tuple[int, int]]:
+        """Return iteration and position of all stored trajectories that match, as in `find_trajectories`."""
+        where, values = _match_trajectories(iteration, text, group)
+        query = f"SELECT iteration, position FROM trajectories {where} ORDER BY iteration, position"
+        return [(step, position) for step, position in self._read(query, values)]
 
     def trajectory(self, iteration: int, position: int) -> Trajectory | None:
         """Return one stored trajectory; `None` if there is none."""
@@ -352,6 +356,20 @@ class Store:
         except ValueError as error:
             raise RunError(f"the run folder is damaged: {self.path} has an invalid record: "
                            f"{str(error).splitlines()[0]}") from error  # fmt: skip
+
+
+def _match_trajectories(iteration: int | None, text: str = "", group: int | None = None) -> tuple[str, tuple[Any, ...]]:
+    """The condition of a query for trajectories, with its values."""
+    conditions: dict[str, Any] = {}
+    if iteration is not None:
+        conditions["iteration = ?"] = iteration
+    if text:
+        # The text as JSON has it is found without parsing; then it must be in the prompt or the response.
+        for column, wanted in (("data", to_json(text)[1:-1]), (_SPOKEN, text)):
+            conditions[f"{column} LIKE ? ESCAPE '\\'"] = f"%{_escape_like(wanted)}%"
+    if group is not None:
+        conditions["json_extract(data, '$.infos[0].group') = ?"] = group
+    return f"WHERE {' AND '.join(conditions)}" if conditions else "", tuple(conditions.values())
 
 
 def _escape_like(text: str) -> str:

@@ -8,17 +8,13 @@ from typing import Any
 
 from markupsafe import Markup
 
-from palaestra.core.records import Trajectory
 from palaestra.report.page import make_environment, read_page
 from palaestra.report.svg import Scale, circle, drawing, polyline
 from palaestra.runs.store import Store
 from palaestra.version import __version__
 from palaestra.view.runs import RunCard
 from palaestra.view.tables import with_query
-from palaestra.view.tokens import find_tokenizer, read_tokens
 
-PAGE = 50
-"""Episodes of one page."""
 SORTS = {
     "started": lambda card: card.started,
     "kind": lambda card: card.kind,
@@ -80,45 +76,6 @@ def render_run(card: RunCard) -> str:
     return render(template, page=page, folder=card.folder.name, run=card, tab="overview", query={})
 
 
-def render_episodes(card: RunCard, query: Mapping[str, str]) -> str:
-    """A page of the stored episodes of a train run."""
-    number = _read_int(query.get("page"), 1, low=1)
-    iteration = _read_int(query.get("iteration"), None)
-    with _open_store(card) as store:
-        text = query.get("q", "")
-        stored, count = store.find_trajectories(
-            iteration=iteration, text=text, limit=PAGE, offset=(number - 1) * PAGE
-        )  # fmt: skip
-        iterations = store.trajectory_iterations()
-    rows = [{"iteration": i, "position": p, **_describe(trajectory)} for i, p, trajectory in stored]
-    pages = max(1, -(-count // PAGE))
-    return render(
-        "episodes", rows=rows, count=count, number=number, pages=pages, iterations=iterations, iteration=iteration,
-        query=dict(query), folder=card.folder.name, run=card, tab="episodes",
-    )  # fmt: skip
-
-
-def render_episode(card: RunCard, iteration: int, position: int) -> str | None:
-    """One episode token by token, beside the others of its group; `None` if it is not stored."""
-    with _open_store(card) as store:
-        trajectory = store.trajectory(iteration, position)
-        if trajectory is None:
-            return None
-        group = _info(trajectory).get("group")
-        others, _ = store.find_trajectories(iteration=iteration, group=group) if group is not None else ([], 0)
-    tokenizer = find_tokenizer(card.folder, card.settings)
-    rewards = [other.total_reward for _, _, other in others]
-    mean = sum(rewards) / len(rewards) if rewards else trajectory.total_reward
-    members = [
-        {"iteration": i, "position": p, "tokens": read_tokens(t, tokenizer), "above": t.total_reward - mean, **_describe(t)}
-        for i, p, t in (others or [(iteration, position, trajectory)])
-    ]  # fmt: skip
-    return render(
-        "episode", members=members, iteration=iteration, position=position, decoded=tokenizer is not None, mean=mean,
-        query={}, folder=card.folder.name, run=card, tab="episodes",
-    )  # fmt: skip
-
-
 def render_settings(cards: Sequence[RunCard]) -> str:
     """The settings of several runs side by side; those that differ come first."""
     rows = list_differences(cards)
@@ -142,22 +99,9 @@ def _write_value(value: Any) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
-def _describe(trajectory: Trajectory) -> dict[str, Any]:
-    info = _info(trajectory)
-    own = [v for s in trajectory.segments for v, chosen in zip(s.logprobs, s.chosen, strict=True) if chosen]
-    return {
-        "prompt": str(info.get("prompt", "")), "response": str(info.get("response", "")), "reward": trajectory.total_reward,
-        "stop": str(info.get("stop_reason", "")), "tokens_count": len(own), "failure": str(info.get("failure", "")),
-        "logprob": sum(own) / len(own) if own else None, "info": dict(info), "seed": trajectory.seed,
-    }  # fmt: skip
-
-
-def _info(trajectory: Trajectory) -> Mapping[str, Any]:
-    return trajectory.infos[0] if trajectory.infos else {}
-
-
 @contextmanager
-def _open_store(card: RunCard) -> Iterator[Store]:
+def open_store(card: RunCard) -> Iterator[Store]:
+    """Open the store of a run for reading."""
     store = Store(card.folder / "store.sqlite", read_only=True)
     try:
         yield store
@@ -165,7 +109,8 @@ def _open_store(card: RunCard) -> Iterator[Store]:
         store.close()
 
 
-def _read_int(text: str | None, default: Any, low: int = 0) -> Any:
+def read_int(text: str | None, default: Any, low: int = 0) -> Any:
+    """Read a number of a query; `default` if it is missing or not a number."""
     try:
         return max(low, int(text)) if text else default
     except ValueError:

@@ -21,9 +21,17 @@ from starlette.types import ASGIApp
 from palaestra.core.errors import PalaestraError
 from palaestra.view.access import TokenAccess
 from palaestra.view.compare import MOST_RUNS, render_comparison
-from palaestra.view.pages import render, render_episode, render_episodes, render_run, render_runs, render_settings
+from palaestra.view.episodes import (
+    make_episode_table,
+    make_token_table,
+    read_episode_json,
+    render_episode,
+    render_episodes,
+)
+from palaestra.view.pages import render, render_run, render_runs, render_settings
 from palaestra.view.runs import RunCard, RunIndex, file_state
 from palaestra.view.save import add_links, save_part
+from palaestra.view.tables import FORMATS, export_table
 
 POLL = 0.5
 """Seconds between two looks at the files of a run."""
@@ -79,15 +87,27 @@ class _Pages:
         return await _html(request, lambda: render_run(card))
 
     async def episodes(self, request: Request) -> Response:
-        card = self._find(request.path_params["run"])
-        return await _html(request, lambda: render_episodes(card, request.query_params))
+        card, query = self._find(request.path_params["run"]), request.query_params
+        if query.get("format") in FORMATS:
+            return export_table(make_episode_table(card, query), query["format"])
+        return HTMLResponse(await run_in_threadpool(render_episodes, card, query))
 
     async def episode(self, request: Request) -> Response:
-        card, values = self._find(request.path_params["run"]), request.path_params
-        page = await run_in_threadpool(render_episode, card, values["iteration"], values["position"])
-        if page is None:
+        """One episode as a page, its record as JSON, or its tokens as CSV."""
+        card, query = self._find(request.path_params["run"]), request.query_params
+        place = request.path_params["iteration"], request.path_params["position"]
+        if query.get("format") == "json":
+            record = await run_in_threadpool(read_episode_json, card, *place)
+            answer = None if record is None else Response(record, media_type="application/json")
+        elif query.get("format") == "csv":
+            table = await run_in_threadpool(make_token_table, card, *place)
+            answer = None if table is None else export_table(table, "csv")
+        else:
+            page = await run_in_threadpool(render_episode, card, *place, query)
+            answer = None if page is None else HTMLResponse(page)
+        if answer is None:
             raise HTTPException(404, "this episode is not stored")
-        return HTMLResponse(page)
+        return answer
 
     async def old_link(self, request: Request) -> Response:
         """The reports of studies and benches link to the reports of their runs."""

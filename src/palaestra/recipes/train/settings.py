@@ -120,7 +120,8 @@ class TrainSettings(EngineSettings, ExecutorSettings, RunSettings):
     checkpoint_every: int = setting(10, "Iterations between checkpoints.", low=1)
     keep_trajectories: int = setting(
         4,
-        "Episodes per iteration that the store keeps; with groups, as many whole groups as fit, and at least one.",
+        "Episodes per iteration that the store keeps; with groups, as many whole groups as fit and at least one, "
+        "preferably with different rewards.",
         low=0,
     )
     keep_alternatives: int = setting(

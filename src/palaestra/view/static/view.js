@@ -5,6 +5,7 @@ const run = document.body.dataset.run;
 const live = document.getElementById("live");
 
 async function refresh() {
+  if (document.querySelector("[data-still]")) return;  // A stored episode does not change.
   const answer = await fetch(location.href);
   if (!answer.ok) return;
   const page = new DOMParser().parseFromString(await answer.text(), "text/html");
@@ -72,6 +73,38 @@ document.addEventListener("keydown", (event) => {
   } else if (event.key === "u") {
     (document.querySelector("[data-up]") ?? document.querySelector(".home"))?.click();
   }
+});
+
+// Tokens: a click or the arrow keys show the values of one token below.
+function showToken(token) {
+  const list = token.closest(".tokens");
+  document.querySelectorAll(".tokens .current").forEach((other) => { other.classList.remove("current"); });
+  token.classList.add("current");
+  token.scrollIntoView({ block: "nearest" });
+  const inspector = document.getElementById("inspector");
+  inspector.querySelector(".text").textContent = token.textContent;
+  inspector.querySelector(".values").textContent = token.title;
+  const place = token.title.match(/^token (\d+)/);
+  if (!place || !("address" in list.dataset)) return;
+  const address = new URL(location.href);
+  address.searchParams.set("at", place[1]);
+  history.replaceState(null, "", address);
+}
+
+document.addEventListener("click", (event) => {
+  const token = event.target.closest(".tokens span[title]");
+  if (token) showToken(token);
+});
+
+document.addEventListener("keydown", (event) => {
+  const list = event.target.closest(".tokens");
+  if (!list || event.ctrlKey || event.metaKey || event.altKey) return;
+  const tokens = [...list.querySelectorAll("span[title]")];
+  const at = tokens.findIndex((token) => token.classList.contains("current"));
+  const steps = { ArrowRight: at + 1, ArrowLeft: at < 0 ? tokens.length - 1 : at - 1, Home: 0, End: tokens.length - 1 };
+  if (!(event.key in steps) || !tokens.length) return;
+  showToken(tokens[Math.max(0, Math.min(tokens.length - 1, steps[event.key]))]);
+  event.preventDefault();
 });
 
 prepare();
