@@ -16,6 +16,7 @@ from uuid import uuid4
 
 from palaestra.core.errors import RunError
 from palaestra.core.records import Attempt, Decision, Example, Lesson, Trajectory
+from palaestra.runs.calls import CallRecord
 from palaestra.runs.files import from_json, storage_errors, to_json, transaction
 from palaestra.runs.ledger import LedgerEntry, LedgerTotal
 
@@ -41,6 +42,11 @@ CREATE TABLE steps (episode INTEGER, position INTEGER, data TEXT NOT NULL, PRIMA
 CREATE TABLE ledger (id INTEGER PRIMARY KEY, phase TEXT, model TEXT, calls INTEGER, prompt_tokens INTEGER,
                      completion_tokens INTEGER, seconds REAL, money REAL);
 """
+_CALLS = """
+CREATE TABLE IF NOT EXISTS calls (position INTEGER PRIMARY KEY, key TEXT UNIQUE, phase TEXT, model TEXT, failed INTEGER,
+                                  data TEXT NOT NULL)
+"""
+"""Created with the first call. Runs of earlier versions and runs without calls do not have this table."""
 
 _SPOKEN = " || ' ' || ".join(
     f"COALESCE(json_extract(data, '$.infos[0].{name}'), '')" for name in ("prompt", "response")
@@ -90,6 +96,14 @@ class Store:
         with storage_errors(self.path, "reading the store"):
             return self._db.execute(query, values).fetchall()
 
+    def select(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Return the rows of an SQL query; for `palaestra.runs.browse`."""
+        return self._read(query, values)
+
+    def has_table(self, name: str) -> bool:
+        """Whether the store has a table. Runs of earlier versions lack some."""
+        return bool(self._read("SELECT 1 FROM sqlite_master WHERE type='table' AND name=?", (name,)))
+
     @property
     def id(self) -> str:
         """The unique id of the run, which does not depend on its folder."""
@@ -117,13 +131,20 @@ class Store:
     # Lessons
 
     def add_lesson(
-        self, round_: int, lesson: Lesson, cost: LedgerEntry, inspection: Any = None, delivery: Any = None
+        self,
+        round_: int,
+        lesson: Lesson,
+        cost: LedgerEntry,
+        inspection: Any = None,
+        delivery: Any = None,
+        calls: Sequence[CallRecord] = (),
     ) -> None:
         """Store a lesson as it will be taught.
 
         Arguments:
             inspection: the record of its quality checks, if any.
             delivery: the record of the ordered and the delivered examples.
+            calls: the calls to models that led to it.
         """
         with self._transaction("storing a lesson") as db:
             if delivery is not None:
@@ -137,6 +158,7 @@ class Store:
                 "INSERT INTO examples VALUES (?, ?, ?, ?, ?)",
                 [(round_, k, e.skill, e.subskill, to_json(e)) for k, e in enumerate(lesson.examples)],
             )
+            _insert_calls(db, calls)
             _insert_cost(db, cost)
 
     def lesson(self, round_: int) -> Lesson | None:
@@ -146,7 +168,7 @@ class Store:
             return None
         query = "SELECT position, data FROM examples WHERE round=? ORDER BY position"
         examples = self._read_records(Example, query, round_)
-        return Lesson(tuple(examples.values()), self._parse(tuple[Decision, ...], rows[0][0]))
+        return Lesson(tuple(examples.values()), self.parse(tuple[Decision, ...], rows[0][0]))
 
     def lesson_rounds(self) -> list[int]:
         """Return the rounds whose lesson has been written."""
@@ -156,20 +178,24 @@ class Store:
         """Return the quality checks of each round's lesson, as records of `kind`."""
         return self._read_records(kind, "SELECT round, data FROM inspections ORDER BY round")
 
-    def add_delivery(self, round_: int, delivery: Any, cost: LedgerEntry) -> None:
+    def add_delivery(self, round_: int, delivery: Any, cost: LedgerEntry, calls: Sequence[CallRecord] = ()) -> None:
         """Store the delivery of an order without a lesson. It is replaced when the round is repeated."""
         with self._transaction("storing a delivery") as db:
             db.execute("INSERT OR REPLACE INTO deliveries VALUES (?, ?)", (round_, to_json(delivery)))
+            _insert_calls(db, calls)
             _insert_cost(db, cost)
 
     def deliveries(self, kind: type[T]) -> dict[int, T]:
         """Return the orders and deliveries of each round, as records of `kind`."""
         return self._read_records(kind, "SELECT round, data FROM deliveries ORDER BY round")
 
-    def add_skills(self, stage: str, skills: Any, cost: LedgerEntry | None = None) -> None:
+    def add_skills(
+        self, stage: str, skills: Any, cost: LedgerEntry | None = None, calls: Sequence[CallRecord] = ()
+    ) -> None:
         """Store the result of a stage of skill discovery, with its cost."""
         with self._transaction("storing skills") as db:
             db.execute("INSERT OR REPLACE INTO skills VALUES (?, ?)", (stage, to_json(skills)))
+            _insert_calls(db, calls)
             if cost is not None:
                 _insert_cost(db, cost)
 
@@ -348,9 +374,10 @@ class Store:
 
     def _read_records(self, kind: type[T], query: str, *values: Any) -> dict[Any, T]:
         """Read the records of a query that selects a key and the data."""
-        return {key: self._parse(kind, data) for key, data in self._read(query, values)}
+        return {key: self.parse(kind, data) for key, data in self._read(query, values)}
 
-    def _parse(self, kind: Any, data: str) -> Any:
+    def parse(self, kind: Any, data: str) -> Any:
+        """Read a record of `kind` from its JSON. Raises `RunError` if it is damaged."""
         try:
             return from_json(kind, data)
         except ValueError as error:
@@ -366,19 +393,32 @@ def _match_trajectories(iteration: int | None, text: str = "", group: int | None
     if text:
         # The text as JSON has it is found without parsing; then it must be in the prompt or the response.
         for column, wanted in (("data", to_json(text)[1:-1]), (_SPOKEN, text)):
-            conditions[f"{column} LIKE ? ESCAPE '\\'"] = f"%{_escape_like(wanted)}%"
+            conditions[f"{column} LIKE ? ESCAPE '\\'"] = f"%{escape_like(wanted)}%"
     if group is not None:
         conditions["json_extract(data, '$.infos[0].group') = ?"] = group
     return f"WHERE {' AND '.join(conditions)}" if conditions else "", tuple(conditions.values())
 
 
-def _escape_like(text: str) -> str:
+def escape_like(text: str) -> str:
+    """Escape the wildcards of a text for LIKE with the escape character `\\`."""
     return text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
 
 
 def _insert_metrics(db: sqlite3.Connection, verb: str, iteration: int, metrics: Mapping[str, float]) -> None:
     rows = [(iteration, name, float(value)) for name, value in metrics.items() if math.isfinite(value)]
     db.executemany(f"{verb} INTO metrics VALUES (?, ?, ?)", rows)
+
+
+def _insert_calls(db: sqlite3.Connection, calls: Sequence[CallRecord]) -> None:
+    if not calls:
+        return
+    db.execute(_CALLS)
+    # A call that is found again in the cache, by a resumed run, keeps its cost.
+    db.executemany(
+        "INSERT INTO calls (key, phase, model, failed, data) VALUES (?, ?, ?, ?, ?) "
+        "ON CONFLICT (key) DO UPDATE SET failed=excluded.failed, data=excluded.data WHERE ?",
+        [(c.key, c.phase, c.model, c.failure is not None, to_json(c), not c.is_cached) for c in calls],
+    )
 
 
 def _insert_cost(db: sqlite3.Connection, cost: LedgerEntry) -> None:

@@ -14,6 +14,8 @@ from palaestra.runs.store import Store
 from palaestra.version import __version__
 from palaestra.view.runs import RunCard
 from palaestra.view.tables import with_query
+from palaestra.view.tabs import list_tabs
+from palaestra.view.texts import mark_words
 
 SORTS = {
     "started": lambda card: card.started,
@@ -32,7 +34,7 @@ GROUPS = ("kind", "subject", "model", "method", "tags", "status", "host")
 def render(template: str, **values: Any) -> str:
     """Render a template of the viewer or of the report."""
     environment = make_environment("palaestra.view")
-    environment.filters["with_query"] = with_query
+    environment.filters |= {"with_query": with_query, "marked": mark_words, "list_tabs": list_tabs}
     return environment.get_template(f"{template}.html.j2").render(version=__version__, **values)
 
 
