@@ -48,10 +48,18 @@ class TurnEpisodePlayer:
         assert isinstance(inside, TurnEnv)
         self.env, self.inside, self.max_call_seconds = env, inside, max_call_seconds
         self._lock = threading.Lock()
-        self._clear()
         self._is_playing = False
+        self._clear()
         if seed is not None:
             self.start(seed)
+
+    def _clear(self) -> None:
+        self.messages: tuple[Message, ...] = ()
+        self.rewards: list[float] = []
+        self.stop_reason: TurnStopReason | None = None
+        self.failure: Failure | None = None
+        self.error: Exception | None = None
+        self.is_blocked = self.terminated = self.truncated = False
 
     @property
     def is_over(self) -> bool:
@@ -114,14 +122,6 @@ class TurnEpisodePlayer:
         self.stop(TurnStopReason.GAVE_UP)
         if not self.is_blocked:
             self.env.close()
-
-    def _clear(self) -> None:
-        self.messages: tuple[Message, ...] = ()
-        self.rewards: list[float] = []
-        self.stop_reason: TurnStopReason | None = None
-        self.failure: Failure | None = None
-        self.error: Exception | None = None
-        self.is_blocked = self.terminated = self.truncated = False
 
     def _record(self, step: Any) -> None:
         if step is None:
