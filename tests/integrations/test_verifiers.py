@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from chat_server import Reply, Server
 from guessing import ENV_ID, OPTIONS, SEEDS, play_ours, write_guess
 
 from palaestra.core.errors import EnvError
-from palaestra.core.records import FailureCause
+from palaestra.core.records import FailureCause, Message, ToolCall
 from palaestra.envs.factory import detect_kind, make_turn_env
 from palaestra.envs.turn.records import TurnStopReason
 from palaestra.integrations.export.base import export_environment
@@ -49,7 +50,7 @@ def run_episode(runner: EpisodeRunner, task: Any) -> Any:
     """Play the scripted guesses of a task's seed. Returns the episode of verifiers."""
     event, turn = runner.start(task), 0
     while isinstance(event, list):
-        event, turn = runner.answer(write_guess(task.data.seed, turn)), turn + 1
+        event, turn = runner.answer(Message("assistant", write_guess(task.data.seed, turn))), turn + 1
     return event
 
 
@@ -126,6 +127,80 @@ def test_our_recipe_trains_on_it(package: str, tmp_path: Path) -> None:
     )  # fmt: skip
     assert run.summary["failures"] == {}
     assert run.summary["episodes"] == 8
+
+
+TOOL_GAME = """
+import verifiers.v1 as vf
+
+
+class Notes(vf.State):
+    lookups: int = 0
+
+
+class Vault(vf.Toolset[vf.ToolsetConfig, Notes]):
+    TOOL_PREFIX = None
+
+    @vf.tool
+    def look_up(self, key: int) -> str:
+        \"\"\"The word behind a key.\"\"\"
+        if key < 0:
+            raise ValueError("no such key")
+        self.state.lookups += 1
+        return f"word{key * 7}"
+
+
+class Data(vf.TaskData):
+    key: int
+
+
+class WordTask(vf.Task[Data, Notes]):
+    @classmethod
+    def toolsets(cls, config):
+        return [Vault(vf.ToolsetConfig())]
+
+    @vf.reward
+    async def paid(self, trace: vf.Trace) -> float:
+        return float(trace.last_reply == f"word{self.data.key * 7}") + 0.25 * trace.state.lookups
+
+
+class Words(vf.Taskset[WordTask, vf.TasksetConfig]):
+    def load(self):
+        return [WordTask(Data(prompt=f"The word of key {k}?", key=k), self.config.task) for k in range(20)]
+
+
+__all__ = ["Words"]
+
+if __name__ == "__main__":
+    Vault.run()
+"""
+
+
+def test_the_tools_of_a_task_are_called_and_keep_their_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "word_game.py").write_text(TOOL_GAME)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
+    env = VerifiersEnv("word_game")
+    try:
+        (tool,) = env.tools
+        assert tool["function"]["name"] == "look_up"
+        assert tool["function"]["parameters"]["required"] == ["key"]
+        observation, _ = env.reset(seed=0)
+        key = env._task.data.key
+        assert observation.messages[-1].text == f"The word of key {key}?"
+        calls = [("look_up", json.dumps({"key": key})), ("look_up", '{"key": -1}'), ("look_up", "{"), ("no", "{}")]
+        message = Message("assistant", "", tuple(ToolCall(*call, f"c{k}") for k, call in enumerate(calls)))
+        observation, reward, over, _, info = env.step(message)
+        assert (reward, over, info["tool_calls"], info["tool_errors"]) == (0, False, 4, 3)
+        answers = observation.messages[-4:]
+        assert [(m.role, m.tool_call_id) for m in answers] == [("tool", f"c{k}") for k in range(4)]
+        assert answers[0].text == f"word{key * 7}"
+        expected = ["error: .*no such key", "error: expected a JSON object", "error: there is no tool 'no'"]
+        for answer, pattern in zip(answers[1:], expected, strict=True):
+            assert re.match(pattern, answer.text, re.DOTALL)
+        _, reward, over, _, info = env.step(answers[0].text)
+        assert (reward, over, info["stop_reason"]) == (1.25, True, TurnStopReason.SOLVED)
+    finally:
+        env.close()
 
 
 def register_bad_env() -> str:

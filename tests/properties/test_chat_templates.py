@@ -82,7 +82,7 @@ TOOLS = json.dumps(Replies([], []).tools)
     scope="module",
     params=[
         *sorted(ENDS),
-        *(pytest.param(file, marks=pytest.mark.backends, id=Path(file).stem) for file in list_files()),
+        *(pytest.param(name, marks=pytest.mark.backends, id=Path(name).stem) for name in ("smollm2", *list_files())),
     ],
 )
 def family(request: pytest.FixtureRequest) -> str:

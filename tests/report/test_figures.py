@@ -87,7 +87,13 @@ def test_curves_of_runs_share_a_chart_and_its_table(tmp_path: Path) -> None:
     (chart,) = compare_curves({name: tmp_path / name for name in ("a", "b")})
     assert chart["title"] == "training reward"
     assert chart["chart"].count("<polyline") == 2
-    assert chart["rows"] == [("1", ["0.100", "0.100"]), ("2", ["0.200", "0.200"]), ("3", ["0.300", ""])]
+    (table,) = find_parts(chart["chart"])[1]
+    assert table.rows == (
+        ("iteration", "a", "b"),
+        ("1", "0.100", "0.100"),
+        ("2", "0.200", "0.200"),
+        ("3", "0.300", "–"),
+    )
 
 
 def test_runs_are_tested_against_the_first(taught: Path, tmp_path: Path) -> None:

@@ -73,7 +73,8 @@ def test_a_task_that_nobody_is_feasible_on_keeps_the_curves_below_the_top_and_is
 
 def test_a_chart_is_a_picture_with_a_line_a_method_and_words_for_those_who_cannot_see_it() -> None:
     found = standings("first", HOSTILE)
-    chart = ElementTree.fromstring(str(profile_chart(found, Measure.SUBMISSION)))
+    chart, table = ElementTree.fromstring(f"<div>{profile_chart(found, Measure.SUBMISSION)}</div>")
+    assert [cell.text for cell in table.iter("th")][1:4] == ["task baseline", HOSTILE, "first"]
     assert len(chart.findall("polyline")) == 3
     assert HOSTILE in chart.attrib["aria-label"]
     area = found.profile(Measure.SUBMISSION).area("first").area

@@ -6,6 +6,10 @@ import csv
 import io
 import json
 
+from starlette.applications import Starlette
+from starlette.routing import Route
+from starlette.testclient import TestClient
+
 from palaestra.view.tables import DataTable, export_table, with_query, write_csv, write_json_rows
 
 ROWS = [
@@ -32,7 +36,10 @@ def test_json_has_the_texts_as_they_are() -> None:
 
 
 def test_the_file_has_a_plain_name() -> None:
-    headers = export_table(TABLE, "csv").headers
+    app = Starlette(routes=[Route("/", lambda request: export_table(TABLE, "csv"))])
+    answer = TestClient(app).get("/")
+    assert answer.text == "".join(write_csv(TABLE)).replace("\ud800", "?")
+    headers = answer.headers
     assert headers["content-disposition"] == 'inline; filename="a-run-examples.csv"'
     assert headers["content-type"].startswith("text/csv")
 

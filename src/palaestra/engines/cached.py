@@ -30,6 +30,7 @@ from palaestra.engines.base import (
 )
 from palaestra.engines.budget import Budget, Prices, Reservation, missing_price
 from palaestra.runs.cache import Cache, digest
+from palaestra.runs.calls import CallLog
 from palaestra.runs.ledger import Spending
 
 CACHED_FAILURES = {FailureCause.CONTEXT_LENGTH, FailureCause.REFUSED, FailureCause.MALFORMED}
@@ -52,6 +53,7 @@ class CachedEngine(BaseEngine):
         phase: the part of the run in its ledger; `at` changes it.
         identity: identifies the model in cache keys; default: the engine's own `identity`. Weights in memory have none,
             because training changes them under the same name: pass their hash.
+        log: collects prompts and answers; `None` for no record.
 
     Equal requests are sent only once, within a batch and across runs. Requests with different seeds or completion
     indices are not equal.
@@ -70,8 +72,9 @@ class CachedEngine(BaseEngine):
         owner: str = "",
         phase: str = "",
         identity: str = "",
+        log: CallLog | None = None,
     ) -> None:
-        self.engine, self.cache, self.owner, self.phase = engine, cache, owner, phase
+        self.engine, self.cache, self.owner, self.phase, self.log = engine, cache, owner, phase, log
         self.name, self.budget = engine.name, budget or Budget()
         self.identity = identity or (engine.identity if isinstance(engine, BaseEngine) else "")
         self.reads_schema = reads_schema(engine)
@@ -112,6 +115,12 @@ class CachedEngine(BaseEngine):
         missing = {group: r for group, r in zip(keys, requests, strict=True) if any(k not in known for k in group)}
         if missing:
             known |= self._ask(list(missing.values()), list(missing), known)
+        if self.log is not None:
+            costs = self.cache.find_calls(self.owner, self.phase)
+            for group, request in zip(keys, requests, strict=True):
+                for key in group:
+                    spent = costs.get(key, Spending())
+                    self.log.add(key, self.phase, self.name, request.messages, known[key], spent)
         return [[known[key] for key in group] for group in keys]
 
     def _ask(

@@ -14,6 +14,7 @@ from palaestra.engines.base import ENGINES, Engine, EngineScheme, get_scheme
 from palaestra.engines.budget import Budget, Prices
 from palaestra.engines.cached import CachedEngine
 from palaestra.runs.cache import Cache
+from palaestra.runs.calls import CallLog
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9_+.-]*):")
 
@@ -68,13 +69,17 @@ def open_cached(
     prices: Prices | None = None,
     owner: str = "",
     phase: str = "",
+    log: CallLog | None = None,
     **settings: Any,
 ) -> CachedEngine:
     """Open a model with a cache, a ledger and a budget.
 
     Arguments:
         engine: the engine of the model, if it is already open; several runs may share one.
+        log: collects prompts and answers; `None` for no record.
     """
     engine = engine or open_engine(name, **settings)
     identity = get_engine_scheme(name).identify(name)
-    return CachedEngine(engine, cache, budget=budget, prices=prices, owner=owner, phase=phase, identity=identity)
+    return CachedEngine(
+        engine, cache, budget=budget, prices=prices, owner=owner, phase=phase, identity=identity, log=log
+    )

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from palaestra.engines.budget import Budget
     from palaestra.engines.cached import CachedEngine
     from palaestra.runs.cache import Cache
+    from palaestra.runs.calls import CallLog
     from palaestra.runs.ledger import Spending
     from palaestra.runs.run import Run
 
@@ -53,6 +54,7 @@ class MeteredEngines:
         owner: the id of the run.
         service: arguments of `OpenAIEngine` for remote models.
         local: arguments of the engine of local models.
+        log: collects prompts and answers; `None` for no record.
     """
 
     def __init__(
@@ -63,9 +65,10 @@ class MeteredEngines:
         listener: Listener = ignore,
         service: Mapping[str, Any] = MappingProxyType({}),
         local: Mapping[str, Any] = MappingProxyType({}),
+        log: CallLog | None = None,
     ) -> None:
         self.cache, self.owner, self.budget, self.listener = cache, owner, budget, listener
-        self.service, self.local = service, local
+        self.service, self.local, self.log = service, local, log
         self._opened: list[Engine] = []
 
     def open(self, name: str, engine: Engine | None = None) -> CachedEngine:
@@ -81,7 +84,7 @@ class MeteredEngines:
             options = self.service if is_remote(name) else self.local
             engine = open_engine(name, listener=self.listener, **options)
             self._opened.append(engine)
-        return open_cached(name, self.cache, engine=engine, budget=self.budget, owner=self.owner)
+        return open_cached(name, self.cache, engine=engine, budget=self.budget, owner=self.owner, log=self.log)
 
     def close(self) -> None:
         """Close the engines that were opened here."""
@@ -102,6 +105,7 @@ def meter_engines(
     within: Budget | None = None,
     resumable: bool = True,
     listener: Listener = ignore,
+    log: CallLog | None = None,
 ) -> Iterator[MeteredEngines]:
     """Open the cache of a run and meter its models. Earlier spending of the run counts against the budget.
 
@@ -109,6 +113,7 @@ def meter_engines(
         within: the budget of a group of runs that this run belongs to.
         resumable: the run can be resumed with higher limits after it reached one.
         listener: receives events for downloads and retried calls.
+        log: collects prompts and answers; `None` for no record.
     """
     from palaestra.engines.budget import Budget
 
@@ -120,7 +125,7 @@ def meter_engines(
             resumable=resumable,
         )  # fmt: skip
         service = service_options(settings.call_timeout, in_flight=settings.in_flight)
-        engines = MeteredEngines(cache, owner, budget, listener, service, settings.parse_engine_options())
+        engines = MeteredEngines(cache, owner, budget, listener, service, settings.parse_engine_options(), log)
         try:
             yield engines
         finally:

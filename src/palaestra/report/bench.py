@@ -113,7 +113,7 @@ def profile_chart(standings: Standings, measure: Measure) -> Markup:
     for method in reversed(standings.methods):
         points = [MetricPoint(0, tau, 100 * height) for tau, height in steps(profile, method, standings.limit)]
         class_, dashes = _choose_line(standings, method)
-        series.append(Series("", points, class_, "line", dashes=dashes))
+        series.append(Series("", points, class_, "line", dashes=dashes, column=method))
     areas = "; ".join(f"{area.method} {area.area:.3f}" for area in profile.areas)
     label = f"performance profiles by {measure}, areas: {areas}"
     panel = Panel("share of tasks (%)", series, (0.0, 100.0))

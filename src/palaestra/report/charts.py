@@ -6,12 +6,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from markupsafe import Markup
 
 from palaestra.core.records import Report
-from palaestra.report.formatting import counts, interval, percent, plain, tick_words, whole
+from palaestra.report.formatting import NOTHING, counts, interval, percent, plain, tick_words, whole
 from palaestra.report.svg import Point, Scale, circle, drawing, element, line, number, polyline, text, ticks
 
 WIDTH, PLOT, GAP, FOOT = 520, 240, 26, 46
@@ -34,6 +34,8 @@ PATH = 24
 """Maximum points of a path; more are averaged with their neighbours."""
 BARS = 60
 """Maximum bars of a chart; more are averaged with their neighbours."""
+LISTED = 60
+"""Maximum rows of the table behind a chart; if there are more positions, evenly spaced ones are listed."""
 RAW_ROUNDS = 4
 """Maximum rounds for which single batches are drawn; more would hide the means."""
 
@@ -68,6 +70,7 @@ class Series:
         style: a line with its band; marks with whiskers; marks alone; a line alone; a path from mark to mark; or a ring.
         labels: a text above each point; fewer labels than points belong to the last points.
         dashes: the dash pattern of the line.
+        column: its name in the table behind the chart; empty: `name`, and without both it is not in the table.
     """
 
     name: str
@@ -76,6 +79,7 @@ class Series:
     style: Literal["band", "marks", "points", "line", "path", "ring"] = "band"
     labels: Sequence[str] = ()
     dashes: str = ""
+    column: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,14 +108,15 @@ def metric_points(table: Metrics, name: str, *, along: str = "", count: str = ""
 
 
 def line_chart(
-    panels: Sequence[Panel], x_label: str, label: str, *, x_high: float = 0.0, small: bool = False
+    panels: Sequence[Panel], x_label: str, label: str, *, x_high: float = 0.0, small: bool = False, table: bool = True
 ) -> Markup:
-    """Draw panels one above the other over one x axis.
+    """Draw panels one above the other over one x axis, with a folded table of the values behind them.
 
     Arguments:
         label: the start of the text for screen readers.
         x_high: the end of the x axis, if the points do not reach it.
-        small: draw a small multiple, without axis names.
+        small: draw a small multiple, without axis names and without a table.
+        table: whether there is a table; no, if the page has one of its own.
     """
     panels = [replace(p, series=[s for s in p.series if s.points]) for p in panels]
     places = [r.x for panel in panels for series in panel.series for r in series.points]
@@ -133,7 +138,36 @@ def line_chart(
         top += plot + GAP
     named = [_describe_series(series) for panel in panels for series in panel.series if series.name]
     height = top - GAP + (18 if small else FOOT)
-    return drawing(width, height, ": ".join([label, "; ".join(named)] if named else [label]), *parts, class_="chart")
+    words = ": ".join([label, "; ".join(named)] if named else [label])
+    picture = drawing(width, height, words, *parts, class_="chart")
+    shown = {s.column or s.name: s.points for panel in panels for s in panel.series if s.column or s.name}
+    return picture if small or not table or not shown else picture + make_table(shown, x_label)
+
+
+def make_table(columns: Mapping[str, Sequence[MetricPoint]], x_label: str) -> Markup:
+    """The values of curves by position on the x axis, at most `LISTED` positions, folded."""
+    places = sorted({point.x for points in columns.values() for point in points})
+    shown = [*places[: -1 : -(-len(places) // LISTED)], *places[-1:]]
+    by_place = [{point.x: point for point in points} for points in columns.values()]
+    head = [element("th", name, scope="col") for name in (x_label, *columns)]
+    rows = [
+        element("tr", element("th", f"{x:.0f}" if x == round(x) else plain(x), scope="row"), *(_write_cell(points.get(x)) for points in by_place))
+        for x in shown
+    ]  # fmt: skip
+    table = element("table", element("thead", element("tr", *head)), element("tbody", *rows), class_="numbers")
+    return element("details", element("summary", "Values"), element("div", table, class_="scroll"), class_="values")
+
+
+def table_behind(charts: Sequence[Mapping[str, Any]], x_label: str) -> Markup:
+    """One table for several small charts, each with its `name` and its `points`."""
+    return make_table({chart["name"] or "no name": chart["points"] for chart in charts}, x_label)
+
+
+def _write_cell(point: MetricPoint | None) -> Markup:
+    if point is None:
+        return element("td", NOTHING)
+    count = "" if point.count is None else f", n {whole(point.count)}"
+    return element("td", plain(point.value) + (f" ({span(point)}{count})" if point.low is not None else ""))
 
 
 def small_chart(points: Sequence[MetricPoint], last: int, label: str, level: float) -> Markup:
@@ -169,7 +203,8 @@ def bar_chart(table: Metrics, names: Mapping[str, str], y_label: str, label: str
             place = {"x": start + gap / 2, "y": y(top), "width": end - start - gap, "height": y(below) - y(top)}
             parts.append(element("rect", class_=f"bar {class_}", **place))
             below = top
-    return drawing(WIDTH, TOP + PLOT + FOOT, label, *parts, class_="chart")
+    picture = drawing(WIDTH, TOP + PLOT + FOOT, label, *parts, class_="chart")
+    return picture + make_table({name: metric_points(table, name) for name in names}, "iteration")
 
 
 def average_neighbours(points: Sequence[MetricPoint], most: int = PATH) -> list[MetricPoint]:
@@ -378,7 +413,7 @@ def accuracy_chart(
         low, high = max(0, low - 10), min(100, high + 10)
     panel = Panel(f"{label} (%)", series, (0.0, 100.0) if small else (low, high))
     text = f"{label} by examples: " + "; ".join(point.title for point in points.values())
-    return line_chart([panel], "training examples so far", text, x_high=most, small=small)
+    return line_chart([panel], "training examples so far", text, x_high=most, small=small, table=False)
 
 
 def accuracy_point(moment: Moment) -> MetricPoint:
@@ -402,7 +437,8 @@ def loss_chart(curves: Mapping[int, Sequence[tuple[int, float]]]) -> Markup:
         if len(shown) <= RAW_ROUNDS
     ]
     for round_, mean in means.items():
-        series.append(Series("", mean, round_colour(round_), "line", dashes="6 3" if round_ > COLOURS else ""))
+        dashes, name = "6 3" if round_ > COLOURS else "", f"round {round_}, running mean"
+        series.append(Series("", mean, round_colour(round_), "line", dashes=dashes, column=name))
     ends = ", ".join(f"round {round_} ends at {mean[-1].value:.2f}" for round_, mean in means.items())
     panel = Panel("training loss (nats per token)", series, (0.0, tallest))
     return line_chart([panel], "training step (batch) of the round", f"training loss: {ends}")

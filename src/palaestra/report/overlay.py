@@ -19,10 +19,8 @@ from palaestra.report.charts import (
     line_chart,
     line_style,
     metric_points,
-    span,
 )
 from palaestra.report.evaluate import compare_page
-from palaestra.report.formatting import plain
 from palaestra.report.research import list_validations
 from palaestra.report.teach import accuracy_by_round
 from palaestra.research.workspace.step_record import Step
@@ -37,8 +35,6 @@ TRAIN_CURVES = {
 """The metrics of a train run that are compared, with the names of their axes."""
 BANDS = 3
 """Maximum runs whose intervals are drawn; more bands would hide each other. The tables have all."""
-LISTED = 60
-"""Maximum rows of the table behind a chart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +82,7 @@ def read_curves(folder: Path) -> list[Curve]:
 
 
 def compare_curves(folders: Mapping[str, Path]) -> list[dict[str, Any]]:
-    """Draw the curves of runs, by name, in common charts, with a table behind each."""
+    """Draw the curves of runs, by name, in common charts."""
     charts: dict[str, dict[int, Curve]] = {}
     for place, folder in enumerate(folders.values()):
         for curve in read_curves(folder) if (folder / "settings.json").exists() else ():
@@ -100,10 +96,7 @@ def compare_curves(folders: Mapping[str, Path]) -> list[dict[str, Any]]:
             series.append(Series(names[place], curve.points, colour, style, dashes=dashes))  # type: ignore[arg-type]
         x_label = next(iter(curves.values())).x_label
         chart = line_chart([Panel(y_label, series)], x_label, y_label)
-        rows = _list_values(curves)
-        parts.append(
-            {"title": y_label, "x_label": x_label, "chart": chart, "names": [names[k] for k in curves], "rows": rows}
-        )
+        parts.append({"title": y_label, "chart": chart})
     return parts
 
 
@@ -130,21 +123,3 @@ def compare_to_first(folders: Mapping[str, Path]) -> tuple[list[dict[str, Any]],
             rows.append({"name": name, "comparison": None, "notes": (), "reason": str(error)})
     whole = compare_page(result) if result is not None and len(others) == 1 else None
     return rows, whole
-
-
-def _list_values(curves: Mapping[int, Curve]) -> list[tuple[str, list[str]]]:
-    """The values at each position of the x axis, as a text for each curve; at most `LISTED` positions."""
-    places = sorted({point.x for curve in curves.values() for point in curve.points})
-    step = -(-len(places) // LISTED)
-    values = [{point.x: point for point in curve.points} for curve in curves.values()]
-    shown = [*places[:-1:step], *places[-1:]] if places else []
-    return [
-        (plain(x, 1.0) if x != round(x) else f"{x:.0f}", [_describe(points.get(x)) for points in values]) for x in shown
-    ]
-
-
-def _describe(point: MetricPoint | None) -> str:
-    if point is None:
-        return ""
-    count = f", n {point.count}" if point.count is not None else ""
-    return plain(point.value) + (f" ({span(point)}{count})" if point.low is not None else "")

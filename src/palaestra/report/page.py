@@ -16,7 +16,7 @@ from palaestra.recipes.research.bench import read_bench
 from palaestra.recipes.teach.recipe import write_lessons
 from palaestra.recipes.teach.study import PLAN, read_study
 from palaestra.report.bench import bench_page
-from palaestra.report.charts import span
+from palaestra.report.charts import span, table_behind
 from palaestra.report.evaluate import compare_page, evaluate_page
 from palaestra.report.figures import FORMATS, write_parts
 from palaestra.report.formatting import FILTERS
@@ -146,5 +146,5 @@ def make_environment(*packages: str) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(FILTERS | {"span": span})
+    environment.filters.update(FILTERS | {"span": span, "table_behind": table_behind})
     return environment

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from palaestra.core.records import Attempt, Failure, ImagePart, Message, Problem
+from palaestra.core.records import Attempt, Failure, ImagePart, Message
 from palaestra.core.statistics import measure_gain, report_on
 from palaestra.recipes.settings import list_settings
 from palaestra.report.svg import rate_bar
@@ -125,7 +125,7 @@ def _make_sample(attempts: Sequence[Attempt], headings: Sequence[str]) -> dict[s
         if isinstance(attempt.outcome, Failure):
             text, verdict = text or attempt.outcome.message, f"failed: {attempt.outcome.cause}"
         responses.append({"heading": heading, "text": truncate(text), "verdict": verdict})
-    messages = [_read_message(message) for message in problem.messages]
+    messages = [read_message(message) for message in problem.messages]
     if len(messages) > 1:
         messages = [f"{m.role}: {content}" for m, content in zip(problem.messages, messages, strict=True)]
     return {
@@ -134,19 +134,20 @@ def _make_sample(attempts: Sequence[Attempt], headings: Sequence[str]) -> dict[s
         "question": truncate("\n\n".join(messages)),
         "reference": truncate(problem.reference),
         "responses": responses,
-        "images": _list_images(problem),
+        "images": list_images(problem.messages),
     }
 
 
-def _read_message(message: Message) -> str:
+def read_message(message: Message) -> str:
+    """The text of a message, with a word in place of each image."""
     if isinstance(message.content, str):
         return message.content
     return "".join("[image]" if isinstance(part, ImagePart) else part.text for part in message.content)
 
 
-def _list_images(problem: Problem) -> list[str]:
-    """List the images that are part of the problem. A linked image would need a network."""
-    parts = (part for m in problem.messages if not isinstance(m.content, str) for part in m.content)
+def list_images(messages: Iterable[Message]) -> list[str]:
+    """List the images that are part of a conversation. A linked image would need a network."""
+    parts = (part for m in messages if not isinstance(m.content, str) for part in m.content)
     urls = (part.url for part in parts if isinstance(part, ImagePart))
     return [url for url in urls if url.startswith("data:image/") and len(url) <= LARGEST]
 

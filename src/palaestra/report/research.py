@@ -85,7 +85,7 @@ def validation_chart(steps: Sequence[Step]) -> Markup | None:
     series = [
         Series("", level, "s6", "line", labels=[f"baseline {plain(baseline)}"], dashes="4 4"),
         Series("", stairs, "thin s1", "line"),
-        Series("", points, "s1", "points"),
+        Series("", points, "s1", "points", column="validation score"),
     ]
     panel = Panel(f"{first.get('metric', 'score')}, validation split", series, (min(values) - pad, max(values) + pad))
     label = f"validations: {', '.join(plain(point.value) for point in points)}; baseline {plain(baseline)}"

@@ -14,7 +14,7 @@ from palaestra.recipes.teach.lessons import Delivery, add_up
 from palaestra.recipes.teach.settings import TeachSettings
 from palaestra.recipes.teach.study import COSTS, StudyArm, StudyResult
 from palaestra.recipes.teach.summary import CALLING, count_calls, list_unpriced
-from palaestra.report.charts import RAW_ROUNDS, Moment, accuracy_chart, loss_chart, round_colour
+from palaestra.report.charts import RAW_ROUNDS, Moment, accuracy_chart, accuracy_point, loss_chart, round_colour
 from palaestra.report.diagrams import (
     Allocation,
     allocation_bars,
@@ -146,7 +146,9 @@ def _multiples(skills: Sequence[str], moments: Sequence[Moment]) -> list[dict[st
         parts = [Moment(m.round, m.examples, part) for m in moments for part in m.report.slices if part.name == skill]
         if parts:
             picture = accuracy_chart(parts, "accuracy", most=most, small=True)
-            multiples.append({"name": skill, "first": parts[0].report, "last": parts[-1].report, "picture": picture})
+            values = [accuracy_point(part) for part in parts if part.report.accuracy is not None]
+            ends = {"first": parts[0].report, "last": parts[-1].report}
+            multiples.append({"name": skill, **ends, "picture": picture, "points": values})
     return multiples
 
 

@@ -242,7 +242,7 @@ def _reward_chart(reward: Sequence[MetricPoint], test: Sequence[MetricPoint], re
         Series("mean of the last 100 episodes", recent, "s6", "line", dashes="6 4"),
         Series("held-out", test, "s2", "marks"),
     ]
-    return line_chart([Panel("reward of an episode", series)], "iteration", "reward by iteration")
+    return line_chart([Panel("reward of an episode", series)], "iteration", "reward by iteration", table=False)
 
 
 def _accuracy_chart(whole: Mapping[int, Sequence[Attempt]]) -> Markup | None:
@@ -253,7 +253,7 @@ def _accuracy_chart(whole: Mapping[int, Sequence[Attempt]]) -> Markup | None:
         if report.accuracy is not None
     ]
     panel = Panel("held-out accuracy (%)", [Series("held-out accuracy", points, "s2", "marks")])
-    return line_chart([panel], "iteration", "held-out accuracy by iteration") if points else None
+    return line_chart([panel], "iteration", "held-out accuracy by iteration", table=False) if points else None
 
 
 def _path_chart(table: Metrics, path: Sequence[MetricPoint]) -> Markup:
@@ -278,7 +278,7 @@ def _path_series(name: str, points: Sequence[MetricPoint], class_: str) -> Serie
 def _proxy_gold_chart(reward: Sequence[MetricPoint], gold: Sequence[MetricPoint]) -> Markup:
     panels = [Panel("proxy reward", [Series("proxy", reward, "s1")])] if reward else []
     panels.append(Panel("gold reward", [Series("gold", gold, "s3")]))
-    return line_chart(panels, "iteration", "proxy and gold reward by iteration")
+    return line_chart(panels, "iteration", "proxy and gold reward by iteration", table=False)
 
 
 def _speed_chart(speed: Sequence[MetricPoint], y_label: str) -> Markup:
@@ -328,7 +328,7 @@ def health_panel(trained: Metrics, settings: Mapping[str, Any]) -> list[dict[str
             written += f" at {values[-1].iteration}"
         drawn = [replace(r, value=100 * r.value) for r in values] if name in SHARES else values
         picture = small_chart(drawn, last, title, limit)
-        metrics.append({"name": title, "last": written, "meaning": meaning, "picture": picture})
+        metrics.append({"name": title, "last": written, "meaning": meaning, "picture": picture, "points": drawn})
     return metrics
 
 
@@ -355,9 +355,10 @@ def _read_episodes(run: Run, done: int) -> list[tuple[int, list[dict[str, Any]]]
     chosen = sorted({1, (1 + done) // 2, done}) if done else []
     kept = []
     for iteration in chosen:
-        stored = run.store.trajectories(iteration)
+        keys = run.store.find_trajectory_keys(iteration=iteration)
         # The episodes of a group are alike.
-        kept.append((iteration, [_read_episode(t) for t in stored[:: -(-len(stored) // SAMPLES) or 1]]))
+        stored = [run.store.trajectory(*key) for key in keys[:: -(-len(keys) // SAMPLES) or 1]]
+        kept.append((iteration, [_read_episode(trajectory) for trajectory in stored if trajectory is not None]))
     return [(iteration, episodes) for iteration, episodes in kept if episodes]
 
 

@@ -166,6 +166,19 @@ class Cache:
                     (key, kind, to_json(answer), time.time(), call),
                 )
 
+    def find_calls(self, owner: str, phase: str) -> dict[str, Spending]:
+        """Return the cost of an owner's calls in a phase, by key."""
+        query = (
+            "SELECT key, COUNT(*), SUM(prompt_tokens), SUM(completion_tokens), SUM(seconds), SUM(money), "
+            "SUM(NOT priced), SUM(NOT measured) FROM calls WHERE owner=? AND phase=? GROUP BY key"
+        )
+        with self._lock, storage_errors(self.path, "reading the cache"):
+            rows = self._db.execute(query, (owner, phase)).fetchall()
+        return {
+            key: Spending(calls, 0, Usage(prompt, completion), seconds, money, unpriced, unmeasured, calls - 1)
+            for key, calls, prompt, completion, seconds, money, unpriced, unmeasured in rows
+        }
+
     def hit(self, owner: str, phase: str, model: str, count: int) -> None:
         """Record that `count` answers came from the cache."""
         with self._transaction("recording cache hits") as db:

@@ -172,11 +172,6 @@ def mask_secrets(arguments: Sequence[str], environment: Mapping[str, str]) -> li
     >>> mask_secrets(["--writer", "https://me:pw@host/v1?key=1#m", "--api-key", "abc"], {})
     ['--writer', 'https://***@host/v1?***#m', '--api-key', '***']
     """
-    secrets = sorted(
-        (value for name, value in environment.items() if _SECRET_NAME.search(name) and len(value) >= 8),
-        key=len,
-        reverse=True,
-    )
     masked: list[str] = []
     for place, argument in enumerate(arguments):
         before = arguments[place - 1] if place else ""
@@ -192,12 +187,27 @@ def mask_secrets(arguments: Sequence[str], environment: Mapping[str, str]) -> li
         if equals and "://" not in name and _SECRET_NAME.search(name):
             masked.append(f"{name}={MASK}")
             continue
-        for secret in secrets:
-            argument = argument.replace(secret, MASK)
-        argument = _USER_IN_URL.sub(rf"\g<1>{MASK}@", argument)
+        argument = _USER_IN_URL.sub(rf"\g<1>{MASK}@", _mask_values(argument, environment))
         argument = _QUERY_IN_URL.sub(rf"\g<1>{MASK}", argument)
         masked.append(_SECRET_VALUE.sub(MASK, argument))
     return masked
+
+
+def mask_text(text: str, environment: Mapping[str, str]) -> str:
+    """Mask strings in the form of known API keys, and values of environment variables named like a secret.
+
+    >>> mask_text("the key is hunter22hunter22", {"MY_API_KEY": "hunter22hunter22"})
+    'the key is ***'
+    """
+    return _SECRET_VALUE.sub(MASK, _mask_values(text, environment))
+
+
+def _mask_values(text: str, environment: Mapping[str, str]) -> str:
+    """Mask the values of environment variables named like a secret, the longest first."""
+    secrets = {value for name, value in environment.items() if _SECRET_NAME.search(name) and len(value) >= 8}
+    for secret in sorted(secrets, key=len, reverse=True):
+        text = text.replace(secret, MASK)
+    return text
 
 
 def _accelerator() -> str | None:

@@ -16,6 +16,7 @@ from uuid import uuid4
 
 from palaestra.core.errors import RunError
 from palaestra.core.records import Attempt, Decision, Example, Lesson, Trajectory
+from palaestra.runs.calls import CallRecord
 from palaestra.runs.files import from_json, storage_errors, to_json, transaction
 from palaestra.runs.ledger import LedgerEntry, LedgerTotal
 
@@ -37,11 +38,20 @@ CREATE TABLE curves (round INTEGER, step INTEGER, loss REAL, PRIMARY KEY (round,
 CREATE TABLE metrics (iteration INTEGER, name TEXT, value REAL, PRIMARY KEY (iteration, name));
 CREATE TABLE trajectories (iteration INTEGER, position INTEGER, reward REAL, data TEXT NOT NULL,
                            PRIMARY KEY (iteration, position));
+CREATE TABLE texts (iteration INTEGER, position INTEGER, group_number INTEGER, text TEXT NOT NULL,
+                    PRIMARY KEY (iteration, position));
 CREATE TABLE steps (episode INTEGER, position INTEGER, data TEXT NOT NULL, PRIMARY KEY (episode, position));
 CREATE TABLE ledger (id INTEGER PRIMARY KEY, phase TEXT, model TEXT, calls INTEGER, prompt_tokens INTEGER,
                      completion_tokens INTEGER, seconds REAL, money REAL);
 """
+_CALLS = """
+CREATE TABLE IF NOT EXISTS calls (position INTEGER PRIMARY KEY, key TEXT UNIQUE, phase TEXT, model TEXT, failed INTEGER,
+                                  data TEXT NOT NULL)
+"""
+"""Created with the first call. Runs of earlier versions and runs without calls do not have this table."""
 
+_TEXTS = "texts"
+"""The table that trajectories are searched in, without reading them. Runs of earlier versions do not have it."""
 _SPOKEN = " || ' ' || ".join(
     f"COALESCE(json_extract(data, '$.infos[0].{name}'), '')" for name in ("prompt", "response")
 )
@@ -90,6 +100,14 @@ class Store:
         with storage_errors(self.path, "reading the store"):
             return self._db.execute(query, values).fetchall()
 
+    def select(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Return the rows of an SQL query; for `palaestra.runs.browse`."""
+        return self._read(query, values)
+
+    def has_table(self, name: str) -> bool:
+        """Whether the store has a table. Runs of earlier versions lack some."""
+        return bool(self._read("SELECT 1 FROM sqlite_master WHERE type='table' AND name=?", (name,)))
+
     @property
     def id(self) -> str:
         """The unique id of the run, which does not depend on its folder."""
@@ -117,13 +135,20 @@ class Store:
     # Lessons
 
     def add_lesson(
-        self, round_: int, lesson: Lesson, cost: LedgerEntry, inspection: Any = None, delivery: Any = None
+        self,
+        round_: int,
+        lesson: Lesson,
+        cost: LedgerEntry,
+        inspection: Any = None,
+        delivery: Any = None,
+        calls: Sequence[CallRecord] = (),
     ) -> None:
         """Store a lesson as it will be taught.
 
         Arguments:
             inspection: the record of its quality checks, if any.
             delivery: the record of the ordered and the delivered examples.
+            calls: the calls to models that led to it.
         """
         with self._transaction("storing a lesson") as db:
             if delivery is not None:
@@ -137,6 +162,7 @@ class Store:
                 "INSERT INTO examples VALUES (?, ?, ?, ?, ?)",
                 [(round_, k, e.skill, e.subskill, to_json(e)) for k, e in enumerate(lesson.examples)],
             )
+            _insert_calls(db, calls)
             _insert_cost(db, cost)
 
     def lesson(self, round_: int) -> Lesson | None:
@@ -146,7 +172,7 @@ class Store:
             return None
         query = "SELECT position, data FROM examples WHERE round=? ORDER BY position"
         examples = self._read_records(Example, query, round_)
-        return Lesson(tuple(examples.values()), self._parse(tuple[Decision, ...], rows[0][0]))
+        return Lesson(tuple(examples.values()), self.parse(tuple[Decision, ...], rows[0][0]))
 
     def lesson_rounds(self) -> list[int]:
         """Return the rounds whose lesson has been written."""
@@ -156,20 +182,24 @@ class Store:
         """Return the quality checks of each round's lesson, as records of `kind`."""
         return self._read_records(kind, "SELECT round, data FROM inspections ORDER BY round")
 
-    def add_delivery(self, round_: int, delivery: Any, cost: LedgerEntry) -> None:
+    def add_delivery(self, round_: int, delivery: Any, cost: LedgerEntry, calls: Sequence[CallRecord] = ()) -> None:
         """Store the delivery of an order without a lesson. It is replaced when the round is repeated."""
         with self._transaction("storing a delivery") as db:
             db.execute("INSERT OR REPLACE INTO deliveries VALUES (?, ?)", (round_, to_json(delivery)))
+            _insert_calls(db, calls)
             _insert_cost(db, cost)
 
     def deliveries(self, kind: type[T]) -> dict[int, T]:
         """Return the orders and deliveries of each round, as records of `kind`."""
         return self._read_records(kind, "SELECT round, data FROM deliveries ORDER BY round")
 
-    def add_skills(self, stage: str, skills: Any, cost: LedgerEntry | None = None) -> None:
+    def add_skills(
+        self, stage: str, skills: Any, cost: LedgerEntry | None = None, calls: Sequence[CallRecord] = ()
+    ) -> None:
         """Store the result of a stage of skill discovery, with its cost."""
         with self._transaction("storing skills") as db:
             db.execute("INSERT OR REPLACE INTO skills VALUES (?, ?)", (stage, to_json(skills)))
+            _insert_calls(db, calls)
             if cost is not None:
                 _insert_cost(db, cost)
 
@@ -229,6 +259,9 @@ class Store:
                 "INSERT INTO trajectories VALUES (?, ?, ?, ?)",
                 [(iteration, k, t.total_reward, to_json(t)) for k, t in enumerate(trajectories)],
             )
+            if self.has_table(_TEXTS):
+                rows = [(iteration, k, *_read_text(t)) for k, t in enumerate(trajectories)]
+                db.executemany("INSERT INTO texts VALUES (?, ?, ?, ?)", rows)
             _insert_cost(db, cost)
 
     def add_metrics(self, iteration: int, metrics: Mapping[str, float]) -> None:
@@ -236,10 +269,12 @@ class Store:
         with self._transaction("storing metrics") as db:
             _insert_metrics(db, "INSERT OR REPLACE", iteration, metrics)
 
-    def metrics(self) -> dict[int, dict[str, float]]:
-        """Return all metrics by iteration."""
+    def metrics(self, *names: str) -> dict[int, dict[str, float]]:
+        """Return all metrics by iteration, or only those called `names`."""
         metrics: dict[int, dict[str, float]] = {}
-        for iteration, name, value in self._read("SELECT iteration, name, value FROM metrics ORDER BY iteration"):
+        where = f"WHERE name IN ({', '.join('?' * len(names))})" if names else ""
+        query = f"SELECT iteration, name, value FROM metrics {where} ORDER BY iteration"
+        for iteration, name, value in self._read(query, names):
             metrics.setdefault(iteration, {})[name] = value
         return metrics
 
@@ -280,8 +315,9 @@ class Store:
         self, *, iteration: int | None = None, text: str = "", group: int | None = None
     ) -> list[tuple[int, int]]:
         """Return iteration and position of all stored trajectories that match, as in `find_trajectories`."""
-        where, values = _match_trajectories(iteration, text, group)
-        query = f"SELECT iteration, position FROM trajectories {where} ORDER BY iteration, position"
+        table = _TEXTS if self.has_table(_TEXTS) else "trajectories"
+        where, values = _match_trajectories(iteration, text, group, table)
+        query = f"SELECT iteration, position FROM {table} {where} ORDER BY iteration, position"
         return [(step, position) for step, position in self._read(query, values)]
 
     def trajectory(self, iteration: int, position: int) -> Trajectory | None:
@@ -300,6 +336,8 @@ class Store:
         with self._transaction("going back to a checkpoint") as db:
             db.execute("DELETE FROM metrics WHERE iteration > ?", (iteration,))
             db.execute("DELETE FROM trajectories WHERE iteration > ?", (iteration,))
+            if self.has_table(_TEXTS):
+                db.execute("DELETE FROM texts WHERE iteration > ?", (iteration,))
             for table in ("attempts", "ledger"):
                 for (phase,) in db.execute(f"SELECT DISTINCT phase FROM {table}").fetchall():
                     if phase.split("/")[0].isdigit() and int(phase.split("/")[0]) > iteration:
@@ -348,9 +386,10 @@ class Store:
 
     def _read_records(self, kind: type[T], query: str, *values: Any) -> dict[Any, T]:
         """Read the records of a query that selects a key and the data."""
-        return {key: self._parse(kind, data) for key, data in self._read(query, values)}
+        return {key: self.parse(kind, data) for key, data in self._read(query, values)}
 
-    def _parse(self, kind: Any, data: str) -> Any:
+    def parse(self, kind: Any, data: str) -> Any:
+        """Read a record of `kind` from its JSON. Raises `RunError` if it is damaged."""
         try:
             return from_json(kind, data)
         except ValueError as error:
@@ -358,27 +397,52 @@ class Store:
                            f"{str(error).splitlines()[0]}") from error  # fmt: skip
 
 
-def _match_trajectories(iteration: int | None, text: str = "", group: int | None = None) -> tuple[str, tuple[Any, ...]]:
+def _read_text(trajectory: Trajectory) -> tuple[int | None, str]:
+    """The group of a trajectory, and what was asked and answered."""
+    info = trajectory.infos[0] if trajectory.infos else {}
+    group = info.get("group")
+    return group if isinstance(group, int) else None, f"{info.get('prompt', '')} {info.get('response', '')}"
+
+
+def _match_trajectories(
+    iteration: int | None, text: str = "", group: int | None = None, table: str = "trajectories"
+) -> tuple[str, tuple[Any, ...]]:
     """The condition of a query for trajectories, with its values."""
     conditions: dict[str, Any] = {}
     if iteration is not None:
         conditions["iteration = ?"] = iteration
-    if text:
+    if text and table == _TEXTS:
+        conditions["text LIKE ? ESCAPE '\\'"] = f"%{escape_like(text)}%"
+    elif text:
         # The text as JSON has it is found without parsing; then it must be in the prompt or the response.
         for column, wanted in (("data", to_json(text)[1:-1]), (_SPOKEN, text)):
-            conditions[f"{column} LIKE ? ESCAPE '\\'"] = f"%{_escape_like(wanted)}%"
+            conditions[f"{column} LIKE ? ESCAPE '\\'"] = f"%{escape_like(wanted)}%"
     if group is not None:
-        conditions["json_extract(data, '$.infos[0].group') = ?"] = group
+        column = "group_number" if table == _TEXTS else "json_extract(data, '$.infos[0].group')"
+        conditions[f"{column} = ?"] = group
     return f"WHERE {' AND '.join(conditions)}" if conditions else "", tuple(conditions.values())
 
 
-def _escape_like(text: str) -> str:
+def escape_like(text: str) -> str:
+    """Escape the wildcards of a text for LIKE with the escape character `\\`."""
     return text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
 
 
 def _insert_metrics(db: sqlite3.Connection, verb: str, iteration: int, metrics: Mapping[str, float]) -> None:
     rows = [(iteration, name, float(value)) for name, value in metrics.items() if math.isfinite(value)]
     db.executemany(f"{verb} INTO metrics VALUES (?, ?, ?)", rows)
+
+
+def _insert_calls(db: sqlite3.Connection, calls: Sequence[CallRecord]) -> None:
+    if not calls:
+        return
+    db.execute(_CALLS)
+    # A call that is found again in the cache, by a resumed run, keeps its cost.
+    db.executemany(
+        "INSERT INTO calls (key, phase, model, failed, data) VALUES (?, ?, ?, ?, ?) "
+        "ON CONFLICT (key) DO UPDATE SET failed=excluded.failed, data=excluded.data WHERE ?",
+        [(c.key, c.phase, c.model, c.failure is not None, to_json(c), not c.is_cached) for c in calls],
+    )
 
 
 def _insert_cost(db: sqlite3.Connection, cost: LedgerEntry) -> None:

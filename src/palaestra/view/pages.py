@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any
 
 from markupsafe import Markup
@@ -14,6 +15,8 @@ from palaestra.runs.store import Store
 from palaestra.version import __version__
 from palaestra.view.runs import RunCard
 from palaestra.view.tables import with_query
+from palaestra.view.tabs import list_tabs
+from palaestra.view.texts import mark_words
 
 SORTS = {
     "started": lambda card: card.started,
@@ -32,7 +35,7 @@ GROUPS = ("kind", "subject", "model", "method", "tags", "status", "host")
 def render(template: str, **values: Any) -> str:
     """Render a template of the viewer or of the report."""
     environment = make_environment("palaestra.view")
-    environment.filters["with_query"] = with_query
+    environment.filters |= {"with_query": with_query, "marked": mark_words, "list_tabs": list_tabs}
     return environment.get_template(f"{template}.html.j2").render(version=__version__, **values)
 
 
@@ -59,7 +62,8 @@ def _searchable(card: RunCard) -> str:
     ).lower()
 
 
-def draw_spark(values: Sequence[float]) -> Markup:
+@lru_cache(maxsize=2048)
+def draw_spark(values: tuple[float, ...]) -> Markup:
     """A line without axes, as wide as a column of the list."""
     low, high = min(values), max(values)
     x, y = Scale(0, len(values) - 1, 3, 97), Scale(low, high if high > low else low + 1, 21, 3)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,9 @@ from palaestra.view.episodes import (
     render_episode,
     render_episodes,
 )
+from palaestra.view.lessons import render_call, render_calls, render_example, render_examples
 from palaestra.view.pages import render, render_run, render_runs, render_settings
+from palaestra.view.problems import render_problem, render_problems
 from palaestra.view.runs import RunCard, RunIndex, file_state
 from palaestra.view.save import add_links, save_part
 from palaestra.view.tables import FORMATS, export_table
@@ -56,6 +58,12 @@ def make_app(roots: Sequence[Path], token: str = "", hosts: frozenset[str] = fro
         Route("/static/{name}", pages.static),
         Route("/run/{run:path}/episodes/{iteration:int}/{position:int}", pages.episode),
         Route("/run/{run:path}/episodes", pages.episodes),
+        Route("/run/{run:path}/examples/{round:int}/{state}/{place:int}", pages.show(render_example)),
+        Route("/run/{run:path}/examples", pages.show(render_examples)),
+        Route("/run/{run:path}/problem", pages.show(render_problem)),
+        Route("/run/{run:path}/problems", pages.show(render_problems)),
+        Route("/run/{run:path}/calls/{position:int}", pages.show(render_call)),
+        Route("/run/{run:path}/calls", pages.show(render_calls)),
         Route("/run/{run:path}/report.html", pages.old_link),
         Route("/run/{run:path}/", pages.run),
     ]  # fmt: skip
@@ -89,7 +97,7 @@ class _Pages:
     async def episodes(self, request: Request) -> Response:
         card, query = self._find(request.path_params["run"]), request.query_params
         if query.get("format") in FORMATS:
-            return export_table(make_episode_table(card, query), query["format"])
+            return await run_in_threadpool(lambda: export_table(make_episode_table(card, query), query["format"]))
         return HTMLResponse(await run_in_threadpool(render_episodes, card, query))
 
     async def episode(self, request: Request) -> Response:
@@ -107,6 +115,19 @@ class _Pages:
             answer = None if page is None else HTMLResponse(page)
         if answer is None:
             raise HTTPException(404, "this episode is not stored")
+        return answer
+
+    def show(self, render_page: Callable[..., str | Response | None]) -> Callable[[Request], Awaitable[Response]]:
+        """Make the handler of a page of a run. The page gets the query and the other parts of the path."""
+
+        async def answer(request: Request) -> Response:
+            values = dict(request.path_params)
+            card = self._find(values.pop("run"))
+            page = await run_in_threadpool(render_page, card, request.query_params, **values)
+            if page is None:
+                raise HTTPException(404, "this is not stored")
+            return page if isinstance(page, Response) else await _html(request, lambda: page)
+
         return answer
 
     async def old_link(self, request: Request) -> Response:

@@ -7,12 +7,15 @@ import io
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from tempfile import SpooledTemporaryFile
 from typing import Any
 from urllib.parse import urlencode
 
 from starlette.responses import Response, StreamingResponse
 
 FORMATS = {"csv": "text/csv", "json": "application/json"}
+IN_MEMORY, CHUNK = 4 << 20, 1 << 16
+"""Bytes of a table that are kept in memory, and bytes that are sent at a time."""
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """Beginnings of a text that a spreadsheet would read as a formula."""
 
@@ -24,7 +27,7 @@ class DataTable:
     Arguments:
         name: the file name without its ending.
         columns: the columns in order.
-        rows: all rows that match the filters, of all pages. They are read while they are sent.
+        rows: all rows that match the filters, of all pages.
     """
 
     name: str
@@ -33,13 +36,24 @@ class DataTable:
 
 
 def export_table(table: DataTable, format_: str) -> Response:
-    """Return a table as CSV or JSON."""
-    lines = write_csv(table) if format_ == "csv" else write_json_rows(table)
+    """Return a table as CSV or JSON.
+
+    All rows are read now, by the thread that has opened the store. A large table waits in a temporary file.
+    """
+    file = SpooledTemporaryFile(IN_MEMORY)  # noqa: SIM115  (the response closes it)
+    for line in write_csv(table) if format_ == "csv" else write_json_rows(table):
+        file.write(line.encode("utf-8", "replace"))  # Text that UTF-8 cannot encode is replaced.
+    size = file.tell()
+    file.seek(0)
     name = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in table.name)
-    # Text that UTF-8 cannot encode is replaced.
-    chunks = (line.encode("utf-8", "replace") for line in lines)
-    headers = {"content-disposition": f'inline; filename="{name}.{format_}"'}
-    return StreamingResponse(chunks, media_type=FORMATS[format_], headers=headers)
+    headers = {"content-disposition": f'inline; filename="{name}.{format_}"', "content-length": str(size)}
+    return StreamingResponse(_read_chunks(file), media_type=FORMATS[format_], headers=headers)
+
+
+def _read_chunks(file: SpooledTemporaryFile[bytes]) -> Iterator[bytes]:
+    with file:
+        while chunk := file.read(CHUNK):
+            yield chunk
 
 
 def write_csv(table: DataTable) -> Iterator[str]:

@@ -14,6 +14,7 @@ from palaestra.recipes.teach import recipe as teach
 from palaestra.recipes.teach.settings import TeachSettings
 from palaestra.recipes.teach.study import study
 from palaestra.report import write_report
+from palaestra.runs.browse.calls import CallFilter, find_calls
 from palaestra.runs.run import Run
 
 SMALL: dict[str, Any] = {
@@ -84,6 +85,15 @@ def test_the_command_says_so_and_the_run_goes_on_when_the_writer_answers_again(t
         assert "gain" not in result.stdout
         result = warm.command("resume", tmp_path / "run")
         assert result.returncode == 0, result.stderr
+        sent = len(server.calls)
+    with Run.open(tmp_path / "run", read_only=True) as run:
+        stored = dict(find_calls(run.store, CallFilter(), 100))
+        # The calls before the resume failed; the same requests were answered after it.
+        assert all(call.failure is None and call.answer for call in stored.values())
+        assert sum(call.spent.calls for call in stored.values()) == sent > len(stored)
+        assert (
+            sum(call.spent.usage.prompt_tokens for call in stored.values()) == run.store.total("1/lesson").prompt_tokens
+        )
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert "error" not in summary
     assert (summary["ordered"], summary["delivered"], summary["writer_failures"]) == (12, 12, {})
@@ -121,6 +131,13 @@ def test_a_lesson_that_came_short_is_topped_up_and_the_same_run_again_asks_nothi
         assert lesson == second.store.lesson(1)
         assert lesson is not None
         assert any(d.action == "ordered again" for d in lesson.decisions)
+        # Each call is stored with its prompt; those of the second run came from the cache.
+        asked = [call for _, call in find_calls(run.store, CallFilter(), 100)]
+        assert sorted(call.messages[-1].text for call in asked) == sorted(call.asked for call in server.calls[:calls])
+        found = [call for _, call in find_calls(second.store, CallFilter(), 100)]
+        assert [(call.key, call.answer) for call in found] == [(call.key, call.answer) for call in asked]
+        assert {call.is_cached for call in found} == {True}
+        assert {call.is_cached for call in asked} == {False}
     assert (short.summary["ordered"], short.summary["delivered"]) == (12, 3)
 
 

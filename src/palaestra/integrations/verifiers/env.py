@@ -22,30 +22,21 @@ class VerifiersEnv(ForeignEnv):
     """An environment of verifiers (version 1 of its interface). The reward of an episode comes with its last turn.
 
     An episode plays one task of the environment's taskset; its seed chooses the task. A message of the agent answers one
-    model call. Tasks with tools, or that need a container, are failures. If an environment has several agents, give all
-    but one of them a `client` in `env_options`.
+    model call. The toolsets of the tasks are `tools`, and all tasks must have the same; `info["tool_calls"]` and
+    `info["tool_errors"]` count the calls and those that were answered with an error. Tasks that need a container are
+    failures. If an environment has several agents, give all but one of them a `client` in `env_options`.
 
     Arguments:
         env_id: the installed package of the environment, as for `vf-eval`.
-        env_options: fields of its configuration, for example `{"taskset": {"difficulty": 2}}`.
         split: the tasks to use, by the hash of their keys; the splits are disjoint.
         tasks: the maximum number of tasks that are read, before they are split.
-        arguments: arguments of `ForeignEnv`.
+        arguments: arguments of `ForeignEnv`. `env_options` are fields of the environment's configuration, for example
+            `{"taskset": {"difficulty": 2}}`.
     """
 
     held_out: ClassVar[Mapping[str, Any]] = {"split": "test"}
 
-    def __init__(
-        self,
-        env_id: str,
-        env_options: Mapping[str, Any] | None = None,
-        prompt: str = "",
-        invalid_penalty: float = 0.0,
-        *,
-        split: str = "train",
-        tasks: int = 500,
-        **arguments: Any,
-    ) -> None:
+    def __init__(self, env_id: str, *, split: str = "train", tasks: int = 500, **arguments: Any) -> None:
         if split not in list(Split):
             raise EnvError(f"split must be one of {', '.join(Split)}; got {split!r}")
         self.split, self.max_tasks = Split(split), check_integer("tasks", tasks, minimum=1)
@@ -53,7 +44,7 @@ class VerifiersEnv(ForeignEnv):
         self._task: Any = None
         self._role = ""
         self._messages_seen: Sequence[Message] = ()
-        super().__init__(env_id, env_options, prompt, invalid_penalty, **arguments)
+        super().__init__(env_id, **arguments)
 
     def make(self) -> Any:
         vf = load_verifiers()
@@ -64,13 +55,17 @@ class VerifiersEnv(ForeignEnv):
         self._tasks = [task for task in tasks if get_split(f"verifiers|{task.key}") is self.split]
         if not self._tasks:
             raise EnvError(f"{self.env_id} has no {self.split} tasks among its first {self.max_tasks}")
-        return EpisodeRunner(env)
+        runner = EpisodeRunner(env)
+        if self._tasks[0].toolsets(self._tasks[0].config) or env.taskset.toolsets(env.taskset.config):
+            _start_episode(runner, self._tasks[0])  # The first model call names the tools.
+            self.tools = runner.tools
+        return runner
 
     def start(self, env: Any, seed: int) -> str:
         self._task = self._tasks[seed % len(self._tasks)]
-        event = env.start(self._task)
-        if not isinstance(event, list):
-            raise RuntimeError(f"the episode ended before the first message: {_describe_errors(event)}")
+        event = _start_episode(env, self._task)
+        if list(env.tools) != list(self.tools):
+            raise EnvError(f"the tasks of {self.env_id} have different tools; expected the same in all of them")
         self._messages_seen = event
         return str(event[-1].text)
 
@@ -79,12 +74,17 @@ class VerifiersEnv(ForeignEnv):
         return [*self._messages_seen[:-1], *messages]
 
     def play(self, env: Any, text: str) -> ForeignStep:
-        event = env.answer(text)
+        return self.play_message(env, Message("assistant", text))
+
+    def play_message(self, env: Any, message: Message) -> ForeignStep:
+        event = env.answer(message)
         if isinstance(event, list):
             known = len(self._messages_seen)
             if event[:known] != self._messages_seen or len(event) <= known + 1:
                 raise EnvError(f"{self.env_id} changes earlier messages of its conversation; expected it to grow")
             self._messages_seen = event
+            if message.tool_calls:
+                return _read_answers(event[known + 1 :])
             return ForeignStep("\n".join(message.text for message in event[known + 1 :]))
         if not event.ok:
             raise RuntimeError(_describe_errors(event))
@@ -121,6 +121,22 @@ def load_verifiers() -> Any:
 
     sys.modules.setdefault(HARNESS, harness)  # verifiers finds harnesses by the name of a top-level module.
     return verifiers.v1
+
+
+def _start_episode(runner: Any, task: Any) -> Sequence[Message]:
+    """Start an episode and return the messages of its first model call."""
+    event = runner.start(task)
+    if not isinstance(event, list):
+        raise RuntimeError(f"the episode ended before the first message: {_describe_errors(event)}")
+    return event
+
+
+def _read_answers(messages: Sequence[Message]) -> ForeignStep:
+    """The answers to the tool calls of a message."""
+    answers = [message for message in messages if message.role == "tool"]
+    errors = sum(message.text.startswith("error: ") for message in answers)
+    info = {"tool_calls": len(answers), "tool_errors": errors}
+    return ForeignStep("", is_invalid=errors > 0, info=info, messages=messages)
 
 
 def _describe_errors(episode: Any) -> str:

@@ -21,7 +21,7 @@ from aiohttp import web
 
 from palaestra.core.errors import EnvError
 from palaestra.core.records import Message
-from palaestra.engines.openai_format import parse_message
+from palaestra.engines.openai_format import parse_message, to_chat_call
 
 MODEL = "policy"
 """The name of the model at the endpoint."""
@@ -32,7 +32,8 @@ START_SECONDS = 60.0
 class EpisodeRunner:
     """Runs the episodes of an environment. `start` and `answer` return the messages of the next model call.
 
-    Both return an `Episode` of verifiers at the end instead. They wait without a limit; the caller has one.
+    Both return an `Episode` of verifiers at the end instead. They wait without a limit; the caller has one. `tools` are
+    those of the last model call, in OpenAI's format.
 
     Arguments:
         env: an environment of verifiers.
@@ -40,9 +41,10 @@ class EpisodeRunner:
 
     def __init__(self, env: Any) -> None:
         self.env = env
+        self.tools: Sequence[dict[str, Any]] = ()
         self._loop = asyncio.new_event_loop()
         self._events: queue.Queue[Any] = queue.Queue()
-        self._reply: asyncio.Future[str] | None = None
+        self._reply: asyncio.Future[Message] | None = None
         self._episode: Future[Any] | None = None
         self._ready: Future[str] = Future()
         self._stop = asyncio.Event()
@@ -59,12 +61,12 @@ class EpisodeRunner:
         self._episode.add_done_callback(self._events.put)
         return self._wait()
 
-    def answer(self, text: str) -> Sequence[Message] | Any:
+    def answer(self, message: Message) -> Sequence[Message] | Any:
         """Answer the model call that waits."""
         if self._reply is None:
             raise EnvError("no model call waits for an answer")
         reply, self._reply = self._reply, None
-        self._loop.call_soon_threadsafe(reply.set_result, text)
+        self._loop.call_soon_threadsafe(reply.set_result, message)
         return self._wait()
 
     def close(self) -> None:
@@ -78,7 +80,7 @@ class EpisodeRunner:
         event = self._events.get()
         if isinstance(event, Future):
             return event.result()
-        messages, self._reply = event
+        messages, self.tools, self._reply = event
         return messages
 
     def _cancel(self) -> None:
@@ -115,10 +117,13 @@ class EpisodeRunner:
     async def _complete(self, request: web.Request) -> web.Response:
         """Answer a model call with the next action of the agent."""
         body = await request.json()
-        reply: asyncio.Future[str] = self._loop.create_future()
-        self._events.put(([parse_message(message) for message in body["messages"]], reply))
-        text = await reply
-        choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
+        reply: asyncio.Future[Message] = self._loop.create_future()
+        self._events.put(([parse_message(message) for message in body["messages"]], body.get("tools") or (), reply))
+        message = await reply
+        data: dict[str, Any] = {"role": "assistant", "content": message.text}
+        if message.tool_calls:
+            data["tool_calls"] = [to_chat_call(call) for call in message.tool_calls]
+        choice = {"index": 0, "message": data, "finish_reason": "tool_calls" if message.tool_calls else "stop"}
         usage = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
         return web.json_response(
             {

@@ -82,6 +82,7 @@ class Player:
             "task": self.env.task.name, "metric": info["metric"], "direction": metric.direction.value, "baseline": measured.test.score,
             "baseline_validation": measured.validation.score, "steps": self.env.max_turns,
         }  # fmt: skip
+        self.env.take_file_changes()  # The files at the beginning.
         steps = [Step(episode, 0, observation=observation.messages, state=observation.state, info=info)]
         if known:
             steps[0] = _merge_replay(known[0], steps[0])
@@ -112,7 +113,10 @@ class Player:
             before = len(observation.messages)
             moved = self.env.step(old.message)
             new = _step(old.episode, old.position, old.message, moved, before)
-            new = replace(new, seconds=old.seconds, thinking=old.thinking, agent=old.agent)
+            new = replace(
+                new, seconds=old.seconds, thinking=old.thinking, agent=old.agent, calls=old.calls, usage=old.usage,
+                money=old.money, files=self.env.take_file_changes(),
+            )  # fmt: skip
             steps.append(_merge_replay(old, new))
             self.run.store.save_step(
                 old.episode, old.position, steps[-1], [LedgerEntry(REPLAY, seconds=time.perf_counter() - start)]
@@ -149,14 +153,18 @@ class Player:
         seconds = time.perf_counter() - start
         message = None if isinstance(answer, Halt) else answer
         step = _step(steps[0].episode, len(steps), message, moved, before)
-        step = replace(step, seconds=seconds, thinking=thought, agent=dict(self.agent.state()))
+        cost = self._cost(thought)
+        step = replace(
+            step, seconds=seconds, thinking=thought, agent=dict(self.agent.state()), calls=cost.calls, usage=cost.usage,
+            money=cost.money, files=self.env.take_file_changes(),
+        )  # fmt: skip
         if cut is not None:
             step = replace(step, note=cut.note, failure=cut.failure or step.failure)
             if message is not None and not step.action:
                 step = replace(step, action=transcript(message))  # The interrupted command.
         self._keep(step)
         steps.append(step)
-        costs = [self._cost(thought), LedgerEntry(WORKSPACE, seconds=seconds - thought)]
+        costs = [cost, LedgerEntry(WORKSPACE, seconds=seconds - thought)]
         self.run.store.save_step(step.episode, step.position, step, costs)
         self.listener(self._event(step, "step"))
         return moved[0]

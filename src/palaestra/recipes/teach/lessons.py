@@ -24,6 +24,7 @@ from palaestra.core.records import Decision, Example, Failure, FailureCause, Les
 from palaestra.core.seeding import Seeds
 from palaestra.recipes.metered_engines import meter_engines
 from palaestra.recipes.teach.settings import TASK_WRITER, TeachSettings
+from palaestra.runs.calls import CallLog
 from palaestra.runs.ledger import LedgerEntry
 from palaestra.teachers.base import (
     TEACHERS,
@@ -64,6 +65,7 @@ class Lessons:
         writer: the writer of the teacher, if a language model writes.
         engine: the engine of that language model.
         planner: the language model that the teacher plans with, if any.
+        log: collects the calls of both models.
     """
 
     def __init__(
@@ -75,9 +77,10 @@ class Lessons:
         writer: ModelWriter | None = None,
         engine: CachedEngine | None = None,
         planner: CachedEngine | None = None,
+        log: CallLog | None = None,
     ) -> None:
         self.run, self.settings, self.teacher, self.checks = run, settings, teacher, checks
-        self.writer, self.engine, self.planner = writer, engine, planner
+        self.writer, self.engine, self.planner, self.log = writer, engine, planner, log or CallLog()
 
     def write(self, env: LessonEnv, state: StudentState, listener: Listener = ignore) -> Lesson:
         """Return the next round's lesson: load it from the store, or write, check and store it.
@@ -100,10 +103,12 @@ class Lessons:
         except PalaestraError as error:
             if isinstance(error, EngineError):  # An unusable service is a failure of the writer.
                 order.failures.append(Failure(FailureCause.UNAVAILABLE, str(error)))
-            self.run.store.add_delivery(round_, self._measure(order, phase), self._cost(phase, start))
+            delivery, cost = self._measure(order, phase), self._cost(phase, start)
+            self.run.store.add_delivery(round_, delivery, cost, self.log.take())
             raise
         cost = self._cost(phase, start)
-        self.run.store.add_lesson(round_, order.lesson, cost, order.inspection, self._measure(order, phase))
+        delivery = self._measure(order, phase)
+        self.run.store.add_lesson(round_, order.lesson, cost, order.inspection, delivery, self.log.take())
         return order.lesson
 
     def _set_phase(self, phase: str) -> None:
@@ -170,7 +175,8 @@ def open_lessons(
     if settings.writer == TASK_WRITER and not settings.planner:
         yield Lessons(run, settings, _build_teacher(settings, task)[0], checks)
         return
-    with meter_engines(run, settings, listener=listener) as calls:
+    log = CallLog()
+    with meter_engines(run, settings, listener=listener, log=log) as calls:
         name = settings.resolve_model(settings.writer)
         engine = None
         if settings.writer != TASK_WRITER:
@@ -182,7 +188,7 @@ def open_lessons(
                 engine.at("") if engine is not None and shared else calls.open(settings.resolve_model(settings.planner))
             )
         teacher, writer = _build_teacher(settings, task, engine, planner)
-        yield Lessons(run, settings, teacher, checks, writer, engine, planner)
+        yield Lessons(run, settings, teacher, checks, writer, engine, planner, log)
 
 
 def _build_teacher(

@@ -20,6 +20,7 @@ from palaestra.core.seeding import Seeds
 from palaestra.recipes.metered_engines import meter_engines
 from palaestra.recipes.teach.settings import TASK_WRITER, TeachSettings
 from palaestra.recipes.teach.task_groups import TeachTasks
+from palaestra.runs.calls import CallLog
 from palaestra.runs.ledger import LedgerEntry
 
 if TYPE_CHECKING:
@@ -185,18 +186,25 @@ def _load_skills(run: Run, settings: TeachSettings, tasks: TeachTasks, listener:
         run.store.add_skills(TEST, skills)
         return skills
     stored = stages.get(last_stage(stages))
-    with meter_engines(run, settings, listener=listener) as calls:
+    log = CallLog()
+    with meter_engines(run, settings, listener=listener, log=log) as calls:
         engine = calls.open(settings.resolve_model(settings.discover)).at(DISCOVERY)
-        return _StoredDiscovery(run, settings, tasks, engine, listener).discover(stored)
+        return _StoredDiscovery(run, settings, tasks, engine, listener, log).discover(stored)
 
 
 class _StoredDiscovery:
     """The discovery of one run. It stores each stage when it is done, with its cost."""
 
     def __init__(
-        self, run: Run, settings: TeachSettings, tasks: TeachTasks, engine: CachedEngine, listener: Listener
+        self,
+        run: Run,
+        settings: TeachSettings,
+        tasks: TeachTasks,
+        engine: CachedEngine,
+        listener: Listener,
+        log: CallLog,
     ) -> None:
-        self.run, self.settings, self.engine, self.listener = run, settings, engine, listener
+        self.run, self.settings, self.engine, self.listener, self.log = run, settings, engine, listener, log
         self.task = tasks.taught
         # Teachers see validation problems and lessons may contain train problems, so skills may come from both.
         self.shaping, self.test = tasks.draw_problems(settings)
@@ -246,7 +254,7 @@ class _StoredDiscovery:
         self._notify(stage, len(self.shaping), len(self.shaping))
 
     def _store(self, stage: str, skills: SkillMap) -> None:
-        self.run.store.add_skills(stage, skills, self._cost())
+        self.run.store.add_skills(stage, skills, self._cost(), self.log.take())
 
     def _cost(self) -> LedgerEntry:
         """The cost that is not yet in the ledger: seconds since the last call, and calls, including killed processes'."""

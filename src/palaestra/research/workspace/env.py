@@ -31,6 +31,7 @@ from palaestra.research.workspace.commands import (
     tool_schemas,
 )
 from palaestra.research.workspace.commands.session import check_memory
+from palaestra.research.workspace.file_changes import FileChange, FileTracker
 from palaestra.research.workspace.parsing import Action, FormatError, make_parser
 from palaestra.research.workspace.templates import check_prompts
 from palaestra.research.workspace.workspace import MeasuredSolution, Workspace, load_baseline
@@ -139,6 +140,7 @@ class ResearchEnv(TurnEnv):
         self._judged: JudgeResult | None = None
         self._earned, self._interrupted = 0.0, False
         self._where: dict[str, Any] = {}
+        self._tracker: FileTracker | None = None
 
     # The episode
 
@@ -242,6 +244,14 @@ class ResearchEnv(TurnEnv):
     def spend(self, seconds: float) -> None:
         """Set the elapsed seconds of the episode, for one that is resumed."""
         self._started = time.monotonic() - seconds
+
+    def take_file_changes(self) -> tuple[FileChange, ...]:
+        """Return the changes of text files in the workspace since the last call; the first call returns none."""
+        if self._workspace is None:
+            return ()
+        if self._tracker is None:
+            self._tracker = FileTracker(self._workspace.shell)
+        return self._tracker.take_changes()
 
     def restore_messages(self, start: int, messages: Sequence[Message]) -> Conversation:
         """Replace the conversation from message `start` on, for an episode that is resumed."""

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from palaestra.core.records import Failure, Message
+from palaestra.core.records import Failure, Message, Usage
 from palaestra.core.text import clean_fields
+from palaestra.research.workspace.file_changes import FileChange
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,8 @@ class Step:
         replayed: `same` or `different` if the step was run again in a fresh workspace after a kill, compared with its
             first output; otherwise empty. `observation` is the first output in both cases, because the agent saw that
             one.
+        calls, usage, money: the calls of the agent's model in this step, their tokens and their price in US dollars.
+        files: the text files of the workspace that this step changed.
     """
 
     episode: int
@@ -48,6 +51,10 @@ class Step:
     note: str = ""
     failure: Failure | None = None
     replayed: str = ""
+    calls: int = 0
+    usage: Usage = field(default_factory=Usage)
+    money: float = 0.0
+    files: tuple[FileChange, ...] = ()
 
     def __post_init__(self) -> None:
         clean_fields(self, "action", "state", "agent", "info", "stop_reason", "note")
