@@ -160,7 +160,7 @@ def test_trajectories_of_a_store_without_texts_are_found_too(tmp_path: Path) -> 
         return [store.find_trajectory_keys(**query) for query in queries]
 
     expected = [
-        [(1, 0), (2, 0)], [(1, 0), (2, 0)], [(1, 1), (2, 1)], [], [], [(2, 1)], [(2, 0)], [(1, 0), (1, 1), (2, 0), (2, 1)],
+        [(1, 0), (2, 0)], [(1, 0), (2, 0)], [(1, 1), (2, 1)], [], [], [(2, 1)], [], [(1, 0), (1, 1), (2, 0), (2, 1)],
     ]  # fmt: skip
     assert search() == expected
     store._db.execute("DROP TABLE texts")  # As in a run of an earlier version.

@@ -401,7 +401,7 @@ def _read_text(trajectory: Trajectory) -> tuple[int | None, str]:
     """The group of a trajectory, and what was asked and answered."""
     info = trajectory.infos[0] if trajectory.infos else {}
     group = info.get("group")
-    return group if isinstance(group, int) else None, f"{info.get('prompt', '')} {info.get('response', '')}"
+    return group if isinstance(group, int) else None, f"{info.get('prompt', '')}\n{info.get('response', '')}"
 
 
 def _match_trajectories(
