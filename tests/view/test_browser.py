@@ -107,8 +107,12 @@ def list_pages(visit: Visit) -> list[str]:
     return [*paths, visit.page.locator("[data-row] a").first.get_attribute("href")]
 
 
-def test_the_list_is_searched_and_opened_by_keys(visit: Visit) -> None:
+def test_the_list_is_sorted_searched_and_opened_by_keys(visit: Visit) -> None:
     page = visit.page
+    page.get_by_role("link", name="Time").click()
+    page.wait_for_url("**sort=seconds**")
+    assert page.locator("th[aria-sort=descending]").inner_text() == "Time"
+    page.goto(f"{visit.home}/")
     assert "token" not in page.url
     assert page.locator("[data-row]").count() == 4
     page.keyboard.press("/")
