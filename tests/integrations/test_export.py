@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from palaestra.core.errors import EnvError, SettingsError, UnknownNameError
+from palaestra.core.errors import EnvError, RunError, SettingsError, UnknownNameError
 from palaestra.integrations.export.base import EXPORTERS, EnvironmentPackage, export_environment
 
 OWN = """
@@ -32,7 +32,7 @@ def test_a_package_of_an_environment_has_its_id_and_options(tmp_path: Path) -> N
     code = (folder / "guess_v0" / "__init__.py").read_text()
     compile(code, "guess_v0", "exec")
     assert "env_id = 'palaestra/Guess-v0'\n    env_options = {'high': 4}\n" in code
-    with pytest.raises(SettingsError, match="exists already"):
+    with pytest.raises(RunError, match="is not empty"):
         export_environment("palaestra/Guess-v0", "verifiers", folder)
 
 

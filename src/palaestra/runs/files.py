@@ -53,6 +53,16 @@ def read_json(path: Path) -> Any:
         raise RunError(f"the file {path} cannot be read: {error}") from error
 
 
+def check_empty_folder(folder: Path) -> None:
+    """Raise if `folder`, which is about to be written, exists and is not an empty folder.
+
+    Raises:
+        RunError: names the folder.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise RunError(f"{folder} is not empty; choose another --out")
+
+
 def write_folder(path: Path, write: Callable[[Path], None]) -> None:
     """Let `write` fill a temporary folder, then rename it to `path`.
 

@@ -33,6 +33,7 @@ from palaestra.recipes.export.model import export_model
 from palaestra.recipes.export.push import push_folder
 from palaestra.recipes.settings import to_plain
 from palaestra.recipes.teach.settings import TeachSettings
+from palaestra.runs.files import read_json, write_json
 from palaestra.runs.ledger import LedgerEntry
 from palaestra.runs.run import Run
 
@@ -180,7 +181,20 @@ def test_a_policy_of_a_classic_environment_is_loaded_from_its_folder(tmp_path: P
         progress=False,
         out=tmp_path / "run",
     )
+    values = read_json(result.folder / "settings.json")
+    secrets = {"wandb": "https://me:password@host/project", "env_options": ["token=abcdefgh12345678"]}
+    write_json(result.folder / "settings.json", {**values, "settings": values["settings"] | secrets})
     folder = export_model(result.folder, tmp_path / "policy")
+    for name in ("settings.json", "README.md"):
+        text = (folder / name).read_text(encoding="utf-8")
+        assert "https://***@host" in text
+        assert "token=***" in text
+        assert "password" not in text
+        assert "abcdefgh" not in text
+        assert str(tmp_path) not in text
+    exported = read_json(folder / "settings.json")
+    exported["settings"]["env_options"] = []  # A masked option cannot be used.
+    write_json(folder / "settings.json", exported)
     assert {path.name for path in folder.iterdir()} == {"README.md", "policy.safetensors", "settings.json"}
     again, weights = load_policy(folder), result.policy.state_dict()
     assert all(torch.equal(tensor, weights[name]) for name, tensor in again.state_dict().items())

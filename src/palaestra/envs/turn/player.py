@@ -1,9 +1,9 @@
-"""Play one episode of a turn environment for an agent that is another program."""
+"""Play the episodes of a turn environment for an agent that is another program."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gymnasium
@@ -17,19 +17,21 @@ from palaestra.envs.turn.records import TurnStopReason
 
 
 class TurnEpisodePlayer:
-    """One episode. States and replies are JSON values; messages are in OpenAI's format.
+    """One episode at a time. States and replies are JSON values; messages are in OpenAI's format.
 
     An environment that raises, or does not return in time, ends the episode with a failure. A step with an invalid
     action, or after the end, raises an `EnvError` and has no effect.
 
     Arguments:
         env: a turn environment. The player resets it.
+        seed: the seed of an episode that starts at once; `None` to call `start` later.
         max_call_seconds: maximum time of a reset or a step.
 
     Attributes:
         rewards: the rewards so far.
         stop_reason: why the episode ended; `None` while it is in progress.
         failure: what failed, if something outside the agent did.
+        error: the exception behind the failure, if there is one.
         is_blocked: whether a call of the environment did not return. The environment cannot be used any more.
 
     Example:
@@ -41,30 +43,48 @@ class TurnEpisodePlayer:
         {'messages': [{'role': 'user', 'content': 'Higher.'}], 'reward': 0.0, 'done': False, 'stop_reason': None}
     """
 
-    def __init__(self, env: gymnasium.Env[Any, Any], seed: int, max_call_seconds: float = 60.0) -> None:
+    def __init__(self, env: gymnasium.Env[Any, Any], seed: int | None = None, max_call_seconds: float = 60.0) -> None:
         inside = env.unwrapped
         assert isinstance(inside, TurnEnv)
         self.env, self.inside, self.max_call_seconds = env, inside, max_call_seconds
+        self._lock = threading.Lock()
+        self._is_playing = False
+        self._clear()
+        if seed is not None:
+            self.start(seed)
+
+    def _clear(self) -> None:
         self.messages: tuple[Message, ...] = ()
         self.rewards: list[float] = []
         self.stop_reason: TurnStopReason | None = None
         self.failure: Failure | None = None
+        self.error: Exception | None = None
         self.is_blocked = self.terminated = self.truncated = False
-        self._lock = threading.Lock()
-        result = self._call("reset", lambda: env.reset(seed=seed))
-        if result is not None:
-            self.messages = result[0].messages
 
     @property
     def is_over(self) -> bool:
-        return self.stop_reason is not None
+        return not self._is_playing or self.stop_reason is not None
+
+    @property
+    def total(self) -> float:
+        """The sum of the rewards so far."""
+        return float(sum(self.rewards))
+
+    def start(self, seed: int) -> Sequence[Message]:
+        """Start an episode. Returns its first messages; none if the environment failed."""
+        self._clear()
+        self._is_playing = True
+        result = self._call("reset", lambda: self.env.reset(seed=seed))
+        if result is not None:
+            self.messages = result[0].messages
+        return self.messages
 
     def observe(self) -> dict[str, Any]:
         """Return the messages so far, the tools, the sum of the rewards, and whether the episode is over."""
         return {
             "messages": to_chat_messages(self.messages),
             "tools": [dict(tool) for tool in self.inside.tools],
-            "reward": float(sum(self.rewards)),
+            "reward": self.total,
             "done": self.is_over,
             "stop_reason": self.stop_reason,
         }
@@ -120,6 +140,6 @@ class TurnEpisodePlayer:
             return call_foreign(name, function, seconds=self.max_call_seconds)
         except Exception as error:
             cause = FailureCause.SANDBOX if isinstance(error, SandboxError) else FailureCause.ENVIRONMENT
-            self.is_blocked = isinstance(error, ForeignTimeoutError)
+            self.error, self.is_blocked = error, isinstance(error, ForeignTimeoutError)
             self.failure, self.stop_reason, self.truncated = to_failure(error, cause), TurnStopReason.FAILED, True
             return None

@@ -19,6 +19,7 @@ from jinja2 import Environment, StrictUndefined
 from palaestra.core.errors import EnvError, SettingsError
 from palaestra.core.plugins import REFERENCE
 from palaestra.core.registry import Registry
+from palaestra.runs.files import check_empty_folder
 from palaestra.version import __version__
 
 ENVIRONMENT_FILE = "environment.py"
@@ -90,7 +91,8 @@ def export_environment(
 
     Raises:
         EnvError: it is not a turn environment, or it cannot be made or reset.
-        SettingsError: the name is not a package name, or the folder contains files.
+        SettingsError: the name is not a package name.
+        RunError: the folder is not empty.
     """
     exporter: Exporter = EXPORTERS.get(to)
     env_options = dict(env_options or {})
@@ -104,8 +106,7 @@ def export_environment(
         env_id = f"{name.replace('-', '_')}.{Path(ENVIRONMENT_FILE).stem}:{reference['name']}"
     package = EnvironmentPackage(env_id, env_options, name, tools)
     folder = Path(out or name)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise SettingsError(f"the folder {folder} exists already; give another one with --out")
+    check_empty_folder(folder)
     texts = dict(exporter(package))
     if source is not None:
         texts[f"{package.module}/{ENVIRONMENT_FILE}"] = source.read_text(encoding="utf-8")

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 from palaestra.core.errors import EnvError, MissingExtraError
 from palaestra.core.records import Message, ToolCall
 from palaestra.engines.openai_format import to_chat_messages
+from palaestra.envs.turn.records import TurnStopReason
 from palaestra.integrations.episodes import EpisodeSession
 
 OVER = "The episode is over. Write a short closing message without calling a tool."
@@ -73,11 +74,11 @@ def make_environment_class(env_id: str, env_options: Mapping[str, Any] | None = 
         'Lower.'
     """
     session = EpisodeSession(env_id, env_options)
-    tools = list(session.env.tools)
+    tools = list(session.inside.tools)
     session.close()
     methods = {tool["function"]["name"]: _make_tool_method(tool["function"]) for tool in tools} or {"reply": _reply}
     members = {"_env_id": env_id, "_env_options": dict(env_options or {}), "__doc__": f"{env_id} for TRL.", **methods}
-    return type(type(session.env).__name__, (TrlEnvironment,), members)
+    return type(type(session.inside).__name__, (TrlEnvironment,), members)
 
 
 def score_episodes(
@@ -100,7 +101,7 @@ def score_episodes(
         session, last = environment._session, completion[-1] if completion else {}
         if not session.is_over and last.get("role") == "assistant" and not last.get("tool_calls"):
             session.send(str(last.get("content") or ""))
-        session.stop()
+        session.stop(TurnStopReason.STEPS)
     results = [environment._session.result for environment in environments]
     if log_metric is not None:
         log_metric("failures", float(sum(result is None for result in results)))

@@ -16,6 +16,7 @@ from pydantic import Field
 from palaestra.core.errors import RewardError
 from palaestra.core.records import Message
 from palaestra.engines.openai_format import to_chat_messages
+from palaestra.envs.turn.records import TurnStopReason
 from palaestra.integrations.episodes import EpisodeSession
 
 
@@ -86,7 +87,8 @@ class SeedEnv(vf.Env[SeedEnvConfig]):  # type: ignore[misc]
                         break
                     segment = await interaction.turn(to_chat_messages(answers))
             if interaction.trace.ok:
-                await asyncio.to_thread(session.stop)  # verifiers has ended the exchange at one of its limits.
+                # verifiers has ended the exchange at one of its limits, if the episode is not over.
+                await asyncio.to_thread(session.stop, TurnStopReason.STEPS)
                 check_failure(session)
                 interaction.trace.record_reward("reward", session.total)
         finally:

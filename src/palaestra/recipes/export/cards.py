@@ -61,10 +61,13 @@ def format_settings(run: Run) -> list[str]:
     versions |= {name: started.get("packages", {}).get(name) for name in PACKAGES}
     if known := [f"{name} {version}" for name, version in versions.items() if version]:
         lines += [f"Recorded with {', '.join(known)}.", ""]
-    settings = json.dumps(
-        {name: _clean(name, value) for name, value in run.settings.items()}, indent=2, ensure_ascii=False
-    )
+    settings = json.dumps(clean_settings(run), indent=2, ensure_ascii=False)
     return [*lines, f"The settings of `palaestra {run.recipe}`:", "", "```json", settings, "```"]
+
+
+def clean_settings(run: Run) -> dict[str, Any]:
+    """The settings of a run for readers elsewhere: secrets are masked, and paths shortened to their last part."""
+    return {name: _clean(name, value) for name, value in run.settings.items()}
 
 
 def _clean(name: str, value: Any) -> Any:
@@ -76,7 +79,8 @@ def _clean(name: str, value: Any) -> Any:
     if not isinstance(value, str):
         return value
     (masked,) = mask_secrets([f"{name}={value}"], os.environ)
-    return _shorten(masked.removeprefix(f"{name}="))
+    (masked,) = mask_secrets([masked.removeprefix(f"{name}=")], os.environ)  # An option of an environment: `api_key=X`.
+    return _shorten(masked)
 
 
 def _shorten(name: str) -> str:

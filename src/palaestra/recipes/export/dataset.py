@@ -10,7 +10,7 @@ from typing import Any
 from palaestra.core.errors import MissingExtraError, RunError
 from palaestra.recipes.export.cards import describe_run, format_results, format_settings
 from palaestra.recipes.export.tables import TYPES, Row, list_tables
-from palaestra.runs.files import write_folder
+from palaestra.runs.files import check_empty_folder, write_folder
 from palaestra.runs.run import Run
 
 DESCRIPTIONS: Mapping[str, str] = {
@@ -36,7 +36,7 @@ def export_dataset(run: Path | str, out: Path | str) -> Path:
     if find_spec("pyarrow") is None:
         raise MissingExtraError("pyarrow", "data", "the export of a dataset")
     folder = Path(out)
-    check_target(folder)
+    check_empty_folder(folder)
     with Run.open(Path(run), read_only=True) as opened:
         tables = list_tables(opened)
         if not tables:
@@ -52,16 +52,6 @@ def export_dataset(run: Path | str, out: Path | str) -> Path:
 
     write_folder(folder, write)
     return folder
-
-
-def check_target(folder: Path) -> None:
-    """Raise if `folder` exists and is not an empty folder.
-
-    Raises:
-        RunError: names the folder.
-    """
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise RunError(f"{folder} is not empty; choose another --out")
 
 
 def write_parquet(rows: Sequence[Row], path: Path) -> None:

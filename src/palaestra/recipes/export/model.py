@@ -14,11 +14,10 @@ from typing import Any
 
 from palaestra.core.errors import RunError
 from palaestra.engines import models
-from palaestra.recipes.export.cards import describe_run, format_results, format_settings, read_summary
-from palaestra.recipes.export.dataset import check_target
+from palaestra.recipes.export.cards import clean_settings, describe_run, format_results, format_settings, read_summary
 from palaestra.recipes.resume import POLICY
 from palaestra.recipes.summary import PERCENT
-from palaestra.runs.files import read_json, write_folder, write_json
+from palaestra.runs.files import check_empty_folder, read_json, write_folder, write_json
 from palaestra.runs.run import FORMAT, Run
 
 
@@ -33,7 +32,7 @@ def export_model(run: Path | str, out: Path | str, *, merge: bool = False) -> Pa
         ModelError: the run has trained no model.
     """
     source, folder = Path(run), Path(out)
-    check_target(folder)
+    check_empty_folder(folder)
     with Run.open(source, read_only=True) as opened:
         summary = read_summary(opened)
         if opened.recipe not in ("train", "teach"):
@@ -49,7 +48,9 @@ def export_model(run: Path | str, out: Path | str, *, merge: bool = False) -> Pa
 def _write_policy(run: Run, summary: Mapping[str, Any], target: Path, merge: bool) -> None:
     """Write the policy of a classic environment."""
     shutil.copyfile(run.folder / "model" / POLICY, target / POLICY)
-    write_json(target / "settings.json", {"format": FORMAT, "recipe": run.recipe, "settings": run.settings})
+    # The environment's own file is needed to load the policy.
+    settings = {**clean_settings(run), "env": run.settings["env"]}
+    write_json(target / "settings.json", {"format": FORMAT, "recipe": run.recipe, "settings": settings})
     use = ["from palaestra import load_policy", "", 'policy = load_policy("FOLDER")']
     card = make_model_card(run, summary, use, library_name="palaestra", pipeline_tag="reinforcement-learning")
     (target / "README.md").write_text(card, encoding="utf-8")
