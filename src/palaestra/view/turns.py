@@ -36,22 +36,22 @@ def render_conversation(card: RunCard, query: Query, episode: int = 0) -> str | 
         if episode not in episodes and (episode or episodes):
             return None
         steps = [position for position in list_positions(store, episode) if position]
-        found = (
+        matching = (
             steps
             if not text
             else [p for p in search_steps(store, episode, text) if p and _contains(store, episode, p, text)]
         )
         if query.get("format") in FORMATS:
-            rows = (to_step_row(read_step(store, Step, episode, position)) for position in found)
+            rows = (to_step_row(read_step(store, Step, episode, position)) for position in matching)
             return export_table(DataTable(f"{card.id}-conversation-{episode}", STEP_COLUMNS, rows), query["format"])
-        place = PagePlace.find(query, len(found), STEPS)
-        shown = found[place.offset : place.offset + STEPS]
+        place = PagePlace.find(query, len(matching), STEPS)
+        shown = matching[place.offset : place.offset + STEPS]
         rows_shown = [_show(store, card, episode, position, MOST) for position in shown]
         opening = _show(store, card, episode, 0, MOST) if episodes and place.number == 1 and not text else None
         head = _describe_episode(store, episode)
     return render(
         "conversation", rows=rows_shown, opening=opening, place=place, head=head, episode=episode, episodes=episodes,
-        count=len(found), total=len(steps), text=text, reasons=REASONS, query=dict(query), folder=card.folder.name,
+        count=len(matching), total=len(steps), text=text, reasons=REASONS, query=dict(query), folder=card.folder.name,
         run=card, tab="conversation",
     )  # fmt: skip
 
