@@ -98,13 +98,15 @@ def visit(browser: Any, address: str) -> Iterator[Visit]:
 
 
 def list_pages(visit: Visit) -> list[str]:
-    """The list, every tab of every run, an episode, and a comparison."""
+    """The list, every tab of every run, a row of each list, a comparison, and two conversations."""
     paths = ["/", "/compare?run=train&run=hostile", "/settings?run=train&run=hostile"]
     for run in ("train", "teach", "research"):
         visit.open(f"/run/{run}/")
         paths += visit.page.eval_on_selector_all(".tabs a", "links => links.map(a => a.getAttribute('href'))")
-    visit.open("/run/train/episodes")
-    return [*paths, visit.page.locator("[data-row] a").first.get_attribute("href")]
+    for path in ("train/episodes", "research/conversation", "teach/examples", "teach/problems"):
+        visit.open(f"/run/{path}")
+        paths.append(visit.page.locator("[data-row] a").first.get_attribute("href"))
+    return [*paths, "/turns?left=research&right=research:0"]
 
 
 def test_the_list_is_sorted_searched_and_opened_by_keys(visit: Visit) -> None:
