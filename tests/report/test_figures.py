@@ -109,9 +109,11 @@ def test_runs_are_tested_against_the_first(taught: Path, tmp_path: Path) -> None
 def test_a_result_shows_itself_in_a_notebook(taught: Path) -> None:
     result = TeachResult(taught, {}, Trajectory("lesson", 0))
     shown = result._repr_html_()
+    assert shown is not None
+    assert TeachResult(taught / "gone", {}, result.trajectory)._repr_html_() is None
     assert "Gain in points" in shown
     assert 'src="data:image/svg+xml;base64,' in shown
-    assert "Difference in points" in palaestra.compare(taught, taught)._repr_html_()
+    assert "Difference in points" in str(palaestra.compare(taught, taught)._repr_html_())
     page = palaestra.view(result)._repr_html_()
     assert page.startswith("<iframe ")
     assert "<script" not in page

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from palaestra.core.errors import PalaestraError
 from palaestra.core.plugins import load_reference
 from palaestra.core.records import Attempt
 from palaestra.core.statistics import measure_gain, report_on
@@ -35,9 +36,13 @@ class NotebookResult:
 
     __slots__ = ()
 
-    def _repr_html_(self) -> str:
-        """The main figures and a curve. The report is a layer above, so it is named here by its module."""
-        return str(load_reference("palaestra.report.notebook:draw_result")(self))
+    def _repr_html_(self) -> str | None:
+        """The main figures and a curve; `None`, and a notebook shows the `repr`, if the run is not there any more."""
+        try:
+            # The report is a layer above, so it is named by its module.
+            return str(load_reference("palaestra.report.notebook:draw_result")(self))
+        except PalaestraError:
+            return None
 
 
 class RecipeResult(NotebookResult):
