@@ -36,11 +36,9 @@ def render_conversation(card: RunCard, query: Query, episode: int = 0) -> str | 
         if episode not in episodes and (episode or episodes):
             return None
         steps = [position for position in list_positions(store, episode) if position]
-        matching = (
-            steps
-            if not text
-            else [p for p in search_steps(store, episode, text) if p and _contains(store, episode, p, text)]
-        )
+        matching = steps
+        if text:
+            matching = recall(card, ("steps", episode, text), lambda: _search(store, episode, text))
         if query.get("format") in FORMATS:
             rows = (to_step_row(read_step(store, Step, episode, position)) for position in matching)
             return export_table(DataTable(f"{card.id}-conversation-{episode}", STEP_COLUMNS, rows), query["format"])
@@ -131,9 +129,14 @@ def _show(store: Store, card: RunCard, episode: int, position: int, most: int) -
     return show_step(read_step(store, Step, episode, position), address, most)
 
 
-def _contains(store: Store, episode: int, position: int, text: str) -> bool:
+def _search(store: Store, episode: int, text: str) -> list[int]:
+    """The positions of the steps with a text, without the first messages."""
     wanted = text.lower()
-    return any(wanted in part.lower() for part in list_texts(read_step(store, Step, episode, position)))
+    return [
+        position
+        for position in search_steps(store, episode, text)
+        if position and any(wanted in part.lower() for part in list_texts(read_step(store, Step, episode, position)))
+    ]
 
 
 def _describe_episode(card: RunCard, store: Store, episode: int) -> Row:
