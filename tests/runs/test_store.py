@@ -1,5 +1,6 @@
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from palaestra.core.records import (
     Message,
     Problem,
     Score,
+    Trajectory,
     Usage,
 )
 from palaestra.runs.ledger import LedgerEntry
@@ -139,3 +141,45 @@ def test_a_step_that_is_played_again_takes_the_place_of_the_first(store: Store) 
     assert store.episodes() == [0, 1]
     assert [(step.position, step.action) for step in store.steps(Step, 1)] == [(0, "first 0"), (1, "again")]
     assert store.total().calls == 3 * COST.calls
+
+
+def test_trajectories_of_a_store_without_texts_are_found_too(tmp_path: Path) -> None:
+    def describe(text: str, group: int) -> Trajectory:
+        return Trajectory("env", 0, (1.0,), infos=({"prompt": "What?", "response": text, "group": group},))
+
+    store = Store(tmp_path / "store.sqlite", create=True)
+    for iteration in (1, 2):
+        stored = [describe(f"say {iteration} 100%", 0), describe("Something ELSE", 1)]
+        store.add_iteration(iteration, {}, stored, LedgerEntry(f"{iteration}/train"))
+
+    def search() -> list[list[tuple[int, int]]]:
+        queries: list[dict[str, Any]] = [
+            {"text": "say"}, {"text": "0%"}, {"text": "else"}, {"text": "say_"}, {"text": "infos"},
+            {"group": 1, "iteration": 2}, {"text": "What? say 2"}, {},
+        ]  # fmt: skip
+        return [store.find_trajectory_keys(**query) for query in queries]
+
+    expected = [
+        [(1, 0), (2, 0)], [(1, 0), (2, 0)], [(1, 1), (2, 1)], [], [], [(2, 1)], [], [(1, 0), (1, 1), (2, 0), (2, 1)],
+    ]  # fmt: skip
+    assert search() == expected
+    store._db.execute("DROP TABLE texts")  # As in a run of an earlier version.
+    assert search() == expected
+    store.add_iteration(3, {}, [describe("new", 0)], LedgerEntry("3/train"))
+    assert store.find_trajectory_keys(text="new") == [(3, 0)]
+    store.forget_after(1)
+    assert store.find_trajectory_keys() == [(1, 0), (1, 1)]
+    store.close()
+
+
+def test_going_back_to_a_checkpoint_forgets_the_texts(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store.sqlite", create=True)
+    trajectory = Trajectory("env", 0, (1.0,), infos=({"response": "word"},))
+    for iteration in (1, 2):
+        store.add_iteration(iteration, {"reward": 1.0, "loss": 2.0}, [trajectory], LedgerEntry(f"{iteration}/train"))
+    assert store.metrics("loss") == {1: {"loss": 2.0}, 2: {"loss": 2.0}}
+    store.forget_after(1)
+    assert store.find_trajectory_keys(text="word") == [(1, 0)]
+    store.add_iteration(2, {}, [trajectory], LedgerEntry("2/train"))
+    assert store.find_trajectory_keys(text="word") == [(1, 0), (2, 0)]
+    store.close()

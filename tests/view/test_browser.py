@@ -98,13 +98,15 @@ def visit(browser: Any, address: str) -> Iterator[Visit]:
 
 
 def list_pages(visit: Visit) -> list[str]:
-    """The list, every tab of every run, an episode, and a comparison."""
+    """The list, every tab of every run, a row of each list, a comparison, and two conversations."""
     paths = ["/", "/compare?run=train&run=hostile", "/settings?run=train&run=hostile"]
     for run in ("train", "teach", "research"):
         visit.open(f"/run/{run}/")
         paths += visit.page.eval_on_selector_all(".tabs a", "links => links.map(a => a.getAttribute('href'))")
-    visit.open("/run/train/episodes")
-    return [*paths, visit.page.locator("[data-row] a").first.get_attribute("href")]
+    for path in ("train/episodes", "research/conversation", "teach/examples", "teach/problems"):
+        visit.open(f"/run/{path}")
+        paths.append(visit.page.locator("[data-row] a").first.get_attribute("href"))
+    return [*paths, "/turns?left=research&right=research:0"]
 
 
 def test_the_list_is_sorted_searched_and_opened_by_keys(visit: Visit) -> None:
@@ -146,6 +148,27 @@ def test_every_page_of_every_scale_opens_and_is_accessible(browser: Any, address
         assert dark == (scheme == "dark")
         visit.context.close()
         assert visit.problems == []
+
+
+def test_a_token_shows_its_values_by_click_and_by_keys(visit: Visit) -> None:
+    page = visit.open("/run/train/episodes/1/0")
+    page.get_by_role("navigation", name="Colour of the tokens").get_by_role("link", name="entropy").click()
+    page.wait_for_url("**colour=entropy")
+    inspector, tokens = page.locator("#inspector"), page.locator(".episode.chosen .tokens")
+    tokens.locator("span[class^=t][title]").first.click()
+    first = inspector.inner_text()
+    assert all(name in first for name in ("log-prob", "advantage", "entropy", "most likely"))
+    address = page.url
+    tokens.focus()
+    page.keyboard.press("ArrowRight")
+    assert inspector.inner_text() != first
+    assert page.url != address
+    page.keyboard.press("ArrowLeft")
+    assert (inspector.inner_text(), page.url) == (first, address)
+    page.reload()
+    assert inspector.inner_text() == first, "the address of the token shows the same"
+    page.keyboard.press("u")
+    page.wait_for_url("**/run/train/episodes?iteration=1")
 
 
 def test_no_page_is_wider_than_a_phone(browser: Any, address: str) -> None:

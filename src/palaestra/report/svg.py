@@ -35,13 +35,12 @@ def element(tag: str, *children: str, **attributes: str | float) -> Markup:
     >>> element("text", "a < b", x=1.5, class_="label", text_anchor="end")
     Markup('<text x="1.5" class="label" text-anchor="end">a &lt; b</text>')
     """
-    written = Markup("").join(
-        Markup(' {}="{}"').format(
-            name.rstrip("_").replace("_", "-"), value if isinstance(value, str) else number(value)
-        )
+    # A page has thousands of elements; joining plain texts is faster than formatting `Markup`.
+    written = "".join(
+        f' {name.rstrip("_").replace("_", "-")}="{escape(value) if isinstance(value, str) else number(value)}"'
         for name, value in attributes.items()
     )
-    return Markup("<{0}{1}>{2}</{0}>").format(tag, written, Markup("").join(escape(child) for child in children))
+    return Markup(f"<{tag}{written}>{''.join(escape(child) for child in children)}</{tag}>")
 
 
 def drawing(width: float, height: float, label: str, *children: str, class_: str = "") -> Markup:

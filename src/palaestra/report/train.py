@@ -355,9 +355,10 @@ def _read_episodes(run: Run, done: int) -> list[tuple[int, list[dict[str, Any]]]
     chosen = sorted({1, (1 + done) // 2, done}) if done else []
     kept = []
     for iteration in chosen:
-        stored = run.store.trajectories(iteration)
+        keys = run.store.find_trajectory_keys(iteration=iteration)
         # The episodes of a group are alike.
-        kept.append((iteration, [_read_episode(t) for t in stored[:: -(-len(stored) // SAMPLES) or 1]]))
+        stored = [run.store.trajectory(*key) for key in keys[:: -(-len(keys) // SAMPLES) or 1]]
+        kept.append((iteration, [_read_episode(trajectory) for trajectory in stored if trajectory is not None]))
     return [(iteration, episodes) for iteration, episodes in kept if episodes]
 
 

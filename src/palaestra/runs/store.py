@@ -38,6 +38,8 @@ CREATE TABLE curves (round INTEGER, step INTEGER, loss REAL, PRIMARY KEY (round,
 CREATE TABLE metrics (iteration INTEGER, name TEXT, value REAL, PRIMARY KEY (iteration, name));
 CREATE TABLE trajectories (iteration INTEGER, position INTEGER, reward REAL, data TEXT NOT NULL,
                            PRIMARY KEY (iteration, position));
+CREATE TABLE texts (iteration INTEGER, position INTEGER, group_number INTEGER, text TEXT NOT NULL,
+                    PRIMARY KEY (iteration, position));
 CREATE TABLE steps (episode INTEGER, position INTEGER, data TEXT NOT NULL, PRIMARY KEY (episode, position));
 CREATE TABLE ledger (id INTEGER PRIMARY KEY, phase TEXT, model TEXT, calls INTEGER, prompt_tokens INTEGER,
                      completion_tokens INTEGER, seconds REAL, money REAL);
@@ -48,6 +50,8 @@ CREATE TABLE IF NOT EXISTS calls (position INTEGER PRIMARY KEY, key TEXT UNIQUE,
 """
 """Created with the first call. Runs of earlier versions and runs without calls do not have this table."""
 
+_TEXTS = "texts"
+"""The table that trajectories are searched in, without reading them. Runs of earlier versions do not have it."""
 _SPOKEN = " || ' ' || ".join(
     f"COALESCE(json_extract(data, '$.infos[0].{name}'), '')" for name in ("prompt", "response")
 )
@@ -255,6 +259,9 @@ class Store:
                 "INSERT INTO trajectories VALUES (?, ?, ?, ?)",
                 [(iteration, k, t.total_reward, to_json(t)) for k, t in enumerate(trajectories)],
             )
+            if self.has_table(_TEXTS):
+                rows = [(iteration, k, *_read_text(t)) for k, t in enumerate(trajectories)]
+                db.executemany("INSERT INTO texts VALUES (?, ?, ?, ?)", rows)
             _insert_cost(db, cost)
 
     def add_metrics(self, iteration: int, metrics: Mapping[str, float]) -> None:
@@ -262,10 +269,12 @@ class Store:
         with self._transaction("storing metrics") as db:
             _insert_metrics(db, "INSERT OR REPLACE", iteration, metrics)
 
-    def metrics(self) -> dict[int, dict[str, float]]:
-        """Return all metrics by iteration."""
+    def metrics(self, *names: str) -> dict[int, dict[str, float]]:
+        """Return all metrics by iteration, or only those called `names`."""
         metrics: dict[int, dict[str, float]] = {}
-        for iteration, name, value in self._read("SELECT iteration, name, value FROM metrics ORDER BY iteration"):
+        where = f"WHERE name IN ({', '.join('?' * len(names))})" if names else ""
+        query = f"SELECT iteration, name, value FROM metrics {where} ORDER BY iteration"
+        for iteration, name, value in self._read(query, names):
             metrics.setdefault(iteration, {})[name] = value
         return metrics
 
@@ -306,8 +315,9 @@ class Store:
         self, *, iteration: int | None = None, text: str = "", group: int | None = None
     ) -> list[tuple[int, int]]:
         """Return iteration and position of all stored trajectories that match, as in `find_trajectories`."""
-        where, values = _match_trajectories(iteration, text, group)
-        query = f"SELECT iteration, position FROM trajectories {where} ORDER BY iteration, position"
+        table = _TEXTS if self.has_table(_TEXTS) else "trajectories"
+        where, values = _match_trajectories(iteration, text, group, table)
+        query = f"SELECT iteration, position FROM {table} {where} ORDER BY iteration, position"
         return [(step, position) for step, position in self._read(query, values)]
 
     def trajectory(self, iteration: int, position: int) -> Trajectory | None:
@@ -326,6 +336,8 @@ class Store:
         with self._transaction("going back to a checkpoint") as db:
             db.execute("DELETE FROM metrics WHERE iteration > ?", (iteration,))
             db.execute("DELETE FROM trajectories WHERE iteration > ?", (iteration,))
+            if self.has_table(_TEXTS):
+                db.execute("DELETE FROM texts WHERE iteration > ?", (iteration,))
             for table in ("attempts", "ledger"):
                 for (phase,) in db.execute(f"SELECT DISTINCT phase FROM {table}").fetchall():
                     if phase.split("/")[0].isdigit() and int(phase.split("/")[0]) > iteration:
@@ -385,17 +397,29 @@ class Store:
                            f"{str(error).splitlines()[0]}") from error  # fmt: skip
 
 
-def _match_trajectories(iteration: int | None, text: str = "", group: int | None = None) -> tuple[str, tuple[Any, ...]]:
+def _read_text(trajectory: Trajectory) -> tuple[int | None, str]:
+    """The group of a trajectory, and what was asked and answered."""
+    info = trajectory.infos[0] if trajectory.infos else {}
+    group = info.get("group")
+    return group if isinstance(group, int) else None, f"{info.get('prompt', '')}\n{info.get('response', '')}"
+
+
+def _match_trajectories(
+    iteration: int | None, text: str = "", group: int | None = None, table: str = "trajectories"
+) -> tuple[str, tuple[Any, ...]]:
     """The condition of a query for trajectories, with its values."""
     conditions: dict[str, Any] = {}
     if iteration is not None:
         conditions["iteration = ?"] = iteration
-    if text:
+    if text and table == _TEXTS:
+        conditions["text LIKE ? ESCAPE '\\'"] = f"%{escape_like(text)}%"
+    elif text:
         # The text as JSON has it is found without parsing; then it must be in the prompt or the response.
         for column, wanted in (("data", to_json(text)[1:-1]), (_SPOKEN, text)):
             conditions[f"{column} LIKE ? ESCAPE '\\'"] = f"%{escape_like(wanted)}%"
     if group is not None:
-        conditions["json_extract(data, '$.infos[0].group') = ?"] = group
+        column = "group_number" if table == _TEXTS else "json_extract(data, '$.infos[0].group')"
+        conditions[f"{column} = ?"] = group
     return f"WHERE {' AND '.join(conditions)}" if conditions else "", tuple(conditions.values())
 
 

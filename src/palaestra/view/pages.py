@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any
 
 from markupsafe import Markup
@@ -61,7 +62,8 @@ def _searchable(card: RunCard) -> str:
     ).lower()
 
 
-def draw_spark(values: Sequence[float]) -> Markup:
+@lru_cache(maxsize=2048)
+def draw_spark(values: tuple[float, ...]) -> Markup:
     """A line without axes, as wide as a column of the list."""
     low, high = min(values), max(values)
     x, y = Scale(0, len(values) - 1, 3, 97), Scale(low, high if high > low else low + 1, 21, 3)

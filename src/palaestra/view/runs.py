@@ -27,6 +27,8 @@ POINTS = 60
 """Maximum points of a sparkline."""
 MAIN_METRICS = ("test_accuracy", "test_reward", "reward", "recent_return")
 """The metrics of a train run that its sparkline shows, the first that exists."""
+MAIN_COLUMNS = tuple(f"{name}{end}" for name in MAIN_METRICS for end in ("", "_low", "_high"))
+"""These metrics and the ends of their intervals."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +110,10 @@ class RunIndex:
 def file_state(folder: Path) -> tuple[int, ...]:
     """Numbers that change when a run writes something."""
     state: list[int] = []
+    base = str(folder)  # Joining paths takes longer than reading their state.
     for name in ("settings.json", "store.sqlite", "store.sqlite-wal", "summary.json", TRACEBACK, STUDY, BENCH):
         try:
-            status = (folder / name).stat()
+            status = os.stat(f"{base}/{name}")
             state += [status.st_mtime_ns, status.st_size]
         except OSError:
             state += [0, 0]
@@ -141,7 +144,7 @@ def read_card(folder: Path, run_id: str) -> RunCard:
 def _add_results(card: RunCard, summary: Mapping[str, Any]) -> RunCard:
     store = Store(card.folder / "store.sqlite", read_only=True)
     try:
-        total, metrics = store.total(), store.metrics() if card.kind == "train" else {}
+        total, metrics = store.total(), store.metrics(*MAIN_COLUMNS) if card.kind == "train" else {}
     finally:
         store.close()
     name = next((name for name in MAIN_METRICS if any(name in row for row in metrics.values())), "")

@@ -34,6 +34,7 @@ from palaestra.view.problems import render_problem, render_problems
 from palaestra.view.runs import RunCard, RunIndex, file_state
 from palaestra.view.save import add_links, save_part
 from palaestra.view.tables import FORMATS, export_table
+from palaestra.view.turns import read_text, render_conversation, render_pair, render_step
 
 POLL = 0.5
 """Seconds between two looks at the files of a run."""
@@ -54,10 +55,15 @@ def make_app(roots: Sequence[Path], token: str = "", hosts: frozenset[str] = fro
         Route("/runs.json", pages.runs_json),
         Route("/settings", pages.settings),
         Route("/compare", pages.compare),
+        Route("/turns", pages.turns),
         Route("/events", pages.events),
         Route("/static/{name}", pages.static),
         Route("/run/{run:path}/episodes/{iteration:int}/{position:int}", pages.episode),
         Route("/run/{run:path}/episodes", pages.episodes),
+        Route("/run/{run:path}/conversation/{episode:int}/{position:int}/{name}.txt", pages.show(read_text)),
+        Route("/run/{run:path}/conversation/{episode:int}/{position:int}", pages.show(render_step)),
+        Route("/run/{run:path}/conversation/{episode:int}", pages.show(render_conversation)),
+        Route("/run/{run:path}/conversation", pages.show(render_conversation)),
         Route("/run/{run:path}/examples/{round:int}/{state}/{place:int}", pages.show(render_example)),
         Route("/run/{run:path}/examples", pages.show(render_examples)),
         Route("/run/{run:path}/problem", pages.show(render_problem)),
@@ -116,6 +122,23 @@ class _Pages:
         if answer is None:
             raise HTTPException(404, "this episode is not stored")
         return answer
+
+    async def turns(self, request: Request) -> Response:
+        """Two conversations: `left` and `right` are RUN or RUN:EPISODE; or two chosen runs."""
+        query = request.query_params
+        names = [query["left"], query["right"]] if "left" in query and "right" in query else query.getlist("run")
+        sides = [self._find_episode(name) for name in names]
+        if len(sides) != 2 or any(card.kind != "research" for card, _ in sides):
+            raise HTTPException(404, "choose two research runs in the list first")
+        choices = [card for card in await run_in_threadpool(self.index.cards) if card.kind == "research"]
+        page = await run_in_threadpool(render_pair, sides, choices, query)
+        if page is None:
+            raise HTTPException(404, "this episode is not stored")
+        return HTMLResponse(page)
+
+    def _find_episode(self, name: str) -> tuple[RunCard, int]:
+        run, colon, number = name.rpartition(":")
+        return (self._find(run), int(number)) if colon and number.isdecimal() else (self._find(name), 0)
 
     def show(self, render_page: Callable[..., str | Response | None]) -> Callable[[Request], Awaitable[Response]]:
         """Make the handler of a page of a run. The page gets the query and the other parts of the path."""

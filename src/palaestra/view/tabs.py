@@ -10,6 +10,8 @@ from palaestra.view.runs import RunCard
 def list_tabs(card: RunCard) -> Iterator[tuple[str, str]]:
     """Yield the pages of a run beside its report: the part of the address, and the title."""
     learns_language = card.kind == "train" and card.settings.get("policy") == "lm"
+    if card.kind == "research":
+        yield "conversation", "Conversation"
     if card.kind == "teach":
         yield "examples", "Examples"
     if card.kind in ("teach", "evaluate") or learns_language:

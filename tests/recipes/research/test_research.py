@@ -125,6 +125,12 @@ def test_a_killed_run_goes_on_in_a_fresh_workspace_and_pays_for_nothing_twice(nu
         steps = run.store.steps(Step, 0)
     assert [step.replayed for step in steps] == ["same", "same", "different", "same", "", ""]
     assert "20" in steps[4].observation[0].text  # The workspace was made anew, and is as it was.
+    # Each step has its own call, also those that were played again, and the files that it changed.
+    assert [step.calls for step in steps] == [0, 1, 1, 1, 1, 1]
+    assert sum(step.usage.completion_tokens for step in steps) == server.completion_tokens
+    assert [[(file.path, file.kind, file.diff) for file in step.files] for step in steps] == [
+        [], [("answer.txt", "changed", "@@ -1 +1 @@\n-5\n+20")], [], [], [], [],
+    ]  # fmt: skip
     # The agent sees the conversation that it had before the kill.
     said = [[message["content"] for message in call.body["messages"]] for call in server.calls]
     assert said[-1][: len(said[2])] == said[2]

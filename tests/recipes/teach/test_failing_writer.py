@@ -134,9 +134,9 @@ def test_a_lesson_that_came_short_is_topped_up_and_the_same_run_again_asks_nothi
         # Each call is stored with its prompt; those of the second run came from the cache.
         asked = [call for _, call in find_calls(run.store, CallFilter(), 100)]
         assert sorted(call.messages[-1].text for call in asked) == sorted(call.asked for call in server.calls[:calls])
-        found = [call for _, call in find_calls(second.store, CallFilter(), 100)]
-        assert [(call.key, call.answer) for call in found] == [(call.key, call.answer) for call in asked]
-        assert {call.is_cached for call in found} == {True}
+        cached = [call for _, call in find_calls(second.store, CallFilter(), 100)]
+        assert [(call.key, call.answer) for call in cached] == [(call.key, call.answer) for call in asked]
+        assert {call.is_cached for call in cached} == {True}
         assert {call.is_cached for call in asked} == {False}
     assert (short.summary["ordered"], short.summary["delivered"]) == (12, 3)
 

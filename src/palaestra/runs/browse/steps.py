@@ -33,3 +33,13 @@ def search_steps(store: Store, episode: int, text: str) -> list[int]:
     query = f"SELECT position FROM steps WHERE episode = ? AND ({like}) ORDER BY position"
     rows = store.select(query, (episode, *(f"%{escape_like(form)}%" for form in forms)))
     return [position for (position,) in rows]
+
+
+def sum_steps(store: Store, episode: int) -> dict[str, float]:
+    """Return seconds, calls, tokens and price of an episode; steps of earlier versions have only their seconds."""
+    paths = {
+        "seconds": "seconds", "calls": "calls", "prompt_tokens": "usage.prompt_tokens",
+        "completion_tokens": "usage.completion_tokens", "money": "money",
+    }  # fmt: skip
+    sums = ", ".join(f"COALESCE(SUM(json_extract(data, '$.{path}')), 0)" for path in paths.values())
+    return dict(zip(paths, store.select(f"SELECT {sums} FROM steps WHERE episode = ?", (episode,))[0], strict=True))
