@@ -161,10 +161,18 @@ class Viewer:
         """Seconds of the first request of each page."""
         return {f"first {name}": self._measure(path) for name, path in pages.items()}
 
-    def measure(self, pages: dict[str, str], repetitions: int) -> dict[str, float]:
-        """Median seconds of each page."""
-        times = {name: [self._measure(path) for _ in range(repetitions)] for name, path in pages.items()}
-        return {name: round(median(values), 4) for name, values in times.items()}
+    def measure(self, pages: dict[str, str], repetitions: int) -> dict[str, Any]:
+        """Median seconds of each page, and the mean CPU seconds of the server, which hardly depend on other processes."""
+        figures: dict[str, Any] = {"cpu": {}}
+        for name, path in pages.items():
+            before = self.read_cpu_seconds()
+            figures[name] = round(median([self._measure(path) for _ in range(repetitions)]), 4)
+            figures["cpu"][name] = round((self.read_cpu_seconds() - before) / repetitions, 4)
+        return figures
+
+    def read_cpu_seconds(self) -> float:
+        tasks = Path(f"/proc/{self.process.pid}/task").glob("*/schedstat")
+        return sum(int(task.read_text().split()[0]) for task in tasks) / 1e9
 
     def _measure(self, path: str) -> float:
         start = time.perf_counter()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +14,14 @@ import pytest
 import palaestra
 from palaestra.core.errors import TaskError
 from palaestra.core.records import Completion, Failure, FailureCause, Score, Split
+from palaestra.engines.base import ENGINES, Answer, BaseEngine, Request
+from palaestra.runs.run import Run
 from palaestra.tasks.base import make_task
 from palaestra.tasks.evaluate import choose, score
 
 pytest.importorskip("inspect_ai")
 import inspect_ai
+from inspect_ai.log import read_eval_log
 from inspect_ai.model import ModelOutput, ModelUsage, get_model
 
 from palaestra.integrations.inspect_ai.exported import task_of
@@ -24,9 +30,10 @@ pytestmark = [pytest.mark.backends, pytest.mark.filterwarnings("ignore")]
 
 TASKS = """
 from inspect_ai import Task, task
+from inspect_ai.agent import react
 from inspect_ai.dataset import Sample
 from inspect_ai.scorer import Score, accuracy, choice, match, model_graded_qa, scorer
-from inspect_ai.solver import generate, multiple_choice, prompt_template, system_message, use_tools
+from inspect_ai.solver import basic_agent, generate, multiple_choice, prompt_template, system_message, use_tools
 from inspect_ai.tool import tool
 
 SUMS = [Sample(input=f"{n} + {n}", target=str(2 * n), id=f"s{n}") for n in range(40)]
@@ -81,6 +88,28 @@ def open_page():
         '''
         return ""
     return execute
+
+
+@tool
+def double():
+    async def execute(number: int):
+        '''Twice a number.
+
+        Args:
+            number: any number
+        '''
+        return str(2 * number)
+    return execute
+
+
+@task
+def doubling(kind: str = "loop"):
+    solver = {
+        "loop": [use_tools(double()), generate()],
+        "basic_agent": basic_agent(tools=[double()], message_limit=10),
+        "react": react(tools=[double()]),
+    }[kind]
+    return Task(SUMS[:3], solver=solver, scorer=match(numeric=True))
 
 
 @task
@@ -220,7 +249,7 @@ def test_a_model_graded_task_without_a_grader_is_a_failure(tasks: Path) -> None:
     ("name", "expected"),
     [
         ("@several", "calls the model several times"),
-        ("@tooled", "uses tools"),
+        ("@tooled", r"uses tools.*inspect eval .*own_tasks.py@tooled --model palaestra/MODEL"),
         ("@boxed", "needs a sandbox"),
         ("", "expected one task"),
         ("@none", ""),
@@ -229,6 +258,66 @@ def test_a_model_graded_task_without_a_grader_is_a_failure(tasks: Path) -> None:
 def test_a_task_that_evaluate_cannot_run_is_an_error(tasks: Path, name: str, expected: str) -> None:
     with pytest.raises(TaskError, match=expected):
         make_task(f"inspect:{tasks}{name}")
+
+
+@pytest.mark.parametrize("kind", ["basic_agent", "react"])
+def test_an_agent_as_the_solver_is_an_error_that_names_the_way(tasks: Path, kind: str) -> None:
+    with pytest.raises(TaskError, match=r"needs a solver that calls `generate` once.*--model palaestra/MODEL"):
+        make_task(f"inspect:{tasks}@doubling", args={"kind": kind})
+
+
+class DoublingEngine(BaseEngine):
+    """Calls `double` with the number of the question, then `submit` with the result if there is such a tool."""
+
+    def __init__(self, name: str) -> None:
+        self.name = self.identity = name
+
+    def generate(self, requests: Sequence[Request]) -> list[list[Answer]]:
+        return [[Completion(self.answer(request))] for request in requests]
+
+    def answer(self, request: Request) -> str:
+        last = request.messages[-1]
+        names = [tool["function"]["name"] for tool in json.loads(request.tools)]
+        if last.role == "user":
+            call = {"name": "double", "arguments": {"number": int(last.text.split(" + ")[0])}}
+        elif "submit" in names:
+            call = {"name": "submit", "arguments": {"answer": last.text}}
+        else:
+            return f"It is {last.text}"
+        return f"<tool_call>\n{json.dumps(call)}\n</tool_call>"
+
+
+@pytest.mark.parametrize("kind", ["loop", "basic_agent", "react"])
+def test_inspect_plays_solvers_with_tools_with_our_engine(tasks: Path, tmp_path: Path, kind: str) -> None:
+    if "doubling" not in ENGINES.names():
+        ENGINES.register("doubling", DoublingEngine, "for this test")
+    (log,) = inspect_ai.eval(
+        f"{tasks}@doubling", model="palaestra/doubling:x", task_args={"kind": kind}, log_dir=str(tmp_path), display="none"
+    )  # fmt: skip
+    assert log.status == "success", log.error
+    assert [sample.scores["match"].value for sample in log.samples] == ["C"] * 3
+    roles = [message.role for message in log.samples[0].messages if message.role != "system"]
+    assert roles[:3] == ["user", "assistant", "tool"]
+
+
+def test_the_command_of_inspect_evaluates_our_task_with_our_model(tmp_path: Path) -> None:
+    """nano gets the same scores in `inspect eval` as in `palaestra evaluate`."""
+    settings = {"skills": "addition,clock", "problems": 6, "seed": 3}
+    options = [part for name, value in settings.items() for part in ("-T", f"{name}={value}")]
+    command = [sys.executable, "-m", "inspect_ai", "eval", "palaestra/task_of", "-T", "name=math-skills", *options]
+    more = ["--model", "palaestra/nano", "--log-dir", str(tmp_path), "--display", "none"]
+    subprocess.run([*command, *more], check=True, timeout=200, cwd=tmp_path)
+    (file,) = tmp_path.glob("*.eval")
+    log = read_eval_log(str(file))
+    theirs = {str(sample.id): sample.scores["palaestra"].value for sample in log.samples}
+    run = palaestra.evaluate(
+        task="math-skills", model="nano", skills=("addition", "clock"), problems=6, seed=3, out=str(tmp_path / "run")
+    )
+    with Run.open(run.folder, read_only=True) as stored:
+        (phase,) = stored.store.phases()
+        ours = {attempt.problem.id: attempt.outcome.value for attempt in stored.store.attempts(phase)}
+    assert len(ours) == 12
+    assert theirs == ours
 
 
 def test_our_recipe_evaluates_a_task_of_inspect(tasks: Path, tmp_path: Path) -> None:

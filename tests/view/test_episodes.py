@@ -169,6 +169,22 @@ def test_the_turns_of_an_episode_have_titles_and_rewards(client: TestClient) -> 
     assert set(own[len(own) // 2 :]) == {"t0"}, "the second turn has no values"
 
 
+def test_the_overview_leads_to_the_tokens_of_its_sample_episodes(client: TestClient) -> None:
+    page = client.get("/run/trained/").text
+    links = re.findall(r'href="(/run/trained/episodes[/?][^"]*)"', page)
+    assert {f"/run/trained/episodes/{ITERATION}/0", f"/run/trained/episodes?iteration={ITERATION}"} <= set(links)
+    assert all(client.get(link).status_code == 200 for link in links)
+    for title in (
+        "KL to the reference",
+        "Entropy",
+        "Clip fraction",
+        "Response length",
+        "tokens per second",
+        "reward of an episode",
+    ):
+        assert title in page, "the curves of a run with a reference"
+
+
 def test_a_long_episode_is_shown_in_parts(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_TOKENS", 10)
     monkeypatch.setattr(module, "MOST_TOKENS_BESIDE", 6)

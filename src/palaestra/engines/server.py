@@ -14,7 +14,6 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
 from functools import lru_cache
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -25,12 +24,8 @@ from palaestra.core.errors import MissingExtraError
 from palaestra.core.records import Completion, Failure, FailureCause, ImagePart, Message, StopReason, ToolCall
 from palaestra.engines.base import Answer, Engine, Request, Sampling, reads_schema
 from palaestra.engines.batching import Batcher, TextStream
-from palaestra.engines.chat import offers_tools
-from palaestra.engines.chat_template import ChatTemplate
+from palaestra.engines.call_reader import CallReader
 from palaestra.engines.openai_format import parse_message, to_chat_call
-from palaestra.engines.tool_formats.base import ToolFormat, is_malformed, read_schemas, remove_tokens
-from palaestra.engines.tool_formats.detection import detect_format
-from palaestra.engines.tool_formats.hermes import FORMAT as HERMES
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -137,7 +132,7 @@ class OpenAIServer:
         self.tokenizer: Any = getattr(engine, "tokenizer", None)
         self.batcher = Batcher(engine, max_batch, max_wait)
         self.started = int(time.time())
-        self._tool_format: ToolFormat | None = None
+        self._calls = CallReader(self.tokenizer, self.name)
         self._decode_token = lru_cache(2**16)(lambda token: str(self.tokenizer.decode([token])))
 
     def make_app(self) -> Starlette:
@@ -198,7 +193,7 @@ class OpenAIServer:
         reads_calls = bool(request.tools)
 
         def to_choice(index: int, answer: Completion) -> dict[str, Any]:
-            text, calls = self._split_calls(answer, request.tools) if reads_calls else (answer.text, ())
+            text, calls = self._calls.split(answer, request.tools) if reads_calls else (answer.text, ())
             return self._to_chat_choice(body, index, answer, text, (*answer.tool_calls, *calls))
 
         if body.stream:
@@ -279,27 +274,6 @@ class OpenAIServer:
             case {"type": "json_object"}:
                 return json.dumps({"type": "object"})
         raise RequestError("expected a response_format of text, json_object, or json_schema with its schema")
-
-    def _split_calls(self, answer: Completion, tools: str) -> tuple[str, tuple[ToolCall, ...]]:
-        """Split an answer into its text and its tool calls, in the format of the model's chat template.
-
-        If a call cannot be read, the client receives the whole text.
-        """
-        if self._tool_format is None:
-            offered = self.tokenizer is not None and offers_tools(self.tokenizer, tools)
-            self._tool_format = (
-                detect_format(ChatTemplate(self.tokenizer, self.name, tools)) if offered else None
-            ) or HERMES
-        parsed = self._tool_format.parse(answer.text, read_schemas(tools))
-        text = parsed.text
-        if not parsed.calls and answer.token_ids and self.tokenizer is not None:
-            # The marks of some formats are special tokens, which are not part of the text.
-            written = str(self.tokenizer.decode(answer.token_ids, skip_special_tokens=False))
-            parsed = self._tool_format.parse(written, read_schemas(tools))
-            text = remove_tokens(parsed.text, self.tokenizer.all_special_tokens)
-        if not parsed.calls or any(map(is_malformed, parsed.calls)):
-            return answer.text, ()
-        return text.strip(), tuple(replace(call, id=f"call_{uuid.uuid4().hex[:24]}") for call in parsed.calls)
 
     def _list_logprobs(self, answer: Completion) -> list[dict[str, Any]]:
         if len(answer.logprobs) != len(answer.token_ids) or self.tokenizer is None:

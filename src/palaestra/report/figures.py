@@ -10,7 +10,7 @@ import io
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from html.parser import HTMLParser
 from importlib.resources import files
 from pathlib import Path
@@ -93,17 +93,25 @@ class PageFigure:
 
 @dataclass(frozen=True, slots=True)
 class PageTable:
-    """A table of a page.
+    """A table of a page. It is read when it is written: a page may have thousands of rows, and most are never saved.
 
     Arguments:
-        rows: the texts of the cells.
-        head: number of rows at the top with the names of the columns.
+        markup: the element as it stands in the page.
     """
 
     name: str
     title: str
-    rows: tuple[tuple[str, ...], ...]
-    head: int
+    markup: str
+
+    @property
+    def rows(self) -> tuple[tuple[str, ...], ...]:
+        """The texts of the cells."""
+        return _read_table(self.markup)[0]
+
+    @property
+    def head(self) -> int:
+        """Number of rows at the top with the names of the columns."""
+        return _read_table(self.markup)[1]
 
     @property
     def formats(self) -> tuple[str, ...]:
@@ -168,10 +176,8 @@ def find_parts(page: str) -> tuple[list[PageFigure], list[PageTable]]:
             explained = len(figures)
         elif markup.startswith("<table"):
             count = sum(table.name.startswith(f"{section}-") for table in tables)
-            reader = _TableReader()
-            reader.feed(markup)
-            if rows := _drop_empty_columns(reader.rows):
-                tables.append(PageTable(f"{section}-{count + 1}", title, rows, reader.head))
+            if re.search("<t[dh][ >]", markup):
+                tables.append(PageTable(f"{section}-{count + 1}", title, markup))
         else:
             title = _read_text(part["heading"] or part["summary"] or "")
     return figures, tables
@@ -197,6 +203,14 @@ def write_parts(page: str, folder: Path, formats: Sequence[str] = FORMATS) -> li
                     path.write_bytes(part.write(kind))
                 paths.append(path)
     return paths
+
+
+@lru_cache(maxsize=4)
+def _read_table(markup: str) -> tuple[tuple[tuple[str, ...], ...], int]:
+    """The texts of the cells, and the number of rows of the head."""
+    reader = _TableReader()
+    reader.feed(markup)
+    return _drop_empty_columns(reader.rows), reader.head
 
 
 def _read_legend(markup: str) -> tuple[tuple[str, str], ...]:

@@ -159,11 +159,42 @@ def test_a_run_logs_the_names_to_other_trackers(tmp_path: Path, tracker: str) ->
     assert "test_reward" in rows[0]
 
 
+@pytest.mark.backends
+def test_a_resumed_run_continues_its_entry_in_wandb(tmp_path: Path) -> None:
+    pytest.importorskip("wandb")
+    script = tmp_path / "run.py"
+    script.write_text(
+        "import sys\n"
+        "from palaestra import resume, train\n"
+        f"settings = {SMALL | {'checkpoint_every': 1}!r}\n"
+        "def interrupt(event):\n"
+        "    if event.phase == 'learn' and event.done == 1:\n"
+        "        raise KeyboardInterrupt\n"
+        "if sys.argv[2] == 'resume':\n"
+        "    resume(sys.argv[1], progress=False)\n"
+        "else:\n"
+        "    train(out=sys.argv[1], wandb='lessons', listener=interrupt, **settings)\n"
+    )
+    environment = {**os.environ, "WANDB_MODE": "offline", "WANDB_SILENT": "true", "HF_HUB_OFFLINE": "1"}
+    for command in ("train", "resume"):
+        arguments = [sys.executable, str(script), str(tmp_path / "run"), command]
+        subprocess.run(arguments, env=environment, check=command == "resume", timeout=300)
+    with Run.open(tmp_path / "run", read_only=True) as run:
+        run_id = run.store.id
+    first, second = sorted((tmp_path / "run" / "wandb").glob("offline-run-*/*.wandb"))
+    assert first.stem == second.stem == f"run-{run_id}"
+    assert (sorted(read_wandb_file(first)), sorted(read_wandb_file(second))) == ([0, 1], [2])
+
+
 def read_wandb(folder: Path) -> dict[int, dict[str, float]]:
+    (path,) = (folder / "wandb").glob("offline-run-*/*.wandb")
+    return read_wandb_file(path)
+
+
+def read_wandb_file(path: Path) -> dict[int, dict[str, float]]:
     """Read the file that `wandb sync` would send: a header, then blocks of LevelDB's log format."""
     from wandb.proto import wandb_internal_pb2
 
-    (path,) = (folder / "wandb").glob("offline-run-*/*.wandb")
     data, place, part, rows = path.read_bytes(), 7, b"", dict[int, dict[str, float]]()
     while place + 7 <= len(data):
         if 32768 - place % 32768 < 7:  # A block ends with padding if no header fits.

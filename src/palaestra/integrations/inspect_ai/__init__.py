@@ -1,1 +1,2 @@
-"""Inspect AI: its tasks as tasks of ours (`source`), and ours as tasks of Inspect (`exported`)."""
+"""Inspect AI: its tasks as tasks of ours (`source`), ours as tasks of Inspect (`exported`), and our engines as its models
+(`model`)."""

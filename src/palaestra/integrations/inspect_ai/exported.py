@@ -25,8 +25,11 @@ from inspect_ai.solver import generate
 from palaestra.core.errors import TaskError
 from palaestra.core.records import Completion, Failure, ImagePart, Message, Problem, Split
 from palaestra.engines.openai_format import image_url
+from palaestra.integrations.inspect_ai.model import PalaestraModel
 from palaestra.tasks.base import Task, get_hooks, make_task, task_signature
 from palaestra.tasks.evaluate import choose, score, scoring_slots
+
+__all__ = ["PalaestraModel", "make_inspect_task", "task_of"]  # Inspect registers what this module imports.
 
 ROLES = {"system": ChatMessageSystem, "user": ChatMessageUser, "assistant": ChatMessageAssistant}
 

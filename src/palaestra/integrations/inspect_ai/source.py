@@ -75,7 +75,13 @@ class InspectTask(TaskHooks):
         first = next(iter(self._samples.values()), None)
         if first is None:
             raise TaskError(f"{self.name} has no samples")
-        self._run("solver", self._solve, first, "")  # Raises here if it needs more than one call.
+        try:
+            self._run("solver", self._solve, first, "")
+        except TaskError as error:
+            raise TaskError(
+                f"{error}; `evaluate` needs a solver that calls `generate` once, without tools. Inspect plays other solvers "
+                f"with the same model: inspect eval {reference} --model palaestra/MODEL"
+            ) from error
 
     def skills(self) -> Mapping[str, tuple[str, ...]]:
         return {self._skill: ()}
