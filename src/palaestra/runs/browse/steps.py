@@ -35,11 +35,8 @@ def search_steps(store: Store, episode: int, text: str) -> list[int]:
     return [position for (position,) in rows]
 
 
-def sum_steps(store: Store, episode: int) -> dict[str, float]:
-    """Return seconds, calls, tokens and price of an episode; steps of earlier versions have only their seconds."""
-    paths = {
-        "seconds": "seconds", "calls": "calls", "prompt_tokens": "usage.prompt_tokens",
-        "completion_tokens": "usage.completion_tokens", "money": "money",
-    }  # fmt: skip
-    sums = ", ".join(f"COALESCE(SUM(json_extract(data, '$.{path}')), 0)" for path in paths.values())
-    return dict(zip(paths, store.select(f"SELECT {sums} FROM steps WHERE episode = ?", (episode,))[0], strict=True))
+def read_light_steps(store: Store, kind: type[Any], episode: int) -> list[Any]:
+    """Return the steps of an episode as records of `kind`, without messages, states and files."""
+    texts = ", ".join(f"'$.{name}'" for name in ("message", "action", "observation", "state", "agent", "files"))
+    query = f"SELECT json_remove(data, {texts}) FROM steps WHERE episode = ? ORDER BY position"
+    return [store.parse(kind, data) for (data,) in store.select(query, (episode,))]
