@@ -89,7 +89,7 @@ def test_an_episode_shows_each_token_beside_its_group(client: TestClient) -> Non
     page = client.get("/run/old/episodes/2/1").text
     assert re.findall(r'<section class="episode[^"]*" aria-label="episode (\S+)"', page) == ["2/1", "2/0"]
     shown = unescape("".join(re.findall(r'<span class="t\d" title="[^"]*">([^<]*)</span>', page)))
-    assert shown == f"step 2: {HOSTILE}" * 2
+    assert shown == f"step 2: {HOSTILE}".replace("\x1b", "\u241b") * 2, "control characters are visible"
     assert "log-prob -0.500 (60.7 %)" in page
     assert "advantage (not stored)" in page
     assert 'aria-current="true">log-prob' in client.get("/run/old/episodes/2/1?colour=advantage").text
@@ -169,6 +169,22 @@ def test_the_turns_of_an_episode_have_titles_and_rewards(client: TestClient) -> 
     assert set(own[len(own) // 2 :]) == {"t0"}, "the second turn has no values"
 
 
+def test_the_overview_leads_to_the_tokens_of_its_sample_episodes(client: TestClient) -> None:
+    page = client.get("/run/trained/").text
+    links = re.findall(r'href="(/run/trained/episodes[/?][^"]*)"', page)
+    assert {f"/run/trained/episodes/{ITERATION}/0", f"/run/trained/episodes?iteration={ITERATION}"} <= set(links)
+    assert all(client.get(link).status_code == 200 for link in links)
+    for title in (
+        "KL to the reference",
+        "Entropy",
+        "Clip fraction",
+        "Response length",
+        "tokens per second",
+        "reward of an episode",
+    ):
+        assert title in page, "the curves of a run with a reference"
+
+
 def test_a_long_episode_is_shown_in_parts(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_TOKENS", 10)
     monkeypatch.setattr(module, "MOST_TOKENS_BESIDE", 6)
@@ -182,7 +198,7 @@ def test_a_long_episode_is_shown_in_parts(client: TestClient, monkeypatch: pytes
     for start in range(0, size, 10):
         part = client.get(f"/run/old/episodes/2/1?start={start}").text.split("</section>")[0]
         texts += unescape("".join(re.findall(r'<span class="(?:t\d|g)" title="[^"]*">([^<]*)</span>', part)))
-    assert texts == f"What is 1 + 1?step 2: {HOSTILE}"
+    assert texts == f"What is 1 + 1?step 2: {HOSTILE}".replace("\x1b", "\u241b")
     assert "token 25, id" in client.get("/run/old/episodes/2/1?at=25").text, "the part with the token is shown"
 
 

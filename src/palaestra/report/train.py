@@ -357,8 +357,8 @@ def _read_episodes(run: Run, done: int) -> list[tuple[int, list[dict[str, Any]]]
     for iteration in chosen:
         keys = run.store.find_trajectory_keys(iteration=iteration)
         # The episodes of a group are alike.
-        stored = [run.store.trajectory(*key) for key in keys[:: -(-len(keys) // SAMPLES) or 1]]
-        kept.append((iteration, [_read_episode(trajectory) for trajectory in stored if trajectory is not None]))
+        stored = [(k, run.store.trajectory(i, k)) for i, k in keys[:: -(-len(keys) // SAMPLES) or 1]]
+        kept.append((iteration, [{"position": k, **_read_episode(t)} for k, t in stored if t is not None]))
     return [(iteration, episodes) for iteration, episodes in kept if episodes]
 
 

@@ -46,7 +46,8 @@ CREATE TABLE ledger (id INTEGER PRIMARY KEY, phase TEXT, model TEXT, calls INTEG
 """
 _CALLS = """
 CREATE TABLE IF NOT EXISTS calls (position INTEGER PRIMARY KEY, key TEXT UNIQUE, phase TEXT, model TEXT, failed INTEGER,
-                                  data TEXT NOT NULL)
+                                  calls INTEGER, prompt_tokens INTEGER, completion_tokens INTEGER, money REAL,
+                                  unpriced INTEGER, data TEXT NOT NULL)
 """
 """Created with the first call. Runs of earlier versions and runs without calls do not have this table."""
 
@@ -124,10 +125,23 @@ class Store:
             )
             _insert_cost(db, cost)
 
-    def attempts(self, phase: str) -> list[Attempt]:
-        """Return the attempts of a phase in order."""
-        query = "SELECT rowid, data FROM attempts WHERE phase=? ORDER BY rowid"
+    def attempts(self, phase: str, with_tokens: bool = True) -> list[Attempt]:
+        """Return the attempts of a phase in order, optionally without token ids and log-probs."""
+        names = ", ".join(f"'$.completion.{name}', json('[]')" for name in ("token_ids", "logprobs", "prompt_ids"))
+        data = "data" if with_tokens else f"json_set(data, {names})"
+        query = f"SELECT rowid, {data} FROM attempts WHERE phase=? ORDER BY rowid"
         return list(self._read_records(Attempt, query, phase).values())
+
+    def outcomes(self, phase: str) -> list[Attempt]:
+        """Return the attempts of a phase in order, without the questions and the completions, which take most of the memory."""
+        light = "json_set(data, '$.problem.messages', json('[]'), '$.completion', json('null'))"
+        query = f"SELECT rowid, {light} FROM attempts WHERE phase=? ORDER BY rowid"
+        return list(self._read_records(Attempt, query, phase).values())
+
+    def attempt(self, phase: str, problem: str, sample: int) -> Attempt | None:
+        """Return one attempt; `None` if there is none."""
+        query = "SELECT sample, data FROM attempts WHERE phase=? AND problem=? AND sample=?"
+        return self._read_records(Attempt, query, phase, problem, sample).get(sample)
 
     def phases(self) -> list[str]:
         return [phase for (phase,) in self._read("SELECT phase FROM attempts GROUP BY phase ORDER BY MIN(rowid)")]
@@ -437,12 +451,21 @@ def _insert_calls(db: sqlite3.Connection, calls: Sequence[CallRecord]) -> None:
     if not calls:
         return
     db.execute(_CALLS)
+    columns = ("phase", "model", "failed", "calls", "prompt_tokens", "completion_tokens", "money", "unpriced", "data")
+    changes = ", ".join(f"{name}=excluded.{name}" for name in columns)
     # A call that is found again in the cache, by a resumed run, keeps its cost.
     db.executemany(
-        "INSERT INTO calls (key, phase, model, failed, data) VALUES (?, ?, ?, ?, ?) "
-        "ON CONFLICT (key) DO UPDATE SET failed=excluded.failed, data=excluded.data WHERE ?",
-        [(c.key, c.phase, c.model, c.failure is not None, to_json(c), not c.is_cached) for c in calls],
-    )
+        f"INSERT INTO calls (key, {', '.join(columns)}) VALUES ({', '.join('?' * (len(columns) + 1))}) "
+        f"ON CONFLICT (key) DO UPDATE SET {changes} WHERE excluded.calls > 0",
+        [
+            (
+                call.key, call.phase, call.model, call.failure is not None, call.spent.calls,
+                call.spent.usage.prompt_tokens, call.spent.usage.completion_tokens, call.spent.money, call.spent.unpriced,
+                to_json(call),
+            )
+            for call in calls
+        ],
+    )  # fmt: skip
 
 
 def _insert_cost(db: sqlite3.Connection, cost: LedgerEntry) -> None:

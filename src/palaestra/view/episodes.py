@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from palaestra.core.records import Trajectory
+from palaestra.report.parts import truncate
 from palaestra.runs.files import to_json
 from palaestra.runs.store import Store
 from palaestra.view.colours import NAMES, make_colouring
@@ -148,10 +149,10 @@ def _describe(trajectory: Trajectory) -> dict[str, Any]:
     reference = [value for segment in trajectory.segments for value in segment.reference_logprobs]
     return {
         "prompt": str(info.get("prompt", "")), "response": str(info.get("response", "")), "reward": trajectory.total_reward,
-        "stop": str(info.get("stop_reason", "")), "tokens": len(own), "failure": str(info.get("failure", "")),
+        "stop": str(info.get("stop_reason", "")), "tokens": len(own), "failure": truncate(str(info.get("failure", ""))),
         "size": sum(len(segment.token_ids) for segment in trajectory.segments), "group": info.get("group"),
         "logprob": _mean(own), "advantage": _mean(advantages), "is_shared": len(set(advantages)) == 1, "entropy": _mean(entropies),
-        "divergence": sum(own) - sum(reference) if reference else None, "info": dict(info), "seed": trajectory.seed,
+        "divergence": sum(own) - sum(reference) if reference else None, "info": {name: truncate(str(value)) for name, value in info.items()}, "seed": trajectory.seed,
     }  # fmt: skip
 
 

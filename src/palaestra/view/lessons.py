@@ -19,6 +19,7 @@ from palaestra.runs.browse.examples import (
 )
 from palaestra.runs.calls import CallRecord
 from palaestra.runs.store import Store
+from palaestra.view.memory import recall
 from palaestra.view.pages import open_store, render
 from palaestra.view.reading import PagePlace, Query, read_number
 from palaestra.view.runs import RunCard
@@ -46,11 +47,13 @@ def render_examples(card: RunCard, query: Query) -> str | Response:
                 for entry in iterate(lambda limit, at: find_examples(store, wanted, limit, at))
             )
             return export_table(DataTable(f"{card.id}-examples", EXAMPLE_COLUMNS, rows), query["format"])
-        counts = count_examples(store, wanted)
+        counts = recall(card, wanted, lambda: count_examples(store, wanted))
         place = PagePlace.find(query, sum(counts.values()), PAGE)
-        entries = list(find_examples(store, wanted, PAGE, place.offset))
+        entries = list(find_examples(store, wanted, PAGE, place.offset, counts))
         parts = [part for round_ in store.allocation().values() for part in round_]
-        checks = {round_: [name for name, _, _ in list_checks(store, round_)] for round_ in store.lesson_rounds()}
+        checks = recall(
+            card, "checks", lambda: {n: [c[0] for c in list_checks(store, n)] for n in store.lesson_rounds()}
+        )
     names = dict.fromkeys(name for several in checks.values() for name in several)
     return render(
         "examples", rows=[_show_example(entry, wanted.text) for entry in entries], counts=counts, place=place, states=STATES,
@@ -139,7 +142,7 @@ def render_calls(card: RunCard, query: Query) -> str | Response:
             return export_table(DataTable(f"{card.id}-calls", CALL_COLUMNS, rows), query["format"])
         place = PagePlace.find(query, count := count_calls(store, wanted), PAGE)
         rows_shown = [_show_call(n, call, wanted.text) for n, call in find_calls(store, wanted, PAGE, place.offset)]
-        phases, sums = list_call_phases(store), sum_calls(store, wanted)
+        phases, sums = list_call_phases(store), recall(card, wanted, lambda: sum_calls(store, wanted))
     return render(
         "calls", rows=rows_shown, stored=True, count=count, place=place, phases=phases, sums=sums, wanted=wanted,
         query=dict(query), folder=card.folder.name, run=card, tab="calls",

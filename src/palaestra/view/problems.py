@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import dataclass
 from typing import Any
 
 from starlette.responses import Response
 
 from palaestra.core.records import Attempt, Failure
 from palaestra.report.parts import list_images
-from palaestra.runs.browse.conditions import iterate
 from palaestra.runs.browse.problems import (
     CHANGES,
     OUTCOMES,
     ProblemEntry,
-    ProblemFilter,
-    count_changes,
-    find_problems,
-    list_skills,
+    compare_outcomes,
     read_attempts,
+    read_outcomes,
+    read_skills,
+    search_problems,
 )
 from palaestra.runs.store import Store
+from palaestra.view.memory import recall
 from palaestra.view.pages import open_store, render
 from palaestra.view.reading import PagePlace, Query, read_kept_round, read_number
 from palaestra.view.runs import RunCard
@@ -37,22 +39,61 @@ def render_problems(card: RunCard, query: Query) -> str | Response:
         phases = store.phases()
         splits = list(dict.fromkeys(phase.partition("/")[2] for phase in phases))
         wanted = _choose_phases(card, phases, splits, query)
+        entries, skills = _find_problems(card, store, wanted)
         if query.get("format") in FORMATS:
-            several = iterate(lambda limit, at: find_problems(store, wanted, limit, at))
-            rows = (_to_problem_row(store, wanted, entry) for entry in several)
+            rows = (_to_problem_row(store, wanted, entry) for entry in entries)
             columns = SINGLE_COLUMNS if wanted.is_single else PROBLEM_COLUMNS
             return export_table(DataTable(f"{card.id}-problems", columns, rows), query["format"])
-        counts = count_changes(store, wanted)
-        place = PagePlace.find(query, sum(counts.values()), PAGE)
-        rows_shown = [_show_problem(store, wanted, entry) for entry in find_problems(store, wanted, PAGE, place.offset)]
-        skills = list_skills(store, wanted.before)
+        place = PagePlace.find(query, len(entries), PAGE)
+        rows_shown = [_show_problem(store, wanted, e) for e in entries[place.offset : place.offset + PAGE]]
+    counts = Counter(entry.change for entry in entries)
     rounds = [int(phase.partition("/")[0]) for phase in phases if phase.partition("/")[2] == _split(wanted.before)]
     return render(
         "problems", rows=rows_shown, counts=counts, place=place, wanted=wanted, splits=splits, split=_split(wanted.before),
-        rounds=sorted(rounds), first=_round(wanted.before), last=_round(wanted.after), skills=skills,
+        rounds=sorted(rounds), first=_round(wanted.before), last=_round(wanted.after), skills=sorted(skills),
         changes=OUTCOMES if wanted.is_single else CHANGES, query=dict(query), folder=card.folder.name, run=card, tab="problems",
         unit="iteration" if card.kind == "train" else "round",
     )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class ProblemFilter:
+    """Which problems to show.
+
+    Arguments:
+        before, after: the phases to compare, for example `0/test` and `2/test`; the same phase twice for one evaluation.
+        change: one of `CHANGES` or `OUTCOMES`.
+        text: what the question, the reference or an answer contains.
+    """
+
+    before: str
+    after: str
+    change: str = ""
+    skill: str = ""
+    text: str = ""
+
+    @property
+    def is_single(self) -> bool:
+        return self.before == self.after
+
+
+def _find_problems(card: RunCard, store: Store, wanted: ProblemFilter) -> tuple[list[ProblemEntry], set[str]]:
+    """The problems that match, in the order in which they were asked, and the skills of all."""
+    before, after = (
+        recall(card, ("outcomes", phase), lambda phase=phase: read_outcomes(store, phase))  # type: ignore[misc]
+        for phase in (wanted.before, wanted.after)
+    )
+    skills = recall(card, ("skills", wanted.before), lambda: read_skills(store, wanted.before))
+    entries = compare_outcomes(before, None if wanted.is_single else after)
+    if wanted.change:
+        entries = [entry for entry in entries if entry.change == wanted.change]
+    if wanted.skill:
+        entries = [entry for entry in entries if skills.get(entry.id) == wanted.skill]
+    if wanted.text:
+        phases = wanted.before, wanted.after
+        matching = recall(card, ("search", phases, wanted.text), lambda: search_problems(store, phases, wanted.text))
+        entries = [entry for entry in entries if entry.id in matching]
+    return entries, {skill for skill in skills.values() if skill}
 
 
 def render_problem(card: RunCard, query: Query) -> str | None:

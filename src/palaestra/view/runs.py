@@ -114,7 +114,8 @@ def file_state(folder: Path) -> tuple[int, ...]:
     for name in ("settings.json", "store.sqlite", "store.sqlite-wal", "summary.json", TRACEBACK, STUDY, BENCH):
         try:
             status = os.stat(f"{base}/{name}")
-            state += [status.st_mtime_ns, status.st_size]
+            # A reader of an ended run makes an empty -wal for a moment.
+            state += [status.st_mtime_ns, status.st_size] if status.st_size else [0, 0]
         except OSError:
             state += [0, 0]
     return tuple(state)

@@ -13,6 +13,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from palaestra.core.records import Segment, Trajectory
+from palaestra.view.texts import make_visible
 
 CONTEXT = 8
 """Tokens before a part that are decoded with it: a character may begin there."""
@@ -52,6 +53,11 @@ class ShownToken:
         if self.logprob is None or self.reference_logprob is None:
             return None
         return self.logprob - self.reference_logprob
+
+    @property
+    def visible_text(self) -> str:
+        """The text with signs for control characters, which could hide or reorder what follows."""
+        return make_visible(self.text)
 
     @property
     def description(self) -> str:

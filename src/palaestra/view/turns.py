@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 from urllib.parse import quote
@@ -11,8 +10,9 @@ from starlette.responses import PlainTextResponse, Response
 
 from palaestra.report.research import REASONS, list_validations, validation_chart
 from palaestra.research.workspace.step_record import Step
-from palaestra.runs.browse.steps import list_positions, read_step, search_steps, sum_steps
+from palaestra.runs.browse.steps import list_positions, read_light_steps, read_step, search_steps
 from palaestra.runs.store import Store
+from palaestra.view.memory import recall
 from palaestra.view.pages import open_store, render
 from palaestra.view.reading import PagePlace, Query
 from palaestra.view.runs import RunCard
@@ -36,11 +36,9 @@ def render_conversation(card: RunCard, query: Query, episode: int = 0) -> str | 
         if episode not in episodes and (episode or episodes):
             return None
         steps = [position for position in list_positions(store, episode) if position]
-        matching = (
-            steps
-            if not text
-            else [p for p in search_steps(store, episode, text) if p and _contains(store, episode, p, text)]
-        )
+        matching = steps
+        if text:
+            matching = recall(card, ("steps", episode, text), lambda: _search(store, episode, text))
         if query.get("format") in FORMATS:
             rows = (to_step_row(read_step(store, Step, episode, position)) for position in matching)
             return export_table(DataTable(f"{card.id}-conversation-{episode}", STEP_COLUMNS, rows), query["format"])
@@ -48,7 +46,7 @@ def render_conversation(card: RunCard, query: Query, episode: int = 0) -> str | 
         shown = matching[place.offset : place.offset + STEPS]
         rows_shown = [_show(store, card, episode, position, MOST) for position in shown]
         opening = _show(store, card, episode, 0, MOST) if episodes and place.number == 1 and not text else None
-        head = _describe_episode(store, episode)
+        head = _describe_episode(card, store, episode)
     return render(
         "conversation", rows=rows_shown, opening=opening, place=place, head=head, episode=episode, episodes=episodes,
         count=len(matching), total=len(steps), text=text, reasons=REASONS, query=dict(query), folder=card.folder.name,
@@ -94,7 +92,12 @@ def render_pair(sides: Sequence[tuple[RunCard, int]], choices: Sequence[RunCard]
                 return None
             positions.append(set(list_positions(store, episode)))
             heads.append(
-                {"card": card, "episode": episode, "episodes": store.episodes(), **_describe_episode(store, episode)}
+                {
+                    "card": card,
+                    "episode": episode,
+                    "episodes": store.episodes(),
+                    **_describe_episode(card, store, episode),
+                }
             )
     place = PagePlace.find(query, max(max(known) for known in positions), STEPS)
     columns: list[dict[int, Row]] = []
@@ -126,22 +129,25 @@ def _show(store: Store, card: RunCard, episode: int, position: int, most: int) -
     return show_step(read_step(store, Step, episode, position), address, most)
 
 
-def _contains(store: Store, episode: int, position: int, text: str) -> bool:
+def _search(store: Store, episode: int, text: str) -> list[int]:
+    """The positions of the steps with a text, without the first messages."""
     wanted = text.lower()
-    return any(wanted in part.lower() for part in list_texts(read_step(store, Step, episode, position)))
+    return [
+        position
+        for position in search_steps(store, episode, text)
+        if position and any(wanted in part.lower() for part in list_texts(read_step(store, Step, episode, position)))
+    ]
 
 
-def _describe_episode(store: Store, episode: int) -> Row:
+def _describe_episode(card: RunCard, store: Store, episode: int) -> Row:
     """The scores, the cost and the end of an episode."""
-    # Only the infos are needed, not the texts.
-    query = "SELECT position, json_extract(data, '$.info') FROM steps WHERE episode = ? ORDER BY position"
-    light = [Step(episode, position, info=json.loads(info)) for position, info in store.select(query, (episode,))]
-    query = "SELECT json_extract(data, '$.stop_reason'), json_extract(data, '$.note') FROM steps WHERE episode = ? ORDER BY position DESC LIMIT 1"
-    ends = store.select(query, (episode,))
-    stop, note = ends[0] if ends else ("", "")
-    last = light[-1].info if light else {}
+    light = recall(card, ("steps", episode), lambda: read_light_steps(store, Step, episode))
+    last = light[-1] if light else Step(episode, 0)
+    names = ("seconds", "calls", "money")
+    sums = {name: sum(getattr(step, name) for step in light) for name in names}
+    sums |= {name: sum(getattr(step.usage, name) for step in light) for name in ("prompt_tokens", "completion_tokens")}
     return {
-        "chart": validation_chart(light) if light else None, "scores": list_validations(light), "score": last.get("score"),
-        "metric": light[0].info.get("metric", "score") if light else "score", "stop_reason": stop or "", "note": note or "",
-        "sums": sum_steps(store, episode), "total": store.total(), "messages": sum(bool(step.position) for step in light),
+        "chart": validation_chart(light) if light else None, "scores": list_validations(light), "score": last.info.get("score"),
+        "metric": light[0].info.get("metric", "score") if light else "score", "stop_reason": last.stop_reason, "note": last.note,
+        "sums": sums, "total": store.total(), "messages": sum(bool(step.position) for step in light),
     }  # fmt: skip

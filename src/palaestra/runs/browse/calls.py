@@ -56,11 +56,7 @@ def list_call_phases(store: Store) -> list[str]:
 
 def sum_calls(store: Store, wanted: CallFilter) -> dict[str, float]:
     """Return the tokens and the price of the matching calls that this run has made."""
-    where = wanted.where()
-    sums = ", ".join(
-        f"COALESCE(SUM(json_extract(data, '$.spent.{name}')), 0)"
-        for name in ("calls", "usage.prompt_tokens", "usage.completion_tokens", "money", "unpriced")
-    )
-    query = f"SELECT {sums} FROM calls WHERE json_extract(data, '$.spent.calls') > 0 AND {where.text}"
-    names = ("calls", "prompt_tokens", "completion_tokens", "money", "unpriced")
-    return dict(zip(names, store.select(query, where.values)[0], strict=True))
+    where, names = wanted.where(), ("calls", "prompt_tokens", "completion_tokens", "money", "unpriced")
+    sums = ", ".join(f"COALESCE(SUM({name}), 0)" for name in names)
+    rows = store.select(f"SELECT {sums} FROM calls WHERE calls > 0 AND {where.text}", where.values)
+    return dict(zip(names, rows[0], strict=True))

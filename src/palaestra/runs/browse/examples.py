@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from palaestra.core.records import Example
@@ -79,10 +79,16 @@ def count_examples(store: Store, wanted: ExampleFilter) -> dict[str, int]:
     }
 
 
-def find_examples(store: Store, wanted: ExampleFilter, limit: int, offset: int = 0) -> Iterator[ExampleEntry]:
-    """Yield matching examples: those that were kept, by round, then those that were not."""
+def find_examples(
+    store: Store, wanted: ExampleFilter, limit: int, offset: int = 0, counts: Mapping[str, int] | None = None
+) -> Iterator[ExampleEntry]:
+    """Yield matching examples: those that were kept, by round, then those that were not.
+
+    Arguments:
+        counts: the result of `count_examples`, if it is known.
+    """
     where = wanted.where()
-    for state, count in count_examples(store, wanted).items():
+    for state, count in (count_examples(store, wanted) if counts is None else counts).items():
         if offset >= count:
             offset -= count
             continue

@@ -35,11 +35,9 @@ def search_steps(store: Store, episode: int, text: str) -> list[int]:
     return [position for (position,) in rows]
 
 
-def sum_steps(store: Store, episode: int) -> dict[str, float]:
-    """Return seconds, calls, tokens and price of an episode; steps of earlier versions have only their seconds."""
-    paths = {
-        "seconds": "seconds", "calls": "calls", "prompt_tokens": "usage.prompt_tokens",
-        "completion_tokens": "usage.completion_tokens", "money": "money",
-    }  # fmt: skip
-    sums = ", ".join(f"COALESCE(SUM(json_extract(data, '$.{path}')), 0)" for path in paths.values())
-    return dict(zip(paths, store.select(f"SELECT {sums} FROM steps WHERE episode = ?", (episode,))[0], strict=True))
+def read_light_steps(store: Store, kind: type[Any], episode: int) -> list[Any]:
+    """Return the steps of an episode as records of `kind`, with empty messages, and without outputs, states and files."""
+    removed = ", ".join(f"'$.{name}'" for name in ("action", "observation", "state", "agent", "files"))
+    empty = "CASE json_type(data, '$.message') WHEN 'object' THEN '{\"role\": \"assistant\", \"content\": \"\"}' ELSE 'null' END"
+    query = f"SELECT json_set(json_remove(data, {removed}), '$.message', json({empty})) FROM steps WHERE episode = ? ORDER BY position"
+    return [store.parse(kind, data) for (data,) in store.select(query, (episode,))]
