@@ -1,4 +1,5 @@
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -182,4 +183,19 @@ def test_going_back_to_a_checkpoint_forgets_the_texts(tmp_path: Path) -> None:
     assert store.find_trajectory_keys(text="word") == [(1, 0)]
     store.add_iteration(2, {}, [trajectory], LedgerEntry("2/train"))
     assert store.find_trajectory_keys(text="word") == [(1, 0), (2, 0)]
+    store.close()
+
+
+def test_attempts_are_read_without_what_takes_the_memory(tmp_path: Path) -> None:
+    problem = Problem("a", (Message("user", "q"),), "7", "skill", metadata={"level": 2})
+    scored = Attempt(problem, Completion("x", (1, 2), (-0.5, -0.25), prompt_ids=(3,), usage=Usage(1, 2)), Score(1.0))
+    failed = Attempt(problem, None, Failure(FailureCause.ENGINE, "broke"), sample=1)
+    store = Store(tmp_path / "store.sqlite", create=True)
+    store.add_attempts("0/test", [scored, failed], LedgerEntry("0/test"))
+    assert store.attempt("0/test", "a", 0) == scored
+    assert store.attempt("0/test", "a", 2) is None
+    bare = replace(scored, completion=Completion("x", usage=Usage(1, 2)))
+    assert store.attempts("0/test", with_tokens=False) == [bare, failed]
+    light = replace(problem, messages=())
+    assert store.outcomes("0/test") == [Attempt(light, None, Score(1.0)), replace(failed, problem=light)]
     store.close()

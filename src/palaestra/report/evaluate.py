@@ -18,7 +18,7 @@ def evaluate_page(run: Run) -> dict[str, Any]:
     """Read the results of an evaluate run so far."""
     # The summary is written last. Read it first, so that the store contains everything that it mentions.
     summary = run.summary
-    attempts = [attempt for phase in run.store.phases() for attempt in run.store.attempts(phase)]
+    attempts = [attempt for phase in run.store.phases() for attempt in run.store.attempts(phase, with_tokens=False)]
     report = report_on(attempts, "all problems")
     rows = []
     for skill in report.slices:

@@ -62,8 +62,11 @@ def write_report(folder: str | Path) -> Path:
     return path
 
 
-def read_page(folder: Path) -> tuple[str, dict[str, Any]]:
+def read_page(folder: Path, with_texts: bool = True) -> tuple[str, dict[str, Any]]:
     """Return the name of the template for the folder of a run, a study or a bench, and what it shows.
+
+    Arguments:
+        with_texts: whether a page has whole conversations; the viewer has a page of its own for them.
 
     Raises:
         RunError: the folder has no run, is damaged, or its recipe has no report.
@@ -77,6 +80,8 @@ def read_page(folder: Path) -> tuple[str, dict[str, Any]]:
             raise RunError(
                 f"recipe {run.recipe!r} has no report ({folder}); recipes with a report: {', '.join(_PAGES)}"
             )
+        if run.recipe == "research":
+            return run.recipe, research_page(run, with_texts)
         return run.recipe, _PAGES[run.recipe](run)
 
 

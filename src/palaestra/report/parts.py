@@ -56,9 +56,16 @@ def make_skill_rows(
 
 
 def compare_attempts(
-    before: Sequence[Attempt], after: Sequence[Attempt], names: tuple[str, str] = ("Before", "After")
+    before: Sequence[Attempt],
+    after: Sequence[Attempt],
+    names: tuple[str, str] = ("Before", "After"),
+    load: Callable[[int, Attempt], Attempt] = lambda side, attempt: attempt,
 ) -> list[dict[str, Any]]:
-    """Sample the problems that became right, stayed wrong and became wrong, among those scored both times."""
+    """Sample the problems that became right, stayed wrong and became wrong, among those scored both times.
+
+    Arguments:
+        load: returns an attempt of a side, 0 or 1, with its texts; called for those that are shown.
+    """
     first = {attempt.problem.id: attempt for attempt in before}
     pairs = [(first[attempt.problem.id], attempt) for attempt in after if attempt.problem.id in first]
     scored = [(b, a) for b, a in pairs if b.correct is not None and a.correct is not None]
@@ -70,7 +77,7 @@ def compare_attempts(
         ("Lost", f"right {was}, wrong {is_}", (True, False)),
     ):
         chosen = [pair for pair in scored if (pair[0].correct, pair[1].correct) == outcome]
-        groups.append(_make_group(title, explanation, chosen, len(scored), names))
+        groups.append(_make_group(title, explanation, chosen, len(scored), names, load))
     return groups
 
 
@@ -86,10 +93,15 @@ def right_and_wrong(attempts: Sequence[Attempt]) -> list[dict[str, Any]]:
 
 
 def _make_group(
-    title: str, explanation: str, chosen: Sequence[Sequence[Attempt]], total: int, headings: Sequence[str]
+    title: str,
+    explanation: str,
+    chosen: Sequence[Sequence[Attempt]],
+    total: int,
+    headings: Sequence[str],
+    load: Callable[[int, Attempt], Attempt] = lambda side, attempt: attempt,
 ) -> dict[str, Any]:
     shown = spread(chosen, lambda attempts: attempts[0].problem.skill)
-    samples = [_make_sample(attempts, headings) for attempts in shown]
+    samples = [_make_sample([load(side, a) for side, a in enumerate(attempts)], headings) for attempts in shown]
     return {"title": title, "explanation": explanation, "count": len(chosen), "total": total, "samples": samples}
 
 

@@ -16,6 +16,7 @@ from palaestra.report.charts import MetricPoint, Panel, Series, line_chart
 from palaestra.report.formatting import plain, shorten
 from palaestra.report.parts import make_appendix
 from palaestra.research.workspace.step_record import Step
+from palaestra.runs.browse.steps import read_light_steps
 from palaestra.runs.run import Run
 
 OPEN = 3
@@ -37,11 +38,19 @@ REASONS = {
 }
 
 
-def research_page(run: Run) -> dict[str, Any]:
-    """Read the episodes of a research run so far."""
+def research_page(run: Run, with_texts: bool = True) -> dict[str, Any]:
+    """Read the episodes of a research run so far.
+
+    Arguments:
+        with_texts: whether the page has the conversations; otherwise it links to them.
+    """
     # The summary is written last. Read it first, so that the store contains everything that it mentions.
     summary = run.summary
-    episodes = {number: run.store.steps(Step, number) for number in run.store.episodes()}
+    store = run.store
+    episodes: dict[int, list[Step]] = {
+        number: store.steps(Step, number) if with_texts else read_light_steps(store, Step, number)
+        for number in store.episodes()
+    }
     kept = int(summary["kept_episode"]) if summary else max(episodes, default=0)
     first = next((dict(steps[0].info) for steps in episodes.values() if steps), {})
     ahead = None
@@ -59,6 +68,7 @@ def research_page(run: Run) -> dict[str, Any]:
         "reasons": REASONS,
         "ahead": ahead,
         "silent": summary is not None and is_silent(summary),
+        "with_texts": with_texts,
         "episodes": [_make_episode(number, steps, number == kept) for number, steps in episodes.items()],
         "steps": sum(step.message is not None for steps in episodes.values() for step in steps),
         "failures": (summary or {}).get("failures", {}),

@@ -54,7 +54,7 @@ def teach_page(run: Run) -> dict[str, Any]:
     """Read the rounds of a teach run so far."""
     # The summary is written last. Read it first, so that the store contains everything that it mentions.
     ended, settings = run.summary is not None, run.settings
-    phases = {phase: run.store.attempts(phase) for phase in run.store.phases()}
+    phases = {phase: run.store.outcomes(phase) for phase in run.store.phases()}
     # Every evaluation of a split uses the same problems, so the first one sets the number of attempts of the others.
     sizes = {phase: len(phases.get(f"0/{phase.rpartition('/')[2]}", [])) for phase in phases}
     whole = {phase: attempts for phase, attempts in phases.items() if len(attempts) >= sizes[phase]}
@@ -115,9 +115,17 @@ def teach_page(run: Run) -> dict[str, Any]:
         "rewards": reward_rows(rewards, lessons, allocation, skills),
         "decisions": decisions_by_round(rewards, lessons),
         "inspections": run.store.inspections(Inspection),
-        "samples": compare_attempts(before, after),
+        "samples": compare_attempts(
+            before, after, load=lambda side, a: _load_attempt(run, whole, (before, after)[side], a)
+        ),
         "appendix": make_appendix(run, TeachSettings, CALLING if unpriced else ()),
     }
+
+
+def _load_attempt(run: Run, phases: Attempts, part: list[Attempt], attempt: Attempt) -> Attempt:
+    """Read an attempt of a part with its texts."""
+    phase = next(phase for phase, attempts in phases.items() if attempts is part)
+    return run.store.attempt(phase, attempt.problem.id, attempt.sample) or attempt
 
 
 def _find_after(phases: Attempts, kept: Moment | None, ended: bool) -> list[Attempt]:

@@ -125,10 +125,23 @@ class Store:
             )
             _insert_cost(db, cost)
 
-    def attempts(self, phase: str) -> list[Attempt]:
-        """Return the attempts of a phase in order."""
-        query = "SELECT rowid, data FROM attempts WHERE phase=? ORDER BY rowid"
+    def attempts(self, phase: str, with_tokens: bool = True) -> list[Attempt]:
+        """Return the attempts of a phase in order, optionally without token ids and log-probs."""
+        names = ", ".join(f"'$.completion.{name}', json('[]')" for name in ("token_ids", "logprobs", "prompt_ids"))
+        data = "data" if with_tokens else f"json_set(data, {names})"
+        query = f"SELECT rowid, {data} FROM attempts WHERE phase=? ORDER BY rowid"
         return list(self._read_records(Attempt, query, phase).values())
+
+    def outcomes(self, phase: str) -> list[Attempt]:
+        """Return the attempts of a phase in order, without the questions and the completions, which take most of the memory."""
+        light = "json_set(data, '$.problem.messages', json('[]'), '$.completion', json('null'))"
+        query = f"SELECT rowid, {light} FROM attempts WHERE phase=? ORDER BY rowid"
+        return list(self._read_records(Attempt, query, phase).values())
+
+    def attempt(self, phase: str, problem: str, sample: int) -> Attempt | None:
+        """Return one attempt; `None` if there is none."""
+        query = "SELECT sample, data FROM attempts WHERE phase=? AND problem=? AND sample=?"
+        return self._read_records(Attempt, query, phase, problem, sample).get(sample)
 
     def phases(self) -> list[str]:
         return [phase for (phase,) in self._read("SELECT phase FROM attempts GROUP BY phase ORDER BY MIN(rowid)")]

@@ -13,6 +13,7 @@ from palaestra.report.page import make_environment, read_page
 from palaestra.report.svg import Scale, circle, drawing, polyline
 from palaestra.runs.store import Store
 from palaestra.version import __version__
+from palaestra.view.memory import recall
 from palaestra.view.runs import RunCard
 from palaestra.view.tables import with_query
 from palaestra.view.tabs import list_tabs
@@ -75,9 +76,13 @@ def draw_spark(values: tuple[float, ...]) -> Markup:
 
 
 def render_run(card: RunCard) -> str:
-    """The page of one run, as its report shows it."""
-    template, page = read_page(card.folder)
-    return render(template, page=page, folder=card.folder.name, run=card, tab="overview", query={})
+    """The page of one run, as its report shows it. The page of a study or a bench depends on files of other folders."""
+
+    def read() -> str:
+        template, page = read_page(card.folder, with_texts=False)
+        return render(template, page=page, folder=card.folder.name, run=card, tab="overview", query={})
+
+    return read() if card.kind in ("study", "bench") else recall(card, ("overview", card.id, card.status), read)
 
 
 def render_settings(cards: Sequence[RunCard]) -> str:

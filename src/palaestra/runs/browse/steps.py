@@ -36,7 +36,8 @@ def search_steps(store: Store, episode: int, text: str) -> list[int]:
 
 
 def read_light_steps(store: Store, kind: type[Any], episode: int) -> list[Any]:
-    """Return the steps of an episode as records of `kind`, without messages, states and files."""
-    texts = ", ".join(f"'$.{name}'" for name in ("message", "action", "observation", "state", "agent", "files"))
-    query = f"SELECT json_remove(data, {texts}) FROM steps WHERE episode = ? ORDER BY position"
+    """Return the steps of an episode as records of `kind`, with empty messages, and without outputs, states and files."""
+    removed = ", ".join(f"'$.{name}'" for name in ("action", "observation", "state", "agent", "files"))
+    empty = "CASE json_type(data, '$.message') WHEN 'object' THEN '{\"role\": \"assistant\", \"content\": \"\"}' ELSE 'null' END"
+    query = f"SELECT json_set(json_remove(data, {removed}), '$.message', json({empty})) FROM steps WHERE episode = ? ORDER BY position"
     return [store.parse(kind, data) for (data,) in store.select(query, (episode,))]
