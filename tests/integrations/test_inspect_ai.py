@@ -288,9 +288,10 @@ class DoublingEngine(BaseEngine):
 
 
 @pytest.mark.parametrize("kind", ["loop", "basic_agent", "react"])
-def test_inspect_plays_solvers_with_tools_with_our_engine(tasks: Path, tmp_path: Path, kind: str) -> None:
-    if "doubling" not in ENGINES.names():
-        ENGINES.register("doubling", DoublingEngine, "for this test")
+def test_inspect_plays_solvers_with_tools_with_our_engine(
+    tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(ENGINES, "_entries", {**ENGINES._entries, "doubling": DoublingEngine})
     (log,) = inspect_ai.eval(
         f"{tasks}@doubling", model="palaestra/doubling:x", task_args={"kind": kind}, log_dir=str(tmp_path), display="none"
     )  # fmt: skip
