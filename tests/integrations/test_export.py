@@ -36,6 +36,14 @@ def test_a_package_of_an_environment_has_its_id_and_options(tmp_path: Path) -> N
         export_environment("palaestra/Guess-v0", "verifiers", folder)
 
 
+def test_a_package_of_verifiers_has_a_toolset_if_the_environment_has_tools(tmp_path: Path) -> None:
+    for tools, kind in ((True, "ToolSeedTaskset"), (False, "SeedTaskset")):
+        folder = export_environment("palaestra/Calculator-v0", "verifiers", tmp_path / kind, {"tools": tools})
+        code = (folder / "calculator_v0" / "__init__.py").read_text()
+        compile(code, "calculator_v0", "exec")
+        assert f"class CalculatorV0Taskset({kind}):" in code
+
+
 def test_the_command_names_the_folder_for_pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from typer.testing import CliRunner
 

@@ -8,11 +8,14 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import gymnasium
+import numpy as np
 import pytest
 from chat_server import Reply, Server
 from guessing import ENV_ID, OPTIONS, SEEDS, play_ours, write_guess
@@ -32,18 +35,32 @@ from palaestra.integrations.verifiers.runner import EpisodeRunner
 pytestmark = [pytest.mark.backends, pytest.mark.filterwarnings("ignore")]  # verifiers warns of its own dependencies
 CALLS = itertools.count()
 """Differs in every call, like the clock."""
+CALCULATOR = "palaestra/Calculator-v0"
 
 
 @pytest.fixture(scope="module")
 def package(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The exported game, installed with pip."""
-    root = tmp_path_factory.mktemp("export")
-    folder = export_environment(ENV_ID, "verifiers", root / "package", OPTIONS)
+    with install_package(tmp_path_factory.mktemp("export"), ENV_ID, OPTIONS):
+        yield "guess-v0"
+
+
+@pytest.fixture(scope="module")
+def tool_package(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The exported calculator with its tool, installed with pip."""
+    with install_package(tmp_path_factory.mktemp("export"), CALCULATOR, {"tools": True}) as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))  # The tool server is another process.
+        yield "calculator-v0"
+
+
+@contextmanager
+def install_package(root: Path, env_id: str, options: dict[str, Any]) -> Iterator[pytest.MonkeyPatch]:
+    folder = export_environment(env_id, "verifiers", root / "package", options)
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation"]
     subprocess.run([*command, "--target", str(root / "site"), str(folder)], check=True, timeout=120)
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(root / "site"))
-        yield "guess-v0"
+        yield patch
 
 
 def run_episode(runner: EpisodeRunner, task: Any) -> Any:
@@ -127,6 +144,113 @@ def test_our_recipe_trains_on_it(package: str, tmp_path: Path) -> None:
     )  # fmt: skip
     assert run.summary["failures"] == {}
     assert run.summary["episodes"] == 8
+
+
+def write_action(seed: int, messages: Sequence[Message]) -> Message:
+    """The next message of a scripted player of the calculator: calls, wrong calls, and right or wrong answers."""
+    turn = sum(message.role == "assistant" for message in messages)
+    generator = np.random.default_rng([seed, turn])
+    product = re.sub("[^0-9*]", "", messages[0].text)
+    right, other = ("calculate", json.dumps({"expression": product})), ("calculate", '{"expression": "1+1"}')
+    wrong = [("no_such_tool", "{}"), ("calculate", "{"), ("calculate", '{"number": 1}'), ("calculate", "[]")]
+    kinds = [[right], [right], [other, right], [right, right], [wrong[generator.integers(4)], right], [], []]
+    calls = kinds[generator.integers(len(kinds) if turn else 5)]
+    if calls:
+        return Message("assistant", "", tuple(ToolCall(*call, f"c{turn}{k}") for k, call in enumerate(calls)))
+    return Message("assistant", f"Answer: {messages[-1].text}")
+
+
+def play_calculator(seed: int) -> tuple[float, Sequence[Message]]:
+    """Play an episode of the calculator in our own environment. Returns its reward and its messages."""
+    env = gymnasium.make(CALCULATOR, tools=True)
+    observation, _ = env.reset(seed=seed)
+    total, over = 0.0, False
+    while not over:
+        observation, reward, terminated, truncated, _ = env.step(write_action(seed, observation.messages))
+        total, over = total + float(reward), terminated or truncated
+    return total, observation.messages
+
+
+def test_200_seeds_with_tool_calls_give_the_same_rewards_in_verifiers(tool_package: str) -> None:
+    env = vf.load_environment(vf.resolve_env_config({"taskset": {"id": tool_package}}))
+    runner, rewards, ends = EpisodeRunner(env), [], set()
+    try:
+        for task in env.taskset.take(len(SEEDS)):
+            event: Any = runner.start(task)
+            reward, expected = play_calculator(task.data.seed)
+            while isinstance(event, list):
+                for message, ours in zip(event, expected, strict=False):
+                    if message.text.startswith("error: "):  # The harness answers calls that no server can execute.
+                        assert ours.text.startswith("error: ")
+                    else:
+                        assert message == ours
+                event = runner.answer(write_action(task.data.seed, event))
+            assert event.ok
+            rewards.append((event.traces[0].reward, reward))
+            ends.add(event.traces[0].stop_condition)
+    finally:
+        runner.close()
+    assert [theirs for theirs, _ in rewards] == [ours for _, ours in rewards]
+    assert {ours for _, ours in rewards} == {0.0, 1.0}
+    assert ends == {"is_over", "user_closed"}
+
+
+def test_the_tools_of_an_exported_environment_are_those_of_the_environment(tool_package: str) -> None:
+    ours = gymnasium.make(CALCULATOR, tools=True)
+    env = VerifiersEnv(tool_package, tasks=20)
+    try:
+        assert list(env.tools) == list(ours.unwrapped.tools)
+        observation, _ = env.reset(seed=0)
+        ours.reset(seed=env._task.data.seed)
+        calls = [
+            ("no_such_tool", "{}"),
+            ("calculate", "{"),
+            ("calculate", '{"number": 1}'),
+            ("calculate", '{"expression": "2*3"}'),
+        ]
+        message = Message("assistant", "", tuple(ToolCall(*call, f"c{k}") for k, call in enumerate(calls)))
+        observation, reward, over, _, info = env.step(message)
+        assert (reward, over, info["tool_calls"], info["tool_errors"]) == (0, False, 4, 3)
+        expected = ours.step(message)[0].messages[-4:]
+        answers = observation.messages[-4:]
+        assert answers[2:] == expected[2:]
+        assert [answer.text[:7] for answer in answers[:2]] == ["error: "] * 2
+        first, second = ours.unwrapped.factors
+        _, reward, over, _, info = env.step(f"Answer: {first * second}")
+        assert (reward, over, info["stop_reason"]) == (1.0, True, TurnStopReason.SOLVED)
+    finally:
+        env.close()
+
+
+def test_a_limit_of_verifiers_after_a_tool_call_truncates_the_episode(tool_package: str) -> None:
+    config = {"taskset": {"id": tool_package}, "agent": {"max_turns": 1}}
+    env = vf.load_environment(vf.resolve_env_config(config))
+    (task,) = env.taskset.take(1)
+    runner = EpisodeRunner(env)
+    try:
+        runner.start(task)
+        episode = runner.answer(Message("assistant", "", (ToolCall("calculate", '{"expression": "1"}', "c"),)))
+    finally:
+        runner.close()
+    assert episode.ok
+    assert (episode.traces[0].stop_condition, episode.traces[0].reward) == ("max_turns", 0.0)
+
+
+def test_a_failure_in_a_tool_call_is_an_error_in_verifiers(tool_package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from palaestra.envs.turn.games import CalculatorEnv
+
+    env = vf.load_environment(vf.resolve_env_config({"taskset": {"id": tool_package}}))
+    (task,) = env.taskset.take(1)
+    runner = EpisodeRunner(env)
+    try:
+        runner.start(task)
+        monkeypatch.setattr(CalculatorEnv, "respond", lambda self, message: 1 / 0)
+        episode = runner.answer(Message("assistant", "", (ToolCall("calculate", '{"expression": "1"}', "c"),)))
+    finally:
+        runner.close()
+    assert not episode.ok
+    assert "ZeroDivisionError" in str([*episode.errors, *episode.traces[0].errors])
+    assert not episode.traces[0].rewards
 
 
 TOOL_GAME = """

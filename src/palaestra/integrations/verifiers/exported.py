@@ -29,6 +29,10 @@ class SeedData(vf.TaskData):  # type: ignore[misc]
 class SeedTask(vf.Task[SeedData]):  # type: ignore[misc]
     """An episode of a turn environment. `SeedEnv` records its reward."""
 
+    def attach(self, session: EpisodeSession) -> SeedTask:
+        """Return the task for a rollout that `session` plays."""
+        return self
+
 
 class SeedTasksetConfig(vf.TasksetConfig):  # type: ignore[misc]
     """Which episodes are played."""
@@ -57,7 +61,8 @@ class SeedTaskset(vf.Taskset[SeedTask, SeedTasksetConfig]):  # type: ignore[misc
                 raise RewardError(f"{self.env_id} cannot start an episode with seed {seed}: {session.failure.message}")
             system, prompt = split_prompt(opening)
             name = f"{self.env_id}#{seed}"
-            yield SeedTask(SeedData(name=name, prompt=prompt, system_prompt=system, seed=seed), self.config.task)
+            data = SeedData(name=name, prompt=prompt, system_prompt=system, seed=seed)
+            yield self.task_type()(data, self.config.task)
 
 
 class SeedEnvConfig(vf.EnvConfig):  # type: ignore[misc]
@@ -77,11 +82,13 @@ class SeedEnv(vf.Env[SeedEnvConfig]):  # type: ignore[misc]
         try:
             await asyncio.to_thread(session.start, task.data.seed)
             check_failure(session)
-            async with agents.agent.interaction(task) as interaction:
+            async with agents.agent.interaction(task.attach(session)) as interaction:
                 segment = await interaction.turn()
-                while not segment.terminated:
-                    reply = next(m.content for m in reversed(segment.messages) if m.role == "assistant")
-                    answers = await asyncio.to_thread(session.send, reply or "")
+                while not segment.terminated and not session.is_over:
+                    reply = next(m for m in reversed(segment.messages) if m.role == "assistant")
+                    if reply.tool_calls and session.inside.tools:
+                        break  # The task has executed the calls; then verifiers has ended the exchange.
+                    answers = await asyncio.to_thread(session.send, reply.content or "")
                     check_failure(session)
                     if session.is_over:
                         break
