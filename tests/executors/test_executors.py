@@ -203,7 +203,7 @@ def test_a_cluster_without_room_says_so(two_nodes: Any) -> None:
         list(ray.map(add, range(3), make_offset, resources=Resources(gpus=1)))
 
 
-@pytest.mark.backends  # A bench and a rollout survive a killed node in `make test`.
+@pytest.mark.backends  # A bench survives a killed node in `make test`.
 def test_items_of_a_killed_node_run_on_the_other(two_nodes: Any) -> None:
     results: list[Any] = []
     pids: set[int] = set()

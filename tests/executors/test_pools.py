@@ -188,7 +188,7 @@ def test_a_large_value_is_mapped_and_not_copied() -> None:
     assert result[1] < 16 << 10
 
 
-@pytest.mark.backends  # The rollout of a killed node shares its weights in `make test`.
+@pytest.mark.backends  # A bench survives a killed node in `make test`.
 def test_a_shared_value_survives_a_killed_node(two_nodes: Any) -> None:
     import torch
 

@@ -121,6 +121,7 @@ def run_while_killing(folder: Path, kill: Any, **settings: Any) -> TrainResult:
     return result
 
 
+@pytest.mark.backends  # A bench survives a killed node in `make test`.
 def test_a_node_killed_in_the_middle_of_a_rollout_loses_nothing(
     waiting: dict[str, Any], tmp_path: Path, two_nodes: Any
 ) -> None:

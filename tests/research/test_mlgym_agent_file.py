@@ -96,6 +96,7 @@ def test_a_file_that_is_no_trajectory_is_an_error(tmp_path: Path, text: str) -> 
         make_agent(f"replay:{tmp_path / 'a.traj'}", AgentContext(load_task("prisoners_dilemma")))
 
 
+@pytest.mark.backends  # Makes two virtual environments: a quarter of a minute.
 def test_requirements_are_installed_once_and_what_cannot_be_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -66,7 +66,7 @@ def read_curves(folder: Path) -> list[Curve]:
                 for name in names
             ]  # fmt: skip
         elif run.recipe == "teach":
-            phases = {phase: run.store.attempts(phase) for phase in run.store.phases()}
+            phases = {phase: run.store.outcomes(phase) for phase in run.store.phases()}
             curves = [
                 Curve(f"{split} accuracy (%)", "training examples so far", [accuracy_point(m) for m in accuracy_by_round(phases, run.store.allocation(), split)])
                 for split in (Split.VALIDATION, Split.TEST)

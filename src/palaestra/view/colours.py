@@ -72,7 +72,7 @@ def make_colouring(name: str, values: Iterable[float | None]) -> Colouring:
     if name != "advantage":
         return {"entropy": ENTROPY, "divergence": DIVERGENCE}.get(name, LOGPROB)
     largest = max((abs(value) for value in values if value is not None), default=0.0) or 1.0
-    zero, small, medium = 0.05 * largest, largest / 3, 2 * largest / 3
+    zero, small, medium = largest / 20, largest / 3, 2 * largest / 3
     words = [f"{number:.3g}" for number in (zero, small, medium)]
     return Colouring(
         "advantage", "Sampled tokens by their advantage: above 0 made more likely, below 0 less", DIVERGING,
