@@ -89,6 +89,7 @@ def test_ctrl_c_in_a_bench_says_how_to_go_on_and_it_goes_on(tmp_path: Path) -> N
     with Run.open(next(tmp_path.glob("bench/number/*")), read_only=True) as run:
         assert run.summary is None
         assert run.store.episodes() == [0]
+        assert all(not step.stop_reason for step in run.store.steps(Step, 0)), "the running command was waited for"
 
 
 def test_text_of_the_user_is_no_markup_and_no_emoji(

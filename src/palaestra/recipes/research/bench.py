@@ -249,26 +249,27 @@ class _Work:
         self.result, self.waiting, self.listener = result, waiting, listener
         self.total, self.errors = len(result.episodes), list[BaseException]()
         self.done = self.total - len(waiting)
-        self.stopping, self.lock, self.telling = threading.Event(), threading.Lock(), threading.Lock()
+        self.stopping, self.ended, self.running = threading.Event(), threading.Event(), 0
+        self.lock, self.telling = threading.Lock(), threading.Lock()
         self.engines = _share_engines(result.settings, self._tell)
         self.budget = _budget(result)
 
     def run(self) -> None:
         # Daemon threads: a second Ctrl-C does not wait for them, and the sandboxes die with the process.
         threads = [
-            threading.Thread(target=self._work, name=f"bench-{k}", daemon=True)
+            threading.Thread(target=self._run_thread, name=f"bench-{k}", daemon=True)
             for k in range(min(self.result.workers, len(self.waiting)))
         ]
+        self.running = len(threads)
         for thread in threads:
             thread.start()
         try:
-            for thread in threads:
-                thread.join()
+            # Not `join`: in Python 3.11 a thread whose `join` was interrupted counts as ended.
+            self.ended.wait()
         except BaseException:
             self.stopping.set()
             self._tell(notice("stopping: waiting for running commands"))
-            for thread in threads:
-                thread.join()
+            self.ended.wait()
             raise
         finally:
             self.engines.close()
@@ -277,6 +278,15 @@ class _Work:
             if len(self.errors) == 1 or not isinstance(first, PalaestraError):
                 raise first
             raise type(first)(f"{first} (and {len(self.errors) - 1} more runs of the bench failed)")
+
+    def _run_thread(self) -> None:
+        try:
+            self._work()
+        finally:
+            with self.lock:
+                self.running -= 1
+                if not self.running:
+                    self.ended.set()
 
     def _work(self) -> None:
         while not self.stopping.is_set():
