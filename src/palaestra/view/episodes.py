@@ -10,13 +10,12 @@ from palaestra.report.parts import truncate
 from palaestra.runs.files import to_json
 from palaestra.runs.store import Store
 from palaestra.view.colours import NAMES, make_colouring
-from palaestra.view.pages import open_store, read_int, render
+from palaestra.view.pages import open_store, render
+from palaestra.view.reading import PAGE, read_number
 from palaestra.view.runs import RunCard
 from palaestra.view.tables import DataTable
 from palaestra.view.tokens import ShownSegment, ShownToken, find_tokenizer, read_segments
 
-PAGE = 50
-"""Episodes of one page."""
 MOST_TOKENS = 3000
 """Tokens of an episode on one page."""
 MOST_TOKENS_BESIDE = 400
@@ -32,7 +31,7 @@ TOKEN_COLUMNS = (
 
 def render_episodes(card: RunCard, query: Mapping[str, str]) -> str:
     """A page of the stored episodes of a train run."""
-    number, iteration = read_int(query.get("page"), 1, low=1), read_int(query.get("iteration"), None)
+    number, iteration = max(1, read_number(query, "page") or 1), read_number(query, "iteration")
     with open_store(card) as store:
         stored, count = store.find_trajectories(
             iteration=iteration, text=query.get("q", ""), limit=PAGE, offset=(number - 1) * PAGE
@@ -47,7 +46,7 @@ def render_episodes(card: RunCard, query: Mapping[str, str]) -> str:
 
 def make_episode_table(card: RunCard, query: Mapping[str, str]) -> DataTable:
     """The episodes that match the query, of all pages."""
-    iteration, text = read_int(query.get("iteration"), None), query.get("q", "")
+    iteration, text = read_number(query, "iteration"), query.get("q", "")
 
     def read_rows() -> Iterator[dict[str, Any]]:
         # The rows may be read in different threads, and a connection belongs to one.
@@ -76,8 +75,8 @@ def render_episode(card: RunCard, iteration: int, position: int, query: Mapping[
         others = _read_others(store, trajectory, iteration, position)
     tokenizer = find_tokenizer(card.folder, card.settings)
     size = sum(len(segment.token_ids) for segment in trajectory.segments)
-    at = read_int(query.get("at"), None)
-    start = read_int(query.get("start"), 0)
+    at = read_number(query, "at")
+    start = max(0, read_number(query, "start") or 0)
     if "start" not in query and at is not None:
         start = at // MOST_TOKENS * MOST_TOKENS
     members = []

@@ -116,11 +116,3 @@ def open_store(card: RunCard) -> Iterator[Store]:
         yield store
     finally:
         store.close()
-
-
-def read_int(text: str | None, default: Any, low: int = 0) -> Any:
-    """Read a number of a query; `default` if it is missing or not a number."""
-    try:
-        return max(low, int(text)) if text else default
-    except ValueError:
-        return default

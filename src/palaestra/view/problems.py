@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any
 
 from starlette.responses import Response
 
@@ -23,14 +22,10 @@ from palaestra.runs.browse.problems import (
 from palaestra.runs.store import Store
 from palaestra.view.memory import recall
 from palaestra.view.pages import open_store, render
-from palaestra.view.reading import PagePlace, Query, read_kept_round, read_number
+from palaestra.view.reading import PAGE, PagePlace, Query, Row, read_kept_round, read_number
 from palaestra.view.runs import RunCard
 from palaestra.view.tables import FORMATS, DataTable, export_table
 from palaestra.view.texts import LONG, cut, excerpt, join_messages
-
-PAGE = 50
-"""Rows of one page."""
-Row = dict[str, Any]
 
 
 def render_problems(card: RunCard, query: Query) -> str | Response:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from palaestra.runs.files import read_json
 from palaestra.view.runs import RunCard
 
+PAGE = 50
+"""Rows of one page of a list."""
 Query = Mapping[str, str]
 """The query of an address, by name."""
+Row = dict[str, Any]
+"""What a template shows of one record."""
 
 
 def read_number(query: Mapping[str, str], name: str) -> int | None:

@@ -20,6 +20,7 @@ from starlette.types import ASGIApp
 
 from palaestra.core.errors import PalaestraError
 from palaestra.view.access import TokenAccess
+from palaestra.view.calls import render_call, render_calls
 from palaestra.view.compare import MOST_RUNS, render_comparison
 from palaestra.view.episodes import (
     make_episode_table,
@@ -28,7 +29,7 @@ from palaestra.view.episodes import (
     render_episode,
     render_episodes,
 )
-from palaestra.view.lessons import render_call, render_calls, render_example, render_examples
+from palaestra.view.examples import render_example, render_examples
 from palaestra.view.pages import render, render_run, render_runs, render_settings
 from palaestra.view.problems import render_problem, render_problems
 from palaestra.view.runs import RunCard, RunIndex, file_state

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
 
 from palaestra.core.records import ToolCall
 from palaestra.envs.turn.base import transcript
 from palaestra.report.formatting import shorten
 from palaestra.report.parts import list_images, read_message
 from palaestra.research.workspace.step_record import Step
+from palaestra.view.reading import Row
 from palaestra.view.texts import ShownText, cut_text, split_diff, split_message
 
 TITLE = 90
 """Characters of the first line of an action."""
 DIFF_LINES = 200
 """Lines of a diff on a page."""
-
-Row = dict[str, Any]
 
 
 def show_step(step: Step, address: str, most: int) -> Row:

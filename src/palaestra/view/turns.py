@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 from urllib.parse import quote
 
 from starlette.responses import PlainTextResponse, Response
@@ -14,7 +13,7 @@ from palaestra.runs.browse.steps import list_positions, read_light_steps, read_s
 from palaestra.runs.store import Store
 from palaestra.view.memory import recall
 from palaestra.view.pages import open_store, render
-from palaestra.view.reading import PagePlace, Query
+from palaestra.view.reading import PagePlace, Query, Row
 from palaestra.view.runs import RunCard
 from palaestra.view.steps import STEP_COLUMNS, list_texts, read_step_text, show_step, to_step_row
 from palaestra.view.tables import FORMATS, DataTable, export_table
@@ -24,8 +23,6 @@ STEPS = 20
 """Steps of one page."""
 MOST = 4000
 """Characters of each text in a conversation; a step's own page shows more."""
-
-Row = dict[str, Any]
 
 
 def render_conversation(card: RunCard, query: Query, episode: int = 0) -> str | Response | None:
