@@ -195,10 +195,9 @@ def measure_spread(rollout: Rollout, returns: Sequence[float], prefix: str = "")
     """The minimum and maximum return of some episodes, and the number of truncated episodes."""
     if not returns:
         return {}
+    cut = rollout.num_truncated
     if rollout.truncated_B is not None:
         cut = int(rollout.truncated_B[rollout.first_sequences].sum())
-    else:
-        cut = int((rollout.ended_BT & ~rollout.terminated_BT & rollout.mask_BT).sum())
     spread = {"reward_min": min(returns), "reward_max": max(returns), "cut_episodes": float(cut)}
     return {f"{prefix}{name}": value for name, value in spread.items()}
 
