@@ -74,10 +74,10 @@ def train_page(run: Run) -> dict[str, Any]:
     gold, path = metric_points(table, "gold_reward"), metric_points(trained, "reward", along="reference_kl")
     recent = [] if language else metric_points(trained, "recent_return")
     boxes, verdict = _task_headline(overall, last) if asked else _reward_headline(reward, test, table, summary)
-    if nothing := str(summary.get("nothing_learned", "")):
-        verdict = f"{nothing[0].upper()}{nothing[1:]}."
+    if equal_returns := str(summary.get("equal_returns", "")):
+        verdict = f"{equal_returns[0].upper()}{equal_returns[1:]}."
         if not asked and not summary.get("failures"):
-            boxes = [_make_box("Change", "none", f"after {plural(done, 'iteration')}")]
+            boxes = [_make_box("Change of the return", "none", f"after {plural(done, 'iteration')}")]
     appendix = _sum_costs(make_appendix(run, TrainSettings))
     seconds, phases = seconds_by_phase(table, appendix["total"].seconds)
     speed = metric_points(trained, "tokens_per_second" if language else "steps_per_second")

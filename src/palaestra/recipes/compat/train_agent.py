@@ -228,7 +228,10 @@ class _ControlTrainer:
                 f"the actions of {env_name} are tokens, which {type(actor).__name__} cannot choose: use LMActorNetwork"
             )
         self.env = make_control_env(env_name, count, options, own_seeds=True)
-        self.policy = ControlPolicy(self.env.single_observation_space, self.env.single_action_space, actor, critic)
+        # Callers read actions from the actor itself, so its outputs are actions of the environment.
+        self.policy = ControlPolicy(
+            self.env.single_observation_space, self.env.single_action_space, actor, critic, scale_actions=False
+        )
         _check_fit(env_name, self.policy, actor, critic)
         self.seeds, self.max_steps, self.group_size = Seeds(seed), max_steps, config.group_size
         self.algorithm = make_algorithm(config, self.policy, self.seeds)

@@ -318,14 +318,23 @@ class ControlLoop(Loop):
             return None
         if not _loses_state(self.env):
             with suppress(Exception):  # Pickling may raise anything.
-                pickled: bytes = cloudpickle.dumps({"env": self.env, "collector": self.collector.state()})
+                made_from = {name: getattr(self.settings, name) for name in ("env", "env_options", "num_envs")}
+                pickled: bytes = cloudpickle.dumps(
+                    {"env": self.env, "collector": self.collector.state(), "made_from": made_from}
+                )
                 return pickled
         self._started = False
         return None
 
     def load_environment_state(self, state: bytes) -> None:
-
         loaded = pickle.loads(state)
+        # Checkpoints of earlier versions have only the environment itself.
+        for name, stored in loaded.get("made_from", {"num_envs": loaded["env"].num_envs}).items():
+            if getattr(self.settings, name) != stored:
+                raise RunError(
+                    f"setting '{name}' is {getattr(self.settings, name)!r} in settings.json; the checkpoint is in the middle of "
+                    f"episodes with {stored!r}: restore it, or start a new run"
+                )
         self.env = loaded["env"]
         self.collector = ControlCollector(self.env, self.policy)
         self.collector.load_state(loaded["collector"])
