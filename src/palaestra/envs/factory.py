@@ -125,7 +125,9 @@ def make_token_env(env_id: str, num_envs: int, options: Mapping[str, Any], **own
     kind, single_class = _find_class(spec, TokenVectorEnv, TokenEnv), _load_entry(spec, spec.entry_point)
     if kind is not None and issubclass(kind, TokenEnv) and kind.__init__ is TokenEnv.__init__:
         kind = kind.vector_class
-    if kind is not None and issubclass(kind, TokenVectorEnv):
+    if spec.entry_point is None and kind is None:
+        kind = _load_entry(spec, spec.vector_entry_point)  # A function that makes a token environment.
+    if spec.entry_point is None or (kind is not None and issubclass(kind, TokenVectorEnv)):
         native: TokenEnvContract = _call(env_id, kind, {**spec.kwargs, **own, **options}, num_envs=num_envs)
         # The single environment takes this attribute from the vector environment, unless its class defines it.
         native.bootstrap_truncated = getattr(single_class, "bootstrap_truncated", native.bootstrap_truncated)
@@ -155,7 +157,7 @@ def make_turn_env(
     single, vector = _load_entry(spec, spec.entry_point), _load_entry(spec, spec.vector_entry_point)
     if held_out and isinstance(single, type) and issubclass(single, TurnEnv):
         options = {**options, **single.held_out}
-    if isinstance(vector, type) and issubclass(vector, TurnVectorEnv):
+    if single is None or (isinstance(vector, type) and issubclass(vector, TurnVectorEnv)):
         env: TurnVectorEnv = _call(env_id, vector, {**spec.kwargs, **options}, num_envs=num_envs, **own)
         return env
     return TurnVectorEnv(lambda: _make_single(env_id, options), num_envs, **own)
