@@ -311,7 +311,7 @@ def health_panel(trained: Metrics, settings: Mapping[str, Any]) -> list[dict[str
         ("value_mean", "Mean value", "of the critic, over all decisions", ""),
         ("return_mean", "Mean return", f"discounted, from each {unit} on: the target of the critic", ""),
         ("explained_variance", "Explained variance", "of returns by the critic; 1 is all, below 0 worse than none", ""),
-        ("frac_reward_zero_std", "Groups without variance", "% with equal rewards: no learning signal", ""),
+        ("frac_reward_zero_std", "Groups without variance", "% with equal rewards", ""),
         ("length", "Response length" if language else "Episode length", "tokens" if language else "steps", ""),
         ("turns", "Turns", "messages of the model per episode", ""),
         ("truncated", "Truncated", f"% of {'messages' if metric_points(trained, 'turns') else 'responses'}", ""),

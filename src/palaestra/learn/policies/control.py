@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Self
 
@@ -448,8 +448,8 @@ def make_action_head(space: gymnasium.Space[Any], scale: bool = True) -> ActionH
         EnvError: the space is not Discrete, MultiDiscrete, MultiBinary or Box.
     """
     if isinstance(space, gymnasium.spaces.Box):
-        head = ActionHead(space, int(np.prod(space.shape)), (), space.shape)
-        return replace(head, **_find_scale(space)) if scale else head
+        center, half_range = _find_scale(space) if scale else (0.0, 1.0)
+        return ActionHead(space, int(np.prod(space.shape)), (), space.shape, center, half_range)
     if isinstance(space, gymnasium.spaces.Discrete):
         parts: tuple[int, ...] = (int(space.n),)
     elif isinstance(space, gymnasium.spaces.MultiDiscrete):
@@ -461,13 +461,14 @@ def make_action_head(space: gymnasium.Space[Any], scale: bool = True) -> ActionH
     return ActionHead(space, sum(parts), parts, space.shape or ())
 
 
-def _find_scale(space: gymnasium.spaces.Box) -> dict[str, np.ndarray]:
+def _find_scale(space: gymnasium.spaces.Box) -> tuple[Any, Any]:
+    """The center and the half range of a `Box`; 0 and 1 where it is not bounded."""
     low, high = space.low.astype(np.float64), space.high.astype(np.float64)
     if space.dtype is not None and space.dtype.kind != "f":
         low, high = low - 0.5, high + 0.5
     bounded = space.bounded_below & space.bounded_above & (high - low < UNBOUNDED)
     low, high = np.where(bounded, low, -1.0), np.where(bounded, high, 1.0)
-    return {"center": (low + high) / 2, "half_range": (high - low) / 2}
+    return (low + high) / 2, (high - low) / 2
 
 
 def count_features(space: gymnasium.Space[Any]) -> int:

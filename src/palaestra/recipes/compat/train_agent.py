@@ -51,7 +51,8 @@ def train_agent(
             `update_epochs` or `K_epochs` for `n_epochs`, `eps_clip` for `clip_range`, `minibatch_size` for
             `batch_size`; `pad_obs` and `int_obs` have no effect.
         max_episodes: the number of episodes.
-        max_timesteps: the maximum steps of an episode; a longer episode is truncated and bootstrapped.
+        max_timesteps: the maximum steps of an episode. A longer episode is truncated, and bootstrapped if the environment
+            has `bootstrap_truncated`, as classic environments do by default.
         update_interval: episodes between two updates. A group method rounds it up to whole groups.
         save_interval: episodes between two saves; 0 disables saving.
         save_path: the folder for saves, one `episode-N` folder each; `load_ppo_agent` loads them.
