@@ -410,7 +410,7 @@ def score(task: Task, problem: Problem, completion: Completion) -> Score | Failu
     """
     try:
         outcome: object = task.score(problem, completion)
-    except (Exception, SystemExit) as error:
+    except Exception as error:
         return Failure(FailureCause.SCORER, f"{type(error).__name__}: {error}{describe_origin(error)}")
     if isinstance(outcome, Score | Failure):
         return outcome

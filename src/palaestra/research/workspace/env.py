@@ -174,7 +174,7 @@ class ResearchEnv(TurnEnv):
         assert self._session is not None
         try:
             action = self._parser(message)
-        except (Exception, SystemExit) as error:  # A user-defined parser may raise anything.
+        except Exception as error:  # A user-defined parser may raise anything.
             return Reply(failure=to_failure(error, FailureCause.ENVIRONMENT), info=self._figures())
         if isinstance(action, FormatError):
             return self._report_format_error(action)

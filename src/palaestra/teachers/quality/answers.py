@@ -60,7 +60,7 @@ class Scorer:
 def _score_example(example: Example, context: Context) -> CheckResult | Failure:
     try:
         problem, claimed = pose(example, context)
-    except (Exception, SystemExit) as error:  # A task may be user code: its errors are failures, not results.
+    except Exception as error:  # A task may be user code: its errors are failures, not results.
         return Failure(FailureCause.SCORER, f"{type(error).__name__}: {error}")
     if problem is None:
         return not_judged(NOTHING_TO_SCORE_BY)

@@ -142,7 +142,7 @@ def _ask(check: Check, examples: Sequence[Example], context: Context) -> Sequenc
             raise ValueError(f"returned {len(results)} results for {len(examples)} examples")
         if any(v.other is not None and not 0 <= v.other < len(examples) for v in results if isinstance(v, CheckResult)):
             raise ValueError("referred to an example outside of its input")
-    except (Exception, SystemExit) as error:  # A check may be user code: its errors are failures, not results.
+    except Exception as error:  # A check may be user code: its errors are failures, not results.
         failure = Failure(FailureCause.SCORER, f"check '{check.name}' raised an error: {type(error).__name__}: {error}")
         return [failure] * len(examples)
     return results

@@ -186,7 +186,7 @@ class Session:
             done = CommandResult(str(error), ok=False, kind="error")
         except PalaestraError:
             raise
-        except (Exception, SystemExit) as error:  # A user-defined command may raise anything.
+        except Exception as error:  # A user-defined command may raise anything.
             code = getattr(command.perform, "__code__", None)
             raise BrokenCommandError(
                 command.name, describe_error_within(error, Path(code.co_filename if code else "/"))
