@@ -39,6 +39,10 @@ class REINFORCEConfig(AlgorithmConfig):
     def needs_critic(self) -> bool:
         return self.baseline == "critic"
 
+    @property
+    def whole_episodes(self) -> bool:
+        return not self.needs_critic  # Without a critic the return of an unfinished episode is unknown.
+
 
 class REINFORCE(Algorithm):
     """The policy gradient with a baseline."""

@@ -197,7 +197,7 @@ def _open_workers(settings: TrainSettings, listener: Listener) -> RolloutWorkers
 def _build_control_loop(settings: TrainSettings, config: AlgorithmConfig) -> ControlLoop:
     from palaestra.envs.factory import make_control_env
 
-    env = make_control_env(settings.env, unwrap(settings.num_envs), settings.options, own_seeds=config.group_size > 1)
+    env = make_control_env(settings.env, unwrap(settings.num_envs), settings.options, own_seeds=config.whole_episodes)
     spaces = (env.single_observation_space, env.single_action_space)
     seeds = Seeds(settings.seed)
     normalise, width, layers = bool(settings.normalize_observations), settings.width, settings.layers

@@ -247,7 +247,7 @@ class ControlLoop(Loop):
         generator = torch.Generator().manual_seed(self.seeds.derive("act", iteration).integer())
         with self._select_kernels():
             self.policy.train()
-            if self.algorithm.config.group_size > 1:
+            if self.algorithm.config.whole_episodes:
                 seed = self.seeds.derive("episodes", iteration).integer()
                 rollout = self.collector.collect_episodes(
                     self.algorithm.config.group_size, seed, generator, _max_steps(self.env)
@@ -314,7 +314,7 @@ class ControlLoop(Loop):
         """
         import cloudpickle
 
-        if self.algorithm.config.group_size > 1:
+        if self.algorithm.config.whole_episodes:
             return None
         if not _loses_state(self.env):
             with suppress(Exception):  # Pickling may raise anything.
