@@ -119,6 +119,8 @@ REFUSED = {
     "WhisperConfig": r"the model '.*' \(whisper\) is an encoder-decoder; expected",
     "BertConfig": r"the model '.*' \(bert\) is bidirectional; expected a decoder-only causal language model",
     "RobertaConfig": r"the model '.*' \(roberta\) is bidirectional",
+    "XLNetConfig": r"the model '.*' \(xlnet\) is bidirectional",
+    "XLMConfig": r"the model '.*' \(xlm\) is bidirectional",
 }
 
 
@@ -131,6 +133,12 @@ def test_what_is_no_causal_language_model_is_refused_by_its_configuration(config
     with pytest.raises(ModelError, match=REFUSED[config]) as raised:
         models.load(str(tmp_path))
     assert "\n" not in str(raised.value)
+
+
+def test_a_limit_below_one_is_no_limit() -> None:
+    import transformers
+
+    assert context_length(transformers.LlamaConfig(max_position_embeddings=-1)) == 0
 
 
 def test_train_refuses_what_has_no_gradient_before_it_loads_anything(tmp_path: Path) -> None:

@@ -7,13 +7,21 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
-from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
+from gymnasium.envs.classic_control.cartpole import CartPoleEnv, CartPoleVectorEnv
 
-import palaestra  # noqa: F401  (registers the environments)
+from palaestra import train
 from palaestra.core.errors import EnvError, PalaestraError, UnknownNameError
 from palaestra.engines.models import LoadedModel
-from palaestra.envs.factory import detect_kind, get_spec, make_control_env, make_token_env
+from palaestra.envs.factory import (
+    detect_kind,
+    get_spec,
+    make_control_env,
+    make_single_turn_env,
+    make_token_env,
+    make_turn_env,
+)
 from palaestra.envs.token import CoTVectorEnv, Response, RLHFVectorEnv, TokenEnv, TokenVectorEnv
+from palaestra.envs.turn import TurnEnv
 from palaestra.envs.wrappers import PlainTokenVectorEnv, SlotVectorEnv
 
 RHYMES = ["Rhyme on red", "Rhyme on blue"]
@@ -324,3 +332,90 @@ def test_our_ids_have_our_namespace_and_the_old_ones_stay_valid() -> None:
     for old, new in (("CoTEnv-v0", "palaestra/CoT-v0"), ("RLHFEnv-v0", "palaestra/RLHF-v0")):
         first, second = get_spec(old), get_spec(new)
         assert (first.entry_point, first.vector_entry_point) == (second.entry_point, second.vector_entry_point)
+
+
+class Endless(gymnasium.Env[Any, Any]):
+    """A classic environment whose limit is part of the task."""
+
+    observation_space, action_space = spaces.Discrete(2), spaces.Discrete(2)
+    bootstrap_truncated = False
+
+
+class Patient(TurnEnv):
+    bootstrap_truncated = True
+
+
+class EndlessCartPole(CartPoleVectorEnv):
+    bootstrap_truncated = False
+
+
+class PatientWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
+    bootstrap_truncated = True
+
+
+class PatientRhymes(Rhymes):
+    bootstrap_truncated = True
+
+
+class PatientLetters(Letters):
+    bootstrap_truncated = True
+
+
+class PatientRhymeEnv(RhymeEnv):
+    bootstrap_truncated = True
+
+
+class PatientOwnInit(OwnInit):
+    bootstrap_truncated = True
+
+
+@pytest.mark.parametrize(
+    ("spec", "declared"),
+    [
+        ({"entry_point": "gymnasium.envs.toy_text.frozen_lake:FrozenLakeEnv", "max_episode_steps": 9}, True),
+        ({"entry_point": Endless, "max_episode_steps": 9}, False),
+        ({"entry_point": lambda: PatientWrapper(Endless()), "max_episode_steps": 9}, True),
+        ({"entry_point": CartPoleEnv, "vector_entry_point": EndlessCartPole}, False),
+        ({"vector_entry_point": EndlessCartPole}, False),
+        ({"vector_entry_point": CartPoleVectorEnv}, True),
+        ({"entry_point": RhymeEnv}, False),
+        ({"entry_point": RhymeEnv, "vector_entry_point": PatientRhymes}, True),
+        ({"entry_point": PatientRhymeEnv, "vector_entry_point": Rhymes}, True),
+        ({"entry_point": PatientRhymeEnv}, True),
+        ({"entry_point": PatientOwnInit}, True),
+        ({"vector_entry_point": PatientRhymes}, True),
+        ({"vector_entry_point": lambda **arguments: PatientRhymes(**arguments)}, True),
+        ({"entry_point": Letters}, False),
+        ({"entry_point": PatientLetters}, True),
+        ({"entry_point": TurnEnv}, False),
+        ({"entry_point": Patient}, True),
+    ],
+)
+def test_an_environment_declares_what_its_limit_means(
+    register: Callable[..., str], own: dict[str, Any], spec: dict[str, Any], declared: bool
+) -> None:
+    name = register(**spec)
+    kind = detect_kind(name, {})
+    if kind == "control":
+        env: Any = make_control_env(name, 2, {})
+    else:
+        env = make_token_env(name, 2, {}, **own) if kind == "token" else make_turn_env(name, 2, {})
+    assert env.bootstrap_truncated is declared
+
+
+@pytest.mark.parametrize(("entry_point", "declared"), [(Endless, False), (lambda: PatientWrapper(Endless()), True)])
+def test_text_versions_keep_the_declaration(register: Callable[..., str], entry_point: Any, declared: bool) -> None:
+    name = register(entry_point=entry_point)
+    assert make_single_turn_env(f"text:{name}", {"verify_seed": False}).bootstrap_truncated is declared
+    assert make_single_turn_env("text:FrozenLake-v1", {}).bootstrap_truncated is False
+
+
+def test_a_vector_only_environment_trains(register: Callable[..., str], tmp_path: Path) -> None:
+    name = register(vector_entry_point=CartPoleVectorEnv)
+    settings: Any = {"env": name, "iterations": 2, "num_envs": 4, "n_steps": 8, "evaluation": 3}
+    summary = train(out=tmp_path / "run", progress=False, **settings).summary
+    assert (summary["policy"], summary["after_episodes"]) == ("mlp", 3)
+    with pytest.raises(EnvError, match="group methods need a vector environment that takes one seed per slot"):
+        train(out=tmp_path / "groups", progress=False, algorithm="grpo", group_size=2, **settings)
+    with pytest.raises(EnvError, match=f"{name} does not accept these options: .*nonsense"):
+        make_control_env(name, 2, {"nonsense": 1})

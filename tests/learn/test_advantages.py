@@ -16,6 +16,7 @@ from palaestra.learn.advantages import (
     compute_group_advantages_GK,
     compute_leave_one_out_advantages_GK,
     compute_returns_BT,
+    measure_values,
     normalize,
 )
 
@@ -206,6 +207,19 @@ def test_what_is_alike_is_normalised_to_nothing() -> None:
             assert (normalize(same) == 0).all()
             mask = torch.arange(count + 1) < count
             assert (normalize(torch.cat([same, torch.tensor([9.0])]), mask) == 0).all()
+
+
+def test_constant_returns_have_no_explained_variance() -> None:
+    """Their rounding errors used to be explained: -1.6e15."""
+    values = torch.linspace(-50, 50, 400)
+    returns = (0.3 - values) + values  # As in PPO: advantages plus values.
+    assert float(returns.var()) > 0
+    metrics = measure_values(values, returns)
+    assert metrics.keys() == {"value_mean", "return_mean"}
+    assert metrics["return_mean"] == pytest.approx(0.3, abs=1e-5)
+    assert metrics["value_mean"] == pytest.approx(0.0, abs=1e-5)
+    assert measure_values(values, values + 1)["explained_variance"] == pytest.approx(1.0)
+    assert measure_values(values[:0], values[:0]) == {}
 
 
 def test_explained_variance_is_one_for_a_seer_and_zero_for_a_constant() -> None:

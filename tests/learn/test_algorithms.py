@@ -75,7 +75,7 @@ def test_a_hyperparameter_of_another_algorithm_is_refused() -> None:
         SettingsError, match="unknown setting 'gae_lamda' of algorithm 'ppo'; did you mean 'gae_lambda'"
     ):
         train(env="CartPole-v1", gae_lamda=0.9)
-    with pytest.raises(SettingsError, match="unknown setting 'group_size' of algorithm 'ppo'"):
+    with pytest.raises(SettingsError, match="setting 'group_size' is for grpo and rloo; got algorithm 'ppo'"):
         train(env="CartPole-v1", group_size=4)
     with pytest.raises(SettingsError, match="setting 'critic_rate' is now 'critic_learning_rate'"):
         train(env="CartPole-v1", critic_rate=1e-3)

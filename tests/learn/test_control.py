@@ -121,6 +121,37 @@ def test_log_probs_and_entropies_are_those_of_torch_distributions() -> None:
     assert torch.allclose(box.evaluate_actions(mean, log_std, actions)[1], normal.entropy().sum(-1), atol=1e-5)
 
 
+BOXES: dict[str, tuple[Any, list[float], list[float]]] = {
+    "integers": (gymnasium.spaces.Box(0, 7, (1,), np.int64), [-2, -1, -0.8, 0.1, 0.8, 1, 2], [0, 0, 0, 4, 7, 7, 7]),
+    "8 bits": (gymnasium.spaces.Box(0, 255, (1,), np.uint8), [-1, 0.001, 1], [0, 128, 255]),
+    "bools": (gymnasium.spaces.Box(0, 1, (1,), np.bool_), [-0.1, 0.1], [0, 1]),
+    "unit": (gymnasium.spaces.Box(-1, 1, (1,)), [-2, -0.5, 0.5], [-1, -0.5, 0.5]),
+    "positive": (gymnasium.spaces.Box(10, 20, (1,)), [-1, 0, 0.5, 3], [10, 15, 17.5, 20]),
+    "unbounded": (gymnasium.spaces.Box(-np.inf, np.inf, (1,)), [-9, 0.5], [-9, 0.5]),
+    "unbounded integers": (gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.int64), [-9, 0.6], [-9, 1]),
+    "bounded below": (gymnasium.spaces.Box(0, np.inf, (1,)), [-9, 0.5, 9], [0, 0.5, 9]),
+    "limits of the dtype": (
+        gymnasium.spaces.Box(-np.finfo(np.float32).max, np.finfo(np.float32).max, (1,)), [-9, 0.5], [-9, 0.5],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BOXES)
+def test_actions_are_scaled_to_the_bounds_of_their_box(name: str) -> None:
+    space, outputs, expected = BOXES[name]
+    actions = make_action_head(space).to_environment(torch.tensor(outputs)[:, None])
+    assert actions[:, 0].tolist() == expected
+    assert actions.dtype == space.dtype
+    assert all(action in space for action in actions)
+
+
+def test_the_first_policy_reaches_every_integer_of_a_box() -> None:
+    policy = mlp_policy(SPACES["box"], gymnasium.spaces.Box(-3, 7, (2,), np.int32))
+    actions, _ = policy.act(torch.zeros(4000, policy.features), torch.Generator().manual_seed(0))
+    chosen = policy.head.to_environment(actions)
+    assert set(chosen.flatten().tolist()) == set(range(-3, 8))
+
+
 def test_sampling_follows_the_distribution() -> None:
     logits = torch.tensor([[0.0, 1.0, -1.0]]).expand(60_000, -1)
     actions, _ = make_action_head(SPACES["discrete"]).sample(logits, None, torch.Generator().manual_seed(0))

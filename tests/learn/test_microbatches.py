@@ -51,7 +51,7 @@ def make_rollout() -> Rollout:
     return make_episode_rollout(
         TokenInputs(prompts, responses),
         logprobs=[[-3.0] * n for n in lengths], rewards=[[0.0] * (n - 1) + [float(n % 3)] for n in lengths],
-        returns=[float(n % 3) for n in lengths], terminated=[True] * 8, truncated=[False] * 8, failures=[""] * 8,
+        returns=[float(n % 3) for n in lengths], truncated=[False] * 8, failures=[""] * 8,
         groups=[k // 4 for k in range(8)], records=[None] * 8, limit=10,
     )  # fmt: skip
 

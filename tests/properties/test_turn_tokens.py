@@ -143,9 +143,8 @@ def test_what_is_learned_from_is_what_was_sampled_turn_by_turn(nano: LoadedModel
         assert np.allclose(kept, logprobs) and record.total_reward == pytest.approx(float(rewards.sum()))  # noqa: PT018
         assert len(ids) <= context
         assert bool(rollout.valid_B[sequence]) is not bool(episode.failure)  # type: ignore[index]
-        assert (
-            bool(rollout.terminated_BT[sequence, n - 1]) is episode.terminated is (episode.stop_reason == "submitted")
-        )
+        assert episode.terminated is (episode.stop_reason == "submitted")
+        assert bool(rollout.terminated_BT[sequence, n - 1]), "a limit ends the task: no value follows"
         if episode.stop_reason == "context":
             assert replay[2:4] == (False, False)
             assert episode.rewards[-1] == pytest.approx(replay[1] - 10.0), "what the limit hands in is paid as well"

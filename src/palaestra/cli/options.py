@@ -26,7 +26,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     ),
     "Model": (
         "model", "model_name", "student", "policy", "method", "rank", "critic", "width", "layers", "window", "activation",
-        "normalize_observations", "engine", "engine_options", "engine_batch", "device", "microbatch_size",
+        "normalize_observations", "scale_actions", "engine", "engine_options", "engine_batch", "device", "microbatch_size",
         "gradient_checkpointing", "threads",
     ),
     "Rollouts": ("rollout", "max_staleness", "importance_clip_max"),

@@ -174,14 +174,14 @@ def _mean(mean: Mean | None) -> str:
 
 
 def outcome_table(summary: Mapping[str, Any]) -> Table | Text:
-    """Make the table of a training run's rewards or accuracy; one line for a run without a learning signal."""
-    nothing = summary.get("nothing_learned", "")
+    """Make the table of a training run's rewards or accuracy; one line for a run whose returns were all equal."""
+    equal_returns = summary.get("equal_returns", "")
     accuracy = summary["unit"] == PERCENT
     title = f"{summary['algorithm']} in {summary['env']}"
-    if nothing and not accuracy and not summary["failures"]:
-        return Text(f"{title}: {nothing}")
+    if equal_returns and not accuracy and not summary["failures"]:
+        return Text(f"{title}: {equal_returns}")
     table = make_table(title, "", "value", "95 % interval", "of")
-    table.caption, table.caption_justify = nothing or None, "left"
+    table.caption, table.caption_justify = equal_returns or None, "left"
     unit, many = ("accuracy in %", "problems") if accuracy else ("reward", "episodes")
     for title, name in (("held out, before", "before"), ("held out, after", "after")):
         failed = summary.get(f"{name}_failures")

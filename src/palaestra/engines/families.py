@@ -36,8 +36,9 @@ def check_causal(config: Any, name: str = "") -> None:
     label = f"the model '{name}'" if name else "the model"
     if getattr(config, "is_encoder_decoder", False):
         raise ModelError(f"{label} ({kind}) is an encoder-decoder; expected a decoder-only causal language model")
-    # GPT-NeoX has the option and ignores it.
-    if getattr(config, "is_decoder", True) is False and not kind.startswith("gpt_neox"):
+    # GPT-NeoX has the option and ignores it. XLM has another one, and XLNet predicts tokens in any order.
+    is_decoder = getattr(config, "is_decoder", getattr(config, "causal", kind != "xlnet"))
+    if is_decoder is False and not kind.startswith("gpt_neox"):
         raise ModelError(f"{label} ({kind}) is bidirectional; expected a decoder-only causal language model")
 
 
@@ -73,7 +74,7 @@ def position_limit(config: Any) -> int:
     """Return the maximum number of positions; 0 if there is no limit."""
     text = config.get_text_config()
     names = ("max_position_embeddings", "max_seq_len", "context_length")
-    return next((int(value) for name in names if (value := getattr(text, name, None))), 0)
+    return next((int(value) for name in names if (value := getattr(text, name, None)) and value > 0), 0)
 
 
 def context_length(config: Any) -> int:

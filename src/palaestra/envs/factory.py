@@ -20,7 +20,7 @@ from palaestra.envs.token.contract import TokenEnvContract
 from palaestra.envs.turn.base import TurnEnv
 from palaestra.envs.turn.vector import TurnVectorEnv
 from palaestra.envs.wrappers.plain_tokens import PlainTokenVectorEnv, is_plain_token_env
-from palaestra.envs.wrappers.slots import CheckedVectorEnv, SlotVectorEnv
+from palaestra.envs.wrappers.slots import CheckedVectorEnv, SlotVectorEnv, read_bootstrap
 from palaestra.tasks.base import check_skills
 
 
@@ -44,7 +44,7 @@ def get_spec(env_id: str) -> Any:
     if module:
         try:
             kind: Any = find_reference(env_id) if is_reference(env_id) else import_code(module)
-        except Exception as error:  # The user's code may raise anything.
+        except (Exception, SystemExit) as error:  # The user's code may raise anything.
             raise EnvError(
                 f"cannot import '{module}', which should register {name}: {describe_error(error)}"
             ) from error
@@ -70,18 +70,23 @@ def detect_kind(env_id: str, options: Mapping[str, Any]) -> Literal["token", "tu
         return "token"
     if _find_class(spec, TurnVectorEnv, TurnEnv) is not None:
         return "turn"
-    env = _make_single(env_id, options)
+    env = _make_one(env_id, options)
     try:
-        if isinstance(env.unwrapped, TurnEnv):
+        if isinstance(env.unwrapped, TurnEnv | TurnVectorEnv):
             return "turn"
-        return "token" if isinstance(env.unwrapped, TokenEnv) or is_plain_token_env(env) else "control"
+        is_token = isinstance(env.unwrapped, TokenEnv | TokenEnvContract) or is_plain_token_env(env)
+        return "token" if is_token else "control"
     finally:
         env.close()
 
 
 def get_observation_space(env_id: str, options: Mapping[str, Any]) -> gymnasium.Space[Any]:
     """Return the observation space of a single environment."""
-    return _get_spaces(env_id, options)[0]
+    env = _make_one(env_id, options)
+    try:
+        return _get_spaces(env)[0]
+    finally:
+        env.close()
 
 
 def check_options(env_id: str, options: Mapping[str, Any]) -> None:
@@ -117,13 +122,17 @@ def make_token_env(env_id: str, num_envs: int, options: Mapping[str, Any], **own
         own: `tokenizer`, `max_tokens`, `context`, `group_size`, `failures`, `end_ids`.
     """
     spec = get_spec(env_id)
-    kind = _find_class(spec, TokenVectorEnv, TokenEnv)
+    kind, single_class = _find_class(spec, TokenVectorEnv, TokenEnv), _load_entry(spec, spec.entry_point)
     if kind is not None and issubclass(kind, TokenEnv) and kind.__init__ is TokenEnv.__init__:
         kind = kind.vector_class
-    if kind is not None and issubclass(kind, TokenVectorEnv):
+    if spec.entry_point is None and kind is None:
+        kind = _load_entry(spec, spec.vector_entry_point)  # A function that makes a token environment.
+    if spec.entry_point is None or (kind is not None and issubclass(kind, TokenVectorEnv)):
         native: TokenEnvContract = _call(env_id, kind, {**spec.kwargs, **own, **options}, num_envs=num_envs)
+        # The single environment takes this attribute from the vector environment, unless its class defines it.
+        native.bootstrap_truncated = getattr(single_class, "bootstrap_truncated", native.bootstrap_truncated)
         return native
-    if kind is not None or not isinstance(_load_entry(spec, spec.entry_point), type):
+    if kind is not None or not isinstance(single_class, type):
         # The arguments of the vector environment are available only from the single environment.
         env = _make_single(env_id, {**({} if kind is None else _select_accepted(kind, own)), **options})
         single = env.unwrapped
@@ -148,7 +157,7 @@ def make_turn_env(
     single, vector = _load_entry(spec, spec.entry_point), _load_entry(spec, spec.vector_entry_point)
     if held_out and isinstance(single, type) and issubclass(single, TurnEnv):
         options = {**options, **single.held_out}
-    if isinstance(vector, type) and issubclass(vector, TurnVectorEnv):
+    if single is None or (isinstance(vector, type) and issubclass(vector, TurnVectorEnv)):
         env: TurnVectorEnv = _call(env_id, vector, {**spec.kwargs, **options}, num_envs=num_envs, **own)
         return env
     return TurnVectorEnv(lambda: _make_single(env_id, options), num_envs, **own)
@@ -197,30 +206,46 @@ def make_control_env(
     """Make a classic environment with `num_envs` slots. Uses its native vector environment if it has one with the same spaces.
 
     Arguments:
-        own_seeds: whether every slot needs its own seed, which native vector environments do not support.
+        own_seeds: whether every slot needs its own seed, which most native vector environments do not support. They are
+            then used only if there is no single environment.
     """
     spec = get_spec(env_id)
+    if spec.entry_point is None:
+        return CheckedVectorEnv(_make_native(env_id, num_envs, options), env_id)
     if spec.vector_entry_point is not None and not own_seeds:
+        single = _make_single(env_id, options)
+        single.close()
         try:
-            native = gymnasium.make_vec(spec, num_envs, vectorization_mode="vector_entry_point", **options)
+            native = _make_native(env_id, num_envs, options)
+        except EnvError as error:
+            if not isinstance(error.__cause__, TypeError | gymnasium.error.Error):
+                raise  # Otherwise it may have fewer options; use single environments then.
+        else:
             # Evaluations use single environments. That of Atari also preprocesses images, which a single one does not.
-            if (native.single_observation_space, native.single_action_space) == _get_spaces(env_id, options):
-                return CheckedVectorEnv(native)
+            if _get_spaces(native) == _get_spaces(single):
+                return CheckedVectorEnv(native, env_id, read_bootstrap(single, True))
             native.close()
-        except (TypeError, gymnasium.error.Error):
-            pass  # The native vector environment may have fewer options; use single environments then.
-        except Exception as error:
-            raise EnvError(f"cannot make {env_id}: {describe_error(error)}") from error
     return SlotVectorEnv(lambda: _make_single(env_id, options), num_envs, env_id)
 
 
-def _get_spaces(env_id: str, options: Mapping[str, Any]) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]]:
-    """The observation and action space of a single environment."""
-    env = _make_single(env_id, options)
-    try:
-        return env.observation_space, env.action_space
-    finally:
-        env.close()
+def _get_spaces(env: Any) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]]:
+    """The observation and action space of a single environment, or of one slot of a vector environment."""
+    if isinstance(env, VectorEnv):
+        return env.single_observation_space, env.single_action_space
+    return env.observation_space, env.action_space
+
+
+def _make_one(env_id: str, options: Mapping[str, Any]) -> Any:
+    """Make a single environment, or a vector environment of one slot if there is no single one."""
+    return (
+        _make_single(env_id, options) if get_spec(env_id).entry_point is not None else _make_native(env_id, 1, options)
+    )
+
+
+def _make_native(env_id: str, num_envs: int, options: Mapping[str, Any]) -> VectorEnv[Any, Any, Any]:
+    own = {"num_envs": num_envs, "vectorization_mode": "vector_entry_point"}
+    env: VectorEnv[Any, Any, Any] = _call(env_id, gymnasium.make_vec, options, id=get_spec(env_id), **own)
+    return env
 
 
 def _make_single(env_id: str, options: Mapping[str, Any]) -> gymnasium.Env[Any, Any]:
@@ -231,9 +256,9 @@ def _make_single(env_id: str, options: Mapping[str, Any]) -> gymnasium.Env[Any, 
 def _call(env_id: str, make: Callable[..., Any], options: Mapping[str, Any], **own: Any) -> Any:
     try:
         return make(**options, **own)
-    except PalaestraError:
+    except (PalaestraError, KeyboardInterrupt):
         raise
-    except Exception as error:  # User code may raise anything.
+    except BaseException as error:  # User code may raise anything, also SystemExit.
         # Gymnasium repeats all arguments in its message, so take the original one.
         message = str(error.__cause__ if isinstance(error.__cause__, TypeError) else error)
         if isinstance(error, TypeError) and "argument" in message:

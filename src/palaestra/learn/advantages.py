@@ -6,6 +6,8 @@ advantage flows backwards across it.
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 ROUNDING = 8
@@ -26,8 +28,9 @@ def compute_gae_BT(
     Arguments:
         next_values_BT: the value of the state after each decision. At the end of an episode this is the value of its
             *last* state, not of the first state of the next episode.
-        terminated_BT: decisions that terminated the episode; the value after them is 0.
-        ended_BT: decisions that terminated or truncated the episode. A truncated one keeps the value of its last state.
+        terminated_BT: last decisions of episodes after which nothing follows; the value after them is 0.
+        ended_BT: last decisions of all episodes. Those that are not in `terminated_BT` are bootstrapped with
+            `next_values_BT`.
         gamma, gae_lambda: the discount factor, and the trade-off between bias and variance.
     """
     continues_BT = 1.0 - terminated_BT.to(rewards_BT.dtype)
@@ -50,7 +53,7 @@ def compute_returns_BT(
 ) -> torch.Tensor:
     """The discounted sum of the rewards from each decision to the end of its episode.
 
-    At the end of a truncated episode `next_values_BT` estimates the missing rewards.
+    At an end that is not in `terminated_BT`, `next_values_BT` estimates the missing rewards.
     """
     zeros_BT = torch.zeros_like(rewards_BT)
     # With lambda 1 and values 0 the recursion of GAE is that of the returns.
@@ -109,10 +112,29 @@ def normalize(advantages: torch.Tensor, mask: torch.Tensor | None = None, epsilo
     return scaled if mask is None else scaled * mask
 
 
+def measure_values(values: torch.Tensor, returns: torch.Tensor) -> dict[str, float]:
+    """Compare a critic with the returns: the means of both, and the explained variance if the returns vary.
+
+    A mean value that stays above every possible return shows that rewards are counted twice.
+    """
+    if not returns.numel():
+        return {}
+    metrics = {"value_mean": float(values.mean()), "return_mean": float(returns.mean())}
+    explained_variance = compute_explained_variance(values, returns)
+    return metrics if math.isnan(explained_variance) else metrics | {"explained_variance": explained_variance}
+
+
 def compute_explained_variance(values: torch.Tensor, returns: torch.Tensor) -> float:
-    """The fraction of the variance of the returns that the value function explains; NaN if there is no variance."""
-    variance = float(returns.var()) if returns.numel() > 1 else 0.0
-    return float("nan") if variance == 0.0 else 1.0 - float((returns - values).var()) / variance
+    """The fraction of the variance of the returns that the value function explains; NaN if they are equal up to rounding.
+
+    Returns are sums of advantages and values, so their rounding errors grow with both.
+    """
+    if returns.numel() < 2:
+        return math.nan
+    scale = max(float(returns.abs().max()), float(values.abs().max()))
+    if float(returns.max() - returns.min()) <= 1e-5 * scale:
+        return math.nan
+    return 1.0 - float((returns - values).var() / returns.var())
 
 
 def to_double(values: torch.Tensor) -> torch.Tensor:

@@ -53,6 +53,11 @@ class AlgorithmConfig:
         """Whether a language model needs a critic."""
         return False
 
+    @property
+    def whole_episodes(self) -> bool:
+        """Whether a rollout of a classic environment has whole episodes. Otherwise it has `n_steps` steps per slot."""
+        return self.group_size > 1
+
 
 @dataclass(frozen=True, kw_only=True)
 class GroupConfig(AlgorithmConfig):

@@ -1,7 +1,8 @@
 """Turn the recorded calls of agents into episodes that algorithms learn from.
 
 An episode has one sequence per conversation of its agent. All of them get the return of the episode, at their last token:
-the environment's rewards belong to the agent's actions, which need not be single answers of the model.
+the environment's rewards belong to the agent's actions, which need not be single answers of the model. For the same reason
+no end is bootstrapped: the value of a later state would count the return again.
 """
 
 from __future__ import annotations

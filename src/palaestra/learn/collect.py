@@ -98,8 +98,8 @@ def collect_responses(
         entropies=[episode["entropies"] for episode in finished],
         rewards=[episode["rewards"] for episode in finished],
         returns=[float(episode["rewards"].sum()) for episode in finished],
-        terminated=[not response.truncated for response in responses],
         truncated=[response.truncated for response in responses],
+        bootstrapped=[response.truncated and env.bootstrap_truncated for response in responses],
         failures=[response.failure for response in responses],
         groups=[response.group for response in responses],
         records=responses,
@@ -114,7 +114,8 @@ class ControlCollector:
     """Collects rollouts in a classic vector environment; each continues where the last one ended.
 
     Arguments:
-        env: any `gymnasium.vector.VectorEnv` with autoreset, in the same step or in the next one.
+        env: any `gymnasium.vector.VectorEnv` with autoreset, in the same step or in the next one. Truncated episodes are
+            bootstrapped unless it has a false `bootstrap_truncated`.
 
     Rollouts are on the policy's device. Random numbers come from the generator, which may be on another device.
     """
@@ -125,11 +126,13 @@ class ControlCollector:
         if mode == AutoresetMode.DISABLED:
             raise EnvError("expected a vector environment with autoreset; its autoreset mode is DISABLED")
         self.same_step = mode == AutoresetMode.SAME_STEP
+        self.bootstraps = bool(getattr(env, "bootstrap_truncated", True))
         self._inputs: torch.Tensor | None = None
         self._idle = np.zeros(self.count, dtype=bool)
         self._return = np.zeros(self.count)
         self._length = np.zeros(self.count, dtype=np.int64)
         self._failed = np.zeros(self.count, dtype=bool)
+        self._terminated = np.zeros(self.count, dtype=bool)
 
     def start(self, seed: int | list[int]) -> None:
         """Reset every slot and drop the episodes in progress."""
@@ -168,21 +171,25 @@ class ControlCollector:
         starts = [seeds.derive("group", group).integer() % 2**31 for group in range(groups)]
         try:
             self.start([starts[slot // group_size] for slot in range(self.count)])
-        except TypeError:
-            raise EnvError(
-                "group methods need a vector environment that takes one seed per slot; this one takes a single seed; "
-                "make it with vectorization_mode='sync'"
-            ) from None
+        except TypeError as error:
+            if group_size > 1:
+                raise EnvError(
+                    "group methods need a vector environment that takes one seed per slot; this one takes a single seed; "
+                    "register a single environment (entry_point), or train with ppo or reinforce"
+                ) from error
+            self.start(starts[0])
         rollout = self._play(max_steps, generator, whole_episodes=True, greedy=greedy)
         slots_B = torch.arange(self.count, device=self.policy.device)
         rollout.group_B = slots_B // group_size
         # An episode whose environment failed has no valid return.
         rollout.valid_B = torch.from_numpy(~self._failed).to(self.policy.device)
         rollout.limit = max_steps
-        rollout.truncated_B = ~(rollout.terminated_BT & rollout.mask_BT).any(-1)
+        rollout.truncated_B = torch.from_numpy(~self._terminated).to(self.policy.device)
         # The step after the last decision of a sequence belongs to another episode.
-        last_B = rollout.mask_BT.sum(-1) - 1
-        rollout.ended_BT[slots_B, last_B.clamp(min=0)] = True
+        last_B = (rollout.mask_BT.sum(-1) - 1).clamp(min=0)
+        rollout.ended_BT[slots_B, last_B] = True
+        if not self.bootstraps:
+            rollout.terminated_BT[slots_B, last_B] = True
         return rollout
 
     def _play(self, steps: int, generator: torch.Generator, whole_episodes: bool, greedy: bool = False) -> Rollout:
@@ -198,7 +205,8 @@ class ControlCollector:
         lengths: list[int] = []
         failures: list[str] = []
         over = np.zeros(self.count, dtype=bool)
-        self._failed = np.zeros(self.count, dtype=bool)
+        self._failed, self._terminated = np.zeros(self.count, dtype=bool), np.zeros(self.count, dtype=bool)
+        num_truncated = 0
         for t in range(steps):
             if greedy:
                 action = policy.act_greedily(inputs)
@@ -221,11 +229,13 @@ class ControlCollector:
                 if t:
                     ends[-1] = ends[-1] | infos["failed"]
             rewards.append(np.where(counts, np.asarray(reward, dtype=np.float64), 0.0))
-            terminations.append(terminated)
+            terminations.append(terminated if self.bootstraps else ended)
             ends.append(ended)
             masks.append(counts)
             self._return += rewards[-1]
             self._length += counts
+            self._terminated |= terminated & counts
+            num_truncated += int((ended & ~terminated & counts).sum())
             for slot in np.flatnonzero(ended & counts).tolist():
                 returns.append(float(self._return[slot]))
                 lengths.append(int(self._length[slot]))
@@ -252,6 +262,7 @@ class ControlCollector:
             inputs=decisions,
             last_inputs=inputs,
             final_inputs=finals,
+            num_truncated=num_truncated,
             episode_returns=returns,
             episode_lengths=lengths,
             failures=failures,

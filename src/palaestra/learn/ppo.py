@@ -1,8 +1,8 @@
 """PPO (Schulman et al. 2017) for every policy: perceptrons, transformers over a history, language models.
 
 Differences from common implementations:
-- A truncated episode is bootstrapped with the value of its own last state. No advantage flows across the end of an
-  episode.
+- A truncated episode is bootstrapped with the value of its own last state if its environment has `bootstrap_truncated`.
+  No advantage flows across the end of an episode.
 - The KL penalty against a reference model (RLHF) is subtracted from the rewards of individual tokens before GAE.
 - `target_kl` ends the update after the first minibatch beyond the target, not after the epoch.
 - Actor and critic have separate learning rates. A shared trunk is trained with the actor's.
@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from palaestra.core.settings import accept_aliases, setting
-from palaestra.learn.advantages import compute_explained_variance, compute_gae_BT, normalize
+from palaestra.learn.advantages import compute_gae_BT, measure_values, normalize
 from palaestra.learn.algorithms import Algorithm, AlgorithmConfig, MetricMeans
 from palaestra.learn.distributed import sum_over_ranks
 from palaestra.learn.losses import (
@@ -178,5 +178,5 @@ class PPO(Algorithm):
                     if stop:
                         break
 
-        explained_variance = compute_explained_variance(values_BT[valid_BT], returns_BT[valid_BT])
-        return {**metrics.compute(), "explained_variance": explained_variance, "n_epochs": float(epoch)}
+        value_metrics = measure_values(values_BT[valid_BT], returns_BT[valid_BT])
+        return {**metrics.compute(), **value_metrics, "n_epochs": float(epoch)}

@@ -350,7 +350,6 @@ def collect_answers(
         logprobs=[answer.logprobs if isinstance(answer, Completion) else () for answer in answers],
         rewards=rewards,
         returns=values,
-        terminated=[not cut for cut in truncated],
         truncated=truncated,
         failures=failures,
         groups=[sequence // group_size for sequence in range(len(rows))],

@@ -1,7 +1,8 @@
 """REINFORCE (Williams 1992) with a baseline: the return of each decision minus its expected return.
 
 The baseline is the mean return of the batch at the same step (`"batch"`), a critic that is trained with the policy
-(`"critic"`), or 0 (`"none"`). Each rollout is used for one gradient step, so no ratio is clipped.
+(`"critic"`), or 0 (`"none"`). Each rollout is used for one gradient step, so no ratio is clipped. Only with a critic are
+truncated episodes bootstrapped; otherwise their returns contain no estimate of what would have followed.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import torch
 
 from palaestra.core.errors import SettingsError
 from palaestra.core.settings import setting
-from palaestra.learn.advantages import compute_explained_variance, compute_returns_BT, normalize, to_double
+from palaestra.learn.advantages import compute_returns_BT, measure_values, normalize, to_double
 from palaestra.learn.algorithms import Algorithm, AlgorithmConfig, MetricMeans
 from palaestra.learn.losses import compute_importance_weights, compute_value_loss, mean_where
 from palaestra.learn.microbatches import backward_in_microbatches
@@ -37,6 +38,10 @@ class REINFORCEConfig(AlgorithmConfig):
     @property
     def needs_critic(self) -> bool:
         return self.baseline == "critic"
+
+    @property
+    def whole_episodes(self) -> bool:
+        return not self.needs_critic  # Without a critic the return of an unfinished episode is unknown.
 
 
 class REINFORCE(Algorithm):
@@ -62,7 +67,7 @@ class REINFORCE(Algorithm):
         mask_BT = rollout.valid_BT
 
         values_BT, next_values_BT = torch.zeros_like(rollout.rewards_BT), torch.zeros_like(rollout.rewards_BT)
-        if policy.has_critic:
+        if config.needs_critic:  # Other baselines do not train the critic of the policy: its values mean nothing.
             values_BT, next_values_BT = policy.values_BT(rollout)
         ended_BT = rollout.ended_BT.clone()
         if rollout.last_inputs is not None:
@@ -119,5 +124,4 @@ class REINFORCE(Algorithm):
 
         if config.baseline != "critic":
             return metrics.compute()
-        explained_variance = compute_explained_variance(values_BT[mask_BT], returns_BT[mask_BT])
-        return {**metrics.compute(), "explained_variance": explained_variance}
+        return {**metrics.compute(), **measure_values(values_BT[mask_BT], returns_BT[mask_BT])}

@@ -63,7 +63,9 @@ class Rollout:
 
     Arguments:
         mask_BT: entries that are decisions; the rest is padding.
-        terminated_BT, ended_BT: whether the decision terminated the episode, or terminated or truncated it.
+        ended_BT: the last decisions of episodes, terminated or truncated.
+        terminated_BT: those of them after which nothing follows: the value after them is 0. The others are truncated
+            episodes of an environment with `bootstrap_truncated`; the critic estimates the value after them.
         inputs: what the policy needs to evaluate the decisions again.
         last_inputs: for sequences that are environments, the observation after the last decision.
         final_inputs: by sequence and decision, the last observation of an episode whose slot was reset.
@@ -77,7 +79,8 @@ class Rollout:
             conversations of an agent. They share a reward. `None` if each sequence is an episode.
         group_B: the group of each sequence; only if sequences are whole episodes, or parts of one.
         valid_B: sequences with a known reward; a failed one is excluded from the loss.
-        truncated_B: episodes that were truncated.
+        truncated_B: episodes that were truncated; only if sequences are whole episodes.
+        num_truncated: the number of truncated episodes of the other rollouts.
         limit: the maximum number of decisions of an episode; 0 if sequences are not episodes.
         records: the source of each sequence, for the run's store.
     """
@@ -99,6 +102,7 @@ class Rollout:
     group_B: torch.Tensor | None = None
     valid_B: torch.Tensor | None = None
     truncated_B: torch.Tensor | None = None
+    num_truncated: int = 0
     limit: int = 0
     episode_returns: list[float] = field(default_factory=list)
     episode_lengths: list[int] = field(default_factory=list)
@@ -179,20 +183,21 @@ def make_episode_rollout(
     logprobs: Sequence[Sequence[float]],
     rewards: Sequence[Sequence[float]],
     returns: Sequence[float],
-    terminated: Sequence[bool],
     truncated: Sequence[bool],
     failures: Sequence[str],
     groups: Sequence[int],
     records: Sequence[Any],
     entropies: Sequence[Sequence[float]] | None = None,
+    bootstrapped: Sequence[bool] | None = None,
     limit: int = 0,
 ) -> Rollout:
     """Make a rollout whose sequences are whole episodes of different lengths.
 
     Arguments:
         logprobs, rewards, entropies: one value for each decision, by episode.
-        returns, terminated, truncated, groups, records: one value for each episode; see `Rollout`.
+        returns, truncated, groups, records: one value for each episode; see `Rollout`.
         failures: by episode; empty for a valid one.
+        bootstrapped: by episode, whether the critic estimates the value after its last decision; by default it is 0.
     """
     lengths = [len(row) for row in logprobs]
     length_B1 = torch.tensor(lengths)[:, None]
@@ -203,7 +208,7 @@ def make_episode_rollout(
         rewards_BT=_to_table(rewards, width),
         logprobs_BT=_to_table(logprobs, width),
         mask_BT=place_BT < length_B1,
-        terminated_BT=last_BT & torch.tensor(terminated)[:, None],
+        terminated_BT=last_BT if bootstrapped is None else last_BT & ~torch.tensor(bootstrapped)[:, None],
         ended_BT=last_BT,
         inputs=inputs,
         entropy_BT=None if entropies is None else _to_table(entropies, width),

@@ -177,7 +177,7 @@ def collect_turns(
         slots.step_environment()
     max_turns = int(getattr(env.envs[0].unwrapped, "max_turns", 0))
     limit = min(policy.context, max_turns * max_tokens) if max_turns else policy.context
-    rollout = make_turn_rollout([slots.done[number] for number in sorted(slots.done)], limit)
+    rollout = make_turn_rollout([slots.done[number] for number in sorted(slots.done)], limit, env.bootstrap_truncated)
     rollout.metrics = {
         "seconds_model": slots.model_seconds,
         "seconds_environment": time.perf_counter() - start - slots.model_seconds,
@@ -349,11 +349,12 @@ class _TurnSlots:
         return messages[known + 1 :]
 
 
-def make_turn_rollout(episodes: Sequence[TurnEpisode], limit: int) -> Rollout:
+def make_turn_rollout(episodes: Sequence[TurnEpisode], limit: int, bootstrap_truncated: bool = False) -> Rollout:
     """Make a rollout whose decisions are the sampled tokens. Given tokens are only in the inputs.
 
     Arguments:
         limit: maximum number of decisions of an episode.
+        bootstrap_truncated: whether the critic estimates the rewards after the end of a truncated episode.
     """
     rewards = []
     for episode in episodes:
@@ -372,8 +373,8 @@ def make_turn_rollout(episodes: Sequence[TurnEpisode], limit: int) -> Rollout:
         entropies=[episode.entropies for episode in episodes],
         rewards=rewards,
         returns=[episode.reward for episode in episodes],
-        terminated=[episode.terminated for episode in episodes],
         truncated=[not e.failure and (e.truncated or e.cut_messages > 0) for e in episodes],
+        bootstrapped=[bootstrap_truncated and e.truncated for e in episodes],
         failures=[episode.failure for episode in episodes],
         groups=[episode.group for episode in episodes],
         records=episodes,

@@ -255,6 +255,7 @@ METRICS = (
     ("clipped", "clip_fraction", "{:.1%}"),
     ("log-probs, engine vs learner", "sampling_logprob_difference", "{:.5f} nats per token"),
     ("entropy", "entropy", "{:.3f} nats"),
+    ("mean value", "value_mean", "{:.3f}"),
     ("explained variance", "explained_variance", "{:.2f}"),
     ("groups without variance", "frac_reward_zero_std", "{:.0%}"),
     ("length", "length", "{:.1f}"),

@@ -74,10 +74,10 @@ def train_page(run: Run) -> dict[str, Any]:
     gold, path = metric_points(table, "gold_reward"), metric_points(trained, "reward", along="reference_kl")
     recent = [] if language else metric_points(trained, "recent_return")
     boxes, verdict = _task_headline(overall, last) if asked else _reward_headline(reward, test, table, summary)
-    if nothing := str(summary.get("nothing_learned", "")):
-        verdict = f"{nothing[0].upper()}{nothing[1:]}."
+    if equal_returns := str(summary.get("equal_returns", "")):
+        verdict = f"{equal_returns[0].upper()}{equal_returns[1:]}."
         if not asked and not summary.get("failures"):
-            boxes = [_make_box("Change", "none", f"after {plural(done, 'iteration')}")]
+            boxes = [_make_box("Change of the return", "none", f"after {plural(done, 'iteration')}")]
     appendix = _sum_costs(make_appendix(run, TrainSettings))
     seconds, phases = seconds_by_phase(table, appendix["total"].seconds)
     speed = metric_points(trained, "tokens_per_second" if language else "steps_per_second")
@@ -308,8 +308,10 @@ def health_panel(trained: Metrics, settings: Mapping[str, Any]) -> list[dict[str
         ),
         ("staleness", "Staleness", "updates between the sampling and the learning weights", ""),
         ("entropy", "Entropy", f"nats per {unit}", ""),
+        ("value_mean", "Mean value", "of the critic, over all decisions", ""),
+        ("return_mean", "Mean return", f"discounted, from each {unit} on: the target of the critic", ""),
         ("explained_variance", "Explained variance", "of returns by the critic; 1 is all, below 0 worse than none", ""),
-        ("frac_reward_zero_std", "Groups without variance", "% with equal rewards: no learning signal", ""),
+        ("frac_reward_zero_std", "Groups without variance", "% with equal rewards", ""),
         ("length", "Response length" if language else "Episode length", "tokens" if language else "steps", ""),
         ("turns", "Turns", "messages of the model per episode", ""),
         ("truncated", "Truncated", f"% of {'messages' if metric_points(trained, 'turns') else 'responses'}", ""),

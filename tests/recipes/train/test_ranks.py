@@ -209,7 +209,6 @@ def test_joined_rollouts_keep_their_episodes() -> None:
                 logprobs=rows,
                 rewards=rows,
                 returns=[sum(row) for row in rows],
-                terminated=flags,
                 truncated=flags,
                 failures=[""] * len(lengths),
                 groups=[k] * len(lengths),

@@ -1,4 +1,4 @@
-"""A run with constant returns reports that nothing was learned: in its summary, table and report."""
+"""A run whose returns were all equal says so, and no more: in its summary, table and report."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich.console import Console
 
 from palaestra import train
 from palaestra.cli.tables import outcome_table
-from palaestra.recipes.train.recipe import describe_no_signal
+from palaestra.recipes.train.recipe import describe_equal_returns
 from palaestra.report import write_report
 
 
@@ -22,9 +22,9 @@ def row(low: float, high: float, cut: int, count: int, prefix: str = "") -> dict
 @pytest.mark.parametrize(
     ("table", "told"),
     [
-        ({0: row(-200, -200, 20, 20, "test_"), 1: row(-200, -200, 9, 9)}, "no episode reached the goal; every return was -200"),
-        ({1: row(0, 0, 0, 9), 2: row(0, 0, 0, 9)}, "every return was 0"),
-        ({1: row(1, 1, 4, 4)}, "every episode was truncated; every return was 1"),
+        ({0: row(-200, -200, 20, 20, "test_"), 1: row(-200, -200, 9, 9)}, "every episode had the return -200 and reached a limit"),
+        ({1: row(0, 0, 0, 9), 2: row(0, 0, 0, 9)}, "every episode had the return 0"),
+        ({1: row(1, 1, 4, 4)}, "every episode had the return 1 and reached a limit"),
         ({1: row(-200, -200, 9, 9), 2: row(-200, -163, 8, 9)}, ""),
         ({0: row(-200, -200, 20, 20, "test_"), 1: row(-200, -200, 9, 9) | row(-180, -120, 0, 20, "test_")}, ""),
         ({1: row(0, 0, 0, 9), 2: row(1, 1, 0, 9)}, ""),
@@ -33,26 +33,26 @@ def row(low: float, high: float, cut: int, count: int, prefix: str = "") -> dict
     ],
 )  # fmt: skip
 def test_equal_returns_are_told_from_returns_that_differ(table: dict[int, Any], told: str) -> None:
-    assert describe_no_signal(table) == (f"nothing was learned: {told}" if told else "")
+    assert describe_equal_returns(table) == told
 
 
-def test_mountain_car_says_that_no_episode_reached_the_goal(tmp_path: Path) -> None:
+def test_mountain_car_reports_that_all_returns_were_equal(tmp_path: Path) -> None:
     result = train(
         env="MountainCar-v0", iterations=2, num_envs=2, n_steps=200, evaluation=2, normalize_observations=False, out=tmp_path / "run"
     )  # fmt: skip
-    told = "nothing was learned: no episode reached the goal; every return was -200"
-    assert result.summary["nothing_learned"] == told
+    told = "every episode had the return -200 and reached a limit"
+    assert result.summary["equal_returns"] == told
     console = Console(record=True, width=200)
     console.print(outcome_table(result.summary))
     assert console.export_text().strip() == f"{result.summary['algorithm']} in MountainCar-v0: {told}"
     page = write_report(result.folder).read_text()
-    assert "Nothing was learned: no episode reached the goal; every return was -200." in page
+    assert "Every episode had the return -200 and reached a limit." in page
     assert "Held-out reward before" not in page
 
 
-def test_a_run_that_learns_from_different_returns_says_nothing_of_it(tmp_path: Path) -> None:
+def test_different_returns_are_shown_as_a_table(tmp_path: Path) -> None:
     result = train(env="CartPole-v1", iterations=1, num_envs=4, n_steps=64, evaluation=2, out=tmp_path / "run")
-    assert result.summary["nothing_learned"] == ""
+    assert result.summary["equal_returns"] == ""
     console = Console(record=True, width=200)
     console.print(outcome_table(result.summary))
     assert "held out, after: reward" in console.export_text()

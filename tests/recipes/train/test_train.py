@@ -10,6 +10,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.envs.classic_control import CartPoleEnv
+from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 
 from palaestra.core.errors import (
     EnvError,
@@ -25,6 +26,7 @@ from palaestra.learn.grpo import GRPOConfig
 from palaestra.learn.ppo import PPOConfig
 from palaestra.learn.reinforce import REINFORCEConfig
 from palaestra.learn.rloo import RLOOConfig
+from palaestra.recipes.resume import load_policy
 from palaestra.recipes.settings import build, list_settings, to_plain
 from palaestra.recipes.train.recipe import Iteration, TrainResult, resume, train
 from palaestra.recipes.train.settings import TrainSettings, fill_presets, make_settings
@@ -141,6 +143,16 @@ def test_a_stopped_control_policy_goes_on_in_the_middle_of_its_episodes(tmp_path
         assert same(resume(opened).summary, whole.summary)
 
 
+def test_a_policy_of_an_earlier_version_acts_without_a_scale(tmp_path: Path) -> None:
+    result = run(tmp_path / "run", **{**CONTROL, "env": "Pendulum-v1", "iterations": 1, "evaluation": 0})
+    assert load_policy(tmp_path / "run").head.half_range == result.policy.head.half_range == 2.0
+    path = tmp_path / "run" / "settings.json"
+    data = json.loads(path.read_text())
+    assert data["settings"].pop("scale_actions") is True
+    path.write_text(json.dumps(data))
+    assert load_policy(tmp_path / "run").head.half_range == 1.0
+
+
 @pytest.mark.parametrize("pickles_arguments", [False, True])
 def test_an_environment_that_cannot_be_pickled_still_resumes_to_the_same_weights(
     tmp_path: Path, pickles_arguments: bool
@@ -237,6 +249,13 @@ def test_a_tracker_that_is_not_installed_is_answered_with_the_command() -> None:
         ({"env_options": ("nonsense=1",)}, SettingsError, "palaestra/CoT-v0 has no option 'nonsense'"),
         ({"env": "CartPole-v1", "env_options": ("nonsense=1",)}, EnvError, "CartPole-v1 does not accept these options"),
         ({"episodes": 12, "group_size": 8}, SettingsError, "expected a multiple of the group size 8; got 12"),
+        (
+            {"env": "CartPole-v1", "group_size": 8},
+            SettingsError,
+            "'group_size' is for grpo and rloo; got algorithm 'ppo'",
+        ),
+        ({"gae_lambda": 0.9}, SettingsError, "'gae_lambda' is for ppo; got algorithm 'grpo'"),
+        ({"baseline": "none"}, SettingsError, "'baseline' is for reinforce; got algorithm 'grpo'"),
         ({"model": "nanoo"}, UnknownNameError, "did you mean 'nano'"),
         ({"temperature": 0.0}, SettingsError, "setting 'temperature': expected above 0"),
         ({"iterations": 0}, SettingsError, "setting 'iterations': expected at least 1; got 0"),
@@ -303,7 +322,12 @@ def test_a_reward_that_fails_now_and_then_is_counted_and_teaches_nothing(tmp_pat
     assert result.summary["episodes"] == 15
 
 
-def test_an_environment_that_raises_in_the_middle_hurts_only_its_episode(tmp_path: Path) -> None:
+class Halt(BaseException):
+    """As a user's code may raise to leave everything."""
+
+
+@pytest.mark.parametrize("error", [ValueError("a screw came loose"), SystemExit(3), Halt("stop"), GeneratorExit()])
+def test_an_environment_that_raises_in_the_middle_hurts_only_its_episode(tmp_path: Path, error: BaseException) -> None:
     class Fragile(gymnasium.Env[Any, Any]):
         observation_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
         action_space = gymnasium.spaces.Discrete(2)
@@ -322,7 +346,7 @@ def test_an_environment_that_raises_in_the_middle_hurts_only_its_episode(tmp_pat
             self.at += 1
             self.steps += 1
             if self.number == 3 and self.steps == 9:
-                raise ValueError("a screw came loose")
+                raise error
             return np.zeros(1, np.float32), 1.0, self.at == 4, False, {}
 
     gymnasium.register("Fragile-v0", Fragile)
@@ -333,6 +357,45 @@ def test_an_environment_that_raises_in_the_middle_hurts_only_its_episode(tmp_pat
     assert result.summary["failures"] == {"environment": 1}
     assert result.summary["decisions"] == 2 * 4 * 16 - 1
     assert result.summary["recent_return"] is None or result.summary["recent_return"] <= 4
+
+
+class LeavingVector(CartPoleVectorEnv):
+    def step(self, action: Any) -> Any:
+        raise SystemExit(2)
+
+
+def test_a_native_vector_environment_that_exits_is_an_error(tmp_path: Path) -> None:
+    gymnasium.register("Leaving-v0", vector_entry_point=LeavingVector)
+    try:
+        with pytest.raises(EnvError, match=r"^Leaving-v0 raised SystemExit: 2 \(test_train.py, line \d+\)"):
+            run(tmp_path / "run", **{**CONTROL, "env": "Leaving-v0", "evaluation": 0})
+    finally:
+        del gymnasium.registry["Leaving-v0"]
+
+
+def leave(*_: Any, **__: Any) -> Any:
+    raise SystemExit("enough")
+
+
+@pytest.mark.parametrize(
+    ("method", "message"),
+    [
+        ("reward", "the reward of a response failed: SystemExit: enough"),
+        ("token_reward", "the token_reward of a response failed: SystemExit: enough"),
+        ("legal_tokens", "legal_tokens failed in slot 0: SystemExit: enough"),
+        ("__init__", "cannot make Exits-v0: SystemExit: enough"),
+    ],
+)
+def test_a_token_environment_that_exits_is_an_error(tmp_path: Path, method: str, message: str) -> None:
+    kind = type(
+        "Exits", (TokenVectorEnv,), {"prompts": lambda self: ["Hello"], "reward": lambda *_: 1.0, method: leave}
+    )
+    gymnasium.register("Exits-v0", vector_entry_point=kind)
+    try:
+        with pytest.raises((EnvError, RewardError), match=message):
+            run(tmp_path / "run", **{**TOKEN, "env": "Exits-v0", "env_options": (), "evaluation": 0})
+    finally:
+        del gymnasium.registry["Exits-v0"]
 
 
 def test_a_checkpoint_of_another_shape_names_both_sides(tmp_path: Path) -> None:
@@ -346,6 +409,20 @@ def test_a_checkpoint_of_another_shape_names_both_sides(tmp_path: Path) -> None:
         Run.open(tmp_path / "run") as opened,
         pytest.raises(RunError, match=r"actor.0.weight has the shape \(64, 4\); expected \(64, 6\)"),
     ):
+        resume(opened)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("num_envs", 8), ("env_options", ["max_episode_steps=7"]), ("env", "CartPole-v0")]
+)
+def test_changed_settings_of_a_checkpointed_environment_are_refused(tmp_path: Path, name: str, value: Any) -> None:
+    with pytest.raises(Stop):
+        train(out=tmp_path / "run", callbacks=[stop_after(3)], **CONTROL)  # type: ignore[arg-type]
+    path = tmp_path / "run" / "settings.json"
+    data = json.loads(path.read_text())
+    data["settings"][name] = value
+    path.write_text(json.dumps(data))
+    with Run.open(tmp_path / "run") as opened, pytest.raises(RunError, match=f"setting '{name}' is .*restore it"):
         resume(opened)
 
 

@@ -225,6 +225,8 @@ class Paying(TurnEnv):
         return [Message("user", "Guess.")]
 
     def respond(self, message: Message) -> Reply:
+        if self.breaking and self.how == "exit":
+            raise SystemExit(3)
         if self.breaking and self.how == "raise":
             raise OSError("the held-out data\nis gone")
         return Reply(reward=math.nan if self.breaking else self.pay, stop=TurnStopReason.ATTEMPTS)
@@ -272,6 +274,8 @@ def test_held_out_episodes_that_fail_stop_the_run_and_name_the_cause(paying_env:
     )
     with pytest.raises(EnvError, match=r"environment: NoRewardError: Paying\.respond returned Reply"):
         train(out=tmp_path / "nan", **{**settings, "env_options": ("how=nan",)})
+    with pytest.raises(EnvError, match="first failure: environment: SystemExit: 3"):
+        train(out=tmp_path / "exit", **{**settings, "env_options": ("how=exit",)})
 
 
 def test_an_environment_that_breaks_is_counted_as_one(paying_env: str, tmp_path: Path) -> None:

@@ -319,7 +319,9 @@ class TokenVectorEnv(TokenEnvContract):
         assert prompt is not None
         try:
             given = self.legal_tokens(prompt, self._response_ids(slot))
-        except Exception as error:  # User code may raise anything.
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # User code may raise anything, also SystemExit.
             raise EnvError(f"legal_tokens failed in slot {slot}: {describe_error(error)}") from error
         if given is None:
             return None
@@ -357,7 +359,9 @@ class TokenVectorEnv(TokenEnvContract):
             assert prompt is not None
             try:
                 rewards[slot] = to_reward(self.token_reward(prompt, self._response_ids(slot)))
-            except Exception as error:  # User code may raise anything.
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:
                 errors.append(reward_error(error, "token_reward", prompt, self._token_reward or self.token_reward))
                 self._slot_errors[slot] = self._slot_errors[slot] or errors[-1]
             self._slot_rewards[slot].append(float(rewards[slot]))
@@ -371,7 +375,7 @@ class TokenVectorEnv(TokenEnvContract):
         for response, value in zip(responses, compute_rewards(self.rewards, responses, self._in_batch), strict=True):
             slot = int(done[len(finished)])
             failure = self._slot_errors[slot]
-            if isinstance(value, Exception):
+            if isinstance(value, BaseException):
                 function = self.rewards if self._in_batch else self._reward or self.reward
                 failure = failure or reward_error(value, "reward", response.prompt, function)
                 errors.append(failure)
@@ -432,7 +436,9 @@ class TokenEnv(gymnasium.Env[Observation, Any]):
     def in_slots(self, num_envs: int, **changes: Any) -> TokenVectorEnv:
         """Return the same environment with `num_envs` slots. `changes` override arguments."""
         args, arguments = self._given
-        return self.vector_class(*args, **{**arguments, **changes}, num_envs=num_envs)
+        env = self.vector_class(*args, **{**arguments, **changes}, num_envs=num_envs)
+        env.bootstrap_truncated = self.bootstrap_truncated
+        return env
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name == "vector":

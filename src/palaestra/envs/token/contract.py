@@ -50,6 +50,8 @@ class TokenEnvContract(VectorEnv[Observation, np.ndarray, np.ndarray]):
         kl_coef: weight of the KL divergence from the reference model in training. `None` means no reference
             model unless the run's settings enable one; 0 only reports the divergence.
         reference: name of the reference model. Empty means the policy before training.
+        bootstrap_truncated: whether training adds the critic's value of its last state to the reward of a truncated
+            episode. False: the limit is part of the task and ends it. True: the episode would have gone on.
         num_prompts: number of prompts; `None` if the environment generates them.
     """
 
@@ -63,6 +65,7 @@ class TokenEnvContract(VectorEnv[Observation, np.ndarray, np.ndarray]):
     task: Task | None = None
     kl_coef: float | None = None
     reference: str = ""
+    bootstrap_truncated: bool = False
     num_prompts: int | None = None
     pad_id: int = 0
     _seed = 0

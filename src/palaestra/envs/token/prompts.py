@@ -187,7 +187,7 @@ def _permutation(count: int, seed: int, lap: int) -> np.ndarray:
 
 def compute_rewards(
     rewards: Callable[[Sequence[Response]], Sequence[float | RewardError]], responses: Sequence[Response], batch: bool
-) -> list[float | Exception]:
+) -> list[float | BaseException]:
     """Compute the reward of each response, or the exception that explains why it has none.
 
     Arguments:
@@ -207,9 +207,9 @@ def compute_rewards(
         values = list(values)
         if len(values) != len(responses):
             raise RewardError(f"rewards returned {len(values)} values for {len(responses)} responses")
-    except EnvError:
+    except (EnvError, KeyboardInterrupt):
         raise
-    except Exception as error:  # User code may raise anything.
+    except BaseException as error:  # User code may raise anything, also SystemExit.
         return [error] if len(responses) == 1 else compute_rewards(rewards, responses, False)
     return [_to_reward_or_error(value) for value in values]
 
@@ -231,7 +231,7 @@ def to_reward(value: Any) -> float:
     return reward
 
 
-def reward_error(error: Exception, what: str, prompt: Prompt, function: Callable[..., Any]) -> RewardError:
+def reward_error(error: BaseException, what: str, prompt: Prompt, function: Callable[..., Any]) -> RewardError:
     """Make an error of one line with the cause, the user's file and line, and the prompt."""
     cause = describe_error(error)
     where = "" if describe_origin(error) else describe_location(function)

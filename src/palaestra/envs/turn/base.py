@@ -66,6 +66,9 @@ class TurnEnv(gymnasium.Env[Conversation, Action]):
     """Arguments that select held-out episodes, for example `{"split": "test"}`."""
     learned_from: ClassVar[Mapping[str, Any]] = {}
     """Default arguments for training, if the class defaults are those of `held_out`."""
+    bootstrap_truncated: bool = False
+    """Whether training adds the critic's value of its last state to the rewards of a truncated episode. False: a limit
+    is part of the task and ends it, and `truncate` gives the last reward."""
     tools: Sequence[Mapping[str, Any]] = ()
     """The tools that the agent may call, in OpenAI's format. See `ToolEnv` for tools that are Python functions."""
 
@@ -230,6 +233,6 @@ def transcript(message: Message) -> str:
     return "\n".join(part for part in (message.text, *calls) if part)
 
 
-def to_failure(error: Exception, cause: FailureCause) -> Failure:
+def to_failure(error: BaseException, cause: FailureCause) -> Failure:
     """Convert an exception to a failure record."""
     return Failure(cause, f"{type(error).__name__}: {error}")

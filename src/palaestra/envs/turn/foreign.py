@@ -17,7 +17,7 @@ from palaestra.core.seeding import Seeds
 from palaestra.envs.turn.base import TurnEnv
 from palaestra.envs.turn.records import Reply, TurnStopReason
 from palaestra.envs.turn.vector import TurnVectorEnv
-from palaestra.envs.wrappers.slots import NonFiniteError
+from palaestra.envs.wrappers.slots import NonFiniteError, read_bootstrap
 
 MAX_TURNS = 100
 MAX_CALL_SECONDS = 60.0
@@ -87,7 +87,7 @@ class ForeignEnv(TurnEnv):
         self._env: Any = None
         self._invalid_actions = 0
         try:
-            self._get_env()
+            self.bootstrap_truncated = read_bootstrap(self._get_env(), self.bootstrap_truncated)
         except ForeignCallError as error:
             raise EnvError(f"cannot make {self.env_id}: {error}") from error
 

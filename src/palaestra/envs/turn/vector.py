@@ -138,6 +138,11 @@ class TurnVectorEnv(VectorEnv[Any, Any, Any]):
         """The tools of the environments (see `TurnEnv.tools`)."""
         return self._inside(0).tools
 
+    @property
+    def bootstrap_truncated(self) -> bool:
+        """The declaration of the environments (see `TurnEnv.bootstrap_truncated`)."""
+        return bool(self.envs[0].get_wrapper_attr("bootstrap_truncated"))
+
     # Implementation
 
     def _check_open(self) -> None:
@@ -169,7 +174,7 @@ class TurnVectorEnv(VectorEnv[Any, Any, Any]):
     def _start(self, slot: int, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Any]:
         try:
             return self.envs[slot].reset(seed=seed, options=options)
-        except Exception as error:  # A user-defined environment may raise anything.
+        except BaseException as error:  # A user-defined environment may raise anything, also SystemExit.
             if not self._marks(error):
                 raise
             return self._inside(slot).conversation(), _failure_info(0, error)
@@ -193,7 +198,7 @@ class TurnVectorEnv(VectorEnv[Any, Any, Any]):
         """Return the five values of a move, and the start of the next episode if the slot resets."""
         try:
             step = move(slot)
-        except Exception as error:
+        except BaseException as error:
             if not self._marks(error):
                 raise
             inside = self._inside(slot)
@@ -201,9 +206,11 @@ class TurnVectorEnv(VectorEnv[Any, Any, Any]):
         over = step[2] or step[3]
         return (*step, self._start(slot) if over and self.autoreset else None)
 
-    def _marks(self, error: Exception) -> bool:
+    def _marks(self, error: BaseException) -> bool:
         """Whether an exception counts as a failure of its episode: a usage error does not, a non-finite reward does."""
-        return self.failures == "mark" and (isinstance(error, RewardError) or not isinstance(error, EnvError))
+        if self.failures != "mark" or isinstance(error, KeyboardInterrupt):
+            return False
+        return isinstance(error, RewardError) or not isinstance(error, EnvError)
 
     def _gather(self, results: Mapping[int, tuple[Any, ...]]) -> Step:
         rewards, flags = np.zeros(self.num_envs), np.zeros((2, self.num_envs), dtype=bool)
@@ -248,7 +255,7 @@ class TurnVectorEnv(VectorEnv[Any, Any, Any]):
         return {name: row, f"_{name}": known}
 
 
-def _failure_info(turn: int, error: Exception) -> dict[str, Any]:
+def _failure_info(turn: int, error: BaseException) -> dict[str, Any]:
     """Build the `info` of an episode whose environment raised."""
     cause = FailureCause.SANDBOX if isinstance(error, SandboxError) else FailureCause.ENVIRONMENT
     return {"turn": turn, "stop_reason": TurnStopReason.FAILED, "failure": to_failure(error, cause)}

@@ -16,7 +16,7 @@ from palaestra.core.records import StopReason
 from palaestra.core.seeding import Seeds
 from palaestra.envs.token.contract import Observation, TokenEnvContract, check_tokens
 from palaestra.envs.token.prompts import Prompt, Response
-from palaestra.envs.wrappers.slots import check_inside, describe_failure
+from palaestra.envs.wrappers.slots import check_inside, describe_failure, read_bootstrap
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -60,6 +60,7 @@ class PlainTokenVectorEnv(TokenEnvContract):
         self.width = context or DEFAULT_WIDTH
         self.envs = [check_inside(make(), observations=False) for _ in range(num_envs)]
         self.spec = self.envs[0].spec
+        self.bootstrap_truncated = read_bootstrap(self.envs[0], False)
         self.name = self.spec.id if self.spec is not None else type(self.envs[0].unwrapped).__name__
         actions = self.envs[0].action_space
         if not is_plain_token_env(self.envs[0]):
@@ -106,7 +107,9 @@ class PlainTokenVectorEnv(TokenEnvContract):
             try:
                 state, reward, terminated[slot], truncated[slot], _ = self.envs[slot].step(action)
                 rewards[slot] = reward
-            except Exception as error:  # User code may raise anything.
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # User code may raise anything, also SystemExit.
                 failure = describe_failure(self.name, error)
                 if self.failures == "raise":
                     raise EnvError(failure) from error
@@ -141,7 +144,9 @@ class PlainTokenVectorEnv(TokenEnvContract):
         try:
             with _seed_globals(seed):
                 state, _ = self.envs[slot].reset(seed=seed, options=self._options)
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
             raise EnvError(f"{describe_failure(self.name, error)} in reset") from error
         ids = [int(token) for token in state]
         if not ids or len(ids) >= self.width:
@@ -160,7 +165,7 @@ class PlainTokenVectorEnv(TokenEnvContract):
         self._start_slot(slot, ids)
 
     def _remake(self, slot: int) -> None:
-        with suppress(Exception):  # Closing a broken environment may fail as well.
+        with suppress(Exception, SystemExit):  # Closing a broken environment may fail as well.
             self.envs[slot].close()
         self.envs[slot] = check_inside(self.make(), observations=False)
 

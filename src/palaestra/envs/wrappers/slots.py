@@ -64,9 +64,9 @@ class SlotVectorEnv(VectorEnv[Any, Any, Any]):
                 self._seeds[slot], self._remade[slot] = slot_seed, 0
             try:
                 self._observations[slot], _ = self.envs[slot].reset(seed=slot_seed, options=options)
-            except ReturnError:
+            except (ReturnError, KeyboardInterrupt):
                 raise
-            except Exception as error:  # User code may raise anything.
+            except BaseException as error:  # User code may raise anything, also SystemExit.
                 raise EnvError(f"{describe_failure(self.name, error)} in reset of slot {slot}") from error
         return self._batch(), {}
 
@@ -80,9 +80,9 @@ class SlotVectorEnv(VectorEnv[Any, Any, Any]):
             try:
                 observation, rewards[slot], terminated[slot], truncated[slot], _ = env.step(actions[slot])
                 self._breaks[slot] = 0
-            except ReturnError:
+            except (ReturnError, KeyboardInterrupt):
                 raise
-            except Exception as error:
+            except BaseException as error:
                 failed[slot] = truncated[slot] = True
                 terminated[slot], rewards[slot] = False, 0.0
                 failures.append(f"{describe_failure(self.name, error)} in slot {slot}")
@@ -101,6 +101,11 @@ class SlotVectorEnv(VectorEnv[Any, Any, Any]):
             infos["failed"], infos["failures"] = failed, failures
         return self._batch(), rewards, terminated, truncated, infos
 
+    @property
+    def bootstrap_truncated(self) -> bool:
+        """Whether the critic estimates the rewards after a truncated episode: by default true, as after a `TimeLimit`."""
+        return read_bootstrap(self.envs[0], True)
+
     def close_extras(self, **kwargs: Any) -> None:
         for env in self.envs:
             env.close()
@@ -110,9 +115,9 @@ class SlotVectorEnv(VectorEnv[Any, Any, Any]):
         while True:
             try:
                 return self.envs[slot].reset(seed=self._fresh_seed(slot, remade))[0]
-            except ReturnError:
+            except (ReturnError, KeyboardInterrupt):
                 raise
-            except Exception as error:
+            except BaseException as error:
                 self._remake(slot, f"{describe_failure(self.name, error)} in reset of slot {slot}")
                 remade = True
 
@@ -121,7 +126,7 @@ class SlotVectorEnv(VectorEnv[Any, Any, Any]):
         if self._breaks[slot] >= GIVE_UP:
             raise EnvError(f"{failure}, for the {GIVE_UP}rd time in a row; training cannot continue")
         self._remade[slot] += 1
-        with suppress(Exception):  # Closing a broken environment may fail as well.
+        with suppress(Exception, SystemExit):  # Closing a broken environment may fail as well.
             self.envs[slot].close()
         self.envs[slot] = check_inside(self.make())
 
@@ -196,31 +201,56 @@ class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         return observation, reward, bool(terminated), bool(truncated), info
 
     def _to_number(self, reward: Any) -> float:
-        try:
-            value = float(np.asarray(None if isinstance(reward, str) else reward).item())
-        except (TypeError, ValueError):
-            raise _refuse(self.env, "step", f"{_describe(reward)} as reward", "a number") from None
+        if not isinstance(reward, (int, float, np.number, np.bool_)) or isinstance(reward, np.complexfloating):
+            raise _refuse(self.env, "step", f"{_describe(reward)} as reward", "a number")
+        value = float(reward)
         if not math.isfinite(value):
             raise _refuse(self.env, "step", f"the reward {value}", FINITE)
         return value
 
 
 class CheckedVectorEnv(VectorWrapper[Any, Any, Any]):
-    """Checks the return values of a native vector environment, as `CheckedEnv` does."""
+    """Checks the return values of a native vector environment, as `CheckedEnv` does.
 
-    def __init__(self, env: VectorEnv[Any, Any, Any]) -> None:
+    Arguments:
+        name: the name in messages.
+        bootstrap_truncated: the value if the environment does not declare one.
+
+    Raises:
+        EnvError: the environment raised.
+        TypeError: it does not accept a list of seeds.
+    """
+
+    def __init__(
+        self, env: VectorEnv[Any, Any, Any], name: str = "environment", bootstrap_truncated: bool = True
+    ) -> None:
         super().__init__(env)
+        self.name, self.bootstrap_truncated = name, read_bootstrap(env, bootstrap_truncated)
         self._steps = 0
 
     def reset(
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        observations, infos = _unpack(self.env, "reset", self.env.reset(seed=seed, options=options), RESET)  # type: ignore[arg-type]
+        try:
+            result = self.env.reset(seed=seed, options=options)  # type: ignore[arg-type]
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            if isinstance(seed, list):
+                raise TypeError(f"{self.name} does not accept one seed per slot") from error
+            raise EnvError(f"{describe_failure(self.name, error)} in reset") from error
+        observations, infos = _unpack(self.env, "reset", result, RESET)
         _check_observation(self.env, "reset", observations)
         return observations, infos
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        observations, *columns, infos = _unpack(self.env, "step", self.env.step(actions), STEP)
+        try:
+            result = self.env.step(actions)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            raise EnvError(describe_failure(self.name, error)) from error
+        observations, *columns, infos = _unpack(self.env, "step", result, STEP)
         self._steps += 1
         if self._steps <= FULL_CHECK_STEPS or not _is_plausible(self.env, observations):
             _check_observation(self.env, "step", observations)
@@ -244,7 +274,16 @@ def check_inside(env: gymnasium.Env[Any, Any], observations: bool = True) -> gym
     return CheckedEnv(env, observations)
 
 
-def describe_failure(name: str, error: Exception) -> str:
+def read_bootstrap(env: Any, default: bool) -> bool:
+    """Return the attribute `bootstrap_truncated` of an environment or of its outermost wrapper that has it."""
+    while env is not None:
+        if (declared := getattr(env, "bootstrap_truncated", None)) is not None:
+            return bool(declared)
+        env = getattr(env, "env", None)
+    return default
+
+
+def describe_failure(name: str, error: BaseException) -> str:
     """Describe an error of the environment `name` in one line with the user's file and line."""
     returned = isinstance(error, (ReturnError, NonFiniteError))
     return describe_error(error) if returned else f"{name} raised {describe_error(error)}"
@@ -253,7 +292,7 @@ def describe_failure(name: str, error: Exception) -> str:
 def find_mismatch(space: spaces.Space[Any], value: Any, name: str = "observation") -> tuple[str, str] | None:
     """Find the part of a value that is not in a space. Returns it and the expected value; `None` if there is none.
 
-    Numbers of another precision and lists are accepted, as everywhere in Gymnasium.
+    As in Gymnasium, the dtype of an array must fit into that of its space without loss, and lists of numbers are accepted.
     """
     parts: list[tuple[Any, Any, str]]
     if isinstance(space, spaces.Box):
@@ -270,7 +309,8 @@ def find_mismatch(space: spaces.Space[Any], value: Any, name: str = "observation
 def _find_in_box(space: spaces.Box, value: Any, name: str) -> tuple[str, str] | None:
     try:
         array = np.asarray(value)
-        fits = array.shape == space.shape and np.can_cast(array.dtype, space.dtype, "same_kind")
+        casting: Any = "safe" if hasattr(value, "dtype") else "same_kind"
+        fits = array.shape == space.shape and np.can_cast(array.dtype, space.dtype, casting)
     except ValueError:  # A list of lists of different lengths.
         fits = False
     if not fits:

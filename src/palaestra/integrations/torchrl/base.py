@@ -118,6 +118,8 @@ class SlotStep:
         gain: the improvement over the baseline in this step, in units of the metric's scale.
         score: the score of the submission; NaN without one.
         baseline: the baseline's score.
+        terminated, truncated: both are true if a limit ended the task, so that TorchRL does not bootstrap its last value
+            (see `TurnEnv.bootstrap_truncated`).
         stop_reason: why the episode ended; empty while it is running.
         failure: what failed outside the agent. Then there is no score, and the reward must not be learned from.
     """
@@ -198,7 +200,7 @@ class Slot:
         score, failure = info.get("score"), info.get("failure")
         return SlotStep(
             "\n\n".join(message.text for message in new), reward, math.nan if score is None else float(score), self._baseline,
-            terminated, truncated, str(info.get("stop_reason", "")),
+            terminated or (truncated and not self.env.bootstrap_truncated), truncated, str(info.get("stop_reason", "")),
             "" if failure is None else f"{failure.cause}: {failure.message}",
         )  # fmt: skip
 

@@ -28,6 +28,10 @@ MAX_IMAGES = 4096
 is kept."""
 
 
+UNBOUNDED = 2.0**31
+"""A `Box` of this size counts as unbounded: its bounds are the limits of a data type, not a scale of the actions."""
+
+
 class ControlPolicy(nn.Module):
     """An actor and a critic for a classic environment.
 
@@ -38,6 +42,7 @@ class ControlPolicy(nn.Module):
             are, for example images in 8 bits. It is trained with the actor's learning rate.
         window: number of observations that the networks receive; 0 means only the current one, without a time axis.
         normalise: normalise observations by their running mean and standard deviation.
+        scale_actions: whether the outputs -1 and 1 of the actor are the bounds of a bounded `Box`; see `make_action_head`.
 
     Networks and rollouts are on the policy's `device`; `to` moves them. The statistics for the normalisation stay on the CPU:
     an observation is normalised there and then copied to the device.
@@ -60,9 +65,10 @@ class ControlPolicy(nn.Module):
         window: int = 0,
         normalise: bool = False,
         trunk: nn.Module | None = None,
+        scale_actions: bool = True,
     ) -> None:
         super().__init__()
-        self.observation_space, self.head = observation_space, make_action_head(action_space)
+        self.observation_space, self.head = observation_space, make_action_head(action_space, scale_actions)
         self.trunk, self.actor, self.critic = trunk, actor, critic
         self.has_critic = critic is not None
         self.window, self.normalise = window, normalise
@@ -249,6 +255,7 @@ def mlp_policy(
     seeds: Seeds = Seeds(0),
     normalise: bool = False,
     activation: str = "relu",
+    scale_actions: bool = True,
 ) -> ControlPolicy:
     """An MLP for the actor and one for the critic.
 
@@ -263,7 +270,9 @@ def mlp_policy(
     with fork_torch_rng(seeds.derive("policy")):
         actor = mlp([features, *hidden, head.outputs], 0.01, layer_class)
         critic = mlp([features, *hidden, 1], 1.0, layer_class)
-    return ControlPolicy(observation_space, action_space, actor, critic, normalise=normalise)
+    return ControlPolicy(
+        observation_space, action_space, actor, critic, normalise=normalise, scale_actions=scale_actions
+    )
 
 
 def history_policy(
@@ -275,6 +284,7 @@ def history_policy(
     heads: int = 4,
     seeds: Seeds = Seeds(0),
     normalise: bool = False,
+    scale_actions: bool = True,
 ) -> ControlPolicy:
     """A transformer over the last `window` observations and actions for the actor, and one for the critic."""
     features, head = count_features(observation_space), make_action_head(action_space)
@@ -282,7 +292,7 @@ def history_policy(
     with fork_torch_rng(seeds.derive("policy")):
         actor = HistoryTransformer(inputs, window, width, layers, heads, head.outputs, 0.01)
         critic = HistoryTransformer(inputs, window, width, layers, heads, 1, 1.0)
-    return ControlPolicy(observation_space, action_space, actor, critic, window=window, normalise=normalise)
+    return ControlPolicy(observation_space, action_space, actor, critic, window, normalise, scale_actions=scale_actions)
 
 
 class HistoryTransformer(nn.Module):
@@ -353,12 +363,15 @@ class ActionHead:
         outputs: size of the network's output.
         parts: sizes of the discrete parts; empty for continuous actions.
         shape: the shape of one action.
+        center, half_range: the environment's action is `center + half_range * action` for a continuous action.
     """
 
     space: gymnasium.Space[Any]
     outputs: int
     parts: tuple[int, ...] = ()
     shape: tuple[int, ...] = ()
+    center: np.ndarray | float = 0.0
+    half_range: np.ndarray | float = 1.0
 
     @property
     def continuous(self) -> bool:
@@ -411,23 +424,32 @@ class ActionHead:
         return logprobs, entropies
 
     def to_environment(self, actions_BA: torch.Tensor) -> np.ndarray:
-        """Actions for the vector environment. Continuous ones are clipped to the bounds of the space."""
+        """Actions for the vector environment. Continuous ones are scaled, and clipped to the bounds of the space."""
         values = actions_BA.cpu().numpy().reshape(-1, *self.shape)
         if isinstance(self.space, gymnasium.spaces.Box):
+            values = self.center + self.half_range * values
+            if self.space.dtype is not None and self.space.dtype.kind != "f":
+                values = np.rint(values)
             values = np.clip(values, self.space.low, self.space.high)
         else:
             values = values + getattr(self.space, "start", 0)
         return np.asarray(values, dtype=self.space.dtype)
 
 
-def make_action_head(space: gymnasium.Space[Any]) -> ActionHead:
+def make_action_head(space: gymnasium.Space[Any], scale: bool = True) -> ActionHead:
     """Make the head for an action space.
+
+    Arguments:
+        scale: whether -1 and 1 are the bounds of a `Box`, where it has both, so that the first policy, a standard normal
+            distribution, reaches all of it. Integers get equal intervals. Log-probs are those of the unscaled actions; a
+            fixed scale does not change their ratios.
 
     Raises:
         EnvError: the space is not Discrete, MultiDiscrete, MultiBinary or Box.
     """
     if isinstance(space, gymnasium.spaces.Box):
-        return ActionHead(space, int(np.prod(space.shape)), (), space.shape)
+        center, half_range = _find_scale(space) if scale else (0.0, 1.0)
+        return ActionHead(space, int(np.prod(space.shape)), (), space.shape, center, half_range)
     if isinstance(space, gymnasium.spaces.Discrete):
         parts: tuple[int, ...] = (int(space.n),)
     elif isinstance(space, gymnasium.spaces.MultiDiscrete):
@@ -437,6 +459,16 @@ def make_action_head(space: gymnasium.Space[Any]) -> ActionHead:
     else:
         raise EnvError(f"expected a Discrete, MultiDiscrete, MultiBinary or Box action space; got {space}")
     return ActionHead(space, sum(parts), parts, space.shape or ())
+
+
+def _find_scale(space: gymnasium.spaces.Box) -> tuple[Any, Any]:
+    """The center and the half range of a `Box`; 0 and 1 where it is not bounded."""
+    low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+    if space.dtype is not None and space.dtype.kind != "f":
+        low, high = low - 0.5, high + 0.5
+    bounded = space.bounded_below & space.bounded_above & (high - low < UNBOUNDED)
+    low, high = np.where(bounded, low, -1.0), np.where(bounded, high, 1.0)
+    return (low + high) / 2, (high - low) / 2
 
 
 def count_features(space: gymnasium.Space[Any]) -> int:

@@ -34,7 +34,10 @@ def is_image_space(space: gymnasium.Space[Any]) -> bool:
 
 
 def cnn_policy(
-    observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any], seeds: Seeds = Seeds(0)
+    observation_space: gymnasium.Space[Any],
+    action_space: gymnasium.Space[Any],
+    seeds: Seeds = Seeds(0),
+    scale_actions: bool = True,
 ) -> ControlPolicy:
     """A convolutional network for images, with one linear layer for the actor and one for the critic.
 
@@ -51,7 +54,7 @@ def cnn_policy(
     with fork_torch_rng(seeds.derive("policy")):
         trunk = ImageNetwork(observation_space)
         actor, critic = mlp([trunk.outputs, head.outputs], 0.01), mlp([trunk.outputs, 1], 1.0)
-    return ControlPolicy(observation_space, action_space, actor, critic, trunk=trunk)
+    return ControlPolicy(observation_space, action_space, actor, critic, trunk=trunk, scale_actions=scale_actions)
 
 
 class ImageNetwork(nn.Module):

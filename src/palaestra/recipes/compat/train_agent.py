@@ -51,7 +51,8 @@ def train_agent(
             `update_epochs` or `K_epochs` for `n_epochs`, `eps_clip` for `clip_range`, `minibatch_size` for
             `batch_size`; `pad_obs` and `int_obs` have no effect.
         max_episodes: the number of episodes.
-        max_timesteps: the maximum steps of an episode; a longer episode is truncated and bootstrapped.
+        max_timesteps: the maximum steps of an episode. A longer episode is truncated, and bootstrapped if the environment
+            has `bootstrap_truncated`, as classic environments do by default.
         update_interval: episodes between two updates. A group method rounds it up to whole groups.
         save_interval: episodes between two saves; 0 disables saving.
         save_path: the folder for saves, one `episode-N` folder each; `load_ppo_agent` loads them.
@@ -228,7 +229,10 @@ class _ControlTrainer:
                 f"the actions of {env_name} are tokens, which {type(actor).__name__} cannot choose: use LMActorNetwork"
             )
         self.env = make_control_env(env_name, count, options, own_seeds=True)
-        self.policy = ControlPolicy(self.env.single_observation_space, self.env.single_action_space, actor, critic)
+        # Callers read actions from the actor itself, so its outputs are actions of the environment.
+        self.policy = ControlPolicy(
+            self.env.single_observation_space, self.env.single_action_space, actor, critic, scale_actions=False
+        )
         _check_fit(env_name, self.policy, actor, critic)
         self.seeds, self.max_steps, self.group_size = Seeds(seed), max_steps, config.group_size
         self.algorithm = make_algorithm(config, self.policy, self.seeds)

@@ -197,21 +197,23 @@ def _open_workers(settings: TrainSettings, listener: Listener) -> RolloutWorkers
 def _build_control_loop(settings: TrainSettings, config: AlgorithmConfig) -> ControlLoop:
     from palaestra.envs.factory import make_control_env
 
-    env = make_control_env(settings.env, unwrap(settings.num_envs), settings.options, own_seeds=config.group_size > 1)
+    env = make_control_env(settings.env, unwrap(settings.num_envs), settings.options, own_seeds=config.whole_episodes)
     spaces = (env.single_observation_space, env.single_action_space)
     seeds = Seeds(settings.seed)
     normalise, width, layers = bool(settings.normalize_observations), settings.width, settings.layers
+    scale = bool(settings.scale_actions)
     try:
         if settings.policy == "cnn":
-            policy = cnn_policy(*spaces, seeds=seeds)
+            policy = cnn_policy(*spaces, seeds=seeds, scale_actions=scale)
         elif settings.policy == "transformer":
             policy = history_policy(
-                *spaces, window=settings.window, width=width, layers=layers, seeds=seeds, normalise=normalise
-            )
+                *spaces, window=settings.window, width=width, layers=layers, seeds=seeds, normalise=normalise,
+                scale_actions=scale,
+            )  # fmt: skip
         else:
             policy = mlp_policy(
                 *spaces, hidden=[width] * layers, seeds=seeds, normalise=normalise,
-                activation=unwrap(settings.activation),
+                activation=unwrap(settings.activation), scale_actions=scale,
             )  # fmt: skip
     except EnvError as error:
         raise EnvError(f"policy '{settings.policy}' does not fit {settings.env}: {error}") from None

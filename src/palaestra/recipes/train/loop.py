@@ -195,10 +195,9 @@ def measure_spread(rollout: Rollout, returns: Sequence[float], prefix: str = "")
     """The minimum and maximum return of some episodes, and the number of truncated episodes."""
     if not returns:
         return {}
+    cut = rollout.num_truncated
     if rollout.truncated_B is not None:
         cut = int(rollout.truncated_B[rollout.first_sequences].sum())
-    else:
-        cut = int((rollout.ended_BT & ~rollout.terminated_BT & rollout.mask_BT).sum())
     spread = {"reward_min": min(returns), "reward_max": max(returns), "cut_episodes": float(cut)}
     return {f"{prefix}{name}": value for name, value in spread.items()}
 
@@ -248,7 +247,7 @@ class ControlLoop(Loop):
         generator = torch.Generator().manual_seed(self.seeds.derive("act", iteration).integer())
         with self._select_kernels():
             self.policy.train()
-            if self.algorithm.config.group_size > 1:
+            if self.algorithm.config.whole_episodes:
                 seed = self.seeds.derive("episodes", iteration).integer()
                 rollout = self.collector.collect_episodes(
                     self.algorithm.config.group_size, seed, generator, _max_steps(self.env)
@@ -315,18 +314,27 @@ class ControlLoop(Loop):
         """
         import cloudpickle
 
-        if self.algorithm.config.group_size > 1:
+        if self.algorithm.config.whole_episodes:
             return None
         if not _loses_state(self.env):
             with suppress(Exception):  # Pickling may raise anything.
-                pickled: bytes = cloudpickle.dumps({"env": self.env, "collector": self.collector.state()})
+                made_from = {name: getattr(self.settings, name) for name in ("env", "env_options", "num_envs")}
+                pickled: bytes = cloudpickle.dumps(
+                    {"env": self.env, "collector": self.collector.state(), "made_from": made_from}
+                )
                 return pickled
         self._started = False
         return None
 
     def load_environment_state(self, state: bytes) -> None:
-
         loaded = pickle.loads(state)
+        # Checkpoints of earlier versions have only the environment itself.
+        for name, stored in loaded.get("made_from", {"num_envs": loaded["env"].num_envs}).items():
+            if getattr(self.settings, name) != stored:
+                raise RunError(
+                    f"setting '{name}' is {getattr(self.settings, name)!r} in settings.json; the checkpoint is in the middle of "
+                    f"episodes with {stored!r}: restore it, or start a new run"
+                )
         self.env = loaded["env"]
         self.collector = ControlCollector(self.env, self.policy)
         self.collector.load_state(loaded["collector"])

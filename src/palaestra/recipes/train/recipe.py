@@ -305,7 +305,7 @@ def _summarize(run: Run, settings: TrainSettings, loop: Loop, iterations: int) -
         **({"truncated": last["truncated"]} if "truncated" in last else {}),
         **dict.fromkeys(SHARED_KEYS),
         **loop.summarize(run.store, iterations),
-        "nothing_learned": describe_no_signal(table),
+        "equal_returns": describe_equal_returns(table),
         "seconds": round(total.seconds, 1),
         "prompt_tokens": total.prompt_tokens,
         "completion_tokens": total.completion_tokens,
@@ -314,8 +314,10 @@ def _summarize(run: Run, settings: TrainSettings, loop: Loop, iterations: int) -
     }
 
 
-def describe_no_signal(table: Mapping[int, Mapping[str, float]]) -> str:
-    """Return a warning if all episodes of a run had the same return, so nothing was learned; otherwise an empty string.
+def describe_equal_returns(table: Mapping[int, Mapping[str, float]]) -> str:
+    """Return a sentence if all episodes of a run had the same return; otherwise an empty string.
+
+    The policy may still have changed, for example by a KL penalty, an entropy bonus or the order of the rewards.
 
     Arguments:
         table: the metrics of the run by iteration.
@@ -330,7 +332,5 @@ def describe_no_signal(table: Mapping[int, Mapping[str, float]]) -> str:
     if len(values) != 1 or sum(count for *_, count in spreads) < 2:
         return ""
     (value,) = values
-    cause = ""
-    if all(cut >= count for _, _, cut, count in spreads):
-        cause = "no episode reached the goal; " if value <= 0 else "every episode was truncated; "
-    return f"nothing was learned: {cause}every return was {value:g}"
+    cut = " and reached a limit" if all(cut >= count for _, _, cut, count in spreads) else ""
+    return f"every episode had the return {value:g}{cut}"

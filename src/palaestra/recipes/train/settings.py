@@ -105,6 +105,10 @@ class TrainSettings(EngineSettings, ExecutorSettings, RunSettings):
     normalize_observations: bool | None = setting(
         None, "Normalize observations by their running mean and standard deviation."
     )
+    scale_actions: bool | None = setting(
+        None,
+        "Scale continuous actions to the bounds of their space: the outputs -1 and 1 of the policy are the bounds.",
+    )
     activation: Literal["relu", "tanh"] | None = setting(None, "Activation function of the perceptron.")
     reward_scale: float | None = setting(
         None, "Factor applied to training rewards; reported returns are not scaled.", low=0
@@ -187,12 +191,20 @@ def make_config(algorithm: str, hyperparameters: Mapping[str, Any]) -> Algorithm
     known = [f.name for f in fields(kind)]
     for name in hyperparameters:
         if name not in known:
+            owners = [
+                other for other in ALGORITHMS.names() if name in {f.name for f in fields(ALGORITHMS.get(other).Config)}
+            ]
+            require(not owners, f"setting '{name}' is for {' and '.join(owners)}; got algorithm '{algorithm}'")
             names = [*known, *(f.name for f in fields(TrainSettings))]
             raise SettingsError(f"unknown setting '{name}' of algorithm '{algorithm}'; {suggest(name, names)}")
     return build(kind, hyperparameters)
 
 
-_COMMON = {"episodes": 256, "n_steps": 64, "normalize_observations": False, "activation": "tanh", "reward_scale": 1.0}
+# Runs of earlier versions have no `scale_actions` in their settings: their policies act without a scale.
+_COMMON = {
+    "episodes": 256, "n_steps": 64, "normalize_observations": False, "scale_actions": True, "activation": "tanh",
+    "reward_scale": 1.0,
+}  # fmt: skip
 _TOKEN = {**_COMMON, "num_envs": 128, "iterations": 40, "evaluation": 25}
 PRESETS: Mapping[str | tuple[str, str], Mapping[str, Any]] = {
     "control": {**_COMMON, "num_envs": 32, "iterations": 200, "evaluation": 20},
@@ -362,6 +374,7 @@ class TrainOptions(EngineOptions, ExecutorOptions, RunOptions, total=False):
     agent_start: Literal["spawn", "fork"]
     override_sampling: bool
     normalize_observations: bool | None
+    scale_actions: bool | None
     activation: Literal["relu", "tanh"] | None
     reward_scale: float | None
     width: int
