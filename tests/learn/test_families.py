@@ -169,11 +169,9 @@ def test_a_learning_rate_of_zero_changes_nothing(family: str, nano: LoadedModel,
     metrics = GRPO(policy, GRPOConfig(group_size=2, learning_rate=0.0, weight_decay=0.1)).update(rollout, 1)
     assert abs(metrics["approx_kl"]) < 1e-7
     forward = policy.sequence_forward
-    for forward.fast, forward.share_prompts in {
-        (forward.fast, True),
-        (None, True),
-        (None, not takes_slots(model.config)),
-    }:
+    ways = {(forward.fast, True), (None, True), (None, not takes_slots(model.config))}
+    for fast, share_prompts in ways:
+        forward.fast, forward.share_prompts = fast, share_prompts
         difference_BT = (policy.logprobs_BT(rollout) - rollout.logprobs_BT) * rollout.mask_BT
         assert float(difference_BT.abs().max()) < 1e-4
     assert all(torch.equal(parameter, before[name]) for name, parameter in model.named_parameters())

@@ -62,7 +62,7 @@ class ResponseLogProbs:
         tables = [self._compute_padded([rows[index] for index in part]) for part in parts]
         width = max(table_BW.shape[1] for table_BW in tables)
         table_BW = torch.cat([pad(table_BW, (0, width - table_BW.shape[1])) for table_BW in tables])
-        return table_BW[torch.tensor(sum(parts, [])).argsort()]
+        return table_BW[torch.tensor([index for part in parts for index in part]).argsort()]
 
     def _compute_padded(self, rows: Sequence[Encoded]) -> torch.Tensor:
         batch = collate(rows, self.pad_id, self.model.device)

@@ -160,7 +160,7 @@ class RewardModel:
         parts = split_by_rotation([len(row) for row in rows], self.weights.config)
         if len(parts) > 1:
             scores = torch.cat([self.forward([rows[index] for index in part]) for part in parts])
-            return scores[torch.tensor(sum(parts, [])).argsort()]
+            return scores[torch.tensor([index for part in parts for index in part]).argsort()]
         length = max(len(row) for row in rows)
         input_ids_BT = torch.full((len(rows), length), self.tokenizer.pad_token_id, dtype=torch.long)
         attention_mask_BT = torch.zeros((len(rows), length), dtype=torch.long)
