@@ -178,11 +178,9 @@ class Cache:
                 if not missing or self.is_running(keys):
                     return None
                 db.executemany("INSERT OR REPLACE INTO claims VALUES (?, ?)", [(key, self._holder) for key in missing])
-                now, query = (
-                    time.time(),
-                    "INSERT INTO calls (owner, phase, model, key, started, priced) VALUES (?, ?, ?, ?, ?, ?)",
-                )
-                calls = [db.execute(query, (owner, phase, model, key, now, priced)).lastrowid or 0 for key in keys]
+                query = "INSERT INTO calls (owner, phase, model, key, started, priced) VALUES (?, ?, ?, ?, ?, ?)"
+                rows = [(owner, phase, model, key, time.time(), priced) for key in keys]
+                calls = [db.execute(query, row).lastrowid or 0 for row in rows]
             self._running.update(missing)
             return calls
 
