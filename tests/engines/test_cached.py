@@ -1,7 +1,10 @@
 import json
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -223,6 +226,85 @@ def test_an_engine_that_raises_leaves_the_budget_and_the_ledger_in_order(cache: 
     assert engine.spent().unmeasured == 2
     with pytest.raises(BudgetSpentError, match="2 calls made"):
         engine.generate([ask(f"c{k}", count=4) for k in range(2)])
+
+
+# Several processes and threads
+
+
+SHARING = """
+import json, os, signal, sys, time
+from pathlib import Path
+import openai, openai.resources.chat.completions
+from palaestra.core.records import Message
+from palaestra.engines.base import Request, Sampling
+from palaestra.engines.cached import CachedEngine
+from palaestra.engines.openai import OpenAIEngine
+from palaestra.runs.cache import Cache
+
+model, folder = sys.argv[1], Path(sys.argv[2])
+requests = [Request((Message("user", f"question {k}"),), Sampling(temperature=1.0, count=2)) for k in range(20)]
+children = []
+for number in range(3):
+    if (child := os.fork()) == 0:
+        with Cache(folder / "calls.sqlite") as cache:
+            engine = CachedEngine(OpenAIEngine(model, in_flight=4, identity="m"), cache, owner="run")
+            texts = [[answer.text for answer in several] for several in engine.generate(requests)]
+        (folder / f"{number}.json").write_text(json.dumps(texts))
+        os._exit(0)
+    children.append(child)
+with Cache(folder / "calls.sqlite") as cache:
+    while cache.spent("run").calls < 20:
+        time.sleep(0.005)
+os.kill(children[0], signal.SIGKILL)
+for child in children:
+    os.waitpid(child, 0)
+"""
+
+
+def test_processes_with_one_cache_send_each_request_once(tmp_path: Path) -> None:
+    """One of three is killed with calls in progress, and only these are sent again."""
+    with Server(lambda c, n: Reply(f"{c.asked} {c.body.get('seed')}", delay=0.05)) as server:
+        subprocess.run([sys.executable, "-c", SHARING, server.model, str(tmp_path)], check=True, timeout=120)
+        calls = len(server.calls)
+    first, second = (json.loads((tmp_path / f"{number}.json").read_text()) for number in (1, 2))
+    assert first == second
+    assert len({text for texts in first for text in texts}) == 40
+    with Cache(tmp_path / "calls.sqlite") as cache:
+        spent = cache.spent("run")
+    assert calls <= spent.calls == 40 + spent.unmeasured <= 44
+
+
+def test_threads_with_one_cache_send_a_request_once_and_again_after_a_failure(cache: Cache) -> None:
+    started, go_on = threading.Event(), threading.Event()
+
+    def answer(request: Request, index: int) -> str | Failure:
+        started.set()
+        go_on.wait(10)
+        return Failure(FailureCause.ENGINE, "busy") if request.messages[-1].text == "broke" else "fine"
+
+    engine = CachedEngine(MockEngine(answer), cache, identity="m")
+    for text, wanted in (("a", 1), ("broke", 2)):
+        started.clear()
+        go_on.clear()
+        before = len(engine.engine.requests)  # type: ignore[attr-defined]
+        with ThreadPoolExecutor(2) as pool:
+            first = pool.submit(engine.generate, [ask(text)])
+            assert started.wait(10)
+            second = pool.submit(engine.at("later").generate, [ask(text)])
+            time.sleep(0.05)
+            assert not second.done()
+            go_on.set()
+            assert first.result() == second.result()
+        assert len(engine.engine.requests) - before == wanted  # type: ignore[attr-defined]
+
+
+def test_a_longer_group_of_a_batch_sends_only_what_is_missing(cache: Cache) -> None:
+    with Server(lambda c, n: Reply(f"{n}")) as server:
+        engine = CachedEngine(OpenAIEngine(server.model), cache, budget=Budget(max_calls=4))
+        two, four = engine.generate([ask("a", temperature=1.0, count=2), ask("a", temperature=1.0, count=4)])
+        assert four[:2] == two
+        assert len(server.calls) == 4
+        assert engine.budget.calls == 4
 
 
 # Kills

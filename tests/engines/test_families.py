@@ -97,20 +97,42 @@ def test_with_longrope_no_answer_crosses_the_original_context_and_long_prompts_s
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(3.0)
-    (short,), (long,), (full,) = engine_of(model).generate([request(10, 20), request(20, 20), request(16, 20)])
+    # The row that finishes first stays in the batch of the others, at the end of the original context.
+    requests = [request(10, 20), request(20, 20), request(16, 20), request(15, 1), *(request(n, 12) for n in (2, 3, 4))]
+    (short,), (long,), (full,), *more = engine_of(model).generate(requests)
     assert isinstance(short, Completion)
     assert isinstance(long, Completion)
     assert short.stop_reason is StopReason.LENGTH
     assert [len(short.token_ids or ()), len(long.token_ids or ())] == [6, 20]
     assert isinstance(full, Failure)
     assert full.cause is FailureCause.CONTEXT_LENGTH
-    for answer in (short, long):
+    for answer in (short, long, *(answer for (answer,) in more)):
+        assert isinstance(answer, Completion)
         ids = [*(answer.prompt_ids or ()), *(answer.token_ids or ())]
         with torch.no_grad():
             logp_TV = (
                 model(input_ids=torch.tensor([ids])).logits[0, len(answer.prompt_ids or ()) - 1 : -1].log_softmax(-1)
             )
-        assert logp_TV.argmax(-1).tolist() == list(answer.token_ids or ())
+        best_T, chosen_T = logp_TV.max(-1)
+        assert chosen_T.tolist() == list(answer.token_ids or ())
+        torch.testing.assert_close(torch.tensor(answer.logprobs), best_T, atol=1e-4, rtol=0.0)
+
+
+def test_vllm_rollouts_have_the_learners_rotation_or_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from palaestra.engines.vllm import VLLMEngine
+
+    opened: list[Any] = []
+    monkeypatch.setattr(VLLMEngine, "__init__", lambda self, model, name, **options: opened.append(options))
+    for family in ("llama", "llama, longrope", "llama, dynamic", "gemma3_text, dynamic by layer"):
+        tiny_model(family).config.save_pretrained(tmp_path / family)
+    for family in ("llama", "llama, longrope"):
+        VLLMEngine.open_for_rollouts(f"vllm:{tmp_path / family}")
+    assert [options.get("max_model_len") for options in opened] == [None, 32]
+    for family in ("llama, dynamic", "gemma3_text, dynamic by layer"):
+        with pytest.raises(ModelError, match="has dynamic NTK, which vLLM and transformers compute differently"):
+            VLLMEngine.open_for_rollouts(f"vllm:{tmp_path / family}")
 
 
 REFUSED = {

@@ -136,6 +136,39 @@ SEQUENCES: dict[str, tuple[str, dict[str, Any]]] = {
 }  # fmt: skip
 """Of families that are stepped one sequence at a time: ALiBi, state-space and hybrid models, and some without a cache."""
 
+_TWICE = {"original_max_position_embeddings": 32, "factor": 2.0}
+_DYNAMIC = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 4.0}
+_LONGROPE = {
+    "rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0, 1.5, 2.0], "long_factor": [4.0, 5.0, 6.0], **_TWICE,
+}  # fmt: skip
+_PLAIN = {"rope_type": "default", "rope_theta": 1e4}
+
+
+def _rope(prefix: str, rope: dict[str, Any], **more: Any) -> tuple[str, dict[str, Any]]:
+    return prefix, {**_LLAMA, **more, "rope_parameters": rope}
+
+
+ROPES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama, linear": _rope("Llama", {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}),
+    "llama, dynamic": _rope("Llama", _DYNAMIC),
+    "llama, yarn": _rope("Llama", {"rope_type": "yarn", "rope_theta": 1e4, **_TWICE}),
+    "llama, longrope": _rope("Llama", _LONGROPE),
+    "llama, llama3": _rope(
+        "Llama", {"rope_type": "llama3", "rope_theta": 1e4, **_TWICE, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    ),
+    "llama, proportional": _rope(
+        "Llama", {"rope_type": "proportional", "rope_theta": 1e4, "partial_rotary_factor": 0.5}
+    ),
+    "gpt_neox, partial, dynamic": _rope("GPTNeoX", {**_DYNAMIC, "partial_rotary_factor": 0.5}, hidden_size=32),
+    "mistral, sliding, dynamic": _rope("Mistral", _DYNAMIC, **_SLIDING),
+    "mistral, sliding, longrope": _rope("Mistral", _LONGROPE, **_SLIDING),
+    "phi3, longrope": _rope("Phi3", _LONGROPE, original_max_position_embeddings=32),
+    "gemma3_text, dynamic by layer": _rope(
+        "Gemma3Text", {"full_attention": _DYNAMIC, "sliding_attention": _PLAIN}, **_SLIDING, head_dim=8, layer_types=_MIXED
+    ),
+}  # fmt: skip
+"""Of scaled rotary positions: all types of transformers, partial ones, with sliding windows, and by layer."""
+
 RARE = {
     "codegen", "deepseek_v3", "falcon, new architecture", "glm4", "gpt2 scaled by layer", "llama4_text", "nemotron", "olmo",
     "openai-gpt", "phi", "qwen2_moe", "recurrent_gemma", "stablelm", "zamba2",
@@ -149,7 +182,7 @@ def tiny_model(family: str) -> Any:
     import transformers
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
-    prefix, arguments = {**SLOTS, **SEQUENCES}[family]
+    prefix, arguments = {**SLOTS, **SEQUENCES, **ROPES}[family]
     config = getattr(transformers, f"{prefix}Config")(**arguments)
     with torch.random.fork_rng():
         torch.manual_seed(0)

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from tiny_models import RARE, SEQUENCES, SLOTS, VOCABULARY, tiny_model
+from tiny_models import RARE, ROPES, SEQUENCES, SLOTS, VOCABULARY, tiny_model
 
+from palaestra.core.seeding import Seeds
 from palaestra.engines.families import SLOTS as SLOT_TYPES
 from palaestra.engines.families import takes_slots
+from palaestra.engines.models import LoadedModel
 from palaestra.engines.sampling import sample_tokens
 from palaestra.engines.sequences import SequenceStepper
 from palaestra.engines.slots import SlotStepper
+from palaestra.envs.token import Prompt, TokenVectorEnv
+from palaestra.learn.collect import collect_responses
+from palaestra.learn.grpo import GRPO, GRPOConfig
 from palaestra.learn.policies.language_model import LanguageModelCritic, LanguageModelPolicy
 from palaestra.learn.rollouts import Rollout, TokenInputs, select_sequences
 
@@ -83,9 +89,12 @@ def test_sampled_steps_have_the_log_probs_of_the_models_own_forward(family: str)
 
 
 def rollout_of(prompts: list[int], responses: list[int]) -> Rollout:
-    """Prompts by their lengths; sequences with prompts of the same length share one."""
+    """Prompts by their lengths; sequences with prompts of the same length share one.
+
+    They start with the padding token, whose input embedding has no gradient in many families.
+    """
     generator = np.random.default_rng(1)
-    texts = {n: tuple(generator.integers(0, VOCABULARY, n).tolist()) for n in prompts}
+    texts = {n: (0, *generator.integers(0, VOCABULARY, n - 1).tolist()) for n in prompts}
     inputs = TokenInputs(
         [texts[n] for n in prompts], [tuple(generator.integers(0, VOCABULARY, n).tolist()) for n in responses], []
     )
@@ -132,6 +141,47 @@ def check_reading(family: str, prompts: list[int]) -> None:
     size = max(float(gradient.abs().max()) for gradient in wanted.values())
     for name, gradient in wanted.items():
         torch.testing.assert_close(found[name], gradient, atol=1e-4 * size, rtol=1e-3, msg=f"gradient of {name}")
+
+
+def test_every_rope_type_of_transformers_is_tested() -> None:
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    assert {arguments["rope_parameters"].get("rope_type") for _, arguments in ROPES.values()} >= set(
+        ROPE_INIT_FUNCTIONS
+    )
+
+
+@pytest.mark.parametrize("family", families([*SLOTS, *SEQUENCES, *ROPES]))
+def test_a_learning_rate_of_zero_changes_nothing(family: str, nano: LoadedModel, tmp_path: Path) -> None:
+    """Sampling, training and the exported model have the same log-probs, up to the last token of the context."""
+    model = copy.deepcopy(tiny_model(family))
+    policy = LanguageModelPolicy(model)
+    context, generator = min(policy.context, 64), np.random.default_rng(2)
+    prompts = [Prompt(tuple(generator.integers(2, VOCABULARY, n).tolist()), "") for n in (context - 2, context - 11)]
+    env = TokenVectorEnv(
+        prompts, lambda response: float(sum(response.token_ids) % 7), tokenizer=nano.tokenizer, num_envs=3,
+        max_tokens=context, context=context, group_size=2,
+    )  # fmt: skip
+    env._is_end[:] = False
+    rollout = collect_responses(env, policy, 4, Seeds(0), seed=0)
+    assert {len(p) + len(r) for p, r in zip(rollout.inputs.prompts, rollout.inputs.responses, strict=True)} == {context}
+    before = {name: parameter.clone() for name, parameter in model.named_parameters()}
+    metrics = GRPO(policy, GRPOConfig(group_size=2, learning_rate=0.0, weight_decay=0.1)).update(rollout, 1)
+    assert abs(metrics["approx_kl"]) < 1e-7
+    forward = policy.sequence_forward
+    ways = {(forward.fast, True), (None, True), (None, not takes_slots(model.config))}
+    for fast, share_prompts in ways:
+        forward.fast, forward.share_prompts = fast, share_prompts
+        difference_BT = (policy.logprobs_BT(rollout) - rollout.logprobs_BT) * rollout.mask_BT
+        assert float(difference_BT.abs().max()) < 1e-4
+    assert all(torch.equal(parameter, before[name]) for name, parameter in model.named_parameters())
+    model.save_pretrained(tmp_path)
+    exported = type(model).from_pretrained(tmp_path).eval()
+    for sequence, (prompt, response) in enumerate(zip(rollout.inputs.prompts, rollout.inputs.responses, strict=True)):
+        with torch.no_grad():
+            logp_TV = own_logits(exported, [*prompt, *response])[len(prompt) - 1 : -1].log_softmax(-1)
+        chosen_T = logp_TV.gather(-1, torch.tensor(response)[:, None])[:, 0]
+        torch.testing.assert_close(rollout.logprobs_BT[sequence, : len(response)], chosen_T, atol=1e-4, rtol=0.0)
 
 
 @pytest.mark.parametrize("own_critic", [False, True], ids=["head", "separate"])

@@ -7,8 +7,11 @@ import os
 import re
 import signal
 import stat
+import subprocess
+import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +19,12 @@ import pytest
 import torch
 
 from palaestra import teach
-from palaestra.core.errors import LessonError, SettingsError
+from palaestra.core.errors import LessonError, PalaestraError, SettingsError, UnknownNameError
 from palaestra.core.records import Example, Message
 from palaestra.core.seeding import Seeds
 from palaestra.engines import models
 from palaestra.learn.batches import encode
-from palaestra.learn.llama_factory import LlamaFactory
+from palaestra.learn.llama_factory import LlamaFactory, find_exception
 from palaestra.learn.students import make_student
 from palaestra.learn.supervised import supervision_for
 
@@ -49,13 +52,20 @@ def write_command(folder: Path, body: str) -> str:
     return str(path)
 
 
+HELP = """
+if "--help" in sys.argv:
+    if "high" in sys.argv:
+        sys.exit("llamafactory-cli: error: argument --lora_dropout: invalid float value: 'high'")
+    sys.exit(print("usage: ...\\n  --lora_dropout X, --lora-dropout X\\n  --use_cpu [X]\\n  --no_use_cpu"))
+"""
 FAILING = """
 output = re.search(r"^output_dir: (.*)$", open(sys.argv[2]).read(), re.M)[1]
 os.makedirs(output)
 with open(output + "/trainer_log.jsonl", "w") as log:
     for step in (1, 2, 3):
         print(json.dumps({"current_steps": step, "total_steps": 6, "loss": 1.0 / step}), file=log, flush=True)
-print("torch.OutOfMemoryError: CUDA out of memory")
+print("Traceback (most recent call last):\\n  File 'a.py', line 1\\ntorch.OutOfMemoryError: CUDA out of memory")
+print("wandb: You can sync this run\\n  0%|          | 3/6")
 sys.exit(1)
 """
 
@@ -83,6 +93,43 @@ def test_a_run_with_a_missing_command_is_refused_before_it_starts(tmp_path: Path
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("lora_droput=0.1", "unknown trainer option 'lora_droput'; did you mean 'lora_dropout'"),
+        ("no_use_cpu=true", "unknown trainer option 'no_use_cpu'"),
+        ("lora_dropout=high", "invalid float value: 'high'"),
+    ],
+)
+def test_options_are_checked_before_a_run_starts(option: str, message: str, tmp_path: Path) -> None:
+    options = [f"command={write_command(tmp_path, HELP)}", "use_cpu=true", option]
+    with pytest.raises(PalaestraError, match=message):
+        teach(trainer="llama-factory", trainer_options=options, out=tmp_path / "run", progress=False)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_command_that_cannot_start_is_refused_with_its_exception(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="ModuleNotFoundError: No module named 'no_such_package'"):
+        LlamaFactory(write_command(tmp_path, "import no_such_package")).check()
+
+
+@pytest.mark.parametrize(
+    ("output", "line"),
+    [
+        ("step 1\n\n", "step 1"),
+        ("", "it printed nothing"),
+        ("Traceback (most recent call last):\n  x\nKeyError: 'a'\n\nDuring handling of the above exception, another exception "
+         "occurred:\n\nTraceback (most recent call last):\n  y\nlibrary.Broken: second\nsee the notes\n", "library.Broken: second"),
+        ("[rank1]: Traceback (most recent call last):\n[rank1]:   File x\n[rank1]: ValueError: bad\n"
+         "E1118 failed (exitcode: 1)\nTraceback (most recent call last):\n  z\n"
+         "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n=====\nTraceback (most recent call last):\n  z\n"
+         "subprocess.CalledProcessError: Command '['torchrun']' returned non-zero exit status 1.\n", "ValueError: bad"),
+    ],
+)  # fmt: skip
+def test_the_reason_of_a_failure_is_the_exception(output: str, line: str) -> None:
+    assert find_exception(output) == line
+
+
 def test_a_student_that_practises_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="got PractisingStudent"):
         make_pupil("practice", LlamaFactory("true"))
@@ -103,23 +150,71 @@ def test_a_command_without_an_adapter_is_an_error(tmp_path: Path) -> None:
         student.learn(EXAMPLES, Seeds(0), lambda *step: None, tmp_path)
 
 
-def test_an_interrupt_ends_the_process(tmp_path: Path) -> None:
-    pid = tmp_path / "pid"
-    body = (
-        f"open({str(pid)!r} + '.part', 'w').write(str(os.getpid()))\nos.rename({str(pid)!r} + '.part', {str(pid)!r})\n"
-    )
-    trainer = LlamaFactory(write_command(tmp_path, f"{body}time.sleep(600)\n"))
+TREE = """
+import subprocess
+code = "import os, sys, time; open(sys.argv[1] + '/' + str(os.getpid()), 'w'); time.sleep(600)"
+for own_session in (False, True):
+    subprocess.Popen([sys.executable, "-c", code, {folder!r}], start_new_session=own_session)
+open({folder!r} + "/" + str(os.getpid()), "w")
+time.sleep(600)
+"""
+"""A trainer with two workers, one of them in a session of its own, as torchrun has. Each leaves a file named by its pid."""
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    for _ in range(1000):
+        if condition():
+            return
+        time.sleep(0.02)
+    raise AssertionError("nothing happened within 20 seconds")
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def write_tree(tmp_path: Path) -> tuple[str, Path]:
+    (pids := tmp_path / "pids").mkdir()
+    return write_command(tmp_path, TREE.format(folder=str(pids))), pids
+
+
+def test_an_interrupt_ends_all_processes(tmp_path: Path) -> None:
+    command, pids = write_tree(tmp_path)
 
     def interrupt() -> None:
-        while not pid.exists():
-            time.sleep(0.01)
+        wait_for(lambda: len(list(pids.iterdir())) == 3)
         signal.raise_signal(signal.SIGINT)
 
     threading.Thread(target=interrupt, daemon=True).start()
     with pytest.raises(KeyboardInterrupt):
-        trainer.train(tmp_path, [], tmp_path / "work", {}, lambda *step: None)
-    with pytest.raises(ProcessLookupError):
-        os.kill(int(pid.read_text()), 0)
+        LlamaFactory(command).train(tmp_path, [], tmp_path / "work", {}, lambda *step: None)
+    assert not [path.name for path in pids.iterdir() if is_alive(int(path.name))]
+
+
+def test_all_processes_end_with_a_killed_driver(tmp_path: Path) -> None:
+    command, pids = write_tree(tmp_path)
+    code = (
+        "import sys; from pathlib import Path; from palaestra.learn.llama_factory import LlamaFactory; "
+        "LlamaFactory(sys.argv[1]).train(Path('.'), [], Path(sys.argv[2]), {}, print)"
+    )
+    driver = subprocess.Popen([sys.executable, "-c", code, command, str(tmp_path / "work")])
+    wait_for(lambda: len(list(pids.iterdir())) == 3)
+    driver.kill()
+    driver.wait()
+    wait_for(lambda: not any(is_alive(int(path.name)) for path in pids.iterdir()))
+
+
+def test_every_attempt_has_its_own_folder(tmp_path: Path) -> None:
+    """What an earlier attempt left, or still writes, is not read."""
+    trainer = LlamaFactory(write_command(tmp_path, FAILING))
+    steps: list[tuple[int, int, float]] = []
+    for attempt in (1, 2):
+        with pytest.raises(LessonError, match=f"attempt-{attempt}/output.txt"):
+            trainer.train(tmp_path, [], tmp_path / "work", {}, lambda *step: steps.append(step))
+    assert [step for step, *_ in steps] == [1, 2, 3, 1, 2, 3]
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +230,7 @@ class TestTheRealCommand:
     def test_it_trains_on_the_tokens_that_our_engines_send(self, supervised: Any) -> None:
         student, folder, losses = supervised
         assert [step for step, _ in losses] == [1, 2, 3, 4, 5, 6]
-        text = (folder / "llama_factory" / "output.txt").read_text()
+        text = (folder / "llama_factory" / "attempt-1" / "output.txt").read_text()
         ids = json.loads(re.search(r"^input_ids:\n(\[.*\])$", text, re.M)[1])  # type: ignore[index]
         labels = json.loads(re.search(r"^label_ids:\n(\[.*\])$", text, re.M)[1])  # type: ignore[index]
         encoded = encode(EXAMPLES[0], student.tokenizer, 256)
@@ -146,7 +241,9 @@ class TestTheRealCommand:
         from peft import PeftModel
 
         student, folder, _ = supervised
-        theirs = PeftModel.from_pretrained(models.load("nano").weights, folder / "llama_factory" / "adapter").eval()
+        theirs = PeftModel.from_pretrained(
+            models.load("nano").weights, folder / "llama_factory" / "attempt-1" / "adapter"
+        ).eval()
         ids = torch.tensor([encode(EXAMPLES[0], student.tokenizer, 256).prompt_ids])
         base = models.load("nano").weights(ids).logits
         with torch.no_grad():
@@ -158,9 +255,16 @@ class TestTheRealCommand:
         losses = student.learn(EXAMPLES, Seeds(0), lambda *step: None, tmp_path)
         assert losses[-1][1] < losses[0][1] == pytest.approx(0.693, abs=0.02)  # log 2 before the first update
 
-    def test_a_wrong_override_fails_with_its_message(self, tmp_path: Path) -> None:
+    def test_wrong_overrides_are_refused_before_training(self, tmp_path: Path) -> None:
+        LlamaFactory(REAL, {"use_cpu": True, "lora_dropout": 0.1, "lr_scheduler_kwargs": {"power": 2}}).check()
+        with pytest.raises(UnknownNameError, match="did you mean 'lora_dropout'"):
+            LlamaFactory(REAL, {"lora_drop": 0.1}).check()
+        with pytest.raises(SettingsError, match="invalid float value: 'high'"):
+            LlamaFactory(REAL, {"lora_dropout": "high"}).check()
+
+    def test_a_failure_has_the_line_of_its_exception(self, tmp_path: Path) -> None:
         student = make_pupil("supervised", LlamaFactory(REAL, {"no_such_key": 1}))
-        with pytest.raises(LessonError, match=r"failed at step 0 .*no_such_key"):
+        with pytest.raises(LessonError, match=r"failed at step 0 .*: ValueError: Some keys are not used.*no_such_key"):
             student.learn(EXAMPLES, Seeds(0), lambda *step: None, tmp_path)
 
     def test_a_taught_student_gains_and_its_adapter_can_be_loaded(self, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from tiny_models import tiny_model
 
 from palaestra.engines import models
 from palaestra.engines.models import LoadedModel
@@ -14,12 +15,14 @@ from palaestra.learn.response_logprobs import ResponseLogProbs
 
 ROWS = [
     Encoded((6, 7, 8), (9, 10, 11, 1)), Encoded((6, 7, 8), (12, 1)), Encoded((20,), (21, 22, 23, 24, 25, 1)),
-    Encoded((30, 31, 32, 33, 34), (1,)),
+    Encoded((30, 31, 32, 33, 34), (1,)), Encoded((0, 31), (0, 32, 1)),
 ]  # fmt: skip
+"""The last one has the padding token, whose input embedding has no gradient."""
 
 
-def test_both_ways_agree() -> None:
-    model = models.load("nano", device="cpu").weights
+@pytest.mark.parametrize("family", ["nano", "llama", "qwen2", "llama, yarn"])
+def test_both_ways_agree(family: str) -> None:
+    model = models.load("nano", device="cpu").weights if family == "nano" else tiny_model(family)
     found = []
     for packed in (True, False):
         logprobs = ResponseLogProbs(model, 0)
@@ -28,8 +31,8 @@ def test_both_ways_agree() -> None:
             logprobs._forward = None
         model.zero_grad()
         table_BT = logprobs(ROWS)
-        assert table_BT.shape == (4, 6)
-        (table_BT * torch.linspace(-1, 1, 24).view(4, 6)).sum().backward()
+        assert table_BT.shape == (5, 6)
+        (table_BT * torch.linspace(-1, 1, 30).view(5, 6)).sum().backward()
         found.append([table_BT.detach(), *(p.grad.clone() for p in model.parameters())])
     for mine, theirs in zip(*found, strict=True):
         torch.testing.assert_close(mine, theirs, atol=2e-5, rtol=1e-3)
@@ -43,6 +46,24 @@ def test_the_loss_is_the_mean_cross_entropy(nano: LoadedModel, rows: list[Encode
     with torch.no_grad():
         wanted = response_loss(nano.weights(**batch).logits, labels_BT)
         assert float(ResponseLogProbs(nano.weights, 0).compute_loss(rows)) == pytest.approx(float(wanted), rel=1e-5)
+
+
+@pytest.mark.parametrize("family", ["llama, longrope", "phi3, longrope", "mistral, sliding, longrope"])
+def test_with_longrope_a_short_row_is_not_rotated_as_a_long_one(family: str) -> None:
+    """The log-probs of a row do not depend on its batch."""
+    model = tiny_model(family)
+    rows = [Encoded((5, 6), (7, 8, 1)), Encoded(tuple(range(2, 30)), tuple(range(30, 40))), Encoded((9,), (10,) * 31)]
+    logprobs, alone = ResponseLogProbs(model, 0), []
+    for row in rows:
+        with torch.no_grad():
+            logp_TV = model(input_ids=torch.tensor([row.prompt_ids + row.response_ids])).logits[0, :-1].log_softmax(-1)
+        chosen_T = logp_TV[len(row.prompt_ids) - 1 :].gather(-1, torch.tensor(row.response_ids)[:, None])[:, 0]
+        alone.append(chosen_T)
+    table_BT = logprobs(rows)
+    assert table_BT.requires_grad
+    for own_T, wanted_T in zip(table_BT, alone, strict=True):
+        torch.testing.assert_close(own_T[: len(wanted_T)], wanted_T, atol=1e-4, rtol=0.0)
+        assert not own_T[len(wanted_T) :].any()
 
 
 def test_dropout_is_left_to_the_model() -> None:

@@ -60,7 +60,11 @@ def tiny(kind: str, pad: bool = True, context: int = 32, dropout: float = 0.0) -
     if kind == "bert":
         config = BertConfig(**sizes, max_position_embeddings=context, **shared)
         return RewardModel(BertForSequenceClassification(config), tokenizer)
+    rope = {"rope_type": "longrope", "rope_theta": 1e4, "original_max_position_embeddings": 4, "factor": context / 4,
+            "short_factor": [1.0] * 4, "long_factor": [9.0] * 4}  # fmt: skip
     config = LlamaConfig(**sizes, max_position_embeddings=context, **shared)
+    if kind == "longrope":
+        config.rope_parameters = rope
     return RewardModel(LlamaForSequenceClassification(config), tokenizer)
 
 
@@ -79,7 +83,7 @@ def same(one: Any, two: Any) -> bool:
 
 
 @pytest.mark.parametrize("pad", [True, False], ids=["own padding", "padding is end"])
-@pytest.mark.parametrize("kind", ["gpt2", "llama", "bert"])
+@pytest.mark.parametrize("kind", ["gpt2", "llama", "longrope", "bert"])
 def test_a_score_does_not_depend_on_the_batch(kind: str, pad: bool) -> None:
     model = tiny(kind, pad)
     together = model.score(TEXTS)

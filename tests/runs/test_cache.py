@@ -12,29 +12,78 @@ from palaestra.runs.cache import Cache, digest
 DONE = Completion("text", (1, 2), (-0.5, -1.0), StopReason.LENGTH, Usage(3, 2), (7, 8, 9))
 
 
+def begin(cache: Cache, key: str, owner: str = "run", phase: str = "1", **more: bool) -> int:
+    calls = cache.begin(owner, phase, "m", [key], **more)
+    assert calls is not None
+    return calls[0]
+
+
 def test_answers_come_back_as_they_were(tmp_path: Path) -> None:
     refused = Failure(FailureCause.REFUSED, "no")
     with Cache(tmp_path / "new" / "c.sqlite") as cache:
         for key, answer in (("a", DONE), ("b", refused)):
-            cache.end(cache.begin("run", "1", "m", key), Usage(3, 2), 0.5, 0.01, (key, answer))
+            cache.end(begin(cache, key), Usage(3, 2), 0.5, 0.01, (key, answer))
     with Cache(tmp_path / "new" / "c.sqlite") as cache:
         assert cache.get(["a", "b", "c"]) == {"a": DONE, "b": refused}
 
 
-def test_the_first_answer_under_a_key_stays(tmp_path: Path) -> None:
+def test_an_answered_or_running_call_does_not_start_again(tmp_path: Path) -> None:
+    with Cache(tmp_path / "c.sqlite") as cache, Cache(tmp_path / "c.sqlite") as other:
+        call = begin(cache, "a")
+        for each in (cache, other):
+            assert each.is_running(["b", "a"])
+            assert each.begin("run", "1", "m", ["a"]) is None
+            assert each.begin("run", "1", "m", ["b", "a"]) is None
+        cache.end(call, Usage(), 0.0)  # A failure of the moment leaves no answer.
+        assert not other.is_running(["a"])
+        other.end(begin(other, "a"), Usage(), 0.0, keep=("a", Completion("first")))
+        assert cache.begin("run", "1", "m", ["a"]) is None
+        first, second = cache.begin("run", "1", "m", ["a", "b"]) or ()
+        cache.end(first, Usage(), 0.0, keep=("a", Completion("second")))
+        cache.end(second, Usage(), 0.0, keep=("b", Completion("b")))
+        assert other.get(["a", "b"]) == {"a": Completion("first"), "b": Completion("b")}
+        assert other.spent("run").calls == 4
+
+
+def test_a_closed_cache_or_a_dead_process_holds_no_call(tmp_path: Path) -> None:
+    path = tmp_path / "c.sqlite"
+    code = (
+        "import os, sys; from palaestra.runs.cache import Cache; "
+        "Cache(sys.argv[1]).begin('run', '1', 'm', ['a']); print(flush=True); sys.stdin.read()"
+    )
+    worker = subprocess.Popen(
+        [sys.executable, "-c", code, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )  # fmt: skip
+    assert worker.stdout is not None
+    worker.stdout.readline()
+    with Cache(path) as cache:
+        assert cache.begin("run", "1", "m", ["a"]) is None
+        worker.kill()
+        worker.communicate()
+        assert begin(cache, "a") > 0
+        with Cache(path) as other:
+            begin(other, "b")
+            assert cache.begin("run", "1", "m", ["b"]) is None
+        assert begin(cache, "b") > 0
+    assert [file.name for file in tmp_path.iterdir() if file.suffix == ".lock"] == []
+
+
+def test_a_cache_of_an_earlier_release_keeps_its_answers(tmp_path: Path) -> None:
     with Cache(tmp_path / "c.sqlite") as cache:
-        for text in ("first", "second"):
-            cache.end(cache.begin("", "", "m", "a"), Usage(), 0.0, keep=("a", Completion(text)))
-        assert cache.get(["a"]) == {"a": Completion("first")}
+        cache.end(begin(cache, "a"), Usage(), 0.0, keep=("a", DONE))
+        cache._db.execute("DROP TABLE claims")
+    with Cache(tmp_path / "c.sqlite") as cache:
+        assert cache.get(["a"]) == {"a": DONE}
+        assert begin(cache, "b") > 0
 
 
 def test_the_ledger_adds_up_by_owner_and_phase(tmp_path: Path) -> None:
     with Cache(tmp_path / "c.sqlite") as cache:
-        cache.end(cache.begin("run", "1/lesson", "m", "a"), Usage(3, 2), 0.5, 0.25)
-        cache.end(cache.begin("run", "2/lesson", "m", "b", priced=False), Usage(10, 20), 1.0)
-        cache.end(cache.begin("run", "2/lesson", "m", "c"), None, 1.0)
-        cache.begin("run", "2/lesson", "m", "d")  # Under way: perhaps for ever.
-        cache.end(cache.begin("other", "2/lesson", "m", "e"), Usage(100, 100), 9.0)
+        cache.end(begin(cache, "a", phase="1/lesson"), Usage(3, 2), 0.5, 0.25)
+        cache.end(begin(cache, "b", phase="2/lesson", priced=False), Usage(10, 20), 1.0)
+        cache.end(begin(cache, "c", phase="2/lesson"), None, 1.0)
+        begin(cache, "d", phase="2/lesson")  # Under way: perhaps for ever.
+        cache.end(begin(cache, "e", "other", "2/lesson"), Usage(100, 100), 9.0)
         cache.hit("run", "2/lesson", "m", 3)
         cache.hit("run", "2/lesson", "m", 4)
         all_, second = cache.spent("run"), cache.spent("run", "2/")
@@ -45,7 +94,7 @@ def test_the_ledger_adds_up_by_owner_and_phase(tmp_path: Path) -> None:
 
 def test_an_answer_and_its_cost_are_stored_together_or_not_at_all(tmp_path: Path) -> None:
     with Cache(tmp_path / "c.sqlite") as cache:
-        call = cache.begin("run", "1", "m", "a")
+        call = begin(cache, "a")
         cache._db.execute("CREATE TRIGGER full BEFORE INSERT ON answers BEGIN SELECT RAISE(FAIL, 'no'); END")
         with pytest.raises(sqlite3.IntegrityError):
             cache.end(call, Usage(3, 2), 0.5, keep=("a", DONE))
@@ -60,14 +109,15 @@ from palaestra.core.records import Completion, Usage
 from palaestra.runs.cache import Cache
 with Cache(sys.argv[1]) as cache:
     for k in range(100):
-        cache.end(cache.begin("run", "1", "m", str(k)), Usage(1, 1), 0.0, keep=(str(k), Completion(str(k))))
+        for call in cache.begin("run", "1", "m", [str(k)]) or ():
+            cache.end(call, Usage(1, 1), 0.0, keep=(str(k), Completion(str(k))))
 """
     path = str(tmp_path / "c.sqlite")
     workers = [subprocess.Popen([sys.executable, "-c", code, path], stderr=subprocess.PIPE) for _ in range(3)]
     for worker in workers:
         assert worker.communicate()[1] == b""
     with Cache(path) as cache:
-        assert cache.spent("run").calls == 300
+        assert cache.spent("run").calls == 100
         assert cache.get(["0", "99"]) == {"0": Completion("0"), "99": Completion("99")}
 
 
@@ -81,7 +131,7 @@ def test_a_file_that_is_no_cache_is_one_clear_line(tmp_path: Path) -> None:
 
 def test_a_record_that_does_not_parse_and_another_version_are_refused(tmp_path: Path) -> None:
     with Cache(tmp_path / "c.sqlite") as cache:
-        cache.end(cache.begin("", "", "m", "a"), Usage(), 0.0, keep=("a", DONE))
+        cache.end(begin(cache, "a"), Usage(), 0.0, keep=("a", DONE))
         cache._db.execute("UPDATE answers SET data='{}'")
         with pytest.raises(RunError, match="damaged; delete it"):
             cache.get(["a"])

@@ -279,8 +279,10 @@ class CallMonitor:
     This base class allows every call and records nothing.
     """
 
-    def before(self, slot: Slot) -> bool:
+    def before(self, slot: Slot) -> bool | Answer:
         """Run before a call for `slot`. Return false to postpone the call; the engine tries again later.
+
+        An answer takes the place of the call.
 
         Raises:
             BudgetSpentError: no further call may start. The engine finishes the running calls and raises the error.

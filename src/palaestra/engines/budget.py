@@ -117,6 +117,14 @@ class Budget:
         if self.within is not None:
             self.within.settle(reservation, usage, money)
 
+    def cancel(self, reservation: Reservation) -> None:
+        """Drop the reservation of a call that was not made."""
+        with self._lock:
+            self._open.remove(reservation)
+            self.calls -= 1
+        if self.within is not None:
+            self.within.cancel(reservation)
+
     @property
     def limits_money(self) -> bool:
         """Whether calls need a known price."""

@@ -38,6 +38,10 @@ CACHED_FAILURES = {FailureCause.CONTEXT_LENGTH, FailureCause.REFUSED, FailureCau
 _CHUNK = 32
 """Number of requests per batch for an engine that does not report individual calls."""
 _POLL = 0.01
+_WAIT = 0.1
+"""Seconds between two looks at calls of other processes."""
+_ELSEWHERE = Failure(FailureCause.ENGINE, "a call for the same request is running")
+"""Takes the place of an answer that another call will store."""
 _FREE = Price(0.0, 0.0)
 
 
@@ -55,8 +59,10 @@ class CachedEngine(BaseEngine):
             because training changes them under the same name: pass their hash.
         log: collects prompts and answers; `None` for no record.
 
-    Equal requests are sent only once, within a batch and across runs. Requests with different seeds or completion
-    indices are not equal.
+    A request is not sent while its answer is in the cache or an equal request is running: within a batch, in other threads,
+    and in other processes with the same cache file. It is sent again after a temporary failure, or if the process that sent it
+    died. Requests with different seeds or completion indices are not equal. An engine that answers in batches generates all
+    completions of a request if one of them is missing.
 
     Raises:
         SettingsError: the engine has no identity, or `max_cost` is set and its price is unknown.
@@ -111,10 +117,19 @@ class CachedEngine(BaseEngine):
         hits = sum(key in known for group in keys for key in group)
         if hits:
             self.cache.hit(self.owner, self.phase, self.name, hits)
-        # Equal requests are sent once.
         missing = {group: r for group, r in zip(keys, requests, strict=True) if any(k not in known for k in group)}
-        if missing:
-            known |= self._ask(list(missing.values()), list(missing), known)
+        while missing:
+            # Requests that others are sending wait until their calls end.
+            free = {group: request for group, request in missing.items() if not self.cache.is_running(group)}
+            if free:
+                known |= self._ask(list(free.values()), list(free), known)
+            stored = self.cache.get({key for group in missing for key in group if key not in known})
+            if stored:
+                self.cache.hit(self.owner, self.phase, self.name, len(stored))
+                known |= stored
+            missing = {group: r for group, r in missing.items() if any(key not in known for key in group)}
+            if missing:
+                time.sleep(_WAIT)
         if self.log is not None:
             costs = self.cache.find_calls(self.owner, self.phase)
             for group, request in zip(keys, requests, strict=True):
@@ -133,7 +148,7 @@ class CachedEngine(BaseEngine):
         else:
             answers = meter.ask_by_chunks()
         pairs = (pair for group, row in zip(keys, answers, strict=True) for pair in zip(group, row, strict=True))
-        return dict(pairs)
+        return {key: answer for key, answer in pairs if answer is not _ELSEWHERE and key not in known}
 
 
 class _CallMeter(CallMonitor):
@@ -143,11 +158,14 @@ class _CallMeter(CallMonitor):
         self.home, self.requests, self.keys = home, requests, keys
         self.open: dict[Slot, tuple[int, Reservation]] = {}
 
-    def before(self, slot: Slot) -> bool:
+    def before(self, slot: Slot) -> bool | Answer:
         return self._begin([slot])
 
-    def _begin(self, slots: Sequence[Slot]) -> bool:
-        """Reserve and record the calls of one request's slots; false if they have to wait for budget."""
+    def _begin(self, slots: Sequence[Slot]) -> bool | Answer:
+        """Reserve and record the calls of one request's slots.
+
+        Returns false if they have to wait for budget, and `_ELSEWHERE` if another call has stored or will store the answer.
+        """
         home, request = self.home, self.requests[slots[0][0]]
         try:
             reservations = self._reserve(len(slots), request, home.estimate.tokens(request))
@@ -156,10 +174,16 @@ class _CallMeter(CallMonitor):
                 raise
             # The worst case does not fit. Before the first measurement, try a typical size.
             reservations = self._reserve(len(slots), request, math.ceil(prompt_size(request) * home.estimate.TYPICAL))
-        for slot, reservation in zip(slots, reservations, strict=False):
-            key, priced = self.keys[slot[0]][slot[1]], home.price is not None
-            self.open[slot] = home.cache.begin(home.owner, home.phase, home.name, key, priced=priced), reservation
-        return bool(reservations)
+        if not reservations:
+            return False
+        keys, priced = [self.keys[index][k] for index, k in slots], home.price is not None
+        calls = home.cache.begin(home.owner, home.phase, home.name, keys, priced=priced)
+        if calls is None:
+            for reservation in reservations:
+                home.budget.cancel(reservation)
+            return _ELSEWHERE
+        self.open.update(zip(slots, zip(calls, reservations, strict=True), strict=True))
+        return True
 
     def _reserve(self, calls: int, request: Request, prompt: int) -> list[Reservation]:
         limit = Usage(prompt, request.sampling.max_tokens)
@@ -180,33 +204,43 @@ class _CallMeter(CallMonitor):
 
     def ask_by_chunks(self) -> list[list[Answer]]:
         """Call an engine that answers in batches. A batch has as many requests as the budget allows."""
-        answers: list[list[Answer]] = []
-        while len(answers) < len(self.requests):
-            slots: list[list[Slot]] = []
-            for index, request in enumerate(self.requests[len(answers) :][:_CHUNK], len(answers)):
-                request_slots = [(index, k) for k in range(request.sampling.count)]
-                try:
-                    if not self._begin(request_slots):
-                        break
-                except BudgetSpentError:
-                    if not slots:
-                        raise
-                    break
-                slots.append(request_slots)
-            if slots:
-                answers += self._ask_chunk(slots)
-            else:
-                time.sleep(_POLL)  # Calls of another engine have reserved the budget.
-        return answers
-
-    def _ask_chunk(self, slots: list[list[Slot]]) -> list[list[Answer]]:
-        began = time.monotonic()
+        answers: list[list[Answer]] = [[_ELSEWHERE] * request.sampling.count for request in self.requests]
+        waiting = list(range(len(self.requests)))
         try:
-            answers = self.home.engine.generate([self.requests[request_slots[0][0]] for request_slots in slots])
+            while waiting:
+                slots = self._begin_chunk(waiting)
+                if slots:
+                    for request_slots, row in zip(slots, self._ask_chunk(slots), strict=True):
+                        answers[request_slots[0][0]] = row
+                elif waiting:
+                    time.sleep(_POLL)  # Calls of another engine have reserved the budget.
         except BaseException:
             for slot in list(self.open):
                 self.after(slot, None, 0.0, None)
             raise
+        return answers
+
+    def _begin_chunk(self, waiting: list[int]) -> list[list[Slot]]:
+        """Begin the calls of the next requests and remove them from `waiting`, with those that others are sending."""
+        slots: list[list[Slot]] = []
+        while waiting and len(slots) < _CHUNK:
+            request_slots = [(waiting[0], k) for k in range(self.requests[waiting[0]].sampling.count)]
+            try:
+                verdict = self._begin(request_slots)
+            except BudgetSpentError:
+                if not slots:
+                    raise
+                break
+            if verdict is False:
+                break
+            waiting.pop(0)
+            if verdict is True:
+                slots.append(request_slots)
+        return slots
+
+    def _ask_chunk(self, slots: list[list[Slot]]) -> list[list[Answer]]:
+        began = time.monotonic()
+        answers = self.home.engine.generate([self.requests[request_slots[0][0]] for request_slots in slots])
         each = (time.monotonic() - began) / sum(map(len, slots))
         for request_slots, row in zip(slots, answers, strict=True):
             for slot, answer in zip(request_slots, row, strict=True):

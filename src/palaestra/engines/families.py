@@ -8,7 +8,7 @@ family decodes one sequence at a time, without padding (`sequences.SequenceStepp
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from palaestra.core.errors import ModelError
@@ -80,8 +80,9 @@ def position_limit(config: Any) -> int:
 def context_length(config: Any) -> int:
     """Return the maximum length of a sequence that grows token by token; 0 if there is no limit.
 
-    LongRoPE changes the rotation of all positions once a sequence is longer than the original context. The log-probs of
-    earlier tokens would change, so the limit is the original context.
+    LongRoPE and dynamic NTK change the rotation of all positions once a sequence is longer than the original context. The
+    log-probs of earlier tokens would change, so the limit is the original context. With dynamic NTK that is the limit of
+    positions in the configuration.
     """
     longest, original = position_limit(config), original_context(config)
     return min(longest, original) if longest and original else longest or original
@@ -89,13 +90,32 @@ def context_length(config: Any) -> int:
 
 def original_context(config: Any) -> int:
     """Return the length up to which LongRoPE uses its short factors; 0 for other models."""
+    name = "original_max_position_embeddings"
+    lengths = (
+        entry.get(name) or getattr(config.get_text_config(), name, 0) for entry in _find_rope(config, "longrope")
+    )
+    return int(next(lengths, 0) or 0)
+
+
+def has_dynamic_rope(config: Any) -> bool:
+    """Whether a model has dynamic NTK, whose rotation depends on the length of a sequence beyond the context."""
+    return bool(_find_rope(config, "dynamic"))
+
+
+def _find_rope(config: Any, kind: str) -> list[Mapping[str, Any]]:
+    """Return the parameters of rotary embeddings of a kind. Some models have several, by the type of a layer."""
     text = config.get_text_config()
     rope = getattr(text, "rope_parameters", None) or getattr(text, "rope_scaling", None) or {}
-    for entry in [rope, *(value for value in rope.values() if isinstance(value, Mapping))]:
-        if entry.get("rope_type", entry.get("type")) == "longrope":
-            name = "original_max_position_embeddings"
-            return int(entry.get(name) or getattr(text, name, 0) or 0)
-    return 0
+    entries = [rope, *(value for value in rope.values() if isinstance(value, Mapping))]
+    return [entry for entry in entries if entry.get("rope_type", entry.get("type")) == kind]
+
+
+def split_by_rotation(lengths: Sequence[int], config: Any) -> list[list[int]]:
+    """Split a batch so that each part has one rotation: with LongRoPE, the longest sequence decides it for the whole batch."""
+    original = original_context(config)
+    beyond = [original > 0 and length > original for length in lengths]
+    parts = ([index for index, is_beyond in enumerate(beyond) if is_beyond == side] for side in (False, True))
+    return [part for part in parts if part]
 
 
 def sliding_window(config: Any) -> int:

@@ -222,7 +222,8 @@ class OpenAIEngine(BaseEngine):
                 body = build_body(self.endpoint, request, slot[1], without, self.extra)
             except ValueError as error:
                 return Failure(FailureCause.INVALID_REQUEST, str(error))
-            await batch.may_start(slot)
+            if (answer := await batch.may_start(slot)) is not None:
+                return answer
             tried, start = tried + 1, time.monotonic()
             try:
                 outcome, usage = await self._call(client, body, request, batch.heard, slot)
@@ -327,18 +328,21 @@ class _Batch:
     heard: dict[Slot, float] = field(default_factory=dict)
     """The time of the last byte, or of the start, of each running call."""
 
-    async def may_start(self, slot: Slot) -> None:
-        """Wait for the server's `Retry-After` and for budget. Raises the error that ended the batch in the meantime."""
+    async def may_start(self, slot: Slot) -> Answer | None:
+        """Wait for the server's `Retry-After` and for budget. Raises the error that ended the batch in the meantime.
+
+        Returns the monitor's answer, if it takes the place of the call.
+        """
         while True:
             if self.fatal is not None:
                 raise self.fatal
             quiet = self.quiet_until - time.monotonic()
             if quiet > 0:
                 await asyncio.sleep(quiet)
-            elif self.monitor.before(slot):
-                return
-            else:
+            elif (verdict := self.monitor.before(slot)) is False:
                 await asyncio.sleep(_POLL)
+            else:
+                return None if verdict is True else verdict
 
 
 def _run(work: Any) -> None:

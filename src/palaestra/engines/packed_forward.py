@@ -150,7 +150,8 @@ class LlamaForward(FastForward):
         self.scale = self.width**-0.5
 
     def embed(self, ids_N: torch.Tensor, positions_N: torch.Tensor) -> torch.Tensor:
-        return nn.functional.embedding(ids_N, self.body.embed_tokens.weight)
+        # The row of the padding token has no gradient.
+        return nn.functional.embedding(ids_N, self.body.embed_tokens.weight, self.body.embed_tokens.padding_idx)
 
     def rotary(self, positions_N: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         example = torch.zeros(1, dtype=self.body.embed_tokens.weight.dtype, device=positions_N.device)
@@ -192,7 +193,9 @@ class Gpt2Forward(FastForward):
 
     def embed(self, ids_N: torch.Tensor, positions_N: torch.Tensor) -> torch.Tensor:
         embedding = nn.functional.embedding
-        return embedding(ids_N, self.body.wte.weight) + embedding(positions_N, self.body.wpe.weight)
+        return embedding(ids_N, self.body.wte.weight, self.body.wte.padding_idx) + embedding(
+            positions_N, self.body.wpe.weight
+        )
 
     def attention_norm(self, block: Any, hidden_ND: torch.Tensor) -> torch.Tensor:
         return _layer_norm(block.ln_1, hidden_ND)

@@ -217,6 +217,7 @@ class SequenceForward:
         responses_BR = pad_or_cut(responses, width).to(device)
         length_B = torch.tensor([min(width, len(response)) for response in responses], device=device)
         response_mask_BR = (torch.arange(width, device=device)[None] < length_B[:, None]).long()
+        mask_BL = torch.cat([prompt_mask_UP[source_B], response_mask_BR], -1)
         cache = DynamicCache(config=self.model.config)
         first_UV, first_UD = self._run(
             hidden,
@@ -232,8 +233,9 @@ class SequenceForward:
         rest_BRV, rest_BRD = self._run(
             hidden,
             input_ids=responses_BR,
-            attention_mask=torch.cat([prompt_mask_UP[source_B], response_mask_BR], -1),
-            position_ids=prompt_mask_UP.sum(-1)[source_B, None] + torch.arange(width, device=device),
+            attention_mask=mask_BL,
+            # Padding repeats the last position. Positions beyond the context have no embedding, or change the others' rotation.
+            position_ids=mask_BL.cumsum(-1)[:, -width:] - 1,
             past_key_values=cache,
             use_cache=True,
         )

@@ -354,6 +354,7 @@ class TransformersEngine(BaseEngine):
             if self._positions is not None:
                 position_ids_BT = self._positions(input_ids_BT, attention_mask=mask_BT, **images)[0]
         active, cache = rows, None
+        context = self._original if length <= self._original else self.context
         choose = _make_chooser(active, device, self._processed)
         while True:
             output = self.model(
@@ -372,8 +373,8 @@ class TransformersEngine(BaseEngine):
             if not keep:
                 return
             next_B = chosen_B
-            # The positions of finished rows must stay within the context.
-            position_ids_BT = (position_ids_BT[..., -1:] + 1).clamp(max=self.context - 1)
+            # The positions of finished rows must stay within the context; with LongRoPE they change the others' rotation.
+            position_ids_BT = (position_ids_BT[..., -1:] + 1).clamp(max=context - 1)
             # Finished rows stay until a quarter has finished: dropping rows copies the cache.
             if len(keep) <= 0.75 * len(active):
                 index_B = torch.tensor(keep, device=device)

@@ -25,6 +25,7 @@ from palaestra.core.records import Completion, Failure, FailureCause, StopReason
 from palaestra.core.seeding import Seeds
 from palaestra.engines.base import Answer, BaseEngine, Request, strip_scheme
 from palaestra.engines.chat import prompt_ids, with_tools
+from palaestra.engines.families import has_dynamic_rope, original_context
 from palaestra.engines.models import LocalModels, export_merged
 
 if TYPE_CHECKING:
@@ -72,20 +73,34 @@ class VLLMEngine(BaseEngine):
 
     @classmethod
     def open(cls, name: str, *, device: str = "", listener: Listener = ignore, **options: Any) -> VLLMEngine:
-        # Compilation takes minutes on a CPU, where small models run.
-        defaults: dict[str, Any] = {} if _has_gpu() else {"dtype": "float32", "enforce_eager": True}
         with export_merged(strip_scheme(name), listener) as model:
-            return cls(model, name, **{**defaults, **options})
+            return cls(model, name, **{**_device_defaults(), **options})
 
     @classmethod
     def open_for_rollouts(
         cls, name: str, *, device: str = "", listener: Listener = ignore, **options: Any
     ) -> VLLMEngine:
-        """Open a model beside its learner. `options` are arguments of `vllm.LLM`."""
-        defaults: dict[str, Any] = {"logprobs_mode": "processed_logprobs"}
+        """Open a model beside its learner. `options` are arguments of `vllm.LLM`.
+
+        Raises:
+            ModelError: the model has dynamic NTK.
+        """
+        from transformers import AutoConfig
+
+        defaults: dict[str, Any] = {**_device_defaults(), "logprobs_mode": "processed_logprobs"}
         if _has_gpu():
             defaults["gpu_memory_utilization"] = 0.3  # The learner needs the rest.
-        return cls.open(name, device=device, listener=listener, **{**defaults, **options})
+        with export_merged(strip_scheme(name), listener) as model:
+            config = AutoConfig.from_pretrained(model)
+            # vLLM chooses one rotation for sequences of any length; the learner's depends on the length.
+            if has_dynamic_rope(config):
+                raise ModelError(
+                    f"the model '{name}' has dynamic NTK, which vLLM and transformers compute differently; train it without "
+                    "--engine vllm"
+                )
+            if original := original_context(config):
+                defaults["max_model_len"] = original
+            return cls(model, name, **{**defaults, **options})
 
     @classmethod
     def identify(cls, name: str) -> str:
@@ -324,6 +339,11 @@ def _load_processor(model: str) -> Any:
 def _first_line(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0] if lines else ''}".removesuffix(": ")
+
+
+def _device_defaults() -> dict[str, Any]:
+    # Compilation takes minutes on a CPU, where small models run.
+    return {} if _has_gpu() else {"dtype": "float32", "enforce_eager": True}
 
 
 def _has_gpu() -> bool:

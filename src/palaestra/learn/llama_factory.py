@@ -4,29 +4,37 @@ LLaMA-Factory requires other versions of many packages, so it is installed in a 
 called. It reads the base model, the examples as a dataset and a YAML file, and writes a LoRA adapter in peft's format. The
 prompts are rendered here with the student's chat template, so that it trains on the prompts that our engines send.
 
-With several GPUs `llamafactory-cli` starts torchrun itself.
+With several GPUs `llamafactory-cli` starts torchrun itself. All its processes end with this one (`process_guard`), and every
+attempt at a training has a folder of its own, so that a training that is repeated never meets an earlier one.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
+import sys
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from palaestra.core.errors import LessonError, SettingsError
+from palaestra.core.errors import LessonError, SettingsError, UnknownNameError
 
 COMMAND = "llamafactory-cli"
 LOG = "trainer_log.jsonl"
 """The file with a line of progress for each logged step."""
 POLL = 0.2
 """Seconds between two reads of the progress."""
+CHECK_SECONDS = 300.0
+"""Maximum seconds to wait for LLaMA-Factory to read its options."""
+GUARD = Path(__file__).with_name("process_guard.py")
+LAUNCHERS = ("subprocess.CalledProcessError", "torch.distributed.elastic.multiprocessing.errors.ChildFailedError")
+"""Exceptions of processes that only report the failure of another one."""
 SETTINGS = {
     "num_train_epochs": "epochs",
     "per_device_train_batch_size": "batch_size",
@@ -80,6 +88,18 @@ class LlamaFactory:
                 f"(pip install llamafactory) and give its path: --trainer-options command=PATH/{COMMAND}"
             )
 
+    def check(self) -> None:
+        """Let LLaMA-Factory read the overrides, without training. This takes as long as its start, some ten seconds.
+
+        Raises:
+            UnknownNameError: LLaMA-Factory has no such key.
+            SettingsError: LLaMA-Factory rejects a value, or cannot be started.
+        """
+        keys = _read_keys(self.command, tuple(_to_arguments(self.overrides)))
+        for key in self.overrides:
+            if key not in keys:
+                raise UnknownNameError("trainer option", key, keys)
+
     def train(
         self,
         model: Path,
@@ -87,22 +107,21 @@ class LlamaFactory:
         folder: Path,
         values: Mapping[str, Any],
         on_step: Callable[[int, int, float], None],
-    ) -> list[tuple[int, float]]:
-        """Train an adapter; returns the loss by step.
+    ) -> tuple[list[tuple[int, float]], Path]:
+        """Train an adapter; returns the loss by step and the folder of the adapter.
 
         Arguments:
             model: the folder of the base model.
-            folder: the output folder for dataset, settings, log and adapter (`adapter/`).
+            folder: has a folder for each attempt (`attempt-1`, `attempt-2`, ...), with dataset, settings, output and adapter.
             values: keys of the YAML file.
 
         Raises:
-            LessonError: LLaMA-Factory failed. The message has the last line of its output; all of it is in the folder.
+            LessonError: LLaMA-Factory failed. The message has its exception; the whole output is in the folder.
         """
         import yaml
 
+        folder = _make_attempt(folder)
         output = folder / "adapter"
-        shutil.rmtree(output, ignore_errors=True)
-        folder.mkdir(parents=True, exist_ok=True)
         preference = any(row.rejected for row in rows)
         write_dataset(folder, rows)
         config = {
@@ -115,16 +134,17 @@ class LlamaFactory:
         losses = self._run(folder, output / LOG, on_step)
         if not (output / "adapter_config.json").exists():
             raise LessonError(f"LLaMA-Factory ended without an adapter; its output is in {folder / 'output.txt'}")
-        return losses
+        return losses, output
 
     def _run(self, folder: Path, log: Path, on_step: Callable[[int, int, float], None]) -> list[tuple[int, float]]:
         losses: list[tuple[int, float]] = []
         with (folder / "output.txt").open("w") as output:
             process = subprocess.Popen(
-                [self.command, "train", str(folder / "train.yaml")],
+                [sys.executable, "-I", str(GUARD), str(os.getpid()), self.command, "train", str(folder / "train.yaml")],
+                stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, "DISABLE_VERSION_CHECK": "1"},
+                env=_environment(),
                 start_new_session=True,
             )
             try:
@@ -136,16 +156,85 @@ class LlamaFactory:
                         on_step(step, total, loss)
                     time.sleep(POLL if running else 0)
             except BaseException:
-                os.killpg(process.pid, 9)
+                process.terminate()
                 process.wait()
                 raise
         if process.returncode:
-            last = deque((line for line in (folder / "output.txt").read_text().splitlines() if line.strip()), maxlen=1)
+            text = (folder / "output.txt").read_text(errors="replace")
             raise LessonError(
                 f"LLaMA-Factory failed at step {losses[-1][0] if losses else 0} (exit code {process.returncode}): "
-                f"{last[0][:300] if last else 'it printed nothing'}; full output: {folder / 'output.txt'}"
+                f"{find_exception(text)}; full output: {folder / 'output.txt'}"
             )
         return losses
+
+
+def _make_attempt(folder: Path) -> Path:
+    """Create the folder of the next attempt."""
+    folder.mkdir(parents=True, exist_ok=True)
+    number = 1
+    while True:
+        try:
+            attempt = folder / f"attempt-{number}"
+            attempt.mkdir()
+            return attempt
+        except FileExistsError:
+            number += 1
+
+
+def find_exception(output: str) -> str:
+    """Return the line of the last exception in a program's output, or else its last line.
+
+    With several processes a launcher raises another exception afterwards, which is skipped.
+    """
+    lines = [re.sub(r"^\[rank\d+\]:\s?", "", line) for line in output.splitlines() if line.strip()]
+    exceptions: list[str] = []
+    in_traceback = False
+    for line in lines:
+        if line.startswith("Traceback (most recent call last)"):
+            in_traceback = True
+        elif in_traceback and not line[0].isspace():
+            exceptions.append(line)
+            in_traceback = False
+    own = [line for line in exceptions if not line.startswith(LAUNCHERS)] or exceptions or lines
+    return own[-1].strip()[:300] if own else "it printed nothing"
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "DISABLE_VERSION_CHECK": "1"}
+
+
+def _to_arguments(options: Mapping[str, Any]) -> list[str]:
+    """Options of a YAML file as arguments of the command line."""
+    arguments = []
+    for key, value in options.items():
+        values = value if isinstance(value, list | tuple) else [value]
+        texts = [item if isinstance(item, str) else json.dumps(item) for item in values if item is not None]
+        arguments += [f"--{key}", *texts] if texts else []
+    return arguments
+
+
+@cache
+def _read_keys(command: str, arguments: tuple[str, ...]) -> frozenset[str]:
+    """Let LLaMA-Factory parse arguments. Returns the keys of its YAML file, from its help."""
+    try:
+        # Without a GPU it starts no further processes. The help comes last, after errors of the other arguments.
+        result = subprocess.run(
+            [command, "train", *arguments, "--help"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            env={**_environment(), "CUDA_VISIBLE_DEVICES": ""},
+            timeout=CHECK_SECONDS,
+        )
+    except subprocess.TimeoutExpired:
+        raise SettingsError(f"'{command}' did not read its options within {CHECK_SECONDS:.0f} seconds") from None
+    keys = frozenset(re.findall(r"^ +--(\w+)", result.stdout, re.MULTILINE))
+    if result.returncode or not keys:
+        raise SettingsError(f"setting 'trainer_options': LLaMA-Factory refused: {find_exception(result.stdout)}")
+    # The command line also has the negation of each flag, which the YAML file has not.
+    return keys - {f"no_{key}" for key in keys}
 
 
 def write_dataset(folder: Path, rows: Sequence[TrainingRow]) -> None:

@@ -22,7 +22,7 @@ from palaestra.core.settings import check_ranges, setting
 from palaestra.engines.base import Engine, Request, Sampling
 from palaestra.engines.chat import end_ids
 from palaestra.engines.cpu.kernels import fuse_activations, select_matmul_kernels
-from palaestra.engines.families import context_length
+from palaestra.engines.families import context_length, split_by_rotation
 from palaestra.learn.batches import IGNORE, Encoded, collate, encode, split_by_shape
 from palaestra.learn.collect import collect_responses
 from palaestra.learn.grpo import GRPO, GRPOConfig
@@ -274,7 +274,8 @@ class VisualPolicy:
         rows = [rollout.inputs.rows[sequence] for sequence in selection.index.tolist()]
         logprobs: list[torch.Tensor] = [torch.zeros(0)] * len(rows)
         entropies = list(logprobs)
-        for part in split_by_shape(range(len(rows)), rows):
+        parts = split_by_rotation([len(row) for row in rows], self.model.config)
+        for part in (part for alike in parts for part in split_by_shape(alike, rows)):
             batch = collate([rows[place] for place in part], self.pad_id, self.model.device)
             labels_BT = batch.pop("labels")[:, 1:]
             logp_BTV = self.model(**batch).logits[:, :-1].float().log_softmax(-1)

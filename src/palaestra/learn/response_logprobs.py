@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, pad
 
-from palaestra.engines.families import context_length, position_limit
+from palaestra.engines.families import context_length, position_limit, split_by_rotation
 from palaestra.engines.sequence_forward import SequenceForward, pad_or_cut
 from palaestra.engines.token_logprobs import compute_token_logprobs
 from palaestra.learn.batches import IGNORE, Encoded, collate
@@ -36,13 +36,13 @@ class ResponseLogProbs:
         """The log-probs `[rows, longest response]`, with 0 after the end of a response."""
         forward = self._forward
         if forward is None or forward.fast is None or any(row.images or not row.prompt_ids for row in rows):
-            return self._compute_padded(rows)
+            return self._compute_parts(rows)
         width = max(len(row.response_ids) for row in rows)
         outputs = forward(
             [row.prompt_ids for row in rows], [row.response_ids for row in rows], width, hidden=True, logits=False
         )
         if outputs.rows_N is None:  # The packed forward pass differed from the model's own.
-            return self._compute_padded(rows)
+            return self._compute_parts(rows)
         assert outputs.hidden_ND is not None
         tokens_N = pad_or_cut([row.response_ids for row in rows], width).flatten().to(self.model.device)
         output_VD = self.model.get_output_embeddings().weight
@@ -53,6 +53,16 @@ class ResponseLogProbs:
         """The mean cross-entropy of all response tokens of a batch."""
         # Without a prompt, nothing predicts the first token.
         return -self(rows).sum() / sum(len(row.response_ids) - (not row.prompt_ids) for row in rows)
+
+    def _compute_parts(self, rows: Sequence[Encoded]) -> torch.Tensor:
+        """The log-probs by the model's own forward pass."""
+        parts = split_by_rotation([len(row) for row in rows], self.model.config)
+        if len(parts) == 1:
+            return self._compute_padded(rows)
+        tables = [self._compute_padded([rows[index] for index in part]) for part in parts]
+        width = max(table_BW.shape[1] for table_BW in tables)
+        table_BW = torch.cat([pad(table_BW, (0, width - table_BW.shape[1])) for table_BW in tables])
+        return table_BW[torch.tensor([index for part in parts for index in part]).argsort()]
 
     def _compute_padded(self, rows: Sequence[Encoded]) -> torch.Tensor:
         batch = collate(rows, self.pad_id, self.model.device)

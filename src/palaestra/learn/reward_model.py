@@ -22,7 +22,7 @@ import torch
 from palaestra.core.errors import LessonError, ModelError, TaskError
 from palaestra.core.records import Message
 from palaestra.core.seeding import Seeds
-from palaestra.engines.families import position_limit
+from palaestra.engines.families import position_limit, split_by_rotation
 from palaestra.engines.models import locate, short_errors
 from palaestra.learn.batches import plan_batches
 from palaestra.learn.optimizers import fork_torch_rng
@@ -157,6 +157,10 @@ class RewardModel:
 
     def forward(self, rows: Sequence[Sequence[int]]) -> torch.Tensor:
         """Score one batch of rows of ids, with gradients if they are enabled."""
+        parts = split_by_rotation([len(row) for row in rows], self.weights.config)
+        if len(parts) > 1:
+            scores = torch.cat([self.forward([rows[index] for index in part]) for part in parts])
+            return scores[torch.tensor([index for part in parts for index in part]).argsort()]
         length = max(len(row) for row in rows)
         input_ids_BT = torch.full((len(rows), length), self.tokenizer.pad_token_id, dtype=torch.long)
         attention_mask_BT = torch.zeros((len(rows), length), dtype=torch.long)

@@ -311,8 +311,7 @@ class ModelStudent(ABC):
             }
             trained = last  # A training that fails leaves the student as it was.
             try:
-                losses = trainer.train(base, rows, folder, values, on_step)
-                trained = folder / "adapter"
+                losses, trained = trainer.train(base, rows, folder, values, on_step)
             finally:
                 self.load(trained)
         return losses

@@ -1,18 +1,25 @@
 """The cache of completions and the ledger of calls, in one SQLite file.
 
 A call is recorded before it starts. Its answer and cost are written in one transaction when the answer arrives. A kill at
-any instant loses only the running calls, and those are still counted. Several processes may share one file.
+any instant loses only the running calls, and those are still counted.
+
+Several processes may share one file. A running call claims its key until it ends, so no other call with this key starts. Each
+open cache that makes calls holds a lock on a file of its own (`FILE-ID.lock`), which the system releases when the process
+dies: the claims of a dead process are void.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
+import os
 import sqlite3
 import threading
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +29,8 @@ from palaestra.runs.files import from_json, storage_errors, to_json, transaction
 from palaestra.runs.ledger import Spending
 
 SCHEMA_VERSION = 1
+TIMEOUT = 30.0
+"""Maximum seconds to wait for another process that writes."""
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS answers (key TEXT PRIMARY KEY, model TEXT, kind TEXT, data TEXT NOT NULL, made REAL)
@@ -33,6 +42,8 @@ CREATE TABLE IF NOT EXISTS calls (id INTEGER PRIMARY KEY, owner TEXT, phase TEXT
 CREATE TABLE IF NOT EXISTS hits (owner TEXT, phase TEXT, model TEXT, count INTEGER, PRIMARY KEY (owner, phase, model));
 CREATE INDEX IF NOT EXISTS calls_of ON calls (owner, phase);
 """
+# Files of earlier releases do not have this table.
+_CLAIMS = "CREATE TABLE IF NOT EXISTS claims (key TEXT PRIMARY KEY, holder TEXT NOT NULL) WITHOUT ROWID"
 _KINDS: dict[str, type[Completion] | type[Failure]] = {"completion": Completion, "failure": Failure}
 
 
@@ -58,13 +69,16 @@ class Cache:
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
         self._lock = threading.RLock()
+        self._holder, self._alive = uuid.uuid4().hex, -1
+        self._running: set[str] = set()
+        """Keys of the running calls of this object."""
         with storage_errors(self.path, "opening the cache"):
             if str(path) != ":memory:":
                 self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._db = sqlite3.connect(path, isolation_level=None, timeout=30.0, check_same_thread=False)
+            self._db = sqlite3.connect(path, isolation_level=None, timeout=TIMEOUT, check_same_thread=False)
         try:
             with storage_errors(self.path, "opening the cache"):
-                self._db.execute("PRAGMA journal_mode=WAL")
+                self._use_wal()
                 # A kill loses no committed answer. A power cut may lose the last ones, which are requested again.
                 self._db.execute("PRAGMA synchronous=NORMAL")
                 version = self._prepare()
@@ -84,6 +98,18 @@ class Cache:
                 f"the cache {self.path} has version {version}; expected {SCHEMA_VERSION}; delete it or use another"
             )
 
+    def _use_wal(self) -> None:
+        """Turn on the write-ahead log. SQLite does not wait if another process does the same."""
+        deadline = time.monotonic() + TIMEOUT
+        while True:
+            try:
+                self._db.execute("PRAGMA journal_mode=WAL")
+                return
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.01)
+
     def _prepare(self) -> str:
         """Create missing tables. Returns the version of the schema."""
         exists = self._db.execute("SELECT 1 FROM sqlite_master WHERE name='meta'").fetchone()
@@ -91,11 +117,19 @@ class Cache:
             self._db.executescript(
                 f"BEGIN IMMEDIATE; {_SCHEMA} INSERT OR IGNORE INTO meta VALUES ('schema', '{SCHEMA_VERSION}'); COMMIT;"
             )
-        return str(self._db.execute("SELECT value FROM meta WHERE key='schema'").fetchone()[0])
+        version = str(self._db.execute("SELECT value FROM meta WHERE key='schema'").fetchone()[0])
+        exists = self._db.execute("SELECT 1 FROM sqlite_master WHERE name='claims'").fetchone()
+        if not exists and version == str(SCHEMA_VERSION):
+            self._db.execute(_CLAIMS)
+        return version
 
     def close(self) -> None:
         with self._lock:
             self._db.close()
+            if self._alive >= 0:
+                os.close(self._alive)
+                self._find_lock(self._holder).unlink(missing_ok=True)
+                self._alive = -1
 
     def __enter__(self) -> Cache:
         return self
@@ -128,14 +162,72 @@ class Cache:
 
     # Calls
 
-    def begin(self, owner: str, phase: str, model: str, key: str, *, priced: bool = True) -> int:
-        """Record that a call is about to start. Returns its number, for `end`."""
-        with self._transaction("recording a call") as db:
-            row = db.execute(
-                "INSERT INTO calls (owner, phase, model, key, started, priced) VALUES (?, ?, ?, ?, ?, ?)",
-                (owner, phase, model, key, time.time(), priced),
-            )
-            return int(row.lastrowid or 0)
+    def begin(
+        self, owner: str, phase: str, model: str, keys: Sequence[str], *, priced: bool = True
+    ) -> list[int] | None:
+        """Record that calls are about to start, and claim their keys until they end.
+
+        Returns:
+            The numbers of the calls, for `end`. `None` if no call may start: all keys have answers, or a call with one of
+            the keys is running, in this process or another.
+        """
+        with self._lock:
+            self._hold()
+            with self._transaction("recording a call") as db:
+                missing = [k for k in keys if not db.execute("SELECT 1 FROM answers WHERE key=?", (k,)).fetchone()]
+                if not missing or self.is_running(keys):
+                    return None
+                db.executemany("INSERT OR REPLACE INTO claims VALUES (?, ?)", [(key, self._holder) for key in missing])
+                query = "INSERT INTO calls (owner, phase, model, key, started, priced) VALUES (?, ?, ?, ?, ?, ?)"
+                rows = [(owner, phase, model, key, time.time(), priced) for key in keys]
+                calls = [db.execute(query, row).lastrowid or 0 for row in rows]
+            self._running.update(missing)
+            return calls
+
+    def is_running(self, keys: Iterable[str]) -> bool:
+        """Whether a call with one of the keys is running, in this process or another."""
+        with self._lock, storage_errors(self.path, "reading the cache"):
+            for key in keys:
+                row = self._db.execute("SELECT holder FROM claims WHERE key=?", (key,)).fetchone()
+                if row is not None and (key in self._running if row[0] == self._holder else self._is_alive(row[0])):
+                    return True
+        return False
+
+    def _find_lock(self, holder: str) -> Path:
+        return self.path.with_name(f"{self.path.name}-{holder}.lock")
+
+    def _hold(self) -> None:
+        """Lock the file that shows that this object is alive, and remove the files of dead ones."""
+        if self._alive >= 0 or str(self.path) == ":memory:":
+            return
+        with storage_errors(self.path, "locking the cache"):
+            prefix = f"{self.path.name}-"
+            for path in self.path.parent.iterdir():
+                is_lock = path.name.startswith(prefix) and path.suffix == ".lock"
+                if is_lock and not self._is_alive(path.stem.removeprefix(prefix)):
+                    path.unlink(missing_ok=True)
+            path = self._find_lock(self._holder)
+            while True:
+                handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+                fcntl.flock(handle, fcntl.LOCK_EX)
+                with suppress(FileNotFoundError):  # Another process may have removed the file before it was locked.
+                    if os.path.samestat(os.fstat(handle), path.stat()):
+                        break
+                os.close(handle)
+        self._alive = handle
+
+    def _is_alive(self, holder: str) -> bool:
+        try:
+            handle = os.open(self._find_lock(holder), os.O_RDONLY)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return False
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(handle)
 
     def end(
         self,
@@ -145,7 +237,7 @@ class Cache:
         money: float = 0.0,
         keep: tuple[str, Completion | Failure] | None = None,
     ) -> None:
-        """Record the cost of a call and store its answer, in one transaction.
+        """Record the cost of a call, store its answer and release its key, in one transaction.
 
         Arguments:
             usage: `None` if it is unknown.
@@ -153,6 +245,9 @@ class Cache:
         """
         tokens = usage or Usage()
         with self._transaction("storing an answer") as db:
+            (called,) = db.execute("SELECT key FROM calls WHERE id=?", (call,)).fetchone()
+            self._running.discard(called)
+            db.execute("DELETE FROM claims WHERE key=? AND holder=?", (called, self._holder))
             db.execute(
                 "UPDATE calls SET ended=1, measured=?, prompt_tokens=?, completion_tokens=?, seconds=?, money=? WHERE id=?",
                 (usage is not None, tokens.prompt_tokens, tokens.completion_tokens, seconds, money, call),

@@ -143,9 +143,11 @@ def check(settings: TeachSettings) -> TeachTasks:
     check_model(student)
     check_device(settings.device)
     check_student(settings.learning, settings.parse("student_options"))
-    make_trainer(settings)
+    trainer = make_trainer(settings)
     check_writer(settings, tasks.taught)
     check_problems(settings, tasks)
+    if trainer is not None:
+        trainer.check()  # It takes the longest.
     return tasks
 
 
