@@ -23,6 +23,7 @@ from palaestra.research.mlgym.files import (
     find_submission,
     guess_direction,
     install_requirements,
+    names_file,
     variables,
 )
 from palaestra.research.tasks.collecting import collect_workspace
@@ -323,8 +324,14 @@ def _describe(task: MLGymTask) -> str:
     if len(task._data_folders()) < len(task._datasets):
         absent = [item.data_path for item in task._datasets if not (task.checkout / item.data_path).is_dir()]
         text += f"\n\nData of a hub that are not here, and there is no network: {', '.join(absent)}."
-    if hidden := task._answers:
-        text += f"\n\nNot shown, as they hold the answers: {', '.join(Path(item).name for item in hidden)}."
+    answers = {Path(item).name for item in task._answers}
+    if answers:
+        text += (
+            f"\n\nNot shown, as they hold the answers: {', '.join(sorted(answers))}. {task.evaluator_place} reads them, so it "
+            "does not run in your workspace; the command `validate` runs it for you."
+        )
+    if secret := [name for name in task._secrets().files if name not in answers and names_file(text, name)]:
+        text += f"\n\nNamed above, but not in your workspace: {', '.join(secret)}."
     if missing := task.missing_packages():
         text += f"\n\nNot installed, and not to be had: {', '.join(missing)}."
     return text
