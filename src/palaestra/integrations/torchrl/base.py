@@ -218,9 +218,9 @@ class MLGymWrapper(EnvBase):  # type: ignore[misc]  # TorchRL has no types.
 
     `action` is one command per slot and `observation` its output, in the same step. `score` is the score of the
     submission, `gain` its improvement over `baseline` in units of the metric's scale, with the metric's direction taken
-    into account. Both come from the evaluator, never from text. `stop_reason` is why an episode ended, and `outcome` what became of its submission. If `failure`
-    is not empty, something outside the agent failed and the step must not be learned from. The reward is 0;
-    `MLGymRewardAssignment` adds the gain.
+    into account. Both come from the evaluator, never from text. `stop_reason` is why an episode ended, and `outcome` what
+    became of its submission. If `failure` is not empty, something outside the agent failed and the step must not be
+    learned from. The reward is 0; `MLGymRewardAssignment` adds the gain.
 
     Arguments:
         tasks: one task (its name, its folder or a `ResearchTask`), several, or a mapping of names to tasks. An episode

@@ -41,6 +41,8 @@ UNNAMED = "the first score"
 DATA = "data"
 """The folder of the data in the workspace."""
 LARGEST = 2 << 30
+FLOOR_SCALES = 3.0
+"""How far the floor of the rewards is below the recorded baseline, in multiples of its score."""
 
 
 class MLGymTask(ResearchTask):
@@ -262,12 +264,14 @@ def load_mlgym(
     way = direction or guess_direction(counted)
     if way not in set(Direction):
         raise SettingsError(f"direction must be 'higher' or 'lower'; got '{way}'")
-    base = abs(recorded.get(counted, 1.0))
+    score = recorded.get(counted)
+    scale = abs(score or 1.0)
+    floor = None if score is None else score - FLOOR_SCALES * scale * (1 if way == Direction.HIGHER else -1)
     fields: dict[str, Any] = {
         "name": re.sub(r"\W+", "_", name.removesuffix(".yaml").removeprefix("tasks/")),
         "title": file.name,
         "description": file.description,
-        "metric": Metric(name=counted, direction=Direction(way), scale=base or 1.0),
+        "metric": Metric(name=counted, direction=Direction(way), scale=scale, floor=floor),
         "submission": Submission(files=("submission.csv",) if file.task_entrypoint is EntryPoint.CSV else ("*",), largest=LARGEST),
         "limits": TaskLimits(
             steps=steps, seconds=86_400.0, command_seconds=file.training_timeout or 1800.0, validations=validations,

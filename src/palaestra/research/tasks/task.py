@@ -37,7 +37,7 @@ Model = TypeVar("Model", bound=BaseModel)
 CACHES = frozenset({"__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".ipynb_checkpoints"})
 """Folders that tools leave behind; not part of a task."""
 LARGEST = 32 << 20
-FLOOR_SCALES = 3.0
+FLOOR_SCALES = 10.0
 """How far the default floor of a reward is below the baseline at most, in units of the metric's scale."""
 
 
@@ -102,7 +102,7 @@ class Metric(Strict):
 
         >>> metric = Metric(name="accuracy", direction=Direction.HIGHER, low=0.0, scale=0.5)
         >>> metric.reward(0.75, baseline=0.5), metric.reward(None, baseline=0.5), metric.reward(None, baseline=9.0)
-        (0.5, -1.0, -3.0)
+        (0.5, -1.0, -10.0)
         """
         worst = self.low if self.direction is Direction.HIGHER else self.high
         floor = -FLOOR_SCALES
