@@ -94,7 +94,11 @@ def test_a_submission_that_fails_tells_nothing_of_the_test_data_and_is_the_last(
     assert "cannot be judged: on the test split" in said
     assert "7654321" not in said.replace(",", "")
     assert (terminated, info["score"], info["stop_reason"]) == (True, None, TurnStopReason.ATTEMPTS)
-    assert (reward, info["outcome"], "failure" in info) == (env.task.metric.reward(None, info["baseline"]), "invalid", False)
+    assert (reward, info["outcome"], "failure" in info) == (
+        env.task.metric.reward(None, info["baseline"]),
+        "invalid",
+        False,
+    )
 
 
 @pytest.mark.parametrize(
@@ -109,7 +113,11 @@ def test_a_submission_that_fails_tells_nothing_of_the_test_data_and_is_the_last(
 def test_a_broken_program_is_rewarded_no_more_than_the_worst(tmp_path: Path, code: str) -> None:
     (tmp_path / "doubled" / "starter").mkdir(parents=True)
     hurried = TASK.replace("evaluation_seconds: 10", "evaluation_seconds: 0.2, memory: 200000000")
-    for name, text in (("task.yaml", hurried), ("evaluator.py", EVALUATOR), ("starter/f.py", "def f(x): return 2 * x\n")):
+    for name, text in (
+        ("task.yaml", hurried),
+        ("evaluator.py", EVALUATOR),
+        ("starter/f.py", "def f(x): return 2 * x\n"),
+    ):
         (tmp_path / "doubled" / name).write_text(text)
     env = ResearchEnv(tmp_path / "doubled", parser="identity")
     rewards = []

@@ -160,7 +160,12 @@ def test_a_program_reads_nothing_of_the_tests_through_their_objects(judge: Progr
 
 def test_a_dataclass_of_the_tests_does_not_show_private_fields(judge: ProgramJudge) -> None:
     tests = "from dataclasses import dataclass\n@dataclass\nclass X:\n    value: int\n    _answer: int\nassert f(X(1, 7)) == 7"
-    looks = ("int(repr(x)[-2])", "int(str(x)[-2])", "int(f'{x}'[-2])", "next(k for k in range(9) if x == type(x)(1, k))")
+    looks = (
+        "int(repr(x)[-2])",
+        "int(str(x)[-2])",
+        "int(f'{x}'[-2])",
+        "next(k for k in range(9) if x == type(x)(1, k))",
+    )
     assert not any(passes(judge, tests, f"def f(x): return {look}") for look in looks)
     assert passes(judge, tests.replace("_answer", "answer"), f"def f(x): return {looks[0]}")
 

@@ -22,9 +22,9 @@ from hypothesis import strategies as st
 from palaestra.core.errors import TaskError
 from palaestra.core.records import Split
 from palaestra.sandbox.inside.channel import encode
+from palaestra.tasks.code import formats
 from palaestra.tasks.code.comparison import first_difference, read_examples, same_output, why_undecided
 from palaestra.tasks.code.family import change, select
-from palaestra.tasks.code import formats
 from palaestra.tasks.code.formats import Functions, Stdio, code_contests, human_eval, live_code_bench, mbpp
 from palaestra.tasks.code.inside.peer import Seen, pack, unpack
 from palaestra.tasks.code.judge import CaseOutcome, CaseVerdict, ProgramVerdict

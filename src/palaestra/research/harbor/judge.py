@@ -89,7 +89,9 @@ class HarborJudge(SubmissionJudge):
 
     def _read(self, result: SandboxResult, seconds: float) -> JudgeResult:
         """Convert the files of the verifier to a result. Its output stays hidden: it may quote the tests."""
-        self.exposed = result.status.is_limit  # The verifier works on an untouched workspace, so this is the agent's fault.
+        self.exposed = (
+            result.status.is_limit
+        )  # The verifier works on an untouched workspace, so this is the agent's fault.
         if self.exposed:
             return Failure(FailureCause.SCORER, f"the verifier was ended by its limit of {result.status.value}")
         lines = dict(line.partition(" ")[::2] for line in result.text.splitlines())

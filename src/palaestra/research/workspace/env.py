@@ -212,7 +212,7 @@ class ResearchEnv(TurnEnv):
         """Submit the current workspace, unless the agent gave up or something outside it failed."""
         if reason is TurnStopReason.FAILED:
             return Reply(stop=reason, info=self._figures() | {"outcome": SubmissionOutcome.FAILED})
-        earned, replies = self._earned, ()
+        earned, replies = self._earned, tuple[Message, ...]()
         if reason is TurnStopReason.GAVE_UP:
             self._earned = self._reward(None)
         else:
