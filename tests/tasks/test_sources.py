@@ -221,5 +221,5 @@ def test_what_inflates_beyond_its_bound_is_refused_by_name(tmp_path: Path, monke
         archive.writestr("small.png", png("red"))
     images = Images(tmp_path)
     assert images.url("small.png", "row 1").startswith("data:image/png;base64,")
-    with pytest.raises(TaskError, match="big.png of .* has 5000 bytes"):
+    with pytest.raises(TaskError, match=r"big\.png of .* has 5000 bytes"):
         images.url("big.png", "row 2")
