@@ -199,6 +199,14 @@ def test_a_failure_of_the_evaluator_is_told_and_is_no_score(make: Callable[..., 
     (unusable,) = play(make(), block("rm answer.txt; echo gone > answer.txt"), SUBMIT)[1:]
     assert not unusable["done"].item()
     assert "holds a number" in last(unusable)
+    assert told(steps[-1], "outcome") == "failed"
+
+
+def test_an_episode_without_a_score_has_the_lowest_reward(make: Callable[..., TransformedEnv]) -> None:
+    lost = play(make(max_turns=1, scaled=True), block("rm answer.txt"))[-1]
+    assert (told(lost, "outcome"), told(lost, "failure"), lost["done"].item()) == ("invalid", "", True)
+    metric = load_task(make().base_env.slots[0].env.task.folder).metric
+    assert lost["reward"].item() == lost["gain"].item() == metric.reward(None, lost["baseline"].item()) < 0
 
 
 # Tasks

@@ -268,8 +268,13 @@ def test_without_bash_among_its_commands_an_agent_has_none_and_baselines_are_han
 def test_the_reward_of_a_run_is_the_sum_of_its_episodes_rewards(play: Play, tmp_path: Path) -> None:
     assert play(script(tmp_path, "echo 26 > answer.txt", "submit"))["reward"] == pytest.approx(2.1)
     assert play("best_of:2:" + script(tmp_path, "echo 26 > answer.txt", "submit"))["reward"] == pytest.approx(2.1)
-    assert play(script(tmp_path, "rm answer.txt", "submit"))["reward"] == 0.0  # Nothing was handed in.
-    assert play(script(tmp_path, "echo break > answer.txt", "submit"))["reward"] is None  # Nobody's score.
+    for agent in ("", "best_of:2:"):
+        s = play(agent + script(tmp_path, "rm answer.txt", "submit"))
+        assert (s["reward"], s["outcome"], s["best_submission"]) == (pytest.approx(-0.6), "missing", None)
+    s = play(script(tmp_path, "rm answer.txt"), steps=1)
+    assert (s["reward"], s["outcome"], s["stop_reason"]) == (pytest.approx(-0.6), "invalid", "steps")
+    s = play(script(tmp_path, "echo break > answer.txt", "submit"))
+    assert (s["reward"], s["outcome"]) == (None, "failed")  # A failure of ours is nobody's score.
 
 
 def test_scripts_are_texts_or_calls_of_tools(play: Play, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from palaestra.core.errors import SandboxError, UnknownNameError
 from palaestra.research.workspace.commands import (
+    COMMANDS,
     Command,
     CommandResult,
     Session,
@@ -443,6 +444,20 @@ def test_bash_keeps_its_state_and_tells_its_exit_code(session: Session) -> None:
     gone = session.run("exit 7")
     assert "a new shell was started" in gone.note
     assert session.state()["working_dir"] == "/workspace"
+
+
+def test_a_command_after_the_word_bash_is_run(session: Session) -> None:
+    put(session, **{"run.sh": "echo script\n", "there.txt": ""})
+    assert session.run("bash ls").text.split() == ["run.sh", "there.txt"]
+    assert session.run("bash ls -1 | head -n 1").text == "run.sh"
+    assert session.call("bash", {"command": "bash python3 -c 'print(3)'"}).text == "3"
+    assert session.run("bash run.sh").text == "script"
+    assert session.run("bash -c 'echo inner'").text == "inner"
+    session.run("bash cd /tmp")
+    assert session.state()["working_dir"] == "/tmp"
+    assert "No such file" in session.run("bash missing.sh").text
+    assert "refused" in session.run("bash vim there.txt").text
+    assert "the agent types the bash command itself" in COMMANDS.descriptions()["bash"]
 
 
 def test_submit_and_validate_stand_alone(session: Session, hooks: Counting) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -19,6 +21,7 @@ from palaestra.recipes.research.recipe import research
 from palaestra.research.judge import evaluation, program
 from palaestra.research.judge.evaluation import SubmissionJudge
 from palaestra.research.judge.program import OverdueError, within
+from palaestra.research.tasks.records import Grade, InvalidSubmission
 from palaestra.research.tasks.task import load_task
 from palaestra.sandbox import make_sandbox
 
@@ -84,6 +87,22 @@ def test_a_baseline_that_is_judged_for_ever_is_an_error_before_there_is_a_run(
     with pytest.raises(TaskError, match=r"exceeded its time limit of 0\.6 s"):
         research(task=str(folder), agent="baseline", out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_busy_machine_does_not_change_a_verdict(task: Callable[[str], Path]) -> None:
+    folder = task("def evaluate(evaluation):\n    with evaluation.program('answer.py', 0.8) as program: return {'value': program.call('work')}\n")  # fmt: skip
+    judge = SubmissionJudge(load_task(folder), make_sandbox())
+    work = b"import time\ndef work():\n    end = time.process_time() + %s\n    while time.process_time() < end: pass\n    return 1\n"
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(6)]
+    try:
+        outcomes = [judge.judge({"answer.py": work % seconds}, "test") for seconds in (b"0.4", b"9")]
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
+    assert isinstance(outcomes[0], Grade), outcomes
+    assert isinstance(outcomes[1], InvalidSubmission)
+    assert "cpu_time" in outcomes[1].reason
 
 
 def test_ctrl_c_interrupts_the_work_and_is_raised_again() -> None:

@@ -11,12 +11,14 @@ from gymnasium.utils.env_checker import check_env
 
 import palaestra  # noqa: F401  (registers the environments)
 from palaestra.core.errors import EnvError
-from palaestra.core.records import Message, ToolCall
+from palaestra.core.records import FailureCause, Message, ToolCall
 from palaestra.envs.factory import make_turn_env
 from palaestra.envs.turn import TurnStopReason
 from palaestra.research.workspace.env import ResearchEnv
 
 ID = "palaestra/Research-v0"
+FLOOR = -0.6
+"""The reward of the lowest score, 0, on the test split, whose baseline is 6; the scale is 10."""
 
 
 def block(command: str) -> str:
@@ -134,14 +136,41 @@ def test_calls_of_tools_are_answered_each_until_the_work_is_handed_in(number: Pa
 
 
 @pytest.mark.parametrize(
-    ("reason", "score"), [("cost", 6.0), ("interrupted", 6.0), ("gave_up", None), ("failed", None)]
-)
+    ("reason", "score", "outcome", "paid"),
+    [
+        ("cost", 6.0, "scored", 0.0), ("interrupted", 6.0, "scored", 0.0), ("gave_up", None, "missing", FLOOR),
+        ("failed", None, "failed", 0.0),
+    ],
+)  # fmt: skip
 def test_an_end_from_outside_hands_in_unless_there_is_to_be_no_score(
-    env: ResearchEnv, reason: str, score: float | None
+    env: ResearchEnv, reason: str, score: float | None, outcome: str, paid: float
 ) -> None:
     env.reset(seed=0)
     _, reward, terminated, truncated, info = env.stop(TurnStopReason(reason))
-    assert (info["score"], reward, terminated or truncated) == (score, 0.0, True)
+    assert (info["score"], reward, terminated or truncated) == (score, paid, True)
+    assert info["outcome"] == outcome
+
+
+@pytest.mark.parametrize("answer", ["rm answer.txt", "ln -sf /etc/passwd answer.txt", "echo nan > answer.txt"])
+@pytest.mark.parametrize("validation_reward", [False, True])
+def test_an_episode_without_a_score_sums_to_the_floor(number: Path, answer: str, validation_reward: bool) -> None:
+    env = ResearchEnv(number, max_turns=4, validation_reward=validation_reward)
+    try:
+        env.reset(seed=0)
+        steps = [env.step(block(text)) for text in ("echo 50 > answer.txt", "validate", answer, "submit")]
+    finally:
+        env.close()
+    assert sum(step[1] for step in steps) == pytest.approx(FLOOR)
+    info = steps[-1][4]
+    assert (info["outcome"], info["score"], "failure" in info) == ("invalid", None, False)
+
+
+def test_a_lost_sandbox_is_a_failure_of_ours(env: ResearchEnv) -> None:
+    env.reset(seed=0)
+    assert env._workspace is not None
+    env._workspace.shell.close()
+    _, reward, _, _, info = env.stop(TurnStopReason.COST)
+    assert (reward, info["outcome"], info["failure"].cause) == (0.0, "failed", FailureCause.SANDBOX)
 
 
 def test_notes_outlive_the_episode_where_they_have_a_file(number: Path, tmp_path: Path) -> None:

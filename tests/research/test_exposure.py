@@ -93,8 +93,44 @@ def test_a_submission_that_fails_tells_nothing_of_the_test_data_and_is_the_last(
     said = observation.messages[-1].text
     assert "cannot be judged: on the test split" in said
     assert "7654321" not in said.replace(",", "")
-    assert (terminated, reward, info["score"], info["stop_reason"]) == (True, 0.0, None, TurnStopReason.ATTEMPTS)
-    assert "failure" not in info
+    assert (terminated, info["score"], info["stop_reason"]) == (True, None, TurnStopReason.ATTEMPTS)
+    assert (reward, info["outcome"], "failure" in info) == (
+        env.task.metric.reward(None, info["baseline"]),
+        "invalid",
+        False,
+    )
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "def f(x):\n    while True: pass", "import time\ndef f(x): time.sleep(100)", "def f(x): return bytearray(1 << 30) and 1",
+        "def f(x): return f(x)", "def f(x): return float('nan')", "def f(x): raise SystemExit", "def f(x): return 'infinite'",
+        "def f(x): return 'break'", "def f(x): return 'x' * 9_000_000", "import os\ndef f(x): os.kill(os.getpid(), 9)",
+        "import threading\nlock = threading.Lock()\nlock.acquire()\ndef f(x): lock.acquire()", "def f(x): print('y' * (1 << 27))",
+    ],
+)  # fmt: skip
+def test_a_broken_program_is_rewarded_no_more_than_the_worst(tmp_path: Path, code: str) -> None:
+    (tmp_path / "doubled" / "starter").mkdir(parents=True)
+    hurried = TASK.replace("evaluation_seconds: 10", "evaluation_seconds: 0.2, memory: 200000000")
+    for name, text in (
+        ("task.yaml", hurried),
+        ("evaluator.py", EVALUATOR),
+        ("starter/f.py", "def f(x): return 2 * x\n"),
+    ):
+        (tmp_path / "doubled" / name).write_text(text)
+    env = ResearchEnv(tmp_path / "doubled", parser="identity")
+    rewards = []
+    try:
+        for submitted in ("def f(x): return 0", code):
+            env.reset(seed=0)
+            env.step(f"cat > f.py <<'END'\n{submitted}\nEND")
+            _, reward, _, _, info = env.step("submit")
+            rewards.append(reward)
+    finally:
+        env.close()
+    assert rewards[1] <= rewards[0]
+    assert (info["outcome"], info["stop_reason"], "failure" in info) == ("invalid", TurnStopReason.ATTEMPTS, False)
 
 
 def test_a_validation_that_fails_is_counted_and_told_in_few_words(env: ResearchEnv) -> None:

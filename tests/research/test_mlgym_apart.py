@@ -469,11 +469,11 @@ def test_one_that_never_answers_is_ended_with_the_evaluator_and_one_that_goes_on
     start = time.monotonic()
     made = judged(get_task_name(tmp_path, seconds=1), "def play(k):\n    while True: pass\n")
     assert isinstance(made, InvalidSubmission)
-    assert "limit of wall_time" in made.reason
+    assert "limit of cpu_time" in made.reason
     stubborn = "import os, sys, threading\nkept = os.dup(int(sys.argv[-2]))\ndef spin():\n    while True: pass\n" \
                "def play(k):\n    threading.Thread(target=spin).start()\n    return 0.5\n"  # fmt: skip
     assert score(get_task_name(tmp_path), stubborn) == 0.5
-    assert time.monotonic() - start < 8
+    assert time.monotonic() - start < 40
 
 
 @pytest.mark.parametrize(

@@ -109,6 +109,7 @@ def test_titanic_agrees_with_the_evaluator_and_its_answers_are_hidden(checkout: 
     task = load_mlgym(checkout, "titanic")
     truth = (checkout / "data/titanic/data/ground_truth.csv").read_text().splitlines()
     flipped = "\n".join([truth[0], *(f"{line[:-1]}{1 - int(line[-1])}" for line in truth[1:11]), *truth[11:]])
+    assert "evaluate.py reads them, so it does not run in your workspace" in task.description
     judge = make_judge(task, sandbox_for(task))
     made = judge.judge({"submission.csv": flipped.encode()}, "test")
     assert isinstance(made, Grade)

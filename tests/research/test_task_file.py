@@ -76,7 +76,7 @@ def workspace_of(folder: Path) -> Workspace:
 def test_every_field_of_the_file_is_read_as_it_stands(write: Write) -> None:
     fields: dict[str, Any] = {
         "name": "other_name", "title": "A title", "description": "What is asked.",
-        "metric": {"name": "loss", "direction": "lower", "low": 0.0, "high": 9.0, "scale": 0.5},
+        "metric": {"name": "loss", "direction": "lower", "low": 0.0, "high": 9.0, "scale": 0.5, "floor": 8.0},
         "submission": {"files": ["a.txt"], "optional": ["b/c.txt"], "largest": 77},
         "baseline": "python3 baseline.py", "reference": "python3 good.py", "starter": "begin", "evaluator": "judge.py",
         "data": "make_data.py",
@@ -387,7 +387,8 @@ def test_limits_hold_for_a_submission_that_is_judged(write: Write) -> None:
         assert isinstance(outcome, Grade)
         assert outcome.score == value
     used = Evaluation(judge.task, {}, "test", judge.sandbox, judge.data, 0).limits()
-    assert (used.wall_seconds, used.memory, used.processes) == (1.0, 200 << 20, 12)
+    assert (used.cpu_seconds, used.memory, used.processes) == (1.0, 200 << 20, 12)
+    assert used.wall_seconds >= 8 * used.cpu_seconds
 
 
 # What is hidden, and what is needed

@@ -134,6 +134,32 @@ def test_nothing_is_left_behind(bubblewrap: Bubblewrap) -> None:
         os.waitpid(-1, os.WNOHANG)
 
 
+LOOK = """
+import glob
+for path in glob.glob("/proc/*") + glob.glob("/proc/*/*") + glob.glob("/proc/*/task/*/mount*"):
+    if path.endswith(("/mem", "/pagemap", "/kmsg", "/kcore")): continue
+    try:
+        with open(path, "rb") as file: text = file.read(1 << 16)
+    except OSError: continue
+    if b"zq-host" in text: print(path)
+print("looked", [line for line in open("/proc/self/status") if line.startswith("CapEff")])
+"""
+
+
+def test_nothing_in_proc_names_a_folder_of_the_host(bubblewrap: Bubblewrap, tmp_path: Path) -> None:
+    shown, work = tmp_path / "zq-host-data", tmp_path / "zq-host-work"
+    for folder in (shown, work):
+        folder.mkdir()
+    (work / "look.py").write_text(LOOK)
+    options = {"workspace": work, "read_only": {"/data": str(shown)}}
+    program = bubblewrap.run(["python3", "look.py"], limits=QUICK, **options)  # type: ignore[arg-type]
+    with bubblewrap.shell(**options) as shell:  # type: ignore[arg-type]
+        texts = [program.text, shell.execute("python3 look.py").text]
+        assert shell.execute("cat /proc/self/mountinfo /proc/1/mounts /proc/$$/mountstats").text == ""
+        assert not shell.execute("unshare --mount true || chroot / true").ok
+    assert texts == ["looked ['CapEff:\\t0000000000000000\\n']\n"] * 2
+
+
 def test_a_folder_of_the_host_can_be_the_workspace(bubblewrap: Bubblewrap, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("before")
     result = bubblewrap.run(

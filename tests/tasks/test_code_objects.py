@@ -144,14 +144,41 @@ def test_classes_of_the_program_are_classes(judge: ProgramJudge, tests: str, rig
         "x.method.__globals__", "x.method.__func__", "x.method.__code__.co_consts", "x.method.__self__.__dict__", "type(x).secret",
         "x.__getattribute__('__dict__')", "g.__globals__", "g.__code__", "g.__closure__", "g.__defaults__", "g.__self__", "x.handle",
         "x.handle.read()", "__import__('gc').get_referrers(x)[0]['secret']", "x.sys.modules", "vars(x)['secret']", "x._where",
+        "x._answer", "getattr(x, '_answer')", "x._X__answer", "x._find()", "__import__('copy').copy(x)._answer", "[x][0]._answer",
+        "__import__('pickle').dumps(x)", "type(x)()._answer", "object.__getattribute__(x, '_answer')", "x.other._answer",
     ],
 )  # fmt: skip
 def test_a_program_reads_nothing_of_the_tests_through_their_objects(judge: ProgramJudge, look: str) -> None:
     tests = (
-        "import sys\nsecret = 'zq8171'\nclass X:\n    secret_of_class = secret\n    def __init__(self): self.handle, self.sys = open('/proc/self/status'), sys\n"
-        "    def method(self): return 1\ndef g(a=secret): return 1\nassert f(X(), g) == [secret]"
+        "import sys\nsecret = 'zq8171'\nclass X:\n    secret_of_class = secret\n    def __init__(self):\n"
+        "        self.handle, self.sys, self._answer, self.__answer, self.other = open('/proc/self/status'), sys, secret, secret, self\n"
+        "    def _find(self): return self._answer\n    def method(self): return 1\ndef g(a=secret): return 1\nassert f(X(), g) == [secret]"
     )
     code = f"import re\ndef f(x, g):\n    try: found = {look}\n    except Exception as error: found = error\n    return re.findall('zq[0-9]+', str(found)) or found\n"
+    assert not passes(judge, tests, code)
+
+
+def test_a_dataclass_of_the_tests_does_not_show_private_fields(judge: ProgramJudge) -> None:
+    tests = "from dataclasses import dataclass\n@dataclass\nclass X:\n    value: int\n    _answer: int\nassert f(X(1, 7)) == 7"
+    looks = (
+        "int(repr(x)[-2])",
+        "int(str(x)[-2])",
+        "int(f'{x}'[-2])",
+        "next(k for k in range(9) if x == type(x)(1, k))",
+    )
+    assert not any(passes(judge, tests, f"def f(x): return {look}") for look in looks)
+    assert passes(judge, tests.replace("_answer", "answer"), f"def f(x): return {looks[0]}")
+
+
+@pytest.mark.parametrize(
+    "change", ["x._answer = 1", "setattr(x, '_answer', 1)", "x.check = lambda given: True", "x.__class__ = int", "x._X__answer = 1"]
+)  # fmt: skip
+def test_a_program_cannot_change_what_the_tests_compare_with(judge: ProgramJudge, change: str) -> None:
+    tests = (
+        "class X:\n    def __init__(self): self._answer = self.__answer = 2\n    def check(self, given): return given == self._answer == self.__answer\n"
+        "x = X()\ny = f(x)\nassert x.check(y)"
+    )
+    code = f"def f(x):\n    try: {change}\n    except Exception: pass\n    return 1\n"
     assert not passes(judge, tests, code)
 
 

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from palaestra.core.errors import TaskError
 from palaestra.core.records import Split
 from palaestra.sandbox.inside.channel import encode
+from palaestra.tasks.code import formats
 from palaestra.tasks.code.comparison import first_difference, read_examples, same_output, why_undecided
 from palaestra.tasks.code.family import change, select
 from palaestra.tasks.code.formats import Functions, Stdio, code_contests, human_eval, live_code_bench, mbpp
@@ -218,3 +219,29 @@ def test_rows_of_live_code_bench_are_programs_or_methods_and_their_pickles_are_o
         live_code_bench(row | {"private_test_cases": evil}, Split.TEST)
     with pytest.raises(TaskError, match="no test cases"):
         live_code_bench(row | {"public_test_cases": "[]"}, Split.TEST)
+
+
+def compressed(pickled: bytes) -> str:
+    return base64.b64encode(zlib.compress(pickled)).decode()
+
+
+@pytest.mark.parametrize(
+    ("packed", "why"),
+    [
+        (hidden([{"input": "1" * (2 << 20), "output": "", "testtype": "stdin"}]), "more than 1 MiB"),
+        (compressed(pickle.dumps("[" * 100_000)), "recursion"),
+        (compressed(b"\x80\x04\x8d\xff\xff\xff\xff\xff\xff\xff\x7f."), "bytes"),
+        (compressed(b"\x80\x04\x96\xff\xff\xff\xff\x7f\x00\x00\x00."), "bytes"),
+        (compressed(pickle.dumps(["[]"])), "only text is supported"),
+        (compressed(pickle.dumps("[]"))[:-8], ""),
+        ("%%%", ""),
+        (hidden({}), "a list of test cases"),  # type: ignore[arg-type]
+    ],
+)
+def test_hidden_tests_are_bounded_and_their_row_is_named(
+    monkeypatch: pytest.MonkeyPatch, packed: str, why: str
+) -> None:
+    monkeypatch.setattr(formats, "MAX_TESTS", 1 << 20)
+    row = {"question_id": "a1", "question_content": "Add one.", "private_test_cases": packed}
+    with pytest.raises(TaskError, match=f"problem a1.*{why}"):
+        live_code_bench(row, Split.TEST)

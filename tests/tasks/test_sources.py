@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from palaestra.tasks.sources import (
     read_rows,
     read_saved_rows,
 )
+from palaestra.tasks.vision import pictures
 from palaestra.tasks.vision.pictures import Images, data_url
 from palaestra.tasks.vision.sets import EasyVQA, NaturalBench
 
@@ -206,3 +208,18 @@ def test_an_image_that_is_not_there_is_named(tmp_path: Path) -> None:
         with pytest.raises(TaskError, match=f"row 1: .*{message}"):
             Images(None).url(held, "row 1")
     assert Images(None).url({"bytes": png("red")}, "row 1").startswith("data:image/png;base64,")
+
+
+def test_what_inflates_beyond_its_bound_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "MAX_ROW", 1000)
+    monkeypatch.setattr(pictures, "MAX_IMAGE", 1000)
+    write(tmp_path, "packed lines", [{"id": "0"}, {"id": "1" * 5000}])
+    with pytest.raises(TaskError, match=r"test\.jsonl\.gz, row 2: expected at most"):
+        list(open_table(SOURCE, str(tmp_path), "test").scan())
+    with zipfile.ZipFile(tmp_path / "images.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("big.png", b"0" * 5000)
+        archive.writestr("small.png", png("red"))
+    images = Images(tmp_path)
+    assert images.url("small.png", "row 1").startswith("data:image/png;base64,")
+    with pytest.raises(TaskError, match=r"big\.png of .* has 5000 bytes"):
+        images.url("big.png", "row 2")

@@ -57,6 +57,7 @@ def finish(result: Any) -> None:
         ("submission, test split", f"{format_score(s['best_submission'])} ({better})"),
         ("baseline, test split", format_score(s["baseline"])),
         ("best validation", f"{format_score(s['best_attempt'])} of {scores}; baseline {format_score(s['baseline_validation'])}"),
+        ("reward", "none" if s["reward"] is None else f"{s['reward']:.4g} ({s['outcome']})"),
         ("ended", describe_end(s["stop_reason"], s["note"])),
     ):  # fmt: skip
         table.add_row(name, value)
@@ -227,7 +228,7 @@ def _mcp(settings: Any, out: Out = "") -> None:
     quiet()
     result = serve_research(settings, out=out, ended=lambda result: write_report(result.folder))
     s = result.summary
-    line = f"{s['stop_reason']}: {format_score(s['best_submission'])} (baseline {format_score(s['baseline'])}); run: {result.folder}"
+    line = f"{s['stop_reason']}: {format_score(s['best_submission'])} ({s['outcome']}; baseline {format_score(s['baseline'])}); run: {result.folder}"
     with suppress(OSError):  # The client may have closed stderr.
         sys.stderr.write(f"{line}\n")
         sys.stderr.flush()

@@ -26,7 +26,7 @@ FOLDERS = re.compile(r":/(?!/)(?:.*/)?(?=[^/]+$)")
 """The folders of an absolute path in an agent's name, but not those of a URL."""
 REASONS = {
     "submitted": "the agent submitted its work",
-    "attempts": "all validations were used, and the last submission could not be scored",
+    "attempts": "the submission could not be judged",
     "gave_up": "the agent stopped without a submission",
     "steps": "the message limit was reached",
     "time": "the time limit was reached",
@@ -35,6 +35,13 @@ REASONS = {
     "format": "too many messages in a row had no readable action",
     "failed": "something outside the agent failed: there is no score",
     "interrupted": "the user stopped the run",
+}
+OUTCOMES = {
+    "": "no submission with a score",
+    "scored": "gain over the baseline, on the task's scale",
+    "invalid": "the lowest of the task: the submission could not be judged",
+    "missing": "the lowest of the task: there was no submission",
+    "failed": "something outside the agent failed",
 }
 
 
@@ -66,6 +73,7 @@ def research_page(run: Run, with_texts: bool = True) -> dict[str, Any]:
         "start": first,
         "summary": summary,
         "reasons": REASONS,
+        "outcome": OUTCOMES[(summary or {}).get("outcome", "")],
         "ahead": ahead,
         "silent": summary is not None and is_silent(summary),
         "with_texts": with_texts,

@@ -24,6 +24,8 @@ SANDBOXES.register("podman", "palaestra.sandbox.containers:Podman", "a container
 SANDBOXES.register("none", "palaestra.sandbox.local_host:NoSandbox", "no isolation at all, only limits; warns")
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
+WAITING = 8.0
+"""Wall time of a judged program in multiples of its CPU time."""
 MAX_LISTED = 10_000
 """Maximum number of files that `Shell.list_files` returns by default."""
 
@@ -78,6 +80,18 @@ class Limits:
     """Bytes of stdout, and of stderr, that are kept."""
     disk: int = 256 * MIB
     """Bytes in each writable folder: workspace, home, temporary folder, shared memory."""
+
+    @classmethod
+    def for_work(cls, seconds: float, cores: float = 1.0, **others: int) -> Self:
+        """Return the limits of a program that is judged: its CPU time measures its work, so that a busy machine does not
+        change the result. Wall time only ends a program that waits.
+
+        Arguments:
+            seconds: CPU time on each core.
+            cores: the number of cores that the program may use at the same time.
+            others: the other limits by name.
+        """
+        return cls(wall_seconds=WAITING * seconds + 1, cpu_seconds=cores * seconds, **others)
 
     def __post_init__(self) -> None:
         for item in fields(self):

@@ -52,7 +52,7 @@ while read -r what; do
     if [[ $$ == 1 ]]; then kill -KILL -1; fi
     echo swept >&0
   else
-    "$1" --norc --noprofile -c "$2" bash "$3" "$4" "$5"
+    "$1" --norc --noprofile -c "$2" bash "$3" "$4" "$5" 8<&- 9<&-
     printf 'ended %d\n' $? >&0
   fi
 done

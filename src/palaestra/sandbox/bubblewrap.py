@@ -1,8 +1,8 @@
 """Run programs in Linux namespaces with bubblewrap: no daemon, no root, about 10 ms each.
 
 A program sees a read-only system, a Python interpreter, and folders in memory that vanish with it. It has no network,
-no capabilities, and none of the host's files, environment variables, processes or sockets. System calls that could
-reach them are filtered (see `seccomp`). File locks are ignored except in a persistent shell, because other programs
+no capabilities, and none of the host's files, environment variables, processes or sockets, nor the host's paths of the
+files that it sees. System calls that could reach them are filtered (see `seccomp`). File locks are ignored except in a persistent shell, because other programs
 that see the same files could observe them. All processes are in one process namespace. When its first process dies,
 the kernel kills the others. It dies when it is killed, when the program ends, or when this process dies.
 """
@@ -42,6 +42,17 @@ NAMESPACES = (
     "--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try",
     "--die-with-parent", "--new-session", "--as-pid-1", "--cap-drop", "ALL", "--uid", "1000", "--gid", "1000",
     "--hostname", "sandbox",
+)  # fmt: skip
+# The mount table of a process lists the host's paths of everything that is mounted, so programs get an empty one: they
+# are in a second mount namespace, while their root folder is in the first. Descriptor 8 of the first process keeps the
+# first namespace alive. It takes capabilities in the sandbox's own user namespace, which are dropped before any program
+# starts.
+MOUNT_CAPABILITIES = ("--cap-add", "CAP_SYS_ADMIN", "--cap-add", "CAP_SYS_CHROOT", "--cap-add", "CAP_SETPCAP")
+HIDE_MOUNTS = (
+    "/bin/sh", "-c",
+    'exec 8</proc/self/ns/mnt 9</ && exec unshare --mount --propagation unchanged --root /proc/self/fd/9 --wd "$PWD" '
+    'setpriv --ambient-caps=-all --inh-caps=-all --bounding-set=-all "$@"',
+    "sh",
 )  # fmt: skip
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store")
 USERS = {
@@ -132,7 +143,8 @@ class Bubblewrap(LocalSandbox):
                 held.append(make_sealed_file(STEP))
                 command = make_supervisor_command(BASH, held[-1])
             reset_times(prepare_devices())
-            child = Child([self.bwrap, *arguments, "--", *command], environment(), [*held, *pass_fds])
+            hide = HIDE_MOUNTS if _can_hide_mounts(self.bwrap) else ()
+            child = Child([self.bwrap, *arguments, "--", *hide, *command], environment(), [*held, *pass_fds])
         finally:
             for file in held:
                 os.close(file)
@@ -174,14 +186,15 @@ class Bubblewrap(LocalSandbox):
             held.append(make_memory_file(content))
             return str(held[-1])
 
-        options = [*NAMESPACES, *_system(terminals=bash)]
+        hides_mounts = _can_hide_mounts(self.bwrap)
+        options = [*NAMESPACES, *(MOUNT_CAPABILITIES if hides_mounts else ()), *_system(terminals=bash)]
         copies = {f"/etc/{name}": text.encode() for name, text in USERS.items()} | _sysctls()
         with suppress(OSError):
             copies["/etc/ld.so.cache"] = Path("/etc/ld.so.cache").read_bytes()
         for path, content in copies.items():
             options += ["--file", file_with(content), path]
         options += ["--remount-ro", "/proc/sys"] if _sysctls() else []
-        if (rules := seccomp_filter(locks=bash)) is not None:
+        if (rules := seccomp_filter(locks=bash, mounts=hides_mounts)) is not None:
             options += ["--seccomp", file_with(rules)]
         shown, private = dict(read_only), [*self.private]
         if workspace is None:
@@ -337,6 +350,15 @@ def _inside(hide: Sequence[str], shown: Mapping[str, str]) -> list[tuple[str, bo
 def _knows_sizes(bwrap: str) -> bool:
     """Whether this version of bwrap can limit the size of a folder."""
     return b"--size" in subprocess.run([bwrap, "--help"], capture_output=True, check=False).stdout
+
+
+@cache
+def _can_hide_mounts(bwrap: str) -> bool:
+    """Whether programs can have an empty mount table. It takes util-linux, and a kernel that grants the capabilities."""
+    options = [*NAMESPACES, *MOUNT_CAPABILITIES, *_system(terminals=False), "--chdir", "/"]
+    command = [bwrap, *options, "--", *HIDE_MOUNTS, "cat", "/proc/self/mountinfo"]
+    done = subprocess.run(command, env=environment(), capture_output=True, check=False, stdin=subprocess.DEVNULL)
+    return done.returncode == 0 and not done.stdout
 
 
 @cache

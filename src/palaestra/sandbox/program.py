@@ -244,7 +244,7 @@ KILL_SECONDS = 20.0
 
 # Run by /bin/sh, with a socket to this process as its stdin; $0 is the program's own stdin. The shell stays the parent,
 # so that orphans of the program have one. Its own messages about the end of the program are discarded.
-GATE = 'echo >&0; read -r _ || exit 125; exec 4>&2 2>/dev/null; (exec "$@" <"$0" 2>&4 4>&-); exit $?'
+GATE = 'echo >&0; read -r _ || exit 125; exec 4>&2 2>/dev/null; (exec "$@" <"$0" 2>&4 4>&- 8<&- 9<&-); exit $?'
 
 
 WITH_INTERRUPTS = ("/usr/bin/env", "--default-signal=INT")

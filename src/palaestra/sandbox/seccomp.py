@@ -79,7 +79,7 @@ def _refuse_bits(*masks: tuple[int, int], error: int = errno.EPERM) -> list[Inst
     return [*checks, _return_error(error)]
 
 
-NEW_NAMESPACES = 0x7E020000
+NEW_NAMESPACES, NEW_MOUNTS = 0x7E020000, 0x00020000
 SET_ID, CREATE_OR_TEMPORARY = 0o6000, 0o100 | 0o20000000  # O_CREAT, and the bit of O_TMPFILE
 KIND, KINDS = 0o170000, (0, 0o010000, 0o100000, 0o140000)  # regular files, FIFOs, sockets; no devices
 HUGE_PAGES = 0x40000  # from a pool of the whole machine
@@ -130,21 +130,25 @@ for _option in FILTERS:
 
 
 @cache
-def seccomp_filter(machine: str | None = None, locks: bool = True) -> bytes | None:
+def seccomp_filter(machine: str | None = None, locks: bool = True, mounts: bool = False) -> bytes | None:
     """Build the filter for `bwrap --seccomp`; None for a processor family that is not in the tables.
 
     Arguments:
         locks: whether files can be locked. Programs in different sandboxes could communicate by locks on a shared file.
             Without locks, every locking call succeeds and does nothing.
+        mounts: whether a process with capabilities may change its root folder and its mount namespace. No program in a
+            sandbox has them; the sandbox does that before it drops its own.
     """
     known = MACHINES.get(machine or platform.machine())
     if known is None:
         return None
-    return b"".join(struct.pack("=HBBI", *instruction) for instruction in _program(known, locks))
+    return b"".join(struct.pack("=HBBI", *instruction) for instruction in _program(known, locks, mounts))
 
 
-def _program(machine: Machine, locks: bool) -> Iterator[Instruction]:
+def _program(machine: Machine, locks: bool, mounts: bool) -> Iterator[Instruction]:
     conditions = dict(CONDITIONS)
+    if mounts:
+        conditions |= {"chroot": [], "unshare": _require(0, (NEW_MOUNTS,))}
     if not locks:
         conditions["fcntl"] = [*_refuse(1, LOCKS, 0), *conditions["fcntl"]]
         conditions["flock"] = [_return_error(0)]
@@ -155,7 +159,7 @@ def _program(machine: Machine, locks: bool) -> Iterator[Instruction]:
     yield AT_LEAST, 0, 1, X32
     yield _return_error(errno.ENOSYS)
     for name, checks in conditions.items():
-        if (number := ALLOWED[name][machine.column]) is not None:
+        if (number := (ALLOWED | MOUNTS)[name][machine.column]) is not None:
             yield EQUAL, 0, len(checks) + 1, number
             yield from checks
             yield RETURN, 0, 0, ALLOW
@@ -257,6 +261,8 @@ ALLOWED: dict[str, Numbers] = {
     # the system
     "getrandom": (318, 278), "ioprio_get": (252, 31), "sysinfo": (99, 179), "uname": (63, 160),
 }  # fmt: skip
+
+MOUNTS: dict[str, Numbers] = {"chroot": (161, 51), "unshare": (272, 97)}
 
 ABSENT: dict[str, Numbers] = {
     "clone3": (435, 435), "io_setup": (206, 0), "openat2": (437, 437), "timer_create": (222, 107),

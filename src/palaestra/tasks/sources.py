@@ -39,6 +39,8 @@ from palaestra.core.text import clean
 VARIABLE = "PALAESTRA_DATA"
 LINES = (".jsonl", ".jsonl.gz")
 ENDINGS = (*LINES, ".json", ".parquet")
+MAX_ROW = 512 << 20
+"""Maximum bytes of a row of JSON lines, so that a small compressed file cannot fill the memory."""
 TRAIN_PERCENT = VALIDATION_PERCENT = 20
 
 Row = Mapping[str, Any]
@@ -101,9 +103,11 @@ class LineTable:
         try:
             with self._open() as lines:
                 lines.seek(key)
-                for number, line in enumerate(lines, start=1):
+                for number, line in enumerate(iter(lambda: lines.readline(MAX_ROW + 1), b""), start=1):
+                    where = f"{self.file}, row {number}"
+                    if len(line) > MAX_ROW:
+                        raise TaskError(f"{where}: expected at most {MAX_ROW >> 20} MiB; it has more")
                     if text := line.decode().strip():
-                        where = f"{self.file}, row {number}"
                         yield key, where, _check_row(where, _parse(text, where, "a JSON object"))
                     key += len(line)
         except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
@@ -366,7 +370,7 @@ def _read_json(file: Path) -> Any:
 def _parse(text: str, where: str, expected: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise TaskError(f"{where}: expected {expected}; {error}") from error
 
 

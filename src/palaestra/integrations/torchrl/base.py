@@ -115,12 +115,14 @@ class SlotStep:
 
     Arguments:
         observation: the output of the command; after a reset, the task.
-        gain: the improvement over the baseline in this step, in units of the metric's scale.
+        gain: the improvement over the baseline in this step, in units of the metric's scale; the lowest of the task if
+            the episode ends without a score through the agent's fault.
         score: the score of the submission; NaN without one.
         baseline: the baseline's score.
         terminated, truncated: both are true if a limit ended the task, so that TorchRL does not bootstrap its last value
             (see `TurnEnv.bootstrap_truncated`).
         stop_reason: why the episode ended; empty while it is running.
+        outcome: what became of the submission, a `SubmissionOutcome`; empty while the episode is running.
         failure: what failed outside the agent. Then there is no score, and the reward must not be learned from.
     """
 
@@ -131,6 +133,7 @@ class SlotStep:
     terminated: bool = False
     truncated: bool = False
     stop_reason: str = ""
+    outcome: str = ""
     failure: str = ""
 
 
@@ -201,13 +204,14 @@ class Slot:
         return SlotStep(
             "\n\n".join(message.text for message in new), reward, math.nan if score is None else float(score), self._baseline,
             terminated or (truncated and not self.env.bootstrap_truncated), truncated, str(info.get("stop_reason", "")),
+            str(info.get("outcome", "")),
             "" if failure is None else f"{failure.cause}: {failure.message}",
         )  # fmt: skip
 
 
 NUMBERS = ("gain", "score", "baseline")
 FLAGS = ("terminated", "truncated")
-TEXTS = ("observation", "stop_reason", "failure")
+TEXTS = ("observation", "stop_reason", "outcome", "failure")
 HARMLESS = "ls -la"
 """The command of a random action."""
 
@@ -217,9 +221,9 @@ class MLGymWrapper(EnvBase):  # type: ignore[misc]  # TorchRL has no types.
 
     `action` is one command per slot and `observation` its output, in the same step. `score` is the score of the
     submission, `gain` its improvement over `baseline` in units of the metric's scale, with the metric's direction taken
-    into account. Both come from the evaluator, never from text. `stop_reason` is why an episode ended. If `failure`
-    is not empty, something outside the agent failed and the step must not be learned from. The reward is 0;
-    `MLGymRewardAssignment` adds the gain.
+    into account. Both come from the evaluator, never from text. `stop_reason` is why an episode ended, and `outcome` what
+    became of its submission. If `failure` is not empty, something outside the agent failed and the step must not be
+    learned from. The reward is 0; `MLGymRewardAssignment` adds the gain.
 
     Arguments:
         tasks: one task (its name, its folder or a `ResearchTask`), several, or a mapping of names to tasks. An episode

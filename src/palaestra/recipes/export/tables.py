@@ -19,7 +19,7 @@ Row = dict[str, Any]
 TYPES: Mapping[str, str] = {
     "iteration": "int64", "round": "int64", "position": "int64", "episode": "int64", "group": "int64", "version": "int64",
     "turns": "int64", "seed": "int64", "sample": "int64",
-    "environment": "string", "prompt": "string", "completion": "string", "stop_reason": "string", "failure": "string",
+    "environment": "string", "prompt": "string", "completion": "string", "stop_reason": "string", "outcome": "string", "failure": "string",
     "info": "string", "skill": "string", "subskill": "string", "reference": "string", "metadata": "string",
     "problem": "string", "evidence": "string", "task": "string",
     "reward": "float64", "score": "float64", "rewards": "list<float64>", "logprobs": "list<float32>",
@@ -104,6 +104,7 @@ def list_research_rows(run: Run) -> list[Row]:
                 "rewards": [step.reward for step in steps if step.message is not None],
                 "turns": sum(step.message is not None for step in steps),
                 "stop_reason": steps[-1].stop_reason,
+                "outcome": str(steps[-1].info.get("outcome", "")),
                 "failure": f"{failure.cause}: {failure.message}" if failure else None,
             }
         )

@@ -48,8 +48,8 @@ from palaestra.runs.run import Run, new_folder
 RECIPE = "bench"
 PLAN = "bench.json"
 COLUMNS = (
-    "task", "agent", "seed", "metric", "direction", "baseline", "best_attempt", "best_submission", "steps",
-    "validations", "silent", "stop_reason", "cost", "unpriced_calls", "seconds",
+    "task", "agent", "seed", "metric", "direction", "baseline", "best_attempt", "best_submission", "outcome",
+    "reward", "steps", "validations", "silent", "stop_reason", "cost", "unpriced_calls", "seconds",
 )  # fmt: skip
 SUMS = ("cost", "unpriced_calls", "calls", "prompt_tokens", "completion_tokens")
 """Summary fields that are summed over the runs."""
@@ -337,7 +337,9 @@ def _play_episode(
 
 def _report_episode(done: int, total: int, episode: BenchEpisode, summary: Mapping[str, Any]) -> Event:
     """An event that describes a finished run in one line."""
-    score = "no score" if summary["best_submission"] is None else f"{summary['best_submission']:.4g}"
+    score = f"no score, {summary['outcome']}"
+    if summary["best_submission"] is not None:
+        score = f"{summary['best_submission']:.4g}"
     silent = ", 0 messages" if is_silent(summary) else ""
     name = f"{episode.task}, {episode.agent}, seed {episode.seed}"
     text = f"{done}/{total} {name}: {score} (baseline {summary['baseline']:.4g}){silent}"

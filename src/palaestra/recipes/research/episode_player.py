@@ -12,7 +12,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from palaestra.envs.turn.base import transcript
 from palaestra.envs.turn.records import Conversation, TurnStopReason
 from palaestra.recipes.research.settings import RECIPE, ResearchSettings
 from palaestra.research.agents import Agent, Halt
-from palaestra.research.tasks.records import Grade
+from palaestra.research.tasks.records import Grade, SubmissionOutcome
 from palaestra.research.workspace.env import ResearchEnv
 from palaestra.research.workspace.step_record import Step
 from palaestra.runs.files import write_folder
@@ -265,27 +265,33 @@ class _Result:
     """The selected episode and its score on the test split."""
 
     episode: int
-    score: float | None
-    scores: dict[str, float]
+    outcome: SubmissionOutcome
+    score: float | None = None
+    scores: dict[str, float] = field(default_factory=dict)
     failure: Failure | None = None
 
 
 def _select_episode(run: Run, env: ResearchEnv, episodes: Sequence[Sequence[Step]], listener: Listener) -> _Result:
-    """Select the episode to score: the only one, or the one with the best submission on the validation split."""
+    """Select the episode to score: the only one, or the one with the best submission on the validation split. Without a
+    score, it is the last one that did not fail.
+    """
     ends = [steps[-1] for steps in episodes]
-    if env.split == "test":
-        return _Result(0, ends[0].info.get("score"), dict(ends[0].info.get("scores") or {}))
     scored = {k: float(end.info["score"]) for k, end in enumerate(ends) if end.info.get("score") is not None}
     best = env.task.metric.best(list(scored.values()))
-    if best is None:
-        return _Result(len(ends) - 1, None, {})
+    if env.split == "test" or best is None:
+        kept = max(range(len(ends)), key=lambda k: (ends[k].failure is None, k))
+        info = ends[kept].info
+        known = SubmissionOutcome.MISSING if best is None else SubmissionOutcome.SCORED  # For runs of earlier versions.
+        return _Result(kept, SubmissionOutcome(info.get("outcome", known)), best, dict(info.get("scores") or {}))
     kept = next(k for k, score in scored.items() if score == best)
     listener(Event("judge the best"))
-    outcome = env.judge(read_submission(run, kept), "test")
-    if isinstance(outcome, Grade):
-        run.store.add_cost(LedgerEntry(WORKSPACE, seconds=outcome.seconds))
-        return _Result(kept, outcome.score, dict(outcome.scores))
-    return _Result(kept, None, {}, outcome if isinstance(outcome, Failure) else None)
+    judged = env.judge_finally(read_submission(run, kept), "test")
+    if isinstance(judged, Grade):
+        run.store.add_cost(LedgerEntry(WORKSPACE, seconds=judged.seconds))
+        return _Result(kept, SubmissionOutcome.SCORED, judged.score, dict(judged.scores))
+    if isinstance(judged, Failure):
+        return _Result(kept, SubmissionOutcome.FAILED, failure=judged)
+    return _Result(kept, SubmissionOutcome.INVALID)
 
 
 def summarise(
@@ -339,6 +345,7 @@ def summarise(
         "baseline_validation": measured.validation.score,
         "best_attempt": metric.best(attempts),
         "best_submission": result.score,
+        "outcome": str(result.outcome),
         "reward": None if failure is not None else _reward(env, episodes[result.episode], result.score),
         "scores": result.scores,
         "attempts": attempts,
@@ -368,13 +375,13 @@ def summarise(
 
 
 def _reward(env: ResearchEnv, steps: Sequence[Step], score: float | None) -> float:
-    """Return the sum of an episode's rewards including penalties. For one of several episodes, the validation gain is
-    replaced by the test gain.
+    """Return the sum of an episode's rewards including penalties. For one of several episodes, the validation reward is
+    replaced by the test reward.
     """
-    total, metric, paid = math.fsum(step.reward for step in steps), env.task.metric, steps[-1].info.get("score")
-    if env.split == "validation" and paid is not None:
-        total -= metric.gain(float(paid), env.baseline.validation.score)
-        total += 0.0 if score is None else metric.gain(score, env.baseline.test.score)
+    total, metric = math.fsum(step.reward for step in steps), env.task.metric
+    if env.split == "validation":
+        total -= metric.reward(steps[-1].info.get("score"), env.baseline.validation.score)
+        total += metric.reward(score, env.baseline.test.score)
     return total
 
 

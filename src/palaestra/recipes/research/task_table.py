@@ -43,10 +43,12 @@ def measure_tasks(names: Sequence[str], tell: Callable[[MeasuredTask], None] = l
 
 
 def format_table(measured: Sequence[MeasuredTask]) -> str:
-    """Return the table: scores on both splits, and the seconds to make and score each solution."""
+    """Return the table: the scores on both splits, the seconds to make and score each solution, and the lowest reward on
+    the test split.
+    """
     lines = [
-        "| task | metric | baseline: validation, test | make, judge | reference: validation, test | make, judge |",
-        "|---|---|---|---|---|---|",
+        "| task | metric | baseline: validation, test | make, judge | reference: validation, test | make, judge | lowest reward |",
+        "|---|---|---|---|---|---|---|",
     ]
     for row in measured:
         metric = row.task.metric
@@ -54,6 +56,7 @@ def format_table(measured: Sequence[MeasuredTask]) -> str:
         for solution in (row.baseline, row.reference):
             cells.append(f"{solution.validation.score:.4g}, {solution.test.score:.4g}")
             cells.append(f"{solution.seconds:.1f} s, {solution.test.seconds:.1f} s")
+        cells.append(f"{metric.reward(None, row.baseline.test.score):.3g}")
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 

@@ -45,6 +45,7 @@ class EnvironmentSection(_Section):
     docker_image: str | None = None
     workdir: str | None = None
     memory_mb: int | None = Field(default=None, gt=0)
+    cpus: float | None = Field(default=None, gt=0)
     build_timeout_sec: float = Field(default=600.0, gt=0)
     env: dict[str, str] = {}
     os: str = "linux"

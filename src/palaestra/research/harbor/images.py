@@ -76,7 +76,7 @@ def _run(program: str, arguments: list[str], seconds: float, check: bool = True)
 
 def _unpack(archive: bytes) -> dict[str, bytes]:
     files = {}
-    with tarfile.open(fileobj=io.BytesIO(archive)) as entries:
+    with tarfile.open(fileobj=io.BytesIO(archive), mode="r:") as entries:
         for entry in entries:
             content = entries.extractfile(entry) if entry.isfile() else None
             if content is not None:

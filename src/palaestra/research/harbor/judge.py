@@ -1,7 +1,8 @@
 """Judges submissions with the verifier of a Harbor task: `tests/test.sh`, in a fresh sandbox with a copy of the workspace.
 
 The verifier writes one number to /logs/verifier/reward.txt, or numbers by name to /logs/verifier/reward.json. A verifier
-that writes neither, or something else, or does not end in time, is a failure, never a reward of 0.
+that writes neither, or something else, is a failure, never a reward of 0. If it exceeds a limit, the submission cannot be
+judged (`exposed`).
 """
 
 from __future__ import annotations
@@ -78,8 +79,8 @@ class HarborJudge(SubmissionJudge):
             variables.setdefault("PATH", f"{TOOLS}/bin:{environment()['PATH']}")
         result = self.sandbox.run(
             ["bash", "-c", SCRIPT.format(tests=TESTS, workdir=shlex.quote(self.task.workdir))], files,
-            limits=Limits(
-                wall_seconds=limit.evaluation_seconds, cpu_seconds=4 * limit.evaluation_seconds, memory=limit.memory,
+            limits=Limits.for_work(
+                limit.evaluation_seconds, cores=self.task.file.environment.cpus or 1, memory=limit.memory,
                 processes=limit.processes, open_files=1024, file_size=1 << 30, output=1 << 20, disk=4 << 30,
             ),
             read_only=mounts, env=variables,
@@ -88,7 +89,10 @@ class HarborJudge(SubmissionJudge):
 
     def _read(self, result: SandboxResult, seconds: float) -> JudgeResult:
         """Convert the files of the verifier to a result. Its output stays hidden: it may quote the tests."""
-        if result.status.is_limit:
+        self.exposed = (
+            result.status.is_limit
+        )  # The verifier works on an untouched workspace, so this is the agent's fault.
+        if self.exposed:
             return Failure(FailureCause.SCORER, f"the verifier was ended by its limit of {result.status.value}")
         lines = dict(line.partition(" ")[::2] for line in result.text.splitlines())
         if "code" not in lines:

@@ -139,7 +139,7 @@ def load_harbor(
         name=re.sub(r"\W+", "_", root.name),
         title=root.name,
         description=(root / "instruction.md").read_text(encoding="utf-8").strip() or root.name,
-        metric=Metric(name=metric, direction=Direction.HIGHER),
+        metric=Metric(name=metric, direction=Direction.HIGHER, floor=0.0),
         submission=Submission(files=("*",), largest=LARGEST),
         limits=TaskLimits(
             steps=steps, seconds=seconds, command_seconds=seconds, validations=validations,

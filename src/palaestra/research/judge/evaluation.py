@@ -28,9 +28,9 @@ TOLD = 300
 """Maximum characters of a submission's message that the agent sees after its code ran on validation data."""
 VALUES = (TypeError, ValueError, LookupError, ArithmeticError, AttributeError, RecursionError)
 """Exceptions that an evaluator raises for a value it did not expect."""
-PROGRAMS, SLACK = 3.0, 30.0
-"""The time limit of judging: this many times `evaluation_seconds` plus `SLACK` seconds. Exceeding it is
-a failure; otherwise an episode, bench or baseline would wait forever.
+PROGRAMS, SLACK = 3.0, 1800.0
+"""The wall time of judging: this many times `evaluation_seconds` plus `SLACK` seconds, which is enough on a busy machine.
+Exceeding it is a failure; otherwise an episode, bench or baseline would wait forever.
 """
 
 
@@ -116,9 +116,8 @@ class Evaluation:
     def limits(self, seconds: float | None = None) -> Limits:
         """Return the limits of a submission while it is judged."""
         limit = self.task.limits
-        wall = limit.evaluation_seconds if seconds is None else seconds
-        return Limits(
-            wall_seconds=wall, cpu_seconds=4 * wall, memory=limit.memory, processes=limit.processes,
+        return Limits.for_work(
+            limit.evaluation_seconds if seconds is None else seconds, memory=limit.memory, processes=limit.processes,
             file_size=1 << 30, output=1 << 26, disk=1 << 30,
         )  # fmt: skip
 

@@ -118,9 +118,14 @@ def run_apart(
         thread.join(GRACE)
         interrupt(thread)
         thread.join()
-    if isinstance(outcome[0], SandboxError):
-        raise outcome[0]
-    return ApartResult(result, isinstance(outcome[0], SandboxResult) and outcome[0].exit_code == CHANGED)
+    served = outcome[0]
+    if isinstance(served, SandboxError):
+        raise served
+    if not isinstance(served, SandboxResult):  # It was interrupted.
+        return ApartResult(result, False)
+    if served.status.is_limit and not result.ok:  # Why the evaluator got no answer.
+        result = replace(result, status=served.status)
+    return ApartResult(result, served.exit_code == CHANGED)
 
 
 def _pipe() -> tuple[int, int]:

@@ -138,8 +138,8 @@ def find_submission(evaluator: str, files: Mapping[str, bytes], description: str
     for name in reached:  # The list grows during the loop.
         more = find_imported_files(name, files[name], files)
         reached += [file for file in more if file not in reached and file != evaluator]
-    written = [name for name in find_imports(source) if name not in files and _names_file(description, name)]
-    named = [name for name in reached if _names_file(description, name)] + written
+    written = [name for name in find_imports(source) if name not in files and names_file(description, name)]
+    named = [name for name in reached if names_file(description, name)] + written
     for candidates in (
         named,
         [name for name in named if name in direct],
@@ -222,7 +222,7 @@ def _parse(source: bytes) -> ast.Module:
         return ast.Module([], [])
 
 
-def _names_file(text: str, name: str) -> bool:
+def names_file(text: str, name: str) -> bool:
     """Whether a text names a file, by its path or its last part."""
     return any(
         re.search(rf"(?<![\w-]){re.escape(variant)}(?![\w-])", text) for variant in {name, PurePosixPath(name).name}

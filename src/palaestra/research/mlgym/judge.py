@@ -62,6 +62,7 @@ class MLGymJudge(SubmissionJudge):
         except SandboxError as error:
             return Failure(FailureCause.SANDBOX, str(error))
         except (TaskError, OSError) as error:  # The checkout has changed.
+            self.exposed = False
             return Failure(
                 FailureCause.SCORER, f"the files of task '{self.task.name}' cannot be used any more: {error}"
             )
@@ -162,9 +163,10 @@ class MLGymJudge(SubmissionJudge):
 
     def _limits(self) -> Limits:
         limit = self.task.limits
-        return Limits(
-            wall_seconds=limit.evaluation_seconds, cpu_seconds=8 * limit.evaluation_seconds, memory=limit.memory,
-            processes=limit.processes, open_files=1024, file_size=4 << 30, output=1 << 22, disk=8 << 30,
+        trains = self.task.file.task_entrypoint in (EntryPoint.MODEL, EntryPoint.LANGUAGE_MODEL)
+        return Limits.for_work(
+            limit.evaluation_seconds, cores=8 if trains else 1, memory=limit.memory, processes=limit.processes,
+            open_files=1024, file_size=4 << 30, output=1 << 22, disk=8 << 30,
         )  # fmt: skip
 
     def _read(self, result: SandboxResult, text: str | None, seconds: float, isolation: Isolation) -> JudgeResult:

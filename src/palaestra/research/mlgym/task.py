@@ -23,6 +23,7 @@ from palaestra.research.mlgym.files import (
     find_submission,
     guess_direction,
     install_requirements,
+    names_file,
     variables,
 )
 from palaestra.research.tasks.collecting import collect_workspace
@@ -40,6 +41,8 @@ UNNAMED = "the first score"
 DATA = "data"
 """The folder of the data in the workspace."""
 LARGEST = 2 << 30
+FLOOR_SCALES = 3.0
+"""How far the floor of the rewards is below the recorded baseline, in multiples of its score."""
 
 
 class MLGymTask(ResearchTask):
@@ -261,12 +264,14 @@ def load_mlgym(
     way = direction or guess_direction(counted)
     if way not in set(Direction):
         raise SettingsError(f"direction must be 'higher' or 'lower'; got '{way}'")
-    base = abs(recorded.get(counted, 1.0))
+    score = recorded.get(counted)
+    scale = abs(score or 1.0)
+    floor = None if score is None else score - FLOOR_SCALES * scale * (1 if way == Direction.HIGHER else -1)
     fields: dict[str, Any] = {
         "name": re.sub(r"\W+", "_", name.removesuffix(".yaml").removeprefix("tasks/")),
         "title": file.name,
         "description": file.description,
-        "metric": Metric(name=counted, direction=Direction(way), scale=base or 1.0),
+        "metric": Metric(name=counted, direction=Direction(way), scale=scale, floor=floor),
         "submission": Submission(files=("submission.csv",) if file.task_entrypoint is EntryPoint.CSV else ("*",), largest=LARGEST),
         "limits": TaskLimits(
             steps=steps, seconds=86_400.0, command_seconds=file.training_timeout or 1800.0, validations=validations,
@@ -323,8 +328,14 @@ def _describe(task: MLGymTask) -> str:
     if len(task._data_folders()) < len(task._datasets):
         absent = [item.data_path for item in task._datasets if not (task.checkout / item.data_path).is_dir()]
         text += f"\n\nData of a hub that are not here, and there is no network: {', '.join(absent)}."
-    if hidden := task._answers:
-        text += f"\n\nNot shown, as they hold the answers: {', '.join(Path(item).name for item in hidden)}."
+    answers = {Path(item).name for item in task._answers}
+    if answers:
+        text += (
+            f"\n\nNot shown, as they hold the answers: {', '.join(sorted(answers))}. {task.evaluator_place} reads them, so it "
+            "does not run in your workspace; the command `validate` runs it for you."
+        )
+    if secret := [name for name in task._secrets().files if name not in answers and names_file(text, name)]:
+        text += f"\n\nNamed above, but not in your workspace: {', '.join(secret)}."
     if missing := task.missing_packages():
         text += f"\n\nNot installed, and not to be had: {', '.join(missing)}."
     return text

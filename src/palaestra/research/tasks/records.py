@@ -50,6 +50,20 @@ class Grade:
     isolation: Isolation | None = field(default=None, compare=False)
 
 
+class SubmissionOutcome(StrEnum):
+    """What became of the submission of an episode."""
+
+    SCORED = "scored"
+    INVALID = "invalid"
+    """It cannot be judged: a file is missing or malformed, or its code raised, exceeded a limit or returned something
+    else than the task requires. The reward is the floor; see `Metric.reward`.
+    """
+    MISSING = "missing"
+    """The agent stopped without a submission. The reward is the floor."""
+    FAILED = "failed"
+    """Something outside the agent failed. The episode has no reward and must not be learned from."""
+
+
 @dataclass(frozen=True, slots=True)
 class InvalidSubmission:
     """A submission that cannot be judged: a file is missing, too large or malformed. The agent sees the reason and

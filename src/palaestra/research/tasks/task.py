@@ -37,6 +37,8 @@ Model = TypeVar("Model", bound=BaseModel)
 CACHES = frozenset({"__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".ipynb_checkpoints"})
 """Folders that tools leave behind; not part of a task."""
 LARGEST = 32 << 20
+FLOOR_SCALES = 10.0
+"""How far the default floor of a reward is below the baseline at most, in units of the metric's scale."""
 
 
 class Direction(StrEnum):
@@ -69,6 +71,8 @@ class Metric(Strict):
     Arguments:
         low, high: bounds of valid scores. A score outside them means that the evaluator failed.
         scale: the difference from the baseline that is worth a reward of 1.
+        floor: the score that a submission without a score is rewarded as, and every worse one with it. By default it is
+            the worst valid score, or the one `FLOOR_SCALES` below the baseline if that is better.
     """
 
     model_config = ConfigDict(allow_inf_nan=False)
@@ -77,6 +81,7 @@ class Metric(Strict):
     low: float | None = None
     high: float | None = None
     scale: float = Field(default=1.0, gt=0)
+    floor: float | None = None
 
     def better(self, score: float, other: float) -> bool:
         """Whether `score` is better than `other`."""
@@ -87,9 +92,25 @@ class Metric(Strict):
         return None if not scores else (max if self.direction is Direction.HIGHER else min)(scores)
 
     def gain(self, score: float, baseline: float) -> float:
-        """Return the improvement over the baseline in units of `scale`; this is the reward."""
+        """Return the improvement over the baseline in units of `scale`."""
         ahead = score - baseline if self.direction is Direction.HIGHER else baseline - score
         return ahead / self.scale
+
+    def reward(self, score: float | None, baseline: float) -> float:
+        """Return the reward of a submission: its gain, or the floor if that is better or if there is no score. So no
+        submission is rewarded less than one that cannot be judged.
+
+        >>> metric = Metric(name="accuracy", direction=Direction.HIGHER, low=0.0, scale=0.5)
+        >>> metric.reward(0.75, baseline=0.5), metric.reward(None, baseline=0.5), metric.reward(None, baseline=9.0)
+        (0.5, -1.0, -10.0)
+        """
+        worst = self.low if self.direction is Direction.HIGHER else self.high
+        floor = -FLOOR_SCALES
+        if self.floor is not None:
+            floor = min(0.0, self.gain(self.floor, baseline))
+        elif worst is not None:
+            floor = max(floor, self.gain(worst, baseline))
+        return floor if score is None else max(floor, self.gain(score, baseline))
 
 
 class TaskLimits(Strict):
@@ -167,6 +188,10 @@ class ResearchTask(Strict):
         low, high = self.metric.low, self.metric.high
         if low is not None and high is not None and low >= high:
             raise ValueError(f"the metric's low must be below its high; got {low} and {high}")
+        if self.metric.floor is not None and not (
+            (low is None or low <= self.metric.floor) and (high is None or self.metric.floor <= high)
+        ):
+            raise ValueError(f"the metric's floor must be between its low and high; got {self.metric.floor}")
         return self
 
     @property

@@ -20,7 +20,7 @@ from palaestra.envs.turn.base import TurnEnv, to_failure
 from palaestra.envs.turn.records import Conversation, Reply, TurnStopReason
 from palaestra.envs.turn.vector import TurnVectorEnv
 from palaestra.research.judge.evaluation import EvaluationSplit, SubmissionJudge, make_judge, sandbox_for
-from palaestra.research.tasks.records import Grade, InvalidSubmission, JudgeResult
+from palaestra.research.tasks.records import Grade, InvalidSubmission, JudgeResult, SubmissionOutcome
 from palaestra.research.tasks.task import ResearchTask, load_task
 from palaestra.research.workspace.commands import (
     BrokenCommandError,
@@ -37,8 +37,7 @@ from palaestra.research.workspace.templates import check_prompts
 from palaestra.research.workspace.workspace import MeasuredSolution, Workspace, load_baseline
 
 PROMPTS = Path(__file__).parent / "prompts"
-EMPTY_HANDED = (TurnStopReason.FAILED, TurnStopReason.GAVE_UP)
-"""Stop reasons without a submission, and so without a score."""
+BROKE_EVALUATOR = InvalidSubmission("the evaluator broke over it", exposed=True)
 MOST_CALLS = 16
 """The maximum number of tool calls in one message."""
 
@@ -48,12 +47,13 @@ class ResearchEnv(TurnEnv):
 
     `reset` opens a fresh workspace in a sandbox. An action is an assistant message; its command (or tool call) runs,
     and the output is the next message. The reward comes in the step of `submit`, or in the step in which a limit
-    submits the current workspace: the improvement over the baseline in units of the metric's `scale`. A submission that
-    cannot be judged has no score: the agent sees the reason and continues.
+    submits the current workspace: the improvement over the baseline in units of the metric's `scale`. If a submission
+    cannot be judged, the agent sees the reason and continues. An episode that ends without a score has the lowest
+    reward of the task, unless something outside the agent failed (`Metric.reward`, `SubmissionOutcome`).
 
     `info` contains the `action` that was read in a message and the `thought` around it, or the `format_error`; and
-    `validated`, the scores of validations in this step. At the end it contains `score` (`None` without a submission),
-    `scores`, `baseline`, `attempts` (the scores of all validations), `failures` (counts by cause) and `stop_reason`;
+    `validated`, the scores of validations in this step. At the end it contains `outcome` (a `SubmissionOutcome`), `score`
+    (`None` unless the outcome is `scored`), `scores`, `baseline`, `attempts` (the scores of all validations), `failures` (counts by cause) and `stop_reason`;
     `handed_in` has the submitted files.
 
     Arguments:
@@ -69,7 +69,7 @@ class ResearchEnv(TurnEnv):
         format_errors: the number of consecutive unreadable messages that end the episode; 0 for no limit.
         format_penalty: subtracted from the reward of an unreadable message.
         validation_reward: reward every validation that improves on all earlier ones, and the rest at the end. The sum
-            over an episode with a submission is the same.
+            over an episode is the same.
         prompts: a folder of templates that override the built-in ones.
         memory: a file that keeps notes across episodes.
         max_turns, max_seconds: limits that override the task's.
@@ -175,12 +175,12 @@ class ResearchEnv(TurnEnv):
         try:
             action = self._parser(message)
         except Exception as error:  # A user-defined parser may raise anything.
-            return Reply(failure=to_failure(error, FailureCause.ENVIRONMENT), info=self._figures())
+            return self._fail(to_failure(error, FailureCause.ENVIRONMENT))
         if isinstance(action, FormatError):
             return self._report_format_error(action)
         if not isinstance(action, Action):
             problem = f"the output parser must return an Action or a FormatError; got {type(action).__name__}"
-            return Reply(failure=Failure(FailureCause.ENVIRONMENT, problem), info=self._figures())
+            return self._fail(Failure(FailureCause.ENVIRONMENT, problem))
         self._unreadable = 0
         earned, validated = self._earned, len(self.attempts)
         action_text = action.text or "\n".join(f"{call.name} {call.arguments}" for call in action.calls)
@@ -194,7 +194,7 @@ class ResearchEnv(TurnEnv):
                 replies.append(self._call(call, place))
         except SandboxError as error:
             cause = FailureCause.ENVIRONMENT if isinstance(error, BrokenCommandError) else FailureCause.SANDBOX
-            return Reply(failure=Failure(cause, str(error)), info=info | self._figures())
+            return self._fail(Failure(cause, str(error)), info)
         except KeyboardInterrupt:
             # The caller can end the episode with `stop`. The shell is not used again, because its command still runs.
             self._over, self._interrupted = False, True
@@ -202,24 +202,32 @@ class ResearchEnv(TurnEnv):
         if len(self.attempts) > validated:
             info["validated"] = tuple(self.attempts[validated:])
         if isinstance(self._judged, Failure):
-            return Reply(tuple(replies), failure=self._judged, info=info | self._figures())
+            return self._fail(self._judged, info, replies)
         if self._judged is not None:
             stop = TurnStopReason.SUBMITTED if isinstance(self._judged, Grade) else TurnStopReason.ATTEMPTS
             return Reply(tuple(replies), self._earned - earned, stop, info=info | self._figures())
         return Reply(tuple(replies), self._earned - earned, info=info)
 
     def truncate(self, reason: TurnStopReason) -> Reply:
-        """Submit the current workspace, unless the reason rules out a score."""
-        if reason in EMPTY_HANDED:
-            return Reply(stop=reason, info=self._figures())
-        earned = self._earned
-        try:
-            result = self.submit()
-        except SandboxError as error:
-            return Reply(failure=Failure(FailureCause.SANDBOX, str(error)), info=self._figures())
+        """Submit the current workspace, unless the agent gave up or something outside it failed."""
+        if reason is TurnStopReason.FAILED:
+            return Reply(stop=reason, info=self._figures() | {"outcome": SubmissionOutcome.FAILED})
+        earned, replies = self._earned, tuple[Message, ...]()
+        if reason is TurnStopReason.GAVE_UP:
+            self._earned = self._reward(None)
+        else:
+            try:
+                replies = (Message("user", clean_text(self.submit(last=True).text)),)
+            except SandboxError as error:
+                return self._fail(Failure(FailureCause.SANDBOX, str(error)))
         if isinstance(self._judged, Failure):
-            return Reply(failure=self._judged, info=self._figures())
-        return Reply((Message("user", clean_text(result.text)),), self._earned - earned, reason, info=self._figures())
+            return self._fail(self._judged)
+        return Reply(replies, self._earned - earned, reason, info=self._figures())
+
+    def _fail(self, failure: Failure, info: Mapping[str, Any] = {}, replies: Sequence[Message] = ()) -> Reply:
+        """End the episode because something outside the agent failed."""
+        self._judged = failure
+        return Reply(tuple(replies), failure=failure, info={**info, **self._figures()})
 
     def state(self) -> Mapping[str, Any]:
         if self._session is None:
@@ -267,8 +275,7 @@ class ResearchEnv(TurnEnv):
         if not self._validations_left():
             return CommandResult(self._render("no_validations", limit=self.task.limits.validations), ok=False)
         _, outcome = self._evaluate("validation")
-        # A broken evaluator counts as well, because the submission's answers may have broken it.
-        broke = isinstance(outcome, Failure) and outcome.cause is FailureCause.SCORER and self._judge()[0].exposed
+        broke = isinstance(outcome, Failure) and self._is_caused_by_submission(outcome)
         counted = broke or isinstance(outcome, Grade) or (isinstance(outcome, InvalidSubmission) and outcome.exposed)
         self.asked += counted
         if not isinstance(outcome, Grade):
@@ -280,29 +287,47 @@ class ResearchEnv(TurnEnv):
         best = metric.best(self.attempts)
         assert best is not None
         if self.validation_reward:
-            self._earned = max(self._earned, metric.gain(best, baseline))
+            self._earned = max(self._earned, metric.reward(best, baseline))
         return self._report_score("validated", outcome, baseline, best=best, left=self._validations_left())
 
-    def submit(self) -> CommandResult:
+    def submit(self, last: bool = False) -> CommandResult:
         """Submit the current workspace. Returns the observation for the agent; `ok` is false without a score.
 
         The episode ends if the submission can be judged. It also ends if the submission's code failed after it had seen
         hidden data, because the code could carry them into the next submission.
+
+        Arguments:
+            last: the episode ends in any case.
         """
         files, outcome = self._evaluate(self.split)
-        if isinstance(outcome, Failure) and outcome.cause is FailureCause.SCORER and self._judge()[0].exposed:
+        if isinstance(outcome, Failure) and self._is_caused_by_submission(outcome):
             self.failures[outcome.cause] += 1
-            # Not a failure of the episode: an agent could otherwise escape a bad score by breaking the evaluator.
-            outcome = InvalidSubmission("the evaluator broke over it", exposed=True)
+            outcome = BROKE_EVALUATOR
         if isinstance(outcome, InvalidSubmission):
-            self._judged = outcome if outcome.exposed else None
+            if outcome.exposed or last:
+                self._judged, self._earned = outcome, self._reward(None)
             return self._report_miss(outcome, "submitted", "evaluation")
         self._judged, self.handed_in = outcome, files
         if isinstance(outcome, Failure):
             return self._report_miss(outcome, "submitted", "evaluation")
-        baseline = self._reference(self.split)
-        self._earned = self.task.metric.gain(outcome.score, baseline)
-        return self._report_score("submitted", outcome, baseline, split=self.split)
+        self._earned = self._reward(outcome.score)
+        return self._report_score("submitted", outcome, self._reference(self.split), split=self.split)
+
+    def judge_finally(self, files: Mapping[str, bytes], split: EvaluationSplit) -> JudgeResult:
+        """Judge a submission outside any episode. If its code broke the evaluator, it cannot be judged."""
+        outcome = self.judge(files, split)
+        broke = isinstance(outcome, Failure) and self._is_caused_by_submission(outcome)
+        return BROKE_EVALUATOR if broke else outcome
+
+    def _is_caused_by_submission(self, failure: Failure) -> bool:
+        """Whether the submission's answers may have broken the evaluator. An agent could otherwise escape a bad score
+        this way.
+        """
+        return failure.cause is FailureCause.SCORER and self._judge()[0].exposed
+
+    def _reward(self, score: float | None) -> float:
+        """Return the reward of the episode."""
+        return self.task.metric.reward(score, self._reference(self.split))
 
     def _evaluate(self, split: EvaluationSplit) -> tuple[dict[str, bytes] | None, JudgeResult]:
         """Judge a copy of the current workspace; returns its files and the result."""
@@ -332,7 +357,7 @@ class ResearchEnv(TurnEnv):
         if isinstance(outcome, Failure):
             text = self._render("failed", what=name, cause=outcome.cause, reason=outcome.message, **shared)
         else:
-            over = outcome is self._judged
+            over = outcome.exposed and outcome is self._judged
             text = self._render("unusable", reason=outcome.reason, what=done, over=over, **shared)
         return CommandResult(text, ok=False)
 
@@ -415,7 +440,9 @@ class ResearchEnv(TurnEnv):
     def _figures(self) -> dict[str, Any]:
         """Return the `info` of the last step."""
         graded = self._judged if isinstance(self._judged, Grade) else None
+        outcomes = {Grade: SubmissionOutcome.SCORED, Failure: SubmissionOutcome.FAILED, InvalidSubmission: SubmissionOutcome.INVALID}  # fmt: skip
         return {
+            "outcome": outcomes.get(type(self._judged), SubmissionOutcome.MISSING),
             "score": None if graded is None else graded.score,
             "scores": {} if graded is None else dict(graded.scores),
             "isolation": "" if graded is None or graded.isolation is None else str(graded.isolation),

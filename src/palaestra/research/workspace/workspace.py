@@ -13,14 +13,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
-from palaestra.core.errors import SandboxError, TaskError
+from palaestra.core.errors import TaskError
 from palaestra.engines.models import cache_folder
 from palaestra.research.judge.evaluation import SubmissionJudge, read_only_mounts, sandbox_environment
 from palaestra.research.tasks.data import seed_mark
 from palaestra.research.tasks.records import Grade, InvalidSubmission, TaskData
 from palaestra.research.tasks.task import ResearchTask
 from palaestra.runs.files import from_json, storage_errors, to_json
-from palaestra.sandbox.base import Limits, Sandbox, Shell, ShellResult
+from palaestra.sandbox.base import WAITING, Limits, Sandbox, Shell, ShellResult
 
 OUTPUT = 16 << 10
 """The maximum bytes of a command's output; the middle of longer output is cut."""
@@ -59,11 +59,12 @@ class Workspace:
         return self.shell.execute(command, timeout)
 
     def submission(self) -> dict[str, bytes] | InvalidSubmission:
-        """Copy the submission files. Symbolic links are not followed, because their targets are not the agent's files."""
-        try:
-            return self.task.collect(self.shell)
-        except SandboxError as error:
-            return InvalidSubmission(f"the workspace cannot be read any more: {error}")
+        """Copy the submission files. Symbolic links are not followed, because their targets are not the agent's files.
+
+        Raises:
+            SandboxError: the sandbox is lost.
+        """
+        return self.task.collect(self.shell)
 
     def close(self) -> None:
         """Kill everything that runs in it."""
@@ -160,7 +161,7 @@ def measure(
     start, maker = time.perf_counter(), f"the result of '{command}'" if command else "the starter files"
     with Workspace(task, sandbox, judge.data, files) as workspace:
         if command:
-            result = workspace.execute(command)
+            result = workspace.execute(command, WAITING * task.limits.command_seconds)  # The machine may be busy.
             if not result.ok:
                 raise TaskError(
                     f"'{command}' of task '{task.name}' failed ({result.note or f'exit code {result.exit_code}'}): "

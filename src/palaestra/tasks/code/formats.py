@@ -10,9 +10,8 @@ import ast
 import base64
 import builtins
 import hashlib
-import io
 import json
-import pickle
+import pickletools
 import re
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -20,11 +19,17 @@ from dataclasses import dataclass, replace
 from datetime import date, datetime
 from typing import Any
 
+from palaestra.core.checks import short_repr
 from palaestra.core.errors import TaskError
 from palaestra.core.records import Split
 from palaestra.tasks.code.comparison import admits_any_case, why_undecided
 
 Row = Mapping[str, Any]
+MAX_TESTS = 256 << 20
+"""Maximum bytes of the decompressed test cases of a problem."""
+TEXT_OPERATIONS = frozenset({"UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"})
+FRAMING_OPERATIONS = frozenset({"PROTO", "FRAME", "PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE", "STOP"})
+"""The pickle operations of a single text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,9 +173,9 @@ def live_code_bench(row: Row, split: Split, *, hidden: bool = True) -> CodeProbl
             asked, but not scored.
     """
     name, text, starter = _text(row, "question_id"), _text(row, "question_content"), str(row.get("starter_code") or "")
-    cases = _cases(row.get("public_test_cases"))
+    cases = _cases(row.get("public_test_cases"), name)
     if hidden or not cases:
-        cases = [*cases, *_cases(row.get("private_test_cases"))]
+        cases = [*cases, *_cases(row.get("private_test_cases"), name)]
     if not cases:
         raise TaskError(f"problem {name} of LiveCodeBench has no test cases")
     metadata = row.get("metadata") or {}
@@ -283,31 +288,41 @@ def _python_solution(row: Row) -> str:
     return ""
 
 
-class _TextOnly(pickle.Unpickler):
-    """Reads pickled text only: other pickles could run code."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        raise TaskError(f"a test case of LiveCodeBench contains a pickled {module}.{name}; only text is supported")
-
-
-def _cases(given: Any) -> list[dict[str, Any]]:
+def _cases(given: Any, name: str) -> list[dict[str, Any]]:
     """Test cases as a list, as JSON, or as base64 of a compressed pickle of JSON."""
     if not given:
         return []
-    if isinstance(given, list):
-        return given
     try:
-        cases = _decode(given) if not given.lstrip().startswith("[") else json.loads(given)
-    except (ValueError, zlib.error, pickle.UnpicklingError, EOFError) as error:
-        raise TaskError(f"expected test cases as JSON, or as a compressed pickle of JSON; {error}") from None
+        cases = given if isinstance(given, list) else json.loads(given if given.lstrip()[:1] == "[" else _unpack(given))
+    except (ValueError, RecursionError, zlib.error) as error:
+        raise TaskError(
+            f"problem {name}: expected test cases as JSON, or as a compressed pickle of JSON; {error}"
+        ) from None
     if not isinstance(cases, list):
-        raise TaskError(f"expected a list of test cases; got {type(cases).__name__}")
+        raise TaskError(f"problem {name}: expected a list of test cases; got {short_repr(cases)}")
     return cases
 
 
-def _decode(given: str) -> Any:
-    cases = _TextOnly(io.BytesIO(zlib.decompress(base64.b64decode(given)))).load()
-    return json.loads(cases) if isinstance(cases, str | bytes) else cases
+def _unpack(given: str) -> str:
+    """The text of a compressed pickle. The pickle is parsed without being loaded: loading it could run code or reserve
+    any amount of memory.
+
+    Raises:
+        ValueError: it is too large, or something else than one text.
+    """
+    inflate = zlib.decompressobj()
+    content = inflate.decompress(base64.b64decode(given), MAX_TESTS)
+    if inflate.unconsumed_tail or not inflate.eof:
+        raise ValueError(f"they are cut, or have more than {MAX_TESTS >> 20} MiB when decompressed")
+    texts = []
+    for operation, argument, _ in pickletools.genops(content):
+        if operation.name in TEXT_OPERATIONS:
+            texts.append(argument)
+        elif operation.name not in FRAMING_OPERATIONS:
+            raise ValueError(f"the pickle contains {operation.name}; only text is supported")
+    if len(texts) != 1:
+        raise ValueError(f"the pickle contains {len(texts)} texts instead of one")
+    return str(texts[0])
 
 
 def _format_call(method: str, case: Mapping[str, Any]) -> str:

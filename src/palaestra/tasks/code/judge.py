@@ -34,7 +34,7 @@ MESSAGE_KEYS = ("ask", "value", "argument", "error", "message", "attributes", "c
 PROGRAM = Script("palaestra.tasks.code.inside", ("peer", "program"), MAX_BYTES, MAX_COMMAS)
 GRADER = Script("palaestra.tasks.code.inside", ("peer", "grader"), MAX_BYTES, MAX_COMMAS)
 GRADER_LIMITS = Limits(
-    wall_seconds=180.0, cpu_seconds=60.0, memory=512 * MIB, processes=16, output=64 * MIB, disk=64 * MIB
+    wall_seconds=300.0, cpu_seconds=60.0, memory=512 * MIB, processes=16, output=64 * MIB, disk=64 * MIB
 )
 """Limits of a grader that serves many programs: the time of all of them, and the memory of one."""
 SLACK = 2.0
@@ -133,10 +133,9 @@ class ProgramJudge:
             A failure if the sandbox or the tests themselves failed, which says nothing about the program.
         """
         allowed = seconds * SLACK or self.seconds
-        limits = Limits(
-            wall_seconds=2 * allowed + 1, cpu_seconds=allowed, memory=max(memory or 512 * MIB, 64 * MIB),
-            processes=16, output=16 * MIB, disk=64 * MIB,
-        )  # fmt: skip
+        limits = Limits.for_work(
+            allowed, memory=max(memory or 512 * MIB, 64 * MIB), processes=16, output=16 * MIB, disk=64 * MIB
+        )
         try:
             if isinstance(tests, Stdio):
                 return self._run_stdio(tests, code, limits)
@@ -163,7 +162,8 @@ class ProgramJudge:
     def _try(self, tests: Functions, code: str, limits: Limits) -> Trial:
         while True:
             program = PROGRAM.start(self.sandbox, limits, {"solution.py": code.encode("utf-8", "replace")})
-            if self.trusted:
+            shared = self.trusted and self._graders.lifetime + limits.wall_seconds < GRADER_LIMITS.wall_seconds
+            if shared:
                 grader, fresh = self._graders.acquire()
             else:
                 longer = replace(limits, wall_seconds=limits.wall_seconds + MARGIN)
@@ -173,7 +173,7 @@ class ProgramJudge:
                 trial.run()
             finally:
                 program.channel.close()
-                if trial.end is End.DONE and self.trusted:
+                if trial.end is End.DONE and shared:
                     self._graders.release(grader)
                 else:
                     grader.channel.close()

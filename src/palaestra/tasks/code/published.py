@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import date
 from functools import lru_cache
@@ -147,7 +148,8 @@ class PublishedCode(CodeTask):
 
     def _complete(self, entry: Entry) -> CodeProblem:
         """A problem with its tests."""
-        problem = FORMATS[self.name](entry.table.read(entry.key), entry.problem.split)
+        with _name_row(self.name, entry.problem.id):
+            problem = FORMATS[self.name](entry.table.read(entry.key), entry.problem.split)
         return replace(problem, skill=entry.problem.skill, split=entry.problem.split)
 
     def _find(self, problem: Problem) -> CodeProblem:
@@ -190,12 +192,9 @@ class PublishedCode(CodeTask):
     def _entries(self, name: str) -> Iterator[Entry]:
         part, table = self._files_and_parts()[name], open_table(self.source, self.path, name)
         for key, where, row in table.scan():
-            try:
+            with _name_row(self.name, where):
                 problem = self._describe(row, part or Split.TEST)
                 problem = replace(problem, split=part or self._part(problem, row), tests=_without_cases(problem))
-            except (TaskError, ValueError, TypeError, KeyError, AttributeError) as error:
-                why = str(error) if isinstance(error, TaskError) else f"not a valid row of {self.name}: {error!r}"
-                raise TaskError(f"{where}: {why}") from None
             yield Entry(problem, table, key)
 
 
@@ -328,6 +327,16 @@ class LiveCodeBench(PublishedCode):
     def _describe(self, row: Row, split: Split) -> CodeProblem:
         problem = live_code_bench(row, split, hidden=False)
         return replace(problem, skill="programs" if isinstance(problem.tests, Stdio) else "methods")
+
+
+@contextmanager
+def _name_row(dataset: str, where: str) -> Iterator[None]:
+    """Convert errors of a row to a `TaskError` that names it."""
+    try:
+        yield
+    except (TaskError, ValueError, TypeError, KeyError, AttributeError) as error:
+        why = str(error) if isinstance(error, TaskError) else f"not a valid row of {dataset}: {error!r}"
+        raise TaskError(f"{where}: {why}") from None
 
 
 def _without_cases(problem: CodeProblem) -> Stdio | Functions:

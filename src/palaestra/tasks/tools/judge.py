@@ -57,10 +57,7 @@ class ToolJudge:
 
     def __init__(self, sandbox: Sandbox | None = None, seconds: float = 2.0) -> None:
         self._sandbox, self._starting = sandbox, threading.Lock()
-        self.limits = Limits(
-            wall_seconds=2 * seconds + 1, cpu_seconds=seconds, memory=256 * MIB, processes=16, output=MIB,
-            disk=16 * MIB,
-        )  # fmt: skip
+        self.limits = Limits.for_work(seconds, memory=256 * MIB, processes=16, output=MIB, disk=16 * MIB)
         self._workers = SessionPool(lambda: WORKER.start(self.sandbox(), WORKER_LIMITS, library_files()), LIFETIME)
 
     def sandbox(self) -> Sandbox:

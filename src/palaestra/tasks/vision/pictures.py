@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 FOLDER = "pictures"
 """Folder in the user's cache for images that were generated from words."""
+MAX_IMAGE = 64 << 20
+"""Maximum bytes of an image in an archive."""
 _END = b"IEND\xaeB`\x82"
 """The last bytes of a complete PNG file."""
 
@@ -260,6 +262,8 @@ class Images:
             if self._zip is None and archive.exists():
                 self._zip = zipfile.ZipFile(archive)
             if self._zip is not None:
+                if (size := self._zip.getinfo(name).file_size) > MAX_IMAGE:
+                    raise TaskError(f"{name} of {archive} has {size} bytes; an image has at most {MAX_IMAGE}")
                 return data_url(self._zip.read(name), name)
         except KeyError:
             pass

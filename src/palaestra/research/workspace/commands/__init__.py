@@ -30,7 +30,7 @@ for _name, _module, _description in (
     ("memory_read", "actions", "search the notes"),
     ("validate", "actions", "score the work on validation data"),
     ("submit", "actions", "submit the work"),
-    ("bash", "actions", "run a bash command"),
+    ("bash", "actions", "as a tool: run a bash command. As text, the agent types the bash command itself"),
 ):
     COMMANDS.register(_name, f"{__name__}.{_module}:{_name.upper()}", _description)
 

@@ -35,6 +35,9 @@ WINDOW = 100
 """The lines of a window."""
 PATIENCE = 40.0
 """Seconds that the shell queries of one command may take together."""
+COMMAND_AFTER_BASH = re.compile(r"\s*bash[ \t]+([A-Za-z_]\w*(?:[ \t][^;&>]*)?)\s*")
+NOT_A_SCRIPT = re.compile(r"\A(?:bash: \w+: No such file or directory|\S+: \S+: cannot execute binary file)\Z")
+"""A command that is typed as an argument of bash, and the answer of bash, which expects a script."""
 
 
 class View(NamedTuple):
@@ -122,6 +125,8 @@ class Session:
             return CommandResult(refusal, ok=False, kind="blocked")
         result = self.query.execute(text, self.timeout)
         output = (self.query.take_stray() + result.output).decode("utf-8", "replace").rstrip("\n")
+        if (command := COMMAND_AFTER_BASH.fullmatch(text)) and NOT_A_SCRIPT.match(output):
+            return self.run_bash(command[1])  # Nothing has run: `bash ls` would run a script named ls.
         note = result.note or ("" if result.ok else f"exit code {result.exit_code}")
         return CommandResult(output, result.ok, "bash", note, result.exit_code, result.seconds)
 

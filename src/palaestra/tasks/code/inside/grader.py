@@ -2,7 +2,8 @@
 
 Messages go to the host, which passes them on to the program. The program may send requests too, but only about objects
 that the tests passed to it: it can read and set public attributes of objects whose classes the tests define, and call
-functions that the tests define. It cannot reach namespaces, frames, modules or attributes of classes.
+functions that the tests define. It cannot reach private attributes, namespaces, frames, modules or attributes of classes,
+and it cannot replace methods.
 """
 
 from __future__ import annotations
@@ -33,6 +34,9 @@ PASSED_ON = ("len", "getitem", "setitem", "delitem", "iter", "next", "reversed",
 BETWEEN = ("eq", "ne", "lt", "le", "gt", "ge", "add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor")  # fmt: skip
 """Operators that the program evaluates only between two of its own objects. It cannot decide how one compares with an
 expected value."""
+
+GENERATED = frozenset(f"__{name}__" for name in ("repr", "str", "format", "eq", "ne", "lt", "le", "gt", "ge", "hash"))
+"""Methods of a dataclass that show or compare all of its fields."""
 
 
 class Gone(BaseException):
@@ -133,10 +137,14 @@ def perform(request: dict[str, Any], args: list[Any], kwargs: dict[str, Any]) ->
     what, target, name = request["what"], peer.kept[request["of"]], request.get("name", "")
     if what == "call":
         return target(*args, **kwargs)
-    if isinstance(target, type) or type(target).__module__ != TESTS or name.startswith("__") != (what == "operate"):
+    if isinstance(target, type) or type(target).__module__ != TESTS or name.startswith("_") != (what == "operate"):
         raise AttributeError(f"'{type(target).__name__}' object has no attribute '{name}'")
     if what == "get":
         return getattr(target, name)
+    if name in GENERATED and any(field.startswith("_") for field in getattr(target, "__dataclass_fields__", ())):
+        raise TypeError(f"{name} of '{type(target).__name__}' would show its private fields")
+    if what == "set" and callable(getattr(type(target), name, None)):
+        raise AttributeError(f"'{type(target).__name__}' object attribute '{name}' is read-only")
     if what == "set":
         return setattr(target, name, args[0])
     if what == "copy" and name in ("copy", "deepcopy"):
@@ -283,9 +291,9 @@ def judge(job: dict[str, Any]) -> None:
         scope.update({name: ProgramObject({"root": name}) for name in job["names"]})
         scope.update({"__name__": TESTS, "__assert__": check})
         peer.errors = scope
-        exec(compile(job["given"], "given.py", "exec"), scope)
+        exec(compile(job["given"], "given.py", "exec", dont_inherit=True), scope)
         tree = ast.fix_missing_locations(Asserts().visit(tree))
-        exec(compile(tree, "tests.py", "exec"), scope)
+        exec(compile(tree, "tests.py", "exec", dont_inherit=True), scope)
         if job["check"]:
             scope["check"](ProgramObject({"root": job["check"]}))
     except Gone:

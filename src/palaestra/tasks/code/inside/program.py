@@ -36,7 +36,7 @@ def main() -> None:
         with open(path, encoding="utf-8") as file:
             source = file.read()
         sys.modules["solution"] = module
-        exec(compile(source, "program.py", "exec"), module.__dict__)
+        exec(compile(source, "program.py", "exec", dont_inherit=True), module.__dict__)
 
     def perform(request: dict[str, Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
         what, name = request["what"], request.get("name", "")
