@@ -29,10 +29,12 @@ def test_a_number_is_found_by_binary_search() -> None:
     assert (reward, info["stop_reason"]) == (1.0, TurnStopReason.SOLVED)
 
 
-@pytest.mark.parametrize("name", ["GuessTheNumber-v0-hard", "Mastermind-v0-easy", "Minesweeper-v0-easy", "Sudoku-v0-easy"])
+@pytest.mark.parametrize(
+    "name", ["GuessTheNumber-v0-hard", "Mastermind-v0-easy", "Minesweeper-v0-easy", "Sudoku-v0-easy"]
+)
 def test_50_seeds_are_the_episodes_of_gem(name: str) -> None:
     ours, theirs = GemEnv(f"game:{name}"), load_gem().make(f"game:{name}")
-    states = random.getstate(), np.random.get_state()
+    states = random.getstate(), np.random.get_state()  # noqa: NPY002
     try:
         for seed in range(50):
             for start in (seed, None):  # The second reset continues the generators.
@@ -48,7 +50,7 @@ def test_50_seeds_are_the_episodes_of_gem(name: str) -> None:
                         break
     finally:
         random.setstate(states[0])
-        np.random.set_state(states[1])
+        np.random.set_state(states[1])  # noqa: NPY002
 
 
 def test_a_message_without_an_action_gets_the_reward_of_gem_and_is_counted() -> None:

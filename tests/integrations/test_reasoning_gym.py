@@ -89,7 +89,9 @@ def test_50_problems_are_those_of_the_package_with_their_seeds(name: str) -> Non
         for answer in (dataset[0]["answer"], "7"):
             outcome = task.score(problem, Completion(f"Answer: {answer}"))
             assert isinstance(outcome, Score)
-            assert float(outcome.evidence["package_score"]) == pytest.approx(dataset.score_answer(answer, dataset[0]), 1e-3)
+            assert float(outcome.evidence["package_score"]) == pytest.approx(
+                dataset.score_answer(answer, dataset[0]), 1e-3
+            )
 
 
 @backends
