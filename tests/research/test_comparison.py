@@ -61,7 +61,7 @@ def show_ours(path: str, *lines: str) -> str:
     return "\n".join([f"[file {path}, {len(lines)} lines]", *(f"{k}|{line}" for k, line in enumerate(lines, 1))])
 
 
-REFUSED = "Your proposed edit has introduced new syntax error(s).\n" + show("/w/a.py", "x") + "\nhave NOT been applied."
+REFUSED = show("/w/a.py", "x") + "\nYour changes have NOT been applied."
 OUR_REFUSAL = "The edit was not applied, because it adds 1 new error to the file:\n" + show_ours("/w/a.py", "x")
 
 

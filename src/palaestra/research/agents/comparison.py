@@ -21,7 +21,7 @@ LONGEST = 120
 """The maximum characters of a line in the description of a difference."""
 _VARYING = (
     (re.compile(r"\x1b\[[0-9;]*[A-Za-z]"), ""),
-    (re.compile(r'^"""\nCopyright \(c\) Meta Platforms, Inc\. and affiliates\.\n"""\n'), ""),
+    (re.compile(r'^"""\nCopyright [^\n]*\n"""\n'), ""),
     (re.compile(r"^total \d+$", re.MULTILINE), ""),
     (
         re.compile(

@@ -20,6 +20,7 @@ from palaestra.research.agents.comparison import (
     find_shifts,
     map_line,
 )
+from palaestra.research.workspace.parsing import Action, make_parser
 from palaestra.research.workspace.step_record import Step
 from palaestra.runs.run import Run
 
@@ -101,7 +102,7 @@ class ReplayAgent(Agent):
             steps = [step for step in data["trajectory"] if not str(step.get("action")).startswith("exit_")]
             if LAST_STEP in status and str(steps[-1].get("observation")).startswith(NOT_RUN):
                 steps = steps[:-1]
-            responses = [step["response"] for step in steps]
+            responses = [_write_message(str(step["response"]), str(step.get("action", ""))) for step in steps]
             self._published = [str(step.get("observation")) for step in steps]
             if status.startswith(("submitted", "autosubmission")):
                 self._scores = dict((data["info"].get("score") or [{}])[-1])
@@ -110,7 +111,7 @@ class ReplayAgent(Agent):
         self.parser = "last_block"
         self._settings = {"steps": len(responses) + 1, "format_errors": 0}
         self._tools, self._commands = False, ()
-        self.messages = [Message("assistant", str(text)) for text in responses]
+        self.messages = [Message("assistant", text) for text in responses]
         if status.startswith("autosubmission"):
             reason = next((limit for word, limit in LIMITS.items() if word in status), TurnStopReason.STEPS)
             self._end = Halt(reason, f"the trajectory ended with: {status}")
@@ -154,6 +155,13 @@ class ReplayAgent(Agent):
             return ""
         shifts = find_shifts(self._published, self._outputs)
         return find_answer_difference(step.action, self._published[turn], output, shifts)
+
+
+def _write_message(response: str, action: str) -> str:
+    """Return a published response, or its action alone if our parser would not find it: MLGym reads unclosed blocks."""
+    parsed = make_parser("last_block")(Message("assistant", response))
+    is_found = isinstance(parsed, Action) and parsed.text.strip() == action.strip()
+    return response if not action or is_found else f"```\n{action.strip()}\n```"
 
 
 # Line numbers of published trajectories
