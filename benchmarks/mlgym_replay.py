@@ -2,7 +2,7 @@
 
 `--checkout DIR` names a checkout of MLGym. Every trajectory of a game (`GAMES`) is replayed, one after the other: the other
 tasks need data that the checkout does not contain, or a GPU. A game has random moves, so a replayed score counts as the
-published one within 5 %. `--out DIR` keeps the runs; those in it that are finished are not replayed again. `--select REGEX`
+published one within 5 % or 0.005. `--out DIR` keeps the runs; those in it that are finished are not replayed again. `--select REGEX`
 chooses trajectories by the names of their folders. The ratio is the share of published scores that were found again.
 """
 

@@ -259,6 +259,8 @@ def test_line_ends_and_bytes_around_an_edit_stay(session: Session) -> None:
     session.run("open dos.txt")
     good(session.run("edit 2:2\nzwei\ndrei\nend_of_edit"))
     assert get(session, "dos.txt") == b"one\r\nzwei\r\ndrei\r\nthree"
+    good(session.run("edit 4:4\nvier\n\nend_of_edit"))
+    assert get(session, "dos.txt") == b"one\r\nzwei\r\ndrei\r\nvier\r\n\r\n"  # The new last line is terminated.
     session.run("open latin.txt")
     good(session.run("edit 2:2\nÿ\nend_of_edit"))
     assert get(session, "latin.txt") == b"caf\xe9\n" + "ÿ".encode() + b"\n\xff\xfe\n"

@@ -23,6 +23,7 @@ LISTED = "total 8\ndrwxr-xr-x 2 agent mlgym 4096 Nov 20 17:58 ./\n-rwxrwxr-x 1 a
         ("took 3.21 seconds, 12 it/s", "took 0.4 seconds, 9 it/s"),
         ("2024-11-20 17:58:01,123 start", "2026-01-02 03:04:05,678 start"),
         ("loss 0.412, accuracy 0.91", "loss 0.409, accuracy 0.93"),
+        ("payoff -0.0030", "payoff 0.0012"),
         ("\x1b[31mred\x1b[0m", "red"),
         (LISTED, "total 4\ndrwxr-xr-x 1 root root 60 Jan  2 03:04 .\n-rw-r--r-- 1 root root 99 Jan  2 03:04 run.py\n"),
         ("/bin/bash: line 77: foo: command not found", "bash: line 3: foo: command not found"),

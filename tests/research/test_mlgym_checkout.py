@@ -145,6 +145,8 @@ def test_all_published_agent_files_can_be_read(tmp_path: Path, monkeypatch: pyte
         ["open f.txt", "edit 2:3 f.txt\nx\nend_of_edit"],
         ["open f.txt", "insert 99\nx\nend_of_insert"],
         ["open f.txt", "insert 0\nx\nend_of_insert"],
+        ["open open.txt", "edit 2:2\nx\n\nend_of_edit", "edit 1:1\ny\nend_of_edit"],
+        ["open open.txt", "insert 2\n\nend_of_insert"],
         ["open f.txt 99", "edit 1:1\nx\nend_of_edit"],
         ["open f.txt 0", "edit 3:3\nx\nend_of_edit"],
         ["open g.txt", "create f.txt", "edit 1:1\nx\nend_of_edit"],
@@ -155,7 +157,7 @@ def test_all_published_agent_files_can_be_read(tmp_path: Path, monkeypatch: pyte
     ],
 )
 def test_commands_change_files_as_mlgyms_do(commands: list[str], tmp_path: Path) -> None:
-    files = {"f.txt": b"a\nb\nc\n", "g.txt": b"g\n"}
+    files = {"f.txt": b"a\nb\nc\n", "g.txt": b"g\n", "open.txt": b"a\nb"}
     for name, content in files.items():
         (tmp_path / name).write_bytes(content)
     lines = [f". {CHECKOUT}/tools/{name}.sh" for name in ("defaults", "edit_linting", "insert_linting")]

@@ -2,7 +2,7 @@
 
 What legitimately varies is left out: blank lines and trailing spaces, colours, memory addresses, times and dates, everything
 but the name in a line of `ls -l`, the folder of installed packages, and the copyright notice that MLGym's files have since
-got. Decimal fractions may differ by `TOLERANCE`, because games and training draw random numbers.
+got. Decimal fractions may differ by `TOLERANCE` or `SMALL`, because games and training draw random numbers.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from typing import Any
 
 TOLERANCE = 0.05
 """The relative difference of two decimal fractions, such as scores, that counts as none."""
+SMALL = 0.005
+"""The absolute difference that counts as none."""
 FILE_COMMANDS = ("open", "goto", "scroll_up", "scroll_down", "create", "edit", "insert")
 SEARCHES = ("search_dir", "search_file", "find_file")
 LONGEST = 120
@@ -190,7 +192,7 @@ def _is_same_line(recorded: str, observed: str) -> bool:
 
 
 def _is_close(recorded: float, observed: float) -> bool:
-    return abs(recorded - observed) <= TOLERANCE * max(abs(recorded), abs(observed))
+    return abs(recorded - observed) <= max(SMALL, TOLERANCE * max(abs(recorded), abs(observed)))
 
 
 def _quote(line: str | None) -> str:
