@@ -85,7 +85,7 @@ def register_textarena_game() -> str:
             self.state = textarena.SinglePlayerState(num_players=num_players, seed=seed, max_turns=100)
             self.state.reset(player_prompt_function=lambda player_id, game_state: "")
             # The game is also reset once without an episode, to count its players.
-            text = self.game.start(seed) if seed else ""
+            text = self.game.start(seed) if seed is not None else ""
             self.state.add_observation(text, observation_type=textarena.ObservationType.GAME_MESSAGE)
 
         def step(self, action: str) -> Any:

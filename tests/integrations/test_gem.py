@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
+import random
 
+import numpy as np
 import pytest
 
 from palaestra.core.errors import UnknownNameError
 from palaestra.envs.factory import detect_kind, make_turn_env
 from palaestra.envs.turn.records import TurnStopReason
-from palaestra.integrations.gem import GemEnv
+from palaestra.integrations.gem import GemEnv, load_gem
 
 pytestmark = pytest.mark.backends
 
@@ -25,6 +27,30 @@ def test_a_number_is_found_by_binary_search() -> None:
         observation, reward, over, _, info = env.step(f"\\boxed{{{guess}}}")
         low, high = (guess + 1, high) if "is higher" in observation.messages[-1].text else (low, guess - 1)
     assert (reward, info["stop_reason"]) == (1.0, TurnStopReason.SOLVED)
+
+
+@pytest.mark.parametrize(
+    "name", ["GuessTheNumber-v0-hard", "Mastermind-v0-easy", "Minesweeper-v0-easy", "Sudoku-v0-easy"]
+)
+def test_50_seeds_are_the_episodes_of_gem(name: str) -> None:
+    ours, theirs = GemEnv(f"game:{name}"), load_gem().make(f"game:{name}")
+    states = random.getstate(), np.random.get_state()  # noqa: NPY002
+    try:
+        for seed in range(50):
+            for start in (seed, None):  # The second reset continues the generators.
+                observation, _ = ours.reset(seed=start)
+                text, info = theirs.reset(seed=start)
+                assert observation.messages[-1].text == f"{text.strip()}\n{info.get('suffix', '').strip()}".strip()
+                for move in ("7", "1 2", "1 1 4", "21"):
+                    observation, reward, over, *_ = ours.step(f"\\boxed{{{move}}}")
+                    text, expected, terminated, *_ = theirs.step(f"\\boxed{{{move}}}")
+                    assert observation.messages[-1].text.startswith(text.strip())
+                    assert (reward, over) == (expected, terminated)
+                    if over:
+                        break
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])  # noqa: NPY002
 
 
 def test_a_message_without_an_action_gets_the_reward_of_gem_and_is_counted() -> None:

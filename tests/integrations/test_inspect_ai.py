@@ -21,6 +21,7 @@ from palaestra.tasks.evaluate import choose, score
 
 pytest.importorskip("inspect_ai")
 import inspect_ai
+from inspect_ai.dataset import MemoryDataset, Sample
 from inspect_ai.log import read_eval_log
 from inspect_ai.model import ModelOutput, ModelUsage, get_model
 
@@ -197,6 +198,16 @@ def test_a_task_of_inspect_gets_the_scores_of_inspect(tasks: Path, tmp_path: Pat
     theirs = {f"sums/{sample.id}": {"C": 1.0, "I": 0.0}[sample.scores["match"].value] for sample in log.samples}
     assert theirs == {name: outcome.value for name, outcome in ours.items() if isinstance(outcome, Score)}
     assert set(theirs.values()) == {0.0, 1.0}
+
+
+def test_50_seeds_choose_the_samples_of_inspect(tasks: Path) -> None:
+    task = make_task(f"inspect:{tasks}@sums", parts="published")
+    for seed in range(50):
+        samples = [sample.id for sample in task._task.dataset]  # type: ignore[attr-defined]
+        dataset = MemoryDataset([Sample(input="", id=name) for name in samples])
+        dataset.shuffle(seed)
+        expected = [f"sums/{sample.id}" for sample in dataset[:5]]
+        assert [problem.id for problem in task.problems(Split.TEST, 5, seed)] == expected
 
 
 def test_a_solver_that_reads_the_answer_takes_part_in_the_score(tasks: Path) -> None:

@@ -261,6 +261,26 @@ class TestTheRealPackage:
             assert env.reset(seed=0)[0][0].messages[-1].text == "Guess a number from 1 to 16."
             env.close()
 
+    def test_50_seeds_are_the_episodes_of_openenvs_client(self, served: str) -> None:
+        played = subprocess.run(
+            [PYTHON, "-c", PLAY_CLIENT, served],
+            env={**os.environ, "PYTHONPATH": str(ROOT / "tests/helpers")},
+            capture_output=True,
+            check=True,
+        )
+        env, episodes = OpenEnvEnv(served, prompt="{observation}"), []
+        for seed in range(50):
+            turns: list[Any] = [env.reset(seed=seed)[0].messages[-1].text]
+            for guess in (4, 2, 6):
+                observation, reward, over, *_ = env.step(str(guess))
+                turns.append([observation.messages[-1].text, reward, over])
+                if over:
+                    break
+            episodes.append(turns)
+        env.close()
+        assert episodes == json.loads(played.stdout)
+        assert len({str(episode) for episode in episodes}) > 3
+
     def test_tools_are_offered_and_called(self, served: str) -> None:
         env = OpenEnvEnv(f"{served}/tools", max_turns=2)
         env.reset(seed=0)
@@ -302,6 +322,22 @@ print(json.dumps(episodes))
         assert {episode[-1][1] for episode in runs[0]} == {0.0, 1.0}
 
 
+PLAY_CLIENT = """
+import json, sys
+from openenv.core.generic_client import GenericEnvClient
+
+episodes = []
+with GenericEnvClient(base_url=sys.argv[1]).sync() as client:
+    for seed in range(50):
+        turns = [client.reset(seed=seed).observation["hint"]]
+        for guess in (4, 2, 6):
+            result = client.step({"guess": guess})
+            turns.append([result.observation["hint"], result.reward, result.done])
+            if result.done:
+                break
+        episodes.append(turns)
+print(json.dumps(episodes))
+"""
 PLAY_EXPORT = """
 import json, sys
 from pathlib import Path

@@ -78,6 +78,23 @@ def test_problems_depend_only_on_their_seed_and_splits_are_disjoint(name: str) -
 
 
 @backends
+@pytest.mark.parametrize("name", ["chain_sum", "gcd", "letter_counting", "maze"])
+def test_50_problems_are_those_of_the_package_with_their_seeds(name: str) -> None:
+    import reasoning_gym
+
+    task = make_task(f"reasoning_gym:{name}", levels=[])
+    for problem in task.problems(Split.TRAIN, 50, seed=3):
+        dataset = reasoning_gym.create_dataset(name, seed=problem.metadata["seed"], size=1)
+        assert problem.messages[-1].text.startswith(dataset[0]["question"].strip())
+        for answer in (dataset[0]["answer"], "7"):
+            outcome = task.score(problem, Completion(f"Answer: {answer}"))
+            assert isinstance(outcome, Score)
+            assert float(outcome.evidence["package_score"]) == pytest.approx(
+                dataset.score_answer(answer, dataset[0]), 1e-3
+            )
+
+
+@backends
 def test_a_copy_in_another_process_scores_alike() -> None:
     task = make_task("reasoning_gym:gcd")
     problem = task.problems(Split.TEST, 1, seed=0)[0]

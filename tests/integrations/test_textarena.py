@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import random
+from typing import Any
+
 import numpy as np
 import pytest
+import textarena
 
 from palaestra.core.errors import EnvError, UnknownNameError
 from palaestra.envs.factory import detect_kind
@@ -75,6 +79,36 @@ def test_other_games_of_one_player_start_and_answer(name: str) -> None:
     observation, _, _, _, info = env.step("[1]")
     assert observation.messages[-1].text
     assert "failure" not in info
+
+
+@pytest.mark.parametrize("name", ["GuessTheNumber-v0", "Mastermind-v0", "LightsOut-v0", "Minesweeper-v0"])
+def test_50_seeds_are_the_games_of_textarena(name: str) -> None:
+    ours, theirs = TextArenaEnv(name), textarena.make(f"{name}-raw")
+    state = random.getstate()
+    try:
+        for seed in range(50):
+            for start in (seed, None):  # The second reset continues the generator.
+                observation, _ = ours.reset(seed=start)
+                theirs.reset(num_players=1, seed=start)
+                assert observation.messages[-1].text == read_native(theirs)
+                for move in ("[3]", "[1 2 3 4]", "[0 0]", "[1 1]", "[17]"):
+                    observation, reward, over, *_ = ours.step(move)
+                    done, _ = theirs.step(move)
+                    assert over == done
+                    if done:
+                        rewards, game_info = theirs.close()
+                        assert (observation.messages[-1].text, reward) == (game_info[0]["reason"], rewards[0])
+                        break
+                    assert observation.messages[-1].text == read_native(theirs)
+    finally:
+        random.setstate(state)
+
+
+def read_native(env: Any) -> str:
+    """The new messages of a game, without those of the player."""
+    _, messages = env.get_observation()
+    own = textarena.ObservationType.PLAYER_ACTION
+    return "\n".join(text for sender, text, kind in messages if kind is not own).strip()
 
 
 def test_unknown_games_and_options_are_rejected() -> None:

@@ -120,10 +120,11 @@ def test_an_environment_of_verifiers_gives_its_rewards_in_ours(package: str) -> 
     try:
         assert 30 < len(env._tasks) < 60
         rewards = {}
-        for seed in range(20):
+        for seed in range(50):
             observation, _ = env.reset(seed=seed)
             assert [m.text for m in observation.messages] == ["Guess a number from 1 to 6."]
             task_seed = env._task.data.seed
+            assert task_seed == env._tasks[seed % len(env._tasks)].data.seed
             over, total, turn = False, 0.0, 0
             while not over:
                 _, reward, over, _, info = env.step(write_guess(task_seed, turn))

@@ -11,11 +11,13 @@ from typing import Any, ClassVar
 import pytest
 
 from palaestra.core.errors import RunError, SettingsError, UnknownNameError
+from palaestra.core.events import NOTICE, Event
 from palaestra.core.records import Message
 from palaestra.recipes.research import recipe
 from palaestra.recipes.research.episode_player import read_submission
 from palaestra.recipes.research.recipe import make_context, research
 from palaestra.recipes.research.settings import ResearchSettings
+from palaestra.report import write_report
 from palaestra.research.agents import AGENTS, Agent, make_agent, resolve_agent
 from palaestra.research.agents.base import count_turns
 from palaestra.research.agents.simple import read_script, write_command
@@ -63,7 +65,11 @@ def test_a_replay_gives_the_same_result_step_by_step(play: Play, tmp_path: Path)
         tmp_path, "echo 30 > answer.txt", "validate", "cat nothing", "echo 40 > answer.txt", "validate", "submit"
     )
     first, second = play(agent), play(f"replay:{tmp_path / '0'}")
-    told_apart = ("agent", "seconds")
+    assert (first["replay"], second["replay"]) == (
+        None,
+        {"steps": 6, "identical": 6, "first_departure": None, "reason": ""},
+    )
+    told_apart = ("agent", "seconds", "replay")
     assert {k: v for k, v in first.items() if k not in told_apart} == {
         k: v for k, v in second.items() if k not in told_apart
     }
@@ -92,6 +98,42 @@ def test_a_replay_of_something_else_says_so(play: Play, tmp_path: Path, number: 
         research(task="prisoners_dilemma", agent=f"replay:{tmp_path / '0'}", out=tmp_path / "other")
     with pytest.raises(RunError, match="does not exist"):
         play("replay:nowhere")
+
+
+def test_a_replay_says_where_it_departs(play: Play, tmp_path: Path) -> None:
+    notices: list[str] = []
+
+    def listen(event: Event) -> None:
+        if event.phase == NOTICE:
+            notices.append(event.data["text"])
+
+    name = "mktemp -u XXXXXXXXXXXX"
+    play(script(tmp_path, "echo 30 > answer.txt", name, "cat answer.txt", name, "submit"))
+    replay = play(f"replay:{tmp_path / '0'}", listener=listen)["replay"]
+    assert (replay["steps"], replay["identical"], replay["first_departure"]) == (5, 3, 2)
+    assert " instead of " in replay["reason"]
+    assert notices[1:] == [f"warning: the replay departs from the recorded run in message 2: {replay['reason']}"]
+    page = write_report(tmp_path / "1").read_text()
+    assert "The replay departs from the recorded run in message 2" in page
+    assert page.count("not as recorded") == 2
+
+
+def test_a_trajectory_of_mlgym_is_compared_with_its_outputs(play: Play, tmp_path: Path) -> None:
+    answers = {
+        "open answer.txt": "[File: /workspace/answer.txt (1 lines total)]\n1:5",
+        "edit 1:9\n30\nend_of_edit": "[File: /workspace/answer.txt (1 lines total)]\n1:30\nFile updated.",
+        "validate": "Evaluation Score: {'value': 44.0}",
+        "submit": "",
+    }
+    steps = [
+        {"response": f"```\n{action}\n```", "action": action, "observation": text} for action, text in answers.items()
+    ]
+    info = {"exit_status": "submitted", "score": [{"value": 44.0}, {"value": 31.0}]}
+    (tmp_path / "a.traj").write_text(json.dumps({"trajectory": steps, "info": info}))
+    summary = play(f"replay:{tmp_path / 'a.traj'}")
+    assert (summary["best_submission"], summary["failures"]) == (31.0, {})
+    reason = "the score is 30 instead of 44"
+    assert summary["replay"] == {"steps": 4, "identical": 3, "first_departure": 3, "reason": reason}
 
 
 def test_a_run_is_replayed_by_its_trajectory_as_by_its_folder(play: Play, tmp_path: Path) -> None:

@@ -224,14 +224,10 @@ def test_an_edit_that_brings_new_errors_is_rolled_back(session: Session) -> None
     for text, error in (
         ("    return x * factor", "line 5: undefined name 'factor'"),
         ("    return (x", "SyntaxError: '(' was never closed"),
-        ("  return x", ""),
+        ("  return x", "line 5: E111 indentation is not a multiple of 4"),
         ("return x", "IndentationError"),
     ):
         outcome = session.run(f"edit 5:5\n{text}\nend_of_edit")
-        if not error:  # another indentation is not an error
-            good(outcome)
-            good(session.run("undo"))
-            continue
         assert (outcome.ok, outcome.kind) == (False, "command")
         assert f"- {error}" in outcome.text or error in outcome.text
         assert f"5|{text}" in outcome.text
@@ -252,6 +248,9 @@ def test_only_new_errors_count(session: Session) -> None:
     assert "still" not in good(session.run("edit 1:1\ndef f():\nend_of_edit"))
     session.run("open notes.txt")
     good(session.run("edit 1:1\ndef (((\nend_of_edit"))  # no Python
+    put(session, narrow__py="def f(x):\n  return x\n")
+    session.run("open narrow.py")
+    good(session.run("edit 2:2\n  y = x\n  return y\nend_of_edit"))  # The file is indented by 2 already.
 
 
 def test_line_ends_and_bytes_around_an_edit_stay(session: Session) -> None:
@@ -261,6 +260,8 @@ def test_line_ends_and_bytes_around_an_edit_stay(session: Session) -> None:
     session.run("open dos.txt")
     good(session.run("edit 2:2\nzwei\ndrei\nend_of_edit"))
     assert get(session, "dos.txt") == b"one\r\nzwei\r\ndrei\r\nthree"
+    good(session.run("edit 4:4\nvier\n\nend_of_edit"))
+    assert get(session, "dos.txt") == b"one\r\nzwei\r\ndrei\r\nvier\r\n\r\n"  # The new last line is terminated.
     session.run("open latin.txt")
     good(session.run("edit 2:2\nÿ\nend_of_edit"))
     assert get(session, "latin.txt") == b"caf\xe9\n" + "ÿ".encode() + b"\n\xff\xfe\n"
@@ -276,28 +277,59 @@ def test_misused_edits_say_what_was_expected(session: Session) -> None:
     put(session, f__txt="a\nb\nc\n")
     wrong(session.run("edit 1:1\nx\nend_of_edit"), "no file is open", "open PATH")
     session.run("open f.txt")
-    wrong(session.run("edit 2:9\nx\nend_of_edit"), "from 1 to 3", "got 2:9")
-    wrong(session.run("edit 3:2\nx\nend_of_edit"), "got 3:2")
+    wrong(session.run("edit 3:1\nx\nend_of_edit"), "got 3:1")
+    wrong(session.run("edit 1:2 g.txt\nx\nend_of_edit"), "the open file is '/workspace/f.txt'; open 'g.txt'")
     wrong(session.run("edit 0:1\nx\nend_of_edit"), "got 0:1")
     wrong(session.run("edit 1\nx\nend_of_edit"), "expected edit FIRST:LAST", "got '1'")
     wrong(session.run("edit a:b\nx\nend_of_edit"), "FIRST is a whole number; got 'a'")
     wrong(session.run("edit 1:1\nx"), "a line that is only end_of_edit")
     wrong(session.run("edit 1:1\nx\nend_of_edit\nedit 2:2\ny\nend_of_edit"), "one command a message", "edit 2:2")
-    wrong(session.run("insert 4\nx\nend_of_insert"), "from 0 (before the first) to 3")
+    wrong(session.run("insert -1\nx\nend_of_insert"), "0 for before the first; got -1")
     wrong(session.run("insert 1\nend_of_insert"), "no text to insert")
     wrong(session.run("goto"), "LINE is missing")
     wrong(session.run("goto 0"), "counts from 1")
-    wrong(session.run("open f.txt 4"), "has 3 lines")
+    wrong(session.run("goto 4"), "has 3 lines")
     wrong(session.run("open f.txt 1 2"), "2 words at most")
     wrong(session.run("open 'f.txt"), "quotes do not match")
     wrong(session.run("create"), "PATH is missing")
-    wrong(session.run("create f.txt"), "already exists")
     session.run("chmod a-w f.txt")
     wrong(session.run("edit 1:1\nx\nend_of_edit"), "is read-only", "chmod u+w")
     assert get(session, "f.txt") == b"a\nb\nc\n"
     session.run("rm -f f.txt")
     wrong(session.run("edit 1:1\nx\nend_of_edit"), "does not exist")
     wrong(session.run("edit 1:1\nx\nend_of_edit"), "no file is open")
+
+
+@pytest.mark.parametrize(
+    ("command", "result"),
+    [
+        ("edit 2:9\nx", "a\nx\n"),
+        ("edit 1:4\nx", "x\n"),
+        ("edit 4:4\nx", "a\nb\nc\nx\n"),
+        ("edit 9:12\nx", "a\nb\nc\nx\n"),
+        ("edit 2:1\nx", "a\nx\nb\nc\n"),
+        ("edit 2:9", "a\n"),
+        ("edit 2:3 f.txt\nx", "a\nx\n"),
+        ("insert 4\nx", "a\nb\nc\nx\n"),
+        ("insert 99\nx", "a\nb\nc\nx\n"),
+    ],
+)
+def test_line_numbers_beyond_the_end_mean_the_end(session: Session, command: str, result: str) -> None:
+    put(session, f__txt="a\nb\nc\n")
+    session.run("open f.txt")
+    good(session.run(f"{command}\nend_of_{command.split()[0]}"))
+    assert get(session, "f.txt").decode() == result
+
+
+def test_open_and_create_open_a_file_as_in_mlgym(session: Session) -> None:
+    put(session, f__txt="a\nb\nc\n", g__txt="g\n")
+    for line in (0, -3, 4, 99):
+        assert "3|c" in good(session.run(f"open f.txt {line}"))
+    wrong(session.run("create g.txt"), "'g.txt' already exists, so it was opened", "1|g")
+    assert session.state()["open_file"] == "/workspace/g.txt"
+    good(session.run("create new.txt"))
+    good(session.run("insert 1\nx\nend_of_insert"))
+    assert get(session, "new.txt") == b"\nx\n"
 
 
 def test_create_makes_folders_replaces_with_a_text_and_tells_errors(session: Session) -> None:
@@ -311,7 +343,7 @@ def test_create_makes_folders_replaces_with_a_text_and_tells_errors(session: Ses
     assert session.state()["open_file"] == ""
     wrong(session.run("open a/b/c.py"), "does not exist")
     wrong(session.run("create a"), "is a folder")
-    assert good(session.call("create", {"path": "empty", "text": None})).endswith("(the file is empty)")
+    assert good(session.call("create", {"path": "empty", "text": ""})).endswith("(the file is empty)")
     wrong(session.call("create", {"path": "nul", "text": "a\0b"}), "NUL")
 
 

@@ -89,6 +89,30 @@ def test_a_trajectory_of_mlgym_is_said_again_and_ends_as_it_ended(tmp_path: Path
     assert agent.environment()["parser"] == "last_block"
 
 
+def test_an_action_in_a_block_that_is_not_closed_is_replayed(tmp_path: Path) -> None:
+    step = {"response": "Look.\n```\nls\n```\nRather:\n```\npwd\n", "action": "pwd\n", "observation": "/workspace"}
+    (tmp_path / "a.traj").write_text(json.dumps({"trajectory": [step], "info": {"exit_status": "submitted"}}))
+    agent = make_agent(f"replay:{tmp_path / 'a.traj'}", AgentContext(load_task("prisoners_dilemma")))
+    message = agent.act(Conversation((), {}))
+    assert not isinstance(message, Halt)
+    assert message.text == "```\npwd\n```"
+
+
+def test_an_action_that_mlgym_did_not_run_is_left_out(tmp_path: Path) -> None:
+    steps = [
+        {"response": f"```\necho {k}\n```", "action": f"echo {k}", "observation": text}
+        for k, text in enumerate(("0", "Exited (max_steps)"))
+    ]
+    info = {"exit_status": "autosubmission (max_steps)"}
+    (tmp_path / "a.traj").write_text(json.dumps({"trajectory": steps, "info": info}))
+    agent = make_agent(f"replay:{tmp_path / 'a.traj'}", AgentContext(load_task("prisoners_dilemma")))
+    first = agent.act(Conversation((), {}))
+    assert not isinstance(first, Halt)
+    end = agent.act(Conversation((first,), {}))
+    assert isinstance(end, Halt)
+    assert end.reason is TurnStopReason.STEPS
+
+
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"trajectory": [{}], "info": {}}', '{"trajectory": [], "info": 5}'])
 def test_a_file_that_is_no_trajectory_is_an_error(tmp_path: Path, text: str) -> None:
     (tmp_path / "a.traj").write_text(text)

@@ -25,7 +25,9 @@ from palaestra.research.judge.evaluation import make_judge, sandbox_for
 from palaestra.research.mlgym import load_mlgym
 from palaestra.research.mlgym.agent_file import agent_settings
 from palaestra.research.tasks.records import Grade, Isolation
+from palaestra.research.workspace.commands import Session
 from palaestra.research.workspace.workspace import Workspace
+from palaestra.sandbox import make_sandbox
 
 CHECKOUT = Path(os.environ.get("PALAESTRA_MLGYM", ""))
 pytestmark = pytest.mark.skipif(
@@ -135,6 +137,45 @@ def test_all_published_agent_files_can_be_read(tmp_path: Path, monkeypatch: pyte
         assert "{{ command_docs }}" in (Path(found["prompts"]) / "system.md.j2").read_text()
 
 
+@pytest.mark.parametrize(
+    "commands",
+    [
+        ["open f.txt", "edit 2:9\nx\nend_of_edit"],
+        ["open f.txt", "edit 9:12\nx\ny\nend_of_edit"],
+        ["open f.txt", "edit 2:1\nx\nend_of_edit"],
+        ["open f.txt", "edit 2:3 f.txt\nx\nend_of_edit"],
+        ["open f.txt", "insert 99\nx\nend_of_insert"],
+        ["open f.txt", "insert 0\nx\nend_of_insert"],
+        ["open open.txt", "edit 2:2\nx\n\nend_of_edit", "edit 1:1\ny\nend_of_edit"],
+        ["open open.txt", "insert 2\n\nend_of_insert"],
+        ["open f.txt 99", "edit 1:1\nx\nend_of_edit"],
+        ["open f.txt 0", "edit 3:3\nx\nend_of_edit"],
+        ["open g.txt", "create f.txt", "edit 1:1\nx\nend_of_edit"],
+        ["create new.txt", "edit 1:1\nx\nend_of_edit"],
+        ["create new.txt", "insert 1\nx\nend_of_insert"],
+        ["open f.txt", "open missing.txt", "edit 1:2\nend_of_edit"],
+        ["open f.txt", "goto 99", "edit 2:2\nx\nend_of_edit", "edit 2:9\ny\nend_of_edit"],
+    ],
+)
+def test_commands_change_files_as_mlgyms_do(commands: list[str], tmp_path: Path) -> None:
+    files = {"f.txt": b"a\nb\nc\n", "g.txt": b"g\n", "open.txt": b"a\nb"}
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    lines = [f". {CHECKOUT}/tools/{name}.sh" for name in ("defaults", "edit_linting", "insert_linting")]
+    lines += [
+        command.replace("\n", f" <<'{command.splitlines()[-1]}'\n", 1) if "\n" in command else command
+        for command in commands
+    ]
+    variables = {"PATH": os.environ["PATH"], "WINDOW": "1000", "OVERLAP": "2"}
+    subprocess.run(["bash", "-c", "\n".join(lines)], cwd=tmp_path, env=variables, capture_output=True, check=False)
+    expected = {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
+    with make_sandbox().shell(files=files) as shell:
+        session = Session(shell, None)  # type: ignore[arg-type]
+        for command in commands:
+            session.run(command)
+        assert shell.read_files(list(expected)) == expected
+
+
 def test_a_published_trajectory_is_replayed_message_by_message(checkout: Path) -> None:
     paths = sorted((CHECKOUT / "trajectories").glob("*/*prisonersDilemma*/*.traj"))
     if not paths:
@@ -146,14 +187,19 @@ def test_a_published_trajectory_is_replayed_message_by_message(checkout: Path) -
 
 def test_a_published_trajectory_is_replayed_with_its_scores(checkout: Path, tmp_path: Path) -> None:
     """Its edits go by the line numbers of starter files that have a notice at their head since."""
-    paths = sorted((CHECKOUT / "trajectories").glob("*/*claude-35*battleOfSexes*/*.traj"))
-    if not paths:
-        pytest.skip("this checkout has no trajectories")
-    published = [one["Score"] for one in json.loads((paths[0].parent / "results.json").read_text())["agent"]]
-    found = research(
-        task="battleOfSexes", mlgym=str(checkout), agent=f"replay:{paths[0]}", task_options=("validations=50",),
-        out=tmp_path / "run",
-    ).summary  # fmt: skip
-    assert (found["validations"], found["stop_reason"]) == (len(published) - 1, "submitted")
-    assert found["best_attempt"] == pytest.approx(max(published[:-1]), abs=0.1)
-    assert found["best_submission"] == pytest.approx(published[-1], abs=0.1)
+    for run, departures in ((0, 1), (3, 2)):  # They open evaluate.py, which the fixture changed, and run 3 target.py.
+        path = next((CHECKOUT / "trajectories").glob(f"*/*claude-35*battleOfSexes*run_{run}/*.traj"), None)
+        if path is None:
+            pytest.skip("this checkout has no trajectories")
+        published = [one["Score"] for one in json.loads((path.parent / "results.json").read_text())["agent"]]
+        summary = research(
+            task="battleOfSexes", mlgym=str(checkout), agent=f"replay:{path}", task_options=("validations=50",),
+            out=tmp_path / f"run-{run}",
+        ).summary  # fmt: skip
+        assert (summary["validations"], summary["stop_reason"]) == (len(published) - 1, "submitted")
+        assert summary["best_attempt"] == pytest.approx(max(published[:-1]), abs=0.1)
+        assert summary["best_submission"] == pytest.approx(published[-1], abs=0.1)
+        replay = summary["replay"]
+        assert replay["first_departure"] == 3
+        assert "10, 300)" in replay["reason"]
+        assert replay["steps"] - replay["identical"] == departures

@@ -45,7 +45,7 @@ TotalCost = Annotated[
 def finish(result: Any) -> None:
     """Print the result of a research run and write its report."""
     from palaestra.cli.tables import format_score
-    from palaestra.recipes.research.episode_player import describe_end, is_silent
+    from palaestra.recipes.research.episode_player import describe_departure, describe_end, is_silent
     from palaestra.report import write_report
 
     s = result.summary
@@ -64,6 +64,10 @@ def finish(result: Any) -> None:
     console.print(table)
     if is_silent(s):
         say(SILENT)
+    if (replay := s.get("replay")) is not None:
+        say(f"replay: {replay['identical']} of {replay['steps']} steps are as recorded")
+        if replay["first_departure"] is not None:
+            say(describe_departure(replay["first_departure"], replay["reason"]))
     if s.get("replayed"):
         say(
             f"{s['replayed']} steps were replayed after an interruption; {s['different']} of them printed different output"

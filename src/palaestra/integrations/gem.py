@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Any
 
@@ -16,7 +17,7 @@ class GemEnv(ForeignEnv):
 
     Arguments:
         env_id: a GEM id, for example `game:GuessTheNumber-v0-easy`.
-        arguments: arguments of `ForeignEnv`.
+        arguments: arguments of `ForeignEnv`. The `options` of a reset are arguments of GEM's, for example `idx`.
 
     Example:
         >>> env = GemEnv("game:GuessTheNumber-v0-easy")  # doctest: +SKIP
@@ -34,8 +35,8 @@ class GemEnv(ForeignEnv):
             raise UnknownNameError("environment of GEM", self.env_id, ENV_REGISTRY)
         return gem.make(self.env_id, **self.env_options)
 
-    def start(self, env: Any, seed: int) -> str:
-        observation, info = _unpack(env, "reset", env.reset(seed=seed), 2)
+    def start(self, env: Any, seed: int | None, options: Mapping[str, Any]) -> str:
+        observation, info = _unpack(env, "reset", env.reset(seed=seed, **options), 2)
         return _join(env, "reset", observation, info)
 
     def play(self, env: Any, text: str) -> ForeignStep:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import redirect_stdout
 from importlib.util import find_spec
 from io import StringIO
@@ -35,7 +35,7 @@ class TextArenaEnv(ForeignEnv):
         player: the number of the agent among the players.
         opponent: how the others play: `random` chooses among the moves in square brackets of the last message that has
             some; or a function as `module:function` or `file.py:function` (see `Opponent`).
-        arguments: arguments of `ForeignEnv`.
+        arguments: arguments of `ForeignEnv`. The `options` of a reset are arguments of the game's `reset`.
 
     Example:
         >>> env = TextArenaEnv("GuessTheNumber-v0")  # doctest: +SKIP
@@ -70,9 +70,10 @@ class TextArenaEnv(ForeignEnv):
             raise EnvError(f"{name} has {self._players} players; expected player below that; got {self.player}")
         return env
 
-    def start(self, env: Any, seed: int) -> str:
-        self._generator = np.random.default_rng(seed)
-        env.reset(num_players=self._players, seed=seed)
+    def start(self, env: Any, seed: int | None, options: Mapping[str, Any]) -> str:
+        if seed is not None:
+            self._generator = np.random.default_rng(seed)
+        env.reset(**{"num_players": self._players, "seed": seed, **options})
         self._play_opponents(env)
         return self._read(env)
 
@@ -157,7 +158,7 @@ def _count_players(env: Any) -> int:
     """The smallest number of players that a game accepts."""
     for players in range(1, MAX_PLAYERS + 1):
         try:
-            env.reset(num_players=players, seed=0)
+            env.reset(num_players=players)
         except AssertionError:
             continue
         return players

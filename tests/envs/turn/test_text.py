@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import gymnasium
+import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from palaestra.core.errors import EnvError
 from palaestra.envs.factory import detect_kind, make_turn_env
 from palaestra.envs.turn.records import TurnStopReason
-from palaestra.envs.turn.text import TextEnv
+from palaestra.envs.turn.text import TextEnv, write_value
 
 STILL = {"is_slippery": False}
 
@@ -61,14 +63,67 @@ def test_a_prefix_makes_a_turn_environment_of_any_id() -> None:
     env.close()
 
 
-def test_slippery_episodes_depend_only_on_their_seed() -> None:
-    def walk(seed: int) -> list[str]:
-        env = TextEnv("FrozenLake-v1", env_options={"map_name": "8x8"})
-        env.reset(seed=seed)
-        return [env.step("down")[0].messages[-1].text for _ in range(6)]
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("Taxi-v4", {}), ("FrozenLake-v1", {}), ("CliffWalking-v1", {"is_slippery": True}), ("Blackjack-v1", {})],
+)
+def test_50_seeds_are_the_episodes_of_gymnasium(name: str, options: dict[str, Any]) -> None:
+    ours, theirs = TextEnv(name, env_options=options), gymnasium.make(name, **options)
+    for seed in range(50):
+        for start in (seed, None):  # The second reset continues the generator.
+            observation, _ = ours.reset(seed=start)
+            states = [theirs.reset(seed=start)[0]]
+            assert observation.messages[-1].text.startswith(f"{write_value(states[0])}\n")
+            actions = np.random.default_rng(seed)
+            for _ in range(10):
+                action = int(actions.integers(theirs.action_space.n))  # type: ignore[attr-defined]
+                observation, *outcome, _ = ours.step(ours.action_names[action])
+                state, *expected, _ = theirs.step(action)
+                assert (observation.messages[-1].text, outcome) == (write_value(state), expected)
+                if outcome[1] or outcome[2]:
+                    break
 
-    assert walk(1) == walk(1)
-    assert len({tuple(walk(seed)) for seed in range(5)}) > 1
+
+def test_slots_have_the_episodes_of_gymnasiums_vector() -> None:
+    ours = make_turn_env("text:Blackjack-v1", 3, {})
+    theirs = SyncVectorEnv([lambda: gymnasium.make("Blackjack-v1")] * 3, autoreset_mode=AutoresetMode.SAME_STEP)
+    observations, _ = ours.reset(seed=5)
+    states, _ = theirs.reset(seed=5)
+    for _ in range(20):  # Finished slots start their next episode without a seed.
+        for observation, state in zip(observations, zip(*states, strict=True), strict=True):
+            assert observation.messages[-1].text.startswith(write_value(state))
+        observations, rewards, *_ = ours.step(["hit"] * 3)
+        states, expected, *_ = theirs.step(np.ones(3, dtype=int))
+        assert rewards.tolist() == expected.tolist()
+    ours.close()
+
+
+class Optional(gymnasium.Env[str, int]):
+    """Shows its seeds and options; raises at the action 1."""
+
+    observation_space, action_space = spaces.Text(99), spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[str, dict[str, Any]]:
+        return f"{seed} {options}", {}
+
+    def step(self, action: int) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        if action == 1:
+            raise RuntimeError("no step")
+        return "", 0.0, True, False, {}
+
+
+def test_seeds_and_options_of_a_reset_are_passed_on() -> None:
+    def read(env: TextEnv, **arguments: Any) -> str:
+        return str(env.reset(**arguments)[0].messages[0].text.partition("\n")[0])
+
+    env, again = TextEnv(f"{__file__}:Optional"), TextEnv(f"{__file__}:Optional")
+    assert read(env, seed=0) == "0 None"
+    assert read(env, options={"level": 2}) == "None {'level': 2}"
+    assert read(env, seed=2**40, options={"level": 2}) == f"{2**40} {{'level': 2}}"
+    again.reset(seed=2**40)
+    env.step("1")
+    again.step("1")
+    assert read(env) == read(again) != "None None"  # An environment that was made again gets a seed of the last one.
 
 
 @pytest.mark.parametrize("name", ["RepeatPreviousEasy", "HigherLowerEasy", "CountRecallEasy"])

@@ -1,4 +1,4 @@
-"""Turn environments around those of other packages: time limits, checked results, seeds that hold."""
+"""Turn environments around those of other packages: time limits, checked results, the caller's seeds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from palaestra.core.foreign import ForeignCallError, GlobalRandom, call_foreign
 from palaestra.core.records import Example, Failure, FailureCause, Message
 from palaestra.core.seeding import Seeds
 from palaestra.envs.turn.base import TurnEnv
-from palaestra.envs.turn.records import Reply, TurnStopReason
+from palaestra.envs.turn.records import Conversation, Reply, TurnStopReason
 from palaestra.envs.turn.vector import TurnVectorEnv
 from palaestra.envs.wrappers.slots import NonFiniteError, read_bootstrap
 
@@ -52,6 +52,10 @@ class ForeignEnv(TurnEnv):
     environment's own interface raises an `EnvError`. An episode ends at `max_turns` at the latest. An action that is not
     legal is answered in the conversation; `info["invalid_actions"]` counts them.
 
+    `reset(seed=s)` resets the other package's environment with the seed `s`, and its `options` are the options of that
+    reset. A reset without a seed continues the environment's own generator, as in Gymnasium. An environment that has not
+    had a seed yet, that was made again, or that keeps no generator gets a seed from `self.np_random`.
+
     Arguments:
         env_id: the name of the environment in its package.
         env_options: arguments of the environment.
@@ -63,6 +67,8 @@ class ForeignEnv(TurnEnv):
 
     shares_random: bool = True
     """Whether the package draws from the global random generators."""
+    keeps_generator: bool = True
+    """Whether a reset without a seed continues the generator of the last seed."""
     sample_actions: Sequence[str | Message] = ("1", "2", "3", "0")
     """Actions that `check_seed` plays."""
 
@@ -85,6 +91,8 @@ class ForeignEnv(TurnEnv):
         self.max_call_seconds = check_number("max_call_seconds", max_call_seconds, minimum=0.001)
         self.verify_seed, self._random = verify_seed, GlobalRandom(0)
         self._env: Any = None
+        self._seed: int | None = None
+        self._is_seeded = False
         self._invalid_actions = 0
         try:
             self.bootstrap_truncated = read_bootstrap(self._get_env(), self.bootstrap_truncated)
@@ -98,8 +106,13 @@ class ForeignEnv(TurnEnv):
         """Make the environment of the other package."""
 
     @abstractmethod
-    def start(self, env: Any, seed: int) -> str:
-        """Start an episode. Returns its first text."""
+    def start(self, env: Any, seed: int | None, options: Mapping[str, Any]) -> str:
+        """Start an episode. Returns its first text.
+
+        Arguments:
+            seed: the seed of the reset; `None` continues the environment's generator.
+            options: the options of the reset.
+        """
 
     @abstractmethod
     def play(self, env: Any, text: str) -> ForeignStep:
@@ -111,10 +124,21 @@ class ForeignEnv(TurnEnv):
 
     # The contract of `TurnEnv`
 
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Conversation, dict[str, Any]]:
+        self._seed = seed
+        return super().reset(seed=seed, options=options)
+
     def opening(self, options: Mapping[str, Any]) -> Sequence[Message]:
-        seed = int(self.np_random.integers(2**31))
-        self._invalid_actions, self._random = 0, GlobalRandom(seed)
-        text = self._call("reset", self.start, self._get_env(), seed)
+        seed = self._seed
+        if seed is None and not (self._is_seeded and self.keeps_generator):
+            seed = int(self.np_random.integers(2**31))
+        if seed is not None:
+            self._random = GlobalRandom(seed)
+        self._invalid_actions = 0
+        text = self._call("reset", self.start, self._get_env(), seed, options)
+        self._is_seeded = True
         return [Message("user", self.prompt.replace("{observation}", text) if self.prompt else text)]
 
     def respond(self, message: Message) -> Reply:
@@ -152,7 +176,7 @@ class ForeignEnv(TurnEnv):
             raise
 
     def _drop(self) -> None:
-        env, self._env = self._env, None
+        env, self._env, self._is_seeded = self._env, None, False
         if env is not None:
             with suppress(Exception):  # Closing a broken environment may fail as well.
                 call_foreign(f"close of {self.env_id}", self.release, env, seconds=self.max_call_seconds)

@@ -86,8 +86,8 @@ class TextEnv(ForeignEnv):
                 )
         return check_inside(env, observations=not _has_text(env.observation_space))
 
-    def start(self, env: gymnasium.Env[Any, Any], seed: int) -> str:
-        text = self._describe(env, env.reset(seed=seed)[0])
+    def start(self, env: gymnasium.Env[Any, Any], seed: int | None, options: Mapping[str, Any]) -> str:
+        text = self._describe(env, env.reset(seed=seed, options=dict(options) or None)[0])
         return text if self.prompt else f"{text}\n{self._list_actions(env)}".strip()
 
     def play(self, env: gymnasium.Env[Any, Any], text: str) -> ForeignStep:

@@ -40,8 +40,8 @@ class TurnVectorEnv(VectorEnv[Any, Any, Any]):
             an invalid environment) is always raised, except for a non-finite reward. A slot whose next episode could
             not start is retried in the next step, and its action is ignored.
 
-    All actions are validated first: a step with an invalid action is rejected without effect. `reset(seed=s)` derives
-    one seed per group; `reset(seed=[...])` sets one seed per slot.
+    All actions are validated first: a step with an invalid action is rejected without effect. `reset(seed=s)` resets
+    the slots of group `k` with the seed `s + k`; `reset(seed=[...])` sets one seed per slot.
     `reset(options={"reset_mask": mask})` resets only the slots of the mask, as in Gymnasium; the other `options` go to
     the environments.
     """

@@ -13,7 +13,6 @@ from gymnasium import spaces
 
 from palaestra.core.errors import EnvError
 from palaestra.core.records import StopReason
-from palaestra.core.seeding import Seeds
 from palaestra.envs.token.contract import Observation, TokenEnvContract, check_tokens
 from palaestra.envs.token.prompts import Prompt, Response
 from palaestra.envs.wrappers.slots import check_inside, describe_failure, read_bootstrap
@@ -32,8 +31,8 @@ class PlainTokenVectorEnv(TokenEnvContract):
     `reset` returns the prompt, and every step must append the action to the observation. `Response.reward` is the sum of
     the rewards of an episode. Reset options other than those of `TokenEnvContract` are passed to the environments.
 
-    An environment is reset with the seed of its group. The global generators of `random` and NumPy are seeded with it
-    during the reset and restored afterwards, for environments that use them.
+    After `reset(seed=s)`, the episodes of group `k` are reset with the seed `s + k`. The global generators of `random` and
+    NumPy are seeded with it during the reset and restored afterwards, for environments that use them.
 
     Arguments:
         make: makes one environment.
@@ -140,7 +139,7 @@ class PlainTokenVectorEnv(TokenEnvContract):
         if episode is None:
             return
         group = episode // self.group_size
-        seed = Seeds(self._seed).derive("group", group).integer() % 2**31
+        seed = (self._seed + group) % 2**32  # NumPy's global generator takes no more.
         try:
             with _seed_globals(seed):
                 state, _ = self.envs[slot].reset(seed=seed, options=self._options)

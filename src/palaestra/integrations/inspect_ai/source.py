@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 import os
+import random
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from functools import partial
@@ -19,7 +20,6 @@ from typing import Any
 from palaestra.core.errors import MissingExtraError, TaskError
 from palaestra.core.foreign import ForeignCallError, call_foreign
 from palaestra.core.records import Completion, Failure, FailureCause, Message, Problem, Score, Split
-from palaestra.core.seeding import Seeds
 from palaestra.tasks.base import TaskHooks, check_choice, check_skills, take
 from palaestra.tasks.sources import part_by_hash
 
@@ -47,7 +47,8 @@ class InspectTask(TaskHooks):
         reference: as for `inspect eval`: `package/task`, `file.py` or `file.py@task`.
         args: arguments of the task.
         grader: the model of Inspect that model-graded scorers use, for example `openai/gpt-5`.
-        parts: `published`: all samples are test; `auto`: the hash of a sample's id decides.
+        parts: `published`: all samples are test; `auto`: the hash of a sample's id decides. The seed of `problems` shuffles
+            the samples as `inspect eval --sample-shuffle SEED` does.
         max_seconds: time limit of one run of the solver or the scorer.
 
     Raises:
@@ -88,13 +89,12 @@ class InspectTask(TaskHooks):
 
     def problems(self, split: Split, per_skill: int, seed: int, skills: Sequence[str] = ()) -> list[Problem]:
         check_skills(self, skills)
+        names = list(self._samples)
+        random.Random(seed).shuffle(names)  # The order of `inspect eval --sample-shuffle SEED`.
         own = [
-            name
-            for name in self._samples
-            if (Split.TEST if self.parts == "published" else part_by_hash(name)) is Split(split)
+            name for name in names if (Split.TEST if self.parts == "published" else part_by_hash(name)) is Split(split)
         ]
-        order = Seeds(seed).derive(self.name, split).generator().permutation(len(own)).tolist()
-        return [self._make_problem(own[place]) for place in take(order, per_skill, self, split, self._skill)]
+        return [self._make_problem(name) for name in take(own, per_skill, self, split, self._skill)]
 
     def score(self, problem: Problem, completion: Completion) -> Score | Failure:
         sample = self._samples[problem.id]

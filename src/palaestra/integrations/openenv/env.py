@@ -34,7 +34,7 @@ class OpenEnvEnv(ForeignEnv):
         action: the field of the action for the agent's text, or `json`; by default from the schema.
         observation: the fields of the observation that the agent reads, by default all but the metadata; or a function
             of the observation that returns a text, as `module:function` or `file.py:function`.
-        reset_options: further arguments of every `reset`, for example a level.
+        reset_options: further arguments of every `reset`, for example a level. The `options` of a reset replace them.
         null_reward: the reward of a turn without one.
         arguments: arguments of `ForeignEnv`. `env_options` are arguments of a class.
 
@@ -43,6 +43,8 @@ class OpenEnvEnv(ForeignEnv):
         >>> env.reset(seed=0)[0].messages[-1].text  # doctest: +SKIP
         'Echo environment ready!'
     """
+
+    keeps_generator = False  # OpenEnv does not say what a reset without a seed does; most draw a new one.
 
     def __init__(
         self,
@@ -73,9 +75,9 @@ class OpenEnvEnv(ForeignEnv):
             self.sample_actions = (self._format.sample(),) * 3
         return session
 
-    def start(self, env: OpenEnvSession, seed: int) -> str:
+    def start(self, env: OpenEnvSession, seed: int | None, options: Mapping[str, Any]) -> str:
         self._has_reward = False
-        result = env.reset({**self.reset_options, "seed": seed})
+        result = env.reset({**self.reset_options, **options, "seed": seed})
         if result.done:
             raise ForeignCallError(f"reset of {self.env_id} returned an episode that is already over")
         text = self._write(result.observation)

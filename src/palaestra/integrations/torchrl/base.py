@@ -287,7 +287,8 @@ class MLGymWrapper(EnvBase):  # type: ignore[misc]  # TorchRL has no types.
         self.is_closed = False  # TorchRL closes an environment on deletion only if this is False.
         mask = None if tensordict is None else tensordict.get("_reset", None)
         chosen = self.slots_in_mask(mask)
-        seeds = {slot: self.seeds.derive("episode", self._episodes + n).integer() for n, slot in enumerate(chosen)}
+        first = self.seeds.root + self._episodes
+        seeds = {slot: first + n for n, slot in enumerate(chosen)}
         self._episodes += len(chosen)
         results = self._all(chosen, lambda slot: self.slots[slot].reset(seeds[slot]))
         # TorchRL keeps the rows of the other slots.

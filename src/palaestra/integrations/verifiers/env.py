@@ -21,8 +21,8 @@ HARNESS = "palaestra_chat"
 class VerifiersEnv(ForeignEnv):
     """An environment of verifiers (version 1 of its interface). The reward of an episode comes with its last turn.
 
-    An episode plays one task of the environment's taskset; its seed chooses the task. A message of the agent answers one
-    model call. The toolsets of the tasks are `tools`, and all tasks must have the same; `info["tool_calls"]` and
+    An episode plays one task of the environment's taskset: with `n` tasks in the split, the seed `s` plays task `s % n`. A
+    message of the agent answers one model call. The toolsets of the tasks are `tools`, and all tasks must have the same; `info["tool_calls"]` and
     `info["tool_errors"]` count the calls and those that were answered with an error. Tasks that need a container are
     failures. If an environment has several agents, give all but one of them a `client` in `env_options`.
 
@@ -35,6 +35,7 @@ class VerifiersEnv(ForeignEnv):
     """
 
     held_out: ClassVar[Mapping[str, Any]] = {"split": "test"}
+    keeps_generator = False
 
     def __init__(self, env_id: str, *, split: str = "train", tasks: int = 500, **arguments: Any) -> None:
         if split not in list(Split):
@@ -61,7 +62,10 @@ class VerifiersEnv(ForeignEnv):
             self.tools = runner.tools
         return runner
 
-    def start(self, env: Any, seed: int) -> str:
+    def start(self, env: Any, seed: int | None, options: Mapping[str, Any]) -> str:
+        if options:
+            raise EnvError(f"{self.env_id} takes no options of reset; got {dict(options)}")
+        assert seed is not None
         self._task = self._tasks[seed % len(self._tasks)]
         event = _start_episode(env, self._task)
         if list(env.tools) != list(self.tools):

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from palaestra.core.errors import EnvError
-from palaestra.core.events import Event, Listener
+from palaestra.core.events import Event, Listener, notice
 from palaestra.core.records import Failure, Message
 from palaestra.core.seeding import Seeds
 from palaestra.engines.openai_format import to_chat_call
@@ -117,7 +117,7 @@ class Player:
                 new, seconds=old.seconds, thinking=old.thinking, agent=old.agent, calls=old.calls, usage=old.usage,
                 money=old.money, files=self.env.take_file_changes(),
             )  # fmt: skip
-            steps.append(_merge_replay(old, new))
+            steps.append(self._compare(_merge_replay(old, new), steps))
             self.run.store.save_step(
                 old.episode, old.position, steps[-1], [LedgerEntry(REPLAY, seconds=time.perf_counter() - start)]
             )
@@ -163,11 +163,19 @@ class Player:
             if message is not None and not step.action:
                 step = replace(step, action=transcript(message))  # The interrupted command.
         self._keep(step)
+        step = self._compare(step, steps)
         steps.append(step)
         costs = [cost, LedgerEntry(WORKSPACE, seconds=seconds - thought)]
         self.run.store.save_step(step.episode, step.position, step, costs)
         self.listener(self._event(step, "step"))
         return moved[0]
+
+    def _compare(self, step: Step, before: Sequence[Step]) -> Step:
+        """Add to a step how it departs from the recorded one. The first departure is reported at once."""
+        step = replace(step, departure=self.agent.find_departure(step, "\n".join(self.env.outputs)))
+        if step.departure and not any(earlier.departure for earlier in before):
+            self.listener(notice(describe_departure(step.position, step.departure)))
+        return step
 
     def _keep(self, step: Step) -> None:
         """Write the submission before the step that reports it."""
@@ -202,6 +210,11 @@ def describe_step(step: Step, attempts: Sequence[float]) -> str:
     if step.stop_reason not in ("", "submitted"):
         parts.append(f"ended: {describe_end(step.stop_reason, step.note)}")
     return "; ".join(parts)
+
+
+def describe_departure(position: int, reason: str) -> str:
+    """Describe where and why a replay departs from the recorded run."""
+    return f"warning: the replay departs from the recorded run in message {position}: {reason}"
 
 
 def describe_end(reason: str, note: str) -> str:
@@ -362,6 +375,7 @@ def summarise(
         "parser": str(kind.get("parser", settings.parser)),
         "tools": bool(kind.get("tools", settings.tools)),
         "commands": list(kind.get("commands", settings.commands)),
+        "replay": summarize_replay(episodes[result.episode]) if agent.replays else None,
         "replayed": len(played),
         "different": played.count("different"),
         "calls": total.calls,
@@ -371,6 +385,18 @@ def summarise(
         "cost": total.money,
         **spent.gaps(),
         "seconds": round(total.seconds, 1),
+    }
+
+
+def summarize_replay(steps: Sequence[Step]) -> dict[str, Any]:
+    """Return how many steps of a replay were compared and identical, and where and why it first departs."""
+    departures = [step for step in steps if step.departure]
+    first = departures[0] if departures else None
+    return {
+        "steps": len(steps) - 1,
+        "identical": len(steps) - 1 - len(departures),
+        "first_departure": first and first.position,
+        "reason": first.departure if first else "",
     }
 
 

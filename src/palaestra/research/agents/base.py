@@ -15,6 +15,7 @@ from palaestra.core.registry import Registry
 from palaestra.engines.base import LOCAL_SCHEME, Engine, Sampling
 from palaestra.envs.turn.records import Conversation, TurnStopReason
 from palaestra.research.tasks.task import ResearchTask
+from palaestra.research.workspace.step_record import Step
 from palaestra.research.workspace.workspace import MeasuredSolution
 
 AGENTS = Registry("agent", "palaestra.agents")
@@ -95,6 +96,8 @@ class Agent:
     """The name of the model it uses, if any."""
     interactive: bool = False
     """Whether it reads from the keyboard; nothing else then uses the terminal."""
+    replays: bool = False
+    """Whether it repeats a recorded run and compares the outputs (`find_departure`)."""
     takes: str | None = None
     """The argument after the colon, for error messages; `None` for no argument."""
 
@@ -123,6 +126,14 @@ class Agent:
     def act(self, conversation: Conversation) -> Message | Halt:
         """Return the next assistant message, or a `Halt`."""
         raise NotImplementedError(f"{type(self).__name__} must implement `act`")
+
+    def find_departure(self, step: Step, output: str) -> str:
+        """Describe how a step differs from the recorded one; empty if it does not. Called after each step of a replay.
+
+        Arguments:
+            output: the output of the step's commands without the template around it.
+        """
+        return ""
 
     def state(self) -> Mapping[str, Any]:
         """Return its state besides the conversation, as plain data."""

@@ -1,4 +1,4 @@
-"""Replays the actions of an earlier run."""
+"""Replays the actions of an earlier run and compares the outputs."""
 
 from __future__ import annotations
 
@@ -12,6 +12,15 @@ from palaestra.core.errors import RunError, SettingsError
 from palaestra.core.records import Message
 from palaestra.envs.turn.records import Conversation, TurnStopReason
 from palaestra.research.agents.base import Agent, AgentContext, Halt, absolute_path, count_turns
+from palaestra.research.agents.comparison import (
+    Window,
+    find_answer_difference,
+    find_difference,
+    find_score_difference,
+    find_shifts,
+    map_line,
+)
+from palaestra.research.workspace.parsing import Action, make_parser
 from palaestra.research.workspace.step_record import Step
 from palaestra.runs.run import Run
 
@@ -19,6 +28,8 @@ INTERRUPTED = str(TurnStopReason.INTERRUPTED)
 TRAJECTORY = ".traj"
 LIMITS = {"context": TurnStopReason.CONTEXT, "format": TurnStopReason.FORMAT, "cost": TurnStopReason.COST}
 """The limit at which MLGym submitted, by a word in the exit status."""
+LAST_STEP, NOT_RUN = "max_steps", "Exited"
+"""In the exit status and in the answer to the last action: MLGym submitted instead of running it."""
 KEPT = ("format_errors", "format_penalty")
 """Settings of the run that are also arguments of the environment."""
 
@@ -31,7 +42,9 @@ class ReplayAgent(Agent):
 
     A `.traj` file is an MLGym trajectory: its responses are repeated and parsed by their last fenced block, as MLGym
     does. Line numbers are adapted to changed starter files (see `shift_lines`). If MLGym submitted at a limit, so does
-    this agent.
+    this agent; the message that MLGym did not run at that limit is left out.
+
+    Every output is compared with the recorded one (`palaestra.research.agents.comparison`), and so is the final score.
 
     Arguments:
         argument: the run folder, a file in it such as `trajectory.json`, or a `.traj` file.
@@ -42,6 +55,7 @@ class ReplayAgent(Agent):
     """
 
     takes = "FOLDER"
+    replays = True
 
     def __init__(self, argument: str, context: AgentContext) -> None:
         super().__init__(argument, context)
@@ -50,6 +64,9 @@ class ReplayAgent(Agent):
         folder = Path(argument.replace("{task}", context.task.name)).expanduser()
         self._end: Halt | None = None
         self._published: list[str] = []
+        self._recorded: list[str] = []
+        self._outputs: list[str] = []
+        self._scores: Mapping[str, Any] = {}
         if folder.suffix == TRAJECTORY:
             self._read_trajectory(folder)
             return
@@ -74,20 +91,27 @@ class ReplayAgent(Agent):
         ][:1]
         for step in outside:
             self._end = Halt(TurnStopReason(step.stop_reason), step.note, step.failure)
-        self.messages = [step.message for step in steps if step.message is not None and step not in outside]
+        repeated = [step for step in steps if step.message is not None and step not in outside]
+        self.messages = [step.message for step in repeated if step.message is not None]
+        self._recorded = ["\n".join(message.text for message in step.observation) for step in repeated]
 
     def _read_trajectory(self, path: Path) -> None:
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
-            responses = [step["response"] for step in data["trajectory"]]
-            self._published = [str(step.get("observation")) for step in data["trajectory"]]
             status = str(data["info"].get("exit_status"))
+            steps = [step for step in data["trajectory"] if not str(step.get("action")).startswith("exit_")]
+            if LAST_STEP in status and str(steps[-1].get("observation")).startswith(NOT_RUN):
+                steps = steps[:-1]
+            responses = [_write_message(str(step["response"]), str(step.get("action", ""))) for step in steps]
+            self._published = [str(step.get("observation")) for step in steps]
+            if status.startswith(("submitted", "autosubmission")):
+                self._scores = dict((data["info"].get("score") or [{}])[-1])
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise RunError(f"{path} cannot be read as an MLGym trajectory: {type(error).__name__}: {error}") from error
         self.parser = "last_block"
         self._settings = {"steps": len(responses) + 1, "format_errors": 0}
         self._tools, self._commands = False, ()
-        self.messages = [Message("assistant", str(text)) for text in responses]
+        self.messages = [Message("assistant", text) for text in responses]
         if status.startswith("autosubmission"):
             reason = next((limit for word, limit in LIMITS.items() if word in status), TurnStopReason.STEPS)
             self._end = Halt(reason, f"the trajectory ended with: {status}")
@@ -118,46 +142,67 @@ class ReplayAgent(Agent):
             return self._end
         return Halt(TurnStopReason.GAVE_UP, "the replayed run has no further action")
 
+    def find_departure(self, step: Step, output: str) -> str:
+        turn = step.position - 1
+        self._outputs[turn:] = [output]
+        if not self._published:
+            if turn >= len(self._recorded):
+                return ""
+            return find_difference(self._recorded[turn], "\n".join(message.text for message in step.observation))
+        if step.stop_reason:
+            return find_score_difference(self._scores, step.info.get("scores", {}))
+        if turn >= len(self._published):
+            return ""
+        shifts = find_shifts(self._published, self._outputs)
+        return find_answer_difference(step.action, self._published[turn], output, shifts)
+
+
+def _write_message(response: str, action: str) -> str:
+    """Return a published response, or its action alone if our parser would not find it: MLGym reads unclosed blocks."""
+    parsed = make_parser("last_block")(Message("assistant", response))
+    is_found = isinstance(parsed, Action) and parsed.text.strip() == action.strip()
+    return response if not action or is_found else f"```\n{action.strip()}\n```"
+
 
 # Line numbers of published trajectories
 
-_SHOWN = re.compile(r"\[[Ff]ile:? (\S+?)(?: \((\d+) lines total\)|, (\d+) lines)\]")
 _BLOCK = re.compile(r"```[^\n]*\n(.*?)```", re.DOTALL)
 _RANGE = re.compile(r"(?P<word>edit|insert|goto)(?P<space>\s+)(?P<first>\d+)(?::(?P<last>\d+))?(?=\s|\Z)")
 
 
 def shift_lines(text: str, published: Sequence[str], conversation: Sequence[Message]) -> str:
-    """Shift the line numbers of an edit, insert or goto in a message's last block by the growth of its file.
+    """Adapt the line numbers of an edit, insert or goto in a message's last block to our version of the open file.
 
-    MLGym's starter files now begin with a copyright notice that they lacked when its trajectories were recorded.
+    MLGym's starter files now begin with a copyright notice that they lacked when its trajectories were recorded. If both
+    sides have just shown the whole file, its lines are aligned; otherwise they are shifted by the growth of the file.
 
     Arguments:
         text: the published message.
         published: the published answers to earlier messages.
         conversation: our messages so far.
     """
-    shift = _find_shift(published, _read_answers(conversation))
-    blocks = list(_BLOCK.finditer(text))
-    if not shift or not blocks:
+    blocks, answers = list(_BLOCK.finditer(text)), _read_answers(conversation)
+    windows = [
+        (then, Window.read(now)) for then, now in zip(map(Window.read, published), answers, strict=False) if then
+    ]
+    if not windows or not blocks:
         return text
+    then, now = windows[-1]
+    is_aligned = now is not None and then.path == now.path and then.is_whole and now.is_whole
+    shift = find_shifts(published, answers).get(then.path, 0)
+
+    def convert(number: int, is_end: bool) -> str:
+        if now is None or not is_aligned:
+            return str(number + shift)
+        return str(map_line(then, now, number, is_end) if number else map_line(then, now, 1) - 1)
+
     command = _RANGE.match(text, blocks[-1].start(1))
     if command is None:
         return text
-    numbers = [str(int(number) + shift) for number in (command["first"], command["last"]) if number is not None]
+    numbers = [convert(int(command["first"]), command["word"] == "insert")]
+    if command["last"] is not None:
+        numbers.append(convert(int(command["last"]), is_end=True))
     return text[: command.start()] + command["word"] + command["space"] + ":".join(numbers) + text[command.end() :]
-
-
-def _find_shift(published: Sequence[str], ours: Sequence[str]) -> int:
-    """Return by how many lines the open file has grown, from the first time that both sides showed it."""
-    shifts: dict[str, int] = {}
-    file = ""
-    for then, now in zip(published, ours, strict=False):
-        before, after = _SHOWN.search(then), _SHOWN.search(now)
-        if before is not None:
-            file = before[1]
-        if before is not None and after is not None and before[1] == after[1]:
-            shifts.setdefault(before[1], int(after[2] or after[3]) - int(before[2] or before[3]))
-    return shifts.get(file, 0)
 
 
 def _read_answers(conversation: Sequence[Message]) -> list[str]:

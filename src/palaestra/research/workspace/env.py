@@ -136,6 +136,7 @@ class ResearchEnv(TurnEnv):
         self.asked = 0
         self.failures: Counter[str] = Counter()
         self.handed_in: dict[str, bytes] | None = None
+        self.outputs: list[str] = []
         self._unreadable = 0
         self._judged: JudgeResult | None = None
         self._earned, self._interrupted = 0.0, False
@@ -172,6 +173,7 @@ class ResearchEnv(TurnEnv):
 
     def respond(self, message: Message) -> Reply:
         assert self._session is not None
+        self.outputs = []
         try:
             action = self._parser(message)
         except Exception as error:  # A user-defined parser may raise anything.
@@ -430,6 +432,7 @@ class ResearchEnv(TurnEnv):
         return max(1.0, min(self.task.limits.command_seconds, left))
 
     def _render_result(self, outcome: CommandResult) -> str:
+        self.outputs.append(clean_text(outcome.text))
         if self._judged is not None:  # The episode is over: there is no state to show.
             return clean_text(outcome.text)
         shared = {"note": outcome.note, "state": self.state(), "remaining": self.max_turns - self.turn}

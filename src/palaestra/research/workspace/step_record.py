@@ -32,6 +32,7 @@ class Step:
         replayed: `same` or `different` if the step was run again in a fresh workspace after a kill, compared with its
             first output; otherwise empty. `observation` is the first output in both cases, because the agent saw that
             one.
+        departure: how the step differs from the recorded one that the agent `replay` repeats; empty if it does not.
         calls, usage, money: the calls of the agent's model in this step, their tokens and their price in US dollars.
         files: the text files of the workspace that this step changed.
     """
@@ -51,10 +52,11 @@ class Step:
     note: str = ""
     failure: Failure | None = None
     replayed: str = ""
+    departure: str = ""
     calls: int = 0
     usage: Usage = field(default_factory=Usage)
     money: float = 0.0
     files: tuple[FileChange, ...] = ()
 
     def __post_init__(self) -> None:
-        clean_fields(self, "action", "state", "agent", "info", "stop_reason", "note")
+        clean_fields(self, "action", "state", "agent", "info", "stop_reason", "note", "departure")

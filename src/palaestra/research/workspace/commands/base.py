@@ -109,6 +109,7 @@ class Command(Generic[SessionT]):
         body: the parameter on the lines below the first one, as text.
         end: the line that ends the body.
         joined: the separator of the words on the first line, if not a space.
+        tail: a further word of the first line that only the text form accepts.
         textual: whether it can be called as text; every other text is bash.
     """
 
@@ -120,6 +121,7 @@ class Command(Generic[SessionT]):
     body: CommandParameter | None = None
     end: str = ""
     joined: str = ""
+    tail: CommandParameter | None = None
     textual: bool = True
 
     @property
@@ -177,13 +179,14 @@ def from_text(command: Command[Any], text: str) -> dict[str, Any]:
         words = _split_words(command, line)
         if command.body is None and below.strip():
             raise command.error(f"it stands alone, one command a message; got more below it: {_shorten(below.strip())}")
-    if len(words) > len(command.parameters):
-        more = _shorten(" ".join(words[len(command.parameters) :]))
+    parameters = command.parameters if command.tail is None else (*command.parameters, command.tail)
+    if len(words) > len(parameters):
+        more = _shorten(" ".join(words[len(parameters) :]))
         raise command.error(
             f"it stands alone, with {len(command.parameters)} words at most; got {more} besides. "
             "Put quotes around a word with spaces"
         )
-    pairs = zip(command.parameters, words, strict=False)
+    pairs = zip(parameters, words, strict=False)
     arguments = {parameter.name: _convert(command, parameter, word) for parameter, word in pairs}
     _check_complete(command, command.parameters, arguments)
     if command.body is not None and (newline or command.body.required):
@@ -225,8 +228,8 @@ def _split_words(command: Command[Any], line: str) -> list[str]:
         raise command.error(f"the quotes do not match in {_shorten(line)} ({error})") from error
     if not command.joined:
         return words
-    if len(words) == 1 and words[0].count(command.joined) == len(command.parameters) - 1:
-        return words[0].split(command.joined)
+    if words and words[0].count(command.joined) == len(command.parameters) - 1:
+        return [*words[0].split(command.joined), *words[1:]]
     raise command.error(f"expected {command.usage.splitlines()[0]} on the first line; got {_shorten(line)}")
 
 

@@ -44,7 +44,7 @@ def _open(session: Session, arguments: Mapping[str, Any]) -> str:
     location = session.files.existing(path)
     if line is None:
         return session.show(location, view.first if view is not None and view.path == location.path else 1)
-    return session.show_line(location, line)
+    return session.show_line(location, max(1, line), clamp=True)
 
 
 def _goto(session: Session, arguments: Mapping[str, Any]) -> str:
@@ -128,7 +128,7 @@ OPEN = Command(
     "and insert; files outside of it can be read. Without a path, the open file is shown again.",
     (
         CommandParameter("path", "the file, from the current folder or absolute", required=False),
-        CommandParameter("line", "a line that the window is to show", "integer", required=False),
+        CommandParameter("line", "a line that the window is to show, or the nearest one", "integer", required=False),
     ),
     "open train.py 40",
 )
@@ -171,15 +171,20 @@ FIND_FILE = Command(
 # Changes
 
 
-def _create(session: Session, arguments: Mapping[str, Any]) -> str:
+# The line numbers that edit, insert and open accept beyond the end of a file, the empty line of a new file and the
+# opening of a file that cannot be created again are those of MLGym, because agents have learned to use them.
+
+
+def _create(session: Session, arguments: Mapping[str, Any]) -> str | CommandResult:
     path, body = arguments["path"], arguments.get("text")
     location = session.files.locate(path)
     if location.kind not in ("missing", "file"):
         location = session.files.existing(path)  # Raises with the actual kind.
     _check_writable(session, location)
     if location.kind == "file" and location.data != b"" and body is None:
-        raise CREATE.error(f"'{path}' already exists; open it, or give a text to replace it")
-    after = Text(tuple(split_lines(body or "")))
+        problem = f"create: '{path}' already exists, so it was opened. Edit it, or give a text to replace it"
+        return CommandResult(f"{problem}\n{session.show(location, 1)}", ok=False, kind="error")
+    after = Text(("",) if body is None else tuple(split_lines(body)))
     _write(session, location, after, f"create {path}")
     created = session.files.existing(location.path)
     summary = f"'{path}' was replaced; undo restores the old version." if location.data else f"'{path}' was created."
@@ -193,26 +198,26 @@ def _create(session: Session, arguments: Mapping[str, Any]) -> str:
 def _edit(session: Session, arguments: Mapping[str, Any]) -> str | CommandResult:
     first, last = arguments["first"], arguments["last"]
     location, text = _open_text(session, "edit")
-    total = len(text.lines)
-    if not total and (first, last) in ((1, 1), (1, 0), (0, 0)):
-        first, last = 1, 0  # An empty file has no lines.
-    elif first < 1 or last < first or last > total:
+    if "file" in arguments and session.files.locate(arguments["file"]).path != location.path:
+        raise EDIT.error(f"the open file is '{location.path}'; open '{arguments['file']}' before you edit it")
+    if first < 1 or last < first - 1:
         raise EDIT.error(
-            f"expected FIRST:LAST with FIRST <= LAST, lines from 1 to {total} of '{location.given}'; got {first}:{last}. "
-            "Use insert to add lines"
+            f"expected FIRST:LAST, lines of '{location.given}', which has {len(text.lines)}, with 1 <= FIRST <= LAST; "
+            f"got {first}:{last}"
         )
+    first = min(first, len(text.lines) + 1)
+    last = min(last, len(text.lines))
     return _change(session, "edit", location, text, first, last, split_lines(arguments["text"]))
 
 
 def _insert(session: Session, arguments: Mapping[str, Any]) -> str | CommandResult:
     line, new = arguments["line"], split_lines(arguments["text"])
     location, text = _open_text(session, "insert")
-    if not 0 <= line <= len(text.lines):
-        raise INSERT.error(
-            f"expected LINE, the line of '{location.given}' after which to insert, from 0 (before the first) to {len(text.lines)}; got {line}"
-        )
+    if line < 0:
+        raise INSERT.error(f"expected LINE, the line after which to insert, 0 for before the first; got {line}")
     if not new:
         raise INSERT.error("there is no text to insert")
+    line = min(line, len(text.lines))
     return _change(session, "insert", location, text, line + 1, line, new)
 
 
@@ -298,7 +303,7 @@ def _change(
     if gone and new:
         summary = f"{count_lines(gone)} replaced by {len(new)}"
     else:
-        summary = f"{count_lines(gone)} deleted" if gone else f"{count_lines(len(new))} inserted"
+        summary = f"{count_lines(gone)} deleted" if gone else f"{count_lines(len(new))} inserted after line {last}"
     return f"{summary}. To revert: undo.{remark}\n{show_window(location.path, page)}"
 
 
@@ -329,7 +334,8 @@ def _list_errors(errors: Sequence[Finding]) -> str:
 CREATE = Command(
     "create",
     _create,
-    "Create a file, empty or with a text, and open it. With a text, an existing file is replaced. Missing folders are created.",
+    "Create a file, with a text or with one empty line, and open it. With a text, an existing file is replaced. Missing "
+    "folders are created.",
     (CommandParameter("path", "the file, in the workspace"),),
     "create notes/plan.txt\nFirst measure the baseline.\nend_of_file",
     CommandParameter("text", "the content of the file", required=False),
@@ -341,19 +347,24 @@ EDIT = Command(
     "Replace lines of the open file, both ends included. Without a text they are deleted. Include the indentation. "
     "An edit that adds errors to a Python file is not applied, and the errors are shown.",
     (
-        CommandParameter("first", "the first line to replace", "integer"),
-        CommandParameter("last", "the last line to replace", "integer"),
+        CommandParameter("first", "the first line to replace; beyond the end, the text is appended", "integer"),
+        CommandParameter("last", "the last line to replace; beyond the end, all that follow FIRST", "integer"),
     ),
     "edit 12:13\n    rate = 0.01\n    for epoch in range(20):\nend_of_edit",
     CommandParameter("text", "the new lines"),
     "end_of_edit",
     joined=":",
+    tail=CommandParameter("file", "the open file", required=False),
 )
 INSERT = Command(
     "insert",
     _insert,
     "Insert a text after a line of the open file. It is checked like an edit.",
-    (CommandParameter("line", "the line after which to insert; 0: before the first", "integer"),),
+    (
+        CommandParameter(
+            "line", "the line after which to insert; 0: before the first; beyond the end: at the end", "integer"
+        ),
+    ),
     "insert 0\nimport random\nend_of_insert",
     CommandParameter("text", "the new lines"),
     "end_of_insert",

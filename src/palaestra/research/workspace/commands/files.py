@@ -221,8 +221,11 @@ class Text:
         return self.mark + whole.encode("utf-8", "surrogateescape")
 
     def replace_lines(self, first: int, last: int, lines: Sequence[str]) -> Self:
-        """Replace the lines `first` to `last`, counted from 1; `last` before `first` replaces none."""
-        return replace(self, lines=(*self.lines[: first - 1], *lines, *self.lines[last:]))
+        """Replace the lines `first` to `last`, counted from 1; `last` before `first` replaces none. A new last line is
+        terminated.
+        """
+        final = self.final or last >= len(self.lines)
+        return replace(self, lines=(*self.lines[: first - 1], *lines, *self.lines[last:]), final=final)
 
     @property
     def source(self) -> str:

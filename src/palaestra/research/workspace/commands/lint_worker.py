@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import ast
 import gc
+import io
 import json
 import resource
 import sys
+import tokenize
 import warnings
 
 MEMORY = 1 << 30
@@ -33,16 +35,33 @@ def findings(source: str) -> dict[str, object]:
         return {"broken": True, "errors": [[error.lineno or 1, f"{type(error).__name__}: {error.msg}"]]}
     except ValueError as error:  # a NUL, or a lone surrogate
         return {"broken": True, "errors": [[1, f"SyntaxError: {error}"]]}
+    errors = find_indentation(source)
     try:
         from pyflakes.checker import Checker
     except ImportError:
-        return {"broken": False, "errors": []}
-    errors = [
+        return {"broken": False, "errors": errors}
+    errors += [
         [message.lineno, message.message % message.message_args]
         for message in Checker(tree, filename="file").messages
         if type(message).__name__ in FATAL
     ]
     return {"broken": False, "errors": sorted(errors)}
+
+
+def find_indentation(source: str) -> list[list[object]]:
+    """Return the first line of code whose indentation is not a multiple of 4. MLGym rejects it too (flake8's E111).
+
+    The others are left out, so that a file which has such lines already can get more of them.
+    """
+    starts = True
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type in (tokenize.NEWLINE, tokenize.NL):
+            starts = starts or token.type == tokenize.NEWLINE
+        elif starts and token.type not in (tokenize.INDENT, tokenize.DEDENT, tokenize.COMMENT, tokenize.ENDMARKER):
+            starts = False
+            if len(token.line[: token.start[1]].expandtabs()) % 4:
+                return [[token.start[0], "E111 indentation is not a multiple of 4"]]
+    return []
 
 
 def main() -> None:

@@ -165,12 +165,16 @@ class Session:
         """Open a file at a line and return its window."""
         return self._show_page(location, self.files.page(location, first, WINDOW))
 
-    def show_line(self, location: FileLocation, line: int) -> str:
-        """Open a file and show a line, with some lines above it."""
+    def show_line(self, location: FileLocation, line: int, clamp: bool = False) -> str:
+        """Open a file and show a line, with some lines above it.
+
+        Arguments:
+            clamp: show the last line instead of one beyond the end.
+        """
         if line < 1:
             raise CommandError(f"LINE counts from 1; got {line}")
         page = self.files.page(location, line - WINDOW // 4, WINDOW)
-        if line > max(1, page.total):
+        if line > max(1, page.total) and not clamp:
             raise CommandError(f"'{location.given}' has {page.total} lines; there is no line {line}")
         return self._show_page(location, page)
 
