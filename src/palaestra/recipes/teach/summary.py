@@ -8,7 +8,7 @@ from typing import Any
 
 from palaestra.core.errors import EngineError, PalaestraError, WriterError
 from palaestra.core.records import Attempt, Split
-from palaestra.core.statistics import Gain, first_failures, measure_gain, report_on
+from palaestra.core.statistics import Gain, first_failures, measure_changes, measure_gain, report_on
 from palaestra.recipes.summary import summarize_gain, to_percent
 from palaestra.recipes.teach.lessons import Delivery, add_up, describe_counts
 from palaestra.recipes.teach.settings import TASK_WRITER, TeachSettings
@@ -48,8 +48,12 @@ def summarize_run(
         messages = first_failures(attempts) | messages
     total, discovery = run.store.total(), summarize_discovery(run)
     by_skill, rewards = {}, measure_rewards(run, 0, rounds)
+    changes = {change.skill: change for change in measure_changes(before, after)}
     for skill in sorted({*(attempt.problem.skill for attempt in before), *discovery.get("categories", ())}):
+        change = changes.get(skill)
         by_skill[skill] = summarize_gain(_select(before, skill), _select(after, skill)) | {
+            "p_value": None if change is None else change.p_value,
+            "adjusted": None if change is None else change.adjusted,
             "examples": sum(
                 n for parts in run.store.allocation().values() for (s, _), n in parts.items() if s == skill
             ),
@@ -63,6 +67,7 @@ def summarize_run(
         "teacher": settings.teacher,
         "seed": settings.seed,
         **summarize_gain(before, after),
+        "fell": [change.skill for change in changes.values() if change.fell],
         "rounds": rounds,
         "kept_round": kept,
         "examples": examples,
@@ -212,6 +217,24 @@ def list_unpriced(settings: Mapping[str, Any]) -> list[str]:
     remote = sorted(name for name in names if is_remote(name))
     prices = Prices.load() if remote else None
     return [name for name in remote if prices is not None and prices.find(name) is None]
+
+
+def describe_changes(summary: Mapping[str, Any]) -> str:
+    """Name the skills that fell beyond chance, or the lower ones that did not; empty without a gain."""
+    rows = {skill: row for skill, row in summary["by_skill"].items() if row.get("adjusted") is not None}
+    if not rows:
+        return ""
+    if summary["fell"]:
+        names = (
+            f"{skill or 'no skill'} {rows[skill]['gain']:+.1f} [{rows[skill]['gain_low']:+.1f}, "
+            f"{rows[skill]['gain_high']:+.1f}]"
+            for skill in summary["fell"]
+        )
+        return f"fell: {', '.join(names)} points (exact test, corrected for {len(rows)} skills)"
+    lower = sorted((row["gain"], skill) for skill, row in rows.items() if row["gain"] < 0)
+    names = (f"{skill or 'no skill'} {gain:+.1f}" for gain, skill in lower)
+    rest = f"; lower, within chance: {', '.join(names)}" if lower else ""
+    return f"fell: no skill beyond chance (exact test, corrected for {len(rows)} skills){rest}"
 
 
 def describe_lessons(summary: Mapping[str, Any]) -> Iterator[str]:
