@@ -192,7 +192,7 @@ class TaskHooks:
     def recognize_skill(self, example: Example) -> tuple[str, str] | None:
         """The skill and subskill of an example's question; None if unknown. The subskill may be empty.
 
-        Written examples of another skill than the ordered one are dropped.
+        An example that a language model wrote for another skill is taught, and counted, under this one.
         """
         return None
 

@@ -32,6 +32,7 @@ from palaestra.recipes.summary import PERCENT, NotebookResult, hash_models
 from palaestra.recipes.teach import recipe as teach
 from palaestra.recipes.teach.lessons import Delivery, add_up
 from palaestra.recipes.teach.settings import STUDY_SETTINGS, TeachSettings
+from palaestra.recipes.teach.summary import summarize_verification
 from palaestra.recipes.teach.task_groups import TeachTasks
 from palaestra.runs.files import read_json, storage_errors, write_json
 from palaestra.runs.provenance import record_provenance
@@ -371,7 +372,9 @@ def _find_fallen_skills(summaries: Sequence[Mapping[str, Any]]) -> dict[str, Mea
 def _read_delivery(summary: Mapping[str, Any]) -> Delivery:
     return Delivery(
         summary["ordered"], summary["delivered"], summary["dropped"], summary["withheld"], summary["writer_failures"],
-        asked_again=summary["ordered_again"],
+        asked_again=summary["ordered_again"], verified=summary.get("verification", {}).get("verified", {}),
+        examined=summary.get("verification", {}).get("examined", 0), wrong=summary.get("verification", {}).get("wrong", 0),
+        skills=summary.get("skills_written", {}),
     )  # fmt: skip
 
 
@@ -416,6 +419,7 @@ def _summarize_arm(row: StudyArm) -> dict[str, Any]:
         "failures": dict(row.failures), **row.cost, "ordered": row.lessons.ordered, "delivered": row.lessons.delivered,
         "dropped": dict(row.lessons.dropped), "withheld": row.lessons.withheld,
         "writer_failures": dict(row.lessons.failures), "ordered_again": row.lessons.asked_again,
+        "verification": summarize_verification(row.lessons), "skills_written": dict(row.lessons.skills),
         "unpriced": list(row.unpriced), "fell": {skill: _name_interval("gain", mean) for skill, mean in row.fell.items()},
         "without_gain": dict(row.without_gain),
     }  # fmt: skip

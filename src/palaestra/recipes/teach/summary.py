@@ -10,15 +10,15 @@ from palaestra.core.errors import EngineError, PalaestraError, WriterError
 from palaestra.core.records import Attempt, Split
 from palaestra.core.statistics import Gain, first_failures, measure_changes, measure_gain, report_on
 from palaestra.recipes.summary import summarize_gain, to_percent
-from palaestra.recipes.teach.lessons import Delivery, add_up, describe_counts
+from palaestra.recipes.teach.lessons import LESSON, VERIFICATION, Delivery, add_up, describe_counts
 from palaestra.recipes.teach.settings import TASK_WRITER, TeachSettings
 from palaestra.recipes.teach.skills import DISCOVERY, summarize_discovery
 from palaestra.runs.ledger import describe_cost
 from palaestra.runs.run import Run
 
-CALLING = ("/lesson", DISCOVERY)
+CALLING = (LESSON, VERIFICATION, DISCOVERY)
 """Suffixes of the phases whose model calls may cost money."""
-MODELS = ("writer", "planner", "discover")
+MODELS = ("writer", "planner", "discover", "verifier")
 """Settings that name a model whose calls may cost money."""
 
 
@@ -197,9 +197,25 @@ def _summarize_lessons(run: Run) -> dict[str, Any]:
         "withheld": total.withheld,
         "writer_failures": dict(total.failures),
         "ordered_again": total.asked_again,
+        "verification": summarize_verification(total),
+        "skills_written": dict(total.skills),
         "calls": calls,
         "unmeasured_calls": total.unmeasured,
         "unpriced": list_unpriced(run.settings) if calls else [],
+    }
+
+
+def summarize_verification(delivery: Delivery) -> dict[str, Any]:
+    """The taught examples by how their answers were verified, and the estimated error rate of the others in percent."""
+    rate = delivery.error_rate if delivery.unverified else None
+    return {
+        "verified": dict(delivery.verified),
+        "unverified": delivery.unverified,
+        "examined": delivery.examined,
+        "wrong": delivery.wrong,
+        "error_rate": None if rate is None else to_percent(rate.value),
+        "error_rate_low": None if rate is None else to_percent(rate.low),
+        "error_rate_high": None if rate is None else to_percent(rate.high),
     }
 
 
@@ -217,6 +233,24 @@ def list_unpriced(settings: Mapping[str, Any]) -> list[str]:
     remote = sorted(name for name in names if is_remote(name))
     prices = Prices.load() if remote else None
     return [name for name in remote if prices is not None and prices.find(name) is None]
+
+
+def describe_verification(summary: Mapping[str, Any]) -> Iterator[str]:
+    """Describe how the answers and skills of the taught examples were verified, and the errors to expect in the others."""
+    found = summary["verification"]
+    methods = describe_counts(found["verified"]) or "none"
+    rest = ""
+    if found["unverified"]:
+        rest = f"; not verified: {found['unverified']}, estimated error rate "
+        rest += (
+            f"{found['error_rate']:.1f} % [{found['error_rate_low']:.1f}, {found['error_rate_high']:.1f}] (wrong "
+            f"answers among the {found['examined']} examined)"
+            if found["error_rate"] is not None
+            else "unknown (no answer of this writer was examined; see --verify)"
+        )
+    yield f"verified answers: {methods}{rest}"
+    if summary["skills_written"]:
+        yield f"skills of written examples: {describe_counts(summary['skills_written'])}"
 
 
 def describe_changes(summary: Mapping[str, Any]) -> str:
@@ -249,6 +283,7 @@ def describe_lessons(summary: Mapping[str, Any]) -> Iterator[str]:
         yield f"dropped by checks: {describe_counts(summary['dropped'])}"
     if summary["withheld"]:
         yield f"withheld because a check failed to run: {summary['withheld']}"
+    yield from describe_verification(summary)
     if summary["writer_failures"]:
         yield f"writer failures: {describe_counts(summary['writer_failures'])}"
     if summary["calls"]:

@@ -215,6 +215,26 @@ def find_unit(word: str) -> tuple[str, int] | None:
     return None
 
 
+def find_wrong_unit(question: str, answer: str) -> str:
+    """The unit of an answer that is not the one that a question asks for; empty if there is none.
+
+    >>> find_wrong_unit("How many centimetres are 3 metres?", "300 grams")
+    'grams'
+    >>> find_wrong_unit("3 bags hold 4 figs each. How many figs?", "12 figs")
+    ''
+    """
+    solution = solve_question(question)
+    match = re.search(r"\d\s*(%|[a-z]+)\.?\W*$", answer.lower())
+    if solution is None or match is None:
+        return ""
+    unit, asked = match[1], solution.unit
+    if find_unit(asked) is not None:
+        wrong = find_unit(unit) is not None and find_unit(unit) != find_unit(asked)
+    else:
+        wrong = bool(asked) and unit.rstrip("s") != asked.rstrip("s") and unit in re.findall(r"[a-z]+", question.lower())
+    return unit if wrong or unit == "%" else ""
+
+
 def _convert(match: re.Match[str]) -> Solution | None:
     large, small = find_unit(match["large"]), find_unit(match["small"])
     if large is None or small is None or large[0] != small[0]:
