@@ -230,7 +230,7 @@ def test_the_scorer_compares_a_response_with_the_answer_that_came_with_it() -> N
     assert reasons(found) == [(1, "wrong answer")]
     assert found.dropped[0].detail == "expected '7'; got '8'"
     assert not found.check("scorer").remarks
-    nonsense = run(Scorer(), Example(question, "Answer: 7", "addition", "", "some"))
+    nonsense = run(Scorer(), Example((Message("user", "Who is it?"),), "Answer: 7", "addition", "", "some"))
     assert (nonsense.kept, nonsense.withheld, reasons(nonsense)) == ((), 0, [(0, "no answer in the response")])
 
 

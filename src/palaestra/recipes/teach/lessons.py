@@ -210,7 +210,9 @@ def open_lessons(
         if settings.verify:
             shared = engine is not None and settings.verifier in ("", settings.writer)
             verifier = (
-                engine.at("") if engine is not None and shared else calls.open(settings.resolve_model(settings.verifier))
+                engine.at("")
+                if engine is not None and shared
+                else calls.open(settings.resolve_model(settings.verifier))
             )
         teacher, writer = _build_teacher(settings, task, engine, planner)
         yield Lessons(run, settings, teacher, checks, writer, engine, planner, log, verifier)

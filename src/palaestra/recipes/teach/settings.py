@@ -106,7 +106,9 @@ class TeachSettings(EngineSettings, ExecutorSettings, RunSettings):
     top_up: int = setting(2, "How often missing examples of a lesson are ordered again; 0: never.", low=0)
     accumulate: int = setting(1, "How often the teacher is called for one lesson.", low=1)
     answer_tokens: int = setting(0, "Maximum tokens of a student's answer; 0: the task's own limit.", low=0)
-    max_cost: float = setting(0.0, "Maximum dollars for model calls (writer, verifier, planner, discover); 0: no limit.", low=0)
+    max_cost: float = setting(
+        0.0, "Maximum dollars for model calls (writer, verifier, planner, discover); 0: no limit.", low=0
+    )
     max_calls: int = setting(0, "Maximum number of these calls; 0: no limit.", low=0)
     max_tokens: int = setting(0, "Maximum tokens of these calls, prompts and completions; 0: no limit.", low=0)
     call_timeout: float = setting(CALL_TIMEOUT, CALL_TIMEOUT_HELP, above=0)

@@ -360,7 +360,7 @@ def _make_arm(
 def _find_fallen_skills(summaries: Sequence[Mapping[str, Any]]) -> dict[str, Mean]:
     gains: dict[str, list[float]] = {}
     for summary in summaries:
-        for skill, row in summary["by_skill"].items():
+        for skill, row in summary.get("by_skill", {}).items():
             if row["gain"] is not None:
                 gains.setdefault(skill, []).append(float(row["gain"]))
     p_values = {skill: p for skill, values in gains.items() if (p := t_test(values)) is not None}

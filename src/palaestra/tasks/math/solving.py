@@ -6,6 +6,7 @@ arithmetic in signs or words. Anything else has no solution here; nothing is gue
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Callable, Sequence
@@ -67,7 +68,9 @@ _ASKING = re.compile(
     r"\s*(?:the (?:value|result|answer) (?:of|to|for))?:?\s*"
 )
 _ENDING = re.compile(r"\s*(?:equal(?:s| to)?|make|come to|=)?\s*(?:what|how much|\?|_+)?\s*[?.!=:]*$")
-_WORDED = re.compile(rf"\b(?:{'|'.join(NUMBER_WORDS)})\b(?:[\s-]+(?:and )?(?:hundred|thousand|{'|'.join(NUMBER_WORDS)})\b)*")
+_WORDED = re.compile(
+    rf"\b(?:{'|'.join(NUMBER_WORDS)})\b(?:[\s-]+(?:and )?(?:hundred|thousand|{'|'.join(NUMBER_WORDS)})\b)*"
+)
 
 
 def _tidy(question: str) -> str:
@@ -169,7 +172,7 @@ def _name_skill(signs: str) -> tuple[str, str]:
     low, high = sorted((a, b))
     if match[2] == "+":
         in_range = "one_digit" if 1 <= low <= 9 and high <= 19 else ""
-        if 11 <= low and high <= 89:
+        if low >= 11 and high <= 89:
             in_range = "carry" if ones >= 10 else "two_digit"
         return "addition", in_range
     if match[2] == "-":
@@ -179,7 +182,10 @@ def _name_skill(signs: str) -> tuple[str, str]:
         return "subtraction", in_range
     if match[2] == "*":
         if low > 9:
-            return "long_multiplication", "teens" if high <= 29 and low > 10 else "large" if low > 30 and high < 100 else ""
+            return (
+                "long_multiplication",
+                "teens" if high <= 29 and low > 10 else "large" if low > 30 and high < 100 else "",
+            )
         kinds = {"tables": 2 <= high <= 12, "tens": high % 10 == 0 and high <= 120, "two_digit": 13 <= high <= 40}
         names = [name for name, fits in kinds.items() if fits and low >= 2]
         return "multiplication", names[0] if len(names) == 1 else ""
@@ -231,7 +237,9 @@ def find_wrong_unit(question: str, answer: str) -> str:
     if find_unit(asked) is not None:
         wrong = find_unit(unit) is not None and find_unit(unit) != find_unit(asked)
     else:
-        wrong = bool(asked) and unit.rstrip("s") != asked.rstrip("s") and unit in re.findall(r"[a-z]+", question.lower())
+        wrong = (
+            bool(asked) and unit.rstrip("s") != asked.rstrip("s") and unit in re.findall(r"[a-z]+", question.lower())
+        )
     return unit if wrong or unit == "%" else ""
 
 
@@ -248,7 +256,9 @@ def _choose(match: re.Match[str]) -> Solution | None:
     numbers = _read_list(match["list"])
     largest = re.search(r"larg|great|big|more|high|max|most", match["which"])
     two = len(numbers) == 2
-    subskill = ("larger" if largest else "smaller") if two else "largest_of_three" if largest and len(numbers) == 3 else ""
+    subskill = (
+        ("larger" if largest else "smaller") if two else "largest_of_three" if largest and len(numbers) == 3 else ""
+    )
     if two and "or" not in match["list"].split():
         subskill = ""
     return Solution(str(max(numbers) if largest else min(numbers)), "comparison", subskill)
@@ -281,13 +291,13 @@ def _find_missing(a: str, sign: str, b: str, c: str) -> Solution | None:
 
 def _continue(match: re.Match[str]) -> Solution | None:
     terms = _read_list(match["list"])
-    steps = {b - a for a, b in zip(terms, terms[1:], strict=False)}
+    steps = {b - a for a, b in itertools.pairwise(terms)}
     if len(terms) < 3:
         return None
     if len(steps) == 1:
         (step,) = steps
         return Solution(str(terms[-1] + step), "sequences", "rising" if step > 0 else "falling" if step else "")
-    ratios = {b / a for a, b in zip(terms, terms[1:], strict=False)} if all(terms) else set()
+    ratios = {b / a for a, b in itertools.pairwise(terms)} if all(terms) else set()
     return Solution(str(terms[-1] * ratios.pop()), "sequences", "multiplying") if len(ratios) == 1 else None
 
 
@@ -298,7 +308,9 @@ def _later(match: re.Match[str]) -> Solution | None:
     later = hours + total // 60
     if not 1 <= hours <= 12 or minutes > 59 or later > 12:
         return None  # 1:10 and 13:10 are both right.
-    subskill = "" if match["unit"].startswith("h") else "within_hour" if total < 60 else "past_hour" if total < 120 else ""
+    subskill = (
+        "" if match["unit"].startswith("h") else "within_hour" if total < 60 else "past_hour" if total < 120 else ""
+    )
     return Solution(f"{later}:{total % 60:02d}", "clock", subskill)
 
 

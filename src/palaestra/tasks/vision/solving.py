@@ -6,6 +6,7 @@ doubt; otherwise it has no answer here.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -42,7 +43,11 @@ def answer_question(scene: Scene, question: str) -> SceneAnswer | None:
 # Shapes
 
 _SHAPE_WORDS = {name: name for name in SHAPES} | {plural: name for name, plural in PLURALS.items()}
-_ONE_OF = {"size": "|".join(SIZES), "colour": "|".join(COLOUR_NAMES), "shape": "|".join((*_SHAPE_WORDS, "shapes", "shape"))}
+_ONE_OF = {
+    "size": "|".join(SIZES),
+    "colour": "|".join(COLOUR_NAMES),
+    "shape": "|".join((*_SHAPE_WORDS, "shapes", "shape")),
+}
 _PHRASE = re.compile(
     rf"(?:(?P<size>{_ONE_OF['size']}) ?)?(?:(?P<colour>{_ONE_OF['colour']}) ?)?(?P<shape>{_ONE_OF['shape']})?"
 )
@@ -252,7 +257,7 @@ def _line(scene: Scene, match: re.Match[str]) -> SceneAnswer | None:
     if groups.get("w"):
         best = (max if match["w"] == "highest" else min)(values)
         return SceneAnswer(ORDINALS[values.index(best)], "line_chart", "peak") if values.count(best) == 1 else None
-    steps = [b - a for a, b in zip(values, values[1:], strict=False)]
+    steps = [b - a for a, b in itertools.pairwise(values)]
     if not (all(step > 0 for step in steps) or all(step < 0 for step in steps)):
         return None
     return SceneAnswer(TRENDS[steps[0] < 0], "line_chart", "trend")

@@ -64,8 +64,8 @@ class Scorer:
 
 def _score_example(example: Example, context: Context) -> CheckResult | Failure:
     try:
-        problem, claimed = pose(example, context)
-        solved = get_hooks(context.task).solve(example)
+        solved = get_hooks(context.task).solve(example) if "remainder" not in example.reference else None
+        problem, claimed = pose(example if solved is None else replace(example, reference=solved), context)
     except Exception as error:  # A task may be user code: its errors are failures, not results.
         return Failure(FailureCause.SCORER, f"{type(error).__name__}: {error}")
     if problem is None:
@@ -74,13 +74,15 @@ def _score_example(example: Example, context: Context) -> CheckResult | Failure:
         return drop(NO_ANSWER)
     method = ""
     if solved is not None:
-        problem, method = replace(problem, reference=solved), BY_SOLVER
+        method = BY_SOLVER
     elif _is_mathematical(context.task) and example.messages[-1] in context.published:
         problem, method = replace(problem, reference=context.published[example.messages[-1]].reference), BY_PUBLISHED
     outcome = score(context.task, problem, Completion(example.response))
     if isinstance(outcome, Failure):
         return outcome
     if outcome.value < 1.0 and not (solved and _is_rounded(str(outcome.evidence.get("extracted", "")), solved)):
+        if solved is not None and outcome.evidence.get("extracted") == "":
+            return drop(NO_ANSWER, _describe(outcome))
         return drop(WRONG, _describe(outcome), verified=method)
     if solved is not None and (wrong := _find_wrong_unit(example, context.task)):
         return drop(WRONG_UNIT, wrong, verified=method)
@@ -129,27 +131,51 @@ class Equations:
     needed = True
 
     def judge(self, examples: Sequence[Example], context: Context) -> list[CheckResult]:
-        in_words = _is_mathematical(context.task)
-        return [_check_equations(example, in_words) for example in examples]
+        results = [_check_equations(example.response) for example in examples]
+        if _is_mathematical(context.task):
+            for place, example in enumerate(examples):
+                verified = id(example) in context.verified
+                fault = (
+                    check_working(example.messages[-1].text, example.response, verified) if example.messages else None
+                )
+                if fault is not None and results[place].ruling is not Ruling.DROPPED:
+                    results[place] = fault
+        return results
 
 
-def _check_equations(example: Example, in_words: bool) -> CheckResult:
+def _find_equations(text: str) -> list[re.Match[str]]:
     # In "50 / 1/2" most writers mean a half.
-    equations = [match for match in _EQUATION.finditer(example.response) if match["left"].count("/") <= 1]
-    for match in equations:
-        if not holds(match["left"], match["right"]):
-            return drop(WRONG_EQUATION, match["equation"])
-    fault = check_working(example.messages[-1].text, example.response) if in_words and example.messages else None
-    return fault or (KEPT if equations else not_judged(NO_CALCULATION))
+    return [match for match in _EQUATION.finditer(text) if match["left"].count("/") <= 1]
+
+
+def _check_equations(response: str) -> CheckResult:
+    equations = _find_equations(response)
+    false = next((match for match in equations if not holds(match["left"], match["right"])), None)
+    if false is not None:
+        return drop(WRONG_EQUATION, false["equation"])
+    return KEPT if equations else not_judged(NO_CALCULATION)
 
 
 _END = re.compile(r"answer\s{0,9}(?:is|:|=)", re.IGNORECASE)
 _CONSTANTS = {Fraction(n) for n in (*range(13), 20, 24, 30, 31, 52, 60, 100, 180, 360, 365, 1000)}
-_MULTIPLES = {"half": 2, "twice": 2, "double": 2, "pair": 2, "triple": 3, "thrice": 3, "third": 3, "quarter": 4, "dozen": 12}
+_MULTIPLES = {
+    "half": 2,
+    "twice": 2,
+    "double": 2,
+    "pair": 2,
+    "triple": 3,
+    "thrice": 3,
+    "third": 3,
+    "quarter": 4,
+    "dozen": 12,
+}
 
 
-def check_working(question: str, response: str) -> CheckResult | None:
+def check_working(question: str, response: str, verified: bool = False) -> CheckResult | None:
     """Return why the working of a response does not belong to a question or to its answer; `None` if it may belong.
+
+    Arguments:
+        verified: the answer is known to be right. The working may then stop before it, if all operands are derived.
 
     >>> check_working("What is 3 + 4?", "206+428=634. Answer: 7").reason
     'working of another question'
@@ -160,20 +186,20 @@ def check_working(question: str, response: str) -> CheckResult | None:
     working, answer = (response[: ends[-1].start()], response[ends[-1].end() :]) if ends else (response, "")
     asked, stated = _read_numbers(question), _read_numbers(working)
     own = {part for number in asked for part in _split_number(number)}
-    if asked and stated and not stated & own:
+    final = {part for n in _read_numbers(answer) for part in (n, n * 100, n / 100, Fraction(n.numerator))}
+    if asked and stated - final and not stated & own:
         return drop(FOREIGN, f"it has no number of the question: {working.strip()[:80]}")
-    equations = [match for match in _EQUATION.finditer(working) if match["left"].count("/") <= 1]
-    known, foreign, count = own | _CONSTANTS, [], 0
+    equations = _find_equations(working)
+    known, foreign, constants, count = set(own), [], 0, 0
     for match in equations:
-        known |= _read_numbers(working[: match.start("equation")])
         operands = _read_numbers(match["left"])
         count += len(operands)
-        foreign += sorted(operands - known)
+        constants += len(operands - known)
+        foreign += sorted(operands - known - _CONSTANTS - _read_numbers(working[: match.start("equation")]))
         known |= _read_numbers(match["right"])
     if asked and foreign and 2 * len(foreign) >= count:
         return drop(FOREIGN, f"{', '.join(map(str, foreign))} not from the question")
-    final = _read_numbers(answer)
-    if equations and final and not any({n, n * 100, n / 100} & stated for n in final):
+    if equations and final and not final & stated and not (verified and not constants):
         return drop(OTHER_END, f"it ends with {equations[-1]['equation']}; the answer is {answer.strip()[:40]}")
     return None
 
@@ -334,10 +360,10 @@ def _make_problem(task: Task, example: Example, reference: str) -> Problem:
     if isinstance(task, MathSkills):
         # The skill determines the kind of answer. For a discovered skill the form of the reference determines it; all
         # skills of one kind are scored in the same way.
-        if skill not in SKILLS:
-            kind = infer_kind(reference) or AnswerKind.NUMBER
+        kind = infer_kind(reference) or AnswerKind.NUMBER
+        if skill not in SKILLS or (SKILLS[skill].kind is not kind and extract(reference, kind) == reference):
             skill, subskill = next(name for name, known in SKILLS.items() if known.kind is kind), ""
-        reference = extract(reference, SKILLS[skill].kind) or ""  # "7 apples" and "$7" are 7.
+        reference = extract(f"Answer: {reference}", SKILLS[skill].kind) or ""  # "7 apples" and "$7" are 7.
     return Problem(make_problem_id(example), example.messages, reference, skill, subskill, metadata)
 
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from palaestra.core.records import Completion, Example, Failure, FailureCause, Problem
+from palaestra.core.records import Completion, Example, Failure, Problem
 from palaestra.core.seeding import Seeds
 from palaestra.engines.base import Engine, Request, Sampling
 from palaestra.tasks.base import get_hooks
 from palaestra.tasks.evaluate import score
 from palaestra.teachers.model_writer import ORDERED_SKILL
 from palaestra.teachers.quality.answers import NOTHING_TO_SCORE_BY, make_problem_id, pose
-from palaestra.teachers.quality.base import KEPT, CheckResult, Context, Ruling, drop, not_judged
+from palaestra.teachers.quality.base import CheckResult, Context, Ruling, drop, not_judged
 
 AS_ORDERED, UNRECOGNIZED = "as ordered", "not recognized"
 SAMPLED = "by the verifier: "
@@ -66,7 +66,9 @@ def classify(examples: Sequence[Example], context: Context) -> list[str]:
     from palaestra.teachers.skills.records import Category, SkillMap
 
     assert context.verifier is not None
-    skills = SkillMap(categories=tuple(Category(name, "", tuple(parts)) for name, parts in context.task.skills().items()))
+    skills = SkillMap(
+        categories=tuple(Category(name, "", tuple(parts)) for name, parts in context.task.skills().items())
+    )
     problems = [Problem(make_problem_id(example), example.messages[-1:], "", "") for example in examples]
     assignment = Discovery(context.verifier, seed=context.seed).assign_more(skills, problems).assignment
     return [assignment.get(problem.id, "") for problem in problems]
@@ -113,9 +115,7 @@ def _ask_again(verifier: Engine, examples: Sequence[Example], context: Context) 
 def _count_agreement(
     problem: Problem, answers: Sequence[Completion | Failure], context: Context
 ) -> CheckResult | Failure:
-    outcomes = [
-        answer if isinstance(answer, Failure) else score(context.task, problem, answer) for answer in answers
-    ]
+    outcomes = [answer if isinstance(answer, Failure) else score(context.task, problem, answer) for answer in answers]
     for outcome in outcomes:
         if isinstance(outcome, Failure):
             return replace(outcome, message=f"the verifier gave no answer that can be scored: {outcome.message}")
