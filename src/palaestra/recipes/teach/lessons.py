@@ -540,5 +540,5 @@ class LessonOrder:
             self.size, len(self._kept), dict(sorted(dropped.items())), inspection.withheld,
             dict(sorted(failures.items())), messages, self._asked_again, verified=dict(sorted(self._verified.items())),
             examined=inspection.examined, wrong=inspection.wrong,
-            skills={name: n for r in inspection.checks if r.name == "skill" for name, n in (r.reasons | r.remarks).items()},
+            skills={name: n for r in inspection.checks if r.name == "skill" for name, n in {**r.reasons, **r.remarks}.items()},
         )  # fmt: skip

@@ -237,15 +237,15 @@ def list_unpriced(settings: Mapping[str, Any]) -> list[str]:
 
 def describe_verification(summary: Mapping[str, Any]) -> Iterator[str]:
     """Describe how the answers and skills of the taught examples were verified, and the errors to expect in the others."""
-    found = summary["verification"]
-    methods = describe_counts(found["verified"]) or "none"
+    verification = summary["verification"]
+    methods = describe_counts(verification["verified"]) or "none"
     rest = ""
-    if found["unverified"]:
-        rest = f"; not verified: {found['unverified']}, estimated error rate "
+    if verification["unverified"]:
+        rest = f"; not verified: {verification['unverified']}, estimated error rate "
         rest += (
-            f"{found['error_rate']:.1f} % [{found['error_rate_low']:.1f}, {found['error_rate_high']:.1f}] (wrong "
-            f"answers among the {found['examined']} examined)"
-            if found["error_rate"] is not None
+            f"{verification['error_rate']:.1f} % [{verification['error_rate_low']:.1f}, {verification['error_rate_high']:.1f}] (wrong "
+            f"answers among the {verification['examined']} examined)"
+            if verification["error_rate"] is not None
             else "unknown (no answer of this writer was examined; see --verify)"
         )
     yield f"verified answers: {methods}{rest}"

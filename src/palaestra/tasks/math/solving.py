@@ -43,8 +43,8 @@ def solve_question(question: str) -> Solution | None:
     True
     """
     text = _tidy(question)
-    for one in ("one", "1"):
-        asked = re.sub(r"\bone\b", one, text)
+    for number in ("one", "1"):  # "one" is rarely a number.
+        asked = re.sub(r"\bone\b", number, text)
         for pattern, solve in _TEMPLATES:
             match = pattern.fullmatch(asked)
             solution = solve(match) if match else None
@@ -114,16 +114,15 @@ def _solve_expression(asked: str) -> Solution | None:
     body = _ENDING.sub("", _ASKING.sub("", asked))
     for pattern, replacement in _PAIRS:
         pair = re.fullmatch(pattern, body)
-        if pair:
-            parts = [_write_signs(part) for part in pair.groups()]
-            if None in parts:
-                # "the sum of 3, 4 and 5"
-                several = re.fullmatch(rf"(?:add|the (?:sum|total) of|sum of) {_LIST}", body)
-                return _solve_sum(several["list"]) if several else None
-            signs = "".join(replacement.replace(r"\1", parts[0] or "").replace(r"\2", parts[-1] or ""))
-            solution = _evaluate(signs)
-            # "the difference between 3 and 8" is 5 to some, and -5 to others.
-            return None if pattern.startswith("the diff") and solution and solution.answer.startswith("-") else solution
+        if pair is None:
+            continue
+        parts = [_write_signs(part) or "" for part in pair.groups()]
+        if not all(parts):  # For example "the sum of 3, 4 and 5".
+            several = re.fullmatch(rf"(?:add|the (?:sum|total) of|sum of) {_LIST}", body)
+            return Solution(str(sum(_read_list(several["list"]), Fraction(0))), "addition") if several else None
+        solution = _evaluate(replacement.replace(r"\1", parts[0]).replace(r"\2", parts[-1]))
+        # "the difference between 3 and 8" is 5 to some, and -5 to others.
+        return None if "difference" in pattern and solution and solution.answer.startswith("-") else solution
     signs = _write_signs(body)
     return _evaluate(signs) if signs is not None and re.search(r"[\d)%] ?[-+*/^]", signs) else None
 
@@ -147,10 +146,6 @@ def _evaluate(signs: str) -> Solution | None:
     if number is None:
         return None
     return Solution(str(number.value), *_name_skill(plain.replace(" ", "")))
-
-
-def _solve_sum(numbers: str) -> Solution:
-    return Solution(str(sum(_read_list(numbers), Fraction(0))), "addition")
 
 
 def _read_list(text: str) -> list[Fraction]:
@@ -341,7 +336,7 @@ def _change(match: re.Match[str]) -> Solution | None:
     return Solution(str(Fraction(match["paid"]) - cost), "change", subskill) if match["paid"] else None
 
 
-def _fraction_of(match: re.Match[str]) -> Solution | None:
+def _take_fraction(match: re.Match[str]) -> Solution | None:
     top, bottom = (int(part) for part in match["f"].split("/"))
     if not bottom:
         return None
@@ -401,7 +396,7 @@ _TEMPLATES: list[tuple[re.Pattern[str], Callable[[re.Match[str]], Solution | Non
         (rf"\w+ buys an? \w+ for (?P<a>{_PLAIN})(?: dollars| euros)? and pays with (?:an? )?(?P<paid>{_PLAIN})\b[a-z -]*\. how much change (?:is due|does \w+ get|is there)", _change),
         (rf"\w+ buys an? \w+ for (?P<a>{_PLAIN}) and an? \w+ for (?P<b>{_PLAIN}) and pays with (?P<paid>{_PLAIN})\. how much change (?:is due|does \w+ get)", _change),
         (rf"\w+ buys (?P<count>\d+) \w+ at (?P<a>{_PLAIN}) each and pays with (?P<paid>{_PLAIN})\. how much change (?:is due|does \w+ get)", _change),
-        (rf"{_ASK} (?P<f>\d+ ?/ ?\d+) of (?P<w>{_PLAIN})", _fraction_of),
+        (rf"{_ASK} (?P<f>\d+ ?/ ?\d+) of (?P<w>{_PLAIN})", _take_fraction),
         (rf"{_ASK} the (?:average|mean)(?: value)?(?: of)?(?: (?:these|the) numbers:?)? {_LIST}", _mean),
         (rf"an? (?!triangle|circle|square|cube)[a-z]+(?: [a-z]+)? {_SIDES}\. (?:{_ASK}) (?:its|the)(?: [a-z]+'s)? (?P<what>perimeter|area)(?: of the \w+)?", _rectangle),
         (rf"{_ASK} the (?P<what>perimeter|area) of an? (?!triangle|circle|square|cube)[a-z]+ {_SIDES}", _rectangle),

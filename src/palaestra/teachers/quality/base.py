@@ -37,7 +37,9 @@ CHECKS.register("equations", f"{_HERE}.answers:Equations", "the calculations are
 CHECKS.register("picture", f"{_HERE}.execution:Picture", "images are readable and show their scenes")
 CHECKS.register("executes", f"{_HERE}.execution:Executes", "programs pass their tests; tool plans run")
 CHECKS.register("duplicates", f"{_HERE}.texts:Duplicates", "repeats no question of this or an earlier lesson")
-CHECKS.register("agreement", f"{_HERE}.verification:Agreement", "samples of the verifier agree with unverified answers")
+CHECKS.register(
+    "agreement", f"{_HERE}.verification:AgreementCheck", "samples of the verifier agree with unverified answers"
+)
 CHECKS.register("solved", f"{_HERE}.answers:Solved", "the student cannot solve it yet")
 
 

@@ -80,7 +80,7 @@ MAX_TOKENS = 2048
 """Maximum tokens of an answer of the verifier."""
 
 
-class Agreement:
+class AgreementCheck:
     """Drops an unverified example unless all samples of the verifier give its answer."""
 
     name = "agreement"
