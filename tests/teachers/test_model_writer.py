@@ -134,7 +134,10 @@ def test_every_teacher_writes_with_a_model(teacher: str) -> None:
     assert ("The right answer is 2:01" in asked) is shows_errors
     assert asked.count("{{") == 0
     if shows_errors:
-        assert {example.skill for example in lesson.examples} <= {"clock", "percent"}
+        assert {example.metadata["ordered_skill"] for example in lesson.examples} <= {"clock", "percent"}
+    assert {(example.skill, example.subskill) for example in lesson.examples} <= {
+        ("addition", part) for part in task.skills()["addition"]
+    }
 
 
 @pytest.mark.parametrize("teacher", ["open_ended", "skill_list"])

@@ -129,7 +129,7 @@ def test_a_lesson_that_fails_all_of_it_has_a_clear_report_and_nothing_to_teach()
     lesson = Lesson((ask("3+4?", "Answer: seven"), ask("", "7"), ask("1+1?", "1+1=3. Answer: 3")))
     found = inspect(lesson, make_checks(DETERMINISTIC), Context(TASK))
     assert found.kept == ()
-    assert str(found).startswith("kept 0 of 3 examples; readable dropped 1 (empty 1); scorer dropped 1 (no answer")
+    assert str(found).startswith("kept 0 of 3 examples; readable dropped 1 (empty 1); scorer dropped 2 (no answer")
 
 
 def test_an_inspection_goes_through_the_store_and_back() -> None:
@@ -147,7 +147,9 @@ def test_every_registered_check_can_be_made_and_is_ranked_by_what_it_costs() -> 
     checks = make_checks()
     assert {check.name for check in checks} == set(CHECKS.names())
     order = [check.name for check in sorted(checks, key=lambda check: check.rank)]
-    assert order == ["readable", "overlap", "scorer", "equations", "picture", "executes", "duplicates", "solved"]
+    assert order == [
+        "readable", "overlap", "skill", "scorer", "equations", "picture", "executes", "duplicates", "agreement", "solved",
+    ]  # fmt: skip
     with pytest.raises(UnknownNameError, match="did you mean 'scorer'"):
         make_checks(["scorers"])
 
@@ -216,7 +218,9 @@ def test_every_example_of_the_procedural_families_passes() -> None:
         # Where nothing but their own responses says what is right, the report does not hide it.
         bare = Lesson(tuple(replace(example, reference="", metadata={}) for example in examples))
         found = inspect(bare, make_checks(["scorer"]), Context(task))
-        assert found.check("scorer").remarks == {"scored by only the answer of its own response": len(examples)}
+        claimed = {"math-skills": {}, "vision-skills": {"scored by only the answer of its own response": len(examples)}}
+        assert found.check("scorer").remarks == claimed[name]
+        assert set(found.verified) == ({"solved by the task"} if name == "math-skills" else {""})
 
 
 def test_the_scorer_compares_a_response_with_the_answer_that_came_with_it() -> None:
@@ -226,8 +230,8 @@ def test_the_scorer_compares_a_response_with_the_answer_that_came_with_it() -> N
     assert reasons(found) == [(1, "wrong answer")]
     assert found.dropped[0].detail == "expected '7'; got '8'"
     assert not found.check("scorer").remarks
-    nonsense = run(Scorer(), Example(question, "Answer: 7", "addition", "", "some"))
-    assert (nonsense.kept, nonsense.withheld) == ((), 1)
+    nonsense = run(Scorer(), Example((Message("user", "Who is it?"),), "Answer: 7", "addition", "", "some"))
+    assert (nonsense.kept, nonsense.withheld, reasons(nonsense)) == ((), 0, [(0, "no answer in the response")])
 
 
 def test_a_task_may_say_itself_what_problem_an_example_poses() -> None:

@@ -58,7 +58,7 @@ Folder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
 
 def _finish_teach(result: Any) -> None:
     from palaestra.cli.tables import gain_table, test_rounds_table
-    from palaestra.recipes.teach.summary import describe_lessons
+    from palaestra.recipes.teach.summary import describe_changes, describe_lessons
     from palaestra.report import write_report
 
     console.print(gain_table(result.summary))
@@ -67,8 +67,9 @@ def _finish_teach(result: Any) -> None:
     page = write_report(result.folder)
     s = result.summary
     failures = sum(s["failures"].values())
-    for line in describe_lessons(s):
-        say(line)
+    for line in (describe_changes(s), *describe_lessons(s)):
+        if line:
+            say(line)
     if s["kept_round"] != s["rounds"]:
         kept = f"round {s['kept_round']}" if s["kept_round"] else "the untaught student"
         say(f"kept: {kept}, the best on validation")

@@ -31,7 +31,8 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     ),
     "Rollouts": ("rollout", "max_staleness", "importance_clip_max"),
     "Teacher": (
-        "teacher", "teacher_options", "writer", "planner", "prompts", "state", "references", "quality", "checks", "discover",
+        "teacher", "teacher_options", "writer", "planner", "prompts", "state", "references", "quality", "checks", "verify",
+        "verifier", "discover",
         "skills_file", "categories", "discover_train", "rounds", "lesson_size", "budget", "top_up", "accumulate",
     ),
     "Agent": (

@@ -456,6 +456,40 @@ def compare(first: Sequence[Attempt], second: Sequence[Attempt], name: str = "al
     return _compare(left, right, name, parts, _count_unpaired(first, second, shared))
 
 
+@dataclass(frozen=True, slots=True)
+class SkillChange:
+    """The change of one skill between two measurements, tested together with the other skills.
+
+    Arguments:
+        gain: in points, paired by problem.
+        p_value: the result of `sign_flip_test`.
+        adjusted: the p-value adjusted for the number of skills (Holm).
+    """
+
+    skill: str
+    gain: Gain
+    p_value: float
+    adjusted: float
+
+    @property
+    def fell(self) -> bool:
+        """Whether the skill is lower than before, beyond chance at the 5 % level over all skills."""
+        return self.gain.points < 0 and self.adjusted < 0.05
+
+
+def measure_changes(before: Sequence[Attempt], after: Sequence[Attempt]) -> list[SkillChange]:
+    """Measure the change of every skill, sorted from the largest fall to the largest gain."""
+    whole = compare(before, after)
+    parts = [part for part in whole.parts or (whole,) if part.gain.count]
+    adjusted = holm([part.p_value for part in parts])
+    name = next((attempt.problem.skill for attempt in before), "")
+    changes = [
+        SkillChange(part.name if whole.parts else name, part.gain, part.p_value, p)
+        for part, p in zip(parts, adjusted, strict=True)
+    ]
+    return sorted(changes, key=lambda change: change.gain.points)
+
+
 def _compare(
     first: Sequence[Attempt],
     second: Sequence[Attempt],

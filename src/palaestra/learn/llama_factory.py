@@ -85,7 +85,7 @@ class LlamaFactory:
         if shutil.which(self.command) is None:
             raise SettingsError(
                 f"the command '{self.command}' was not found; install LLaMA-Factory in a separate environment "
-                f"(pip install llamafactory) and give its path: --trainer-options command=PATH/{COMMAND}"
+                f"(pip install llamafactory) and give its path: --trainer-option command=PATH/{COMMAND}"
             )
 
     def check(self) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 from palaestra.core.records import Attempt, Lesson, Split
-from palaestra.core.statistics import Gain, find_best, measure_gain, report_on
+from palaestra.core.statistics import Gain, find_best, measure_changes, measure_gain, report_on
 from palaestra.recipes.teach.lessons import Delivery, add_up
 from palaestra.recipes.teach.settings import TeachSettings
 from palaestra.recipes.teach.study import COSTS, StudyArm, StudyResult
@@ -94,6 +94,7 @@ def teach_page(run: Run) -> dict[str, Any]:
         "weights_sha256": next((digest for digest in weights if digest), ""),
         "kept": kept,
         "overall": make_skill_row("all skills", before, after, examples),
+        "changes": measure_changes(before, after),
         "skills": make_skill_rows(skills, before, after, lambda skill: count_examples(allocation, skill)),
         "tasks": _task_rows(run, before, after, allocation),
         "validation_tasks": _validation_tasks(run, whole, allocation),

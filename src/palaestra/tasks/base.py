@@ -181,6 +181,21 @@ class TaskHooks:
         """The problem that an example poses, for the quality checks; None if its answer cannot be scored."""
         return None
 
+    def solve(self, example: Example) -> str | None:
+        """The answer to an example's question, computed from the question; None if the task cannot solve it.
+
+        The quality check `scorer` scores the response of a written example against it. It must not depend on the
+        response and the reference, which a language model wrote.
+        """
+        return None
+
+    def recognize_skill(self, example: Example) -> tuple[str, str] | None:
+        """The skill and subskill of an example's question; None if unknown. The subskill may be empty.
+
+        An example that a language model wrote for another skill is taught, and counted, under this one.
+        """
+        return None
+
     def execute_example(self, example: Example) -> Score | Failure | None:
         """Run the program or plan of an example, for the quality checks; None if it contains nothing to run."""
         return None

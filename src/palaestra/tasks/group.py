@@ -111,6 +111,15 @@ class TaskGroup:
         name, own = self._split(skill)
         return [replace(shot, skill=skill) for shot in get_hooks(self.members[name].task).get_shots(own, count)]
 
+    def solve(self, example: Example) -> str | None:
+        name, own = self.resolve_example(example)
+        return get_hooks(self.members[name].task).solve(own)
+
+    def recognize_skill(self, example: Example) -> tuple[str, str] | None:
+        name, own = self.resolve_example(example)
+        recognized = get_hooks(self.members[name].task).recognize_skill(own)
+        return None if recognized is None else (self._join(name, recognized[0]), recognized[1])
+
     def label(self, problem: Problem, name: str) -> Problem:
         """A problem of the member `name` with the group's id and skill."""
         if name == self.main:

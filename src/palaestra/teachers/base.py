@@ -162,7 +162,9 @@ def list_decisions(orders: Sequence[Order], written: Sequence[Written]) -> tuple
     for order, result in zip(orders, written, strict=True):
         allocation = allocations.setdefault((order.skill, order.action, order.reason), {})
         for example in result.examples:
-            allocation[example.subskill] = allocation.get(example.subskill, 0) + 1
+            other = order.skill and example.skill and example.skill != order.skill
+            name = f"{example.skill}/{example.subskill}" if other else example.subskill
+            allocation[name] = allocation.get(name, 0) + 1
         for failure in result.failures:
             failed[order.skill, failure.message] = failed.get((order.skill, failure.message), 0) + 1
     decisions = [Decision(*key, allocation) for key, allocation in allocations.items()]

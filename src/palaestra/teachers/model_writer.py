@@ -17,6 +17,8 @@ from palaestra.tasks.base import Task, UnusableError, WritableTask, get_hooks
 from palaestra.teachers.base import Order, Written
 from palaestra.teachers.prompts import TeacherPrompts
 
+ORDERED_SKILL = "ordered_skill"
+"""The metadata key of an example whose skill was corrected: the skill that the teacher ordered."""
 SHOWN = 2
 """Number of worked train problems in the prompt. They show the format of questions and answers."""
 
@@ -113,10 +115,24 @@ class ModelWriter:
         get_hooks(self.task).prepare(data)
         for datum in data:
             try:
-                example = self.task.make_example(datum, order.skill, order.subskill)
+                example = self._label(self.task.make_example(datum, order.skill, order.subskill))
             except UnusableError as error:
                 unusable.append(str(error))
             else:
                 known = {"hypothesis": answer.hypothesis} if answer.hypothesis else {}
                 examples.append(replace(example, metadata={**example.metadata, **known}))
         return examples, unusable
+
+    def _label(self, example: Example) -> Example:
+        """Correct the skill of an example if the task recognizes another one; the ordered skill goes to its metadata.
+
+        The history of the episode, which teachers plan by, then has the skills that were really taught.
+        """
+        recognized = get_hooks(self.task).recognize_skill(example)
+        if recognized is None or recognized[0] not in self.task.skills():
+            return example
+        skill, subskill = recognized
+        if example.skill == skill:
+            return replace(example, subskill=example.subskill or subskill)
+        ordered = {ORDERED_SKILL: example.skill} if example.skill else {}
+        return replace(example, skill=skill, subskill=subskill, metadata={**example.metadata, **ordered})

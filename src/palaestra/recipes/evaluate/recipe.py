@@ -152,6 +152,10 @@ def _load(settings: EvaluateSettings, listener: Listener) -> Engine:
         return open_engine(name, listener=listener, **service_options(settings.call_timeout))
     if get_scheme(name) != LOCAL_SCHEME:
         return open_engine(name, listener=listener, plain=plain, **settings.parse_engine_options())
+    if settings.threads:
+        import torch
+
+        torch.set_num_threads(settings.threads)
     model = models.load(name, device=settings.device, listener=listener)
     return model.engine(settings.engine_batch, plain=plain)
 

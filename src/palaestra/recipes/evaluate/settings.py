@@ -48,6 +48,7 @@ class EvaluateSettings(EngineSettings, ExecutorSettings, RunSettings):
     call_timeout: float = setting(CALL_TIMEOUT, CALL_TIMEOUT_HELP, above=0)
     engine_batch: int = setting(128, "Answers generated in one batch.", low=1)
     device: str = setting("", "The device, for example cuda; empty: a GPU if there is one.")
+    threads: int = setting(0, "CPU threads; 0: torch's default.", low=0)
     seed: int = setting(0, "Seed of problems and sampling.", low=0)
 
     def __post_init__(self) -> None:
@@ -93,4 +94,5 @@ class EvaluateOptions(EngineOptions, ExecutorOptions, RunOptions, total=False):
     call_timeout: float
     engine_batch: int
     device: str
+    threads: int
     seed: int

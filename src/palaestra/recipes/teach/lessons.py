@@ -22,6 +22,7 @@ from palaestra.core.events import Event, Listener, ignore
 from palaestra.core.plugins import describe_location
 from palaestra.core.records import Decision, Example, Failure, FailureCause, Lesson
 from palaestra.core.seeding import Seeds
+from palaestra.core.statistics import Mean, rate_interval
 from palaestra.recipes.metered_engines import meter_engines
 from palaestra.recipes.teach.settings import TASK_WRITER, TeachSettings
 from palaestra.runs.calls import CallLog
@@ -51,6 +52,10 @@ if TYPE_CHECKING:
     from palaestra.teachers.quality.base import Check, Inspection
 
 
+LESSON, VERIFICATION = "/lesson", "/verification"
+"""Suffixes of the phases of a round's calls in the ledger."""
+BY_TASK = "written by the task"
+"""How examples of the task's own generators are verified."""
 LEAKAGE = "overlap"
 """The name of the held-out check in counts of dropped examples."""
 PERMANENT = {FailureCause.CONTEXT_LENGTH, FailureCause.REFUSED, FailureCause.MALFORMED}
@@ -65,7 +70,8 @@ class Lessons:
         writer: the writer of the teacher, if a language model writes.
         engine: the engine of that language model.
         planner: the language model that the teacher plans with, if any.
-        log: collects the calls of both models.
+        log: collects the calls of all models.
+        verifier: the language model that verifies answers, if any.
     """
 
     def __init__(
@@ -78,9 +84,11 @@ class Lessons:
         engine: CachedEngine | None = None,
         planner: CachedEngine | None = None,
         log: CallLog | None = None,
+        verifier: CachedEngine | None = None,
     ) -> None:
         self.run, self.settings, self.teacher, self.checks = run, settings, teacher, checks
         self.writer, self.engine, self.planner, self.log = writer, engine, planner, log or CallLog()
+        self.verifier = verifier
 
     def write(self, env: LessonEnv, state: StudentState, listener: Listener = ignore) -> Lesson:
         """Return the next round's lesson: load it from the store, or write, check and store it.
@@ -94,18 +102,20 @@ class Lessons:
         if stored is not None:
             return stored
         listener(Event("write", 0, self.settings.lesson_size, round_))
-        start, phase = time.perf_counter(), f"{round_}/lesson"
+        start, phase = time.perf_counter(), f"{round_}{LESSON}"
         self._set_phase(phase)
-        order = LessonOrder(self.settings, self.teacher, self.checks, env, state)
+        order = LessonOrder(self.settings, self.teacher, self.checks, env, state, self.verifier)
         try:
             order.fill()
             self._check(order, env)
         except PalaestraError as error:
             if isinstance(error, EngineError):  # An unusable service is a failure of the writer.
                 order.failures.append(Failure(FailureCause.UNAVAILABLE, str(error)))
+            self._book_verification(round_)
             delivery, cost = self._measure(order, phase), self._cost(phase, start)
             self.run.store.add_delivery(round_, delivery, cost, self.log.take())
             raise
+        self._book_verification(round_)
         cost = self._cost(phase, start)
         delivery = self._measure(order, phase)
         self.run.store.add_lesson(round_, order.lesson, cost, order.inspection, delivery, self.log.take())
@@ -117,6 +127,15 @@ class Lessons:
             self.writer.engine = self.engine.at(phase)
         if self.planner is not None:
             self.planner.phase = phase  # The teacher uses this engine object.
+        if self.verifier is not None:
+            self.verifier.phase = phase.replace(LESSON, VERIFICATION)
+
+    def _book_verification(self, round_: int) -> None:
+        """Add the verifier's calls that are not yet in the ledger. Their time is part of the lesson's."""
+        if self.verifier is not None:
+            phase = f"{round_}{VERIFICATION}"
+            spent = self.verifier.spent(phase)
+            self.run.store.add_cost(spent.entry_since(self.run.store.total(phase), phase, self.verifier.name, 0.0))
 
     def _check(self, order: LessonOrder, env: LessonEnv) -> None:
         """Raise if nothing was delivered, or if the student cannot be trained on the lesson."""
@@ -172,7 +191,7 @@ def open_lessons(
     from palaestra.tasks.evaluate import WorkerEngine
 
     checks = select_checks(settings)
-    if settings.writer == TASK_WRITER and not settings.planner:
+    if settings.writer == TASK_WRITER and not settings.planner and not settings.verify:
         yield Lessons(run, settings, _build_teacher(settings, task)[0], checks)
         return
     log = CallLog()
@@ -187,8 +206,16 @@ def open_lessons(
             planner = (
                 engine.at("") if engine is not None and shared else calls.open(settings.resolve_model(settings.planner))
             )
+        verifier = None
+        if settings.verify:
+            shared = engine is not None and settings.verifier in ("", settings.writer)
+            verifier = (
+                engine.at("")
+                if engine is not None and shared
+                else calls.open(settings.resolve_model(settings.verifier))
+            )
         teacher, writer = _build_teacher(settings, task, engine, planner)
-        yield Lessons(run, settings, teacher, checks, writer, engine, planner, log)
+        yield Lessons(run, settings, teacher, checks, writer, engine, planner, log, verifier)
 
 
 def _build_teacher(
@@ -237,9 +264,12 @@ def select_checks(settings: TeachSettings) -> list[Check]:
     from palaestra.teachers.quality.base import make_checks
 
     wanted = settings.quality == "on" or (
-        settings.quality == "auto" and (settings.writer != TASK_WRITER or settings.checks)
+        settings.quality == "auto" and (settings.writer != TASK_WRITER or settings.checks or settings.verify)
     )
-    return make_checks(settings.checks) if wanted else []
+    names = settings.checks
+    if names and settings.verify:
+        names = tuple(dict.fromkeys((*names, "agreement")))
+    return make_checks(names) if wanted else []
 
 
 def check_writer(settings: TeachSettings, task: Task) -> None:
@@ -260,8 +290,8 @@ def check_writer(settings: TeachSettings, task: Task) -> None:
             raise SettingsError(
                 f"task '{task.name}' has no schema for a language model as the writer; leave writer at 'task'"
             )
-    if settings.planner:
-        check_model(settings.resolve_model(settings.planner))
+    for model in filter(None, (settings.planner, settings.verifier)):
+        check_model(settings.resolve_model(model))
     engine, planner = MockEngine({}), MockEngine({}) if settings.planner else None
     _build_teacher(settings, task, None if settings.writer == TASK_WRITER else engine, planner)
 
@@ -279,6 +309,10 @@ class Delivery:
         messages: the first message of each cause.
         asked_again: how often missing examples were ordered again.
         unmeasured: calls without a token count. They are not part of the cost.
+        verified: delivered examples whose answer was verified, counted by method.
+        examined: written examples whose answer was verified or found to be wrong.
+        wrong: those of them with a wrong answer. They are dropped.
+        skills: results of the check `skill`, counted: as ordered, one skill instead of another, or not recognized.
     """
 
     ordered: int
@@ -289,6 +323,23 @@ class Delivery:
     messages: Mapping[str, str] = field(default_factory=dict)
     asked_again: int = 0
     unmeasured: int = 0
+    verified: Mapping[str, int] = field(default_factory=dict)
+    examined: int = 0
+    wrong: int = 0
+    skills: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def unverified(self) -> int:
+        """The number of delivered examples whose answer was not verified."""
+        return self.delivered - sum(self.verified.values())
+
+    @property
+    def error_rate(self) -> Mean | None:
+        """An estimate of the fraction of wrong answers among the unverified examples, with its 95 % interval.
+
+        It is the fraction among the examined examples of the same writer; `None` if none were examined.
+        """
+        return rate_interval([1.0] * self.wrong + [0.0] * (self.examined - self.wrong)) if self.examined else None
 
     @property
     def is_transient(self) -> bool:
@@ -312,17 +363,18 @@ class Delivery:
 
 def add_up(deliveries: Sequence[Delivery]) -> Delivery:
     """Add up the counts of several deliveries."""
-    dropped: Counter[str] = Counter()
-    failures: Counter[str] = Counter()
+
+    def count(name: str) -> dict[str, int]:
+        return dict(sorted(sum((Counter(getattr(d, name)) for d in deliveries), Counter[str]()).items()))
+
     messages: dict[str, str] = {}
     for delivery in deliveries:
-        dropped.update(delivery.dropped)
-        failures.update(delivery.failures)
         messages = {**delivery.messages, **messages}
     return Delivery(
-        sum(d.ordered for d in deliveries), sum(d.delivered for d in deliveries), dict(sorted(dropped.items())),
-        sum(d.withheld for d in deliveries), dict(sorted(failures.items())), messages,
-        sum(d.asked_again for d in deliveries), sum(d.unmeasured for d in deliveries),
+        sum(d.ordered for d in deliveries), sum(d.delivered for d in deliveries), count("dropped"),
+        sum(d.withheld for d in deliveries), count("failures"), messages,
+        sum(d.asked_again for d in deliveries), sum(d.unmeasured for d in deliveries), count("verified"),
+        sum(d.examined for d in deliveries), sum(d.wrong for d in deliveries), count("skills"),
     )  # fmt: skip
 
 
@@ -340,12 +392,20 @@ class LessonOrder:
 
     Arguments:
         checks: the quality checks that every example must pass; empty for none.
+        verifier: answers the questions of the check `agreement`, if any.
     """
 
     def __init__(
-        self, settings: TeachSettings, teacher: Teacher, checks: Sequence[Check], env: LessonEnv, state: StudentState
+        self,
+        settings: TeachSettings,
+        teacher: Teacher,
+        checks: Sequence[Check],
+        env: LessonEnv,
+        state: StudentState,
+        verifier: Engine | None = None,
     ) -> None:
         self.settings, self.teacher, self.checks, self.env, self.state = settings, teacher, checks, env, state
+        self.verifier = verifier
         self.round = state.round + 1
         self.size = min(settings.lesson_size, state.budget)
         self.inspection: Inspection | None = None
@@ -353,6 +413,7 @@ class LessonOrder:
         self._kept: list[Example] = []
         self._decisions: list[Decision] = []
         self._leaked: Counter[str] = Counter()
+        self._verified: Counter[str] = Counter()
         self._asked_again = 0
 
     def fill(self) -> None:
@@ -425,20 +486,28 @@ class LessonOrder:
         self.failures += [failure for result in written for failure in result.failures]
         if not examples:
             return
+        methods: Sequence[str] = ()
         if self.checks:
             from palaestra.teachers.quality.base import Context, inspect
 
             env, seeds = self.env, Seeds(self.settings.seed).derive("checks", self.round)
             context = Context(
-                env.task, env.held_out, (*env.data, *self._kept), env.student, env.engine, env.sampling, seeds.integer()
-            )
+                env.task, env.held_out, (*env.data, *self._kept), env.student, env.engine, env.sampling,
+                seeds.integer(), verifier=self.verifier, samples=self.settings.samples,
+            )  # fmt: skip
             inspection = inspect(Lesson(tuple(examples)), self.checks, context)
             self.inspection = inspection if self.inspection is None else self.inspection.join(inspection)
-            examples = inspection.kept
+            examples, methods = inspection.kept, inspection.verified
         if examples:
             kept, leaked = self.env.screen(Lesson(tuple(examples)))
             self._kept += kept
             self._leaked.update(leaked)
+            by_task = BY_TASK if self._is_written_by_task() else ""
+            known = {id(example): method for example, method in zip(examples, methods, strict=False)}
+            self._verified.update(filter(None, (known.get(id(example)) or by_task for example in kept)))
+
+    def _is_written_by_task(self) -> bool:
+        return isinstance(self.teacher, PlanningTeacher) and isinstance(self.teacher.writer, TaskWriter)
 
     def _list_missing(self, orders: Sequence[Order], owners: Mapping[int, int]) -> dict[int, Order]:
         """List new orders for the missing examples, by position. Together they do not exceed the lesson size."""
@@ -457,6 +526,8 @@ class LessonOrder:
 
     @property
     def delivery(self) -> Delivery:
+        from palaestra.teachers.quality.base import Inspection
+
         dropped: Counter[str] = Counter({f"{LEAKAGE}: {reason}": count for reason, count in self._leaked.items()})
         for drop in self.inspection.dropped if self.inspection is not None else ():
             dropped[f"{drop.check}: {drop.reason}"] += 1
@@ -464,8 +535,10 @@ class LessonOrder:
         for failure in self.failures:
             messages.setdefault(str(failure.cause), failure.message)
         failures = Counter(str(failure.cause) for failure in self.failures)
-        withheld = self.inspection.withheld if self.inspection is not None else 0
+        inspection = self.inspection or Inspection((), ())
         return Delivery(
-            self.size, len(self._kept), dict(sorted(dropped.items())), withheld, dict(sorted(failures.items())),
-            messages, self._asked_again,
+            self.size, len(self._kept), dict(sorted(dropped.items())), inspection.withheld,
+            dict(sorted(failures.items())), messages, self._asked_again, verified=dict(sorted(self._verified.items())),
+            examined=inspection.examined, wrong=inspection.wrong,
+            skills={name: n for r in inspection.checks if r.name == "skill" for name, n in {**r.reasons, **r.remarks}.items()},
         )  # fmt: skip

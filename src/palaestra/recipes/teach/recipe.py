@@ -134,7 +134,7 @@ def check(settings: TeachSettings) -> TeachTasks:
     from palaestra.teachers.base import TEACHERS
 
     load_plugins(settings.plugins)
-    check_prices(settings.max_cost, settings.writer, settings.planner, settings.discover)
+    check_prices(settings.max_cost, settings.writer, settings.planner, settings.discover, settings.verifier)
     TEACHERS.check(settings.teacher)
     tasks = make_tasks(settings)
     settings.check_engine()
@@ -287,7 +287,7 @@ def _play(
     from palaestra.envs.lesson import LessonEnv
 
     writer = settings.writer if settings.writer != TASK_WRITER else ""
-    record_run(run, settings.student, writer, settings.planner, settings.discover)
+    record_run(run, settings.student, writer, settings.planner, settings.discover, settings.verifier)
     clock, journal = RunClock(run, started), RunJournal(run, keep_all=settings.checkpoints == "all")
     tasks = label_tasks(run, settings, tasks, listener)
     env = LessonEnv(

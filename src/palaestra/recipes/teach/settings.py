@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -75,6 +76,14 @@ class TeachSettings(EngineSettings, ExecutorSettings, RunSettings):
         "auto", "Whether lessons go through quality checks; auto: if a language model writes them."
     )
     checks: tuple[str, ...] = setting((), "Only these quality checks; empty: all.")
+    verify: str = setting(
+        "",
+        "How to verify answers that the task cannot solve or execute: agreement:N (N answers of the verifier must all "
+        "agree with the writer's); empty: not at all.",
+    )
+    verifier: str = setting(
+        "", "The model that answers for --verify and classifies skills, named like a writer; empty: the writer."
+    )
     skills: tuple[str, ...] = setting((), "Only these skills of the task; empty: all.")
     discover: str = setting(
         "", "The model that discovers the skills of the problems, named like a writer; empty: the task's own skills."
@@ -97,7 +106,9 @@ class TeachSettings(EngineSettings, ExecutorSettings, RunSettings):
     top_up: int = setting(2, "How often missing examples of a lesson are ordered again; 0: never.", low=0)
     accumulate: int = setting(1, "How often the teacher is called for one lesson.", low=1)
     answer_tokens: int = setting(0, "Maximum tokens of a student's answer; 0: the task's own limit.", low=0)
-    max_cost: float = setting(0.0, "Maximum dollars for model calls (writer, planner, discover); 0: no limit.", low=0)
+    max_cost: float = setting(
+        0.0, "Maximum dollars for model calls (writer, verifier, planner, discover); 0: no limit.", low=0
+    )
     max_calls: int = setting(0, "Maximum number of these calls; 0: no limit.", low=0)
     max_tokens: int = setting(0, "Maximum tokens of these calls, prompts and completions; 0: no limit.", low=0)
     call_timeout: float = setting(CALL_TIMEOUT, CALL_TIMEOUT_HELP, above=0)
@@ -126,6 +137,24 @@ class TeachSettings(EngineSettings, ExecutorSettings, RunSettings):
             self.trainer != "palaestra" or not self.trainer_options,
             "setting 'trainer_options': these are options of LLaMA-Factory; set 'trainer' to 'llama-factory'",
         )
+        require(
+            not self.verify or re.fullmatch(r"agreement:[1-9]\d?", self.verify) is not None,
+            f"setting 'verify': expected agreement:N with N from 1 to 99; got '{self.verify}'",
+        )
+        require(not self.verifier or bool(self.verify), "setting 'verifier': set 'verify' too, for example agreement:3")
+        require(
+            not self.verify or self.quality != "off",
+            "setting 'verify': agreement is a quality check; leave 'quality' at auto or on",
+        )
+        require(
+            not self.verify or bool(self.verifier) or self.writer != TASK_WRITER,
+            "setting 'verify': the task's own generators write; set 'verifier' to a language model",
+        )
+
+    @property
+    def samples(self) -> int:
+        """Answers of the verifier for each question; 0: no verifier."""
+        return int(self.verify.partition(":")[2] or 0)
 
     def parse(self, name: str) -> dict[str, Any]:
         """Parse `task_options`, `student_options`, `trainer_options` or `teacher_options`."""
@@ -172,6 +201,8 @@ class TeachOptions(EngineOptions, ExecutorOptions, RunOptions, total=False):
     references: bool
     quality: Literal["auto", "on", "off"]
     checks: Sequence[str]
+    verify: str
+    verifier: str
     skills: Sequence[str]
     discover: str
     skills_file: str

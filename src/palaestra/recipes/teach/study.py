@@ -32,6 +32,7 @@ from palaestra.recipes.summary import PERCENT, NotebookResult, hash_models
 from palaestra.recipes.teach import recipe as teach
 from palaestra.recipes.teach.lessons import Delivery, add_up
 from palaestra.recipes.teach.settings import STUDY_SETTINGS, TeachSettings
+from palaestra.recipes.teach.summary import summarize_verification
 from palaestra.recipes.teach.task_groups import TeachTasks
 from palaestra.runs.files import read_json, storage_errors, write_json
 from palaestra.runs.provenance import record_provenance
@@ -57,6 +58,7 @@ class StudyArm:
         unpriced: models whose calls are not part of the dollars.
         without_gain: the runs that ended without a gain, counted by cause.
         tasks: the mean gain on each test task, if there are several.
+        fell: the mean gain of each skill that fell over the seeds, by a t-test corrected for the number of skills (Holm).
     """
 
     name: str
@@ -72,6 +74,7 @@ class StudyArm:
     unpriced: tuple[str, ...]
     without_gain: Mapping[str, int]
     tasks: Mapping[str, Mean] = field(default_factory=dict)
+    fell: Mapping[str, Mean] = field(default_factory=dict)
 
     def mean(self, name: str) -> Mean:
         """The mean of a number in the summaries of the runs, with a t interval over the seeds."""
@@ -116,9 +119,19 @@ class StudyResult(NotebookResult):
 
     @property
     def notes(self) -> list[str]:
-        """Caveats for a comparison of the arms: runs without a gain, and unequal amounts of data."""
+        """Caveats for a comparison of the arms: skills that fell, runs without a gain, and unequal amounts of data."""
         notes = []
         for row in self.rows:
+            notes += [
+                f"{row.name}: {skill} fell over {mean.count} seeds: {mean.value:+.1f} [{mean.low:+.1f}, {mean.high:+.1f}] "
+                "points (t-test corrected for the number of skills)"
+                for skill, mean in row.fell.items()
+            ]
+            single = Counter(skill for run in row.runs.values() if run for skill in run.get("fell", ()))
+            notes += [
+                f"{row.name}: {skill} fell beyond chance in {count} of {len(row.runs)} runs"
+                for skill, count in sorted(single.items())
+            ]
             for cause, count in row.without_gain.items():
                 notes.append(f"{row.name}: no gain: {cause} ({count} of {len(row.runs)} runs)")
             if row.lessons.delivered < row.lessons.ordered:
@@ -340,13 +353,28 @@ def _make_arm(
         unpriced=tuple(sorted({model for summary in ended.values() for model in summary["unpriced"]})),
         without_gain=dict(without_gain),
         tasks={task: mean_interval(gains) for task, gains in by_task.items()},
+        fell=_find_fallen_skills(list(ended.values())),
     )
+
+
+def _find_fallen_skills(summaries: Sequence[Mapping[str, Any]]) -> dict[str, Mean]:
+    gains: dict[str, list[float]] = {}
+    for summary in summaries:
+        for skill, row in summary.get("by_skill", {}).items():
+            if row["gain"] is not None:
+                gains.setdefault(skill, []).append(float(row["gain"]))
+    p_values = {skill: p for skill, values in gains.items() if (p := t_test(values)) is not None}
+    adjusted = zip(p_values, holm(list(p_values.values())), strict=True)
+    means = {skill: mean_interval(gains[skill]) for skill, p in adjusted if p < 0.05}
+    return {skill: mean for skill, mean in means.items() if mean.value < 0}
 
 
 def _read_delivery(summary: Mapping[str, Any]) -> Delivery:
     return Delivery(
         summary["ordered"], summary["delivered"], summary["dropped"], summary["withheld"], summary["writer_failures"],
-        asked_again=summary["ordered_again"],
+        asked_again=summary["ordered_again"], verified=summary.get("verification", {}).get("verified", {}),
+        examined=summary.get("verification", {}).get("examined", 0), wrong=summary.get("verification", {}).get("wrong", 0),
+        skills=summary.get("skills_written", {}),
     )  # fmt: skip
 
 
@@ -391,7 +419,9 @@ def _summarize_arm(row: StudyArm) -> dict[str, Any]:
         "failures": dict(row.failures), **row.cost, "ordered": row.lessons.ordered, "delivered": row.lessons.delivered,
         "dropped": dict(row.lessons.dropped), "withheld": row.lessons.withheld,
         "writer_failures": dict(row.lessons.failures), "ordered_again": row.lessons.asked_again,
-        "unpriced": list(row.unpriced), "without_gain": dict(row.without_gain),
+        "verification": summarize_verification(row.lessons), "skills_written": dict(row.lessons.skills),
+        "unpriced": list(row.unpriced), "fell": {skill: _name_interval("gain", mean) for skill, mean in row.fell.items()},
+        "without_gain": dict(row.without_gain),
     }  # fmt: skip
 
 

@@ -8,17 +8,17 @@ from typing import Any
 
 from palaestra.core.errors import EngineError, PalaestraError, WriterError
 from palaestra.core.records import Attempt, Split
-from palaestra.core.statistics import Gain, first_failures, measure_gain, report_on
+from palaestra.core.statistics import Gain, first_failures, measure_changes, measure_gain, report_on
 from palaestra.recipes.summary import summarize_gain, to_percent
-from palaestra.recipes.teach.lessons import Delivery, add_up, describe_counts
+from palaestra.recipes.teach.lessons import LESSON, VERIFICATION, Delivery, add_up, describe_counts
 from palaestra.recipes.teach.settings import TASK_WRITER, TeachSettings
 from palaestra.recipes.teach.skills import DISCOVERY, summarize_discovery
 from palaestra.runs.ledger import describe_cost
 from palaestra.runs.run import Run
 
-CALLING = ("/lesson", DISCOVERY)
+CALLING = (LESSON, VERIFICATION, DISCOVERY)
 """Suffixes of the phases whose model calls may cost money."""
-MODELS = ("writer", "planner", "discover")
+MODELS = ("writer", "planner", "discover", "verifier")
 """Settings that name a model whose calls may cost money."""
 
 
@@ -48,8 +48,12 @@ def summarize_run(
         messages = first_failures(attempts) | messages
     total, discovery = run.store.total(), summarize_discovery(run)
     by_skill, rewards = {}, measure_rewards(run, 0, rounds)
+    changes = {change.skill: change for change in measure_changes(before, after)}
     for skill in sorted({*(attempt.problem.skill for attempt in before), *discovery.get("categories", ())}):
+        change = changes.get(skill)
         by_skill[skill] = summarize_gain(_select(before, skill), _select(after, skill)) | {
+            "p_value": None if change is None else change.p_value,
+            "adjusted": None if change is None else change.adjusted,
             "examples": sum(
                 n for parts in run.store.allocation().values() for (s, _), n in parts.items() if s == skill
             ),
@@ -63,6 +67,7 @@ def summarize_run(
         "teacher": settings.teacher,
         "seed": settings.seed,
         **summarize_gain(before, after),
+        "fell": [change.skill for change in changes.values() if change.fell],
         "rounds": rounds,
         "kept_round": kept,
         "examples": examples,
@@ -192,9 +197,25 @@ def _summarize_lessons(run: Run) -> dict[str, Any]:
         "withheld": total.withheld,
         "writer_failures": dict(total.failures),
         "ordered_again": total.asked_again,
+        "verification": summarize_verification(total),
+        "skills_written": dict(total.skills),
         "calls": calls,
         "unmeasured_calls": total.unmeasured,
         "unpriced": list_unpriced(run.settings) if calls else [],
+    }
+
+
+def summarize_verification(delivery: Delivery) -> dict[str, Any]:
+    """The taught examples by how their answers were verified, and the estimated error rate of the others in percent."""
+    rate = delivery.error_rate if delivery.unverified else None
+    return {
+        "verified": dict(delivery.verified),
+        "unverified": delivery.unverified,
+        "examined": delivery.examined,
+        "wrong": delivery.wrong,
+        "error_rate": None if rate is None else to_percent(rate.value),
+        "error_rate_low": None if rate is None else to_percent(rate.low),
+        "error_rate_high": None if rate is None else to_percent(rate.high),
     }
 
 
@@ -214,6 +235,42 @@ def list_unpriced(settings: Mapping[str, Any]) -> list[str]:
     return [name for name in remote if prices is not None and prices.find(name) is None]
 
 
+def describe_verification(summary: Mapping[str, Any]) -> Iterator[str]:
+    """Describe how the answers and skills of the taught examples were verified, and the errors to expect in the others."""
+    verification = summary["verification"]
+    methods = describe_counts(verification["verified"]) or "none"
+    rest = ""
+    if verification["unverified"]:
+        rest = f"; not verified: {verification['unverified']}, estimated error rate "
+        rest += (
+            f"{verification['error_rate']:.1f} % [{verification['error_rate_low']:.1f}, {verification['error_rate_high']:.1f}] (wrong "
+            f"answers among the {verification['examined']} examined)"
+            if verification["error_rate"] is not None
+            else "unknown (no answer of this writer was examined; see --verify)"
+        )
+    yield f"verified answers: {methods}{rest}"
+    if summary["skills_written"]:
+        yield f"skills of written examples: {describe_counts(summary['skills_written'])}"
+
+
+def describe_changes(summary: Mapping[str, Any]) -> str:
+    """Name the skills that fell beyond chance, or the lower ones that did not; empty without a gain."""
+    rows = {skill: row for skill, row in summary["by_skill"].items() if row.get("adjusted") is not None}
+    if not rows:
+        return ""
+    if summary["fell"]:
+        names = (
+            f"{skill or 'no skill'} {rows[skill]['gain']:+.1f} [{rows[skill]['gain_low']:+.1f}, "
+            f"{rows[skill]['gain_high']:+.1f}]"
+            for skill in summary["fell"]
+        )
+        return f"fell: {', '.join(names)} points (exact test, corrected for {len(rows)} skills)"
+    lower = sorted((row["gain"], skill) for skill, row in rows.items() if row["gain"] < 0)
+    names = (f"{skill or 'no skill'} {gain:+.1f}" for gain, skill in lower)
+    rest = f"; lower, within chance: {', '.join(names)}" if lower else ""
+    return f"fell: no skill beyond chance (exact test, corrected for {len(rows)} skills){rest}"
+
+
 def describe_lessons(summary: Mapping[str, Any]) -> Iterator[str]:
     """Describe the lessons of a summary, one line per fact. The last line is the cost of the calls."""
     ordered, delivered = summary["ordered"], summary["delivered"]
@@ -226,6 +283,7 @@ def describe_lessons(summary: Mapping[str, Any]) -> Iterator[str]:
         yield f"dropped by checks: {describe_counts(summary['dropped'])}"
     if summary["withheld"]:
         yield f"withheld because a check failed to run: {summary['withheld']}"
+    yield from describe_verification(summary)
     if summary["writer_failures"]:
         yield f"writer failures: {describe_counts(summary['writer_failures'])}"
     if summary["calls"]:

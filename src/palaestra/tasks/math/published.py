@@ -27,6 +27,7 @@ from palaestra.tasks.math.base import WORKED_BRIEF, MathDatum, plain
 from palaestra.tasks.math.equivalence.compare import LIMIT, NO_NUMBER, AnswerVerdict, compare, compare_numbers
 from palaestra.tasks.math.equivalence.sympy_process import get_client
 from palaestra.tasks.math.extraction import ExtractedAnswer, extract, find_boxed, numbers_in
+from palaestra.tasks.math.solving import solve_question
 from palaestra.tasks.sources import Source, read_rows
 
 INSTRUCTION = "Reason step by step, and put your final answer within \\boxed{}."
@@ -137,6 +138,11 @@ class WorkedTask(TaskHooks, ABC):
         answer = plain(datum.answer)
         worked = f"{datum.reasoning.strip()}\nThe answer is \\boxed{{{answer}}}."
         return _example(WorkedProblem(datum.question, worked, answer, skill, subskill))
+
+    def solve(self, example: Example) -> str | None:
+        """The answer to a plain calculation. Word problems have no solver."""
+        solution = solve_question(example.messages[-1].text.removesuffix(INSTRUCTION))
+        return None if solution is None else solution.answer
 
     def get_shots(self, skill: str, count: int) -> list[Example]:
         """Worked problems of all skills in turn, independent of `skill`, so that they do not reveal the difficulty of a question."""

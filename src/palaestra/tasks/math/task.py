@@ -10,6 +10,7 @@ from palaestra.tasks.base import get_split
 from palaestra.tasks.math.arithmetic import ADVANCED, ARITHMETIC
 from palaestra.tasks.math.base import SKILLS_BRIEF, MathDatum, MathDraft, MathSkill, equal, extract, plain
 from palaestra.tasks.math.reasoning import REASONING
+from palaestra.tasks.math.solving import solve_question
 from palaestra.tasks.procedural import Family, ProceduralTask
 from palaestra.tasks.sampling import format_response
 
@@ -73,6 +74,14 @@ class MathSkills(ProceduralTask[MathDraft]):
         answer = plain(datum.answer)
         question = Message("user", datum.question.strip())
         return Example((question,), format_response([datum.reasoning], answer), skill, subskill, answer)
+
+    def solve(self, example: Example) -> str | None:
+        solution = solve_question(example.messages[-1].text)
+        return None if solution is None else solution.answer
+
+    def recognize_skill(self, example: Example) -> tuple[str, str] | None:
+        solution = solve_question(example.messages[-1].text)
+        return (solution.skill, solution.subskill) if solution is not None and solution.skill else None
 
     def score(self, problem: Problem, completion: Completion) -> Score | Failure:
         kind = SKILLS[problem.skill].kind

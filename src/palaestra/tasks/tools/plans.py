@@ -246,6 +246,13 @@ def format_prompt(question: str, offered: Sequence[str], form: str, prompt: str)
     return f"Tools:\n{lines}\n\n{question}\n\n{_HOW[form]}"
 
 
+def read_prompt(text: str, form: str, prompt: str) -> str:
+    """The request in a prompt of `format_prompt`."""
+    if prompt == "short":
+        return text.partition("\n")[2].removesuffix(f"\n{_SHORT[form]}")
+    return text.partition("\n\n")[2].removesuffix(f"\n\n{_HOW[form]}")
+
+
 def response(plan: Plan, form: str, prompt: str) -> str:
     """The worked answer: the tools with their purpose, then the plan."""
     if prompt == "short":

@@ -30,9 +30,10 @@ from palaestra.tasks.tools.plans import (
     format_prompt,
     longest,
     read_plan,
+    read_prompt,
     response,
 )
-from palaestra.tasks.tools.requests import SKILLS, Drawer, ToolDraft, make_drawer, offer
+from palaestra.tasks.tools.requests import SKILLS, Drawer, ToolDraft, make_drawer, offer, read_request
 
 PRESCRIBED = re.compile(r"\bthen\b|\bFirst\b|\bat last\b")
 """A request that states the order of its steps: only that order is right, even if another one has the same result."""
@@ -150,6 +151,19 @@ class ToolsSkills(ProceduralTask[ToolDraft]):
 
     def make_example(self, datum: ToolsDatum, skill: str, subskill: str) -> Example:
         return self.example(skill, subskill, ToolDraft(datum.request.strip(), read_datum_plan(datum)))
+
+    def solve(self, example: Example) -> str | None:
+        problem = self.to_problem(example)
+        return None if problem is None else problem.reference
+
+    def recognize_skill(self, example: Example) -> tuple[str, str] | None:
+        problem = self.to_problem(example)
+        return None if problem is None else (problem.skill, problem.subskill)
+
+    def to_problem(self, example: Example) -> Problem | None:
+        """The problem of a request in one of the task's wordings, with the task's own plan."""
+        draft = read_request(read_prompt(example.messages[-1].text, self.answer_form, self.prompt))
+        return None if draft is None else self.problem(*draft)
 
     def score(self, problem: Problem, completion: Completion) -> Score | Failure:
         """Execute the calls of a response, and compare them and the answer with the plan."""

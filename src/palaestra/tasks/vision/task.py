@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from palaestra.core.errors import TaskError
 from palaestra.core.records import Completion, Example, Failure, ImagePart, Message, Problem, Score, Split, TextPart
-from palaestra.runs.files import to_data
+from palaestra.runs.files import from_json, to_data
 from palaestra.tasks.procedural import Family, ProceduralTask
 from palaestra.tasks.sampling import format_response
 from palaestra.tasks.vision.answers import judge
 from palaestra.tasks.vision.charts import CHARTS_READ, CHARTS_SEEN
 from palaestra.tasks.vision.pictures import ABOUT_SCENES, ABOUT_WORDS, ANSWERS, Pictures
 from palaestra.tasks.vision.render import png_url, render
-from palaestra.tasks.vision.scene import VisionDraft, VisionSkill, scene_split
+from palaestra.tasks.vision.scene import Scene, VisionDraft, VisionSkill, check_scene, scene_split
 from palaestra.tasks.vision.shapes import OBJECTS, RELATIONS
+from palaestra.tasks.vision.solving import SceneAnswer, answer_question
 
 SKILLS: Mapping[str, VisionSkill] = {s.name: s for s in (*OBJECTS, *CHARTS_SEEN, *RELATIONS, *CHARTS_READ)}
 
@@ -84,6 +87,14 @@ class VisionSkills(ProceduralTask[VisionDraft]):
         response = format_response([datum.reasoning], datum.answer.strip())
         return self.pictures.make_example(datum, datum.question.strip(), response, datum.choices, skill, subskill)
 
+    def solve(self, example: Example) -> str | None:
+        answer = _answer(example)
+        return None if answer is None else answer.answer
+
+    def recognize_skill(self, example: Example) -> tuple[str, str] | None:
+        answer = _answer(example)
+        return None if answer is None else (answer.skill, answer.subskill)
+
     def score(self, problem: Problem, completion: Completion) -> Score | Failure:
         right, given = judge(completion.text, problem.reference, problem.metadata["choices"])
         return Score(float(right), {"extracted": given, "expected": problem.reference})
@@ -92,3 +103,13 @@ class VisionSkills(ProceduralTask[VisionDraft]):
 def message(draft: VisionDraft) -> Message:
     """The message of a problem: the image, then the question."""
     return Message("user", (ImagePart(png_url(render(draft.scene))), TextPart(draft.question)))
+
+
+def _answer(example: Example) -> SceneAnswer | None:
+    """The answer that the scene of an example determines; `None` for an image from words, or an invalid scene."""
+    try:
+        scene = from_json(Scene, json.dumps(example.metadata.get("scene")))
+        check_scene(scene)
+    except (TaskError, ValueError, TypeError):
+        return None
+    return answer_question(scene, example.messages[-1].text)

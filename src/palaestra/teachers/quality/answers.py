@@ -1,12 +1,14 @@
 """Checks of the answers of examples: `scorer`, `equations` and `solved`.
 
+An answer is **verified** if the task solves the question itself (its hook `solve`), or if the question is a published train
+problem. The response is then scored against that answer.
+
 The scorer of a task needs a problem, so an example is converted to one. A task may define the conversion:
 
     def to_problem(self, example: Example) -> Problem | None
 
 For other tasks the reference is the example's own, or that of the published train problem with the same question. Without
-both, it is the answer in the example's own response. That only proves that the scorer finds an answer, and the result says
-so.
+both, it is the answer in the example's own response. Such a reference does not verify the answer: the writer wrote both.
 """
 
 from __future__ import annotations
@@ -21,13 +23,16 @@ from palaestra.core.records import Attempt, Completion, Example, Failure, Failur
 from palaestra.tasks.base import Task, get_hooks
 from palaestra.tasks.evaluate import score
 from palaestra.tasks.group import TaskGroup
-from palaestra.tasks.texts import digest, pictures
+from palaestra.tasks.texts import digest, in_figures, pictures, words
 from palaestra.teachers.quality.base import KEPT, CheckResult, Context, Ruling, drop, not_judged
 
 if TYPE_CHECKING:
     from palaestra.tasks.math.base import AnswerKind
 
 WRONG, NO_ANSWER, WRONG_EQUATION = "wrong answer", "no answer in the response", "wrong calculation"
+WRONG_UNIT, FOREIGN, OTHER_END = "wrong unit", "working of another question", "working without the answer"
+BY_SOLVER, BY_PUBLISHED = "solved by the task", "published answer"
+"""How an answer was verified."""
 CLAIMED = "scored by only the answer of its own response"
 SOLVED = "already solved"
 NOTHING_TO_SCORE_BY, NO_CALCULATION, NO_STUDENT = "nothing to score it by", "no calculation", "no student to ask"
@@ -47,7 +52,7 @@ _SIGNS = str.maketrans("×x÷−", "**/-")
 
 
 class Scorer:
-    """Drops examples whose response the task scores as wrong."""
+    """Drops examples whose answer is wrong: it differs from the task's own solution, or the task scores it as wrong."""
 
     name = "scorer"
     rank = 20
@@ -59,19 +64,50 @@ class Scorer:
 
 def _score_example(example: Example, context: Context) -> CheckResult | Failure:
     try:
-        problem, claimed = pose(example, context)
+        solved = get_hooks(context.task).solve(example) if "remainder" not in example.reference else None
+        problem, claimed = pose(example if solved is None else replace(example, reference=solved), context)
     except Exception as error:  # A task may be user code: its errors are failures, not results.
         return Failure(FailureCause.SCORER, f"{type(error).__name__}: {error}")
     if problem is None:
         return not_judged(NOTHING_TO_SCORE_BY)
     if claimed and not problem.reference:
         return drop(NO_ANSWER)
+    method = ""
+    if solved is not None:
+        method = BY_SOLVER
+    elif _is_mathematical(context.task) and example.messages[-1] in context.published:
+        problem, method = replace(problem, reference=context.published[example.messages[-1]].reference), BY_PUBLISHED
     outcome = score(context.task, problem, Completion(example.response))
     if isinstance(outcome, Failure):
         return outcome
-    if outcome.value >= 1.0:
-        return CheckResult(Ruling.KEPT, CLAIMED) if claimed else KEPT
-    return drop(WRONG, _describe(outcome))
+    if outcome.value < 1.0 and not (solved and _is_rounded(str(outcome.evidence.get("extracted", "")), solved)):
+        if solved is not None and outcome.evidence.get("extracted") == "":
+            return drop(NO_ANSWER, _describe(outcome))
+        return drop(WRONG, _describe(outcome), verified=method)
+    if solved is not None and (wrong := _find_wrong_unit(example, context.task)):
+        return drop(WRONG_UNIT, wrong, verified=method)
+    return CheckResult(Ruling.KEPT, CLAIMED if claimed and not method else "", verified=method)
+
+
+def _is_rounded(given: str, solved: str) -> bool:
+    """Whether an answer is the solution rounded or truncated to two or more decimals, for example 3.33 for 10/3."""
+    if not re.fullmatch(r"-?\d+\.\d{2,}", given) or not re.fullmatch(r"-?\d+/\d+", solved):
+        return False
+    return abs(Fraction(given) - Fraction(solved)) < Fraction(1, 10 ** len(given.partition(".")[2]))
+
+
+def _find_wrong_unit(example: Example, task: Task) -> str:
+    """Name the unit of an answer that the question does not ask for; empty if there is none."""
+    from palaestra.tasks.math.solving import find_wrong_unit
+
+    return find_wrong_unit(example.messages[-1].text, example.reference) if _is_mathematical(task) else ""
+
+
+def _is_mathematical(task: Task) -> bool:
+    from palaestra.tasks.math.published import WorkedTask
+    from palaestra.tasks.math.task import MathSkills
+
+    return isinstance(bare(task), MathSkills | WorkedTask)
 
 
 def _describe(score: Score) -> str:
@@ -83,9 +119,11 @@ def _describe(score: Score) -> str:
 
 
 class Equations:
-    """Drops a response with a false equation such as `12*7=94`. Rounded results must be correct to their last digit.
+    """Drops a response with a false equation such as `12*7=94`, or with the working of another question.
 
-    It needs no reference. A language model that writes question and answer together may be wrong but self-consistent.
+    Rounded results must be correct to their last digit. In mathematics the working must share a number with the question,
+    most operands must come from the question or from earlier results, and the answer must appear. Parts of a number
+    (200, 6 and 28 for 206 and 428) and common constants (60, 100, ...) count as its own.
     """
 
     name = "equations"
@@ -93,18 +131,102 @@ class Equations:
     needed = True
 
     def judge(self, examples: Sequence[Example], context: Context) -> list[CheckResult]:
-        return [_check_equations(example.response) for example in examples]
+        results = [_check_equations(example.response) for example in examples]
+        if _is_mathematical(context.task):
+            for place, example in enumerate(examples):
+                verified = id(example) in context.verified
+                fault = (
+                    check_working(example.messages[-1].text, example.response, verified) if example.messages else None
+                )
+                if fault is not None and results[place].ruling is not Ruling.DROPPED:
+                    results[place] = fault
+        return results
+
+
+def _find_equations(text: str) -> list[re.Match[str]]:
+    # In "50 / 1/2" most writers mean a half.
+    return [match for match in _EQUATION.finditer(text) if match["left"].count("/") <= 1]
 
 
 def _check_equations(response: str) -> CheckResult:
-    count = 0
-    for match in _EQUATION.finditer(response):
-        if match["left"].count("/") > 1:
-            continue  # In "50 / 1/2" most writers mean a half.
-        count += 1
-        if not holds(match["left"], match["right"]):
-            return drop(WRONG_EQUATION, match["equation"])
-    return KEPT if count else not_judged(NO_CALCULATION)
+    equations = _find_equations(response)
+    false = next((match for match in equations if not holds(match["left"], match["right"])), None)
+    if false is not None:
+        return drop(WRONG_EQUATION, false["equation"])
+    return KEPT if equations else not_judged(NO_CALCULATION)
+
+
+_END = re.compile(r"answer\s{0,9}(?:is|:|=)", re.IGNORECASE)
+_CONSTANTS = {Fraction(n) for n in (*range(13), 20, 24, 30, 31, 52, 60, 100, 180, 360, 365, 1000)}
+_MULTIPLES = {
+    "half": 2,
+    "twice": 2,
+    "double": 2,
+    "pair": 2,
+    "triple": 3,
+    "thrice": 3,
+    "third": 3,
+    "quarter": 4,
+    "dozen": 12,
+}
+
+
+def check_working(question: str, response: str, verified: bool = False) -> CheckResult | None:
+    """Return why the working of a response does not belong to a question or to its answer; `None` if it may belong.
+
+    Arguments:
+        verified: the answer is known to be right. The working may then stop before it, if all operands are derived.
+
+    >>> check_working("What is 3 + 4?", "206+428=634. Answer: 7").reason
+    'working of another question'
+    >>> check_working("What is 206 + 428?", "200+400=600. 6+28=34. 600+34=634. Answer: 634") is None
+    True
+    """
+    ends = list(_END.finditer(response))
+    working, answer = (response[: ends[-1].start()], response[ends[-1].end() :]) if ends else (response, "")
+    asked, stated = _read_numbers(question), _read_numbers(working)
+    own = {part for number in asked for part in _split_number(number)}
+    final = {part for n in _read_numbers(answer) for part in (n, n * 100, n / 100, Fraction(n.numerator))}
+    if asked and stated - final and not stated & own:
+        return drop(FOREIGN, f"it has no number of the question: {working.strip()[:80]}")
+    equations = _find_equations(working)
+    known, foreign, constants, count = set(own), [], 0, 0
+    for match in equations:
+        operands = _read_numbers(match["left"])
+        count += len(operands)
+        constants += len(operands - known)
+        foreign += sorted(operands - known - _CONSTANTS - _read_numbers(working[: match.start("equation")]))
+        known |= _read_numbers(match["right"])
+    if asked and foreign and 2 * len(foreign) >= count:
+        return drop(FOREIGN, f"{', '.join(map(str, foreign))} not from the question")
+    if equations and final and not final & stated and not (verified and not constants):
+        return drop(OTHER_END, f"it ends with {equations[-1]['equation']}; the answer is {answer.strip()[:40]}")
+    return None
+
+
+def _read_numbers(text: str) -> set[Fraction]:
+    """The numbers of a text, in digits and in words."""
+    numbers = {Fraction(number.replace(",", "")) for number in re.findall(_NUMBER, text)}
+    for word in in_figures(words(text)):
+        if word[0].isdigit() and re.fullmatch(r"\d+(?:\.\d+)?", word):
+            numbers.add(Fraction(word))
+        elif word.rstrip("s") in _MULTIPLES:
+            multiple = _MULTIPLES[word.rstrip("s")]
+            numbers |= {Fraction(multiple), Fraction(1, multiple)}
+        elif word == "one":
+            numbers.add(Fraction(1))
+    return numbers
+
+
+def _split_number(number: Fraction) -> set[Fraction]:
+    """A number with its decimal parts, and the forms of a percentage."""
+    parts = {number, number / 100, 1 - number / 100, 1 + number / 100, 100 - number, 100 + number, number * 100}
+    whole, place = int(number), 1
+    while number.denominator == 1 and place <= whole:
+        rest = whole % (10 * place)
+        parts |= {Fraction(n) for n in (rest, whole - rest, whole // (10 * place), whole // place % 10 * place)}
+        place *= 10
+    return parts
 
 
 def holds(left: str, right: str) -> bool:
@@ -198,7 +320,8 @@ def pose(example: Example, context: Context) -> tuple[Problem | None, bool]:
     if not example.messages or isinstance(task, CodeTask | ToolsSkills):
         return None, False
     if example.reference:
-        return _make_problem(task, example, example.reference), False
+        problem = _make_problem(task, example, example.reference)
+        return problem, not problem.reference
     if example.messages[-1] in context.published:
         return context.published[example.messages[-1]], False
     answer = _extract_answer(task, example)
@@ -226,19 +349,21 @@ def make_problem_id(example: Example) -> str:
     return f"example/{digest(*parts, example.response)}"
 
 
-def _make_problem(task: Task, example: Example, reference: str) -> Problem | None:
+def _make_problem(task: Task, example: Example, reference: str) -> Problem:
+    """The problem of an example. Its reference is empty if it is not an answer of the task."""
+    from palaestra.tasks.math.base import AnswerKind, extract
     from palaestra.tasks.math.task import SKILLS, MathSkills
 
     # Scorers read the question of worked problems, and the choices of visual ones; no choices mean an open answer.
     metadata = {"choices": [], "question": example.messages[-1].text, **example.metadata}
     skill, subskill = example.skill, example.subskill
-    if isinstance(task, MathSkills) and skill not in SKILLS:
+    if isinstance(task, MathSkills):
         # The skill determines the kind of answer. For a discovered skill the form of the reference determines it; all
         # skills of one kind are scored in the same way.
-        kind = infer_kind(reference)
-        skill, subskill = next((name for name, known in SKILLS.items() if known.kind is kind), ""), ""
-        if not skill:
-            return None
+        kind = infer_kind(reference) or AnswerKind.NUMBER
+        if skill not in SKILLS or (SKILLS[skill].kind is not kind and extract(reference, kind) == reference):
+            skill, subskill = next(name for name, known in SKILLS.items() if known.kind is kind), ""
+        reference = extract(f"Answer: {reference}", SKILLS[skill].kind) or ""  # "7 apples" and "$7" are 7.
     return Problem(make_problem_id(example), example.messages, reference, skill, subskill, metadata)
 
 
@@ -264,10 +389,12 @@ def _extract_answer(task: Task, example: Example) -> str | None:
 def infer_kind(reference: str) -> AnswerKind | None:
     """The kind of answer of a reference; `None` if unknown.
 
-    >>> [infer_kind(text) for text in ("1,200", "4:05", "3, 1, 2", "7 nuts")]
-    [<AnswerKind.NUMBER: 'number'>, <AnswerKind.CLOCK: 'clock'>, <AnswerKind.LIST: 'list'>, None]
+    >>> [infer_kind(text) for text in ("1,200", "4:05", "3, 1, 2", "7 nuts", "Paris")]
+    [<AnswerKind.NUMBER: 'number'>, <AnswerKind.CLOCK: 'clock'>, <AnswerKind.LIST: 'list'>, <AnswerKind.NUMBER: 'number'>, None]
     """
     from palaestra.tasks.math.base import AnswerKind, extract
 
-    # Numbers come first, because a number may contain commas like a list.
-    return next((kind for kind in AnswerKind if extract(reference, kind) == reference), None)
+    # Numbers come first, because a number may contain commas like a list; with words around it, they come last.
+    exact = [kind for kind in AnswerKind if extract(reference, kind) == reference]
+    loose = [kind for kind in reversed(AnswerKind) if extract(reference, kind) is not None]
+    return next(iter(exact + loose), None)

@@ -16,6 +16,7 @@ from enum import StrEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
+from palaestra.core.errors import BudgetSpentError
 from palaestra.core.records import Example, Failure, FailureCause, Lesson, Message, Problem, Split
 from palaestra.core.registry import Registry
 from palaestra.engines.base import Engine, Sampling
@@ -30,11 +31,15 @@ CHECKS = Registry("check", "palaestra.checks")
 _HERE = "palaestra.teachers.quality"
 CHECKS.register("readable", f"{_HERE}.texts:Readable", "not empty, no damaged text, fits the student's context")
 CHECKS.register("overlap", f"{_HERE}.texts:Overlap", "repeats no validation or test problem")
-CHECKS.register("scorer", f"{_HERE}.answers:Scorer", "the response passes the task's own scorer")
-CHECKS.register("equations", f"{_HERE}.answers:Equations", "the calculations in the response are correct")
+CHECKS.register("skill", f"{_HERE}.verification:SkillCheck", "the question is of the ordered skill")
+CHECKS.register("scorer", f"{_HERE}.answers:Scorer", "the answer is right: solved by the task, or passes its scorer")
+CHECKS.register("equations", f"{_HERE}.answers:Equations", "the calculations are correct and belong to the question")
 CHECKS.register("picture", f"{_HERE}.execution:Picture", "images are readable and show their scenes")
 CHECKS.register("executes", f"{_HERE}.execution:Executes", "programs pass their tests; tool plans run")
 CHECKS.register("duplicates", f"{_HERE}.texts:Duplicates", "repeats no question of this or an earlier lesson")
+CHECKS.register(
+    "agreement", f"{_HERE}.verification:AgreementCheck", "samples of the verifier agree with unverified answers"
+)
 CHECKS.register("solved", f"{_HERE}.answers:Solved", "the student cannot solve it yet")
 
 
@@ -49,6 +54,9 @@ class Context:
         engine: returns an engine of the current student; called on first use.
         sampling: the sampling parameters of evaluations.
         keep: receives the student's attempts and their cost; see `palaestra.tasks.evaluate`.
+        verifier: answers the questions of `agreement`, and classifies skills without a recognizer.
+        samples: answers of the verifier for each question.
+        verified: how earlier checks verified the answer of an example, by its `id()`; `inspect` fills it.
     """
 
     task: Task
@@ -59,6 +67,9 @@ class Context:
     sampling: Sampling = field(default_factory=Sampling)
     seed: int = 0
     keep: Keep = lambda attempts, cost: None
+    verifier: Engine | None = None
+    samples: int = 0
+    verified: dict[int, str] = field(default_factory=dict)
 
     @cached_property
     def published(self) -> Mapping[Message, Problem]:
@@ -100,6 +111,8 @@ def inspect(lesson: Lesson, checks: Sequence[Check], context: Context) -> Inspec
     drops: list[Dropped] = []
     broken: list[Broken] = []
     reports: list[CheckReport] = []
+    verified = context.verified
+    verified.clear()
     for check in sorted(checks, key=lambda check: check.rank):
         start = time.perf_counter()
         results = _ask(check, [example for _, example in left], context)
@@ -111,9 +124,14 @@ def inspect(lesson: Lesson, checks: Sequence[Check], context: Context) -> Inspec
                 failed.setdefault(verdict, []).append((position, example))
                 if not check.needed:
                     kept.append((position, example))
-            elif verdict.ruling is Ruling.DROPPED:
+                continue
+            if verdict.verified:
+                verified.setdefault(id(example), verdict.verified)
+            if verdict.ruling is Ruling.DROPPED:
                 other = None if verdict.other is None else left[verdict.other][0]
-                drops.append(Dropped(position, example, check.name, verdict.reason, verdict.detail, other))
+                drops.append(
+                    Dropped(position, example, check.name, verdict.reason, verdict.detail, other, verdict.verified)
+                )
             else:
                 kept.append((position, example))
         for failure, several in failed.items():
@@ -129,6 +147,8 @@ def inspect(lesson: Lesson, checks: Sequence[Check], context: Context) -> Inspec
         tuple(drops),
         tuple(broken),
         tuple(reports),
+        tuple(verified.get(id(example), "") for _, example in left),
+        sum(id(example) in verified for example in lesson.examples),
     )
 
 
@@ -142,6 +162,8 @@ def _ask(check: Check, examples: Sequence[Example], context: Context) -> Sequenc
             raise ValueError(f"returned {len(results)} results for {len(examples)} examples")
         if any(v.other is not None and not 0 <= v.other < len(examples) for v in results if isinstance(v, CheckResult)):
             raise ValueError("referred to an example outside of its input")
+    except BudgetSpentError:
+        raise  # The run stops, and resumes with a larger budget.
     except Exception as error:  # A check may be user code: its errors are failures, not results.
         failure = Failure(FailureCause.SCORER, f"check '{check.name}' raised an error: {type(error).__name__}: {error}")
         return [failure] * len(examples)
@@ -183,19 +205,21 @@ class CheckResult:
         reason: a few words, the same for all examples of a kind; reports group by it. A kept example may have a remark.
         detail: details of this example.
         other: the index of the example that this one repeats, among the examples of the check.
+        verified: how the check verified the answer, or found that it is wrong; empty if it did neither.
     """
 
     ruling: Ruling = Ruling.KEPT
     reason: str = ""
     detail: str = ""
     other: int | None = None
+    verified: str = ""
 
 
 KEPT = CheckResult()
 
 
-def drop(reason: str, detail: str = "", other: int | None = None) -> CheckResult:
-    return CheckResult(Ruling.DROPPED, reason, detail, other)
+def drop(reason: str, detail: str = "", other: int | None = None, verified: str = "") -> CheckResult:
+    return CheckResult(Ruling.DROPPED, reason, detail, other, verified)
 
 
 def not_judged(reason: str) -> CheckResult:
@@ -209,6 +233,7 @@ class Dropped:
     Arguments:
         position: its index in the lesson.
         other: the index in the lesson of the example that it repeats, if any.
+        verified: how its answer was found to be wrong; empty if it was dropped for another reason.
     """
 
     position: int
@@ -217,6 +242,7 @@ class Dropped:
     reason: str
     detail: str = ""
     other: int | None = None
+    verified: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,6 +301,8 @@ class Inspection:
     Arguments:
         kept: the examples that may be taught, in the lesson's order; `positions` are their indices in the lesson.
         checks: the reports in the order of the checks.
+        verified: how the answer of each kept example was verified; empty for those that were not.
+        examined: the number of examples whose answer was verified or found to be wrong.
     """
 
     kept: tuple[Example, ...]
@@ -282,6 +310,13 @@ class Inspection:
     dropped: tuple[Dropped, ...] = ()
     failures: tuple[Broken, ...] = ()
     checks: tuple[CheckReport, ...] = ()
+    verified: tuple[str, ...] = ()
+    examined: int = 0
+
+    @property
+    def wrong(self) -> int:
+        """The number of examples whose answer was found to be wrong."""
+        return sum(bool(entry.verified) for entry in self.dropped)
 
     @property
     def withheld(self) -> int:
@@ -309,6 +344,7 @@ class Inspection:
             (*self.kept, *later.kept), (*self.positions, *move(later.positions)), (*self.dropped, *dropped),
             (*self.failures, *failures),
             tuple(earlier[report.name].join(report) if report.name in earlier else report for report in later.checks),
+            (*self.verified, *later.verified), self.examined + later.examined,
         )  # fmt: skip
 
     def check(self, name: str) -> CheckReport:

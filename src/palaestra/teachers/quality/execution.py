@@ -22,6 +22,7 @@ from palaestra.core.errors import TaskError
 from palaestra.core.records import Example, Failure, FailureCause, ImagePart, Score
 from palaestra.runs.files import from_json
 from palaestra.tasks.base import Task, get_hooks
+from palaestra.tasks.texts import in_figures, words
 from palaestra.teachers.quality.answers import bare
 from palaestra.teachers.quality.base import KEPT, CheckResult, Context, Ruling, drop, not_judged
 
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
 
 NO_PROGRAM, NO_PLAN, BAD_TESTS = "no program", "no plan", "invalid tests"
 FAILED, STOPPED = "fails its tests", "does not run"
+FOREIGN_PLAN = "plan of another request"
+BY_EXECUTION = "executed"
+"""The program passes its tests, or the calls of the plan run."""
 NO_TESTS, NOTHING_TO_RUN = "no tests: parsed only", "nothing to run"
 
 WORKERS = 2
@@ -90,7 +94,9 @@ def _to_result(outcome: Score | Failure | None) -> CheckResult | Failure:
     if isinstance(outcome, Failure):
         return outcome
     evidence = "; ".join(f"{name}: {value}" for name, value in outcome.evidence.items() if value)
-    return KEPT if outcome.value >= 1.0 else drop(STOPPED, evidence[:300])
+    if outcome.value < 1.0:
+        return drop(STOPPED, evidence[:300], verified=BY_EXECUTION)
+    return CheckResult(verified=BY_EXECUTION)
 
 
 def _program(example: Example, judge: ProgramJudge) -> CheckResult | Failure:
@@ -115,7 +121,9 @@ def _program(example: Example, judge: ProgramJudge) -> CheckResult | Failure:
         if judgement.cause is FailureCause.SANDBOX:
             return judgement
         return drop(BAD_TESTS, judgement.message)  # The tests come with the example.
-    return KEPT if judgement.passed else drop(FAILED, f"{judgement.outcome.value}: {judgement.detail}")
+    if not judgement.passed:
+        return drop(FAILED, f"{judgement.outcome.value}: {judgement.detail}", verified=BY_EXECUTION)
+    return CheckResult(verified=BY_EXECUTION)
 
 
 def _find(response: str, names: Sequence[str]) -> tuple[str, str]:
@@ -183,7 +191,22 @@ def _plan(example: Example, task: Any) -> CheckResult:
         return drop(NO_PLAN)
     if record.fault is not None:
         return drop(STOPPED, f"{record.fault.value}: {record.detail}")
-    return KEPT if record.calls else drop(NO_PLAN, "it calls no tool")
+    if not record.calls:
+        return drop(NO_PLAN, "it calls no tool")
+    values = [value for call in record.calls[:1] for value in _list_values(call.arguments)]
+    request = " ".join(in_figures(words(example.messages[-1].text.partition("\n")[2])))
+    if values and not any(" ".join(in_figures(words(value))) in request for value in values):
+        return drop(FOREIGN_PLAN, f"the request has none of {', '.join(values)}"[:300])
+    return CheckResult(verified=BY_EXECUTION)
+
+
+def _list_values(arguments: Any) -> list[str]:
+    """The texts and numbers in the arguments of a call."""
+    if isinstance(arguments, Mapping):
+        return [value for part in arguments.values() for value in _list_values(part)]
+    if isinstance(arguments, list | tuple):
+        return [value for part in arguments for value in _list_values(part)]
+    return [str(arguments)] if arguments not in ("", None) and not isinstance(arguments, bool) else []
 
 
 UNREADABLE, IMPOSSIBLE, DIFFERENT = "an image cannot be read", "the scene cannot be drawn", "the image is not the scene"

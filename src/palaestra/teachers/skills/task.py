@@ -61,8 +61,8 @@ class Discovered:
         self.task, self.skill_map, self.only, self.name = task, skill_map, tuple(only), task.name
 
     def __getattr__(self, name: str) -> Any:
-        # A copy has no `task` yet. The other two depend on the task's own skills.
-        if name in ("task", "write_examples", "get_shots"):
+        # A copy has no `task` yet. The others depend on the task's own skills.
+        if name in ("task", "write_examples", "get_shots", "recognize_skill"):
             raise AttributeError(name)
         return getattr(self.task, name)
 

@@ -13,9 +13,12 @@ from __future__ import annotations
 import ast
 import datetime
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from importlib.resources import files
+from string import Formatter
 from typing import Any
 
 import numpy as np
@@ -53,8 +56,31 @@ class ValuePool:
     draw: Callable[[Rng], Any]
     format: Callable[[Any], str] = str
 
+    def read(self, text: str) -> Any:
+        """The value of a text that `format` wrote. Raises `ValueError` if it is another text."""
+        sample = self.draw(np.random.default_rng(0))
+        if isinstance(sample, list):
+            value: Any = [int(number) for number in text.replace(" and ", ", ").split(", ")]
+        elif isinstance(sample, str):
+            return text
+        else:
+            value = _plain(float(text))
+        if self.format(value) != text:
+            raise ValueError(f"expected a value such as {self.format(sample)}; got {text}")
+        return value
 
-@dataclass(frozen=True, slots=True)
+
+def _to_pattern(wording: str) -> str:
+    parts, seen = [], set()
+    for literal, name, _, _ in Formatter().parse(wording):
+        parts.append(re.escape(literal))
+        if name is not None:
+            parts.append(f"(?P={name})" if name in seen else f"(?P<{name}>.+?)")
+            seen.add(name)
+    return "".join(parts)
+
+
+@dataclass(frozen=True)
 class Recipe:
     """A kind of request.
 
@@ -89,6 +115,26 @@ class Recipe:
         texts = {name: self.places[name].format(value) for name, value in values.items()}
         wording = self.wordings[int(rng.integers(len(self.wordings)))]
         return ToolDraft(wording.format(**texts), plan, self.without)
+
+    def read(self, question: str) -> Plan | None:
+        """The plan of a request in one of the wordings; `None` if it is not one of them."""
+        for pattern in self.patterns:
+            match = pattern.fullmatch(question)
+            if match is None:
+                continue
+            try:
+                values = {name: self.places[name].read(text) for name, text in match.groupdict().items()}
+                plan = read_plan(self.plan, values)
+                plan.execute()
+            except (ValueError, TypeError, LookupError, ArithmeticError):  # The text is no value of the place.
+                continue
+            return plan
+        return None
+
+    @cached_property
+    def patterns(self) -> tuple[re.Pattern[str], ...]:
+        """The wordings as patterns with a group for each place."""
+        return tuple(re.compile(_to_pattern(wording)) for wording in self.wordings)
 
     def _values(self, rng: Rng) -> dict[str, Any]:
         values: dict[str, Any] = {}
@@ -251,3 +297,15 @@ def _read_domain(name: str) -> dict[str, Kinds]:
 
 
 SKILLS: Mapping[str, Kinds] = {skill: kinds for name in DOMAINS for skill, kinds in _read_domain(name).items()}
+
+
+def read_request(question: str) -> tuple[str, str, ToolDraft] | None:
+    """The skill, subskill and draft of a request in one of the wordings; `None` if it is none, or is ambiguous."""
+    drafts = [
+        (skill, subskill, ToolDraft(question, plan, recipe.without))
+        for skill, kinds in SKILLS.items()
+        for subskill, recipes in kinds.items()
+        for recipe in recipes
+        if (plan := recipe.read(question)) is not None
+    ]
+    return drafts[0] if len({draft.plan.canonical() for _, _, draft in drafts}) == 1 else None

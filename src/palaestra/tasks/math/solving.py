@@ -1,0 +1,407 @@
+"""Solve questions of elementary mathematics, to verify the answers of written examples.
+
+A question is solved if all of its words are understood: the wordings of `math-skills`, common variants of them, and
+arithmetic in signs or words. Anything else has no solution here; nothing is guessed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+
+from palaestra.tasks.math.equivalence.numerals import TooLargeError, read_number
+from palaestra.tasks.texts import NUMBER_WORDS, read_number_words
+
+
+@dataclass(frozen=True, slots=True)
+class Solution:
+    """The answer of a question.
+
+    Arguments:
+        skill, subskill: of `math-skills`; empty if the question belongs to none, or to several.
+        unit: the unit or the things that the question asks for, if it names them.
+    """
+
+    answer: str
+    skill: str = ""
+    subskill: str = ""
+    unit: str = ""
+
+
+@lru_cache(4096)
+def solve_question(question: str) -> Solution | None:
+    """Solve a question; `None` if it is not understood.
+
+    >>> solve_question("What is 206 plus 428?")
+    Solution(answer='634', skill='addition', subskill='', unit='')
+    >>> solve_question("How many sheep are on the farm?") is None
+    True
+    """
+    text = _tidy(question)
+    for number in ("one", "1"):  # "one" is rarely a number.
+        asked = re.sub(r"\bone\b", number, text)
+        for pattern, solve in _TEMPLATES:
+            match = pattern.fullmatch(asked)
+            solution = solve(match) if match else None
+            if solution is not None:
+                return solution
+        solution = _solve_expression(asked)
+        if solution is not None:
+            return solution
+    return None
+
+
+_SIGNS = str.maketrans({"×": "*", "÷": "/", "−": "-", "–": "-", "·": "*", "’": "'"})
+_LATEX = ((r"\\(?:times|cdot)\b", "*"), (r"\\div\b", "/"), (r"\\[()\[\]]|\\,|\\;", " "), (r"\\([$%])", r"\1"))
+_CLOSING = re.compile(
+    r"\s*(?:please )?(?:show (?:all )?(?:your|the) (?:steps|work(?:ing)?)|answer with (?:a|one|just the) (?:whole )?number"
+    r"|(?:think|reason|work) step by step[^.]*)[.!]*$"
+)
+_ASKING = re.compile(
+    r"^(?:please |can you |could you |tell me |question:? )*(?:what(?:'s| is| are| does| do you get (?:if|when) you)?"
+    r"|how much (?:is|are|does)|compute|calculate|evaluate|find|work out|solve|determine|simplify|give|solve for [a-z])?:?"
+    r"\s*(?:the (?:value|result|answer) (?:of|to|for))?:?\s*"
+)
+_ENDING = re.compile(r"\s*(?:equal(?:s| to)?|make|come to|=)?\s*(?:what|how much|\?|_+)?\s*[?.!=:]*$")
+_WORDED = re.compile(
+    rf"\b(?:{'|'.join(NUMBER_WORDS)})\b(?:[\s-]+(?:and )?(?:hundred|thousand|{'|'.join(NUMBER_WORDS)})\b)*"
+)
+
+
+def _tidy(question: str) -> str:
+    """A question in lower case with plain signs, digits for number words, and no thousands separators or currency."""
+    text = question.translate(_SIGNS)
+    for pattern, plain in _LATEX:
+        text = re.sub(pattern, plain, text)
+    text = " ".join(re.sub(r"[$€£*_`]{2,}|[$€£`]", "", text).lower().split())
+    text = re.sub(r"(?<![\d,])\d{1,3}(?:,\d{3})+(?![\d,])", lambda match: match[0].replace(",", ""), text)
+    text = _WORDED.sub(_to_digits, text)
+    return _CLOSING.sub("", text).strip()
+
+
+def _to_digits(match: re.Match[str]) -> str:
+    tokens = match[0].replace("-", " - ").split()
+    value, size = read_number_words(tokens, 0)
+    return match[0] if tokens == ["one"] or size < len(tokens) else str(value)
+
+
+# Arithmetic in signs and words
+
+_N = r"-?(?:\d+(?:\.\d+)?|\.\d+)(?: ?/ ?\d+)?"
+_LIST = rf"(?P<list>{_N}(?:(?:,? and |,? or |, ?|; ?| ){_N})+)"
+_WORDS = (
+    (r"\b(?:multiplied by|times)\b|(?<=[\d)]) ?x ?(?=[\d(])", "*"), (r"\b(?:divided by|over)\b", "/"),
+    (r"\b(?:plus|added to)\b", "+"), (r"\bminus\b", "-"), (r"\bsquared\b", "^{2}"), (r"\bcubed\b", "^{3}"),
+    (r"\bto the power of (\d)\b|\^ ?(\d)\b", r"^{\1\2}"), (r"(?:%| ?\bper ?cent) of\b", "/100*"),
+)  # fmt: skip
+_PAIRS: Sequence[tuple[str, str]] = (
+    (r"(?:add|the (?:sum|total) of|sum of) (.+) (?:and|to) (.+)", r"(\1)+(\2)"),
+    (r"(?:subtract|take|deduct) (.+?)(?: away)? from (.+)", r"(\2)-(\1)"),
+    (r"(?:multiply|the product of|product of) (.+) (?:by|and|with) (.+)", r"(\1)*(\2)"),
+    (r"(?:divide|the quotient of|quotient of) (.+) (?:by|and) (.+)", r"(\1)/(\2)"),
+    (r"how (?:often|many times) does (.+) (?:fit|go) into (.+)", r"(\2)/(\1)"),
+    (r"the difference (?:between|of) (.+) and (.+)", r"(\1)-(\2)"),
+    (r"(?:double|twice) (.+)", r"2*(\1)"), (r"triple (.+)", r"3*(\1)"),
+)  # fmt: skip
+
+
+def _solve_expression(asked: str) -> Solution | None:
+    body = _ENDING.sub("", _ASKING.sub("", asked))
+    for pattern, replacement in _PAIRS:
+        pair = re.fullmatch(pattern, body)
+        if pair is None:
+            continue
+        parts = [_write_signs(part) or "" for part in pair.groups()]
+        if not all(parts):  # For example "the sum of 3, 4 and 5".
+            several = re.fullmatch(rf"(?:add|the (?:sum|total) of|sum of) {_LIST}", body)
+            return Solution(str(sum(_read_list(several["list"]), Fraction(0))), "addition") if several else None
+        solution = _evaluate(replacement.replace(r"\1", parts[0]).replace(r"\2", parts[-1]))
+        # "the difference between 3 and 8" is 5 to some, and -5 to others.
+        return None if "difference" in pattern and solution and solution.answer.startswith("-") else solution
+    signs = _write_signs(body)
+    return _evaluate(signs) if signs is not None and re.search(r"[\d)%] ?[-+*/^]", signs) else None
+
+
+def _write_signs(body: str) -> str | None:
+    """An expression in words with signs; `None` if other words remain."""
+    for pattern, sign in _WORDS:
+        body = re.sub(pattern, sign, body)
+    return body.strip() if re.fullmatch(r"[\d\s.+\-*/(){}^]+", body) and not re.search(r"\d\s+\d", body) else None
+
+
+def _evaluate(signs: str) -> Solution | None:
+    plain = re.sub(r"\((-?[\d.]+(?: ?/ ?\d+)?)\)", r"\1", signs) if signs.count("(") else signs
+    terms = re.split(r"[-+]", plain)
+    if any(term.count("/") > 1 for term in terms) and "/100*" not in plain and "(" not in plain:
+        return None  # In "50 / 1/2" most writers mean a half.
+    try:
+        number = read_number(signs.replace(" ", ""))
+    except (TooLargeError, ZeroDivisionError):
+        return None
+    if number is None:
+        return None
+    return Solution(str(number.value), *_name_skill(plain.replace(" ", "")))
+
+
+def _read_list(text: str) -> list[Fraction]:
+    return [Fraction(number.replace(" ", "")) for number in re.findall(_N, text)]
+
+
+def _name_skill(signs: str) -> tuple[str, str]:
+    """The skill and subskill of an expression; the subskill is empty outside of the ranges of the generators."""
+    if re.fullmatch(r"\d+(\+\d+){2,}", signs):
+        return "addition", ""
+    if like := re.fullmatch(r"\d+/(\d+)\+\d+/(\d+)", signs):
+        return ("fractions", "like_sum") if like[1] == like[2] else ("", "")
+    if percent := re.fullmatch(r"([\d.]+)/100\*[\d.]+", signs):
+        return "percent", {"10": "tenths", "20": "fifths", "25": "quarters", "50": "halves"}.get(percent[1], "")
+    match = re.fullmatch(r"(\d+)([-+*/])(\d+)", signs)
+    if not match:
+        return "", ""
+    a, b, ones = int(match[1]), int(match[3]), int(match[1][-1]) + int(match[3][-1])
+    low, high = sorted((a, b))
+    if match[2] == "+":
+        in_range = "one_digit" if 1 <= low <= 9 and high <= 19 else ""
+        if low >= 11 and high <= 89:
+            in_range = "carry" if ones >= 10 else "two_digit"
+        return "addition", in_range
+    if match[2] == "-":
+        in_range = "one_digit" if 9 <= a <= 19 and 1 <= b <= 9 else ""
+        if 11 <= b < a <= 99:
+            in_range = "borrow" if a % 10 < b % 10 else "two_digit"
+        return "subtraction", in_range
+    if match[2] == "*":
+        if low > 9:
+            return (
+                "long_multiplication",
+                "teens" if high <= 29 and low > 10 else "large" if low > 30 and high < 100 else "",
+            )
+        kinds = {"tables": 2 <= high <= 12, "tens": high % 10 == 0 and high <= 120, "two_digit": 13 <= high <= 40}
+        names = [name for name, fits in kinds.items() if fits and low >= 2]
+        return "multiplication", names[0] if len(names) == 1 else ""
+    if b == 0 or a % b:
+        return "", ""
+    return "division", ("tables" if 2 <= a // b <= 12 else "two_digit" if a // b <= 40 else "") if 2 <= b <= 9 else ""
+
+
+# Questions in words
+
+_UNITS = {
+    "length": {"millimet": 1, "mm": 1, "centimet": 10, "cm": 10, "decimet": 100, "met": 1000, "m": 1000,
+               "kilomet": 10**6, "km": 10**6},
+    "mass": {"milligram": 1, "mg": 1, "gram": 1000, "g": 1000, "kilogram": 10**6, "kg": 10**6, "kilo": 10**6,
+             "tonne": 10**9},
+    "time": {"second": 1, "sec": 1, "minute": 60, "min": 60, "hour": 3600, "h": 3600, "day": 86400, "week": 604800},
+    "volume": {"millilit": 1, "ml": 1, "centilit": 10, "cl": 10, "lit": 1000, "l": 1000},
+    "money": {"cent": 1, "dollar": 100, "euro": 100},
+}  # fmt: skip
+
+
+def find_unit(word: str) -> tuple[str, int] | None:
+    """The dimension and the size of a unit of measurement; `None` for another word.
+
+    >>> find_unit("centimeters"), find_unit("cm"), find_unit("apples")
+    (('length', 10), ('length', 10), None)
+    """
+    stem = re.sub(r"(?<=met|lit)(?:re|er)s?$", "", word.lower().rstrip("."))
+    for name, sizes in _UNITS.items():
+        for candidate in (stem, stem.removesuffix("s")):
+            if candidate in sizes:
+                return name, sizes[candidate]
+    return None
+
+
+def find_wrong_unit(question: str, answer: str) -> str:
+    """The unit of an answer that is not the one that a question asks for; empty if there is none.
+
+    >>> find_wrong_unit("How many centimetres are 3 metres?", "300 grams")
+    'grams'
+    >>> find_wrong_unit("3 bags hold 4 figs each. How many figs?", "12 figs")
+    ''
+    """
+    solution = solve_question(question)
+    match = re.search(r"\d\s*(%|[a-z]+)\.?\W*$", answer.lower())
+    if solution is None or match is None:
+        return ""
+    unit, asked = match[1], solution.unit
+    if find_unit(asked) is not None:
+        wrong = find_unit(unit) is not None and find_unit(unit) != find_unit(asked)
+    else:
+        wrong = (
+            bool(asked) and unit.rstrip("s") != asked.rstrip("s") and unit in re.findall(r"[a-z]+", question.lower())
+        )
+    return unit if wrong or unit == "%" else ""
+
+
+def _convert(match: re.Match[str]) -> Solution | None:
+    large, small = find_unit(match["large"]), find_unit(match["small"])
+    if large is None or small is None or large[0] != small[0]:
+        return None
+    value = Fraction(match["n"].replace(" ", "")) * large[1] / small[1]
+    subskill = large[0] if large[0] in ("length", "mass", "time") and large[1] > small[1] else ""
+    return Solution(str(value), "units", subskill, match["small"])
+
+
+def _choose(match: re.Match[str]) -> Solution | None:
+    numbers = _read_list(match["list"])
+    largest = re.search(r"larg|great|big|more|high|max|most", match["which"])
+    two = len(numbers) == 2
+    subskill = (
+        ("larger" if largest else "smaller") if two else "largest_of_three" if largest and len(numbers) == 3 else ""
+    )
+    if two and "or" not in match["list"].split():
+        subskill = ""
+    return Solution(str(max(numbers) if largest else min(numbers)), "comparison", subskill)
+
+
+def _sort(match: re.Match[str]) -> Solution | None:
+    numbers = _read_list(match["list"])
+    descending = bool(re.search(r"descend|decreas|(?:larg|great|high|big)\w+ (?:first|to)", match["how"]))
+    ascending = bool(re.search(r"ascend|increas|(?:small|least|low)\w* (?:first|to)", match["how"]))
+    if descending == ascending or any(number.denominator != 1 for number in numbers):
+        return None
+    answer = ", ".join(map(str, sorted(numbers, reverse=descending)))
+    return Solution(answer, "ordering", "descending" if descending else "ascending")
+
+
+def _find_missing(a: str, sign: str, b: str, c: str) -> Solution | None:
+    """Solve `a sign b = c`, where `a` or `b` is unknown and empty."""
+    result, known = Fraction(c), Fraction(a or b)
+    if sign == "+":
+        return Solution(str(result - known), "missing_number", "addend")
+    if sign == "*":
+        return Solution(str(result / known), "missing_number", "factor") if known else None
+    if sign == "-":
+        value = result + known if b else known - result
+        return Solution(str(value), "missing_number", "minuend" if b else "")
+    if b:
+        return Solution(str(result * known), "missing_number")
+    return Solution(str(known / result), "missing_number") if result else None
+
+
+def _continue(match: re.Match[str]) -> Solution | None:
+    terms = _read_list(match["list"])
+    steps = {b - a for a, b in itertools.pairwise(terms)}
+    if len(terms) < 3:
+        return None
+    if len(steps) == 1:
+        (step,) = steps
+        return Solution(str(terms[-1] + step), "sequences", "rising" if step > 0 else "falling" if step else "")
+    ratios = {b / a for a, b in itertools.pairwise(terms)} if all(terms) else set()
+    return Solution(str(terms[-1] * ratios.pop()), "sequences", "multiplying") if len(ratios) == 1 else None
+
+
+def _later(match: re.Match[str]) -> Solution | None:
+    hours, minutes = int(match["h"]), int(match["m"])
+    wait = int(match["wait"]) * (60 if match["unit"].startswith("h") else 1)
+    total = minutes + wait
+    later = hours + total // 60
+    if not 1 <= hours <= 12 or minutes > 59 or later > 12:
+        return None  # 1:10 and 13:10 are both right.
+    subskill = (
+        "" if match["unit"].startswith("h") else "within_hour" if total < 60 else "past_hour" if total < 120 else ""
+    )
+    return Solution(f"{later}:{total % 60:02d}", "clock", subskill)
+
+
+def _rectangle(match: re.Match[str]) -> Solution | None:
+    a, b = Fraction(match["a"]), Fraction(match["b"])
+    if match["what"] == "area":
+        return Solution(str(a * b), "geometry", "area")
+    return Solution(str(2 * (a + b)), "geometry", "perimeter")
+
+
+def _count_words(match: re.Match[str]) -> Solution | None:
+    groups = match.groupdict()
+    value, subskill = Fraction(match["a"]) * Fraction(match["b"]), "equal"
+    if groups.get("more"):
+        value, subskill = value + Fraction(match["more"]), "with_more"
+    if groups.get("fewer"):
+        value, subskill = value - Fraction(match["fewer"]), "with_fewer"
+    if match["thing"] != match["asked"] or value < 0:
+        return None
+    return Solution(str(value), "groups", subskill, match["asked"])
+
+
+def _change(match: re.Match[str]) -> Solution | None:
+    groups = match.groupdict()
+    cost = Fraction(match["a"])
+    subskill = "several_items" if groups.get("count") else "two_items" if groups.get("b") else "one_item"
+    cost = cost * Fraction(groups.get("count") or 1) + Fraction(groups.get("b") or 0)
+    return Solution(str(Fraction(match["paid"]) - cost), "change", subskill) if match["paid"] else None
+
+
+def _take_fraction(match: re.Match[str]) -> Solution | None:
+    top, bottom = (int(part) for part in match["f"].split("/"))
+    if not bottom:
+        return None
+    subskill = "unit_of_quantity" if top == 1 else "part_of_quantity"
+    return Solution(str(Fraction(match["w"]) * top / bottom), "fractions", subskill)
+
+
+def _mean(match: re.Match[str]) -> Solution:
+    numbers = _read_list(match["list"])
+    subskill = {2: "of_two", 3: "of_three"}.get(len(numbers), "")
+    return Solution(str(sum(numbers, Fraction(0)) / len(numbers)), "average", subskill)
+
+
+def _divisor(match: re.Match[str]) -> Solution:
+    return Solution(str(math.gcd(int(match["a"]), int(match["b"]))), "number_theory", "common_divisor")
+
+
+def _binary(match: re.Match[str]) -> Solution:
+    return Solution(f"{int(match['n']):b}", "number_theory", "binary")
+
+
+_ASK = r"(?:please )?(?:what(?:'s| is)|find|calculate|compute|determine|give|work out|how much is)"
+_END = r"\s*[?.!]*"
+_PLAIN = r"\d+(?:\.\d+)?"
+_GAP = r"(?:\?|_+|x|n|□|blank)"
+_ALL = r"(?: are there)?(?: (?:in (?:all|total)|altogether))?"
+_MEASURE = r"(?: ?(?!by\b|long\b|wide\b)[a-z]+\.?)?"
+_SIDES = (
+    rf"(?:(?:is|has|with|measures|that is|a length of|length|of|and|in) )*(?P<a>{_PLAIN}){_MEASURE}(?: long| in length)?(?:,| and| by)"
+    rf"(?: (?:is|has|a width of|width|of|and))* ?(?P<b>{_PLAIN}){_MEASURE}(?: wide| in width)?"
+)
+_WHICH = r"(?P<which>larger|greater|bigger|more|higher|smaller|less|lower|fewer)"
+_EXTREME = r"(?P<which>largest|greatest|biggest|highest|maximum|smallest|least|lowest|minimum)"
+_TEMPLATES: list[tuple[re.Pattern[str], Callable[[re.Match[str]], Solution | None]]] = [
+    (re.compile(pattern + _END), solve)
+    for pattern, solve in (
+        (rf"which (?:number |of these (?:numbers )?)?is (?:the )?{_WHICH}(?: number| one)?[,:]? {_LIST}", _choose),
+        (rf"(?:what|which) (?:number )?is {_WHICH}[,:]? {_LIST}", _choose),
+        (rf"(?:{_ASK}|which is) the {_EXTREME}(?: number| value| one)?(?: of| among| in|:)*(?: (?:these|the) numbers:?)? {_LIST}", _choose),
+        (rf"(?P<how>(?:sort|order|arrange|put|rank|list|write) [a-z ]*?(?:ascend|descend|increas|decreas|from |largest first|smallest first)[a-z ]*):? {_LIST}", _sort),
+        (rf"(?:sort|order|arrange|put|rank|list) (?:the |these )?(?:numbers )?{_LIST} (?P<how>(?:in|from) [a-z ]+)", _sort),
+        (rf"how many (?P<small>[a-z]+) (?:are|is|make|equal)(?: there)?(?: in)? (?P<n>{_N}) (?P<large>[a-z]+)", _convert),
+        (rf"(?:convert|write|express|change|turn) (?P<n>{_N}) ?(?P<large>[a-z]+) (?:to|into|in|as) (?P<small>[a-z]+)", _convert),
+        (rf"{_ASK} (?P<n>{_N}) ?(?P<large>[a-z]+) in (?P<small>[a-z]+)", _convert),
+        (rf"{_ASK} the (?:greatest common (?:divisor|factor)|highest common factor|gcd|gcf|hcf) of (?P<a>\d+) and (?P<b>\d+)", _divisor),
+        (r"(?:write|convert|express) (?P<n>\d+) (?:in|to|into|as) (?:a )?binary(?: number| form)?", _binary),
+        (rf"{_ASK} (?:the binary (?:form|representation) of )?(?P<n>\d+)(?: in binary)", _binary),
+        (rf"what (?:number )?must be added to (?P<b>{_PLAIN}) to (?:reach|get|make|give) (?P<c>{_PLAIN})", lambda m: _find_missing(m["b"], "+", "", m["c"])),
+        (rf"by what (?:number )?must (?P<b>{_PLAIN}) be multiplied to (?:reach|get|make|give) (?P<c>{_PLAIN})", lambda m: _find_missing(m["b"], "*", "", m["c"])),
+        (rf"from (?:which|what) number can you take (?P<b>{_PLAIN}) and keep (?P<a>{_PLAIN})", lambda m: _find_missing("", "-", m["b"], m["a"])),
+        (rf"(?:[a-z ]*: ?)?(?:{_GAP} ?(?P<s>[-+*/]) ?(?P<b>{_PLAIN})|(?P<a>{_PLAIN}) ?(?P<t>[-+*/]) ?{_GAP}) ?= ?(?P<c>{_PLAIN})\.?(?: (?:find|what is) (?:the (?:missing|unknown) number|[xn]))?",
+         lambda m: _find_missing(m["a"] or "", m["s"] or m["t"], m["b"] or "", m["c"])),
+        (rf"(?:what comes next(?: in (?:the|this) sequence)?|(?:continue|complete) the sequence|{_ASK} the next (?:term|number)(?: (?:of|in))?(?: the sequence)?):? {_LIST}(?:,? ?(?:\.\.\.|…|_+|\?))?", _continue),
+        (rf"(?:there are )?(?P<a>{_PLAIN}) \w+ (?:(?:each )?(?:hold|contain|have)|with) (?P<b>{_PLAIN}) (?P<thing>\w+)(?: in)? each\. how many (?P<asked>\w+){_ALL}", _count_words),
+        (rf"(?P<a>{_PLAIN}) \w+ (?:hold|contain|have) (?P<b>{_PLAIN}) (?P<thing>\w+) each, and (?P<more>{_PLAIN}) (?P=thing) lie beside them\. how many (?P<asked>\w+){_ALL}", _count_words),
+        (rf"(?P<a>{_PLAIN}) \w+ (?:hold|contain|have) (?P<b>{_PLAIN}) (?P<thing>\w+) each\. \w+ takes (?P<fewer>{_PLAIN}) (?:out|away)\. how many (?P<asked>\w+) (?:remain|are left)", _count_words),
+        (rf"\w+ buys an? \w+ for (?P<a>{_PLAIN})(?: dollars| euros)? and pays with (?:an? )?(?P<paid>{_PLAIN})\b[a-z -]*\. how much change (?:is due|does \w+ get|is there)", _change),
+        (rf"\w+ buys an? \w+ for (?P<a>{_PLAIN}) and an? \w+ for (?P<b>{_PLAIN}) and pays with (?P<paid>{_PLAIN})\. how much change (?:is due|does \w+ get)", _change),
+        (rf"\w+ buys (?P<count>\d+) \w+ at (?P<a>{_PLAIN}) each and pays with (?P<paid>{_PLAIN})\. how much change (?:is due|does \w+ get)", _change),
+        (rf"{_ASK} (?P<f>\d+ ?/ ?\d+) of (?P<w>{_PLAIN})", _take_fraction),
+        (rf"{_ASK} the (?:average|mean)(?: value)?(?: of)?(?: (?:these|the) numbers:?)? {_LIST}", _mean),
+        (rf"an? (?!triangle|circle|square|cube)[a-z]+(?: [a-z]+)? {_SIDES}\. (?:{_ASK}) (?:its|the)(?: [a-z]+'s)? (?P<what>perimeter|area)(?: of the \w+)?", _rectangle),
+        (rf"{_ASK} the (?P<what>perimeter|area) of an? (?!triangle|circle|square|cube)[a-z]+ {_SIDES}", _rectangle),
+        (rf"an? \w+ of area (?P<a>{_PLAIN}) is (?P<b>{_PLAIN}) wide\. how long is it",
+         lambda m: Solution(str(Fraction(m["a"]) / Fraction(m["b"])), "geometry", "side") if Fraction(m["b"]) else None),
+        (r"it is (?P<h>\d{1,2}):(?P<m>\d\d)(?: ?[ap]\.?m\.?)?[.,]? what time (?:is it|will it be) (?:in )?(?P<wait>\d+) (?P<unit>minutes?|hours?)(?: later)?", _later),
+    )
+]  # fmt: skip
