@@ -30,6 +30,7 @@ from palaestra.core.records import Example, ImagePart, Message, Problem, Split, 
 from palaestra.core.statistics import wilson_interval
 from palaestra.tasks.base import Task, get_split, make_task
 from palaestra.tasks.leakage import HeldOut
+from palaestra.tasks.numerals import IMPLIED, NUMBER_WORDS, SCALES
 from palaestra.tasks.tools.library.world import ITEMS, PEOPLE, TOWNS
 from palaestra.tasks.tools.plans import Plan
 from palaestra.tasks.tools.requests import ToolDraft
@@ -38,6 +39,7 @@ PER_SKILL = {"math-skills": 25, "tools-skills": 20, "code-skills": 20, "vision-s
 NUMBER = re.compile(r"(?<![\w.,:/-])\d+(?![\w:/-]|[.,]\d)")
 SMALL = "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen".split()
 TENS = "x x twenty thirty forty fifty sixty seventy eighty ninety".split()
+NUMERALS = {*NUMBER_WORDS, *SCALES, *IMPLIED}
 Reword = Callable[[str], str]
 
 
@@ -71,9 +73,13 @@ def with_digits(digits: str) -> Reword:
 
 
 def reword_fully(text: str) -> str:
-    """The text with every word of three letters and more replaced by another, always by the same one."""
+    """The text with every word of three letters and more but numbers replaced by another, always by the same one."""
     words = "apple bridge cloud drum eagle flute grove harbor ink jungle kettle lamp mirror north opal pebble quartz rope".split()
-    return re.sub(r"[A-Za-z]{3,}", lambda word: random.Random(word[0].lower()).choice(words), text)
+    return re.sub(
+        r"[A-Za-z]{3,}",
+        lambda word: word[0] if word[0].lower() in NUMERALS else random.Random(word[0].lower()).choice(words),
+        text,
+    )
 
 
 def paraphrase(text: str) -> str:
@@ -131,7 +137,7 @@ REWORDINGS: dict[str, Reword] = {
     "binary": with_numbers(bin),
     "Roman numerals": with_numbers(to_roman),
     "leading zeros, decimals": with_numbers(lambda number: f"0{number}.00"),
-    "LaTeX": lambda text: re.sub(r"\d[\d./+*-]*\d|\d", lambda part: "$" + re.sub(r"(\d+)/(\d+)", r"\\frac{\1}{\2}", part[0]).replace("*", r" \times ") + "$", text),
+    "LaTeX": lambda text: re.sub(r"\d[\d.,/+*-]*\d|\d", lambda part: "$" + re.sub(r"(\d+)/(\d+)", r"\\frac{\1}{\2}", part[0]).replace("*", r" \times ") + "$", text),
     "homoglyphs": lambda text: text.translate(LOOKALIKES),
     "zero-width characters": lambda text: "\u200b".join(text),
     "capitals": str.upper,

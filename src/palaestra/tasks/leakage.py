@@ -39,6 +39,7 @@ from palaestra.tasks.texts import (
     LENGTH,
     SIGNS,
     STOP_WORDS,
+    Answer,
     ExampleTexts,
     NormalText,
     addresses,
@@ -61,7 +62,17 @@ SURE_LENGTH = 80
 SHORT = 16
 """Maximum length of a short question in words. Its numbers and its answer identify it."""
 ALIKE = 0.5
-"""Fraction of a question's words that an example with the same few numbers and the same answer must contain."""
+"""Fraction of a question's words that an example with the same short function must contain."""
+EVIDENCE = 6.5
+"""Evidence (negative logarithm of a probability) from which an example asks a problem in other words."""
+ANSWER_WEIGHT, WORDS_WEIGHT = 0.3, 8.0
+"""Weights of the answer, which the numbers mostly determine, and of the fraction of shared words."""
+OTHER_SKILL = 3.0
+"""Evidence that an example of another skill needs in addition: 6 * 9 and a field of 6 by 9 are different problems."""
+MISSING = 2.0
+"""Evidence that a missing number takes away."""
+PRIOR = 50
+"""Problems that the assumed frequencies of numbers are worth; they matter if few problems are held out."""
 SWAPPED = 2
 """Maximum number of distinct swapped words."""
 NAMED = 5
@@ -134,16 +145,17 @@ class HeldOut:
         self._solutions = [solutions[place] for place in range(self._prompts)]
         self._solutions += [solutions[place] for place, index in own.items() if index >= self._prompts]
         # A frequent answer does not identify a problem.
-        times = Counter(solution.words for solution in solutions)
+        self._answer_times = Counter(solution.words for solution in solutions)
         few = max(1, self._prompts // 50)
-        self._telling = [times[solution.words] <= few for solution in self._solutions]
+        self._telling = [self._answer_times[solution.words] <= few for solution in self._solutions]
         self._whole: dict[tuple[str, tuple[str, ...]], int] = {}
         for place, text in enumerate(self.texts):
             self._whole.setdefault((text.pictures, text.words), place)
         self._content = [text.content for text in self.texts]
         self._operations = [text.operations for text in self.texts]
-        problems_with = Counter(word for place in self._questions for word in self._content[place])
-        self._weights = {word: math.log(1 + self._prompts / count) for word, count in problems_with.items()}
+        self._problems_with = Counter(n for place in self._questions for n in set(self.texts[place].numbers))
+        times = Counter(word for place in self._questions for word in self._content[place])
+        self._weights = {word: math.log(1 + self._prompts / count) for word, count in times.items()}
         self._vocabulary = {word for text in self.texts for word in text.words} | STOP_WORDS
         self._by_numbers = self._index_numbers()
         self._by_program = self._index_programs()
@@ -157,7 +169,7 @@ class HeldOut:
 
     def search(self, examples: Sequence[Example], share: float = SHARE) -> tuple[list[Leak | None], Shares]:
         """Like `find`; also returns, for examples that mostly copy a problem with other numbers, that problem."""
-        texts = self._read(examples)
+        texts = [read_example(example, self._vocabulary.__contains__) for example in examples]
         copied, templates = self._shares(texts, share)
         leaks: list[Leak | None] = []
         for at, (example, text) in enumerate(zip(examples, texts, strict=True)):
@@ -174,12 +186,9 @@ class HeldOut:
     def shares(self, examples: Sequence[Example], least: float = SHARE) -> tuple[Shares, Shares]:
         """The problem of which each example contains the largest fraction of grams, if that is at least `least`.
 
-        Returns two mappings: for problems whose numbers are all in the example, and for the others.
+        Disguised texts are not read. Returns two mappings: for problems whose numbers are all in the example, and for the others.
         """
-        return self._shares(self._read(examples), least)
-
-    def _read(self, examples: Sequence[Example]) -> list[ExampleTexts]:
-        return [read_example(example, self._vocabulary.__contains__) for example in examples]
+        return self._shares([read_example(example, None) for example in examples], least)
 
     # Copies of a whole question
 
@@ -240,7 +249,7 @@ class HeldOut:
 
     def _index_numbers(self) -> dict[tuple[str, ...], list[int]]:
         """Questions by images and two of their rarest numbers, or their only number."""
-        times = Counter(number for place in self._questions for number in set(self.texts[place].numbers))
+        times = self._problems_with
         index: dict[tuple[str, ...], list[int]] = {}
         for place in self._questions:
             text = self.texts[place]
@@ -268,29 +277,27 @@ class HeldOut:
 
     def _find_program(self, texts: ExampleTexts) -> int | None:
         """The problem whose solution is a program of the response. A short function needs a similar question."""
-        pictures = texts.everything.pictures
+        pictures, content = texts.everything.pictures, texts.everything.content
         for program in texts.programs:
             for place in self._by_program.get((pictures, program), ()):
                 is_function = "FunctionDef" in program
-                if not is_function or len(program) >= MIN_PROGRAM or self._coverage(texts.everything, place) >= ALIKE:
+                if not is_function or len(program) >= MIN_PROGRAM or self._coverage(content, place) >= ALIKE:
                     return place
         return None
 
     def _find_reworded(self, texts: ExampleTexts, skill: str) -> int | None:
         for text in texts.asked:
-            numbers = self._candidates(text)
-            for place in numbers:
-                if self._is_alike(text, place, skill) and self._is_answered(texts, place, texts.answers):
-                    return place
+            candidates = self._candidates(text)
+            if (place := self._find_alike(text, candidates, texts, texts.answers, skill)) is not None:
+                return place
             close = [place for key in _parts(text) for place in self._swappable.get(key, ())]
-            same = [place for place in numbers if len(text.numbers) > 1 and self.texts[place].numbers == text.numbers]
+            same = [place for place in candidates if len(text.numbers) > 1 and self.texts[place].numbers == text.numbers]
             for place in dict.fromkeys(close + same):
                 if not self._is_other_program(texts, place) and self._is_swapped(text, place, texts.answers):
                     return place
         for text in texts.items:
-            for place in self._candidates(text):
-                if self._is_alike(text, place, skill) and self._is_answered(texts, place, [texts.response]):
-                    return place
+            if (place := self._find_alike(text, self._candidates(text), texts, [texts.response], skill)) is not None:
+                return place
         return None
 
     def _candidates(self, text: NormalText) -> list[int]:
@@ -300,51 +307,77 @@ class HeldOut:
         keys: list[tuple[str, ...]] = [(number,) for number in numbers] + list(combinations(numbers, 2))
         keys += [(number, number) for number in numbers if times[number] > 1]
         keys += [()] if text.pictures else []
-        return [place for key in keys for place in self._by_numbers.get((text.pictures, *key), ())]
+        hits = (place for key in keys for place in self._by_numbers.get((text.pictures, *key), ()))
+        return list(dict.fromkeys(hits))
 
-    def _is_answered(self, texts: ExampleTexts, place: int, answers: Sequence[tuple[str, ...]]) -> bool:
+    def _find_alike(
+        self, text: NormalText, candidates: Sequence[int], texts: ExampleTexts, answers: Sequence[Answer], skill: str
+    ) -> int | None:
+        """The candidate that a text asks in other words."""
+        given, implied, content = Counter(text.numbers), Counter(text.implied), frozenset[str]()
+        for place in candidates:
+            if not self._is_answered(texts, place, answers):
+                continue
+            content = content or text.content
+            if self._is_alike(text, given, implied, content, place, skill):
+                return place
+        return None
+
+    def _is_answered(self, texts: ExampleTexts, place: int, answers: Sequence[Answer]) -> bool:
         """Whether a response contains the answer of a problem or its program."""
         solution = self._solutions[place]
         if solution.programs and texts.programs:
             return bool(solution.programs & texts.programs)
         if solution.value is not None:
-            return any(solution.value in read_values(answer) for answer in answers)
-        return any(_contains(answer, solution.words) for answer in answers)
+            return any(solution.value in answer.values for answer in answers)
+        return any(_contains(answer.words, solution.words) for answer in answers)
 
     def _is_other_program(self, texts: ExampleTexts, place: int) -> bool:
         programs = self._solutions[place].programs
         return bool(programs and texts.programs) and not programs & texts.programs
 
-    def _coverage(self, text: NormalText, place: int) -> float:
+    def _coverage(self, content: frozenset[str], place: int) -> float:
         """The fraction of a question's content words that a text contains, weighted by rarity."""
         total = sum(self._weights[word] for word in self._content[place])
-        return sum(self._weights[word] for word in self._content[place] & text.content) / total if total else 0.0
+        return sum(self._weights[word] for word in self._content[place] & content) / total if total else 0.0
 
-    def _is_alike(self, text: NormalText, place: int, skill: str) -> bool:
-        """Whether a text with the answer of a question and some of its numbers asks the same."""
+    def _is_alike(
+        self, text: NormalText, given: Counter[str], implied: Counter[str], content: frozenset[str], place: int, skill: str
+    ) -> bool:
+        """Whether a text asks a question whose answer it has.
+
+        The evidence for that is the improbability of its numbers, of the answer and of its words. Numbers are the
+        more improbable, the rarer they are in problems, and the less, the more others the text contains.
+        """
         question = self.texts[place]
-        wanted, given = Counter(question.numbers), Counter(text.numbers)
-        missing = (wanted - given - Counter(text.implied)).total()
-        extra = (given - wanted).total()
-        count = len(question.numbers)
+        wanted = Counter(question.numbers)
+        lost = wanted - given - implied
+        missing, extra, count = lost.total(), (given - wanted).total(), len(question.numbers)
         if missing > (count > 3):
             return False
         if question.pictures:
             return not missing
-        if count < 3 and self._operations[place] and (named := text.operations) and not self._operations[place] & named:
+        operations = self._operations[place]
+        if count < 3 and operations and (named := text.operations) and not operations & named:
             return False
-        short = max(len(text.words), len(question.words)) <= SHORT
         same_skill = skill in ("", self.held[place][1].skill)
-        if not missing and not extra and (count >= 3 or (count == 2 and short and same_skill)):
+        short = max(len(text.words), len(question.words)) <= SHORT
+        if same_skill and short and not extra and (count == 2 or (count == 1 and self._telling[place])):
             return True
-        if count < 2 and not self._telling[place]:
-            return False
-        return self._coverage(text, place) >= self._least_coverage(count, missing, extra)
+        evidence = sum(self._rarity(number) * times for number, times in (wanted - lost).items())
+        evidence -= math.log(math.comb(count - missing + extra, count - missing)) + missing * MISSING
+        evidence += ANSWER_WEIGHT * self._rarity_of_answer(place) + WORDS_WEIGHT * self._coverage(content, place)
+        return evidence >= EVIDENCE + (0 if same_skill else OTHER_SKILL)
 
-    def _least_coverage(self, count: int, missing: int, extra: int) -> float:
-        return ALIKE
+    def _rarity(self, number: str) -> float:
+        """The negative logarithm of the probability that a problem contains a number."""
+        return _surprise(self._problems_with[number], self._prompts, number)
 
-    def _is_swapped(self, text: NormalText, place: int, answers: Sequence[tuple[str, ...]]) -> bool:
+    def _rarity_of_answer(self, place: int) -> float:
+        words = self._solutions[place].words
+        return _surprise(self._answer_times[words], self._prompts, words[0] if len(words) == 1 else "")
+
+    def _is_swapped(self, text: NormalText, place: int, answers: Sequence[Answer]) -> bool:
         """Whether a question differs only in one or two words, wherever they occur."""
         question = self.texts[place]
         asked = _align(text.words, question.words)
@@ -359,7 +392,7 @@ class HeldOut:
         if has_numbers and capitals and shared >= NAMED and all(b in text.capitals for b in swapped.values()):
             return True  # Names: the response is ignored.
         expected = [swapped.get(word, word) if capitals else word for word in self._solutions[place].words]
-        return (has_numbers or self._telling[place]) and any(_contains(answer, expected) for answer in answers)
+        return (has_numbers or self._telling[place]) and any(_contains(answer.words, expected) for answer in answers)
 
     # Most of a long question
 
@@ -414,6 +447,12 @@ def _align(text: tuple[str, ...], question: tuple[str, ...]) -> tuple[str, ...]:
     first, own = (next((k for k, word in enumerate(sequence) if is_number(word)), 0) for sequence in (text, question))
     start = max(0, first - own)
     return text[start : start + len(question)]
+
+
+def _surprise(times: int, problems: int, number: str) -> float:
+    """The negative logarithm of a smoothed frequency. Small whole numbers are assumed to be the most frequent."""
+    small = int(number) if number.isascii() and number.isdigit() and len(number) < 6 else 500
+    return -math.log((times + PRIOR * max(0.002, 0.5 / (small + 3))) / (problems + PRIOR))
 
 
 def _read_solution(problem: Problem) -> _Solution:

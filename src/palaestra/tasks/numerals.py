@@ -18,6 +18,9 @@ NUMBER_WORDS |= {
     tens + ones: NUMBER_WORDS[tens] + NUMBER_WORDS[ones] for tens in _TENS.split() for ones in DIGIT_WORDS[1:]
 }
 SCALES = {"hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9, "trillion": 10**12}
+_NUMERALS = frozenset((*NUMBER_WORDS, *SCALES))
+HAS_NUMBER = re.compile(rf"\d|[^\x00-\x7f]|\b(?:{'|'.join(NUMBER_WORDS)}|{'|'.join(SCALES)})\b", re.IGNORECASE)
+"""Matches texts that may contain a number."""
 IMPLIED = {
     "one": (1,), "single": (1,), "once": (1,), "half": (1, 2), "halves": (2,), "third": (1, 3), "thirds": (3,),
     "quarter": (1, 4), "quarters": (4,), "fourth": (1, 4), "fifth": (1, 5), "tenth": (1, 10), "double": (2,),
@@ -47,20 +50,17 @@ def to_figures(tokens: Sequence[str]) -> list[str]:
     while at < len(tokens):
         word = tokens[at]
         size = 0
-        if word in NUMBER_WORDS or word in SCALES:
+        if word in _NUMERALS:
             number, size = read_number_words(tokens, at)
             decimals = _read_decimals(tokens, at + size)
             if size == 1 and word == "one" and not decimals:  # "one" alone is rarely a number.
                 size = 0
             value, size = (f"{number}.{decimals}", size + 1 + len(decimals)) if decimals else (str(number), size)
+        elif word[0].isdigit():
+            value, size = _read_figures(tokens, at)
         elif word in _CHINESE or word in _CHINESE_SCALES:
             value, size = _read_chinese(tokens, at)
-        elif is_number(word):
-            value, size = _read_figures(tokens, at)
-        if size:
-            out.append(value)
-        else:
-            out.append(word)
+        out.append(value if size else word)
         at += size or 1
     return out
 

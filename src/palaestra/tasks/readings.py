@@ -17,6 +17,8 @@ from palaestra.tasks.numerals import DIGIT_WORDS, read_roman
 
 MAX_TEXT = 20_000
 """Longer texts are read as they are; undoing disguises takes time."""
+SHORT = 400
+"""Characters of a text in which a single capital may be a Roman numeral."""
 _DIGIT = rf"(?:\d|\b(?:{'|'.join(DIGIT_WORDS)})\b)"
 _SPACED_DIGITS = re.compile(rf"{_DIGIT}[\s_]+(?={_DIGIT})", re.IGNORECASE)
 _DIGIT_WORD = re.compile(rf"\b(?:{'|'.join(DIGIT_WORDS)})\b", re.IGNORECASE)
@@ -27,12 +29,10 @@ _BASE64 = re.compile(r"(?<![\w+/=-])[\w+/-]{8,}={0,2}(?![\w+/=-])", re.ASCII)
 _HEX = re.compile(r"(?:\b|0x|\\x)[0-9a-f]{2}(?:(?:[\s:,]|\\x|0x)*[0-9a-f]{2}){5,}\b", re.IGNORECASE)
 _BITS = re.compile(r"\b[01]{7,8}(?:[\s,]+[01]{7,8}){5,}\b")
 _CODES = re.compile(r"\b\d{2,3}(?:[\s,]+\d{2,3}){7,}\b")
-_PERCENT = re.compile(r"(?:%[0-9a-f]{2}.*?){2}", re.IGNORECASE)
+_PERCENT = re.compile(r"%[0-9a-f]{2}", re.IGNORECASE)
 _WORD = re.compile(r"[^\W\d_]+")
 KNOWN = 0.5
 """Fraction of known words from which a text is not enciphered."""
-MIN_WORDS = 3
-"""A text needs as many words before it is taken for a cipher."""
 
 
 def read_disguised(text: str, is_known: Callable[[str], bool], depth: int = 2) -> Iterator[str]:
@@ -67,8 +67,8 @@ def _read_figures(text: str) -> Iterator[str]:
         )  # The last of a run.
     if joined != text:
         yield joined
-    numerals = [word for word in _ROMAN.findall(text) if read_roman(word.upper())]
-    if any(len(word) > 1 or word != "I" for word in numerals):
+    numerals = {word for word in _ROMAN.findall(text) if read_roman(word.upper())}
+    if numerals - {"I"} and (len(text) < SHORT or any(len(word) > 1 for word in numerals)):
         yield _ROMAN.sub(lambda word: str(read_roman(word[0].upper()) or word[0]), text)
     if _LETTERS_AS_DIGITS.search(text):
         yield _LETTERS_AS_DIGITS.sub(lambda word: word[0].translate(_DIGITS), text)
@@ -119,12 +119,12 @@ def _to_text(decode: Callable[[], bytes]) -> str:
         text = decode().decode("utf-8")
     except (ValueError, binascii.Error):
         return ""
-    return f" {text} " if text.isprintable() or not set(text) - set(string.printable) else ""
+    return f" {text} " if all(character.isprintable() or character.isspace() for character in text) else ""
 
 
 def _decipher(text: str, is_known: Callable[[str], bool]) -> Iterator[str]:
     """The text after the rotation, mirroring or reversal that gives it the most known words, if it has few of its own."""
-    if len(_WORD.findall(text)) < MIN_WORDS or _known_fraction(text, is_known) >= KNOWN:
+    if not _WORD.search(text) or _known_fraction(text, is_known) >= KNOWN:
         return
     best = max(
         (text[::-1], text.translate(_ATBASH), *(text.translate(table) for table in _ROTATIONS)),

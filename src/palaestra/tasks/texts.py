@@ -14,12 +14,13 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import lru_cache
 
 from palaestra.core.errors import MissingExtraError
 from palaestra.core.records import Example, ImagePart, Message, Problem
 from palaestra.tasks.code.canonical import find_programs
-from palaestra.tasks.numerals import IMPLIED, is_number, to_figures
+from palaestra.tasks.numerals import HAS_NUMBER, IMPLIED, is_number, read_values, to_figures
 from palaestra.tasks.readings import read_disguised
 
 _UNSPACED = "぀-ヿ㐀-鿿豈-﫿"
@@ -176,6 +177,11 @@ _ITEM = re.compile(
     r"|(?:(?<=[.?!;]\s)|^)(?:\(?\d{1,2}[.)]|\(?[a-h]\)|(?:Q|Question|Problem|Exercise|Task|Example)\s*\d*\s*[:.)])\s+",
     re.IGNORECASE | re.MULTILINE,
 )
+_ASKING = re.compile(
+    r"\?\s*$|^\W*(?:exercise|question|problem|task)\b"
+    r"|\b(?:what|which|how many|how much|compute|calculate|find|solve|add|subtract|multiply|divide|sort|convert)\b",
+    re.IGNORECASE,
+)
 MAX_ITEMS = 50
 """Questions of one message that are compared separately."""
 
@@ -202,13 +208,21 @@ class NormalText:
         return {OPERATIONS[word] for word in self.words if word in OPERATIONS}
 
     @property
-    def content(self) -> set[str]:
+    def content(self) -> frozenset[str]:
         """Stems of the words that tell what the text is about, and the operations."""
-        return {
+        return frozenset(
             OPERATIONS.get(word) or word[:STEM]
             for word in self.words
             if word in OPERATIONS or (word not in STOP_WORDS and word[0].isalpha())
-        }
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The words of an answer, and the values of the numbers among them."""
+
+    words: tuple[str, ...]
+    values: frozenset[Fraction]
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,8 +234,8 @@ class ExampleTexts:
             Messages in disguise (see `palaestra.tasks.readings`) follow in every other reading.
         items: the single questions of messages and responses that contain several.
         everything: all messages and the response.
-        answers: the words of the answer, in every reading of the response.
-        response: all words of the response.
+        answers: the answer, in every reading of the response.
+        response: the whole response as an answer.
         disguised: the other readings of the response.
         programs: canonical forms of the programs in the response.
     """
@@ -229,8 +243,8 @@ class ExampleTexts:
     asked: list[NormalText]
     items: list[NormalText]
     everything: NormalText
-    answers: list[tuple[str, ...]]
-    response: tuple[str, ...]
+    answers: list[Answer]
+    response: Answer
     disguised: list[NormalText]
     programs: set[str]
 
@@ -252,12 +266,16 @@ def read_text(text: str, pictures: str = "") -> NormalText:
     return NormalText(tuple("1" if word == "one" else word for word in tokens), numbers, pictures, capitals, implied)
 
 
-def read_example(example: Example, is_known: Callable[[str], bool]) -> ExampleTexts:
+def read_example(example: Example, is_known: Callable[[str], bool] | None) -> ExampleTexts:
     """The texts of an example in normal form.
 
     Arguments:
-        is_known: see `read_disguised`.
+        is_known: see `read_disguised`; None to read no disguised texts.
     """
+
+    def undo(text: str) -> list[str]:
+        return list(read_disguised(text, is_known)) if is_known else []
+
     urls = [url for message in example.messages for url in addresses(message)]
     images = digest_pictures(urls)
     raw = [message.text for message in example.messages]
@@ -266,20 +284,21 @@ def read_example(example: Example, is_known: Callable[[str], bool]) -> ExampleTe
     if len(messages) > 1:
         users = [text for text, message in zip(messages, example.messages, strict=True) if message.role == "user"]
         asked += [_join(users, images), _join(messages, images)]
-    readings = [reading for text in raw for reading in read_disguised(text, is_known)]
+    readings = [reading for text in raw for reading in undo(text)]
     asked += [read_text(reading, images) for reading in readings]
     if len(urls) > 1:
         asked += [replace(text, pictures=digest_pictures([url])) for url in urls for text in asked]
     response = read_text(example.response)
-    responses = list(read_disguised(example.response, is_known))
+    responses = undo(example.response)
     items = [item for text in (*raw, *readings) for item in split_items(text)]
-    items += [item for text in (example.response, *responses) for item in split_items(text) if item.endswith("?")]
+    for text in (example.response, *responses):
+        items += [sentence for sentence in _SENTENCE.split(text)[:MAX_ITEMS] if _ASKING.search(sentence)]
     return ExampleTexts(
         asked,
-        [read_text(item, images) for item in items],
+        [read_text(item, images) for item in dict.fromkeys(items) if images or HAS_NUMBER.search(item)],
         _join([*messages, response], images),
         [read_answer(text, example.reference) for text in (example.response, *responses)],
-        response.words,
+        to_answer(response.words),
         [read_text(text, images) for text in responses],
         find_programs(example.response),
     )
@@ -324,11 +343,15 @@ def strip_instructions(problems: Sequence[Problem], common: int) -> Iterator[tup
         yield place, question
 
 
-def read_answer(response: str, reference: str = "") -> tuple[str, ...]:
+def read_answer(response: str, reference: str = "") -> Answer:
     """The answer in a response: from the sentence that announces the answer, or all of it.
 
     The reference of the example is included, because a student that practises is rewarded by it.
     """
     mark = _ANSWER.search(response)
     start = max((m.end() for m in _SENTENCE.finditer(response) if mark and m.end() <= mark.start()), default=0)
-    return (*normalise(response[start:]), "\n", *normalise(reference))
+    return to_answer((*normalise(response[start:]), "\n", *normalise(reference)))
+
+
+def to_answer(words: tuple[str, ...]) -> Answer:
+    return Answer(words, frozenset(read_values(words)))
