@@ -278,7 +278,7 @@ def material(name: str, data: str, quick: bool) -> tuple[list[Problem], HeldOut,
             "train split": [ask(problem, question_of(problem)) for problem in train],
             "variation of a validation problem": [vary_math(problem, rng) for problem in test],
         }
-        return test[:200] if quick else test, HeldOut({Split.TEST: test}), honest
+        return test[: 200 if quick else 500], HeldOut({Split.TEST: test}), honest
     task, count = make_task(name), max(2, PER_SKILL[name] // (5 if quick else 1))
     problems = {split: task.problems(split, count, 0) for split in (Split.VALIDATION, Split.TEST)}
     examples = fresh(task, 40 if quick else 200 if name != "vision-skills" else 40, 1)

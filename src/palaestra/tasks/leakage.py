@@ -39,7 +39,7 @@ from palaestra.tasks.texts import (
     LENGTH,
     SIGNS,
     STOP_WORDS,
-    Answer,
+    GivenAnswer,
     ExampleTexts,
     NormalText,
     addresses,
@@ -295,8 +295,9 @@ class HeldOut:
             for place in dict.fromkeys(close + same):
                 if not self._is_other_program(texts, place) and self._is_swapped(text, place, texts.answers):
                     return place
+        answers = [texts.stated, *texts.answers]
         for text in texts.items:
-            if (place := self._find_alike(text, self._candidates(text), texts, [texts.response], skill)) is not None:
+            if (place := self._find_alike(text, self._candidates(text), texts, answers, skill)) is not None:
                 return place
         return None
 
@@ -311,7 +312,7 @@ class HeldOut:
         return list(dict.fromkeys(hits))
 
     def _find_alike(
-        self, text: NormalText, candidates: Sequence[int], texts: ExampleTexts, answers: Sequence[Answer], skill: str
+        self, text: NormalText, candidates: Sequence[int], texts: ExampleTexts, answers: Sequence[GivenAnswer], skill: str
     ) -> int | None:
         """The candidate that a text asks in other words."""
         given, implied, content = Counter(text.numbers), Counter(text.implied), frozenset[str]()
@@ -323,7 +324,7 @@ class HeldOut:
                 return place
         return None
 
-    def _is_answered(self, texts: ExampleTexts, place: int, answers: Sequence[Answer]) -> bool:
+    def _is_answered(self, texts: ExampleTexts, place: int, answers: Sequence[GivenAnswer]) -> bool:
         """Whether a response contains the answer of a problem or its program."""
         solution = self._solutions[place]
         if solution.programs and texts.programs:
@@ -377,7 +378,7 @@ class HeldOut:
         words = self._solutions[place].words
         return _surprise(self._answer_times[words], self._prompts, words[0] if len(words) == 1 else "")
 
-    def _is_swapped(self, text: NormalText, place: int, answers: Sequence[Answer]) -> bool:
+    def _is_swapped(self, text: NormalText, place: int, answers: Sequence[GivenAnswer]) -> bool:
         """Whether a question differs only in one or two words, wherever they occur."""
         question = self.texts[place]
         asked = _align(text.words, question.words)

@@ -153,8 +153,8 @@ LENGTH = 8
 SIGNS = frozenset("+-*/^(%")
 """Signs of a calculation."""
 _OPERATIONS = {
-    "+": "plus add adds added adding sum summed total",
-    "-": "minus subtract subtracts subtracted subtracting difference take takes away less",
+    "+": "plus add adds added adding sum summed total increase increased",
+    "-": "minus subtract subtracts subtracted subtracting difference away less decrease decreased reduce reduced",
     "*": "times multiply multiplies multiplied multiplying product x",
     "/": "divide divides divided dividing quotient split fit",
     "^": "squared cubed power",
@@ -218,7 +218,7 @@ class NormalText:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class GivenAnswer:
     """The words of an answer, and the values of the numbers among them."""
 
     words: tuple[str, ...]
@@ -235,7 +235,7 @@ class ExampleTexts:
         items: the single questions of messages and responses that contain several.
         everything: all messages and the response.
         answers: the answer, in every reading of the response.
-        response: the whole response as an answer.
+        stated: all words of the messages and of the response, which may answer one of several questions.
         disguised: the other readings of the response.
         programs: canonical forms of the programs in the response.
     """
@@ -243,8 +243,8 @@ class ExampleTexts:
     asked: list[NormalText]
     items: list[NormalText]
     everything: NormalText
-    answers: list[Answer]
-    response: Answer
+    answers: list[GivenAnswer]
+    stated: GivenAnswer
     disguised: list[NormalText]
     programs: set[str]
 
@@ -293,12 +293,13 @@ def read_example(example: Example, is_known: Callable[[str], bool] | None) -> Ex
     items = [item for text in (*raw, *readings) for item in split_items(text)]
     for text in (example.response, *responses):
         items += [sentence for sentence in _SENTENCE.split(text)[:MAX_ITEMS] if _ASKING.search(sentence)]
+    everything = _join([*messages, response], images)
     return ExampleTexts(
         asked,
         [read_text(item, images) for item in dict.fromkeys(items) if images or HAS_NUMBER.search(item)],
-        _join([*messages, response], images),
+        everything,
         [read_answer(text, example.reference) for text in (example.response, *responses)],
-        to_answer(response.words),
+        to_answer(everything.words),
         [read_text(text, images) for text in responses],
         find_programs(example.response),
     )
@@ -343,7 +344,7 @@ def strip_instructions(problems: Sequence[Problem], common: int) -> Iterator[tup
         yield place, question
 
 
-def read_answer(response: str, reference: str = "") -> Answer:
+def read_answer(response: str, reference: str = "") -> GivenAnswer:
     """The answer in a response: from the sentence that announces the answer, or all of it.
 
     The reference of the example is included, because a student that practises is rewarded by it.
@@ -353,5 +354,5 @@ def read_answer(response: str, reference: str = "") -> Answer:
     return to_answer((*normalise(response[start:]), "\n", *normalise(reference)))
 
 
-def to_answer(words: tuple[str, ...]) -> Answer:
-    return Answer(words, frozenset(read_values(words)))
+def to_answer(words: tuple[str, ...]) -> GivenAnswer:
+    return GivenAnswer(words, frozenset(read_values(words)))
