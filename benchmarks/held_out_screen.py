@@ -3,8 +3,8 @@
 Every held-out problem of a task is reworded in each of the ways of `REWORDINGS` and given to `HeldOut` as an example with its
 right solution. Honest examples are new ones of the same skills, and variations of validation problems with other values,
 which a teacher that sees them writes. All rewordings are deterministic. `--data FOLDER` adds GSM8K (train.jsonl.gz and
-test.jsonl.gz): its train split is honest. Ratio: milliseconds per honest example, this screen over that of another
-checkout (`--old FOLDER/src`); 0 without one.
+test.jsonl.gz): its train split is honest. `--old FOLDER` times the screen of another checkout on new examples. Ratio: the
+CPU time of an example, that of the other checkout over ours; 1 without one.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import base64
 import codecs
 import gzip
 import json
+import os
 import random
 import re
 import subprocess
 import sys
-import time
 import urllib.parse
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -35,10 +35,31 @@ from palaestra.tasks.tools.library.world import ITEMS, PEOPLE, TOWNS
 from palaestra.tasks.tools.plans import Plan
 from palaestra.tasks.tools.requests import ToolDraft
 
-PER_SKILL = {"math-skills": 25, "tools-skills": 20, "code-skills": 20, "vision-skills": 5}
+PER_SKILL = {"math-skills": 25, "tools-skills": 10, "code-skills": 15, "vision-skills": 3}
 NUMBER = re.compile(r"(?<![\w.,:/-])\d+(?![\w:/-]|[.,]\d)")
-SMALL = "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen".split()
-TENS = "x x twenty thirty forty fifty sixty seventy eighty ninety".split()
+SMALL = [
+    "zero",
+    "one",
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+    "ten",
+    "eleven",
+    "twelve",
+    "thirteen",
+    "fourteen",
+    "fifteen",
+    "sixteen",
+    "seventeen",
+    "eighteen",
+    "nineteen",
+]
+TENS = ["x", "x", "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
 NUMERALS = {*NUMBER_WORDS, *SCALES, *IMPLIED}
 Reword = Callable[[str], str]
 
@@ -59,7 +80,11 @@ def to_roman(number: int) -> str:
     if not 0 < number < 4000:
         return str(number)
     out = ""
-    for value, sign in zip((1000, 900, 500, 400, 100, 90, 50, 40, 10, 9, 5, 4, 1), "M CM D CD C XC L XL X IX V IV I".split(), strict=True):
+    for value, sign in zip(
+        (1000, 900, 500, 400, 100, 90, 50, 40, 10, 9, 5, 4, 1),
+        ["M", "CM", "D", "CD", "C", "XC", "L", "XL", "X", "IX", "V", "IV", "I"],
+        strict=True,
+    ):
         out, number = out + sign * (number // value), number % value
     return out
 
@@ -74,7 +99,26 @@ def with_digits(digits: str) -> Reword:
 
 def reword_fully(text: str) -> str:
     """The text with every word of three letters and more but numbers replaced by another, always by the same one."""
-    words = "apple bridge cloud drum eagle flute grove harbor ink jungle kettle lamp mirror north opal pebble quartz rope".split()
+    words = [
+        "apple",
+        "bridge",
+        "cloud",
+        "drum",
+        "eagle",
+        "flute",
+        "grove",
+        "harbor",
+        "ink",
+        "jungle",
+        "kettle",
+        "lamp",
+        "mirror",
+        "north",
+        "opal",
+        "pebble",
+        "quartz",
+        "rope",
+    ]
     return re.sub(
         r"[A-Za-z]{3,}",
         lambda word: word[0] if word[0].lower() in NUMERALS else random.Random(word[0].lower()).choice(words),
@@ -172,7 +216,11 @@ def solution_of(problem: Problem) -> str:
 
 def ask(problem: Problem, text: str) -> Example:
     """The example that asks a problem in other words, with its solution and its images."""
-    images = () if isinstance(problem.messages[-1].content, str) else tuple(p for p in problem.messages[-1].content if isinstance(p, ImagePart))
+    images = (
+        ()
+        if isinstance(problem.messages[-1].content, str)
+        else tuple(p for p in problem.messages[-1].content if isinstance(p, ImagePart))
+    )
     content: str | tuple[ImagePart | TextPart, ...] = (*images, TextPart(text)) if images else text
     return Example((Message("user", content),), solution_of(problem), problem.skill)
 
@@ -273,22 +321,49 @@ def material(name: str, data: str, quick: bool) -> tuple[list[Problem], HeldOut,
     rng = random.Random(0)
     if name == "gsm8k":
         test, train = read_gsm8k(data, "test"), read_gsm8k(data, "train")
-        train = train[:1000] if quick else train
+        train = train[: 1000 if quick else 4000]
         honest: dict[str, list[Example | None]] = {
             "train split": [ask(problem, question_of(problem)) for problem in train],
             "variation of a validation problem": [vary_math(problem, rng) for problem in test],
         }
-        return test[: 200 if quick else 500], HeldOut({Split.TEST: test}), honest
+        return test[: 200 if quick else 300], HeldOut({Split.TEST: test}), honest
     task, count = make_task(name), max(2, PER_SKILL[name] // (5 if quick else 1))
     problems = {split: task.problems(split, count, 0) for split in (Split.VALIDATION, Split.TEST)}
-    examples = fresh(task, 40 if quick else 200 if name != "vision-skills" else 40, 1)
+    examples = fresh(task, 40 if quick or name == "vision-skills" else 100, 1)
     honest = {"new examples": list(examples), "new examples without a skill": [replace(e, skill="") for e in examples]}
     if name == "tools-skills":
         several = 1 if quick else 4
-        honest["variation of a validation problem"] = [vary_tools(task, p, rng) for p in problems[Split.VALIDATION] * several]
+        honest["variation of a validation problem"] = [
+            vary_tools(task, p, rng) for p in problems[Split.VALIDATION] * several
+        ]
         seen = task.problems(Split.TRAIN, count, 3) * several
         honest["variation of a train problem"] = [vary_tools(task, problem, rng) for problem in seen]
     return problems[Split.TEST], HeldOut(problems), honest
+
+
+TIMER = """
+import sys, time
+import numpy as np
+from palaestra.core.records import Split
+from palaestra.tasks.base import make_task
+from palaestra.tasks.leakage import HeldOut
+task = make_task(sys.argv[1])
+index = HeldOut({split: task.problems(split, 20, 0) for split in (Split.VALIDATION, Split.TEST)})
+examples = [e for skill in task.skills() for e in task.write_examples(skill, "", 20, np.random.default_rng(1))]
+start = time.process_time()
+index.find(examples)
+print(1000 * (time.process_time() - start) / len(examples))
+"""
+
+
+def time_screen(name: str, source: str) -> float:
+    """CPU milliseconds that the screen of a checkout takes for an example of a task."""
+    environment = {**os.environ, "PYTHONPATH": source}
+    timed = [
+        subprocess.run([sys.executable, "-c", TIMER, name], env=environment, capture_output=True, text=True, check=True)
+        for _ in range(3)
+    ]
+    return min(float(run.stdout) for run in timed)
 
 
 def row(name: str, kind: str, count: int, dropped: int) -> str:
@@ -297,14 +372,22 @@ def row(name: str, kind: str, count: int, dropped: int) -> str:
 
 
 def main() -> None:
-    options = arguments(__doc__ or "", threads=1, data="the folder of GSM8K", old="the src folder of another checkout", tasks="tasks, separated by commas")
+    options = arguments(
+        __doc__ or "",
+        threads=1,
+        data="the folder of GSM8K",
+        old="the folder of another checkout",
+        tasks="tasks, separated by commas",
+    )
     names = [*PER_SKILL, *(["gsm8k"] if options.data else [])]
     names = [name for name in names if not options.tasks or name in options.tasks.split(",")]
     print("| task | examples | dropped | rate | 95 % interval |\n|---|---|---|---|---|")
-    caught, asked, lost, honest_count, times = 0, 0, 0, 0, {}
+    caught, asked, lost, honest_count = 0, 0, 0, 0
     for name in names:
         problems, index, honest = material(name, options.data, options.quick)
-        kinds: dict[str, Sequence[Example | None]] = {how: [reword(p, change) for p in problems] for how, change in REWORDINGS.items()}
+        kinds: dict[str, Sequence[Example | None]] = {
+            how: [reword(problem, change) for problem in problems] for how, change in REWORDINGS.items()
+        }
         kinds |= {how: [change(problem) for problem in problems] for how, change in MORE.items()}
         for how, examples in kinds.items():
             count, dropped = measure(index, examples)
@@ -312,13 +395,22 @@ def main() -> None:
                 caught, asked = caught + dropped, asked + count
                 print(row(name, how, count, dropped), flush=True)
         for how, examples in honest.items():
-            start = time.perf_counter()
             count, dropped = measure(index, examples)
-            times.setdefault(name, 1000 * (time.perf_counter() - start) / count)
             lost, honest_count = lost + dropped, honest_count + count
             print(row(name, f"honest: {how}", count, dropped), flush=True)
-        print(f"{name}: {times[name]:.2f} ms per honest example against {len(index.held)} texts of problems", file=sys.stderr)
-    finish("held_out_screen", 0.0, caught=round(caught / asked, 4), honest_dropped=round(lost / honest_count, 5), ms_per_example=times)
+    times = {}
+    for name in [name for name in names if name in PER_SKILL]:
+        ours = time_screen(name, str(Path(__file__).parents[1] / "src"))
+        times[name] = [round(ours, 2), round(time_screen(name, f"{options.old}/src") if options.old else ours, 2)]
+        print(f"{name}: {times[name][0]} ms of CPU time per example; the other checkout: {times[name][1]} ms")
+    ratio = sum(old for _, old in times.values()) / sum(ours for ours, _ in times.values()) if times else 1.0
+    finish(
+        "held_out_screen",
+        ratio,
+        caught=round(caught / asked, 4),
+        honest_dropped=round(lost / honest_count, 5),
+        ms=times,
+    )
 
 
 if __name__ == "__main__":

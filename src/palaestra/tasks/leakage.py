@@ -39,8 +39,8 @@ from palaestra.tasks.texts import (
     LENGTH,
     SIGNS,
     STOP_WORDS,
-    GivenAnswer,
     ExampleTexts,
+    GivenAnswer,
     NormalText,
     addresses,
     digest_pictures,
@@ -291,7 +291,9 @@ class HeldOut:
             if (place := self._find_alike(text, candidates, texts, texts.answers, skill)) is not None:
                 return place
             close = [place for key in _parts(text) for place in self._swappable.get(key, ())]
-            same = [place for place in candidates if len(text.numbers) > 1 and self.texts[place].numbers == text.numbers]
+            same = [
+                place for place in candidates if len(text.numbers) > 1 and self.texts[place].numbers == text.numbers
+            ]
             for place in dict.fromkeys(close + same):
                 if not self._is_other_program(texts, place) and self._is_swapped(text, place, texts.answers):
                     return place
@@ -312,7 +314,12 @@ class HeldOut:
         return list(dict.fromkeys(hits))
 
     def _find_alike(
-        self, text: NormalText, candidates: Sequence[int], texts: ExampleTexts, answers: Sequence[GivenAnswer], skill: str
+        self,
+        text: NormalText,
+        candidates: Sequence[int],
+        texts: ExampleTexts,
+        answers: Sequence[GivenAnswer],
+        skill: str,
     ) -> int | None:
         """The candidate that a text asks in other words."""
         given, implied, content = Counter(text.numbers), Counter(text.implied), frozenset[str]()
@@ -343,7 +350,13 @@ class HeldOut:
         return sum(self._weights[word] for word in self._content[place] & content) / total if total else 0.0
 
     def _is_alike(
-        self, text: NormalText, given: Counter[str], implied: Counter[str], content: frozenset[str], place: int, skill: str
+        self,
+        text: NormalText,
+        given: Counter[str],
+        implied: Counter[str],
+        content: frozenset[str],
+        place: int,
+        skill: str,
     ) -> bool:
         """Whether a text asks a question whose answer it has.
 

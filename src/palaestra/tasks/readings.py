@@ -22,7 +22,7 @@ SHORT = 400
 _DIGIT = rf"(?:\d|\b(?:{'|'.join(DIGIT_WORDS)})\b)"
 _SPACED_DIGITS = re.compile(rf"{_DIGIT}[\s_]+(?={_DIGIT})", re.IGNORECASE)
 _DIGIT_WORD = re.compile(rf"\b(?:{'|'.join(DIGIT_WORDS)})\b", re.IGNORECASE)
-_SPACED_LETTERS = re.compile(r"(?<!\S)\S(?:[ .·_-]\S)+(?!\S)")
+_SPACED_LETTERS = re.compile(r"(?<!\w)[^\W\d_](?:[ .·_-][^\W\d_])+(?!\w)")
 _ROMAN = re.compile(r"\b[IVXLCDM]+\b|\b[ivxlcdm]{2,}\b")
 _LETTERS_AS_DIGITS = re.compile(r"(?<![^\W_])(?=[OolI|\d]*\d)(?=\d*[OolI|])[OolI|\d]+(?![^\W_])")
 _BASE64 = re.compile(r"(?<![\w+/=-])[\w+/-]{8,}={0,2}(?![\w+/=-])", re.ASCII)
@@ -145,6 +145,4 @@ def _rotate(places: int) -> dict[int, int]:
 
 
 _ROTATIONS = [_rotate(places) for places in range(1, 26)]
-_ATBASH = str.maketrans(
-    string.ascii_letters, string.ascii_lowercase[::-1] + string.ascii_uppercase[::-1]
-)
+_ATBASH = str.maketrans(string.ascii_letters, string.ascii_lowercase[::-1] + string.ascii_uppercase[::-1])

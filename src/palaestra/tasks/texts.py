@@ -25,9 +25,7 @@ from palaestra.tasks.readings import read_disguised
 
 _UNSPACED = "぀-ヿ㐀-鿿豈-﫿"
 """Scripts without spaces between words. Each character counts as a word."""
-_WORD = re.compile(
-    rf"0x[0-9a-f]+\b|0o[0-7]+\b|0b[01]+\b|\d+(?:\.\d+)?|[{_UNSPACED}]|[^\W\d_{_UNSPACED}]+|[^\w\s]|_"
-)
+_WORD = re.compile(rf"0x[0-9a-f]+\b|0o[0-7]+\b|0b[01]+\b|\d+(?:\.\d+)?|[{_UNSPACED}]|[^\W\d_{_UNSPACED}]+|[^\w\s]|_")
 _THOUSANDS = re.compile(r"(?<=\d)[,'_\u00a0\u2009\u202f](?=\d{3}(?!\d))")
 _SIGNS = {
     "×": "*", "·": "*", "∙": "*", "⋅": "*", "✕": "*", "÷": "/", "⁄": "/", "∕": "/", "−": "-", "–": "-", "—": "-",
@@ -161,11 +159,13 @@ _OPERATIONS = {
 }
 OPERATIONS = {word: sign for sign, several in _OPERATIONS.items() for word in (sign, *several.split())}
 """The operations that words and signs name."""
-STOP_WORDS = frozenset(
+_STOP_WORDS = (
     "a an the of is are was were be been being to in on at for and or with what which who how many much does do did it its "
     "this that these those there by from as if then so has have had he she his her they their them you your i we us "
-    "will would can could please find compute calculate tell give answer question problem each s t".split()
+    "will would can could please find compute calculate tell give answer question problem each s t"
 )
+STOP_WORDS = frozenset(_STOP_WORDS.split())
+"""Words that tell nothing about the content of a question."""
 STEM = 5
 """Letters of a word that are compared."""
 _CAPITAL = re.compile(r"\b[A-Z][^\W\d_]*")

@@ -33,8 +33,9 @@ def canonicalize(code: str) -> str:
             tree = ast.parse(code.strip())
             if not any(isinstance(node, ast.Call | ast.FunctionDef) for node in ast.walk(tree)):
                 return _canonicalize_json(code)
-            for node in [tree, *(n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef))]:
-                _inline(node)
+            for node in list(ast.walk(tree)):
+                if isinstance(node, ast.Module | ast.FunctionDef):
+                    _inline(node)
             return ast.dump(_Renamer().visit(tree))
     except PARSE_ERRORS:
         return _canonicalize_json(code)

@@ -63,7 +63,9 @@ def more_groups(r: random.Random) -> Lesson:
 def fewer_groups(r: random.Random) -> Lesson:
     a, b, thing = r.randint(2, 9), r.randint(3, 12), r.choice(THINGS)
     c = r.randint(1, a * b - 1)
-    question = f"{a} {r.choice(HOLDERS)} hold {b} {thing} each. {r.choice(NAMES)} takes {c} out. How many {thing} remain?"
+    question = (
+        f"{a} {r.choice(HOLDERS)} hold {b} {thing} each. {r.choice(NAMES)} takes {c} out. How many {thing} remain?"
+    )
     return question, f"{a}*{b}={a * b}. {a * b}-{c}={a * b - c}", str(a * b - c)
 
 
@@ -124,7 +126,9 @@ def side(r: random.Random) -> Lesson:
 def percent(rate: int, largest: int) -> Callable[[random.Random], Lesson]:
     def draw(r: random.Random) -> Lesson:
         part, divisor = r.randint(2, largest), 100 // rate
-        asked = r.choice((f"What is {rate}% of {{}}?", f"Find {rate} percent of {{}}.", f"How much is {rate}% of {{}}?"))
+        asked = r.choice(
+            (f"What is {rate}% of {{}}?", f"Find {rate} percent of {{}}.", f"How much is {rate}% of {{}}?")
+        )
         return asked.format(part * divisor), f"{part * divisor}/{divisor}={part}", str(part)
 
     return draw
