@@ -19,7 +19,7 @@ import re
 import subprocess
 import sys
 import urllib.parse
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -366,9 +366,22 @@ def time_screen(name: str, source: str) -> float:
     return min(float(run.stdout) for run in timed)
 
 
-def row(name: str, kind: str, count: int, dropped: int) -> str:
+def cell(count: int, dropped: int) -> str:
+    """A rate with its 95 % interval in percent and its counts; empty without examples."""
+    if not count:
+        return ""
     low, high = wilson_interval(dropped, count)
-    return f"| {name} | {kind} | {dropped} of {count} | {dropped / count:.1%} | {low:.1%} to {high:.1%} |"
+    return f"{100 * dropped / count:.1f} ({100 * low:.1f} to {100 * high:.1f}; {dropped} of {count})"
+
+
+def table(results: dict[tuple[str, str], tuple[int, int]]) -> str:
+    """A Markdown table of the dropped examples by kind and task."""
+    names, kinds = dict.fromkeys(name for name, _ in results), dict.fromkeys(kind for _, kind in results)
+    lines = [f"| dropped, % | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|"]
+    lines += [
+        f"| {kind} | {' | '.join(cell(*results.get((name, kind), (0, 0))) for name in names)} |" for kind in kinds
+    ]
+    return "\n".join(lines)
 
 
 def main() -> None:
@@ -381,36 +394,28 @@ def main() -> None:
     )
     names = [*PER_SKILL, *(["gsm8k"] if options.data else [])]
     names = [name for name in names if not options.tasks or name in options.tasks.split(",")]
-    print("| task | examples | dropped | rate | 95 % interval |\n|---|---|---|---|---|")
-    caught, asked, lost, honest_count = 0, 0, 0, 0
+    reworded: dict[tuple[str, str], tuple[int, int]] = {}
+    fair: dict[tuple[str, str], tuple[int, int]] = {}
     for name in names:
         problems, index, honest = material(name, options.data, options.quick)
-        kinds: dict[str, Sequence[Example | None]] = {
-            how: [reword(problem, change) for problem in problems] for how, change in REWORDINGS.items()
-        }
-        kinds |= {how: [change(problem) for problem in problems] for how, change in MORE.items()}
-        for how, examples in kinds.items():
-            count, dropped = measure(index, examples)
-            if count:
-                caught, asked = caught + dropped, asked + count
-                print(row(name, how, count, dropped), flush=True)
+        for how, change in REWORDINGS.items():
+            reworded[name, how] = measure(index, [reword(problem, change) for problem in problems])
+        for how, make in MORE.items():
+            reworded[name, how] = measure(index, [make(problem) for problem in problems])
         for how, examples in honest.items():
-            count, dropped = measure(index, examples)
-            lost, honest_count = lost + dropped, honest_count + count
-            print(row(name, f"honest: {how}", count, dropped), flush=True)
+            fair[name, how] = measure(index, examples)
+    print(f"Reworded problems:\n\n{table(reworded)}\n\nHonest examples:\n\n{table(fair)}\n")
     times = {}
     for name in [name for name in names if name in PER_SKILL]:
         ours = time_screen(name, str(Path(__file__).parents[1] / "src"))
         times[name] = [round(ours, 2), round(time_screen(name, f"{options.old}/src") if options.old else ours, 2)]
         print(f"{name}: {times[name][0]} ms of CPU time per example; the other checkout: {times[name][1]} ms")
     ratio = sum(old for _, old in times.values()) / sum(ours for ours, _ in times.values()) if times else 1.0
-    finish(
-        "held_out_screen",
-        ratio,
-        caught=round(caught / asked, 4),
-        honest_dropped=round(lost / honest_count, 5),
-        ms=times,
+    caught, lost = (
+        sum(dropped for _, dropped in results.values()) / sum(count for count, _ in results.values())
+        for results in (reworded, fair)
     )
+    finish("held_out_screen", ratio, caught=round(caught, 4), honest_dropped=round(lost, 5), ms=times)
 
 
 if __name__ == "__main__":

@@ -10,8 +10,9 @@ An example leaks a problem if one of these holds:
 2. **Mostly copied.** The example contains at least 70 % of the question's 8-grams of words (the measure of Chowdhery et
    al., 2022) and all of its numbers, and its response gives the same answer; from 90 % on the answer is ignored. Grams
    that many problems share are ignored.
-3. **Reworded.** The response gives the same answer, and the question has the numbers of the problem. The fewer numbers
-   there are, and the more of them are missing or added, the more words the two must share: see `_is_alike`.
+3. **Reworded.** The response gives the same answer, and the question has exactly the problem's numbers: three or more of
+   them, or fewer in a short question of the same skill. Otherwise the numbers that both have, the answer and the shared
+   words must be improbable enough together (`_is_alike`): a few added numbers change nothing, and one may be missing.
 4. **Same program.** The response contains the program or the tool calls of the solution, with any names.
 5. **Word swapped.** The question differs in one or two words, and the response gives the same answer. It needs two
    numbers or a rare answer. If the words are names and there are two numbers, the answer is ignored.
@@ -63,7 +64,7 @@ SHORT = 16
 """Maximum length of a short question in words. Its numbers and its answer identify it."""
 ALIKE = 0.5
 """Fraction of a question's words that an example with the same short function must contain."""
-EVIDENCE = 6.5
+EVIDENCE = 7.0
 """Evidence (negative logarithm of a probability) from which an example asks a problem in other words."""
 ANSWER_WEIGHT, WORDS_WEIGHT = 0.3, 8.0
 """Weights of the answer, which the numbers mostly determine, and of the fraction of shared words."""
@@ -376,7 +377,8 @@ class HeldOut:
             return False
         same_skill = skill in ("", self.held[place][1].skill)
         short = max(len(text.words), len(question.words)) <= SHORT
-        if same_skill and short and not extra and (count == 2 or (count == 1 and self._telling[place])):
+        identified = count >= 3 or (short and (count == 2 or self._telling[place]))
+        if identified and same_skill and not missing and not extra:
             return True
         evidence = sum(self._rarity(number) * times for number, times in (wanted - lost).items())
         evidence -= math.log(math.comb(count - missing + extra, count - missing)) + missing * MISSING

@@ -20,7 +20,7 @@ from palaestra.tasks.leakage import HeldOut
 
 SCORES = {
     "tune_ppo": {"baseline": (0.366, 0.349), "reference": (0.679, 0.652)},
-    "write_lessons": {"baseline": (0.319, 0.306), "reference": (0.675, 0.656)},
+    "write_lessons": {"baseline": (0.281, 0.259), "reference": (0.653, 0.688)},
 }
 LESSON = {"question": "What is 2 + 2?", "response": "2+2=4. Answer: 4"}
 SETTINGS: dict[str, Any] = json.loads((load_task("tune_ppo").folder / "starter" / "settings.json").read_text())
