@@ -282,7 +282,7 @@ def vary_tools(task: Task, problem: Problem, rng: random.Random) -> Example | No
     other = Plan.from_data(json.loads(data))
     if get_split(other.canonical()) is not Split.TRAIN:
         return None
-    return task.example(problem.skill, problem.subskill, ToolDraft(varied, other))  # type: ignore[attr-defined]
+    return task.example(problem.skill, problem.subskill, ToolDraft(varied, other))  # type: ignore[attr-defined,no-any-return]
 
 
 def vary_math(problem: Problem, rng: random.Random) -> Example | None:
@@ -298,7 +298,7 @@ def vary_math(problem: Problem, rng: random.Random) -> Example | None:
 
 def fresh(task: Task, count: int, seed: int) -> list[Example]:
     rng = np.random.default_rng(seed)
-    return [example for skill in task.skills() for example in task.write_examples(skill, "", count, rng)]  # type: ignore[attr-defined]
+    return [example for skill in task.skills() for example in task.write_examples(skill, "", count, rng)]  # type: ignore[attr-defined,no-any-return]
 
 
 def read_gsm8k(folder: str, name: str) -> list[Problem]:

@@ -156,6 +156,7 @@ _OPERATIONS = {
     "*": "times multiply multiplies multiplied multiplying product x",
     "/": "divide divides divided dividing quotient split fit",
     "^": "squared cubed power",
+    "%": "percent percentage",
 }
 OPERATIONS = {word: sign for sign, several in _OPERATIONS.items() for word in (sign, *several.split())}
 """The operations that words and signs name."""

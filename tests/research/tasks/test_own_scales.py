@@ -92,8 +92,8 @@ def test_lessons_that_cover_a_pool_in_other_words_are_dropped() -> None:
     read = part_of("write_lessons", "_lessons")
     examples = read(lessons(*rows))
     leaks = HeldOut({Split.TEST: hidden_problems(examples)}).find(examples)
-    assert sum(leak is None for leak in leaks) <= 6
-    # Only what was drawn is dropped.
+    assert sum(leak is not None for leak in leaks) > 40
+    # No problem that was drawn is taught.
     drawn = {problem.metadata["content"] for problem in hidden_problems(examples)}
     assert all(
         problem.metadata["content"] not in drawn for problem, leak in zip(several, leaks, strict=True) if not leak
@@ -114,7 +114,7 @@ def test_a_workspace_cannot_import_problem_generators(name: str) -> None:
     modules = ("tasks.math.task", "tasks.tools.task", "tasks.code.task", "tasks.vision.task", "research.tasks.task")
     code = f"""
 import importlib
-import palaestra.learn.student
+import palaestra.core.records
 for name in {modules}:
     try:
         importlib.import_module("palaestra." + name)
@@ -129,7 +129,10 @@ for name in {modules}:
     assert (result.exit_code, result.stdout) == (0, b"")
 
 
-def test_nano_learns_from_one_example_without_a_failure_and_the_score_counts_what_was_kept() -> None:
+def test_nano_learns_from_one_example_without_a_failure_and_the_score_counts_what_was_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(judge_of("write_lessons")._evaluate.__globals__, "PROBLEMS", 4)
     outcome = judged("write_lessons", lessons(LESSON), "test")
     assert isinstance(outcome, Grade)
     assert outcome.scores["examples"] == 1

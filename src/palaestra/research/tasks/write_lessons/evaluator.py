@@ -39,6 +39,11 @@ def evaluate(evaluation: Evaluation) -> dict[str, float]:
     from palaestra.learn.supervised import Supervision
 
     lessons = _lessons(evaluation.text(FILE))
+    student = SupervisedStudent(load("nano"), Supervision("full", EPOCHS, BATCH, RATE))
+    try:
+        student.check(lessons)  # Check all examples: errors must not reveal which of them are dropped.
+    except LessonError as error:
+        raise SubmissionError(f"nano cannot be trained on {FILE}: {error}") from None
     task = make_task("math-skills")
     content = hashlib.blake2b("\n".join(map(repr, lessons)).encode(), digest_size=16).hexdigest()
     seeds = Seeds(evaluation.seed).derive(evaluation.task.name, content)
@@ -47,11 +52,6 @@ def evaluate(evaluation: Evaluation) -> dict[str, float]:
         split: task.problems(split, PROBLEMS, seeds.derive(split, "problems").integer(), SKILLS)
         for split in (Split.VALIDATION, Split.TEST)
     }
-    student = SupervisedStudent(load("nano"), Supervision("full", EPOCHS, BATCH, RATE))
-    try:
-        student.check(lessons)  # Check all examples: errors must not reveal which of them are dropped.
-    except LessonError as error:
-        raise SubmissionError(f"nano cannot be trained on {FILE}: {error}") from None
     leaks = HeldOut(problems).find(lessons)
     kept = [example for example, leak in zip(lessons, leaks, strict=True) if leak is None]
     if not kept:
