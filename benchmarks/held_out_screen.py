@@ -256,10 +256,17 @@ def rename_variables(problem: Problem) -> Example | None:
     return replace(example, response=f"```python\n{code}```")
 
 
+def omit_solution(change: Reword) -> Callable[[Problem], Example]:
+    """Rewords a problem and answers it wrongly."""
+    return lambda problem: replace(ask(problem, change(question_of(problem))), response="I do not know.")
+
+
 MORE: dict[str, Callable[[Problem], Example | None]] = {
     "hidden in the working": hide_in_working,
     "worked example before": show_before,
     "other words, renamed program": rename_variables,
+    "prefix and suffix, no solution": omit_solution(REWORDINGS["prefix and suffix"]),
+    "common synonyms, no solution": omit_solution(paraphrase),
 }
 
 
@@ -367,11 +374,11 @@ def time_screen(name: str, source: str) -> float:
 
 
 def cell(count: int, dropped: int) -> str:
-    """A rate with its 95 % interval in percent and its counts; empty without examples."""
+    """A rate with its 95 % interval in percent, and the number of examples; empty without examples."""
     if not count:
         return ""
     low, high = wilson_interval(dropped, count)
-    return f"{100 * dropped / count:.1f} ({100 * low:.1f} to {100 * high:.1f}; {dropped} of {count})"
+    return f"{100 * dropped / count:.1f} [{100 * low:.1f}, {100 * high:.1f}] of {count}"
 
 
 def table(results: dict[tuple[str, str], tuple[int, int]]) -> str:

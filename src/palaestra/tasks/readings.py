@@ -24,7 +24,7 @@ _SPACED_DIGITS = re.compile(rf"{_DIGIT}[\s_]+(?={_DIGIT})", re.IGNORECASE)
 _DIGIT_WORD = re.compile(rf"\b(?:{'|'.join(DIGIT_WORDS)})\b", re.IGNORECASE)
 _SPACED_LETTERS = re.compile(r"(?<!\w)[^\W\d_](?:[ .·_-][^\W\d_])+(?!\w)")
 _ROMAN = re.compile(r"\b[IVXLCDM]+\b|\b[ivxlcdm]{2,}\b")
-_LETTERS_AS_DIGITS = re.compile(r"(?<![^\W_])(?=[OolI|\d]*\d)(?=\d*[OolI|])[OolI|\d]+(?![^\W_])")
+_LETTERS_AS_DIGITS = re.compile(r"(?<![^\W_])(?=[OolI\d]*\d)(?=\d*[OolI])[OolI\d]+(?![^\W_])")
 _BASE64 = re.compile(r"(?<![\w+/=-])[\w+/-]{8,}={0,2}(?![\w+/=-])", re.ASCII)
 _HEX = re.compile(r"(?:\b|0x|\\x)[0-9a-f]{2}(?:(?:[\s:,]|\\x|0x)*[0-9a-f]{2}){5,}\b", re.IGNORECASE)
 _BITS = re.compile(r"\b[01]{7,8}(?:[\s,]+[01]{7,8}){5,}\b")
@@ -74,7 +74,7 @@ def _read_figures(text: str) -> Iterator[str]:
         yield _LETTERS_AS_DIGITS.sub(lambda word: word[0].translate(_DIGITS), text)
 
 
-_DIGITS = str.maketrans("OolI|", "00111")
+_DIGITS = str.maketrans("OolI", "0011")
 
 
 def _to_digit(word: re.Match[str]) -> str:
