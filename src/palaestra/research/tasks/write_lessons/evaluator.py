@@ -2,9 +2,9 @@
 
 The hidden problems are drawn anew for every submission, from the secret seed and the content of the submission: the same
 lessons get the same problems, and scores reveal nothing about the problems of the next lessons. Examples that repeat one
-(`palaestra.tasks.leakage`) are dropped and counted, so covering a pool by enumeration leaves nothing to train on. The
-test pools have at least this many problems (20,000 draws each), apart from wordings and names: clock 1413, groups 516, missing_number 393,
-geometry 206, fractions 164, change 156, sequences 138, percent 30.
+(`palaestra.tasks.leakage`) are dropped and counted: enumerating a pool teaches only what was not drawn. The test pools
+have at least this many problems (found in 20,000 draws per subskill), apart from wordings and names: clock 1413, groups 516,
+missing_number 393, geometry 206, fractions 164, change 156, sequences 138, percent 30.
 """
 
 from __future__ import annotations
