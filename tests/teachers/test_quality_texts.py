@@ -13,7 +13,8 @@ from palaestra.core.errors import SettingsError
 from palaestra.core.records import Example, ImagePart, Lesson, Message, Problem, Split, TextPart
 from palaestra.tasks.leakage import HeldOut
 from palaestra.tasks.math.task import MathSkills
-from palaestra.tasks.texts import is_number, words
+from palaestra.tasks.numerals import is_number
+from palaestra.tasks.texts import words
 from palaestra.teachers.quality.base import Context, Inspection, inspect
 from palaestra.teachers.quality.texts import (
     EXACT,

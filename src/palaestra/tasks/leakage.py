@@ -1,4 +1,4 @@
-"""Find training examples that repeat a held-out problem, verbatim or slightly reworded.
+"""Find training examples that repeat a held-out problem, verbatim or reworded.
 
     index = HeldOut({Split.TEST: problems})
     leaks = index.find(examples)             # for each example a `Leak`, or None
@@ -10,33 +10,42 @@ An example leaks a problem if one of these holds:
 2. **Mostly copied.** The example contains at least 70 % of the question's 8-grams of words (the measure of Chowdhery et
    al., 2022) and all of its numbers, and its response gives the same answer; from 90 % on the answer is ignored. Grams
    that many problems share are ignored.
-3. **Reworded.** The question has the same numbers, and the response gives the same answer. Short questions of the same
-   skill need two numbers. Others must share half of their words, and have two numbers or a rare answer.
-4. **Word swapped.** The question differs in one or two words, and the response gives the same answer. It needs two
+3. **Reworded.** The response gives the same answer, and the question has exactly the problem's numbers: three or more of
+   them, or fewer in a short question of the same skill. Otherwise the numbers that both have, the answer and the shared
+   words must be improbable enough together (`_is_alike`): a few added numbers change nothing, and one may be missing.
+4. **Same program.** The response contains the program or the tool calls of the solution, with any names.
+5. **Word swapped.** The question differs in one or two words, and the response gives the same answer. It needs two
    numbers or a rare answer. If the words are names and there are two numbers, the answer is ignored.
 
-A question is compared with every message, with all messages together and with the response: once as the whole prompt,
-and once without the instructions that many problems share (or as `question` in the problem's metadata). Questions about
-images only match examples with identical images.
+A question is compared with every message, with all messages together, with the response, and with each single question
+of an example that contains several: once as the whole prompt, and once without the instructions that many problems share
+(or as `question` in the problem's metadata). Messages and responses in disguise are compared in every reading
+(`palaestra.tasks.readings`). Questions about images only match examples with identical images. An example whose program is
+not that of the solution repeats a problem only if it copies it: a program for other values solves another problem.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from fractions import Fraction
+from itertools import combinations, pairwise
 
 from palaestra.core.records import Example, Problem, Split
+from palaestra.tasks.code.canonical import canonicalize, find_programs
+from palaestra.tasks.numerals import is_number, read_values
 from palaestra.tasks.texts import (
     LENGTH,
     SIGNS,
+    STOP_WORDS,
+    ExampleTexts,
+    GivenAnswer,
     NormalText,
     addresses,
     digest_pictures,
-    is_number,
     normalise,
-    read_answer,
     read_example,
     read_sentences,
     read_text,
@@ -49,14 +58,30 @@ COMMON = 10
 """Grams in more problems than this are wording of the task; with fewer than 50 problems, in a fifth of them."""
 SURE = 0.9
 """Fraction from which it counts as copied regardless of the response."""
+SURE_LENGTH = 80
+"""Words of a question from which that holds even if the response has another program."""
 SHORT = 16
 """Maximum length of a short question in words. Its numbers and its answer identify it."""
 ALIKE = 0.5
-"""Fraction of shared words from which two long questions with the same numbers and answer are the same."""
+"""Fraction of a question's words that an example with the same short function must contain."""
+EVIDENCE = 7.0
+"""Evidence (negative logarithm of a probability) from which an example asks a problem in other words."""
+ANSWER_WEIGHT, WORDS_WEIGHT = 0.3, 8.0
+"""Weights of the answer, which the numbers mostly determine, and of the fraction of shared words."""
+OTHER_SKILL = 3.0
+"""Evidence that an example of another skill needs in addition: 6 * 9 and a field of 6 by 9 are different problems."""
+MISSING = 2.0
+"""Evidence that a missing number takes away."""
+PRIOR = 50
+"""Problems that the assumed frequencies of numbers are worth; they matter if few problems are held out."""
 SWAPPED = 2
 """Maximum number of distinct swapped words."""
 NAMED = 5
 """Minimum number of shared words of two questions that differ in names alone."""
+MAX_NUMBERS = 40
+"""Distinct numbers of a text that are compared with those of problems."""
+MIN_PROGRAM = 300
+"""Characters of the canonical form from which a function identifies its problem whatever the question says."""
 _ORDER = (Split.TEST, Split.VALIDATION, Split.TRAIN)
 Gram = tuple[str, ...]
 Shares = dict[int, tuple[int, float]]
@@ -83,6 +108,15 @@ class Leak:
         return f"repeats a {self.split} problem"
 
 
+@dataclass(frozen=True, slots=True)
+class _Solution:
+    """The answer of a problem: its words, its value if it is one number, and its programs."""
+
+    words: tuple[str, ...]
+    value: Fraction | None
+    programs: frozenset[str]
+
+
 class HeldOut:
     """An index of held-out problems.
 
@@ -98,22 +132,34 @@ class HeldOut:
         self.length = length
         if common is None:
             common = min(COMMON, max(1, len(self.held) // 5))
-        times = Counter(normalise(problem.reference) for _, problem in self.held)
-        few = max(1, len(self.held) // 50)
         prompts = [problem.messages[-1] for _, problem in self.held]
         self.texts = [read_text(prompt.text, digest_pictures(addresses(prompt))) for prompt in prompts]
         self._prompts = len(self.texts)
+        own = {place: place for place in range(self._prompts)}
         for place, question in strip_instructions([problem for _, problem in self.held], common):
+            own[place] = len(self.texts)
             self.held.append(self.held[place])
             self.texts.append(read_text(question, self.texts[place].pictures))
-        self._answers = [normalise(problem.reference) for _, problem in self.held]
+        # Instructions and lists of tools do not identify a problem: rewordings are compared with the question alone.
+        self._questions = dict.fromkeys(own.values())
+        solutions = [_read_solution(problem) for _, problem in self.held[: self._prompts]]
+        self._solutions = [solutions[place] for place in range(self._prompts)]
+        self._solutions += [solutions[place] for place, index in own.items() if index >= self._prompts]
         # A frequent answer does not identify a problem.
-        self._telling = [times[answer] <= few for answer in self._answers]
+        self._answer_times = Counter(solution.words for solution in solutions)
+        few = max(1, self._prompts // 50)
+        self._telling = [self._answer_times[solution.words] <= few for solution in self._solutions]
         self._whole: dict[tuple[str, tuple[str, ...]], int] = {}
-        self._by_numbers: dict[tuple[str, tuple[str, ...]], list[int]] = {}
         for place, text in enumerate(self.texts):
             self._whole.setdefault((text.pictures, text.words), place)
-            self._by_numbers.setdefault((text.pictures, text.numbers), []).append(place)
+        self._content = [text.content for text in self.texts]
+        self._operations = [text.operations for text in self.texts]
+        self._problems_with = Counter(n for place in self._questions for n in set(self.texts[place].numbers))
+        times = Counter(word for place in self._questions for word in self._content[place])
+        self._weights = {word: math.log(1 + self._prompts / count) for word, count in times.items()}
+        self._vocabulary = {word for text in self.texts for word in text.words} | STOP_WORDS
+        self._by_numbers = self._index_numbers()
+        self._by_program = self._index_programs()
         self._swappable = self._index_swappable()
         self._anchors = self._index_anchors()
         self._owners, self._counts = self._index_grams(common)
@@ -124,24 +170,26 @@ class HeldOut:
 
     def search(self, examples: Sequence[Example], share: float = SHARE) -> tuple[list[Leak | None], Shares]:
         """Like `find`; also returns, for examples that mostly copy a problem with other numbers, that problem."""
-        texts = [read_example(example) for example in examples]
+        texts = [read_example(example, self._vocabulary.__contains__) for example in examples]
         copied, templates = self._shares(texts, share)
         leaks: list[Leak | None] = []
-        for place, (example, (asked, everything)) in enumerate(zip(examples, texts, strict=True)):
-            problem, how = self._copy(example, asked, everything), "the question"
-            if problem is None and place in copied and self._is_copied(example, *copied[place]):
-                problem, how = copied[place][0], f"{copied[place][1]:.0%} of its {self.length}-grams"
+        for at, (example, text) in enumerate(zip(examples, texts, strict=True)):
+            problem, how = self._find_copy(example, text), "the question"
+            if problem is None and at in copied and self._is_copied(text, *copied[at]):
+                problem, how = copied[at][0], f"{copied[at][1]:.0%} of its {self.length}-grams"
             if problem is None:
-                problem, how = self._find_reworded(example, asked), "the question in other words"
+                problem, how = self._find_program(text), "its solution"
+            if problem is None:
+                problem, how = self._find_reworded(text, example.skill), "the question in other words"
             leaks.append(None if problem is None else Leak(self.held[problem][0], self.held[problem][1].id, how))
         return leaks, templates
 
     def shares(self, examples: Sequence[Example], least: float = SHARE) -> tuple[Shares, Shares]:
         """The problem of which each example contains the largest fraction of grams, if that is at least `least`.
 
-        Returns two mappings: for problems whose numbers are all in the example, and for the others.
+        Disguised texts are not read. Returns two mappings: for problems whose numbers are all in the example, and for the others.
         """
-        return self._shares([read_example(example) for example in examples], least)
+        return self._shares([read_example(example, None) for example in examples], least)
 
     # Copies of a whole question
 
@@ -156,20 +204,23 @@ class HeldOut:
                 anchors.setdefault(pairs[offset], []).append((place, offset))
         return anchors
 
-    def _copy(self, example: Example, asked: Sequence[NormalText], everything: NormalText) -> int | None:
+    def _find_copy(self, example: Example, texts: ExampleTexts) -> int | None:
         """The problem whose whole question is in a message or in the response."""
-        for text in asked:
+        for text in texts.asked:
             if (place := self._whole.get((text.pictures, text.words))) is not None:
                 return place
-        for text in asked:
+        for text in texts.asked:
             if (place := self._inside(text)) is not None:
                 return place
-        if any(pair in self._anchors for pair in pairwise(everything.words)):
+        if any(pair in self._anchors for pair in pairwise(texts.everything.words)):
             # A question before numbers is complete if its sentence ends there.
-            for text in read_sentences(example, everything.pictures):
+            for text in read_sentences(example, texts.everything.pictures):
                 if (place := self._inside(text)) is not None:
                     return place
-        return self._inside(everything, response=True)
+        for text in (texts.everything, *texts.disguised):
+            if (place := self._inside(text, response=True)) is not None:
+                return place
+        return None
 
     def _inside(self, text: NormalText, response: bool = False) -> int | None:
         for at, pair in enumerate(pairwise(text.words)):
@@ -197,6 +248,26 @@ class HeldOut:
 
     # Other words for the same question
 
+    def _index_numbers(self) -> dict[tuple[str, ...], list[int]]:
+        """Questions by images and two of their rarest numbers, or their only number."""
+        times = self._problems_with
+        index: dict[tuple[str, ...], list[int]] = {}
+        for place in self._questions:
+            text = self.texts[place]
+            rarest = sorted(text.numbers, key=lambda number: (times[number], number))
+            # A question of many numbers is found even if one of them is missing.
+            pairs = combinations(rarest[: 3 if len(rarest) > 3 else 2], 2) if len(rarest) > 1 else [tuple(rarest)]
+            for pair in {tuple(sorted(pair)) for pair in pairs}:
+                index.setdefault((text.pictures, *pair), []).append(place)
+        return index
+
+    def _index_programs(self) -> dict[tuple[str, str], list[int]]:
+        index: dict[tuple[str, str], list[int]] = {}
+        for place in self._questions:
+            for program in self._solutions[place].programs:
+                index.setdefault((self.texts[place].pictures, program), []).append(place)
+        return index
+
     def _index_swappable(self) -> dict[tuple[str, int, int, tuple[str, ...]], list[int]]:
         """Questions by the parts that stay the same if at most two words, or all names, are swapped."""
         index: dict[tuple[str, int, int, tuple[str, ...]], list[int]] = {}
@@ -205,38 +276,124 @@ class HeldOut:
                 index.setdefault(key, []).append(place)
         return index
 
-    def _find_reworded(self, example: Example, asked: Sequence[NormalText]) -> int | None:
-        answer = read_answer(example)
-        for text in asked:
-            numbers = text.numbers
-            same = self._by_numbers.get((text.pictures, numbers), []) if numbers or text.pictures else []
-            for place in same:
-                if self._is_answered(example, answer, place) and self._is_alike(text, place, example.skill):
-                    return place
-            close = [place for key in _parts(text) for place in self._swappable.get(key, ())]
-            for place in dict.fromkeys(close + (same if len(numbers) >= 2 else [])):
-                if self._is_swapped(text, place, answer):
+    def _find_program(self, texts: ExampleTexts) -> int | None:
+        """The problem whose solution is a program of the response. A short function needs a similar question."""
+        pictures, content = texts.everything.pictures, texts.everything.content
+        for program in texts.programs:
+            for place in self._by_program.get((pictures, program), ()):
+                is_function = "FunctionDef" in program
+                if not is_function or len(program) >= MIN_PROGRAM or self._coverage(content, place) >= ALIKE:
                     return place
         return None
 
-    def _is_answered(self, example: Example, answer: Sequence[str], place: int) -> bool:
-        """Whether a response contains the answer of a problem or its worked solution."""
-        worked = self.held[place][1].metadata.get("worked")
-        return _contains(answer, self._answers[place]) or (
-            isinstance(worked, str) and worked.strip() in example.response
-        )
+    def _find_reworded(self, texts: ExampleTexts, skill: str) -> int | None:
+        for text in texts.asked:
+            candidates = self._candidates(text)
+            if (place := self._find_alike(text, candidates, texts, texts.answers, skill)) is not None:
+                return place
+            close = [place for key in _parts(text) for place in self._swappable.get(key, ())]
+            same = [
+                place for place in candidates if len(text.numbers) > 1 and self.texts[place].numbers == text.numbers
+            ]
+            for place in dict.fromkeys(close + same):
+                if not self._is_other_program(texts, place) and self._is_swapped(text, place, texts.answers):
+                    return place
+        answers = [texts.stated, *texts.answers]
+        for text in texts.items:
+            if (place := self._find_alike(text, self._candidates(text), texts, answers, skill)) is not None:
+                return place
+        return None
 
-    def _is_alike(self, text: NormalText, place: int, skill: str) -> bool:
-        """Whether two questions with the same numbers and answer count as the same."""
+    def _candidates(self, text: NormalText) -> list[int]:
+        """Questions with numbers of the text."""
+        times = Counter(text.numbers) + Counter(text.implied)
+        numbers = sorted(times)[:MAX_NUMBERS]
+        keys: list[tuple[str, ...]] = [(number,) for number in numbers] + list(combinations(numbers, 2))
+        keys += [(number, number) for number in numbers if times[number] > 1]
+        keys += [()] if text.pictures else []
+        hits = (place for key in keys for place in self._by_numbers.get((text.pictures, *key), ()))
+        return list(dict.fromkeys(hits))
+
+    def _find_alike(
+        self,
+        text: NormalText,
+        candidates: Sequence[int],
+        texts: ExampleTexts,
+        answers: Sequence[GivenAnswer],
+        skill: str,
+    ) -> int | None:
+        """The candidate that a text asks in other words."""
+        given, implied, content = Counter(text.numbers), Counter(text.implied), frozenset[str]()
+        for place in candidates:
+            if not self._is_answered(texts, place, answers):
+                continue
+            content = content or text.content
+            if self._is_alike(text, given, implied, content, place, skill):
+                return place
+        return None
+
+    def _is_answered(self, texts: ExampleTexts, place: int, answers: Sequence[GivenAnswer]) -> bool:
+        """Whether a response contains the answer of a problem or its program."""
+        solution = self._solutions[place]
+        if solution.programs and texts.programs:
+            return bool(solution.programs & texts.programs)
+        if solution.value is not None:
+            return any(solution.value in answer.values for answer in answers)
+        return any(_contains(answer.words, solution.words) for answer in answers)
+
+    def _is_other_program(self, texts: ExampleTexts, place: int) -> bool:
+        programs = self._solutions[place].programs
+        return bool(programs and texts.programs) and not programs & texts.programs
+
+    def _coverage(self, content: frozenset[str], place: int) -> float:
+        """The fraction of a question's content words that a text contains, weighted by rarity."""
+        total = sum(self._weights[word] for word in self._content[place])
+        return sum(self._weights[word] for word in self._content[place] & content) / total if total else 0.0
+
+    def _is_alike(
+        self,
+        text: NormalText,
+        given: Counter[str],
+        implied: Counter[str],
+        content: frozenset[str],
+        place: int,
+        skill: str,
+    ) -> bool:
+        """Whether a text asks a question whose answer it has.
+
+        The evidence for that is the improbability of its numbers, of the answer and of its words. Numbers are the
+        more improbable, the rarer they are in problems, and the less, the more others the text contains.
+        """
         question = self.texts[place]
-        if question.signs and text.signs and question.signs != text.signs:
+        wanted = Counter(question.numbers)
+        lost = wanted - given - implied
+        missing, extra, count = lost.total(), (given - wanted).total(), len(question.numbers)
+        if missing > (count > 3):
             return False
-        if len(question.numbers) < 2 and not question.pictures and not self._telling[place]:
+        if question.pictures:
+            return not missing
+        operations = self._operations[place]
+        if count < 3 and operations and (named := text.operations) and not operations & named:
             return False
-        short = len(question.numbers) >= 2 and max(len(text.words), len(question.words)) <= SHORT
-        return (short and skill in ("", self.held[place][1].skill)) or _alike(text, question) >= ALIKE
+        same_skill = skill in ("", self.held[place][1].skill)
+        short = max(len(text.words), len(question.words)) <= SHORT
+        identified = count >= 3 or (short and (count == 2 or self._telling[place]))
+        if identified and same_skill and not missing and not extra:
+            return True
+        evidence = sum(self._rarity(number) * times for number, times in (wanted - lost).items())
+        evidence -= math.log(math.comb(count - missing + extra, count - missing)) + missing * MISSING
+        evidence += ANSWER_WEIGHT * self._rarity_of_answer(place) + WORDS_WEIGHT * self._coverage(content, place)
+        return evidence >= EVIDENCE + (0 if same_skill else OTHER_SKILL)
 
-    def _is_swapped(self, text: NormalText, place: int, answer: Sequence[str]) -> bool:
+    def _rarity(self, number: str) -> float:
+        """The negative logarithm of the probability that a problem contains a number."""
+        return _surprise(self._problems_with[number], self._prompts, number)
+
+    def _rarity_of_answer(self, place: int) -> float:
+        words = self._solutions[place].words
+        return _surprise(self._answer_times[words], self._prompts, words[0] if len(words) == 1 else "")
+
+    def _is_swapped(self, text: NormalText, place: int, answers: Sequence[GivenAnswer]) -> bool:
         """Whether a question differs only in one or two words, wherever they occur."""
         question = self.texts[place]
         asked = _align(text.words, question.words)
@@ -250,14 +407,16 @@ class HeldOut:
         has_numbers, capitals = len(question.numbers) >= 2, all(a in question.capitals for a in swapped)
         if has_numbers and capitals and shared >= NAMED and all(b in text.capitals for b in swapped.values()):
             return True  # Names: the response is ignored.
-        expected = [swapped.get(word, word) if capitals else word for word in self._answers[place]]
-        return (has_numbers or self._telling[place]) and _contains(answer, expected)
+        expected = [swapped.get(word, word) if capitals else word for word in self._solutions[place].words]
+        return (has_numbers or self._telling[place]) and any(_contains(answer.words, expected) for answer in answers)
 
     # Most of a long question
 
-    def _is_copied(self, example: Example, place: int, share: float) -> bool:
+    def _is_copied(self, texts: ExampleTexts, place: int, share: float) -> bool:
         """Whether the shared fraction shows a copy, rather than the common wording of the task."""
-        return (share >= SURE and place < self._prompts) or self._is_answered(example, read_answer(example), place)
+        if share < SURE or place not in self._questions:
+            return self._is_answered(texts, place, texts.answers)
+        return len(self.texts[place].words) >= SURE_LENGTH or not self._is_other_program(texts, place)
 
     def _index_grams(self, common: int) -> tuple[dict[Gram, list[int]], list[int]]:
         """The questions of each gram that is not common, and the number of such grams of each question."""
@@ -272,11 +431,11 @@ class HeldOut:
         counts = Counter(place for places in owners.values() for place in places)
         return owners, [counts[place] for place in range(len(own))]
 
-    def _shares(self, texts: Sequence[tuple[Sequence[NormalText], NormalText]], least: float) -> tuple[Shares, Shares]:
+    def _shares(self, texts: Sequence[ExampleTexts], least: float) -> tuple[Shares, Shares]:
         """See `shares`; `texts` are those of each example."""
         best: tuple[Shares, Shares] = ({}, {})
-        for example, (asked, everything) in enumerate(texts):
-            parts = [*asked, everything]
+        for example, text_ in enumerate(texts):
+            parts = [*text_.asked, text_.everything]
             grams = {gram for text in parts for gram in _make_grams(text, self.length)}
             hits = Counter(place for gram in grams for place in self._owners.get(gram, ()))
             close = {k: n / self._counts[k] for k, n in hits.items() if n / self._counts[k] >= least - 1e-12}
@@ -306,10 +465,18 @@ def _align(text: tuple[str, ...], question: tuple[str, ...]) -> tuple[str, ...]:
     return text[start : start + len(question)]
 
 
-def _alike(question: NormalText, other: NormalText) -> float:
-    """The fraction of shared words of two texts, without numbers."""
-    a, b = ({word for word in text.words if not is_number(word)} for text in (question, other))
-    return len(a & b) / max(len(a), len(b), 1)
+def _surprise(times: int, problems: int, number: str) -> float:
+    """The negative logarithm of a smoothed frequency. Small whole numbers are assumed to be the most frequent."""
+    small = int(number) if number.isascii() and number.isdigit() and len(number) < 6 else 500
+    return -math.log((times + PRIOR * max(0.002, 0.5 / (small + 3))) / (problems + PRIOR))
+
+
+def _read_solution(problem: Problem) -> _Solution:
+    words, worked = normalise(problem.reference), problem.metadata.get("worked")
+    values = read_values(words) if not any(map(str.isalpha, words)) else set()
+    is_value = len(values) == 1 and sum(map(is_number, words)) <= 1 + ("/" in words)
+    programs = {canonicalize(problem.reference)} | (find_programs(worked) if isinstance(worked, str) else set())
+    return _Solution(words, values.pop() if is_value else None, frozenset(programs - {""}))
 
 
 def _parts(text: NormalText) -> Iterator[tuple[str, int, int, tuple[str, ...]]]:

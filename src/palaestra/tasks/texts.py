@@ -12,23 +12,43 @@ import html
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import lru_cache
 
 from palaestra.core.errors import MissingExtraError
 from palaestra.core.records import Example, ImagePart, Message, Problem
+from palaestra.tasks.code.canonical import find_programs
+from palaestra.tasks.numerals import HAS_NUMBER, IMPLIED, is_number, read_values, to_figures
+from palaestra.tasks.readings import read_disguised
 
 _UNSPACED = "぀-ヿ㐀-鿿豈-﫿"
 """Scripts without spaces between words. Each character counts as a word."""
-_WORD = re.compile(rf"\d+(?:\.\d+)?|[{_UNSPACED}]|[^\W\d_{_UNSPACED}]+|[^\w\s]|_")
+_WORD = re.compile(rf"0x[0-9a-f]+\b|0o[0-7]+\b|0b[01]+\b|\d+(?:\.\d+)?|[{_UNSPACED}]|[^\W\d_{_UNSPACED}]+|[^\w\s]|_")
 _THOUSANDS = re.compile(r"(?<=\d)[,'_\u00a0\u2009\u202f](?=\d{3}(?!\d))")
-_SIGNS = str.maketrans("×·÷⁄−–—", "**//---")
+_SIGNS = {
+    "×": "*", "·": "*", "∙": "*", "⋅": "*", "✕": "*", "÷": "/", "⁄": "/", "∕": "/", "−": "-", "–": "-", "—": "-",
+    "٫": ".", "٬": ","}  # fmt: skip
 _PUNCTUATION = frozenset(".,;:?\"'`“”‘’…_\\$#|~")
-_INVISIBLE = re.compile("[\u00ad\u0300-\u036f\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff]")
-"""Combining accents, soft hyphens, zero-width characters."""
-_LOOKALIKES = str.maketrans("авекмнорстухіјѕһԁԛԝαεικνορτυχ", "abekmhopctyxijshdqwaeikvoptux")
-"""Cyrillic and Greek letters that look like Latin ones, in lower case."""
+_INVISIBLE = re.compile("[\u0300-\u036f\u20d0-\u20ff\ufe00-\ufe0f\U000e0100-\U000e01ef\u115f\u1160\u3164\uffa0]")
+"""Combining accents, enclosing marks, variation selectors and fillers. Format characters are invisible too."""
+_LOOKALIKES = dict(
+    zip(
+        "авекмнорстухіјѕһԁԛԝоɑαεικνορτυχγωСАВЕКМНОРСТУХІЈЅҺԌԚԜΑΒΕΖΗΙΚΜΝΟΡΤΥΧ",
+        "abekmhopctyxijshdqwoaaeikvoptuxywCABEKMHOPCTYXIJSHGQWABEZHIKMNOPTYX",
+        strict=True,
+    )
+)
+"""Cyrillic and Greek letters that look like Latin ones."""
+_LATIN = re.compile(r"LATIN (SMALL |CAPITAL )?LETTER (?:\w+ )*?([A-Z])(?: WITH .*)?")
 _ESCAPE = re.compile(r"\\u([0-9a-fA-F]{4})|\\x([0-9a-fA-F]{2})|\\[nrt]")
+_FRACTION = re.compile(r"\\[dtc]?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}")
+_LATEX = re.compile(
+    r"\\(?:times|cdot|ast|div|text\w*|math\w+|boxed|left|right|displaystyle|q?quad|operatorname|ldots|dots|le|ge|sqrt)"
+    r"(?![a-z])|\\[()\[\],;! %$&{}]"
+)
+_LATEX_SIGNS = {"\\times": "*", "\\cdot": "*", "\\ast": "*", "\\div": "/", "\\%": "%", "\\sqrt": "sqrt"}
 _MARKUP = re.compile(
     r"</?[a-zA-Z][^<>\n]{0,200}>"  # HTML
     r"|^[ \t]*(?:[#>]+(?:[ \t]+|$)|[-*+•][ \t]+(?=[^\W\d_]|[\"'(\[`*_$]))+"  # Headings, quotes, comments, lists
@@ -36,13 +56,6 @@ _MARKUP = re.compile(
     r"|(?<=[^\W\d_])!|(?<=[^\W\d_]{2})-(?=[^\W\d_]{2})",
     re.MULTILINE,
 )
-_SMALL = (
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
-    "eighteen nineteen"
-)
-_TENS = "twenty thirty forty fifty sixty seventy eighty ninety"
-NUMBER_WORDS = {word: value for value, word in enumerate(_SMALL.split())}
-NUMBER_WORDS |= {word: 10 * value for value, word in enumerate(_TENS.split(), start=2)}
 
 
 def words(text: str) -> list[str]:
@@ -52,14 +65,13 @@ def words(text: str) -> list[str]:
     ['tom', 'has', '1200', 'apples', 'what', 'is', '3', '*', '4']
     """
     text = html.unescape(text) if "&" in text else text
-    text = _ESCAPE.sub(_unescape, text) if "\\" in text else text
+    if "\\" in text:
+        text = _ESCAPE.sub(_unescape, _strip_latex(text))
     text = _THOUSANDS.sub("", text)
     if not text.isascii():
-        text = _INVISIBLE.sub("", unicodedata.normalize("NFKD", text))
-        text = _THOUSANDS.sub("", unicodedata.normalize("NFC", text).translate(_SIGNS))
+        text = "".join(map(_to_plain, unicodedata.normalize("NFKD", text)))
+        text = _THOUSANDS.sub("", unicodedata.normalize("NFC", text))
     text = _MARKUP.sub(" ", text).casefold()
-    if not text.isascii():
-        text = text.translate(_LOOKALIKES)
     return [word for word in _WORD.findall(text) if word not in _PUNCTUATION]
 
 
@@ -68,53 +80,29 @@ def _unescape(escape: re.Match[str]) -> str:
     return chr(int(code, 16)) if code else " "
 
 
-def in_figures(tokens: Sequence[str]) -> list[str]:
-    """The words with numbers as digits, without redundant zeros.
-
-    >>> in_figures(["twenty", "-", "five", "three", "hundred", "and", "six", "12.50", "05"])
-    ['25', '306', '12.5', '5']
-    """
-    out: list[str] = []
-    at = 0
-    while at < len(tokens):
-        word = tokens[at]
-        value, size = read_number_words(tokens, at) if word in NUMBER_WORDS else (0, 0)
-        if size > 1 or (size and word != "one"):  # "one" alone is rarely a number.
-            out.append(str(value))
-            at += size
-            continue
-        if word[0].isdigit():
-            whole, point, rest = word.partition(".")
-            rest = rest.rstrip("0")
-            word = (whole.lstrip("0") or "0") + (f".{rest}" if point and rest else "")
-        out.append(word)
-        at += 1
-    return out
+def _strip_latex(text: str) -> str:
+    plain, fractions = _FRACTION.subn(r"\1/\2", text)
+    plain, commands = _LATEX.subn(lambda command: _LATEX_SIGNS.get(command[0], " "), plain)
+    return plain.replace("{", " ").replace("}", " ") if fractions or commands else text
 
 
-def read_number_words(tokens: Sequence[str], start: int) -> tuple[int, int]:
-    """The value of the number in words at `start`, and its length in words. `tokens[start]` is in `NUMBER_WORDS`."""
-    total = current = size = 0
-    last = ""
-    for at in range(start, len(tokens)):
-        word, value = tokens[at], NUMBER_WORDS.get(tokens[at])
-        if value is not None and (last in ("", "times") or (last == "tens" and 0 < value < 10)):
-            current += value
-            last = "tens" if value >= 20 else "units"
-        elif word == "hundred" and last in ("units", "tens"):
-            current, last = current * 100, "times"
-        elif word == "thousand" and current:
-            total, current, last = total + current * 1000, 0, "times"
-        elif (word == "-" and last == "tens") or (word == "and" and last == "times"):
-            continue  # Part of the number if more of it follows.
-        else:
-            break
-        size = at - start + 1
-    return total + current, size
-
-
-def is_number(word: str) -> bool:
-    return word[0].isdigit()
+@lru_cache(maxsize=4096)
+def _to_plain(character: str) -> str:
+    """A character without accents, as a Latin letter or ASCII digit if it looks like one; empty if it is invisible."""
+    if character.isascii():
+        return character
+    if _INVISIBLE.match(character) or unicodedata.category(character) == "Cf":
+        return ""
+    if sign := _SIGNS.get(character) or _LOOKALIKES.get(character):
+        return sign
+    value = unicodedata.numeric(character, None)
+    if value is not None and unicodedata.category(character) in ("Nd", "No") and value == int(value):
+        return str(int(value))
+    if character.isspace():
+        return " " if character not in "\u00a0\u2009\u202f\n" else character
+    if latin := _LATIN.fullmatch(unicodedata.name(character, "")):
+        return latin[2] if latin[1] == "CAPITAL " else latin[2].lower()
+    return character
 
 
 def without_numbers(tokens: Iterable[str]) -> list[str]:
@@ -162,10 +150,41 @@ LENGTH = 8
 """Words in an n-gram."""
 SIGNS = frozenset("+-*/^(%")
 """Signs of a calculation."""
+_OPERATIONS = {
+    "+": "plus add adds added adding sum summed total increase increased",
+    "-": "minus subtract subtracts subtracted subtracting difference away less decrease decreased reduce reduced",
+    "*": "times multiply multiplies multiplied multiplying product x",
+    "/": "divide divides divided dividing quotient split fit",
+    "^": "squared cubed power",
+    "%": "percent percentage",
+}
+OPERATIONS = {word: sign for sign, several in _OPERATIONS.items() for word in (sign, *several.split())}
+"""The operations that words and signs name."""
+_STOP_WORDS = (
+    "a an the of is are was were be been being to in on at for and or with what which who how many much does do did it its "
+    "this that these those there by from as if then so has have had he she his her they their them you your i we us "
+    "will would can could please find compute calculate tell give answer question problem each s t"
+)
+STOP_WORDS = frozenset(_STOP_WORDS.split())
+"""Words that tell nothing about the content of a question."""
+STEM = 5
+"""Letters of a word that are compared."""
 _CAPITAL = re.compile(r"\b[A-Z][^\W\d_]*")
 _ANSWER = re.compile(r"answer|####|boxed", re.IGNORECASE)
 _SENTENCE = re.compile(r"(?<=[.?!])\s+|\n+")
 _LABEL = re.compile(r"\w+:\s+")
+_ITEM = re.compile(
+    r"\n+|(?<=\?)\s+"
+    r"|(?:(?<=[.?!;]\s)|^)(?:\(?\d{1,2}[.)]|\(?[a-h]\)|(?:Q|Question|Problem|Exercise|Task|Example)\s*\d*\s*[:.)])\s+",
+    re.IGNORECASE | re.MULTILINE,
+)
+_ASKING = re.compile(
+    r"\?\s*$|^\W*(?:exercise|question|problem|task)\b"
+    r"|\b(?:what|which|how many|how much|compute|calculate|find|solve|add|subtract|multiply|divide|sort|convert)\b",
+    re.IGNORECASE,
+)
+MAX_ITEMS = 50
+"""Questions of one message that are compared separately."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +193,7 @@ class NormalText:
 
     Arguments:
         numbers: sorted. The word "one" is excluded, because it is rarely a number; among the words it is `1`.
+        implied: numbers that words such as "one" or "half" may stand for.
         capitals: the words that are written with a capital letter.
     """
 
@@ -181,10 +201,53 @@ class NormalText:
     numbers: tuple[str, ...]
     pictures: str = ""
     capitals: frozenset[str] = frozenset()
+    implied: tuple[str, ...] = ()
 
     @property
-    def signs(self) -> list[str]:
-        return sorted(word for word in self.words if word in SIGNS)
+    def operations(self) -> set[str]:
+        """The signs of the operations that the text names."""
+        return {OPERATIONS[word] for word in self.words if word in OPERATIONS}
+
+    @property
+    def content(self) -> frozenset[str]:
+        """Stems of the words that tell what the text is about, and the operations."""
+        return frozenset(
+            OPERATIONS.get(word) or word[:STEM]
+            for word in self.words
+            if word in OPERATIONS or (word not in STOP_WORDS and word[0].isalpha())
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class GivenAnswer:
+    """The words of an answer, and the values of the numbers among them."""
+
+    words: tuple[str, ...]
+    values: frozenset[Fraction]
+
+
+@dataclass(frozen=True, slots=True)
+class ExampleTexts:
+    """The texts of an example that may repeat a problem.
+
+    Arguments:
+        asked: each message, the user's messages together, all messages together; with all images, and with each image.
+            Messages in disguise (see `palaestra.tasks.readings`) follow in every other reading.
+        items: the single questions of messages and responses that contain several.
+        everything: all messages and the response.
+        answers: the answer, in every reading of the response.
+        stated: all words of the messages and of the response, which may answer one of several questions.
+        disguised: the other readings of the response.
+        programs: canonical forms of the programs in the response.
+    """
+
+    asked: list[NormalText]
+    items: list[NormalText]
+    everything: NormalText
+    answers: list[GivenAnswer]
+    stated: GivenAnswer
+    disguised: list[NormalText]
+    programs: set[str]
 
 
 def normalise(text: str) -> tuple[str, ...]:
@@ -197,27 +260,56 @@ def normalise(text: str) -> tuple[str, ...]:
 
 
 def read_text(text: str, pictures: str = "") -> NormalText:
-    tokens = in_figures(words(text))
+    tokens = to_figures(words(text))
     numbers = tuple(sorted(filter(is_number, tokens)))
     capitals = frozenset(map(str.casefold, _CAPITAL.findall(text)))
-    return NormalText(tuple("1" if word == "one" else word for word in tokens), numbers, pictures, capitals)
+    implied = tuple(str(number) for word in tokens if word in IMPLIED for number in IMPLIED[word])
+    return NormalText(tuple("1" if word == "one" else word for word in tokens), numbers, pictures, capitals, implied)
 
 
-def read_example(example: Example) -> tuple[list[NormalText], NormalText]:
-    """The texts of an example that may contain a question, and all its text with the response.
+def read_example(example: Example, is_known: Callable[[str], bool] | None) -> ExampleTexts:
+    """The texts of an example in normal form.
 
-    The first are: each message, the user's messages together, all messages together; with all images, and with each image.
+    Arguments:
+        is_known: see `read_disguised`; None to read no disguised texts.
     """
+
+    def undo(text: str) -> list[str]:
+        return list(read_disguised(text, is_known)) if is_known else []
+
     urls = [url for message in example.messages for url in addresses(message)]
     images = digest_pictures(urls)
-    messages = [read_text(message.text, images) for message in example.messages]
+    raw = [message.text for message in example.messages]
+    messages = [read_text(text, images) for text in raw]
     asked = list(messages)
     if len(messages) > 1:
         users = [text for text, message in zip(messages, example.messages, strict=True) if message.role == "user"]
         asked += [_join(users, images), _join(messages, images)]
+    readings = [reading for text in raw for reading in undo(text)]
+    asked += [read_text(reading, images) for reading in readings]
     if len(urls) > 1:
         asked += [replace(text, pictures=digest_pictures([url])) for url in urls for text in asked]
-    return asked, _join([*messages, read_text(example.response)], images)
+    response = read_text(example.response)
+    responses = undo(example.response)
+    items = [item for text in (*raw, *readings) for item in split_items(text)]
+    for text in (example.response, *responses):
+        items += [sentence for sentence in _SENTENCE.split(text)[:MAX_ITEMS] if _ASKING.search(sentence)]
+    everything = _join([*messages, response], images)
+    return ExampleTexts(
+        asked,
+        [read_text(item, images) for item in dict.fromkeys(items) if images or HAS_NUMBER.search(item)],
+        everything,
+        [read_answer(text, example.reference) for text in (example.response, *responses)],
+        to_answer(everything.words),
+        [read_text(text, images) for text in responses],
+        find_programs(example.response),
+    )
+
+
+def split_items(text: str) -> list[str]:
+    """The lines and questions of a text that contains several; otherwise nothing."""
+    items = [item.strip() for item in _ITEM.split(text) if len(item.strip()) > 3]
+    return items[:MAX_ITEMS] if len(items) > 1 else []
 
 
 def _join(texts: Sequence[NormalText], images: str) -> NormalText:
@@ -226,6 +318,7 @@ def _join(texts: Sequence[NormalText], images: str) -> NormalText:
         tuple(sorted(number for text in texts for number in text.numbers)),
         images,
         frozenset(word for text in texts for word in text.capitals),
+        tuple(number for text in texts for number in text.implied),
     )
 
 
@@ -252,11 +345,15 @@ def strip_instructions(problems: Sequence[Problem], common: int) -> Iterator[tup
         yield place, question
 
 
-def read_answer(example: Example) -> tuple[str, ...]:
-    """The answer of an example: its response from the sentence that announces the answer, or all of it.
+def read_answer(response: str, reference: str = "") -> GivenAnswer:
+    """The answer in a response: from the sentence that announces the answer, or all of it.
 
     The reference of the example is included, because a student that practises is rewarded by it.
     """
-    mark = _ANSWER.search(example.response)
-    start = max((m.end() for m in _SENTENCE.finditer(example.response) if mark and m.end() <= mark.start()), default=0)
-    return (*normalise(example.response[start:]), "\n", *normalise(example.reference))
+    mark = _ANSWER.search(response)
+    start = max((m.end() for m in _SENTENCE.finditer(response) if mark and m.end() <= mark.start()), default=0)
+    return to_answer((*normalise(response[start:]), "\n", *normalise(reference)))
+
+
+def to_answer(words: tuple[str, ...]) -> GivenAnswer:
+    return GivenAnswer(words, frozenset(read_values(words)))

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from typing import Any
 
 import pytest
 from own_tasks import judge_of, judged, measured, part_of
 
-from palaestra.core.records import Example, Message, Split
+from palaestra.core.records import Example, Message, Problem, Split
 from palaestra.core.seeding import Seeds
+from palaestra.research.judge.evaluation import read_only_mounts, sandbox_environment
 from palaestra.research.tasks.records import Grade, InvalidSubmission
 from palaestra.research.tasks.task import load_task
+from palaestra.sandbox.base import Limits
 from palaestra.tasks.base import make_task
+from palaestra.tasks.leakage import HeldOut
 
 SCORES = {
     "tune_ppo": {"baseline": (0.366, 0.349), "reference": (0.679, 0.652)},
-    "write_lessons": {"baseline": (0.319, 0.306), "reference": (0.675, 0.656)},
+    "write_lessons": {"baseline": (0.281, 0.259), "reference": (0.653, 0.688)},
 }
 LESSON = {"question": "What is 2 + 2?", "response": "2+2=4. Answer: 4"}
 SETTINGS: dict[str, Any] = json.loads((load_task("tune_ppo").folder / "starter" / "settings.json").read_text())
@@ -59,39 +63,76 @@ def test_lessons_of_another_form_are_unusable(text: str, said: str) -> None:
     assert said in outcome.reason
 
 
-def test_lessons_that_ask_the_hidden_problems_are_dropped_in_whatever_words() -> None:
-    task, seeds = make_task("math-skills"), Seeds(0).derive("write_lessons")
-    skills, count = part_of("write_lessons", "_lessons").__globals__["SKILLS"], 20
-    hidden = [
+def hidden_problems(examples: list[Example]) -> list[Problem]:
+    """The problems that the judge with seed 0 draws for these lessons."""
+    content = hashlib.blake2b("\n".join(map(repr, examples)).encode(), digest_size=16).hexdigest()
+    seeds, constants = Seeds(0).derive("write_lessons", content), part_of("write_lessons", "_lessons").__globals__
+    return [
         problem
         for split in (Split.VALIDATION, Split.TEST)
-        for problem in task.problems(split, count, seeds.derive(split, "problems").integer(), skills)
+        for problem in make_task("math-skills").problems(
+            split, constants["PROBLEMS"], seeds.derive(split, "problems").integer(), constants["SKILLS"]
+        )
     ]
-    asked = [problem.messages[-1].text for problem in hidden]
-    text = lessons(*({"question": question, "response": "Answer: 1"} for question in asked[:160]))
-    outcome = judged("write_lessons", text, "test")
-    # It tells that guesses were right, so it counts, and says no more than that.
-    none = "every example asks what a hidden problem asks, so that none is left to train on"
-    assert outcome == InvalidSubmission(
-        f"on the test split {none}. Use validate or a test of your own for details", True
-    )
-    # What is wrong with an example is said before, whether or not it asks what is hidden.
-    too_long = [lessons({"question": question, "response": "%$&" * 190}) for question in (asked[0], "Why?")]
-    said = [judged("write_lessons", text, "test") for text in too_long]
+
+
+def test_hidden_problems_are_drawn_anew_for_other_lessons() -> None:
+    draws = [hidden_problems([Example((Message("user", text),), "4")]) for text in ("2 + 2?", "2+2?")]
+    ids = [{problem.id for problem in draw} for draw in draws]
+    assert len(ids[0] & ids[1]) < 0.6 * len(ids[0])
+
+
+def test_lessons_that_cover_a_pool_in_other_words_are_dropped() -> None:
+    """Enumerating the test problems of a skill leaves nothing to train on, whatever stands before them."""
+    several = make_task("math-skills").problems(Split.TEST, 60, 3, ["percent"])
+    rows = [
+        {"question": f"Dear nano (page {k}), {problem.messages[-1].text}", "response": problem.metadata["worked"]}
+        for k, problem in enumerate(several)
+    ]
+    read = part_of("write_lessons", "_lessons")
+    examples = read(lessons(*rows))
+    leaks = HeldOut({Split.TEST: hidden_problems(examples)}).find(examples)
+    assert sum(leak is not None for leak in leaks) > 40
+    # No problem that was drawn is taught.
+    drawn = {problem.metadata["content"] for problem in hidden_problems(examples)}
     assert all(
-        isinstance(one, InvalidSubmission) and "nano cannot be trained" in one.reason and not one.exposed
-        for one in said
+        problem.metadata["content"] not in drawn for problem, leak in zip(several, leaks, strict=True) if not leak
     )
-    without = part_of("write_lessons", "_without")
-    own = Example((Message("user", "A basket holds 4441 pears and 4443 apples."),), "Answer: 1")
-    several = [word for word in asked if sum(part.strip(".,?%").isdigit() for part in word.split()) >= 2]
-    reworded = [
-        Example((Message("user", f"Tell me, dear: {' '.join(reversed(word.split()))}"),), "1") for word in several
-    ]
-    assert without([*reworded, own], hidden) == [own]
 
 
-def test_nano_learns_from_one_example_without_a_failure_and_the_score_counts_what_was_kept() -> None:
+def test_an_error_does_not_tell_whether_an_example_was_dropped() -> None:
+    for question in ("What is 10% of 200?", "Why?"):
+        outcome = judged("write_lessons", lessons({"question": question, "response": "%$&" * 190}), "test")
+        assert isinstance(outcome, InvalidSubmission)
+        assert "nano cannot be trained" in outcome.reason
+        assert not outcome.exposed
+
+
+@pytest.mark.parametrize("name", ["tune_ppo", "write_lessons"])
+def test_a_workspace_cannot_import_problem_generators(name: str) -> None:
+    judge = judge_of(name)
+    modules = ("tasks.math.task", "tasks.tools.task", "tasks.code.task", "tasks.vision.task", "research.tasks.task")
+    code = f"""
+import importlib
+import palaestra.core.records
+for name in {modules}:
+    try:
+        importlib.import_module("palaestra." + name)
+        print(name)
+    except ModuleNotFoundError:
+        pass
+"""
+    result = judge.sandbox.run(
+        ("python3", "-c", code), {}, limits=Limits(wall_seconds=120, cpu_seconds=120),
+        read_only=read_only_mounts(judge.task, judge.data), env=sandbox_environment(judge.task),
+    )  # fmt: skip
+    assert (result.exit_code, result.stdout) == (0, b"")
+
+
+def test_nano_learns_from_one_example_without_a_failure_and_the_score_counts_what_was_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(judge_of("write_lessons")._evaluate.__globals__, "PROBLEMS", 4)
     outcome = judged("write_lessons", lessons(LESSON), "test")
     assert isinstance(outcome, Grade)
     assert outcome.scores["examples"] == 1

@@ -268,10 +268,13 @@ def read_only_mounts(task: ResearchTask, data: TaskData, judging: bool = False) 
     mounts = dict(task.mounts(data, judging))
     if task.palaestra:
         here = Path(__file__).parents[2]
-        for path in sorted(here.iterdir()):
-            if path.name not in ("research", "__pycache__") and (path.is_dir() or path.suffix in (".py", ".typed")):
-                mounts[f"{LIBRARY}/palaestra/{path.name}"] = str(path)
-    return mounts
+        # Research tasks and the generators of problems, the folders in tasks, could reveal hidden problems.
+        for path in (*here.iterdir(), *(here / "tasks").glob("*.py")):
+            if path.name not in ("research", "tasks", "__pycache__") and (
+                path.is_dir() or path.suffix in (".py", ".typed")
+            ):
+                mounts[f"{LIBRARY}/palaestra/{path.relative_to(here)}"] = str(path)
+    return dict(sorted(mounts.items()))
 
 
 def sandbox_environment(task: ResearchTask) -> dict[str, str]:

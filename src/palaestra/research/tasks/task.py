@@ -161,7 +161,7 @@ class ResearchTask(Strict):
         secrets: files and folders of the starter folder that no agent sees.
         dependencies: packages that the agent's Python must have, by import name.
         hide: files of installed packages that would reveal answers, for example `sklearn/datasets/data`.
-        palaestra: whether the agent's Python can import this package, without its research tasks.
+        palaestra: whether the agent's Python can import this package, without its research tasks and problem generators.
         tags: keywords to group tasks by.
     """
 

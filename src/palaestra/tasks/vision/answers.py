@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from palaestra.tasks.texts import NUMBER_WORDS, read_number_words
+from palaestra.tasks.numerals import NUMBER_WORDS, read_number_words
 
 LONGEST = 20_000
 """Maximum length of the part with the answer."""

@@ -10,7 +10,8 @@ from collections.abc import Hashable, Sequence
 from palaestra.core.errors import LessonError, SettingsError
 from palaestra.core.records import Example, Message
 from palaestra.tasks.leakage import COMMON, SHARE, HeldOut
-from palaestra.tasks.texts import LENGTH, digest, is_number, normalise, pictures, without_numbers, words
+from palaestra.tasks.numerals import is_number
+from palaestra.tasks.texts import LENGTH, digest, normalise, pictures, without_numbers, words
 from palaestra.teachers.quality.base import KEPT, CheckResult, Context, Ruling, drop, not_judged
 
 EMPTY, BROKEN, UNTEACHABLE = "empty", "broken text", "the student cannot be taught it"
