@@ -70,6 +70,7 @@ def test_plain_settings_name_no_code(settings: dict[str, Any]) -> None:
         ("task", "~/folder"),
         ("algorithm", "mine:PPO"),
         ("hyperparameters", {"optimizer": "mine:Adam"}),
+        ("hyperparameters", {"executor": "processes:Evil"}),
         ("agent", "bash"),
         ("agent", "python agent.py"),
         ("engine_options", ["trust_remote_code=true"]),
@@ -143,6 +144,8 @@ def test_the_files_of_a_task_folder_and_a_command_are_code(tmp_path: Path) -> No
     (tmp_path / "task").mkdir()
     for path, named in (
         (tmp_path / "task" / "evaluate.py", {"task": str(tmp_path / "task")}),
+        (tmp_path / "task" / "evaluate.py", {"task": ["mine"], "places": {"mine": str(tmp_path / "task")}}),
+        (tmp_path / "task" / "data.py", {"env_options": [f"task={tmp_path / 'task'}"]}),
         (tmp_path / "agent.py", {"agent": f"python '{tmp_path / 'agent.py'}' --fast"}),
     ):
         path.write_text("x = 1\n")

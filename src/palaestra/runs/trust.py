@@ -47,8 +47,6 @@ CODE_SUFFIXES = (".py", ".sh", ".yaml", ".yml", ".toml", ".j2")
 """Suffixes of files that can contain code."""
 _HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 _WORD = re.compile(r"[^\s=,\"'\[\]{}]+")
-
-
 ADVICE = "if you trust it, add --trust (in Python, trust=True); see docs/security.md"
 
 
@@ -72,7 +70,7 @@ def check_trust(
     record = _read_record(hash_settings(recipe, settings))
     if record is None:
         raise RunError(f"you have not started the run {folder} on this machine, and its settings name code, files or "
-                       f"servers: {'; '.join(named)}; {advice}")  # fmt: skip
+                       f"servers: {'; '.join(named[:20])}; {advice}")  # fmt: skip
     code = _hash_code(settings)
     changed = sorted(path for path in {*code, *record} if code.get(path) != record.get(path))
     if changed:
@@ -121,7 +119,13 @@ def list_code(recipe: str, settings: Mapping[str, Any]) -> list[str]:
         commands = setting in HARMFUL or (setting == "agent" and recipe == "train")
         for name, text in _list_texts(setting, value):
             if text and (commands or not _is_plain(setting, name, text)):
-                named.append(f"{setting}={text if len(text) <= 200 else text[:197] + '...'}")
+                shown = text if len(text) <= 200 else f"{text[:197]}..."
+                # A terminal must not obey what somebody else has written.
+                named.append(
+                    "".join(
+                        sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in f"{setting}={shown}"
+                    )
+                )
     return named
 
 
@@ -132,7 +136,7 @@ def _is_plain(setting: str, name: str, text: str) -> bool:
     if name == "sandbox" or "sandbox" in text:
         return text in (SANDBOX, f"sandbox={SANDBOX}")
     prefix, colon, rest = text.partition(":")
-    if colon and prefix in PREFIXES.get(name, ()):
+    if colon and name == setting and prefix in PREFIXES.get(setting, ()):
         text = rest
     if re.search(r":\S|\.py\b|[~\\]", text):
         return False
@@ -165,23 +169,27 @@ def _hash_code(settings: Mapping[str, Any]) -> dict[str, str]:
             with suppress(ValueError):  # An open quotation mark.
                 words.update(shlex.split(text))
             for word in words:
-                paths.update(_find_code(name, word))
+                paths.update(_find_code({setting, name}, word))
     return {str(path): hash_file(path) for path in sorted(paths) if os.access(path, os.R_OK)}
 
 
-def _find_code(name: str, word: str) -> Iterator[Path]:
-    """Yield the files of code that a word in a setting names: a path, `PATH:Name`, `prefix:PATH`, or a module."""
+def _find_code(names: set[str], word: str) -> Iterator[Path]:
+    """Yield the files of code that a word names: a path, `PATH:Name`, `prefix:PATH`, or a module.
+
+    Arguments:
+        names: the setting of the word, and the option in it.
+    """
     for part in {word, *word.split(":"), word.rpartition(":")[0]} - {""}:
         with suppress(OSError, ValueError, RuntimeError):  # Not a path, for example a text with a null character.
             path = Path(part).expanduser()
             if path.is_file():
-                if path.suffix in CODE_SUFFIXES or (name in COMMANDS and os.access(path, os.X_OK)):
+                if path.suffix in CODE_SUFFIXES or (names.intersection(COMMANDS) and os.access(path, os.X_OK)):
                     yield path.resolve()
-            elif path.is_dir() and name in FOLDERS:
+            elif path.is_dir() and names.intersection(FOLDERS):
                 yield from (
                     file for file in path.resolve().rglob("*") if file.suffix in CODE_SUFFIXES and file.is_file()
                 )
-            elif (name == "plugins" or ":" in word) and (module := _locate_module(part)):
+            elif ("plugins" in names or ":" in word) and (module := _locate_module(part)):
                 yield module
 
 
