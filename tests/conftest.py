@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
+import shutil
 import sys
+import tempfile
 
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("PALAESTRA_PROGRESS", "0")
 os.environ.setdefault("PALAESTRA_RESEARCH_SEED", "0")  # The same hidden problems on every machine.
+# The runs of the tests are not the user's own.
+os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="palaestra-state-")
 
 import pytest
 from hypothesis import settings
 
 from palaestra.engines.models import LoadedModel
 
+atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
 gc.disable()  # Until all tests are collected: more than a million objects that live to the end.
 collect_ignore = ["helpers/own_code.py", "helpers/user_plugin.py"]  # They register classes when they are imported.
 # The same examples in every run; HYPOTHESIS_PROFILE=search looks for new ones.

@@ -265,6 +265,12 @@ def resume(
     ] = None,
     device: Annotated[str | None, typer.Option(help="Another device, for example cpu (train).")] = None,
     learners: Learners = 0,
+    trust: Annotated[
+        bool,
+        typer.Option(
+            "--trust", help="Run the code that the run names, although you have not started it on this machine."
+        ),
+    ] = False,
 ) -> None:
     """Resume a run that was stopped or killed. The result is the same as without the interruption."""
     from palaestra.recipes.research import bench
@@ -279,7 +285,7 @@ def resume(
     changes: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     if (run / bench.PLAN).exists():
         with RunProgress(console) as progress:
-            result = resume_run(run, listener=progress, **changes)
+            result = resume_run(run, listener=progress, trust=trust, **changes)
         research_commands.finish_bench(result)
         return
     with Run.open(run, read_only=True) as opened:
@@ -287,15 +293,15 @@ def resume(
     if seed is not None and seed != settings.get("seed"):
         raise SettingsError(f"expected the run's seed {settings.get('seed')}; got --seed {seed}; leave --seed out")
     if read_launch_rank() > 0:
-        resume_run(run, listener=ignore, **changes)
+        resume_run(run, listener=ignore, trust=trust, **changes)
         return
     with TrainProgress(console) if recipe == "train" else RunProgress(console, settings.get("rounds", 0)) as progress:
         if learners:
             from palaestra.recipes.train.learners import resume_on_ray
 
-            result = resume_on_ray(run, learners, listener=progress, **changes)
+            result = resume_on_ray(run, learners, listener=progress, trust=trust, **changes)
         else:
-            result = resume_run(run, listener=progress, **changes)
+            result = resume_run(run, listener=progress, trust=trust, **changes)
     finish = {"teach": _finish_teach, "evaluate": _finish_evaluate, "train": _finish_train}
     finish.get(recipe, research_commands.finish)(result)
 

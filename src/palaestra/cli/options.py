@@ -16,7 +16,7 @@ from typer.core import TyperCommand
 from palaestra.core.errors import SettingsError
 from palaestra.core.plugins import load_plugins
 from palaestra.recipes.executor_settings import ExecutorSettings
-from palaestra.recipes.settings import build, read_values
+from palaestra.recipes.settings import build, load_values
 
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "Task": (
@@ -113,7 +113,7 @@ def from_settings(
         grid = {name: str(values[name]).split(",") for name in several if "," in str(values.get(name, ""))}
         values |= {name: choices[0] for name, choices in grid.items()}
         if path:
-            values = {**read_values(path), **values}
+            values = {**load_values(path, overridden=values), **values}
         settings = (build_settings or partial(build, kind))(values)
         command(settings, **rest, **({"grid": grid} if several else {}))
 

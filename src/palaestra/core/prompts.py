@@ -52,10 +52,11 @@ class Prompts:
 
     @cached_property
     def _environment(self) -> Environment:
-        from jinja2 import Environment, FileSystemLoader, StrictUndefined
+        from jinja2 import FileSystemLoader, StrictUndefined
+        from jinja2.sandbox import SandboxedEnvironment
 
         folders = [self.folder, self.base] if self.folder is not None else [self.base]
-        return Environment(
+        return SandboxedEnvironment(
             loader=FileSystemLoader(folders), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
         )
 

@@ -11,12 +11,49 @@ from dataclasses import fields, is_dataclass
 from typing import Any, TypeVar
 
 import numpy as np
-from gymnasium import Space
+from gymnasium import Space, spaces
 from gymnasium.utils import seeding
 
 T = TypeVar("T")
+_KINDS: tuple[type[Space[Any]], ...] = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 # Characters of samples: letters of several scripts, digits, signs, an emoji, a line break.
 SAMPLE_ALPHABET = "abcdefghijklmnopqrstuvwxyzABCXYZ0123456789 .,:;!?+-*/=%()\näéßçñøλπΣжд中文字🙂"
+
+
+def space_to_data(space: Space[Any]) -> dict[str, Any]:
+    """Convert a Box, Discrete, MultiDiscrete or MultiBinary to plain data, for JSON.
+
+    >>> space_to_data(spaces.Discrete(3))
+    {'type': 'Discrete', 'n': 3, 'start': 0, 'dtype': 'int64'}
+    >>> space_from_data(space_to_data(spaces.Box(-np.inf, 1, (2,))))
+    Box(-inf, 1.0, (2,), float32)
+    """
+    data: dict[str, Any] = {"type": next(kind.__name__ for kind in _KINDS if isinstance(space, kind))}
+    if isinstance(space, spaces.Box):
+        ends = {name: getattr(space, name) for name in ("low", "high")}
+        # Images have the same bounds in every pixel.
+        data |= {k: v.flat[0].item() if v.size and (v == v.flat[0]).all() else v.tolist() for k, v in ends.items()}
+        return data | {"shape": list(space.shape), "dtype": str(space.dtype)}
+    if isinstance(space, spaces.Discrete):
+        return data | {"n": int(space.n), "start": int(space.start), "dtype": str(space.dtype)}
+    if isinstance(space, spaces.MultiDiscrete):
+        return data | {"nvec": space.nvec.tolist(), "start": space.start.tolist(), "dtype": str(space.dtype)}
+    return data | {"n": list(space.shape or ())}
+
+
+def space_from_data(data: Mapping[str, Any]) -> Space[Any]:
+    """Make the space that `space_to_data` has converted. Raises `KeyError`, `TypeError` or `ValueError` for other data."""
+    kind = {kind.__name__: kind for kind in _KINDS}[data["type"]]
+    values: dict[str, Any] = {name: value for name, value in data.items() if name != "type"}
+    if kind is spaces.Box:
+        values |= {name: np.array(values[name], dtype=values["dtype"]) for name in ("low", "high")}
+        values |= {
+            name: value if value.ndim else value[()] for name, value in values.items() if name in ("low", "high")
+        }
+        values["shape"] = tuple(values["shape"])
+    if "dtype" in values:
+        values["dtype"] = np.dtype(values["dtype"]).type
+    return kind(**values)
 
 
 class _PlainSpace(Space[T]):

@@ -155,14 +155,14 @@ def reads_images(name: str) -> bool | None:
         return None
     if base := _read_base(folder):
         return reads_images(base)
-    config = read_json(folder / "config.json")
+    config = read_json(folder / "config.json", follow_link=True)
     return isinstance(config, dict) and config.get("vision_config") is not None
 
 
 def load(
     name: str, *, device: str = "", dtype: str = "", listener: Listener = ignore, trainable: bool = False
 ) -> LoadedModel:
-    """Load a model of the registry, a folder or the hub.
+    """Load a model of the registry, a folder or the hub. Code in its files is never run.
 
     Arguments:
         device: for example `"cpu"` or `"cuda"`; empty means a GPU if there is one.
@@ -184,14 +184,18 @@ def load(
     dtype = dtype or ("float32" if device == "cpu" else "bfloat16")
     processor: Any = None
     with short_errors(name):
-        config = AutoConfig.from_pretrained(where)
+        config = AutoConfig.from_pretrained(where, trust_remote_code=False)
+        if "/" in str(config._attn_implementation or ""):
+            raise ModelError(f"the model '{name}' names attention code on the hub: {config._attn_implementation}")
         (check_trainable if trainable else check_causal)(config, name)
         if getattr(config, "vision_config", None) is not None:
             processor, weights = _load_vision(where, config, getattr(torch, dtype))
             tokenizer = processor.tokenizer
         else:
-            tokenizer = AutoTokenizer.from_pretrained(where, padding_side="left")
-            weights = AutoModelForCausalLM.from_pretrained(where, config=config, dtype=getattr(torch, dtype))
+            tokenizer = AutoTokenizer.from_pretrained(where, padding_side="left", trust_remote_code=False)
+            weights = AutoModelForCausalLM.from_pretrained(
+                where, config=config, dtype=getattr(torch, dtype), trust_remote_code=False
+            )
         weights = weights.to(device).eval()
     return LoadedModel(name, weights, tokenizer, processor)
 
@@ -230,10 +234,12 @@ def _read_base(folder: Path) -> str:
     """
     if not (folder / ADAPTER).exists() or (folder / "config.json").exists():
         return ""
-    adapter = read_json(folder / ADAPTER)
+    adapter = read_json(folder / ADAPTER, follow_link=True)
     base = adapter.get("base_model_name_or_path") if isinstance(adapter, dict) else None
     if not isinstance(base, str) or not base:
         raise ModelError(f"cannot load the model '{folder}': {folder / ADAPTER} has no base model")
+    if adapter.get("megatron_config"):
+        raise ModelError(f"cannot load the model '{folder}': {folder / ADAPTER} names a Python module (megatron_core)")
     return base
 
 
@@ -254,9 +260,10 @@ def _load_vision(where: str, config: Any, dtype: Any) -> tuple[Any, Any]:
 
     if find_spec("PIL") is None:
         raise MissingExtraError("pillow", "vision", f"the model {where}, which reads images,")
-    processor = AutoProcessor.from_pretrained(where, backend="pil")
+    processor = AutoProcessor.from_pretrained(where, backend="pil", trust_remote_code=False)
     processor.tokenizer.padding_side = "left"
-    return processor, AutoModelForImageTextToText.from_pretrained(where, config=config, dtype=dtype)
+    weights = AutoModelForImageTextToText.from_pretrained(where, config=config, dtype=dtype, trust_remote_code=False)
+    return processor, weights
 
 
 def is_available(name: str) -> bool:

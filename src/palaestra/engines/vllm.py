@@ -333,7 +333,7 @@ class VLLMEngine(BaseEngine):
 def _load_processor(model: str) -> Any:
     from transformers import AutoProcessor
 
-    return AutoProcessor.from_pretrained(model, use_fast=False)
+    return AutoProcessor.from_pretrained(model, use_fast=False, trust_remote_code=False)
 
 
 def _first_line(error: BaseException) -> str:

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from palaestra.core.errors import LessonError, SettingsError, UnknownNameError
+from palaestra.runs.files import write_text
 
 COMMAND = "llamafactory-cli"
 LOG = "trainer_log.jsonl"
@@ -130,7 +131,7 @@ class LlamaFactory:
             "output_dir": str(output), "logging_steps": 1, "save_strategy": "no", "report_to": "none",
             "overwrite_cache": True, "preprocessing_num_workers": 1, **values, **self.overrides,
         }  # fmt: skip
-        (folder / "train.yaml").write_text(yaml.safe_dump(config))
+        write_text(folder / "train.yaml", yaml.safe_dump(config))
         losses = self._run(folder, output / LOG, on_step)
         if not (output / "adapter_config.json").exists():
             raise LessonError(f"LLaMA-Factory ended without an adapter; its output is in {folder / 'output.txt'}")
@@ -138,6 +139,7 @@ class LlamaFactory:
 
     def _run(self, folder: Path, log: Path, on_step: Callable[[int, int, float], None]) -> list[tuple[int, float]]:
         losses: list[tuple[int, float]] = []
+        write_text(folder / "output.txt", "")  # Replaces a link.
         with (folder / "output.txt").open("w") as output:
             process = subprocess.Popen(
                 [sys.executable, "-I", str(GUARD), str(os.getpid()), self.command, "train", str(folder / "train.yaml")],
@@ -245,8 +247,8 @@ def write_dataset(folder: Path, rows: Sequence[TrainingRow]) -> None:
     if any(row.rejected for row in rows):
         entry |= {"ranking": True, "columns": {"prompt": "instruction", "chosen": "chosen", "rejected": "rejected"}}
         data = [{"instruction": r.prompt, "chosen": r.response, "rejected": r.rejected} for r in rows if r.rejected]
-    (folder / "lesson.json").write_text(json.dumps(data))
-    (folder / "dataset_info.json").write_text(json.dumps({"lesson": entry}))
+    write_text(folder / "lesson.json", json.dumps(data))
+    write_text(folder / "dataset_info.json", json.dumps({"lesson": entry}))
 
 
 def _read_log(path: Path) -> list[tuple[int, int, float]]:

@@ -224,7 +224,7 @@ def load_reward_model(path: str | Path, device: str = "") -> RewardModel:
 
     where = locate(str(path))
     with short_errors(str(path)):
-        config = AutoConfig.from_pretrained(where)
+        config = AutoConfig.from_pretrained(where, trust_remote_code=False)
     if config.num_labels != 1:
         kind = (config.architectures or ["the model"])[0]
         raise ModelError(f"{path} is not a reward model: expected one label; {kind} has {config.num_labels}")
@@ -233,7 +233,7 @@ def load_reward_model(path: str | Path, device: str = "") -> RewardModel:
         raise ModelError(f"{path} is not a reward model: its checkpoint has no weights {', '.join(missing)}")
     model = RewardModel(weights, tokenizer)
     if (Path(where) / METRICS).exists():
-        model.metrics = read_json(Path(where) / METRICS)
+        model.metrics = read_json(Path(where) / METRICS, follow_link=True)
     return model
 
 
@@ -247,9 +247,9 @@ def _load(where: str, name: str, device: str, **options: Any) -> tuple[Any, Any,
     logging.set_verbosity_error()  # Do not warn about a new head.
     try:
         with short_errors(name):
-            tokenizer = AutoTokenizer.from_pretrained(where)
+            tokenizer = AutoTokenizer.from_pretrained(where, trust_remote_code=False)
             weights, info = AutoModelForSequenceClassification.from_pretrained(
-                where, dtype=torch.float32, output_loading_info=True, **options
+                where, dtype=torch.float32, output_loading_info=True, trust_remote_code=False, **options
             )
     finally:
         logging.set_verbosity(verbosity)

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from palaestra.core.errors import RunError, SettingsError
-from palaestra.core.events import Listener, ignore
-from palaestra.core.plugins import load_plugins
+from palaestra.core.events import Listener
+from palaestra.core.plugins import describe_error
 from palaestra.core.ranks import read_launch_rank
-from palaestra.recipes.executor_settings import INLINE
 from palaestra.recipes.progress import RunProgress, TrainProgress, show_progress
-from palaestra.recipes.settings import build, load_run_settings, read_values
+from palaestra.recipes.settings import build, read_run_settings, read_values
 from palaestra.recipes.train.settings import TrainSettings
+from palaestra.runs.files import check_own_file, read_json
 from palaestra.runs.run import Run
-
-POLICY = "policy.safetensors"
-"""The weights of an exported policy of a classic environment."""
 
 CHANGEABLE = {
     "teach": {"max_cost", "max_calls", "max_tokens", "categories", "executor"},
@@ -30,7 +26,14 @@ CHANGEABLE = {
 """The settings that a resumed run may change, by recipe."""
 
 
-def resume(folder: str | Path, *, listener: Listener | None = None, progress: bool = True, **changes: Any) -> Any:
+def resume(
+    folder: str | Path,
+    *,
+    listener: Listener | None = None,
+    progress: bool = True,
+    trust: bool = False,
+    **changes: Any,
+) -> Any:
     """Resume a run that was stopped or killed. The result is the same as without the interruption.
 
     A finished run returns its result at once.
@@ -39,6 +42,8 @@ def resume(folder: str | Path, *, listener: Listener | None = None, progress: bo
         folder: the folder of a run, or of a bench.
         listener: receives the progress events, instead of the display on stderr.
         progress: whether to display the progress; `PALAESTRA_PROGRESS=0` also turns the display off.
+        trust: run the code that the run's settings name, and load its pickles, although this user has not started it on
+            this machine; see `docs/security.md`.
         changes: settings to change: `max_cost` (teach, evaluate), `executor` (train, teach, evaluate, bench), `max_calls`,
             `max_tokens` and `categories` (teach), `parallel` and `device` (train).
 
@@ -46,7 +51,7 @@ def resume(folder: str | Path, *, listener: Listener | None = None, progress: bo
         The result of the run's recipe, for example a `TrainResult`.
 
     Raises:
-        RunError: the folder contains no run, or another process is using it.
+        RunError: the folder contains no run, another process is using it, or it names code that is not this user's own.
         SettingsError: the recipe does not allow a change.
 
     Example:
@@ -63,10 +68,10 @@ def resume(folder: str | Path, *, listener: Listener | None = None, progress: bo
     if (folder / bench.PLAN).exists():
         _check_changes(bench.RECIPE, changes)
         with show_progress(listener, progress, RunProgress) as listener:
-            return bench.resume(folder, listener=listener, **changes)
+            return bench.resume(folder, listener=listener, trust=trust, **changes)
     recipes: dict[str, Any] = {"teach": teach, "evaluate": evaluate, "train": train, "research": research}
     # Only rank 0 of several processes writes the run.
-    with Run.open(folder, read_only=read_launch_rank() > 0) as run:
+    with Run.open(folder, read_only=read_launch_rank() > 0, trust=trust) as run:
         if run.recipe not in recipes:
             raise RunError(f"the run folder is damaged: it names an unknown recipe '{run.recipe}'")
         _check_changes(run.recipe, changes)
@@ -83,7 +88,7 @@ def _check_changes(recipe: str, changes: Mapping[str, Any]) -> None:
 
 
 def load_policy(folder: str | Path, *, device: str = "") -> Any:
-    """Load the policy or model that a run has trained.
+    """Load the policy or model that a run has trained. Runs no code that the folder contains or names.
 
     Arguments:
         folder: the folder of a `train` or `teach` run, or the policy of one that `palaestra export` has written.
@@ -100,31 +105,40 @@ def load_policy(folder: str | Path, *, device: str = "") -> Any:
         >>> from palaestra import load_policy                            # doctest: +SKIP
         >>> policy = load_policy("runs/train-20250101-120000")           # doctest: +SKIP
     """
-    from safetensors.torch import load_file
-
     from palaestra.engines import models
-    from palaestra.recipes.train.build import build_loop
-    from palaestra.recipes.train.loop import load_newest_checkpoint
+    from palaestra.recipes.train.loop import WEIGHTS, find_newest_checkpoint
 
     folder = Path(folder)
-    if (folder / POLICY).exists():
-        settings = _for_one_process(build(TrainSettings, read_values(folder / "settings.json")), device)
-        with closing(build_loop(settings, ignore)) as loop:
-            loop.load_weights(load_file(folder / POLICY), str(folder / POLICY))
-            return loop.policy
+    if (folder / WEIGHTS).exists():
+        return _load_checkpoint(build(TrainSettings, read_values(folder / "settings.json")), folder, folder, device)
     with Run.open(folder, read_only=True) as run:
         if run.recipe == "teach":
             return models.load(str(folder), device=device or str(run.settings.get("device", "")))
         if run.recipe != "train":
             raise RunError(f"{folder} is a {run.recipe} run, which trains nothing; expected a train or teach run")
-        settings = _for_one_process(load_run_settings(TrainSettings, run), device)
-        with closing(build_loop(settings, ignore)) as loop:
-            if not load_newest_checkpoint(run.checkpoints, loop):
-                raise RunError(f"the run {folder} has no checkpoint yet; resume it first: palaestra resume {folder}")
-            return loop.policy
+        newest = find_newest_checkpoint(run.checkpoints)
+        if newest is None:
+            raise RunError(f"the run {folder} has no checkpoint yet; resume it first: palaestra resume {folder}")
+        return _load_checkpoint(read_run_settings(TrainSettings, run), newest, folder, device)
 
 
-def _for_one_process(settings: TrainSettings, device: str) -> TrainSettings:
-    """The same settings without workers and an engine, with the plugins loaded."""
-    load_plugins(settings.plugins)
-    return replace(settings, device=device or settings.device, executor=INLINE, max_staleness=0, rollout="step")
+def _load_checkpoint(settings: TrainSettings, checkpoint: Path, folder: Path, device: str) -> Any:
+    """Build the policy of a checkpoint from data alone, and load its weights."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    from palaestra.recipes.train.build import build_policy
+    from palaestra.recipes.train.loop import POLICY, WEIGHTS, load_weights
+
+    if not (checkpoint / POLICY).exists():
+        raise RunError(
+            f"{checkpoint} has no {POLICY}: an earlier version of Palaestra wrote it; resume({str(folder)!r}).policy is "
+            "the policy of the run, and runs the code of its environment"
+        )
+    check_own_file(checkpoint / WEIGHTS, writable=False)
+    try:
+        policy = build_policy(replace(settings, device=device or settings.device), read_json(checkpoint / POLICY))
+        load_weights(policy, load_file(checkpoint / WEIGHTS), str(checkpoint))
+    except (KeyError, TypeError, ValueError, AssertionError, OSError, SafetensorError) as error:
+        raise RunError(f"the policy in {checkpoint} is damaged: {describe_error(error)}") from error
+    return policy

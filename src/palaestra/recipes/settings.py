@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, asdict, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from palaestra.core.errors import RunError, SettingsError, suggest
 from palaestra.core.plugins import is_reference, make_absolute, make_reference
+from palaestra.runs.files import read_json, read_text
 from palaestra.runs.run import Run
+from palaestra.runs.trust import check_trust, list_code
 
 S = TypeVar("S")
 
@@ -71,7 +73,17 @@ def resolve_settings(
 
 
 def load_run_settings(kind: type[S], run: Run) -> S:
-    """Load the settings that a run was started with."""
+    """Load the settings of a run that is about to be continued.
+
+    Raises:
+        RunError: they are damaged, or name code that may not be run; see `palaestra.runs.trust`.
+    """
+    check_trust(run.folder, run.recipe, run.settings, trust=run.trusted)
+    return read_run_settings(kind, run)
+
+
+def read_run_settings(kind: type[S], run: Run) -> S:
+    """Read the settings that a run was started with, as data."""
     try:
         return build(kind, run.settings)
     except SettingsError as error:
@@ -84,15 +96,33 @@ def read_values(path: Path) -> dict[str, Any]:
     kind = {".toml": "TOML", ".yaml": "YAML", ".yml": "YAML"}.get(suffix, "JSON")
     parsers: dict[str, Callable[[str], Any]] = {"TOML": tomllib.loads, "YAML": _parse_yaml, "JSON": json.loads}
     try:
-        values: Any = parsers[kind](path.read_text(encoding="utf-8"))
+        values: Any = parsers[kind](read_text(path, follow_link=True))
     except FileNotFoundError:
         raise SettingsError(f"the settings file {path} does not exist") from None
-    except (OSError, ValueError) as error:
+    except (RunError, ValueError, RecursionError) as error:
         raise SettingsError(f"the settings file {path} is not {kind}: {' '.join(str(error).split())}") from error
     if isinstance(values, dict) and {"recipe", "settings"} <= set(values):
         values = values["settings"]  # The settings.json of a run folder.
     if not isinstance(values, dict):
         raise SettingsError(f"the settings file {path} must contain names and values; got {type(values).__name__}")
+    return values
+
+
+def load_values(path: Path, overridden: Collection[str] = ()) -> dict[str, Any]:
+    """Read the values for a new run, as `read_values` does.
+
+    Arguments:
+        overridden: names whose values the user has given otherwise.
+
+    Raises:
+        RunError: the file belongs to a run folder, and names code that is not this user's own.
+    """
+    values = read_values(path)
+    whole = read_json(path, follow_link=True) if path.suffix.lower() == ".json" else None
+    if whole is not None and whole != values:
+        named = list_code(str(whole["recipe"]), {k: v for k, v in values.items() if k not in overridden})
+        if named:
+            check_trust(path.parent, str(whole["recipe"]), values, advice="to use them, repeat them as options")
     return values
 
 

@@ -19,7 +19,7 @@ from markupsafe import Markup, escape
 
 from palaestra.core.errors import MissingExtraError, RunError
 from palaestra.report.svg import circle, element, number, polyline, text
-from palaestra.runs.files import storage_errors
+from palaestra.runs.files import storage_errors, write_bytes
 
 FORMATS = ("svg", "png", "csv", "tex")
 ZOOM = 2.0
@@ -200,7 +200,7 @@ def write_parts(page: str, folder: Path, formats: Sequence[str] = FORMATS) -> li
                 path = folder / f"{part.name}.{kind}"
                 with storage_errors(path, f"writing {path.name}"):
                     folder.mkdir(parents=True, exist_ok=True)
-                    path.write_bytes(part.write(kind))
+                    write_bytes(path, part.write(kind))
                 paths.append(path)
     return paths
 

@@ -9,18 +9,24 @@ import os
 import re
 import shutil
 import sqlite3
+import stat
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from palaestra.core.errors import RunError, StorageError
+from palaestra.core.text import clean_text
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 
 PARTIAL = ".partial"
+MAX_TEXT = 1 << 25
+"""Maximum size in bytes of a text file that is read at once."""
+_MARKS = ("store.sqlite", "study.json", "bench.json")
+"""Files by which the folder of a run, a study or a bench is recognized."""
 
 
 def write_json(path: Path, data: Any) -> None:
@@ -29,28 +35,106 @@ def write_json(path: Path, data: Any) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write `text` to a temporary file, then rename it into place."""
+    """Write `text` in UTF-8 as `write_bytes` does."""
+    write_bytes(path, clean_text(text).encode())
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write a new temporary file, then rename it into place. No link is followed: one in place of the file is replaced."""
     partial = path.with_name(path.name + PARTIAL)
     with storage_errors(path, f"writing {path.name}"):
+        refuse_links(path.parent)
         try:
-            with open(partial, "w", encoding="utf-8") as stream:
-                stream.write(text)
+            partial.unlink(missing_ok=True)
+            with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666), "wb") as stream:
+                stream.write(data)
                 stream.flush()
                 os.fsync(stream.fileno())
             os.replace(partial, path)
         except OSError:
-            partial.unlink(missing_ok=True)
+            with suppress(OSError):
+                partial.unlink(missing_ok=True)
             raise
 
 
-def read_json(path: Path) -> Any:
-    """Read a JSON file. Raises `RunError` if it does not exist or is not JSON."""
+def refuse_links(path: Path) -> None:
+    """Raise if `path`, or a folder between it and its run folder, is a link. Links to the run folder itself are allowed.
+
+    A run folder may come from somebody else: a link in it would let Palaestra write to any file of the user.
+
+    Raises:
+        StorageError: names the link.
+    """
+    roots = [folder for folder in path.parents if any(os.path.lexists(folder / name) for name in _MARKS)]
+    inside = [part for part in (path, *path.parents) if roots and roots[-1] in part.parents]
+    if link := next((part for part in inside if part.is_symlink()), None):
+        raise StorageError(
+            f"{link} is a link, and Palaestra writes to no link inside a run folder; replace it by a folder"
+        )
+
+
+def check_own_file(path: Path, *, writable: bool = True) -> None:
+    """Raise if an existing file is not a regular file, or (`writable`) if writing to it would change another file as well.
+
+    Raises:
+        StorageError: the file is a link, a pipe, a device or a folder, or has several names (hard links).
+    """
+    with suppress(FileNotFoundError):
+        status = path.lstat()
+        if not stat.S_ISREG(status.st_mode):
+            raise StorageError(f"{path} is a {_name_kind(status.st_mode)}; expected a regular file")
+        if writable and status.st_nlink > 1:
+            raise StorageError(
+                f"{path} has {status.st_nlink} names (hard links); copy the run folder, then use the copy"
+            )
+
+
+def _name_kind(mode: int) -> str:
+    kinds = {stat.S_IFLNK: "link", stat.S_IFDIR: "folder", stat.S_IFIFO: "pipe", stat.S_IFSOCK: "socket"}
+    return kinds.get(stat.S_IFMT(mode), "device")
+
+
+def read_text(path: Path, *, follow_link: bool = False) -> str:
+    """Read a text file in UTF-8.
+
+    Arguments:
+        follow_link: read the target of a link. A link in a run folder could show, and a report publish, any file of the user.
+
+    Raises:
+        FileNotFoundError: it does not exist.
+        RunError: it is not a regular file, is too large, or cannot be read.
+    """
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        # A pipe without a writer would block.
+        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow_link else os.O_NOFOLLOW))
+        with open(file, "rb") as stream:
+            status = os.fstat(stream.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise RunError(f"the file {path} cannot be read: it is a {_name_kind(status.st_mode)}")
+            data = stream.read(MAX_TEXT + 1)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        reason = "it is a link" if error.errno == errno.ELOOP else error.strerror
+        raise RunError(f"the file {path} cannot be read: {reason}") from error
+    if len(data) > MAX_TEXT:
+        raise RunError(f"the file {path} cannot be read: it has more than {MAX_TEXT >> 20} MB")
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise RunError(f"the file {path} cannot be read: {error}") from error
+
+
+def read_json(path: Path, *, follow_link: bool = False) -> Any:
+    """Read a JSON file. Raises `RunError` if it does not exist or is not JSON; see `read_text`."""
+    try:
+        return json.loads(read_text(path, follow_link=follow_link))
     except FileNotFoundError:
         raise RunError(f"{path.parent} has no file {path.name}") from None
-    except (ValueError, OSError) as error:
+    except ValueError as error:
         raise RunError(f"the file {path} cannot be read: {error}") from error
+    except RecursionError:
+        raise RunError(f"the file {path} cannot be read: its values are nested too deeply") from None
 
 
 def check_empty_folder(folder: Path) -> None:
@@ -72,15 +156,15 @@ def write_folder(path: Path, write: Callable[[Path], None]) -> None:
     partial = path.with_name(path.name + PARTIAL)
     with storage_errors(path, f"writing the checkpoint {path.name}"):
         try:
-            shutil.rmtree(partial, ignore_errors=True)
+            refuse_links(path.parent)
+            remove(partial)
             partial.mkdir(parents=True)
             write(partial)
             for file in partial.rglob("*"):
                 if file.is_file():
                     with open(file, "rb") as stream:
                         os.fsync(stream.fileno())
-            if path.exists():
-                shutil.rmtree(path)
+            remove(path)
             os.replace(partial, path)
         except BaseException as error:
             shutil.rmtree(partial, ignore_errors=True)
@@ -88,6 +172,14 @@ def write_folder(path: Path, write: Callable[[Path], None]) -> None:
             if match := re.search(r"os error (\d+)", str(error)):
                 raise OSError(int(match[1]), os.strerror(int(match[1])), str(path)) from error
             raise
+
+
+def remove(path: Path) -> None:
+    """Remove a file, a link or a folder with its content, if it exists. The target of a link is kept."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def hash_file(path: Path) -> str:
@@ -129,6 +221,10 @@ def storage_errors(path: Path, doing: str) -> Iterator[None]:
             raise StorageError(_full(path, doing)) from error
         if code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             raise RunError(f"{path} is in use by another process; wait for it or stop it") from error
+        if code == sqlite3.SQLITE_INTERRUPT:
+            raise RunError(
+                f"reading {path} took too long; it may be damaged, or written to keep readers busy"
+            ) from error
         if "readonly" in text or "unable to open" in text:
             raise StorageError(f"cannot write while {doing}: {path} is read-only for this user") from error
         if isinstance(error, sqlite3.IntegrityError | sqlite3.ProgrammingError):

@@ -21,10 +21,19 @@ from traceback import format_exception
 from types import TracebackType
 from typing import Any
 
-from palaestra.core.errors import RunError
-from palaestra.runs.files import PARTIAL, read_json, storage_errors, write_json
+from palaestra.core.errors import RunError, StorageError
+from palaestra.runs.files import (
+    PARTIAL,
+    check_own_file,
+    read_json,
+    refuse_links,
+    storage_errors,
+    write_json,
+    write_text,
+)
 from palaestra.runs.ledger import LedgerEntry
 from palaestra.runs.store import Store
+from palaestra.runs.trust import record_trust
 
 FORMAT = 1
 TRACEBACK = "traceback.txt"
@@ -41,6 +50,8 @@ class Run:
 
     def __init__(self, folder: Path, recipe: str, settings: dict[str, Any]) -> None:
         self.folder, self.recipe, self.settings = folder, recipe, settings
+        self.trusted = False
+        """Whether the user trusts the code that the folder names, although this user may not have started the run."""
         self._lock: int | None = None
         self._store: Store | None = None
 
@@ -53,6 +64,7 @@ class Run:
             StorageError: the folder cannot be written to.
         """
         with storage_errors(folder, "making the run folder"):
+            refuse_links(folder)
             folder.mkdir(parents=True, exist_ok=True)
             run = cls(folder, recipe, settings)
             run._acquire()
@@ -62,7 +74,7 @@ class Run:
                 run._clear()
             run._store = Store(folder / "store.sqlite", create=True)
             # The settings are written last: a folder with settings is a run.
-            write_json(folder / "settings.json", {"format": FORMAT, "recipe": recipe, "settings": settings})
+            run.write_settings(settings)
         except BaseException as error:
             if not isinstance(error, RunError):
                 run._clear()
@@ -99,11 +111,15 @@ class Run:
             probe.rmdir()
 
     @classmethod
-    def open(cls, folder: Path, *, read_only: bool = False) -> Run:
-        """Open the run in `folder`, to continue it or (`read_only`) to read it.
+    def open(cls, folder: Path, *, read_only: bool = False, trust: bool = False) -> Run:
+        """Open the run in `folder`, to continue it or (`read_only`) to read it. Runs no code of the folder.
+
+        Arguments:
+            trust: the value of `trusted`.
 
         Raises:
             RunError: there is no run, it is damaged, or another process is using it.
+            StorageError: a folder to be written to contains a link.
         """
         with storage_errors(folder, "opening the run folder"):
             if not folder.is_dir():
@@ -120,7 +136,10 @@ class Run:
         if not isinstance(data["recipe"], str) or not isinstance(data["settings"], dict):
             raise RunError(f"the run folder is damaged: {folder / 'settings.json'} has an invalid recipe or settings")
         run = cls(folder, data["recipe"], data["settings"])
+        run.trusted = trust
         if not read_only:
+            refuse_links(folder)
+            _refuse_links_inside(folder)
             run._acquire()
         try:
             run._store = Store(folder / "store.sqlite", read_only=read_only)
@@ -152,8 +171,9 @@ class Run:
         return summary
 
     def write_settings(self, settings: dict[str, Any]) -> None:
-        """Change the settings of the run."""
+        """Write the settings of a run that this user starts or continues."""
         self.settings = settings
+        record_trust(self.recipe, settings)
         write_json(self.folder / "settings.json", {"format": FORMAT, "recipe": self.recipe, "settings": settings})
 
     def forget_failure(self) -> None:
@@ -168,7 +188,8 @@ class Run:
     def _acquire(self) -> None:
         path = self.folder / "run.lock"
         with storage_errors(path, "locking the run folder"):
-            handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+            check_own_file(path)
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 os.ftruncate(handle, 0)
@@ -207,11 +228,11 @@ class Run:
     def _write_traceback(self, error: BaseException | None) -> None:
         """Write the traceback of a failed run to `traceback.txt`. A successful run removes the file."""
         path = self.folder / TRACEBACK
-        with suppress(OSError):  # The error may be a full disk.
+        with suppress(OSError, StorageError):  # The error may be a full disk.
             if error is None:
                 path.unlink(missing_ok=True)
             else:
-                path.write_text("".join(format_exception(error)), encoding="utf-8")
+                write_text(path, "".join(format_exception(error)))
                 error.add_note(f"traceback: {path}")
 
 
@@ -233,6 +254,14 @@ class RunClock:
             self.run.store.add_cost(LedgerEntry(phase, seconds=rest))
             total += rest
         self.start, self.booked = now, total
+
+
+def _refuse_links_inside(folder: Path) -> None:
+    """Raise if a folder that is about to be written to contains a link. Weights & Biases makes links in its own folder."""
+    for place, folders, files in os.walk(folder):
+        if link := next((name for name in (*folders, *files) if os.path.islink(os.path.join(place, name))), None):
+            refuse_links(Path(place, link))
+        folders[:] = [name for name in folders if name != "wandb"]
 
 
 def check_folder(folder: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import sqlite3
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +18,7 @@ from uuid import uuid4
 from palaestra.core.errors import RunError
 from palaestra.core.records import Attempt, Decision, Example, Lesson, Trajectory
 from palaestra.runs.calls import CallRecord
-from palaestra.runs.files import from_json, storage_errors, to_json, transaction
+from palaestra.runs.files import check_own_file, from_json, storage_errors, to_json, transaction
 from palaestra.runs.ledger import LedgerEntry, LedgerTotal
 
 T = TypeVar("T")
@@ -57,6 +58,12 @@ _SPOKEN = " || ' ' || ".join(
     f"COALESCE(json_extract(data, '$.infos[0].{name}'), '')" for name in ("prompt", "response")
 )
 """The texts of a trajectory, in SQL."""
+MAX_SECONDS = 60.0
+"""Maximum seconds of a query of a store that is open for reading only."""
+MAX_VALUE = 1 << 28
+"""Maximum bytes of a value in such a store."""
+PROGRESS_STEPS = 1_000_000
+"""Steps of SQLite between two looks at the time."""
 
 
 class Store:
@@ -68,12 +75,18 @@ class Store:
     """
 
     def __init__(self, path: Path, *, create: bool = False, read_only: bool = False) -> None:
-        self.path = path
+        self.path, self._deadline = path, time.monotonic() + MAX_SECONDS
         if not create and not path.exists():
             raise RunError(f"{path.parent} has no store {path.name}")
+        for end in ("", "-wal", "-shm", "-journal"):  # SQLite follows links.
+            check_own_file(path.with_name(path.name + end), writable=not read_only)
         with storage_errors(path, "opening the store"):
             self._db = sqlite3.connect(path, isolation_level=None)
             try:
+                self._db.execute("PRAGMA trusted_schema=OFF")
+                if read_only:
+                    self._db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_VALUE)
+                    self._db.set_progress_handler(self._is_late, PROGRESS_STEPS)
                 if create:
                     self._db.execute("PRAGMA journal_mode=WAL")
                     self._db.executescript(
@@ -81,6 +94,7 @@ class Store:
                     )
                 self._db.execute("PRAGMA synchronous=FULL")
                 self._db.execute(f"PRAGMA query_only={'ON' if read_only else 'OFF'}")
+                self._refuse_code()
                 version = self._db.execute("SELECT value FROM meta WHERE key='schema'").fetchone()
             except sqlite3.DatabaseError:
                 self._db.close()
@@ -88,6 +102,20 @@ class Store:
         if version is None or version[0] != str(SCHEMA_VERSION):
             self._db.close()
             raise RunError(f"{path} was written by another version of Palaestra (schema {version and version[0]})")
+
+    def _refuse_code(self) -> None:
+        """Raise if the schema computes something. A view may never end, and a trigger changes other tables."""
+        kinds = {name: kind for _, name, kind, *_ in self._db.execute("PRAGMA table_list")}
+        kinds |= {
+            name: "trigger" for (name,) in self._db.execute("SELECT name FROM sqlite_master WHERE type='trigger'")
+        }
+        for name, kind in kinds.items():
+            if kind != "table" or any(row[-1] for row in self._db.execute(f"PRAGMA table_xinfo({_quote(name)})")):
+                raise sqlite3.DatabaseError(f"{name} is not a plain table")
+
+    def _is_late(self) -> bool:
+        """Whether the running query has exceeded its time. SQLite calls this between its steps."""
+        return time.monotonic() > self._deadline
 
     def close(self) -> None:
         self._db.close()
@@ -99,6 +127,7 @@ class Store:
 
     def _read(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         with storage_errors(self.path, "reading the store"):
+            self._deadline = time.monotonic() + MAX_SECONDS
             return self._db.execute(query, values).fetchall()
 
     def select(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
@@ -409,6 +438,11 @@ class Store:
         except ValueError as error:
             raise RunError(f"the run folder is damaged: {self.path} has an invalid record: "
                            f"{str(error).splitlines()[0]}") from error  # fmt: skip
+
+
+def _quote(name: str) -> str:
+    """Quote an identifier of SQL."""
+    return '"' + name.replace('"', '""') + '"'
 
 
 def _read_text(trajectory: Trajectory) -> tuple[int | None, str]:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import json
+import math
 import os
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from palaestra.core.errors import PalaestraError
+from palaestra.core.errors import RunError
+from palaestra.core.text import clean, clean_text
 from palaestra.recipes.research.bench import PLAN as BENCH
 from palaestra.recipes.teach.study import PLAN as STUDY
+from palaestra.runs.files import read_json, read_text
 from palaestra.runs.provenance import read_provenance
 from palaestra.runs.run import TRACEBACK
 from palaestra.runs.store import Store
@@ -92,11 +96,12 @@ class RunIndex:
         return None if folder is None else self._read(folder)
 
     def _name(self, folder: Path) -> str:
-        return folder.relative_to(self.base).as_posix()
+        return _clean_line(folder.relative_to(self.base).as_posix())
 
     def _find_folders(self) -> Iterator[Path]:
+        seen: set[tuple[int, int]] = set()
         for root in self.roots:
-            yield from _find_runs(root, DEPTH)
+            yield from _find_runs(root, DEPTH, seen)
 
     def _read(self, folder: Path) -> RunCard:
         state = file_state(folder)
@@ -122,24 +127,47 @@ def file_state(folder: Path) -> tuple[int, ...]:
 
 
 def read_card(folder: Path, run_id: str) -> RunCard:
-    """Read what the list shows of one folder. A damaged folder is a row that says so."""
-    if (folder / STUDY).exists() or (folder / BENCH).exists():
-        kind = "study" if (folder / STUDY).exists() else "bench"
-        return RunCard(run_id, folder, kind, "ended", subject=folder.name, started=_read_start(folder))
+    """Read what the list shows of one folder. A damaged folder, whatever is wrong with it, is a row that says so."""
     try:
-        stored = json.loads((folder / "settings.json").read_text(encoding="utf-8"))
-        settings, summary, provenance = stored["settings"], _read_summary(folder), read_provenance(folder)
-        card = RunCard(
-            run_id, folder, str(stored["recipe"]), _read_status(folder, summary), settings=settings,
-            subject=str(settings.get("env") or settings.get("task") or ""),
-            model=_shorten(settings.get("student") or settings.get("model") or settings.get("agent") or ""),
-            method=str(settings.get("teacher") or settings.get("algorithm") or ""),
-            tags=tuple(map(str, settings.get("tags", ()))), started=_read_start(folder, provenance), host=str(provenance["started"].get("host", "")) if provenance else "",
-        )  # fmt: skip
-        return _add_results(card, summary)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, PalaestraError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        for kind, plan in (("study", STUDY), ("bench", BENCH)):
+            if os.path.lexists(folder / plan):
+                if not isinstance(read_json(folder / plan), dict):
+                    raise RunError(f"{plan} is not an object")
+                subject = _clean_line(folder.name)
+                return RunCard(run_id, folder, kind, "ended", subject=subject, started=_read_start(folder))
+        return _read_run(folder, run_id)
+    except Exception as error:  # A folder of somebody else can be damaged in any way.
+        reason = _clean_line(str(error).strip().partition("\n")[0] or type(error).__name__, 500)
         return RunCard(run_id, folder, "unreadable", "failed", started=_read_start(folder), problem=reason)
+
+
+def _read_run(folder: Path, run_id: str) -> RunCard:
+    stored = read_json(folder / "settings.json")
+    if not isinstance(stored, dict) or not isinstance(stored.get("settings"), dict):
+        raise RunError("settings.json has no settings")
+    settings, summary, provenance = clean(stored["settings"]), _read_summary(folder), read_provenance(folder)
+    card = RunCard(
+        run_id, folder, _clean_line(stored["recipe"]), _read_status(folder, summary), settings=settings,
+        subject=_clean_line(settings.get("env") or settings.get("task") or ""),
+        model=_clean_line(_shorten(settings.get("student") or settings.get("model") or settings.get("agent") or "")),
+        method=_clean_line(settings.get("teacher") or settings.get("algorithm") or ""),
+        tags=tuple(map(_clean_line, settings.get("tags", ()))), started=_read_start(folder, provenance),
+        host=_clean_line(provenance["started"].get("host", "")) if provenance else "",
+    )  # fmt: skip
+    return _add_results(card, summary)
+
+
+def _clean_line(value: Any, length: int = 200) -> str:
+    """Return a value as one line of text that UTF-8 can encode, cut to a length."""
+    text = re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]", "\N{REPLACEMENT CHARACTER}", clean_text(str(value)))
+    return text if len(text) <= length else f"{text[: length - 1]}…"
+
+
+def _read_finite(value: Any) -> float:
+    """Return a number of a run. Raises `ValueError` if it is infinite or not a number."""
+    if not math.isfinite(number := float(value)):
+        raise ValueError(f"a result of the run is {number}; expected a finite number")
+    return number
 
 
 def _add_results(card: RunCard, summary: Mapping[str, Any]) -> RunCard:
@@ -154,10 +182,14 @@ def _add_results(card: RunCard, summary: Mapping[str, Any]) -> RunCard:
     if figure is None and course:
         figure, figure_name = course[-1], name.replace("_", " ")
     step = max(1, -(-len(course) // POINTS))
-    spark = [value for value, _, _ in course]
+    spark = [_read_finite(value) for value, _, _ in course]
+    if figure is not None:
+        value, *ends = figure
+        low, high = (None if end is None else _read_finite(end) for end in ends)
+        figure = _read_finite(value), low, high
     return replace(
         card, figure=figure, figure_name=figure_name, spark=(*spark[:-1:step], *spark[-1:]),
-        seconds=float(summary.get("seconds") or total.seconds), money=total.money,
+        seconds=_read_finite(summary.get("seconds") or total.seconds), money=_read_finite(total.money),
     )  # fmt: skip
 
 
@@ -168,14 +200,14 @@ def _main_figure(summary: Mapping[str, Any]) -> tuple[tuple[float, float | None,
         if isinstance(summary.get(key), int | float):
             ends = (summary.get(f"{key}_low"), summary.get(f"{key}_high"))
             shown = "%" if key == "after" and unit == "points" else unit
-            return (float(summary[key]), *ends), f"{name} {shown}".strip()
+            return (summary[key], *ends), _clean_line(f"{name} {shown}".strip())
     return None, ""
 
 
 def _read_status(folder: Path, summary: Mapping[str, Any]) -> Status:
     if summary:
         return "failed" if summary.get("error") else "ended"
-    if (folder / TRACEBACK).exists():
+    if os.path.lexists(folder / TRACEBACK):
         return "failed"
     return "running" if _is_working(folder) else "stopped"
 
@@ -191,19 +223,18 @@ def _is_working(folder: Path) -> bool:
     if time.time() - newest < QUIET:
         return True
     try:
-        os.kill(int((folder / "run.lock").read_text(encoding="utf-8")), 0)
+        os.kill(int(read_text(folder / "run.lock")), 0)
     except PermissionError:
         return True
-    except (OSError, ValueError, OverflowError):
+    except (OSError, ValueError, OverflowError, RunError):
         return False
     return True
 
 
 def _read_summary(folder: Path) -> dict[str, Any]:
-    path = folder / "summary.json"
-    if not path.exists():
+    if not os.path.lexists(folder / "summary.json"):
         return {}
-    summary = json.loads(path.read_text(encoding="utf-8"))
+    summary = read_json(folder / "summary.json")
     if not isinstance(summary, dict):
         raise ValueError("summary.json is not an object")
     return summary
@@ -212,10 +243,10 @@ def _read_summary(folder: Path) -> dict[str, Any]:
 def _read_start(folder: Path, provenance: Mapping[str, Any] | None = None) -> str:
     """When the run was started, in UTC; without its provenance, when its first file was written."""
     if provenance and provenance["started"].get("time"):
-        return str(provenance["started"]["time"]).replace("T", " ").removesuffix("Z")
+        return _clean_line(provenance["started"]["time"]).replace("T", " ").removesuffix("Z")
     for name in ("settings.json", STUDY, BENCH):
-        if (folder / name).exists():
-            return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime((folder / name).stat().st_mtime))
+        with suppress(OSError, ValueError, OverflowError):  # No such file, or a time out of range.
+            return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime((folder / name).lstat().st_mtime))
     return ""
 
 
@@ -224,22 +255,29 @@ def _shorten(model: str) -> str:
 
 
 def _is_run(folder: Path) -> bool:
-    return any((folder / name).is_file() for name in ("settings.json", STUDY, BENCH))
+    return any(os.path.lexists(folder / name) for name in ("settings.json", STUDY, BENCH))
 
 
-def _find_runs(folder: Path, depth: int) -> Iterator[Path]:
-    """Run folders in `folder`. The runs of a study or a bench are below it."""
-    if _is_run(folder):
-        yield folder
-        if (folder / "settings.json").is_file():
-            return
-    if depth == 0:
-        return
+def _find_runs(folder: Path, depth: int, seen: set[tuple[int, int]]) -> Iterator[Path]:
+    """Run folders in `folder`. The runs of a study or a bench are below it.
+
+    Arguments:
+        seen: the folders so far. Each is searched once, so that links in a circle end.
+    """
     try:
-        children = sorted(
-            (e for e in os.scandir(folder) if e.is_dir() and not e.name.startswith(".")), key=lambda e: e.name
-        )
+        status = folder.stat()
+        if (place := (status.st_dev, status.st_ino)) in seen:
+            return
+        seen.add(place)
+        # Links come last: a run is listed under the name of its own folder.
+        entries = sorted(os.scandir(folder), key=lambda entry: (entry.is_symlink(), entry.name))
     except OSError:
         return
-    for child in children:
-        yield from _find_runs(Path(child.path), depth - 1)
+    if _is_run(folder):
+        yield folder
+        if os.path.lexists(folder / "settings.json"):
+            return
+    for entry in entries if depth else ():
+        # Also a link to nothing, which is no folder.
+        if not entry.name.startswith(".") and os.path.isdir(entry.path):
+            yield from _find_runs(Path(entry.path), depth - 1, seen)

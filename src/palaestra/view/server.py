@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -16,9 +17,10 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from palaestra.core.errors import PalaestraError
+from palaestra.core.errors import PalaestraError, RunError
+from palaestra.core.text import clean_text
 from palaestra.view.access import TokenAccess
 from palaestra.view.calls import render_call, render_calls
 from palaestra.view.compare import MOST_RUNS, render_comparison
@@ -74,8 +76,25 @@ def make_app(roots: Sequence[Path], token: str = "", hosts: frozenset[str] = fro
         Route("/run/{run:path}/report.html", pages.old_link),
         Route("/run/{run:path}/", pages.run),
     ]  # fmt: skip
+    for route in routes:
+        route.app = _guard(route.app)
     app = Starlette(routes=routes, exception_handlers={HTTPException: _explain, PalaestraError: _explain})
     return TokenAccess(app, token, hosts)
+
+
+def _guard(app: ASGIApp) -> ASGIApp:
+    """Answer with an error page whatever a page raises: a folder of somebody else can be damaged in any way."""
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await app(scope, receive, send)
+        except (HTTPException, PalaestraError):
+            raise
+        except Exception as error:
+            logging.getLogger(__name__).warning("%s cannot be shown", scope["path"], exc_info=True)
+            raise RunError(f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}") from error
+
+    return answer
 
 
 class _Pages:
@@ -105,7 +124,7 @@ class _Pages:
         card, query = self._find(request.path_params["run"]), request.query_params
         if query.get("format") in FORMATS:
             return await run_in_threadpool(lambda: export_table(make_episode_table(card, query), query["format"]))
-        return HTMLResponse(await run_in_threadpool(render_episodes, card, query))
+        return _page(await run_in_threadpool(render_episodes, card, query))
 
     async def episode(self, request: Request) -> Response:
         """One episode as a page, its record as JSON, or its tokens as CSV."""
@@ -119,7 +138,7 @@ class _Pages:
             answer = None if table is None else export_table(table, "csv")
         else:
             page = await run_in_threadpool(render_episode, card, *place, query)
-            answer = None if page is None else HTMLResponse(page)
+            answer = None if page is None else _page(page)
         if answer is None:
             raise HTTPException(404, "this episode is not stored")
         return answer
@@ -135,7 +154,7 @@ class _Pages:
         page = await run_in_threadpool(render_pair, sides, choices, query)
         if page is None:
             raise HTTPException(404, "this episode is not stored")
-        return HTMLResponse(page)
+        return _page(page)
 
     def _find_episode(self, name: str) -> tuple[RunCard, int]:
         run, colon, number = name.rpartition(":")
@@ -200,7 +219,7 @@ async def _html(request: Request, make: Callable[[], str]) -> Response:
     """Render in a thread: a page may read megabytes. With `save` in the query, answer with that part of the page."""
     query = request.query_params
     if "save" not in query:
-        return HTMLResponse(await run_in_threadpool(lambda: add_links(make(), request.url.path, query.multi_items())))
+        return _page(await run_in_threadpool(lambda: add_links(make(), request.url.path, query.multi_items())))
     part = await run_in_threadpool(lambda: save_part(make(), query["save"]))
     if part is None:
         raise HTTPException(404, f"this page has no figure or table {query['save']}")
@@ -208,16 +227,21 @@ async def _html(request: Request, make: Callable[[], str]) -> Response:
     return Response(part[0], media_type=part[1], headers={"content-disposition": f'attachment; filename="{name}"'})
 
 
+def _page(text: str, status: int = 200) -> Response:
+    """Make the answer with a page. A run may contain texts that UTF-8 cannot encode."""
+    return HTMLResponse(clean_text(text), status)
+
+
 async def _explain(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 500
     reason = error.detail if isinstance(error, HTTPException) else str(error)
     page = render("problem", reason=reason, query={}, folder="", run=None, tab="")
-    return HTMLResponse(page, status)
+    return _page(page, status)
 
 
 def _to_data(card: RunCard) -> dict[str, Any]:
     names = ("id", "kind", "status", "subject", "model", "method", "figure", "figure_name", "started", "seconds", "money", "host", "tags")  # fmt: skip
     return {
         **{name: getattr(card, name) for name in names},
-        "settings": json.loads(json.dumps(card.settings, default=str)),
+        "settings": json.loads(json.dumps(card.settings, default=str), parse_constant=str),
     }

@@ -41,8 +41,12 @@ def export_table(table: DataTable, format_: str) -> Response:
     All rows are read now, by the thread that has opened the store. A large table waits in a temporary file.
     """
     file = SpooledTemporaryFile(IN_MEMORY)  # noqa: SIM115  (the response closes it)
-    for line in write_csv(table) if format_ == "csv" else write_json_rows(table):
-        file.write(line.encode("utf-8", "replace"))  # Text that UTF-8 cannot encode is replaced.
+    try:
+        for line in write_csv(table) if format_ == "csv" else write_json_rows(table):
+            file.write(line.encode("utf-8", "replace"))  # Text that UTF-8 cannot encode is replaced.
+    except BaseException:
+        file.close()
+        raise
     size = file.tell()
     file.seek(0)
     name = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in table.name)

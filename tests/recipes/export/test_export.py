@@ -192,10 +192,9 @@ def test_a_policy_of_a_classic_environment_is_loaded_from_its_folder(tmp_path: P
         assert "password" not in text
         assert "abcdefgh" not in text
         assert str(tmp_path) not in text
-    exported = read_json(folder / "settings.json")
-    exported["settings"]["env_options"] = []  # A masked option cannot be used.
-    write_json(folder / "settings.json", exported)
-    assert {path.name for path in folder.iterdir()} == {"README.md", "policy.safetensors", "settings.json"}
+    assert {path.name for path in folder.iterdir()} == {
+        "README.md", "policy.json", "policy.safetensors", "settings.json",
+    }  # fmt: skip
     again, weights = load_policy(folder), result.policy.state_dict()
     assert all(torch.equal(tensor, weights[name]) for name, tensor in again.state_dict().items())
     header, body = read_card(folder)

@@ -86,7 +86,7 @@ def load_tokenizer(model: str | PreTrainedTokenizerBase) -> PreTrainedTokenizerB
     if Path(where).is_dir() and not any((Path(where) / name).exists() for name in files):
         raise ModelError(f"the model '{model}' has no tokenizer: {where} contains none of {', '.join(files)}")
     try:
-        return AutoTokenizer.from_pretrained(where, padding_side="left")
+        return AutoTokenizer.from_pretrained(where, padding_side="left", trust_remote_code=False)
     except Exception as error:  # transformers and tokenizers raise many types.
         reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise ModelError(f"cannot load the tokenizer of '{model}': {reason.strip()}") from error

@@ -15,9 +15,16 @@ from typing import Any
 from palaestra.core.errors import RunError
 from palaestra.engines import models
 from palaestra.recipes.export.cards import clean_settings, describe_run, format_results, format_settings, read_summary
-from palaestra.recipes.resume import POLICY
 from palaestra.recipes.summary import PERCENT
-from palaestra.runs.files import check_empty_folder, read_json, write_folder, write_json
+from palaestra.recipes.train.loop import POLICY, WEIGHTS
+from palaestra.runs.files import (
+    check_empty_folder,
+    check_own_file,
+    read_json,
+    refuse_links,
+    write_folder,
+    write_json,
+)
 from palaestra.runs.run import FORMAT, Run
 
 
@@ -47,10 +54,10 @@ def export_model(run: Path | str, out: Path | str, *, merge: bool = False) -> Pa
 
 def _write_policy(run: Run, summary: Mapping[str, Any], target: Path, merge: bool) -> None:
     """Write the policy of a classic environment."""
-    shutil.copyfile(run.folder / "model" / POLICY, target / POLICY)
-    # The environment's own file is needed to load the policy.
-    settings = {**clean_settings(run), "env": run.settings["env"]}
-    write_json(target / "settings.json", {"format": FORMAT, "recipe": run.recipe, "settings": settings})
+    for name in (WEIGHTS, POLICY):
+        check_own_file(run.folder / "model" / name, writable=False)
+        shutil.copyfile(run.folder / "model" / name, target / name)
+    write_json(target / "settings.json", {"format": FORMAT, "recipe": run.recipe, "settings": clean_settings(run)})
     use = ["from palaestra import load_policy", "", 'policy = load_policy("FOLDER")']
     card = make_model_card(run, summary, use, library_name="palaestra", pipeline_tag="reinforcement-learning")
     (target / "README.md").write_text(card, encoding="utf-8")
@@ -66,6 +73,9 @@ def _write_language_model(run: Run, summary: Mapping[str, Any], target: Path, me
             shutil.copytree(merged, target, dirs_exist_ok=True)
         is_adapter = False
     else:
+        if where.is_relative_to(run.folder):  # A link there could publish any file of the user.
+            for path in (where, *where.rglob("*")):
+                refuse_links(path)
         shutil.copytree(where, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*.partial", "*.bin", "*.pt"))
     if is_adapter:
         library, use = "peft", ["from peft import AutoPeftModelForCausalLM", ""]
@@ -86,7 +96,7 @@ def _find_base(run: Run, folder: Path) -> str:
     """The hub id of the base model; empty if the base model is not on the hub."""
     name = str(run.settings.get("model" if run.recipe == "train" else "student") or "")
     if (folder / models.ADAPTER).exists():
-        name = str(read_json(folder / models.ADAPTER).get("base_model_name_or_path") or name)
+        name = str(read_json(folder / models.ADAPTER, follow_link=True).get("base_model_name_or_path") or name)
     name = name.partition("://")[2] or name
     is_hub_id = name.count("/") == 1 and not name.startswith((".", "/", "~")) and not Path(name).exists()
     return name if is_hub_id else ""

@@ -44,6 +44,7 @@ from palaestra.runs.files import PARTIAL, read_json, storage_errors, write_json,
 from palaestra.runs.ledger import Spending
 from palaestra.runs.provenance import record_provenance
 from palaestra.runs.run import Run, new_folder
+from palaestra.runs.trust import check_trust, record_trust
 
 RECIPE = "bench"
 PLAN = "bench.json"
@@ -164,6 +165,7 @@ def bench(
     with storage_errors(folder, "making the bench's folder"):
         folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / PLAN, plan)
+    record_trust(RECIPE, _list_named(plan))
     with show_progress(listener, progress, RunProgress) as listener:
         return resume(folder, executor=executor, resources=resources, listener=listener)
 
@@ -177,6 +179,8 @@ def read_bench(folder: Path) -> BenchResult:
     plan = read_json(folder / PLAN)
     if not isinstance(plan, dict) or not {"tasks", "agents", "seeds", "settings", "workers"} <= set(plan):
         raise RunError(f"the bench is damaged: {folder / PLAN} lacks tasks, agents, seeds, settings or workers")
+    if any(_name(name) in (".", "..") for name in plan["tasks"]):
+        raise RunError(f"the bench is damaged: {folder / PLAN} has a run outside of the folder")
     episodes = []
     for seed in plan["seeds"]:
         for task in plan["tasks"]:
@@ -212,11 +216,26 @@ def compute_standings(episodes: Sequence[BenchEpisode]) -> Standings | None:
 
 
 def resume(
-    folder: Path, *, executor: str = INLINE, resources: Resources | None = None, listener: Listener = ignore
+    folder: Path,
+    *,
+    executor: str = INLINE,
+    resources: Resources | None = None,
+    listener: Listener = ignore,
+    trust: bool = False,
 ) -> BenchResult:
-    """Continue a stopped bench. A finished one returns its result."""
+    """Continue a stopped bench. A finished one returns its result.
+
+    Arguments:
+        trust: as in `palaestra.resume`.
+    """
     result = read_bench(folder)
     waiting = deque(episode for episode in result.episodes if episode.summary is None)
+    if waiting:
+        check_trust(folder, RECIPE, _list_named(read_json(folder / PLAN)), trust=trust)
+    for episode in waiting:
+        if (episode.folder / "settings.json").exists():
+            with Run.open(episode.folder, read_only=True) as run:
+                check_trust(run.folder, run.recipe, run.settings, trust=trust)
     models = hash_models(str(result.settings.get("model", "")), *map(research.name_model, result.agents))
     record_provenance(folder, models, ended=not waiting)
     if waiting:
@@ -329,7 +348,7 @@ def _play_episode(
     """Start or continue one run; returns its summary."""
     task, agent = (result.places.get(name, name) for name in (episode.task, episode.agent))
     if (episode.folder / "settings.json").exists():
-        with Run.open(episode.folder) as run:
+        with Run.open(episode.folder, trust=True) as run:  # Checked by `resume`.
             return research.resume(run, listener=ignore, engines=engines, **options).summary
     settings = build(ResearchSettings, {**result.settings, "task": task, "agent": agent, "seed": episode.seed})
     return research.research(settings, out=episode.folder, listener=ignore, engines=engines, **options).summary
@@ -387,6 +406,12 @@ def _run_on_workers(
                 listener(_report_episode(done, total, episode, outcome))
     if errors:
         raise errors[0]
+
+
+def _list_named(plan: Mapping[str, Any]) -> dict[str, Any]:
+    """Return everything in a plan that can name code, as settings."""
+    names = {"task": plan["tasks"], "agent": plan["agents"], "places": plan.get("places", {})}
+    return {**plan["settings"], **names}
 
 
 def _budget(result: BenchResult) -> Budget | None:

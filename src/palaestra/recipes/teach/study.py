@@ -277,6 +277,8 @@ def read_study(folder: Path) -> StudyResult:
     plan = read_json(folder / PLAN)
     if not isinstance(plan, dict) or not {"seeds", "arms", "settings"} <= set(plan):
         raise RunError(f"the study is damaged: {folder / PLAN} lacks seeds, arms or settings")
+    if any("/" in f"{arm['name']}{seed}" for arm in plan["arms"] for seed in plan["seeds"]):
+        raise RunError(f"the study is damaged: {folder / PLAN} has a run outside of the folder")
     rows: list[StudyArm] = []
     for arm in plan["arms"]:
         runs = {seed: _read_summary(folder / f"{arm['name']}-seed{seed}") for seed in plan["seeds"]}
@@ -300,7 +302,7 @@ def _run(settings: TeachSettings, tasks: TeachTasks, folder: Path, listener: Lis
             Run.check_new(folder)
             teach.start(settings, tasks, folder, listener)
             return
-        with Run.open(folder) as run:
+        with Run.open(folder, trust=True) as run:  # Its settings are those of this call.
             if run.summary is None or run.summary.get("error"):
                 teach.resume(run, listener=listener, **_limits(settings))
 

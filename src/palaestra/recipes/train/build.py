@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
+import gymnasium
 import torch
 
 from palaestra.core.errors import EnvError
 from palaestra.core.events import Listener, ignore, notice
 from palaestra.core.plugins import load_plugins
 from palaestra.core.seeding import Seeds
+from palaestra.core.spaces import space_from_data
 from palaestra.engines.chat_encoder import ChatEncoder
 from palaestra.engines.factory import get_engine_scheme
 from palaestra.learn.algorithms import ALGORITHMS, Algorithm, AlgorithmConfig
 from palaestra.learn.distributed import rank, world_size
-from palaestra.learn.policies.control import history_policy, mlp_policy
+from palaestra.learn.policies.control import ControlPolicy, history_policy, mlp_policy
 from palaestra.learn.policies.convolutional import cnn_policy
 from palaestra.learn.policies.engine import EnginePolicy
 from palaestra.learn.policies.language_model import LanguageModelCritic, LanguageModelPolicy, ReferencePolicy
@@ -76,7 +78,7 @@ def _build_token_loop(settings: TrainSettings, config: AlgorithmConfig, listener
         _, num_envs = split_episodes(0, unwrap(settings.episodes), config.group_size)
     env = make_token_env(settings.env, num_envs, settings.options, group_size=config.group_size, **own)
     held_out = env.hold_out(evaluation) if evaluation and env.task is None else None
-    policy = _build_policy(settings, config, loaded.weights, env.vocabulary, listener)
+    policy = _build_policy(settings, config.needs_critic, loaded.weights, env.vocabulary, listener)
     if config.kl_coef is None:
         config = replace(config, kl_coef=env.kl_coef or 0.0)
     reference = None
@@ -112,7 +114,7 @@ def _build_turn_loop(settings: TrainSettings, config: AlgorithmConfig, listener:
             )
         )
     ends = find_end_ids(loaded.tokenizer, end_ids(loaded.weights, loaded.tokenizer))
-    policy = _build_policy(settings, config, loaded.weights, vocabulary_size(loaded.tokenizer), listener)
+    policy = _build_policy(settings, config.needs_critic, loaded.weights, vocabulary_size(loaded.tokenizer), listener)
     own: dict[str, Any] = {"autoreset": False, "failures": "mark"}
     # No group size: the collector seeds every episode by the number of its group.
     env = make_turn_env(settings.env, min(num_envs, unwrap(settings.episodes)), options, **own)
@@ -149,7 +151,7 @@ def _shard(settings: TrainSettings, policy: LanguageModelPolicy, reference: Refe
 
 
 def _build_policy(
-    settings: TrainSettings, config: AlgorithmConfig, weights: Any, vocabulary: int, listener: Listener
+    settings: TrainSettings, needs_critic: bool, weights: Any, vocabulary: int, listener: Listener
 ) -> LanguageModelPolicy:
     """Build the policy of a language model, with the adapter and the critic that the settings require."""
     from palaestra.engines import models
@@ -157,7 +159,7 @@ def _build_policy(
 
     supervision, seeds = supervision_for(weights, settings.method, rank=settings.rank), Seeds(settings.seed)
     critic: Any = None
-    if config.needs_critic:
+    if needs_critic:
         critic = "head"
         if settings.critic == "separate":
             body = models.load(settings.model, device=settings.device, listener=listener).weights.base_model
@@ -198,8 +200,29 @@ def _build_control_loop(settings: TrainSettings, config: AlgorithmConfig) -> Con
     from palaestra.envs.factory import make_control_env
 
     env = make_control_env(settings.env, unwrap(settings.num_envs), settings.options, own_seeds=config.whole_episodes)
-    spaces = (env.single_observation_space, env.single_action_space)
-    seeds = Seeds(settings.seed)
+    policy = _build_control_policy(settings, env.single_observation_space, env.single_action_space)
+    return ControlLoop(settings, env, policy, _make_algorithm(settings, config, policy))
+
+
+def build_policy(settings: TrainSettings, description: Mapping[str, Any]) -> ControlPolicy | LanguageModelPolicy:
+    """Build the policy of a run without its environment and algorithm, which may be code of somebody else.
+
+    Arguments:
+        description: as returned by `Loop.describe_policy`.
+    """
+    if settings.policy != "lm":
+        names = ("observation_space", "action_space")
+        return _build_control_policy(settings, *(space_from_data(description[name]) for name in names))
+    from palaestra.engines import models
+
+    weights = models.load(settings.model, device=settings.device, trainable=True).weights
+    return _build_policy(settings, bool(description["critic"]), weights, int(description["vocabulary"]), ignore)
+
+
+def _build_control_policy(
+    settings: TrainSettings, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]
+) -> ControlPolicy:
+    spaces, seeds = (observation_space, action_space), Seeds(settings.seed)
     normalise, width, layers = bool(settings.normalize_observations), settings.width, settings.layers
     scale = bool(settings.scale_actions)
     try:
@@ -217,8 +240,7 @@ def _build_control_loop(settings: TrainSettings, config: AlgorithmConfig) -> Con
             )  # fmt: skip
     except EnvError as error:
         raise EnvError(f"policy '{settings.policy}' does not fit {settings.env}: {error}") from None
-    policy.to(settings.device or _choose_control_device(unwrap(settings.policy)))
-    return ControlLoop(settings, env, policy, _make_algorithm(settings, config, policy))
+    return policy.to(settings.device or _choose_control_device(unwrap(settings.policy)))
 
 
 def _choose_control_device(policy: str) -> str:

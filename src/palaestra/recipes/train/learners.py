@@ -14,6 +14,7 @@ from typing import Any
 from palaestra.core.errors import ExecutorError, PalaestraError, RankError
 from palaestra.core.events import Event, Listener, ignore
 from palaestra.recipes.resume import resume
+from palaestra.recipes.settings import load_run_settings
 from palaestra.recipes.train.recipe import RECIPE, TrainResult, check, train
 from palaestra.recipes.train.settings import TrainSettings, fill_presets
 from palaestra.runs.run import Run, new_folder
@@ -54,17 +55,25 @@ def train_on_ray(
 
 
 def resume_on_ray(
-    folder: str | Path, learners: int, *, address: str = "", listener: Listener = ignore, **changes: Any
+    folder: str | Path,
+    learners: int,
+    *,
+    address: str = "",
+    listener: Listener = ignore,
+    trust: bool = False,
+    **changes: Any,
 ) -> TrainResult:
     """Resume a run of `train` with several processes on a Ray cluster; see `train_on_ray`.
 
     Arguments:
-        changes: as in `palaestra.resume`.
+        trust, changes: as in `palaestra.resume`.
     """
     path = Path(folder).resolve()
+    with Run.open(path, read_only=True, trust=trust) as run:
+        load_run_settings(TrainSettings, run)
 
     def work(listener: Listener) -> TrainResult:
-        result: TrainResult = resume(path, listener=listener, **changes)
+        result: TrainResult = resume(path, listener=listener, trust=True, **changes)  # Checked above.
         return result
 
     return _run_learners(work, learners, path, address, listener)

@@ -25,15 +25,18 @@ from palaestra.core.errors import EnvError, RewardError, RunError
 from palaestra.core.events import Event, Listener
 from palaestra.core.records import Trajectory, Usage
 from palaestra.core.seeding import Seeds
+from palaestra.core.spaces import space_to_data
 from palaestra.core.statistics import Mean, mean_interval
 from palaestra.engines.cpu.kernels import select_matmul_kernels
+from palaestra.envs.state import load_state, save_state
 from palaestra.learn.collect import ControlCollector
 from palaestra.learn.policies.control import ControlPolicy
 from palaestra.learn.rollouts import Rollout
 from palaestra.learn.sharding import to_share, to_whole
 from palaestra.recipes.train.settings import TrainSettings, unwrap
-from palaestra.runs.files import write_folder
+from palaestra.runs.files import write_folder, write_json
 from palaestra.runs.ledger import LedgerEntry
+from palaestra.runs.trust import forget_pickle, is_own_pickle, record_pickle
 
 if TYPE_CHECKING:
     from palaestra.runs.store import Store
@@ -41,6 +44,9 @@ if TYPE_CHECKING:
 
 MAX_FAILURES = 0.1
 """The fraction of the episodes of an iteration or an evaluation that may fail before the run stops."""
+WEIGHTS, POLICY = "policy.safetensors", "policy.json"
+ENVIRONMENT, PICKLE = "environment.json", "environment.pkl"
+"""The files of a checkpoint."""
 RECENT = 100
 """The number of episodes in the running mean of the returns, which `stop_at` refers to."""
 
@@ -88,13 +94,11 @@ class Loop(ABC):
     def close(self) -> None:  # noqa: B027  (optional)
         """Close the environments, for example running workspaces. The policy stays usable."""
 
-    def environment_state(self) -> bytes | None:
-        """The state of the environment between two iterations; `None` if it has no such state."""
-        return None
+    def save_environment(self, folder: Path) -> None:  # noqa: B027  (optional)
+        """Save the state of the environment between two iterations, if it has one."""
 
-    def load_environment_state(self, state: bytes) -> None:
-        """Restore the state that `environment_state` returned."""
-        raise RunError("the checkpoint contains an environment state, which this environment cannot load")
+    def load_environment(self, folder: Path, trust: bool) -> None:  # noqa: B027  (optional)
+        """Restore the state that `save_environment` has saved."""
 
     @property
     def recent_return(self) -> float:
@@ -103,26 +107,18 @@ class Loop(ABC):
 
     def weights(self) -> dict[str, torch.Tensor]:
         """A copy of all tensors that training changes, by name. All processes must call this; rank 0 gets the weights."""
-        return {name: to_whole(tensor) for name, tensor in self._list_trained().items()}
+        return {name: to_whole(tensor) for name, tensor in _list_trained(self.policy).items()}
 
-    def _list_trained(self) -> dict[str, torch.Tensor]:
-        trained = {name: p for name, p in self.policy.named_parameters() if p.requires_grad}
-        buffers = {name: b for name, b in self.policy.named_buffers() if name in ("seen", "mean_F", "square_F")}
-        return {**trained, **buffers}
+    def save_policy(self, folder: Path) -> None:
+        """Save the weights, and what `palaestra.load_policy` needs to build the policy without the environment."""
+        from safetensors.torch import save_file
 
-    def load_weights(self, weights: Mapping[str, torch.Tensor], where: str) -> None:
-        shapes = {name: tuple(tensor.shape) for name, tensor in self._list_trained().items()}
-        stored = {name: tuple(tensor.shape) for name, tensor in weights.items()}
-        for name in sorted(shapes.keys() | stored.keys()):
-            if shapes.get(name) != stored.get(name):
-                raise RunError(
-                    f"the checkpoint {where} belongs to another policy: {name} has the shape {stored.get(name)}; "
-                    f"expected {shapes.get(name)}"
-                )
-        with torch.no_grad():
-            for name, tensor in [*self.policy.named_parameters(), *self.policy.named_buffers()]:
-                if name in weights:
-                    tensor.copy_(to_share(weights[name], tensor))
+        save_file(self.weights(), folder / WEIGHTS)
+        write_json(folder / POLICY, self.describe_policy())
+
+    @abstractmethod
+    def describe_policy(self) -> dict[str, Any]:
+        """The properties of the policy that depend on the environment or the algorithm, as plain data."""
 
     def weights_sha256(self) -> str:
         digest = hashlib.sha256()
@@ -191,6 +187,32 @@ class Loop(ABC):
             )
 
 
+def load_weights(policy: torch.nn.Module, weights: Mapping[str, torch.Tensor], where: str) -> None:
+    """Load the tensors that training changes into a policy.
+
+    Raises:
+        RunError: the checkpoint at `where` belongs to another policy.
+    """
+    shapes = {name: tuple(tensor.shape) for name, tensor in _list_trained(policy).items()}
+    stored = {name: tuple(tensor.shape) for name, tensor in weights.items()}
+    for name in sorted(shapes.keys() | stored.keys()):
+        if shapes.get(name) != stored.get(name):
+            raise RunError(
+                f"the checkpoint {where} belongs to another policy: {name} has the shape {stored.get(name)}; "
+                f"expected {shapes.get(name)}"
+            )
+    with torch.no_grad():
+        for name, tensor in [*policy.named_parameters(), *policy.named_buffers()]:
+            if name in weights:
+                tensor.copy_(to_share(weights[name], tensor))
+
+
+def _list_trained(policy: torch.nn.Module) -> dict[str, torch.Tensor]:
+    trained = {name: p for name, p in policy.named_parameters() if p.requires_grad}
+    buffers = {name: b for name, b in policy.named_buffers() if name in ("seen", "mean_F", "square_F")}
+    return {**trained, **buffers}
+
+
 def measure_spread(rollout: Rollout, returns: Sequence[float], prefix: str = "") -> dict[str, float]:
     """The minimum and maximum return of some episodes, and the number of truncated episodes."""
     if not returns:
@@ -239,6 +261,7 @@ class ControlLoop(Loop):
         self.env, self.policy, self.algorithm = env, policy, algorithm
         self.collector = ControlCollector(env, policy)
         self._started = False
+        self._is_data: bool | None = None  # Whether the state of the environment is data; unknown before the first.
 
     def iterate(
         self, iteration: int, progress_remaining: float, listener: Listener
@@ -298,6 +321,10 @@ class ControlLoop(Loop):
         metrics = self._measure(rollout, rollout.sequence_returns(), "environment")
         return metrics, LedgerEntry("", unwrap(self.settings.policy), rollout.num_sequences)
 
+    def describe_policy(self) -> dict[str, Any]:
+        spaces = {"observation_space": self.policy.observation_space, "action_space": self.policy.head.space}
+        return {name: space_to_data(space) for name, space in spaces.items()}
+
     def _select_kernels(self) -> AbstractContextManager[None]:
         """Use the CPU kernels that are fastest for the policy. Torch's own convolutions are slower than oneDNN's."""
         return select_matmul_kernels(small=True) if self.policy.trunk is None else nullcontext()
@@ -306,44 +333,86 @@ class ControlLoop(Loop):
         summary: dict[str, Any] = {"recent_return": self.recent_return if len(self._recent) == RECENT else None}
         return summary | (summarize_returns(store.metrics(), iterations) if self.settings.evaluation else {})
 
-    def environment_state(self) -> bytes | None:
-        """The pickled environment, so that a resumed run continues its episodes.
+    def counters(self) -> dict[str, Any]:
+        return {**super().counters(), "environment": self._describe_env()}
 
-        An environment that cannot be pickled with its state is reset here with a seed of the run. An uninterrupted run does
-        the same, so both have the same result.
+    def load_counters(self, counters: Mapping[str, Any]) -> None:
+        for name, stored in counters.get("environment", {}).items():
+            if (value := self._describe_env()[name]) != stored:
+                raise RunError(
+                    f"setting '{name}' is {value!r} in settings.json; the checkpoint is in the middle of episodes with "
+                    f"{stored!r}: restore it, or start a new run"
+                )
+        super().load_counters(counters)
+
+    def _describe_env(self) -> dict[str, Any]:
+        """The settings that the environment is made from."""
+        settings = self.settings
+        return {"env": settings.env, "env_options": list(settings.env_options), "num_envs": settings.num_envs}
+
+    def save_environment(self, folder: Path) -> None:
+        """Save the environment and the episodes in progress, so that a resumed run continues them.
+
+        The state is data in `environment.json`, or a pickle if the environment has objects that only a pickle can hold. An
+        environment that cannot be pickled either is reset here with a seed of the run. An uninterrupted run does the same,
+        so both have the same result.
         """
         import cloudpickle
 
         if self.algorithm.config.whole_episodes:
-            return None
+            return
+        state = {"env": self.env, "collector": self.collector.state()}
+        if self._is_data is not False:
+            try:
+                text = save_state(state)
+                self._is_data = self._is_data or self._check_state(text)
+            except Exception:  # Not only StateError: a copy of the user's environment may raise anything.
+                self._is_data = False
+        if self._is_data:
+            (folder / ENVIRONMENT).write_text(text, encoding="utf-8")
+            return
         if not _loses_state(self.env):
             with suppress(Exception):  # Pickling may raise anything.
-                made_from = {name: getattr(self.settings, name) for name in ("env", "env_options", "num_envs")}
-                pickled: bytes = cloudpickle.dumps(
-                    {"env": self.env, "collector": self.collector.state(), "made_from": made_from}
-                )
-                return pickled
+                pickled: bytes = cloudpickle.dumps(state)
+                record_pickle(pickled)
+                (folder / PICKLE).write_bytes(pickled)
+                return
         self._started = False
-        return None
 
-    def load_environment_state(self, state: bytes) -> None:
-        loaded = pickle.loads(state)
-        # Checkpoints of earlier versions have only the environment itself.
-        for name, stored in loaded.get("made_from", {"num_envs": loaded["env"].num_envs}).items():
-            if getattr(self.settings, name) != stored:
+    def _check_state(self, text: str) -> bool:
+        """Whether a fresh environment with a stored state has the same state."""
+        fresh = self._make_env()
+        try:
+            return save_state(load_state(text, {"env": fresh})) == text
+        finally:
+            fresh.close()
+
+    def _make_env(self) -> Any:
+        from palaestra.envs.factory import make_control_env
+
+        return make_control_env(self.settings.env, unwrap(self.settings.num_envs), self.settings.options)
+
+    def load_environment(self, folder: Path, trust: bool) -> None:
+        if (folder / ENVIRONMENT).exists():
+            loaded = load_state((folder / ENVIRONMENT).read_text(encoding="utf-8"), {"env": self.env})
+            self._is_data = True
+        elif (folder / PICKLE).exists():
+            pickled = (folder / PICKLE).read_bytes()
+            if not trust and not is_own_pickle(pickled):
                 raise RunError(
-                    f"setting '{name}' is {getattr(self.settings, name)!r} in settings.json; the checkpoint is in the middle of "
-                    f"episodes with {stored!r}: restore it, or start a new run"
+                    f"{folder / PICKLE} is a pickle, which can run any code, and no run of yours on this machine has "
+                    "written it; if you trust the run folder, resume it with --trust (in Python, trust=True)"
                 )
+            loaded = pickle.loads(pickled)
+        else:
+            return
         self.env = loaded["env"]
         self.collector = ControlCollector(self.env, self.policy)
         self.collector.load_state(loaded["collector"])
         self._started = True
 
     def save_model(self, folder: Path) -> None:
-        from safetensors.torch import save_file
-
-        write_folder(folder / "model", lambda target: save_file(self.weights(), target / "policy.safetensors"))
+        write_folder(folder / "model", self.save_policy)
 
 
 def _loses_state(env: Any) -> bool:
@@ -371,37 +440,44 @@ def save_checkpoint(folder: Path, iteration: int, loop: Loop, last: bool) -> Non
     from safetensors.torch import save_file
 
     def write(target: Path) -> None:
-        save_file(loop.weights(), target / "policy.safetensors")
+        loop.save_policy(target)
         save_file({k: v.clone() for k, v in loop.algorithm.optimizer.state().items()}, target / "optimizer.safetensors")
         (target / "counters.json").write_text(json.dumps(loop.counters()), encoding="utf-8")
-        state = None if last else loop.environment_state()
-        if state is not None:
-            (target / "environment.pkl").write_bytes(state)
+        if not last:
+            loop.save_environment(target)
 
     write_folder(folder / f"iteration-{iteration}", write)
     for old in _list_iterations(folder)[:-2]:
         if old != iteration:
+            forget_pickle(folder / f"iteration-{old}" / PICKLE)
             shutil.rmtree(folder / f"iteration-{old}", ignore_errors=True)
 
 
-def load_newest_checkpoint(folder: Path, loop: Loop) -> int:
+def find_newest_checkpoint(folder: Path) -> Path | None:
+    """Return the folder of the newest checkpoint; `None` if there is none."""
+    iterations = _list_iterations(folder)
+    return folder / f"iteration-{iterations[-1]}" if iterations else None
+
+
+def load_newest_checkpoint(folder: Path, loop: Loop, *, trust: bool = False) -> int:
     """Load the newest checkpoint into `loop` and return its iteration; 0 if there is none.
+
+    Arguments:
+        trust: also load a pickle that this user has not written.
 
     Raises:
         RunError: a file is missing or damaged, or the checkpoint does not fit the policy.
     """
     from safetensors.torch import load_file
 
-    iterations = _list_iterations(folder)
-    if not iterations:
+    newest = find_newest_checkpoint(folder)
+    if newest is None:
         return 0
-    newest = folder / f"iteration-{iterations[-1]}"
     try:
-        loop.load_weights(load_file(newest / "policy.safetensors"), str(newest))
+        load_weights(loop.policy, load_file(newest / WEIGHTS), str(newest))
         loop.algorithm.optimizer.load_state(load_file(newest / "optimizer.safetensors"))
         loop.load_counters(json.loads((newest / "counters.json").read_text(encoding="utf-8")))
-        if (newest / "environment.pkl").exists():
-            loop.load_environment_state((newest / "environment.pkl").read_bytes())
+        loop.load_environment(newest, trust)
     except RunError:
         raise
     except Exception as error:  # safetensors and pickle raise many types.
@@ -409,7 +485,7 @@ def load_newest_checkpoint(folder: Path, loop: Loop) -> int:
         raise RunError(
             f"the checkpoint {newest} is damaged: {cause}; delete it to resume from the previous checkpoint"
         ) from error
-    return iterations[-1]
+    return int(newest.name.removeprefix("iteration-"))
 
 
 def _list_iterations(folder: Path) -> list[int]:

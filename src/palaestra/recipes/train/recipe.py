@@ -210,7 +210,7 @@ def _run(
     record_run(run, settings.model if settings.policy == "lm" else "")
     summary = run.summary
     lead("load", str(run.checkpoints.resolve()))
-    done = load_newest_checkpoint(run.checkpoints, loop)
+    done = load_newest_checkpoint(run.checkpoints, loop, trust=run.trusted)
     run.store.forget_after(done)
     if summary is not None:
         lead("end", str(run.folder), summary)

@@ -8,7 +8,7 @@ the learner updates on previous ones.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
@@ -20,6 +20,7 @@ from palaestra.core.records import Failure
 from palaestra.executors.base import open_executor
 from palaestra.learn.rollouts import Rollout
 from palaestra.learn.shares import join_rollouts
+from palaestra.recipes.train.loop import load_weights
 from palaestra.recipes.train.settings import TrainSettings, make_config, unwrap
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ class Actor(Protocol):
     version: int | None
     """The number of updates of its weights; `None` before it has received any."""
 
-    def load_weights(self, weights: Mapping[str, Any], where: str) -> None: ...
+    policy: Any
 
     def collect(self, first: int, episodes: int, version: int) -> Rollout: ...
 
@@ -108,7 +109,7 @@ class RolloutWorkers:
 def _play_part(actor: Actor, part: _Part) -> Rollout:
     """Play some episodes in a worker."""
     if actor.version != part.version:
-        actor.load_weights(part.weights.get(), "of the learner")
+        load_weights(actor.policy, part.weights.get(), "of the learner")
         actor.version = part.version
     rollout = actor.collect(part.first, part.episodes, part.version)
     rollout.version = part.version

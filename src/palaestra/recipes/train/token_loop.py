@@ -240,6 +240,9 @@ class TokenLoop(Loop):
             return summarize_returns(store.metrics(), iterations)
         return summarize_gain(store.attempts(f"0/{Split.TEST}"), store.attempts(f"{iterations}/{Split.TEST}"))
 
+    def describe_policy(self) -> dict[str, Any]:
+        return {"vocabulary": self.policy.vocabulary, "critic": self.policy.has_critic}
+
     def save_model(self, folder: Path) -> None:
         from palaestra.runs.files import write_folder
 
