@@ -12,6 +12,7 @@ from palaestra.core.errors import RunError, SettingsError
 from palaestra.core.events import Listener, ignore
 from palaestra.core.plugins import load_plugins
 from palaestra.core.ranks import read_launch_rank
+from palaestra.core.secrets import is_masked
 from palaestra.recipes.executor_settings import INLINE
 from palaestra.recipes.progress import RunProgress, TrainProgress, show_progress
 from palaestra.recipes.settings import build, load_run_settings, read_values
@@ -70,6 +71,9 @@ def resume(folder: str | Path, *, listener: Listener | None = None, progress: bo
         if run.recipe not in recipes:
             raise RunError(f"the run folder is damaged: it names an unknown recipe '{run.recipe}'")
         _check_changes(run.recipe, changes)
+        masked = [name for name, value in run.settings.items() if is_masked(value)]
+        if masked and run.summary is None:
+            raise RunError(f"the setting '{masked[0]}' of {folder} had a secret, which is not stored; start a new run")
         rounds = run.settings.get("rounds", 0) if run.recipe == "teach" else 0
         display = TrainProgress if run.recipe == "train" else lambda console: RunProgress(console, rounds)
         with show_progress(listener, progress and read_launch_rank() == 0, display) as listener:

@@ -9,12 +9,13 @@ import os
 import re
 import shutil
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from palaestra.core.errors import RunError, StorageError
+from palaestra.core.secrets import mask, mask_data, mask_rows
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -24,12 +25,16 @@ PARTIAL = ".partial"
 
 
 def write_json(path: Path, data: Any) -> None:
-    """Write `data` as JSON, atomically."""
-    write_text(path, json.dumps(data, indent=2, ensure_ascii=False) + "\n")
+    """Write `data` as JSON, atomically. Secrets are masked."""
+    _write(path, json.dumps(mask_data(data), indent=2, ensure_ascii=False) + "\n")
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write `text` to a temporary file, then rename it into place."""
+    """Write `text` to a temporary file, then rename it into place. Secrets are masked."""
+    _write(path, mask(text))
+
+
+def _write(path: Path, text: str) -> None:
     partial = path.with_name(path.name + PARTIAL)
     with storage_errors(path, f"writing {path.name}"):
         try:
@@ -136,6 +141,16 @@ def storage_errors(path: Path, doing: str) -> Iterator[None]:
         raise RunError(
             f"the run folder is damaged: {path}: {text}; restore it from a copy or start a new run"
         ) from error
+
+
+class MaskingConnection(sqlite3.Connection):
+    """A database that stores no secrets: those in the values of a statement are masked."""
+
+    def execute(self, sql: str, values: Sequence[Any] = (), /) -> sqlite3.Cursor:  # type: ignore[override]
+        return super().execute(sql, *mask_rows([values]))
+
+    def executemany(self, sql: str, rows: Iterable[Sequence[Any]], /) -> sqlite3.Cursor:  # type: ignore[override]
+        return super().executemany(sql, mask_rows(rows))
 
 
 @contextmanager

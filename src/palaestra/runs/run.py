@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import Any
 
 from palaestra.core.errors import RunError
+from palaestra.core.secrets import mask, mask_settings
 from palaestra.runs.files import PARTIAL, read_json, storage_errors, write_json
 from palaestra.runs.ledger import LedgerEntry
 from palaestra.runs.store import Store
@@ -62,7 +63,9 @@ class Run:
                 run._clear()
             run._store = Store(folder / "store.sqlite", create=True)
             # The settings are written last: a folder with settings is a run.
-            write_json(folder / "settings.json", {"format": FORMAT, "recipe": recipe, "settings": settings})
+            write_json(
+                folder / "settings.json", {"format": FORMAT, "recipe": recipe, "settings": mask_settings(settings)}
+            )
         except BaseException as error:
             if not isinstance(error, RunError):
                 run._clear()
@@ -154,7 +157,10 @@ class Run:
     def write_settings(self, settings: dict[str, Any]) -> None:
         """Change the settings of the run."""
         self.settings = settings
-        write_json(self.folder / "settings.json", {"format": FORMAT, "recipe": self.recipe, "settings": settings})
+        write_json(
+            self.folder / "settings.json",
+            {"format": FORMAT, "recipe": self.recipe, "settings": mask_settings(settings)},
+        )
 
     def forget_failure(self) -> None:
         """Remove the summary of a run that failed and is resumed."""
@@ -211,7 +217,7 @@ class Run:
             if error is None:
                 path.unlink(missing_ok=True)
             else:
-                path.write_text("".join(format_exception(error)), encoding="utf-8")
+                path.write_text(mask("".join(format_exception(error))), encoding="utf-8")
                 error.add_note(f"traceback: {path}")
 
 

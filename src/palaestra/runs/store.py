@@ -17,7 +17,7 @@ from uuid import uuid4
 from palaestra.core.errors import RunError
 from palaestra.core.records import Attempt, Decision, Example, Lesson, Trajectory
 from palaestra.runs.calls import CallRecord
-from palaestra.runs.files import from_json, storage_errors, to_json, transaction
+from palaestra.runs.files import MaskingConnection, from_json, storage_errors, to_json, transaction
 from palaestra.runs.ledger import LedgerEntry, LedgerTotal
 
 T = TypeVar("T")
@@ -72,7 +72,7 @@ class Store:
         if not create and not path.exists():
             raise RunError(f"{path.parent} has no store {path.name}")
         with storage_errors(path, "opening the store"):
-            self._db = sqlite3.connect(path, isolation_level=None)
+            self._db = sqlite3.connect(path, isolation_level=None, factory=MaskingConnection)
             try:
                 if create:
                     self._db.execute("PRAGMA journal_mode=WAL")
