@@ -11,9 +11,9 @@ import pytest
 
 from palaestra import __version__
 from palaestra.core.errors import RunError
+from palaestra.core.secrets import mask_arguments
 from palaestra.engines import models
 from palaestra.runs import provenance
-from palaestra.core.secrets import mask_arguments
 from palaestra.runs.provenance import read_checkout, read_provenance, record_provenance
 
 

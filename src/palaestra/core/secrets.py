@@ -103,7 +103,8 @@ def mask(text: str) -> str:
 
 def mask_data(value: T) -> T:
     """Replace the secrets in all texts of nested mappings, lists and tuples. Numbers are not changed."""
-    return _mask_nested(value, _get_pattern())
+    masked: T = _mask_nested(value, _get_pattern())
+    return masked
 
 
 def mask_rows(rows: Iterable[Sequence[Any]]) -> Iterator[list[Any]]:
