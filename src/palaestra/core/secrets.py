@@ -86,8 +86,10 @@ def restore_url(url: str) -> str:
             raise EngineError(f"the user and password of {url} are not stored; set {URL_USER} to USER:PASSWORD")
         url = url.replace(f"://{MASK}@", f"://{user}@", 1) if user else _urls[url]
     parts = urlsplit(url)
-    for value in (parts.password, *(value.partition("=")[2] for value in parts.query.split("&"))):
-        remember_secret(unquote(value or ""))
+    user, password = unquote(parts.username or ""), unquote(parts.password or "")
+    queries = [unquote(value.partition("=")[2]) for value in parts.query.split("&")]
+    for value in (password, password and base64.b64encode(f"{user}:{password}".encode()).decode(), *queries):
+        remember_secret(value)
     _urls[mask(url)] = url
     return url
 
