@@ -123,7 +123,11 @@ def test_numbers_of_records_stay_exact(tmp_path: Path) -> None:
 
 
 def test_settings_are_masked_by_their_names() -> None:
-    given = {"model": "http://me:pw@host/v1?key=1#m", "env_options": {"hub_token": "abc", "size": 3}, "option": ["auth=x"]}
+    given = {
+        "model": "http://me:pw@host/v1?key=1#m",
+        "env_options": {"hub_token": "abc", "size": 3},
+        "option": ["auth=x"],
+    }
     masked = mask_settings(given)
     assert masked == {
         "model": f"http://{MASK}@host/v1?{MASK}#m",

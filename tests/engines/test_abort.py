@@ -67,7 +67,9 @@ def post(thread: ServerThread, path: str, body: dict[str, Any]) -> socket.socket
     data = json.dumps(body).encode()
     host, _, port = thread.url.removeprefix("http://").partition(":")
     connection = socket.create_connection((host, int(port)))
-    head = f"POST {path} HTTP/1.1\r\nhost: {host}:{port}\r\ncontent-type: application/json\r\ncontent-length: {len(data)}"
+    head = (
+        f"POST {path} HTTP/1.1\r\nhost: {host}:{port}\r\ncontent-type: application/json\r\ncontent-length: {len(data)}"
+    )
     connection.sendall(f"{head}\r\n\r\n".encode() + data)
     return connection
 

@@ -64,11 +64,15 @@ def send(server: OpenAIServer, path: str, body: Any, headers: dict[str, str] | N
 words = st.sampled_from(["", "a", "user", "tool", "auto", "text", "function", "é", "\0", "data:,x", "sk-1", "x" * 300])
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | words,
-    lambda inner: st.lists(inner, max_size=3)
-    | st.dictionaries(
-        st.sampled_from(["role", "content", "type", "text", "function", "name", "arguments", "parameters", "properties"]),
-        inner,
-        max_size=4,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                ["role", "content", "type", "text", "function", "name", "arguments", "parameters", "properties"]
+            ),
+            inner,
+            max_size=4,
+        )
     ),
     max_leaves=6,
 )
@@ -77,8 +81,33 @@ messages = values | st.fixed_dictionaries(
     optional={"tool_calls": values, "tool_call_id": values},
 )
 names = st.sampled_from(
-    "model max_tokens temperature top_p top_k n seed stop stream stream_options return_token_ids user store logprobs echo "
-    "logit_bias response_format tool_choice parallel_tool_calls best_of name reward message metadata anything".split()
+    [
+        "model",
+        "max_tokens",
+        "temperature",
+        "top_p",
+        "top_k",
+        "n",
+        "seed",
+        "stop",
+        "stream",
+        "stream_options",
+        "return_token_ids",
+        "user",
+        "store",
+        "logprobs",
+        "echo",
+        "logit_bias",
+        "response_format",
+        "tool_choice",
+        "parallel_tool_calls",
+        "best_of",
+        "name",
+        "reward",
+        "message",
+        "metadata",
+        "anything",
+    ]
 )
 tools = st.lists(st.fixed_dictionaries({"type": st.just("function"), "function": values}) | values, max_size=2)
 bodies = st.builds(
@@ -213,7 +242,10 @@ def test_text_offsets_are_the_places_of_the_tokens(nano: LoadedModel, text: str)
     offsets, tokens = logprobs["text_offset"], logprobs["tokens"]
     assert len(offsets) == len(tokens) == len(engine.ids)
     assert offsets[0] == 0
-    expected = [len(nano.tokenizer.decode(engine.ids[:k], skip_special_tokens=True).rstrip("\ufffd")) for k in range(len(tokens))]
+    expected = [
+        len(nano.tokenizer.decode(engine.ids[:k], skip_special_tokens=True).rstrip("\ufffd"))
+        for k in range(len(tokens))
+    ]
     assert offsets == expected
     assert logprobs["top_logprobs"] == [{token: -0.5} for token in tokens]
 
