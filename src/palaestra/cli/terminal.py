@@ -48,7 +48,7 @@ class MaskingStream:
 
 def mask_output() -> None:
     """Mask secrets in everything that this process prints: tables, errors, tracebacks, warnings and logs."""
-    sys.stdout, sys.stderr = MaskingStream(sys.stdout), MaskingStream(sys.stderr)  # type: ignore[assignment]
+    sys.stdout, sys.stderr = MaskingStream(sys.stdout), MaskingStream(sys.stderr)
 
 
 def explain(error: Exception) -> tuple[str, int]:

@@ -65,7 +65,7 @@ class Batcher:
         return pending.answers
 
     @contextmanager
-    def paused(self) -> Iterator[None]:
+    def pause(self) -> Iterator[None]:
         """Wait until the earlier requests have been answered or aborted. Later ones wait until the end of the context."""
         pause = _Pause()
         self._queue.put(pause)

@@ -130,7 +130,7 @@ class CaptureServer(OpenAIServer):
             version: the number of updates of the new weights.
             update: changes the weights of the engine.
         """
-        with self.batcher.paused():
+        with self.batcher.pause():
             update()
             self.version = version
 

@@ -103,7 +103,7 @@ class ToolFunction(StrictBody):
         return value
 
 
-class Tool(StrictBody):
+class OfferedTool(StrictBody):
     type: Literal["function"]
     function: ToolFunction
 
@@ -123,7 +123,7 @@ class ChatBody(CommonBody):
     def _check_tools(cls, value: list[dict[str, Any]] | None) -> list[dict[str, Any]] | None:
         for tool in value or ():
             try:
-                Tool.model_validate(tool)  # The tools themselves stay as the client wrote them.
+                OfferedTool.model_validate(tool)  # The tools themselves stay as the client wrote them.
             except ValidationError as error:
                 raise ValueError(_describe(error)) from error
         return value
@@ -176,8 +176,8 @@ class TextBody(CommonBody):
     def prompts(self) -> list[str | list[int]]:
         """The prompts, each a text or token ids."""
         if isinstance(self.prompt, list) and not isinstance(self.prompt[0], int):
-            return list(self.prompt)  # type: ignore[arg-type]
-        return [self.prompt]  # type: ignore[list-item]
+            return list(self.prompt)
+        return [self.prompt]
 
 
 Body = TypeVar("Body", bound=BaseModel)

@@ -489,8 +489,9 @@ async def _wait(http: HttpRequest, futures: Sequence[asyncio.Future[T]]) -> list
         RequestError: the client has left.
     """
     results, leaving = asyncio.gather(*futures), asyncio.create_task(_wait_for_disconnect(http))
+    waiting: set[asyncio.Future[Any]] = {results, leaving}
     try:
-        await asyncio.wait({results, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         if leaving.done():
             raise RequestError("the client has left", 499, "client_closed_request")
         return results.result()
