@@ -22,7 +22,7 @@ from palaestra.core.errors import SettingsError
 from palaestra.core.records import Completion, Message, StopReason, Usage
 from palaestra.core.seeding import Seeds
 from palaestra.engines.base import Request
-from palaestra.engines.capture import CaptureSession
+from palaestra.engines.capture import CaptureSession, decode_answer
 from palaestra.engines.chat_encoder import ChatEncoder
 from palaestra.engines.gateway import CaptureServer, ServerThread
 from palaestra.engines.models import LoadedModel
@@ -73,7 +73,7 @@ def connect(thread: ServerThread, session: str, key: str = "secret") -> Iterator
 def fetch(url: str, body: Any = None, key: str = "secret") -> tuple[int, Any]:
     """Status and JSON of a GET request, or of a POST request with a body."""
     data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(url, data, {"Authorization": f"Bearer {key}"})
+    request = urllib.request.Request(url, data, {"Authorization": f"Bearer {key}", "Content-Type": "application/json"})
     try:
         with urllib.request.urlopen(request) as response:
             return response.status, json.load(response)
@@ -244,11 +244,12 @@ def test_sampled_reasoning_stays_under_templates_that_remove_it(nano: LoadedMode
     for reply in ("Higher.", "Lower.", "Higher."):
         parent, prompt = session.encode(encoder, messages)
         completion = Completion("", sampled, (-1.0,) * len(sampled), StopReason.END, Usage(), prompt)
-        call = session.record(encoder, parent, tuple(messages), completion, version=0, number=0)
+        message = decode_answer(encoder, messages, completion)
+        session.record(encoder, parent, tuple(messages), message, completion, version=0, number=0)
         assert (parent is None) == (not prompts)
         prompts.append(prompt)
         # The message passes through JSON and comes back as the agent saw it.
-        messages = [*messages, Message("assistant", call.message.text.strip()), Message("user", reply)]
+        messages = [*messages, Message("assistant", message.text.strip()), Message("user", reply)]
     assert prompts[1][: len(prompts[0] + sampled)] == prompts[0] + sampled
     assert prompts[2][: len(prompts[1] + sampled)] == prompts[1] + sampled
     (sequence,) = session.build_sequences()
@@ -284,7 +285,7 @@ def test_new_weights_wait_for_calls_and_each_call_knows_its_version(nano: Loaded
 
         asking = threading.Thread(target=ask)
         asking.start()
-        while not server._running:
+        while not server.batcher.running:
             time.sleep(0.005)
         server.update_weights(1, lambda: events.append(f"update after {len(engine.requests)}"))
         asking.join()

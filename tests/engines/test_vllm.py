@@ -12,7 +12,7 @@ import vision_models
 from palaestra.core.errors import EngineError, ModelError
 from palaestra.core.records import Completion, Failure, FailureCause, ImagePart, Message, Split, StopReason, TextPart
 from palaestra.engines import models
-from palaestra.engines.base import Request, Sampling
+from palaestra.engines.base import ABORTED, Request, Sampling
 from palaestra.engines.transformers import TransformersEngine
 from palaestra.tasks.math.task import MathSkills
 from palaestra.tasks.vision.task import VisionSkills
@@ -221,3 +221,24 @@ def test_too_little_memory_is_one_line_that_names_the_setting(monkeypatch: pytes
     with pytest.raises(ModelError, match=r"vLLM cannot load .* decrease `--gpu-memory-utilization`") as raised:
         VLLMEngine(models.locate("nano"), dtype="float32", enforce_eager=True, gpu_memory_utilization=0.999)
     assert "\n" not in str(raised.value)
+
+
+def test_requests_join_and_leave_the_running_batch(engine: VLLMEngine) -> None:
+    messages = (Message("user", "What is 13 + 48?"),)
+    long, short = Request(messages, Sampling(200, 1.0, count=2), 1), Request(messages, Sampling(40))
+    offers, tokens, answers = [[long], [short], []], {}, {}
+
+    def on_token(slot: tuple[int, int], position: int, token: int) -> None:
+        tokens.setdefault(slot, []).append(token)
+
+    engine.generate_joining(
+        lambda room: offers.pop(0) if offers else [],
+        on_token,
+        answers.__setitem__,
+        lambda index: index == 0 and len(tokens.get((0, 0), ())) >= 3,
+    )
+    assert [answers[0, k] for k in range(2)] == [ABORTED, ABORTED]
+    assert len(tokens[0, 0]) < 10
+    (alone,) = ask(engine, short)
+    assert answers[1, 0].token_ids == alone.token_ids == tuple(tokens[1, 0])
+    assert not engine._llm.llm_engine.has_unfinished_requests()

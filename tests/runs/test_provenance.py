@@ -11,9 +11,10 @@ import pytest
 
 from palaestra import __version__
 from palaestra.core.errors import RunError
+from palaestra.core.secrets import mask_arguments
 from palaestra.engines import models
 from palaestra.runs import provenance
-from palaestra.runs.provenance import mask_secrets, read_checkout, read_provenance, record_provenance
+from palaestra.runs.provenance import read_checkout, read_provenance, record_provenance
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -104,8 +105,12 @@ def test_a_checkout_has_a_commit_and_is_dirty_by_changes_and_by_new_modules(
         (["--max-tokens=24", "runs/keyboard"], ["--max-tokens=24", "runs/keyboard"]),
     ],
 )
-def test_secrets_on_the_command_line_are_masked(given: list[str], expected: list[str]) -> None:
-    assert mask_secrets(given, {"MY_SERVICE_KEY": "x", "PALAESTRA_API_KEY": "correct-horse"}) == expected
+def test_secrets_on_the_command_line_are_masked(
+    given: list[str], expected: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_SERVICE_KEY", "x")
+    monkeypatch.setenv("PALAESTRA_API_KEY", "correct-horse")
+    assert mask_arguments(given) == expected
 
 
 def test_no_environment_variable_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,17 @@ from palaestra.cli.export import export
 from palaestra.cli.listing import KINDS, list_entries
 from palaestra.cli.options import TrainCommand, from_settings
 from palaestra.cli.serve import serve
-from palaestra.cli.terminal import INTERRUPTED, TRACEBACK, Commands, StoppedError, console, explain, quiet, say
+from palaestra.cli.terminal import (
+    INTERRUPTED,
+    TRACEBACK,
+    Commands,
+    StoppedError,
+    console,
+    explain,
+    mask_output,
+    quiet,
+    say,
+)
 from palaestra.cli.view import view
 from palaestra.core.errors import RunError, SettingsError, UnknownNameError
 from palaestra.core.events import ignore
@@ -415,6 +425,7 @@ def main() -> None:
     `--traceback`, anywhere in the command line, prints the traceback before that line.
     """
     raise_on_sigterm()
+    mask_output()
     arguments = [argument for argument in sys.argv[1:] if argument != TRACEBACK]
     show = len(arguments) < len(sys.argv) - 1
     try:

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from palaestra.core.access import is_loopback, list_host_names
 from palaestra.core.errors import MissingExtraError, SettingsError
+from palaestra.core.secrets import mask_data
 
 if TYPE_CHECKING:
     from palaestra.engines.server import OpenAIServer
@@ -40,6 +42,18 @@ def serve(
             help="Seconds without a new request after which a batch starts, for engines other than transformers.",
         ),
     ] = 0.01,
+    max_body: Annotated[
+        int, typer.Option("--max-body", min=1, help="Maximum MiB of a request's body; a larger one has status 413.")
+    ] = 32,
+    max_characters: Annotated[
+        int, typer.Option("--max-characters", min=1, help="Maximum characters of a request's prompts or messages.")
+    ] = 10 * 2**20,
+    max_prompts: Annotated[
+        int, typer.Option("--max-prompts", min=1, help="Maximum completions of a request: prompts times n.")
+    ] = 2048,
+    max_requests: Annotated[
+        int, typer.Option("--max-requests", min=1, help="Maximum open requests; a further one has status 429.")
+    ] = 1024,
     device: Annotated[str, typer.Option("--device", help="The device of a local model, for example cuda.")] = "",
     capture: Annotated[
         bool,
@@ -54,6 +68,12 @@ def serve(
     env_option: Annotated[
         list[str] | None, typer.Option("--env-option", help="Option of the environment as name=value (value in JSON).")
     ] = None,
+    max_sessions: Annotated[
+        int,
+        typer.Option(
+            "--max-sessions", min=1, help="With --capture: maximum open sessions; a further one has status 429."
+        ),
+    ] = 1024,
     trajectories: Annotated[
         Path | None,
         typer.Option("--trajectories", help="With --capture: append each ended session to this JSONL file."),
@@ -73,7 +93,7 @@ def serve(
     """Serve a model with OpenAI's API (chat completions, completions, models) until Ctrl-C."""
     from palaestra.engines.base import close_engine
     from palaestra.engines.factory import check_model, open_engine
-    from palaestra.engines.server import OpenAIServer, is_loopback
+    from palaestra.engines.server import OpenAIServer
 
     try:
         import uvicorn
@@ -83,16 +103,21 @@ def serve(
     if not is_loopback(host) and not api_key:
         api_key = secrets.token_urlsafe(24)
         typer.echo(f"API key: {api_key}")
-    limits = {"api_key": api_key, "max_tokens": max_tokens, "max_batch": max_batch, "max_wait": max_wait}
+    limits: dict[str, Any] = {
+        "api_key": api_key, "max_tokens": max_tokens, "max_batch": max_batch, "max_wait": max_wait,
+        "max_body": max_body * 2**20, "max_characters": max_characters, "max_prompts": max_prompts,
+        "max_requests": max_requests,
+    }  # fmt: skip
     server: OpenAIServer
     if capture:
-        sampling = {"temperature": temperature, "override_sampling": override_sampling}
-        server = _make_session_server(model, device, env, env_option or [], trajectories, seed, **limits, **sampling)
+        limits |= {"temperature": temperature, "override_sampling": override_sampling, "max_sessions": max_sessions}
+        server = _make_session_server(model, device, env, env_option or [], trajectories, seed, **limits)
     else:
         if env or trajectories or override_sampling:
             raise SettingsError("--env, --trajectories and --override-sampling need --capture")
-        server = OpenAIServer(open_engine(model, device=device), model, **limits)  # type: ignore[arg-type]
-    config = uvicorn.Config(server.make_app(), host=host, port=port, log_level="warning", timeout_graceful_shutdown=5)
+        server = OpenAIServer(open_engine(model, device=device), model, **limits)
+    app = server.make_app(list_host_names(host))
+    config = uvicorn.Config(app, host=host, port=port, log_level="warning", timeout_graceful_shutdown=5)
     socket = config.bind_socket()
     socket.listen()  # Clients may connect as soon as they read the address.
     shown = f"[{host}]" if ":" in host else host
@@ -132,7 +157,7 @@ def _make_session_server(
     def append(record: dict[str, Any]) -> None:
         if trajectories is not None:
             with trajectories.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(record) + "\n")
+                file.write(json.dumps(mask_data(record)) + "\n")
 
     engine = get_engine_scheme(model).open_for_rollouts(model, device=device)
     return SessionServer(

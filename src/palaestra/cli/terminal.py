@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, TextIO
 
 from typer.core import TyperGroup
 
@@ -12,6 +13,7 @@ from palaestra.core.checks import short_repr
 from palaestra.core.errors import PalaestraError
 from palaestra.core.interrupts import Terminated
 from palaestra.core.plugins import describe_origin
+from palaestra.core.secrets import mask
 from palaestra.recipes.progress import plain_console
 
 INTERRUPTED, TERMINATED = 130, 143
@@ -25,6 +27,28 @@ console = plain_console()
 def say(text: str) -> None:
     """Print a line of text verbatim, without wrapping."""
     console.print(text, soft_wrap=True, highlight=False)
+
+
+class MaskingStream:
+    """A text stream that masks secrets in everything that is written to it."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        self._stream.write(mask(text))
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        self.write("".join(lines))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def mask_output() -> None:
+    """Mask secrets in everything that this process prints: tables, errors, tracebacks, warnings and logs."""
+    sys.stdout, sys.stderr = MaskingStream(sys.stdout), MaskingStream(sys.stderr)
 
 
 def explain(error: Exception) -> tuple[str, int]:

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from palaestra.core.access import list_host_names
 from palaestra.core.errors import MissingExtraError, RunError
 
 
@@ -33,8 +34,7 @@ def view(
         if not folder.is_dir():
             raise RunError(f"there is no folder {folder}; name a folder with runs: palaestra view FOLDER")
     token = secrets.token_urlsafe(24)
-    names = frozenset({host, "localhost", "127.0.0.1", "::1"}) if host not in ("0.0.0.0", "::") else frozenset[str]()
-    app = make_app(folders, token, names)
+    app = make_app(folders, token, list_host_names(host))
     config = uvicorn.Config(app, host=host, port=port, log_level="warning", timeout_graceful_shutdown=1)
     socket = config.bind_socket()
     socket.listen()  # A browser may connect as soon as it has the address.

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 from palaestra.core.errors import EngineError, SettingsError
 from palaestra.core.events import Listener, ignore
-from palaestra.core.records import Completion, Failure, Message, Usage
+from palaestra.core.records import Completion, Failure, FailureCause, Message, Usage
 from palaestra.core.registry import Registry
 from palaestra.core.settings import check_ranges, setting
 
@@ -148,6 +148,7 @@ class Request:
 Answer = Completion | Failure
 Slot = tuple[int, int]
 """The position of one answer: the index of its request, and the index of the completion within the request."""
+ABORTED = Failure(FailureCause.UNAVAILABLE, "the request was aborted")
 OnToken = Callable[[Slot, int, int], None]
 OnAnswer = Callable[[Slot, Answer], None]
 
@@ -300,7 +301,7 @@ class CallMonitor:
 
 @runtime_checkable
 class StreamingEngine(Engine, Protocol):
-    """An engine that reports tokens and answers as it generates them, and accepts further requests meanwhile."""
+    """An engine that reports tokens as it generates them."""
 
     def generate_streaming(self, requests: Sequence[Request], on_token: OnToken) -> list[list[Answer]]:
         """Generate as `generate` does and call `on_token(slot, position, token)` for each token.
@@ -309,16 +310,27 @@ class StreamingEngine(Engine, Protocol):
         """
         ...
 
+
+@runtime_checkable
+class JoiningEngine(Engine, Protocol):
+    """An engine that accepts and aborts requests while it generates others."""
+
     def generate_joining(
-        self, take: Callable[[int], Sequence[Request]], on_token: OnToken, on_answer: OnAnswer
+        self,
+        take: Callable[[int], Sequence[Request]],
+        on_token: OnToken,
+        on_answer: OnAnswer,
+        is_aborted: Callable[[int], bool] = lambda index: False,
     ) -> None:
         """Generate the requests from `take` until it returns none and all have been answered.
 
         Arguments:
             take: called between steps with the number of completions that may start; returns requests, which are numbered
                 in this order.
-            on_token: as in `generate_streaming`.
+            on_token: as in `StreamingEngine.generate_streaming`.
             on_answer: called with slot and answer of each completion as soon as it has finished.
+            is_aborted: called between steps with the number of a request. The completions of an aborted request leave
+                the batch at once; their answer is `ABORTED`.
         """
         ...
 

@@ -158,19 +158,18 @@ class CaptureSession:
         encoder: ChatEncoder,
         parent: CapturedCall | None,
         messages: tuple[Message, ...],
+        message: Message,
         completion: Completion,
         version: int,
         number: int,
-    ) -> CapturedCall:
-        """Record a completion. Returns the call with the message for the agent."""
-        message = decode_answer(encoder, messages, completion)
+    ) -> None:
+        """Record a completion, and the message that the agent receives for it (`decode_answer`)."""
         call = CapturedCall(
             parent, messages, message, completion.prompt_ids, completion.token_ids, completion.logprobs,
             completion.stop_reason, version, number,
         )  # fmt: skip
         self.calls.append(call)
         self._latest[encoder.tools, tuple(map(to_key, (*messages, message)))] = call
-        return call
 
     def build_sequences(self) -> list[CapturedSequence]:
         """Join the calls to sequences. Their order does not depend on the order of parallel calls."""

@@ -10,22 +10,24 @@ format is rejected, unless `override_sampling` is set. The name of the model is 
 from __future__ import annotations
 
 import asyncio
+import re
 import secrets
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ConfigDict
-
+from palaestra.core.access import list_host_names
+from palaestra.core.checks import short_repr
 from palaestra.core.errors import EnvError, MissingExtraError
-from palaestra.core.records import Completion
+from palaestra.core.records import Completion, Message
 from palaestra.core.seeding import Seeds
 from palaestra.engines.base import Answer, Engine, Request, Sampling
-from palaestra.engines.capture import CaptureSession, EpisodePlayer, decode_answer
+from palaestra.engines.capture import CapturedCall, CaptureSession, EpisodePlayer, decode_answer
 from palaestra.engines.chat_encoder import ChatEncoder
-from palaestra.engines.server import ChatBody, OpenAIServer, RequestError, parse_messages, read_body
+from palaestra.engines.request_bodies import ChatBody, RequestError, StrictBody
+from palaestra.engines.server import OpenAIServer, T
 
 if TYPE_CHECKING:
     from starlette.requests import Request as HttpRequest
@@ -39,10 +41,24 @@ MAX_STEPS = 128
 """Maximum number of environments that step at the same time."""
 
 
-class StepBody(BaseModel):
-    """The agent's message for the environment: a text, or a message with tool calls."""
+SESSION_NAME = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9_.-]{1,128}\Z")
+"""The names of sessions. They are parts of URLs."""
 
-    model_config = ConfigDict(extra="forbid")
+
+def check_session_name(name: str) -> None:
+    """Raise if a name cannot be that of a session.
+
+    Raises:
+        RequestError: the name is empty, too long, or has other characters.
+    """
+    if not SESSION_NAME.match(name):
+        raise RequestError(
+            f"expected a session name of 1 to 128 letters, digits and '_', '.' or '-'; got {short_repr(name)}"
+        )
+
+
+class StepBody(StrictBody):
+    """The agent's message for the environment: a text, or a message with tool calls."""
 
     message: str | dict[str, Any]
 
@@ -85,17 +101,21 @@ class CaptureServer(OpenAIServer):
         self.context = context or int(getattr(engine, "context", 1 << 30))
         self.version = 0
         self.sessions: dict[str, CaptureSession] = {}
-        self._encoders: dict[str, ChatEncoder] = {}
-        self._lock = threading.Lock()
-        self._running: set[Future[list[Answer]]] = set()
+        self._chat_encoders: dict[str, ChatEncoder] = {}
         self._steps = ThreadPoolExecutor(MAX_STEPS, "gateway-step")
         self._get_encoder("")  # Errors of the chat template are raised before any call.
 
     def open_session(
         self, seeds: Seeds = Seeds(0), player: EpisodePlayer | None = None, name: str = ""
     ) -> CaptureSession:
-        """Open a session. By default its name cannot be guessed."""
-        session = CaptureSession(name or secrets.token_hex(16), seeds, player)
+        """Open a session. By default its name cannot be guessed.
+
+        Raises:
+            RequestError: the name is invalid.
+        """
+        name = name or secrets.token_hex(16)
+        check_session_name(name)
+        session = CaptureSession(name, seeds, player)
         self.sessions[session.name] = session
         return session
 
@@ -110,8 +130,7 @@ class CaptureServer(OpenAIServer):
             version: the number of updates of the new weights.
             update: changes the weights of the engine.
         """
-        with self._lock:
-            wait(list(self._running))
+        with self.batcher.pause():
             update()
             self.version = version
 
@@ -134,24 +153,27 @@ class CaptureServer(OpenAIServer):
     def _submit(
         self, request: Request, on_token: Callable[[int, int, int], None] | None = None
     ) -> Future[list[Answer]]:
-        with self._lock:
+        def note_version() -> None:
             if isinstance(request, VersionedRequest):
                 request.versions.append(self.version)
-            future = super()._submit(request, on_token)
-            self._running.add(future)
-        future.add_done_callback(self._running.discard)
-        return future
+
+        return self.batcher.submit(request, on_token, note_version)
 
     async def _capture_chat(self, http: HttpRequest) -> HttpResponse:
-        body = await read_body(http, ChatBody)
-        session = self._get_session(http)
+        body = await self._read(http, ChatBody)
         self._check_sampling(body)
-        messages = parse_messages(body)
-        encoder = self._get_encoder(body.to_tools())
-        try:
-            parent, prompt_ids = session.encode(encoder, messages)
-        except EnvError as error:
-            raise RequestError(str(error)) from error
+        session = await self._step_in_thread(self._get_session, http)
+
+        def encode() -> tuple[ChatEncoder, tuple[Message, ...], CapturedCall | None, tuple[int, ...]]:
+            messages = body.parse_messages()
+            self._check_size(body.count_characters(messages), body.n)
+            encoder = self._get_encoder(body.to_tools())
+            try:
+                return encoder, messages, *session.encode(encoder, messages)
+            except Exception as error:  # A chat template may raise anything.
+                raise RequestError(str(error)[:1000]) from error
+
+        encoder, messages, parent, prompt_ids = await self._encode(encode)
         number, seed = session.draw_seed(prompt_ids, body.n, body.seed)
         request = VersionedRequest((), self._choose_sampling(session, body, prompt_ids), seed, prompt_ids=prompt_ids)
         # Calls after the end of the episode cannot change its reward.
@@ -159,39 +181,43 @@ class CaptureServer(OpenAIServer):
 
         def to_choice(index: int, answer: Completion) -> dict[str, Any]:
             self._check_completion(answer)
-            if is_over:
-                message = decode_answer(encoder, messages, answer)
-            else:
+            message = decode_answer(encoder, messages, answer)
+            message = replace(message, tool_calls=body.limit_calls(message.tool_calls))
+            if not is_over:
                 if self.sessions.get(session.name) is not session:
                     raise RequestError(f"the session '{session.name}' has ended", 404, "session_not_found")
-                message = session.record(encoder, parent, messages, answer, request.versions[0], number + index).message
+                session.record(encoder, parent, messages, message, answer, request.versions[0], number + index)
             return self._to_chat_choice(body, index, answer, message.text, message.tool_calls)
 
         if body.stream:
             tool_format = encoder.tool_format
             whole = bool(encoder.tools) or (tool_format is not None and tool_format.has_channels)
-            return self._stream(body, request, "chat.completion.chunk", whole, to_choice)
+            return self._stream(http, body, request, "chat.completion.chunk", whole, to_choice)
         return await self._answer(http, body, [request], "chat.completion", to_choice)
 
     async def _observe(self, http: HttpRequest) -> HttpResponse:
         return await self._play(http, lambda player: player.observe())
 
     async def _step(self, http: HttpRequest) -> HttpResponse:
-        body = await read_body(http, StepBody)
+        body = await self._read(http, StepBody)
         return await self._play(http, lambda player: player.step(body.message))
 
     async def _play(self, http: HttpRequest, play: Callable[[EpisodePlayer], dict[str, Any]]) -> HttpResponse:
         """Call the environment of a session in a thread, because it may take long."""
         from starlette.responses import JSONResponse
 
-        player = self._get_session(http).player
+        player = (await self._step_in_thread(self._get_session, http)).player
         if player is None:
             raise RequestError("this session has no environment", 404, "no_environment")
         try:
-            result = await asyncio.get_running_loop().run_in_executor(self._steps, play, player)
+            result = await self._step_in_thread(play, player)
         except EnvError as error:
             raise RequestError(str(error), 409 if player.is_over else 400, "invalid_action") from error
         return JSONResponse(result)
+
+    async def _step_in_thread(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Run a function that may call an environment."""
+        return await asyncio.get_running_loop().run_in_executor(self._steps, function, *arguments)
 
     async def _reject_path(self, http: HttpRequest) -> HttpResponse:
         raise RequestError(
@@ -200,10 +226,19 @@ class CaptureServer(OpenAIServer):
             "not_found",
         )
 
-    def _get_session(self, http: HttpRequest) -> CaptureSession:
+    def _get_session(self, http: HttpRequest, opens: bool = True) -> CaptureSession:
+        """The session of a request.
+
+        Arguments:
+            opens: open an unknown one, if the server does so.
+
+        Raises:
+            RequestError: the name is invalid, or there is no such session.
+        """
         name = str(http.path_params["session"])
+        check_session_name(name)
         session = self.sessions.get(name)
-        if session is None and self.open_unknown is not None:
+        if session is None and opens and self.open_unknown is not None:
             session = self.open_unknown(name)
         if session is None:
             raise RequestError(f"the session '{name}' does not exist or has ended", 404, "session_not_found")
@@ -211,16 +246,17 @@ class CaptureServer(OpenAIServer):
 
     def _get_encoder(self, tools: str) -> ChatEncoder:
         """Return the encoder for some tools."""
-        if tools not in self._encoders:
-            if len(self._encoders) >= MAX_ENCODERS:
-                self._encoders.clear()
+        encoder = self._chat_encoders.get(tools)
+        if encoder is None:
+            if len(self._chat_encoders) >= MAX_ENCODERS:
+                self._chat_encoders.clear()
             try:
-                self._encoders[tools] = ChatEncoder(self.tokenizer, self.name, tools)
-            except EnvError as error:
+                encoder = self._chat_encoders[tools] = ChatEncoder(self.tokenizer, self.name, tools)
+            except Exception as error:  # A chat template may raise anything for a client's tools.
                 if not tools:
                     raise
-                raise RequestError(str(error)) from error
-        return self._encoders[tools]
+                raise RequestError(f"tools: {error}"[:1000]) from error
+        return encoder
 
     def _check_sampling(self, body: ChatBody) -> None:
         """Reject parameters that would change the distribution."""
@@ -245,8 +281,7 @@ class CaptureServer(OpenAIServer):
                 "the answer", 400, "context_length_exceeded",
             )  # fmt: skip
         limit = min(body.max_completion_tokens or body.max_tokens or self.max_tokens, self.max_tokens, room)
-        stop = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
-        return Sampling(limit, self.temperature, stop=stop, count=body.n)
+        return Sampling(limit, self.temperature, stop=body.stop_strings, count=body.n)
 
     def _check_completion(self, answer: Completion) -> None:
         if not answer.is_exact:
@@ -272,7 +307,7 @@ class ServerThread:
             import uvicorn
         except ImportError as error:
             raise MissingExtraError("uvicorn", "serve", "serving a model") from error
-        app = server.make_app()
+        app = server.make_app(list_host_names(host))
         config = uvicorn.Config(app, host=host, port=port, log_level="critical", timeout_graceful_shutdown=1)
         socket = config.bind_socket()
         socket.listen()

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from palaestra.core.errors import EngineError, SettingsError
 from palaestra.core.events import Event, Listener, ignore
 from palaestra.core.records import Failure, FailureCause, Usage
+from palaestra.core.secrets import mask
 from palaestra.core.seeding import Seeds
 from palaestra.engines.base import Answer, BaseEngine, CallMonitor, Price, Request, Slot
 from palaestra.engines.models import hash_files
@@ -33,6 +34,7 @@ from palaestra.engines.openai_format import (
     CallError,
     build_body,
     classify_error,
+    decode_response,
     parse_response,
 )
 from palaestra.runs.cache import digest
@@ -95,8 +97,8 @@ class OpenAIEngine(BaseEngine):
             raise SettingsError(
                 f"expected in_flight of at least 1 and a timeout above 0; got {in_flight} and {timeout}"
             )
-        self.name, self.listener = name, listener
         self.endpoint = self._base = Endpoint.parse(name)
+        self.name, self.listener = self.endpoint.name, listener
         self.in_flight, self.retry_policy, self.timeout = in_flight, retry_policy, timeout
         self.extra = {**({"return_token_ids": True, "logprobs": True} if exact else {}), **extra}
         settings = json.dumps(self.extra, sort_keys=True) if self.extra else ""
@@ -246,7 +248,7 @@ class OpenAIEngine(BaseEngine):
             if last:
                 # A server that refuses connections to the last is down; one that answers other calls is not.
                 if not batch.reached or not (outcome.connected or outcome.billed):
-                    raise EngineError(f"no server answers at {self.endpoint.url}: {outcome.failure.message}")
+                    raise EngineError(f"no server answers at {mask(self.endpoint.url)}: {outcome.failure.message}")
                 return outcome.failure
             if wait is not None:
                 data = {"reason": outcome.failure.message, "seconds": wait}
@@ -283,7 +285,7 @@ class OpenAIEngine(BaseEngine):
                             message = f"{self.name} sent more than {self.max_bytes} bytes"
                             return Failure(FailureCause.MALFORMED, message), None
             try:
-                data = json.loads(raw)
+                data = decode_response(raw)
             except (ValueError, RecursionError) as error:
                 raise BrokenAnswerError(f"the answer is not JSON ({len(raw)} bytes): {error}") from error
             return parse_response(data, request.sampling.stop)

@@ -20,6 +20,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from palaestra.core.errors import EngineError, MissingExtraError, SettingsError
+from palaestra.core.secrets import mask, remember_secret, restore_url
 from palaestra.core.seeding import Seeds
 from palaestra.core.settings import check_ranges, setting
 from palaestra.engines.base import Price
@@ -60,6 +61,7 @@ class Endpoint:
     """A model at an address."""
 
     name: str
+    """The name without a password."""
     kind: str
     url: str
     model: str
@@ -70,11 +72,11 @@ class Endpoint:
 
         Raises:
             SettingsError: the name has none of the three forms.
-            EngineError: Azure's address is not in the environment.
+            EngineError: Azure's address, or the password of a resumed run's address, is not in the environment.
         """
         scheme, _, rest = name.partition(":")
         if scheme == "openai" and rest:
-            url = os.environ.get("OPENAI_BASE_URL") or "https://api.openai.com/v1"
+            url = restore_url(os.environ.get("OPENAI_BASE_URL") or "https://api.openai.com/v1")
             return cls(name, "openai", url.rstrip("/"), rest)
         if scheme == "azure" and rest:
             address = os.environ.get("AZURE_OPENAI_ENDPOINT", "")
@@ -83,12 +85,13 @@ class Endpoint:
                     f"{name} needs the address of your Azure resource; set AZURE_OPENAI_ENDPOINT, "
                     "for example to https://NAME.openai.azure.com"
                 )
-            return cls(name, "azure", address.rstrip("/"), rest)
+            return cls(name, "azure", restore_url(address).rstrip("/"), rest)
         url, _, model = name.partition("#")
         if url.startswith(("http://", "https://")) and model:
-            return cls(name, "url", url.rstrip("/"), model)
+            url = restore_url(url)
+            return cls(f"{mask(url)}#{model}", "url", url.rstrip("/"), model)
         raise SettingsError(
-            f"a served model is named openai:MODEL, azure:DEPLOYMENT or http://HOST:PORT/v1#MODEL; got '{name}'"
+            f"a served model is named openai:MODEL, azure:DEPLOYMENT or http://HOST:PORT/v1#MODEL; got '{mask(name)}'"
         )
 
     @property
@@ -99,7 +102,7 @@ class Endpoint:
     @property
     def identity(self) -> str:
         """Address and model, which determine the answers."""
-        return f"{self.url}#{self.model}"
+        return f"{mask(self.url)}#{self.model}"
 
     def key(self) -> str:
         """Return the key from the environment. The key of OpenAI is never sent to another server.
@@ -108,6 +111,7 @@ class Endpoint:
             EngineError: the key is missing; the message names the variable.
         """
         key = os.environ.get(self.variable, "")
+        remember_secret(key)
         if not key and self.kind != "url":
             raise EngineError(f"{self.name} needs an API key; set the environment variable {self.variable}")
         return key or "none"

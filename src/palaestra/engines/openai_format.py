@@ -24,6 +24,7 @@ from palaestra.core.records import (
     ToolCall,
     Usage,
 )
+from palaestra.core.secrets import mask, mask_data
 from palaestra.core.seeding import Seeds
 from palaestra.engines.base import Answer, Request
 from palaestra.engines.openai_endpoint import Endpoint, parse_retry_after
@@ -185,6 +186,23 @@ def image_url(part: ImagePart) -> str:
     return f"data:{kind};base64,{base64.b64encode(content).decode()}"
 
 
+def decode_response(raw: bytes | bytearray) -> Any:
+    """Decode the JSON of a response. Secrets that the service repeats are masked before anything else reads them.
+
+    Token ids could be decoded to a masked text, so such a response has none.
+
+    Raises:
+        ValueError: the response is not JSON.
+    """
+    data = json.loads(raw)
+    masked = mask_data(data)
+    if masked != data and isinstance(masked, dict):
+        for part in (masked, *(choice for choice in masked.get("choices") or () if isinstance(choice, dict))):
+            for name in ("prompt_token_ids", "token_ids", "logprobs"):
+                part.pop(name, None)
+    return masked
+
+
 def parse_response(data: Any, stop: Sequence[str] = ()) -> tuple[Answer, Usage | None]:
     """Parse a server's response into the answer and the billed usage, if the server reports it.
 
@@ -291,7 +309,7 @@ def classify_error(error: Exception, endpoint: Endpoint, body: Mapping[str, Any]
         # The connection, a timeout or a proxy failed. The next call may succeed.
         cause = error.__cause__ if error.__cause__ is not None else error
         reason = str(error) if isinstance(error, BrokenAnswerError) else f"{type(cause).__name__}: {cause}"
-        failure = Failure(FailureCause.UNAVAILABLE, f"{endpoint.name}: {reason.strip().rstrip(':')[:300]}")
+        failure = Failure(FailureCause.UNAVAILABLE, f"{endpoint.name}: {mask(reason).strip().rstrip(':')[:300]}")
         connected = type(cause).__name__ not in ("ConnectError", "ConnectTimeout")
         answered = connected and not (isinstance(error, BrokenAnswerError) and error.silent)
         return CallError(failure, again=True, billed=connected, connected=answered)
@@ -301,7 +319,7 @@ def classify_error(error: Exception, endpoint: Endpoint, body: Mapping[str, Any]
         fatal = EngineError(f"{endpoint.name} does not accept the key in {endpoint.variable} ({status}: {reason})")
         return CallError(Failure(FailureCause.ENGINE, line), fatal=fatal)
     if status == 404:
-        fatal = EngineError(f"there is no model '{endpoint.model}' at {endpoint.url} ({status}: {reason})")
+        fatal = EngineError(f"there is no model '{endpoint.model}' at {mask(endpoint.url)} ({status}: {reason})")
         return CallError(Failure(FailureCause.ENGINE, line), fatal=fatal)
     if code == "insufficient_quota":
         fatal = EngineError(f"the account behind {endpoint.variable} has no credit left ({status}: {reason})")
@@ -324,7 +342,7 @@ def _read_reason(error: Exception) -> str:
     reason = getattr(error, "body", None)
     if isinstance(reason, dict):
         reason = reason.get("message") or reason.get("error") or reason.get("detail")
-    return " ".join(str(reason or error).split())[:300]
+    return " ".join(mask(str(reason or error)).split())[:300]
 
 
 def _find_refused_option(error: Exception, reason: str, body: Mapping[str, Any]) -> str:

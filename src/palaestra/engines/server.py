@@ -1,8 +1,10 @@
 """Any engine behind an OpenAI-compatible endpoint: chat completions, completions and models.
 
-Concurrent requests are answered in one batch of the engine. Parameters that the engine does not support are rejected with
-status 400; no parameter that would change an answer is ignored. In addition to OpenAI's format, `return_token_ids` returns
-the exact ids, as in vLLM's server.
+Concurrent requests are answered in one batch of the engine. A request whose client leaves is aborted. Parameters that the
+engine does not support are rejected with status 400. In addition to OpenAI's format, `return_token_ids` returns the exact
+ids, as in vLLM's server.
+
+The event loop only moves bytes: bodies are parsed, and prompts rendered and tokenized, in threads.
 """
 
 from __future__ import annotations
@@ -12,30 +14,35 @@ import hmac
 import json
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from concurrent.futures import Future
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from concurrent.futures import CancelledError as FutureCancelledError
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from functools import lru_cache
-from ipaddress import ip_address
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel
 
+from palaestra.core.access import find_access_error
 from palaestra.core.errors import MissingExtraError
-from palaestra.core.records import Completion, Failure, FailureCause, ImagePart, Message, StopReason, ToolCall
-from palaestra.engines.base import Answer, Engine, Request, Sampling, reads_schema
+from palaestra.core.records import Completion, Failure, FailureCause, Message, StopReason, ToolCall
+from palaestra.core.secrets import mask, remember_secret
+from palaestra.engines.base import Answer, Engine, Request, reads_schema
 from palaestra.engines.batching import Batcher, TextStream
 from palaestra.engines.call_reader import CallReader
-from palaestra.engines.openai_format import parse_message, to_chat_call
+from palaestra.engines.chat import prompt_ids
+from palaestra.engines.openai_format import to_chat_call
+from palaestra.engines.request_bodies import ChatBody, CommonBody, RequestError, TextBody, parse_body, read_bytes
 
 if TYPE_CHECKING:
-    from starlette.applications import Starlette
     from starlette.requests import Request as HttpRequest
     from starlette.responses import Response as HttpResponse
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
     Handler = Callable[[HttpRequest], Awaitable[HttpResponse]]
 
-MAX_BODY = 64 * 2**20
-"""Maximum bytes of a request's body."""
+ENCODERS = 4
+"""Number of threads that parse bodies and encode prompts."""
 STATUS = {
     FailureCause.CONTEXT_LENGTH: (400, "context_length_exceeded"),
     FailureCause.INVALID_REQUEST: (400, "invalid_request"),
@@ -44,68 +51,8 @@ STATUS = {
 }
 """HTTP status and code by cause; other causes have status 500."""
 FINISH = {StopReason.END: "stop", StopReason.STOP: "stop", StopReason.LENGTH: "length"}
-_make_sampling = lru_cache(256)(Sampling)
-
-
-class RequestError(Exception):
-    """A request that cannot be answered: status, code and message of the response."""
-
-    def __init__(self, message: str, status: int = 400, code: str = "invalid_request") -> None:
-        super().__init__(message)
-        self.status, self.code = status, code
-
-
-class CommonBody(BaseModel):
-    """The parameters that both kinds of completions share."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    model: str = ""
-    max_tokens: int | None = Field(None, ge=1)
-    temperature: float = Field(1.0, ge=0, le=2)
-    top_p: float = Field(1.0, gt=0, le=1)
-    top_k: int = Field(0, ge=-1)
-    n: int = Field(1, ge=1, le=128)
-    seed: int | None = None
-    stop: str | list[str] | None = None
-    stream: bool = False
-    stream_options: dict[str, Any] | None = None
-    return_token_ids: bool = False
-    user: str | None = None
-    metadata: dict[str, str] | None = None
-    store: bool | None = None
-    presence_penalty: Literal[0] | None = None
-    frequency_penalty: Literal[0] | None = None
-    logit_bias: dict[str, float] | None = Field(None, max_length=0)
-
-    def to_sampling(self, limit: int) -> Sampling:
-        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
-        return _make_sampling(limit, self.temperature, self.top_p, max(self.top_k, 0), stop, self.n)
-
-
-class ChatBody(CommonBody):
-    messages: list[dict[str, Any]] = Field(min_length=1)
-    max_completion_tokens: int | None = Field(None, ge=1)
-    logprobs: bool = False
-    top_logprobs: Literal[0] | None = None
-    response_format: dict[str, Any] | None = None
-    tools: list[dict[str, Any]] | None = None
-    tool_choice: Literal["auto", "none"] | None = None
-    parallel_tool_calls: bool | None = None
-
-    def to_tools(self) -> str:
-        """The offered tools as JSON text; empty for none."""
-        return json.dumps(self.tools) if self.tools and self.tool_choice != "none" else ""
-
-
-class TextBody(CommonBody):
-    prompt: str | list[int] | list[str] | list[list[int]]
-    logprobs: Literal[0, 1] | None = None
-    echo: Literal[False] = False
-    best_of: Literal[1] | None = None
-
-
 Body = TypeVar("Body", bound=BaseModel)
+T = TypeVar("T")
 
 
 class OpenAIServer:
@@ -116,6 +63,12 @@ class OpenAIServer:
         name: the model's name for clients.
         api_key: clients must send it as a bearer token; empty for none.
         max_tokens: the token limit of requests without one.
+        max_batch, max_wait: as for `Batcher`.
+        max_body: maximum bytes of a request's body; a larger one is rejected with status 413.
+        max_characters: maximum characters of a request's messages and tools, or of its prompts. A token id counts as
+            one character.
+        max_prompts: maximum completions of a request: its prompts, each counted `n` times.
+        max_requests: maximum number of open requests; a further one is rejected with status 429.
     """
 
     def __init__(
@@ -127,43 +80,91 @@ class OpenAIServer:
         max_tokens: int = 512,
         max_batch: int = 128,
         max_wait: float = 0.01,
+        max_body: int = 32 * 2**20,
+        max_characters: int = 10 * 2**20,
+        max_prompts: int = 2048,
+        max_requests: int = 1024,
     ) -> None:
         self.engine, self.name, self.api_key, self.max_tokens = engine, name or engine.name, api_key, max_tokens
+        self.max_body, self.max_characters = max_body, max_characters
+        self.max_prompts, self.max_requests = max_prompts, max_requests
+        remember_secret(api_key)
         self.tokenizer: Any = getattr(engine, "tokenizer", None)
         self.batcher = Batcher(engine, max_batch, max_wait)
         self.started = int(time.time())
+        self._open_requests = 0
+        self._encoders = ThreadPoolExecutor(ENCODERS, "palaestra-encode")
         self._calls = CallReader(self.tokenizer, self.name)
         self._decode_token = lru_cache(2**16)(lambda token: str(self.tokenizer.decode([token])))
 
-    def make_app(self) -> Starlette:
+    def make_app(self, hosts: Collection[str] = ()) -> ASGIApp:
         """Return the ASGI application.
+
+        Arguments:
+            hosts: the accepted host names; empty accepts all. Without an API key, a site could otherwise resolve its
+                name to this address and call the server from a browser on this machine.
 
         Raises:
             MissingExtraError: Starlette is not installed.
         """
         try:
             from starlette.applications import Starlette
-            from starlette.responses import JSONResponse, PlainTextResponse
+            from starlette.exceptions import HTTPException
+            from starlette.requests import Request as HttpRequest
+            from starlette.responses import PlainTextResponse
             from starlette.routing import Route
         except ImportError as error:
             raise MissingExtraError("starlette", "serve", "serving a model") from error
 
-        async def health(request: HttpRequest) -> HttpResponse:
+        async def health(http: HttpRequest) -> HttpResponse:
             return PlainTextResponse("ok")
 
-        def guard(handler: Handler) -> Handler:
-            async def handle(request: HttpRequest) -> HttpResponse:
-                try:
-                    self._check_key(request.headers.get("authorization", ""))
-                    return await handler(request)
-                except RequestError as error:
-                    detail = {"message": str(error), "type": "invalid_request_error", "code": error.code, "param": None}
-                    return JSONResponse({"error": detail}, error.status)
+        async def explain(http: HttpRequest, error: Exception) -> HttpResponse:
+            return to_error_response(error)
 
-            return handle
+        routes = [Route(path, handler, methods=[method]) for method, path, handler in self._list_routes()]
+        handlers: dict[Any, Any] = dict.fromkeys((RequestError, HTTPException, Exception), explain)
+        app = Starlette(routes=[Route("/health", health), *routes], exception_handlers=handlers)
 
-        routes = [Route(path, guard(handler), methods=[method]) for method, path, handler in self._list_routes()]
-        return Starlette(routes=[Route("/health", health), *routes])
+        async def guard(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["type"] != "http" or scope["path"] == "/health":
+                await app(scope, receive, send)
+                return
+            try:
+                self._check_access(HttpRequest(scope), hosts)
+            except RequestError as error:
+                await to_error_response(error)(scope, receive, send)
+                return
+            self._open_requests += 1
+            try:
+                await app(scope, receive, send)
+            finally:
+                self._open_requests -= 1
+
+        return guard
+
+    def _check_access(self, http: HttpRequest, hosts: Collection[str]) -> None:
+        """Check everything that is known before the body is read."""
+        headers = http.headers
+        if error := find_access_error(headers.get("host", ""), headers.get("origin"), hosts):
+            raise RequestError(error, 403, "forbidden")
+        key = headers.get("authorization", "")
+        if self.api_key and not hmac.compare_digest(key.encode(), f"Bearer {self.api_key}".encode()):
+            raise RequestError("the API key is missing or wrong", 401, "invalid_api_key")
+        if http.method == "POST":
+            kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+            if kind != "application/json":
+                raise RequestError(
+                    f"expected the content type application/json; got {kind[:100] or 'none'}", 415,
+                    "unsupported_content_type",
+                )  # fmt: skip
+            length = headers.get("content-length", "")
+            if length.isdecimal() and int(length[:20]) > self.max_body:
+                raise RequestError(f"the body is larger than {self.max_body} bytes", 413, "too_large")
+        if self._open_requests >= self.max_requests:
+            raise RequestError(
+                f"{self.max_requests} requests are open already; try again later", 429, "rate_limit_exceeded"
+            )
 
     def _list_routes(self) -> list[tuple[str, str, Handler]]:
         """The method, path and handler of each route that needs the API key."""
@@ -171,14 +172,12 @@ class OpenAIServer:
             ("GET", "/v1/models", self._list_models),
             ("POST", "/v1/chat/completions", self._chat),
             ("POST", "/v1/completions", self._complete),
+            ("GET", "/metrics", self._show_metrics),
         ]
 
     def close(self) -> None:
         self.batcher.close()
-
-    def _check_key(self, header: str) -> None:
-        if self.api_key and not hmac.compare_digest(header.encode(), f"Bearer {self.api_key}".encode()):
-            raise RequestError("the API key is missing or wrong", 401, "invalid_api_key")
+        self._encoders.shutdown(wait=False, cancel_futures=True)
 
     async def _list_models(self, http: HttpRequest) -> HttpResponse:
         from starlette.responses import JSONResponse
@@ -186,10 +185,27 @@ class OpenAIServer:
         card = {"id": self.name, "object": "model", "created": self.started, "owned_by": "palaestra"}
         return JSONResponse({"object": "list", "data": [card]})
 
+    async def _show_metrics(self, http: HttpRequest) -> HttpResponse:
+        """The load of the server in the text format of Prometheus."""
+        from starlette.responses import PlainTextResponse
+
+        metrics = {
+            "completions_running": self.batcher.running,
+            "requests_waiting": self.batcher.waiting,
+            "requests_aborted_total": self.batcher.aborted,
+        }
+        return PlainTextResponse("".join(f"palaestra_{name} {value}\n" for name, value in metrics.items()))
+
+    async def _encode(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Run a function in a thread, because it may take seconds for a long prompt."""
+        return await asyncio.get_running_loop().run_in_executor(self._encoders, function, *arguments)
+
+    async def _read(self, http: HttpRequest, kind: type[Body]) -> Body:
+        return await self._encode(parse_body, await read_bytes(http, self.max_body), kind)
+
     async def _chat(self, http: HttpRequest) -> HttpResponse:
-        body = await read_body(http, ChatBody)
-        self._check_model(body.model)
-        request = self._to_request(body)
+        body = await self._read(http, ChatBody)
+        request = await self._encode(self._make_chat_request, body)
         reads_calls = bool(request.tools)
 
         def to_choice(index: int, answer: Completion) -> dict[str, Any]:
@@ -197,49 +213,43 @@ class OpenAIServer:
             return self._to_chat_choice(body, index, answer, text, (*answer.tool_calls, *calls))
 
         if body.stream:
-            return self._stream(body, request, "chat.completion.chunk", reads_calls, to_choice)
+            return self._stream(http, body, request, "chat.completion.chunk", reads_calls, to_choice)
         return await self._answer(http, body, [request], "chat.completion", to_choice)
 
     def _to_chat_choice(
         self, body: ChatBody, index: int, answer: Completion, text: str, calls: Sequence[ToolCall]
     ) -> dict[str, Any]:
         """A choice of the response, with the fields that the request asks for."""
+        calls = body.limit_calls(calls)
         message: dict[str, Any] = {"role": "assistant", "content": text if text or not calls else None}
         if calls:
             message["tool_calls"] = [to_chat_call(call) for call in calls]
         choice = {"index": index, "message": message, "finish_reason": _finish(answer, calls)}
         if body.logprobs:
-            choice["logprobs"] = {"content": self._list_logprobs(answer), "refusal": None}
+            content = [{k: v for k, v in token.items() if k != "offset"} for token in self._list_logprobs(answer)]
+            choice["logprobs"] = {"content": content, "refusal": None}
         return choice | ({"token_ids": list(answer.token_ids)} if body.return_token_ids else {})
 
     async def _complete(self, http: HttpRequest) -> HttpResponse:
-        body = await read_body(http, TextBody)
-        self._check_model(body.model)
-        prompts: list[Any] = body.prompt if _is_list_of_prompts(body.prompt) else [body.prompt]  # type: ignore[assignment]
-        if self.tokenizer is None:
-            raise RequestError(f"{self.name} completes conversations only; use /v1/chat/completions")
-        requests = []
-        for prompt in prompts:
-            ids = tuple(self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt)
-            sampling = body.to_sampling(body.max_tokens or 16)
-            requests.append(Request((), sampling, _choose_seed(body.seed), prompt_ids=ids))
+        body = await self._read(http, TextBody)
+        requests = await self._encode(self._make_text_requests, body)
 
         def to_choice(index: int, answer: Completion) -> dict[str, Any]:
             choice: dict[str, Any] = {"index": index, "text": answer.text, "finish_reason": _finish(answer, [])}
             if body.logprobs is not None:
                 tokens = self._list_logprobs(answer)
+                values = [(token["token"], token["logprob"]) for token in tokens]
                 choice["logprobs"] = {
-                    "tokens": [token["token"] for token in tokens],
-                    "token_logprobs": [token["logprob"] for token in tokens],
-                    "top_logprobs": None,
-                    "text_offset": [],
+                    "tokens": [token for token, _ in values],
+                    "token_logprobs": [logprob for _, logprob in values],
+                    # Of a sampled token, only its own log-prob is known; a greedy one is the most likely.
+                    "top_logprobs": [{t: p} for t, p in values] if body.logprobs and not body.temperature else None,
+                    "text_offset": [token["offset"] for token in tokens],
                 }
             return choice | ({"token_ids": list(answer.token_ids)} if body.return_token_ids else {})
 
         if body.stream:
-            if len(requests) > 1:
-                raise RequestError("expected one prompt for a stream; got several")
-            return self._stream(body, requests[0], "text_completion", False, to_choice)
+            return self._stream(http, body, requests[0], "text_completion", False, to_choice)
         return await self._answer(http, body, requests, "text_completion", to_choice)
 
     def _check_model(self, model: str) -> None:
@@ -248,19 +258,66 @@ class OpenAIServer:
                 f"the model '{model}' does not exist; this server has '{self.name}'", 404, "model_not_found"
             )
 
-    def _to_request(self, body: ChatBody) -> Request:
-        messages = parse_messages(body)
-        for part in (part for m in messages if not isinstance(m.content, str) for part in m.content):
-            if isinstance(part, ImagePart) and not part.url.startswith("data:"):
-                raise RequestError("expected images as data: URLs; this server does not fetch URLs or files")
+    def _check_size(self, characters: int, prompts: int = 1) -> None:
+        if characters > self.max_characters:
+            raise RequestError(
+                f"expected at most {self.max_characters} characters in a request; got {characters}", 400,
+                "string_above_max_length",
+            )  # fmt: skip
+        if prompts > self.max_prompts:
+            raise RequestError(
+                f"expected at most {self.max_prompts} completions in a request, n for each prompt; got {prompts}", 400,
+                "array_above_max_length",
+            )  # fmt: skip
+
+    def _make_chat_request(self, body: ChatBody) -> Request:
+        """Make the request of a conversation. Text for a tokenizer of this process is encoded now, not in the batch."""
+        self._check_model(body.model)
+        messages = body.parse_messages()
+        self._check_size(body.count_characters(messages), body.n)
         limit = body.max_completion_tokens or body.max_tokens or self.max_tokens
-        return Request(
-            messages,
-            body.to_sampling(limit),
-            _choose_seed(body.seed),
-            self._read_schema(body.response_format),
-            body.to_tools(),
-        )
+        schema, tools = self._read_schema(body.response_format), body.to_tools()
+        ids: tuple[int, ...] = ()
+        if self.tokenizer is not None and getattr(self.engine, "processor", None) is None:
+            ids = self._encode_chat(messages, tools)
+        return Request(messages, body.to_sampling(limit), _choose_seed(body.seed), schema, tools, ids)
+
+    def _encode_chat(self, messages: tuple[Message, ...], tools: str) -> tuple[int, ...]:
+        if any(message.has_image for message in messages):
+            raise RequestError(f"{self.name} reads text only; the prompt has an image")
+        try:
+            return self._check_ids(prompt_ids(self.tokenizer, messages, tools))
+        except RequestError:
+            raise
+        except Exception as error:  # A chat template may raise anything.
+            raise RequestError(f"the chat template rejected the prompt: {error}"[:1000]) from error
+
+    def _make_text_requests(self, body: TextBody) -> list[Request]:
+        self._check_model(body.model)
+        if self.tokenizer is None:
+            raise RequestError(f"{self.name} completes conversations only; use /v1/chat/completions")
+        if body.stream and len(body.prompts) > 1:
+            raise RequestError("expected one prompt for a stream; got several")
+        self._check_size(sum(map(len, body.prompts)), body.n * len(body.prompts))
+        requests = []
+        for prompt in body.prompts:
+            ids = self._check_ids(self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt)
+            sampling = body.to_sampling(body.max_tokens or 16)
+            requests.append(Request((), sampling, _choose_seed(body.seed), prompt_ids=ids))
+        return requests
+
+    def _check_ids(self, ids: Sequence[int]) -> tuple[int, ...]:
+        if not ids:
+            raise RequestError("the prompt is empty")
+        if min(ids) < 0 or max(ids) >= len(self.tokenizer):
+            raise RequestError(f"expected token ids from 0 to {len(self.tokenizer) - 1}; got {min(ids)} to {max(ids)}")
+        context = getattr(self.engine, "context", 1 << 30)
+        if len(ids) >= context:
+            raise RequestError(
+                f"the prompt has {len(ids)} tokens; {self.name} reads at most {context}, including the answer", 400,
+                "context_length_exceeded",
+            )  # fmt: skip
+        return tuple(ids)
 
     def _read_schema(self, form: dict[str, Any] | None) -> str:
         """Return the JSON schema of a response format, as text."""
@@ -276,13 +333,26 @@ class OpenAIServer:
         raise RequestError("expected a response_format of text, json_object, or json_schema with its schema")
 
     def _list_logprobs(self, answer: Completion) -> list[dict[str, Any]]:
+        """List the tokens of an answer with their log-probs and the offsets of their text in the whole text.
+
+        A token that completes a character has its text; other parts of the character have the same offset.
+        """
         if len(answer.logprobs) != len(answer.token_ids) or self.tokenizer is None:
             raise RequestError(f"{self.name} does not return log-probabilities", 400, "unsupported")
-        tokens = [self._decode_token(token) for token in answer.token_ids]
-        return [
-            {"token": token, "logprob": logprob, "bytes": list(token.encode()), "top_logprobs": []}
-            for token, logprob in zip(tokens, answer.logprobs, strict=True)
-        ]
+        stream, tokens = TextStream(self.tokenizer, ()), []
+        for token_id, logprob in zip(answer.token_ids, answer.logprobs, strict=True):
+            offset = len(stream.text)
+            token = stream.extend(token_id) or self._decode_token(token_id)
+            tokens.append(
+                {
+                    "token": token,
+                    "logprob": logprob,
+                    "bytes": list(token.encode()),
+                    "top_logprobs": [],
+                    "offset": offset,
+                }
+            )
+        return tokens
 
     def _submit(
         self, request: Request, on_token: Callable[[int, int, int], None] | None = None
@@ -298,14 +368,12 @@ class OpenAIServer:
         kind: str,
         to_choice: Callable[[int, Completion], Any],
     ) -> HttpResponse:
-        """Send whole completions. `to_choice` is not called if the client has left meanwhile."""
+        """Send whole completions. If the client leaves, they are aborted and `to_choice` is not called."""
         import orjson
         from starlette.responses import Response
 
         futures = [asyncio.wrap_future(self._submit(request)) for request in requests]
-        completions = [_check_answer(answer) for future in futures for answer in await future]
-        if await http.is_disconnected():
-            raise RequestError("the client has left", 499, "client_closed_request")
+        completions = [_check_answer(answer) for answers in await _wait(http, futures) for answer in answers]
         response = self._envelope(kind) | {
             "choices": [to_choice(index, completion) for index, completion in enumerate(completions)],
             "usage": _count_usage(completions, requests[0].sampling.count),
@@ -315,9 +383,15 @@ class OpenAIServer:
         return Response(orjson.dumps(response), media_type="application/json")
 
     def _stream(
-        self, body: CommonBody, request: Request, kind: str, whole: bool, to_choice: Callable[[int, Completion], Any]
+        self,
+        http: HttpRequest,
+        body: CommonBody,
+        request: Request,
+        kind: str,
+        whole: bool,
+        to_choice: Callable[[int, Completion], Any],
     ) -> HttpResponse:
-        """Send completions as they grow.
+        """Send completions as they grow. If the client leaves, they are aborted.
 
         Arguments:
             whole: send each text when it is complete, because tool calls are parsed from it.
@@ -339,33 +413,42 @@ class OpenAIServer:
             content = {"delta": {"content": text}} if chat else {"text": text}
             return {"index": index, "finish_reason": None, **content}
 
-        async def events() -> AsyncIterator[str]:
+        async def stream_answers(future: Future[list[Answer]]) -> AsyncIterator[str]:
             streams = [TextStream(self.tokenizer, request.sampling.stop) for _ in range(request.sampling.count)]
-            future = self._submit(request, None if whole or self.tokenizer is None else on_token)
-            future.add_done_callback(lambda _: loop.call_soon_threadsafe(pieces.put_nowait, None))
             if chat:
                 first = {"role": "assistant", "content": ""}
                 yield to_event([{"index": k, "delta": first, "finish_reason": None} for k in range(len(streams))])
             while (token := await pieces.get()) is not None:
                 if text := streams[token[0]].add(token[1], token[2]):
                     yield to_event([to_delta(token[0], text)])
+            completions = [_check_answer(answer) for answer in future.result()]
+            for index, completion in enumerate(completions):
+                choice = to_choice(index, completion)
+                if chat:
+                    message = choice.pop("message")
+                    rest = streams[index].finish(message["content"] or "")
+                    calls = [call | {"index": k} for k, call in enumerate(message.get("tool_calls", ()))]
+                    delta = ({"content": rest} if rest else {}) | ({"tool_calls": calls} if calls else {})
+                    yield to_event([choice | {"delta": delta}])
+                else:
+                    yield to_event([choice | {"text": streams[index].finish(choice["text"])}])
+            if body.stream_options is not None and body.stream_options.include_usage:
+                yield to_event([], usage=_count_usage(completions, len(completions)))
+            yield "data: [DONE]\n\n"
+
+        async def events() -> AsyncIterator[str]:
+            future = self._submit(request, None if whole or self.tokenizer is None else on_token)
+            future.add_done_callback(lambda _: loop.call_soon_threadsafe(pieces.put_nowait, None))
+            leaving = asyncio.create_task(_wait_for_disconnect(http))
+            leaving.add_done_callback(lambda _: future.cancel())
             try:
-                completions = [_check_answer(answer) for answer in future.result()]
-                for index, completion in enumerate(completions):
-                    choice = to_choice(index, completion)
-                    if chat:
-                        message = choice.pop("message")
-                        rest = streams[index].finish(message["content"] or "")
-                        calls = [call | {"index": k} for k, call in enumerate(message.get("tool_calls", ()))]
-                        delta = ({"content": rest} if rest else {}) | ({"tool_calls": calls} if calls else {})
-                        yield to_event([choice | {"delta": delta}])
-                    else:
-                        yield to_event([choice | {"text": streams[index].finish(choice["text"])}])
-                if (body.stream_options or {}).get("include_usage"):
-                    yield to_event([], usage=_count_usage(completions, len(completions)))
-                yield "data: [DONE]\n\n"
+                with suppress(FutureCancelledError):
+                    async for event in stream_answers(future):
+                        yield event
             except RequestError as error:
-                yield f"data: {json.dumps({'error': {'message': str(error), 'code': error.code}})}\n\n"
+                yield f"data: {json.dumps({'error': describe_error(error)})}\n\n"
+            finally:
+                leaving.cancel()  # Aborts the request if it is still running.
 
         return StreamingResponse(events(), media_type="text/event-stream")
 
@@ -374,43 +457,47 @@ class OpenAIServer:
         return {"id": f"{start}-{uuid.uuid4().hex}", "object": kind, "created": int(time.time()), "model": self.name}
 
 
-async def read_body(http: HttpRequest, kind: type[Body]) -> Body:
-    """Read and validate the JSON body of a request.
-
-    Raises:
-        RequestError: the body is invalid or too large.
-    """
-    data = b""
-    async for chunk in http.stream():
-        data += chunk
-        if len(data) > MAX_BODY:
-            raise RequestError(f"the body is larger than {MAX_BODY} bytes", 413, "too_large")
-    try:
-        return kind.model_validate_json(data)
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"])) or "body"
-        reason = "this parameter is not supported" if first["type"] == "extra_forbidden" else first["msg"]
-        raise RequestError(f"{place}: {reason}") from error
+def describe_error(error: RequestError) -> dict[str, Any]:
+    """An error in OpenAI's form."""
+    kind = "server_error" if error.status >= 500 else "invalid_request_error"
+    return {"message": mask(str(error)), "type": kind, "code": error.code, "param": None}
 
 
-def parse_messages(body: ChatBody) -> tuple[Message, ...]:
-    """Parse the messages of a request. Newer clients call the role `system` `developer`.
+def to_error_response(error: Exception) -> HttpResponse:
+    from starlette.exceptions import HTTPException
+    from starlette.responses import JSONResponse
 
-    Raises:
-        RequestError: a message is invalid.
-    """
-    try:
-        return tuple(
-            parse_message({**message, "role": "system"} if message.get("role") == "developer" else message)
-            for message in body.messages
+    if isinstance(error, HTTPException):  # An unknown path or method.
+        error = RequestError(
+            error.detail, error.status_code, "not_found" if error.status_code == 404 else "invalid_request"
         )
-    except ValueError as error:
-        raise RequestError(str(error)) from error
+    elif not isinstance(error, RequestError):
+        error = RequestError(f"{type(error).__name__}: {error}", 500, "server_error")
+    return JSONResponse({"error": describe_error(error)}, error.status)
 
 
-def _is_list_of_prompts(prompt: Any) -> bool:
-    return isinstance(prompt, list) and bool(prompt) and not isinstance(prompt[0], int)
+async def _wait_for_disconnect(http: HttpRequest) -> None:
+    """Return when the client has closed the connection. The body must have been read."""
+    while (await http.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _wait(http: HttpRequest, futures: Sequence[asyncio.Future[T]]) -> list[T]:
+    """Return the results of futures. Cancels them if the client leaves.
+
+    Raises:
+        RequestError: the client has left.
+    """
+    results, leaving = asyncio.gather(*futures), asyncio.create_task(_wait_for_disconnect(http))
+    waiting: set[asyncio.Future[Any]] = {results, leaving}
+    try:
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        if leaving.done():
+            raise RequestError("the client has left", 499, "client_closed_request")
+        return results.result()
+    finally:
+        leaving.cancel()
+        results.cancel()
 
 
 def _choose_seed(seed: int | None) -> int:
@@ -433,13 +520,3 @@ def _count_usage(completions: Sequence[Completion], per_prompt: int) -> dict[str
     prompt = sum(completion.usage.prompt_tokens for completion in completions[::per_prompt])
     generated = sum(completion.usage.completion_tokens for completion in completions)
     return {"prompt_tokens": prompt, "completion_tokens": generated, "total_tokens": prompt + generated}
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether only this machine can reach a server on `host`."""
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False

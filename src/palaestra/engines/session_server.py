@@ -6,24 +6,29 @@ what was recorded. The reward comes from the environment; a session without one 
 
 from __future__ import annotations
 
-import asyncio
+import threading
 from collections.abc import Callable
+from itertools import count
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
+from pydantic import Field, FiniteFloat
 
 from palaestra.core.records import Failure
 from palaestra.core.seeding import Seeds
 from palaestra.engines.base import Engine
 from palaestra.engines.capture import CaptureSession, EpisodePlayer
-from palaestra.engines.gateway import CaptureServer
-from palaestra.engines.server import RequestError, read_body
+from palaestra.engines.gateway import CaptureServer, check_session_name
+from palaestra.engines.request_bodies import MAX_SEED, RequestError, StrictBody
 
 if TYPE_CHECKING:
     from starlette.requests import Request as HttpRequest
     from starlette.responses import Response as HttpResponse
 
     from palaestra.engines.server import Handler
+
+
+MAX_ENDED = 2**16
+"""Number of ended sessions whose names are not used again."""
 
 
 class StandalonePlayer(EpisodePlayer, Protocol):
@@ -38,20 +43,16 @@ class StandalonePlayer(EpisodePlayer, Protocol):
         ...
 
 
-class OpenBody(BaseModel):
+class OpenBody(StrictBody):
     """Arguments of a new session."""
 
-    model_config = ConfigDict(extra="forbid")
-
-    name: str = Field("", pattern=r"^[\w.-]*$", max_length=128)
-    seed: int | None = None
+    name: str = ""
+    seed: int | None = Field(None, ge=0, le=MAX_SEED)
     """The seed of the episode. Sessions with the same seed start from the same state."""
 
 
-class EndBody(BaseModel):
+class EndBody(StrictBody):
     """The reward of a session without an environment."""
-
-    model_config = ConfigDict(extra="forbid")
 
     reward: FiniteFloat | None = None
 
@@ -63,6 +64,7 @@ class SessionServer(CaptureServer):
         seeds: for sampling, by the name of the session, and for episodes without a seed of their own.
         make_player: makes the environment of a session from a seed; `None` if agents have their own.
         on_end: receives the record of each session when it ends.
+        max_sessions: maximum number of open sessions; a further one is rejected with status 429.
     """
 
     def __init__(
@@ -73,11 +75,13 @@ class SessionServer(CaptureServer):
         seeds: Seeds = Seeds(0),
         make_player: Callable[[int], StandalonePlayer] | None = None,
         on_end: Callable[[dict[str, Any]], None] | None = None,
+        max_sessions: int = 1024,
         **options: Any,
     ) -> None:
         super().__init__(engine, name, open_unknown=self._open, **options)
-        self.seeds, self.make_player, self.on_end = seeds, make_player, on_end
-        self._ended: set[str] = set()
+        self.seeds, self.make_player, self.on_end, self.max_sessions = seeds, make_player, on_end, max_sessions
+        self._ended: dict[str, None] = {}
+        self._lock = threading.Lock()
 
     def _list_routes(self) -> list[tuple[str, str, Handler]]:
         return [
@@ -87,51 +91,63 @@ class SessionServer(CaptureServer):
             *super()._list_routes(),
         ]
 
-    def _open(self, name: str, seed: int | None = None) -> CaptureSession:
-        if name in self._ended or name in self.sessions:
-            state = "has ended" if name in self._ended else "is open already"
-            raise RequestError(f"the session '{name}' {state}; use another name", 409, "session_exists")
-        own = self.seeds.derive("session", name)
-        seed = own.derive("episode").integer() % 2**31 if seed is None else seed
-        return self.open_session(own, None if self.make_player is None else self.make_player(seed), name)
+    def _open(self, name: str, seed: int | None = None, must_be_new: bool = False) -> CaptureSession:
+        """Open a session, unless another call has opened it and it need not be new. Runs in threads."""
+        check_session_name(name)
+        with self._lock:
+            if name in self.sessions and not must_be_new:
+                return self.sessions[name]
+            if name in self._ended or name in self.sessions:
+                state = "has ended" if name in self._ended else "is open already"
+                raise RequestError(f"the session '{name}' {state}; use another name", 409, "session_exists")
+            if len(self.sessions) >= self.max_sessions:
+                raise RequestError(
+                    f"{self.max_sessions} sessions are open already; end one first", 429, "rate_limit_exceeded"
+                )
+            own = self.seeds.derive("session", name)
+            seed = own.derive("episode").integer() % 2**31 if seed is None else seed
+            return self.open_session(own, None if self.make_player is None else self.make_player(seed), name)
 
     async def _open_session(self, http: HttpRequest) -> HttpResponse:
         from starlette.responses import JSONResponse
 
-        body = await read_body(http, OpenBody)
-        session = self._open(body.name or f"session-{len(self.sessions) + len(self._ended)}", body.seed)
+        body = await self._read(http, OpenBody)
+        numbers = count(len(self.sessions) + len(self._ended))
+        unused = (n for n in map("session-{}".format, numbers) if n not in self.sessions and n not in self._ended)
+        session = await self._step_in_thread(self._open, body.name or next(unused), body.seed, True)
         url = f"{str(http.base_url).rstrip('/')}/sessions/{session.name}"
         return JSONResponse({"session": session.name, "base_url": f"{url}/v1", "env_url": f"{url}/env"})
 
     async def _show_session(self, http: HttpRequest) -> HttpResponse:
         from starlette.responses import JSONResponse
 
-        return JSONResponse(self._find(http).to_plain())
+        return JSONResponse(await self._encode(self._get_session(http, opens=False).to_plain))
 
     async def _end_session(self, http: HttpRequest) -> HttpResponse:
         from starlette.responses import JSONResponse
 
-        body, session = await read_body(http, EndBody), self._find(http)
-        player: Any = session.player
-        if player is not None and body.reward is not None:
+        body = await self._read(http, EndBody)
+        session = self._get_session(http, opens=False)
+        if session.player is not None and body.reward is not None:
             raise RequestError("the reward of this session comes from its environment; got another one")
         self.close_session(session)
-        self._ended.add(session.name)
-        record: dict[str, Any] = {**session.to_plain(), "reward": body.reward, "stop_reason": None, "failure": None}
+        self._ended[session.name] = None
+        if len(self._ended) > MAX_ENDED:
+            del self._ended[next(iter(self._ended))]
+        return JSONResponse(await self._step_in_thread(self._finish, session, body.reward))
+
+    def _finish(self, session: CaptureSession, reward: float | None) -> dict[str, Any]:
+        """End the episode of a session. Returns its record."""
+        player: Any = session.player
+        record: dict[str, Any] = {**session.to_plain(), "reward": reward, "stop_reason": None, "failure": None}
         if player is not None:
-            await asyncio.get_running_loop().run_in_executor(self._steps, player.finish)
+            player.finish()
             record["stop_reason"] = player.stop_reason
             if player.failure is None:
                 record["reward"] = float(sum(player.rewards))
             else:
                 record["failure"] = f"{player.failure.cause}: {player.failure.message}"
         if self.on_end is not None:
-            self.on_end(record)
-        return JSONResponse(record)
-
-    def _find(self, http: HttpRequest) -> CaptureSession:
-        """The session of a request, which is not opened if it does not exist."""
-        name = str(http.path_params["session"])
-        if name not in self.sessions:
-            raise RequestError(f"the session '{name}' does not exist or has ended", 404, "session_not_found")
-        return self.sessions[name]
+            with self._lock:  # Records of other sessions may be written at the same time.
+                self.on_end(record)
+        return record

@@ -23,7 +23,7 @@ import torch
 from palaestra.core.errors import MissingExtraError
 from palaestra.core.records import Completion, Failure, FailureCause, StopReason, Usage
 from palaestra.core.seeding import Seeds
-from palaestra.engines.base import Answer, BaseEngine, OnAnswer, OnToken, Request, Sampling, Slot
+from palaestra.engines.base import ABORTED, Answer, BaseEngine, OnAnswer, OnToken, Request, Sampling, Slot
 from palaestra.engines.chat import end_ids, prompt_ids, with_tools
 from palaestra.engines.cpu.kernels import select_matmul_kernels
 from palaestra.engines.families import original_context, position_limit, takes_padding, takes_slots
@@ -120,6 +120,7 @@ class TransformersEngine(BaseEngine):
         self._stepper: Stepper | None = None
         self._on_token: OnToken | None = None
         self._on_answer: OnAnswer | None = None
+        self._is_aborted: Callable[[int], bool] | None = None
         # Only the logits of the last position are needed.
         forward = inspect.signature(model.forward).parameters
         self._last_only: dict[str, Any] = {"logits_to_keep": 1} if "logits_to_keep" in forward else {}
@@ -148,23 +149,27 @@ class TransformersEngine(BaseEngine):
         return answers
 
     def generate_joining(
-        self, take: Callable[[int], Sequence[Request]], on_token: OnToken, on_answer: OnAnswer
+        self,
+        take: Callable[[int], Sequence[Request]],
+        on_token: OnToken,
+        on_answer: OnAnswer,
+        is_aborted: Callable[[int], bool] = lambda index: False,
     ) -> None:
-        """See `StreamingEngine`."""
+        """See `JoiningEngine`."""
         index = count()
 
         def take_rows(room: int) -> list[_Row]:
             rows = [row for request in take(room) for row in self._make_rows(next(index), request)]
             return [row for row in rows if row.answer is None]
 
-        self._on_token, self._on_answer = on_token, on_answer
+        self._on_token, self._on_answer, self._is_aborted = on_token, on_answer, is_aborted
         try:
             with self._eval_mode():
                 while rows := take_rows(self.batch_size):
                     for batch in self._batches(rows):
                         self._complete(batch, take_rows)
         finally:
-            self._on_token = self._on_answer = None
+            self._on_token = self._on_answer = self._is_aborted = None
 
     @contextmanager
     def _eval_mode(self) -> Iterator[None]:
@@ -249,6 +254,8 @@ class TransformersEngine(BaseEngine):
 
         After an error the unfinished rows are generated in halves, so that one bad row does not affect the others.
         """
+        if not (rows := self._drop_aborted(rows)):
+            return
         single = len(rows) == 1 and take is None
         try:
             if self._padded:
@@ -266,6 +273,14 @@ class TransformersEngine(BaseEngine):
             for part in (unfinished[:half], unfinished[half:]):
                 if part:
                     self._complete(part)
+
+    def _drop_aborted(self, rows: Iterable[_Row]) -> list[_Row]:
+        """Finish the rows of aborted requests. Returns the others."""
+        if self._is_aborted is not None:
+            for row in rows:
+                if row.answer is None and self._is_aborted(row.slot[0]):
+                    self._finish(row, ABORTED)
+        return [row for row in rows if row.answer is None]
 
     def _finish(self, row: _Row, answer: Answer) -> None:
         row.answer = answer
@@ -292,6 +307,7 @@ class TransformersEngine(BaseEngine):
                 new_rows = take(len(free))
                 rows[:] = [*active.values(), *new_rows]
                 waiting.extend(new_rows)
+            waiting = deque(self._drop_aborted(waiting))
             ready = min(len(waiting), len(free))
             waited = waited + 1 if ready else 0
             if ready and (4 * ready >= len(active) or waited > PATIENCE):
@@ -324,6 +340,7 @@ class TransformersEngine(BaseEngine):
         if not bool(torch.isfinite(logits_BV.amax(-1)).all()):
             raise ValueError("the model's logits are not finite")
         chosen_B, logprobs_B = choose(logits_BV)
+        self._drop_aborted(rows)
         for row, token, logprob in zip(rows, chosen_B.tolist(), logprobs_B.tolist(), strict=True):
             if row.answer is not None:
                 continue

@@ -13,9 +13,11 @@ from __future__ import annotations
 import copy
 import os
 import random
-from collections.abc import Iterable, Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +25,7 @@ from palaestra.core.errors import EngineError, MissingExtraError, ModelError, Se
 from palaestra.core.events import Listener, ignore
 from palaestra.core.records import Completion, Failure, FailureCause, StopReason, Usage
 from palaestra.core.seeding import Seeds
-from palaestra.engines.base import Answer, BaseEngine, Request, strip_scheme
+from palaestra.engines.base import ABORTED, Answer, BaseEngine, OnAnswer, OnToken, Request, strip_scheme
 from palaestra.engines.chat import prompt_ids, with_tools
 from palaestra.engines.families import has_dynamic_rope, original_context
 from palaestra.engines.models import LocalModels, export_merged
@@ -171,6 +173,61 @@ class VLLMEngine(BaseEngine):
             answers[index] = completions
         return answers
 
+    def generate_joining(
+        self,
+        take: Callable[[int], Sequence[Request]],
+        on_token: OnToken,
+        on_answer: OnAnswer,
+        is_aborted: Callable[[int], bool] = lambda index: False,
+    ) -> None:
+        """See `JoiningEngine`. vLLM schedules the requests itself, so all that arrive may start."""
+        if self._llm is None:
+            raise EngineError(f"the vLLM engine of {self.name} is closed; open another")
+        engine, numbers = self._llm.llm_engine, count()
+        running: dict[int, dict[int, int]] = {}  # The tokens so far of the unfinished completions of each request.
+        try:
+            while True:
+                for request in take(sys.maxsize):
+                    index, parts = next(numbers), range(request.sampling.count)
+                    failure = self._start(str(index), request)
+                    if failure is None:
+                        running[index] = dict.fromkeys(parts, 0)
+                    else:
+                        for part in parts:
+                            on_answer((index, part), failure)
+                for index in [index for index in running if is_aborted(index)]:
+                    engine.abort_request([str(index)])
+                    for part in running.pop(index):
+                        on_answer((index, part), ABORTED)
+                if not running:
+                    return
+                for output in engine.step():
+                    index = int(output.request_id)
+                    for choice in output.outputs:
+                        counts, slot = running[index], (index, choice.index)
+                        for position in range(counts[choice.index], len(choice.token_ids)):
+                            on_token(slot, position, choice.token_ids[position])
+                        counts[choice.index] = len(choice.token_ids)
+                        if choice.finish_reason is not None:
+                            del counts[choice.index]
+                            on_answer(slot, self._to_completion(tuple(output.prompt_token_ids), choice))
+                    if not running[index]:
+                        del running[index]
+        except BaseException:
+            self._abort_requests()
+            raise
+
+    def _start(self, name: str, request: Request) -> Failure | None:
+        """Add a request to vLLM's queue. Returns a failure if it is invalid."""
+        prompt, parameters = self._make_prompt(request), self._make_parameters(request)
+        if isinstance(prompt, Failure) or isinstance(parameters, Failure):
+            return prompt if isinstance(prompt, Failure) else parameters
+        try:
+            self._llm.llm_engine.add_request(name, prompt, parameters, lora_request=self._adapter)
+        except Exception as error:  # vLLM may raise anything.
+            return self._to_failure(error)
+        return None
+
     def load_adapter(self, folder: Path) -> None:
         """Use a LoRA adapter in peft's format from now on. It replaces the previous one.
 
@@ -285,28 +342,31 @@ class VLLMEngine(BaseEngine):
 
     def _generate_batch(self, batch: list[tuple[int, dict[str, Any], Any]]) -> Iterator[tuple[int, list[Answer]]]:
         """Generate one batch. If vLLM rejects it, generate its halves, so that an invalid request fails alone."""
-        from vllm.exceptions import VLLMValidationError
-
         if not batch:
             return
         indices, prompts, parameters = zip(*batch, strict=True)
         try:
             outputs = self._llm.generate(list(prompts), list(parameters), use_tqdm=False, lora_request=self._adapter)
         except Exception as error:  # vLLM may raise anything.
-            invalid = isinstance(error, ValueError | VLLMValidationError)
+            failure = self._to_failure(error)
             self._abort_requests()
-            if invalid and len(batch) > 1:
+            if failure.cause is FailureCause.INVALID_REQUEST and len(batch) > 1:
                 half = len(batch) // 2
                 yield from self._generate_batch(batch[:half])
                 yield from self._generate_batch(batch[half:])
             else:
-                cause = FailureCause.INVALID_REQUEST if invalid else FailureCause.ENGINE
-                for index, count in zip(indices, (p.n for p in parameters), strict=True):
-                    yield index, [Failure(cause, f"vLLM: {_first_line(error)}")] * count
+                for index, parameter in zip(indices, parameters, strict=True):
+                    yield index, [failure] * parameter.n
             return
         for index, output in zip(indices, outputs, strict=True):
             ids = tuple(output.prompt_token_ids)
             yield index, [self._to_completion(ids, choice) for choice in output.outputs]
+
+    def _to_failure(self, error: Exception) -> Failure:
+        from vllm.exceptions import VLLMValidationError
+
+        invalid = isinstance(error, ValueError | VLLMValidationError)
+        return Failure(FailureCause.INVALID_REQUEST if invalid else FailureCause.ENGINE, f"vLLM: {_first_line(error)}")
 
     def _abort_requests(self) -> None:
         """Remove the requests of a failed batch. The next call would wait for them."""

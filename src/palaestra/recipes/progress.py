@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -21,6 +21,7 @@ from rich.text import Text, TextType
 
 from palaestra.core.events import NOTICE, Event, Listener, ignore, notice
 from palaestra.core.records import Report
+from palaestra.core.secrets import mask
 from palaestra.engines.openai_endpoint import RETRY, WAITING
 
 SWITCH = "PALAESTRA_PROGRESS"
@@ -32,14 +33,21 @@ ITERATION_SECONDS = 1.0
 BARS = "▁▂▃▄▅▆▇█"
 
 
+class MaskingConsole(Console):
+    """Masks secrets in texts and cells of tables before they are wrapped."""
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        return super().render_str(mask(text), **options)
+
+
 def plain_console(*, stderr: bool = False) -> Console:
     """Return a console that prints text verbatim, without markup and emoji names (`:x:`).
 
     Output that goes to a pipe or a file is not wrapped, unless `COLUMNS` sets a width.
     """
-    console = Console(stderr=stderr, markup=False, emoji=False)
+    console = MaskingConsole(stderr=stderr, markup=False, emoji=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
-        console = Console(stderr=stderr, markup=False, emoji=False, width=1000)
+        console = MaskingConsole(stderr=stderr, markup=False, emoji=False, width=1000)
     return console
 
 

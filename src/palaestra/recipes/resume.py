@@ -11,6 +11,7 @@ from palaestra.core.errors import RunError, SettingsError
 from palaestra.core.events import Listener
 from palaestra.core.plugins import describe_error
 from palaestra.core.ranks import read_launch_rank
+from palaestra.core.secrets import is_masked
 from palaestra.recipes.progress import RunProgress, TrainProgress, show_progress
 from palaestra.recipes.settings import build, read_run_settings, read_values
 from palaestra.recipes.train.settings import TrainSettings
@@ -75,6 +76,9 @@ def resume(
         if run.recipe not in recipes:
             raise RunError(f"the run folder is damaged: it names an unknown recipe '{run.recipe}'")
         _check_changes(run.recipe, changes)
+        masked = [name for name, value in run.settings.items() if is_masked(value)]
+        if masked and run.summary is None:
+            raise RunError(f"the setting '{masked[0]}' of {folder} had a secret, which is not stored; start a new run")
         rounds = run.settings.get("rounds", 0) if run.recipe == "teach" else 0
         display = TrainProgress if run.recipe == "train" else lambda console: RunProgress(console, rounds)
         with show_progress(listener, progress and read_launch_rank() == 0, display) as listener:

@@ -25,7 +25,7 @@ from typing import Any
 
 from palaestra.core.errors import RunError
 from palaestra.core.records import Completion, Failure, Usage
-from palaestra.runs.files import from_json, storage_errors, to_json, transaction
+from palaestra.runs.files import MaskingConnection, from_json, storage_errors, to_json, transaction
 from palaestra.runs.ledger import Spending
 
 SCHEMA_VERSION = 1
@@ -75,7 +75,9 @@ class Cache:
         with storage_errors(self.path, "opening the cache"):
             if str(path) != ":memory:":
                 self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._db = sqlite3.connect(path, isolation_level=None, timeout=TIMEOUT, check_same_thread=False)
+            self._db = sqlite3.connect(
+                path, isolation_level=None, timeout=TIMEOUT, check_same_thread=False, factory=MaskingConnection
+            )
         try:
             with storage_errors(self.path, "opening the cache"):
                 self._use_wal()

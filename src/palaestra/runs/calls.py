@@ -6,14 +6,12 @@ its own calls, so that a reader of the folder sees what was asked.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from palaestra.core.records import Completion, Failure, ImagePart, Message, TextPart, ToolCall
 from palaestra.core.text import clean_fields
 from palaestra.runs.ledger import Spending
-from palaestra.runs.provenance import mask_secrets, mask_text
 
 LONGEST_URL = 500
 """Maximum characters of an image's URL; a longer one is an image itself and is left out."""
@@ -26,7 +24,7 @@ class CallRecord:
     Arguments:
         key: identifies the request, as in the cache.
         phase: the part of the run, for example `2/lesson`.
-        messages: the prompt. Images are replaced by their sizes, and secrets by `***`.
+        messages: the prompt. Images are replaced by their sizes.
         answer: the text of the completion; empty if the call failed.
         failure: why there is no answer.
         stop_reason: why the completion ended.
@@ -67,16 +65,16 @@ class CallLog:
         spent: Spending,
     ) -> None:
         """Add a call. A repeated request replaces the first one."""
-        (model,) = mask_secrets([model], os.environ)
         record = CallRecord(key, phase, model, tuple(map(_hide, messages)), spent=spent)
         if isinstance(answer, Completion):
-            text = mask_text(answer.text, os.environ)
-            record = replace(record, answer=text, stop_reason=str(answer.stop_reason), tool_calls=answer.tool_calls)
+            record = replace(
+                record, answer=answer.text, stop_reason=str(answer.stop_reason), tool_calls=answer.tool_calls
+            )
             if record.is_cached:
                 # The tokens are those of the call that another run has paid for.
                 record = replace(record, spent=replace(spent, usage=answer.usage))
         else:
-            record = replace(record, failure=Failure(answer.cause, mask_text(answer.message, os.environ)))
+            record = replace(record, failure=answer)
         self._records[key] = record
 
     def take(self) -> list[CallRecord]:
@@ -86,18 +84,13 @@ class CallLog:
 
 
 def _hide(message: Message) -> Message:
-    """Replace secrets and images of a message."""
+    """Replace the images of a message."""
     if isinstance(message.content, str):
-        return replace(message, content=mask_text(message.content, os.environ))
-    parts = [
+        return message
+    parts = (
         TextPart(f"[image of {len(part.url)} characters]")
         if isinstance(part, ImagePart) and len(part.url) > LONGEST_URL
         else part
         for part in message.content
-    ]
-    return replace(
-        message,
-        content=tuple(
-            TextPart(mask_text(part.text, os.environ)) if isinstance(part, TextPart) else part for part in parts
-        ),
     )
+    return replace(message, content=tuple(parts))

@@ -10,12 +10,13 @@ import re
 import shutil
 import sqlite3
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from palaestra.core.errors import RunError, StorageError
+from palaestra.core.secrets import mask, mask_data, mask_rows
 from palaestra.core.text import clean_text
 
 if TYPE_CHECKING:
@@ -30,13 +31,13 @@ _MARKS = ("store.sqlite", "study.json", "bench.json")
 
 
 def write_json(path: Path, data: Any) -> None:
-    """Write `data` as JSON, atomically."""
-    write_text(path, json.dumps(data, indent=2, ensure_ascii=False) + "\n")
+    """Write `data` as JSON, atomically. Secrets are masked."""
+    write_bytes(path, clean_text(json.dumps(mask_data(data), indent=2, ensure_ascii=False) + "\n").encode())
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write `text` in UTF-8 as `write_bytes` does."""
-    write_bytes(path, clean_text(text).encode())
+    """Write `text` in UTF-8 as `write_bytes` does. Secrets are masked."""
+    write_bytes(path, clean_text(mask(text)).encode())
 
 
 def write_bytes(path: Path, data: bytes) -> None:
@@ -232,6 +233,16 @@ def storage_errors(path: Path, doing: str) -> Iterator[None]:
         raise RunError(
             f"the run folder is damaged: {path}: {text}; restore it from a copy or start a new run"
         ) from error
+
+
+class MaskingConnection(sqlite3.Connection):
+    """A database that stores no secrets: those in the values of a statement are masked."""
+
+    def execute(self, sql: str, values: Sequence[Any] = (), /) -> sqlite3.Cursor:  # type: ignore[override]
+        return super().execute(sql, *mask_rows([values]))
+
+    def executemany(self, sql: str, rows: Iterable[Sequence[Any]], /) -> sqlite3.Cursor:  # type: ignore[override]
+        return super().executemany(sql, mask_rows(rows))
 
 
 @contextmanager

@@ -9,24 +9,19 @@ from __future__ import annotations
 import functools
 import os
 import platform
-import re
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from palaestra.core.errors import RunError
+from palaestra.core.secrets import mask_arguments, mask_settings
 from palaestra.runs.files import read_json, write_json
 from palaestra.version import __version__
 
 PROVENANCE = "provenance.json"
-MASK = "***"
-_SECRET_NAME = re.compile(r"(apikey|(^|[_-])(key|token|secret|passw(or)?d|credentials?|auth))$", re.IGNORECASE)
-_SECRET_VALUE = re.compile(r"\b(sk-|hf_|ghp_|gho_|github_pat_|xox[a-z]-|AKIA|AIza|glpat-)[A-Za-z0-9_\-]{8,}")
-_USER_IN_URL = re.compile(r"(\b[a-zA-Z][a-zA-Z0-9+.\-]*://)[^/@\s#]+@")
-_QUERY_IN_URL = re.compile(r"(\b[a-zA-Z][a-zA-Z0-9+.\-]*://[^?\s#]*\?)([^#\s]*)")
 _GIT_SECONDS = 10
 
 
@@ -76,14 +71,14 @@ def collect_provenance(models: Mapping[str, Any]) -> dict[str, Any]:
     """Collect the versions of Palaestra, Python, the platform and all packages, and the command line."""
     return {
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "command": mask_secrets(sys.argv, os.environ),
+        "command": mask_arguments(sys.argv),
         "palaestra": {"version": __version__, **_read_own_checkout()},
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "platform": platform.platform(),
         "host": platform.node(),
         "accelerator": _accelerator(),
         "packages": list_packages(),
-        "models": {mask_secrets([name], os.environ)[0]: hashes for name, hashes in models.items()},
+        "models": {mask_settings(name): hashes for name, hashes in models.items()},
     }
 
 
@@ -161,53 +156,6 @@ def list_packages() -> dict[str, str]:
             if dash:
                 packages.setdefault(package, version)
     return dict(sorted(packages.items(), key=lambda item: item[0].lower()))
-
-
-def mask_secrets(arguments: Sequence[str], environment: Mapping[str, str]) -> list[str]:
-    """Mask the secrets of a command line.
-
-    These are values of options named like a secret (`--api-key X`, `token=X`), users, passwords and query values in URLs,
-    strings in the form of known API keys, and values of environment variables named like a secret.
-
-    >>> mask_secrets(["--writer", "https://me:pw@host/v1?key=1#m", "--api-key", "abc"], {})
-    ['--writer', 'https://***@host/v1?***#m', '--api-key', '***']
-    """
-    masked: list[str] = []
-    for place, argument in enumerate(arguments):
-        before = arguments[place - 1] if place else ""
-        if (
-            before.startswith("-")
-            and "=" not in before
-            and _SECRET_NAME.search(before)
-            and not argument.startswith("-")
-        ):
-            masked.append(MASK)
-            continue
-        name, equals, _ = argument.partition("=")
-        if equals and "://" not in name and _SECRET_NAME.search(name):
-            masked.append(f"{name}={MASK}")
-            continue
-        argument = _USER_IN_URL.sub(rf"\g<1>{MASK}@", _mask_values(argument, environment))
-        argument = _QUERY_IN_URL.sub(rf"\g<1>{MASK}", argument)
-        masked.append(_SECRET_VALUE.sub(MASK, argument))
-    return masked
-
-
-def mask_text(text: str, environment: Mapping[str, str]) -> str:
-    """Mask strings in the form of known API keys, and values of environment variables named like a secret.
-
-    >>> mask_text("the key is hunter22hunter22", {"MY_API_KEY": "hunter22hunter22"})
-    'the key is ***'
-    """
-    return _SECRET_VALUE.sub(MASK, _mask_values(text, environment))
-
-
-def _mask_values(text: str, environment: Mapping[str, str]) -> str:
-    """Mask the values of environment variables named like a secret, the longest first."""
-    secrets = {value for name, value in environment.items() if _SECRET_NAME.search(name) and len(value) >= 8}
-    for secret in sorted(secrets, key=len, reverse=True):
-        text = text.replace(secret, MASK)
-    return text
 
 
 def _accelerator() -> str | None:

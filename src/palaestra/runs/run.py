@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import Any
 
 from palaestra.core.errors import RunError, StorageError
+from palaestra.core.secrets import mask_settings
 from palaestra.runs.files import (
     PARTIAL,
     check_own_file,
@@ -174,7 +175,10 @@ class Run:
         """Write the settings of a run that this user starts or continues."""
         self.settings = settings
         record_trust(self.recipe, settings)
-        write_json(self.folder / "settings.json", {"format": FORMAT, "recipe": self.recipe, "settings": settings})
+        write_json(
+            self.folder / "settings.json",
+            {"format": FORMAT, "recipe": self.recipe, "settings": mask_settings(settings)},
+        )
 
     def forget_failure(self) -> None:
         """Remove the summary of a run that failed and is resumed."""

@@ -18,7 +18,7 @@ from uuid import uuid4
 from palaestra.core.errors import RunError
 from palaestra.core.records import Attempt, Decision, Example, Lesson, Trajectory
 from palaestra.runs.calls import CallRecord
-from palaestra.runs.files import check_own_file, from_json, storage_errors, to_json, transaction
+from palaestra.runs.files import MaskingConnection, check_own_file, from_json, storage_errors, to_json, transaction
 from palaestra.runs.ledger import LedgerEntry, LedgerTotal
 
 T = TypeVar("T")
@@ -81,7 +81,7 @@ class Store:
         for end in ("", "-wal", "-shm", "-journal"):  # SQLite follows links.
             check_own_file(path.with_name(path.name + end), writable=not read_only)
         with storage_errors(path, "opening the store"):
-            self._db = sqlite3.connect(path, isolation_level=None)
+            self._db = sqlite3.connect(path, isolation_level=None, factory=MaskingConnection)
             try:
                 self._db.execute("PRAGMA trusted_schema=OFF")
                 if read_only:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hmac
 from http.cookies import SimpleCookie
-from urllib.parse import parse_qs, urlencode, urlsplit
+from urllib.parse import parse_qs, urlencode
 
 from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
+
+from palaestra.core.access import find_access_error
 
 COOKIE = "palaestra-view"
 HEADERS = {
@@ -23,8 +25,8 @@ HEADERS = {
 class TokenAccess:
     """Lets requests through that have the token.
 
-    The first request has it in its URL and gets a cookie instead, so that it is in no link and no history. The host name
-    must be one of the server's own: otherwise another site could resolve its name to this address and read the pages.
+    The first request has it in its URL and gets a cookie instead, so that it is in no link and no history. Host name and
+    origin are checked by `find_access_error`.
 
     Arguments:
         token: the secret; empty admits everyone, for tests and for servers behind an access control of their own.
@@ -50,12 +52,8 @@ class TokenAccess:
 
     def _check(self, scope: Scope) -> Response | None:
         headers = Headers(scope=scope)
-        host = urlsplit(f"//{headers.get('host', '')}")
-        if self.hosts and host.hostname not in self.hosts:
-            return PlainTextResponse("this server does not go by that name", 403)
-        origin = headers.get("origin")
-        if origin and urlsplit(origin).netloc != host.netloc:
-            return PlainTextResponse("requests from other pages are not answered", 403)
+        if error := find_access_error(headers.get("host", ""), headers.get("origin"), self.hosts):
+            return PlainTextResponse(error, 403)
         if scope["method"] not in ("GET", "HEAD"):
             return PlainTextResponse("this server only reads", 405)
         query = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any
 
 from palaestra.core.errors import RunError
+from palaestra.core.secrets import mask_settings
 from palaestra.recipes.summary import PERCENT
-from palaestra.runs.provenance import mask_secrets, read_provenance
+from palaestra.runs.provenance import read_provenance
 from palaestra.runs.run import Run
 
 PACKAGES = ("torch", "transformers", "trl", "peft", "vllm")
@@ -67,24 +67,17 @@ def format_settings(run: Run) -> list[str]:
 
 def clean_settings(run: Run) -> dict[str, Any]:
     """The settings of a run for readers elsewhere: secrets are masked, and paths shortened to their last part."""
-    return {name: _clean(name, value) for name, value in run.settings.items()}
+    return {name: _shorten(value) for name, value in mask_settings(run.settings).items()}
 
 
-def _clean(name: str, value: Any) -> Any:
-    """Mask the secrets in a setting, and shorten paths of this machine to their last part."""
+def _shorten(value: Any) -> Any:
+    """Shorten paths of this machine to their last part."""
     if isinstance(value, Mapping):
-        return {key: _clean(str(key), part) for key, part in value.items()}
+        return {key: _shorten(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
-        return [_clean(name, part) for part in value]
-    if not isinstance(value, str):
-        return value
-    (masked,) = mask_secrets([f"{name}={value}"], os.environ)
-    (masked,) = mask_secrets([masked.removeprefix(f"{name}=")], os.environ)  # An option of an environment: `api_key=X`.
-    return _shorten(masked)
-
-
-def _shorten(name: str) -> str:
-    return PurePath(name).name if name.startswith(("/", "~", "./", "../")) else name
+        return [_shorten(part) for part in value]
+    is_path = isinstance(value, str) and value.startswith(("/", "~", "./", "../"))
+    return PurePath(value).name if is_path else value
 
 
 def read_summary(run: Run) -> Mapping[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 from palaestra.core.errors import MissingExtraError, RunError
 from palaestra.recipes.export.cards import describe_run, format_results, format_settings
 from palaestra.recipes.export.tables import TYPES, Row, list_tables
-from palaestra.runs.files import check_empty_folder, write_folder
+from palaestra.runs.files import check_empty_folder, write_folder, write_text
 from palaestra.runs.run import Run
 
 DESCRIPTIONS: Mapping[str, str] = {
@@ -48,7 +48,7 @@ def export_dataset(run: Path | str, out: Path | str) -> Path:
             (target / name).mkdir()
             for split, rows in splits.items():
                 write_parquet(rows, target / name / f"{split}.parquet")
-        (target / "README.md").write_text(card, encoding="utf-8")
+        write_text(target / "README.md", card)
 
     write_folder(folder, write)
     return folder

@@ -24,6 +24,7 @@ from palaestra.runs.files import (
     refuse_links,
     write_folder,
     write_json,
+    write_text,
 )
 from palaestra.runs.run import FORMAT, Run
 
@@ -60,7 +61,7 @@ def _write_policy(run: Run, summary: Mapping[str, Any], target: Path, merge: boo
     write_json(target / "settings.json", {"format": FORMAT, "recipe": run.recipe, "settings": clean_settings(run)})
     use = ["from palaestra import load_policy", "", 'policy = load_policy("FOLDER")']
     card = make_model_card(run, summary, use, library_name="palaestra", pipeline_tag="reinforcement-learning")
-    (target / "README.md").write_text(card, encoding="utf-8")
+    write_text(target / "README.md", card)
 
 
 def _write_language_model(run: Run, summary: Mapping[str, Any], target: Path, merge: bool) -> None:
@@ -89,7 +90,7 @@ def _write_language_model(run: Run, summary: Mapping[str, Any], target: Path, me
         use = [line.replace("AutoModelForCausalLM", "AutoModelForImageTextToText") for line in use]
     tag = "image-text-to-text" if sees else "text-generation"
     card = make_model_card(run, summary, use, library_name=library, pipeline_tag=tag, base_model=base or None)
-    (target / "README.md").write_text(card, encoding="utf-8")
+    write_text(target / "README.md", card)
 
 
 def _find_base(run: Run, folder: Path) -> str:

@@ -26,6 +26,7 @@ from typing import Any
 from palaestra.core.errors import ExecutorError, PalaestraError, RunError, SettingsError, TotalSpentError
 from palaestra.core.events import Event, Listener, ignore, notice
 from palaestra.core.records import Failure, FailureCause
+from palaestra.core.secrets import mask_settings
 from palaestra.core.seeding import Seeds
 from palaestra.engines.budget import Budget
 from palaestra.executors.base import Resources, open_executor
@@ -156,6 +157,7 @@ def bench(
         "total_cost": total_cost, "places": places,
         "settings": {name: value for name, value in common.items() if name not in ("task", "agent", "seed")},
     }  # fmt: skip
+    plan = mask_settings(plan)
     if (folder / PLAN).exists():
         before = read_json(folder / PLAN)
         if {**before, "workers": workers, "total_cost": total_cost} != plan:

@@ -23,6 +23,7 @@ from typing import Any
 from palaestra.core.errors import EngineError, ExecutorError, LessonError, RunError, SettingsError
 from palaestra.core.events import Event, Listener, ignore
 from palaestra.core.records import Failure
+from palaestra.core.secrets import mask_settings
 from palaestra.core.statistics import Mean, holm, mean_interval, sign_flip_test, t_test
 from palaestra.executors.base import Resources, open_executor
 from palaestra.recipes.executor_settings import INLINE
@@ -243,7 +244,9 @@ def study(
         folder.mkdir(parents=True, exist_ok=True)
     common = {name: value for name, value in to_plain(settings).items() if name != "seed" and name not in grid}
     planned = [{"name": name, "values": cell} for name, cell in zip(names, cells, strict=True)]
-    write_json(folder / PLAN, {"recipe": RECIPE, "seeds": list(every), "arms": planned, "settings": common})
+    write_json(
+        folder / PLAN, {"recipe": RECIPE, "seeds": list(every), "arms": planned, "settings": mask_settings(common)}
+    )
     record_provenance(folder, hash_models(settings.student), ended=(folder / "summary.json").exists())
     rounds = settings.rounds
     with show_progress(listener, progress, lambda console: RunProgress(console, rounds)) as listener:
@@ -291,7 +294,7 @@ def _check_same(settings: TeachSettings, folder: Path) -> None:
     """Raise if the folder contains a run with other settings. Call limits may differ, because they may be raised."""
     if (folder / "settings.json").exists():
         with Run.open(folder, read_only=True) as run:
-            if {**run.settings, **_limits(settings)} != to_plain(settings):
+            if {**run.settings, **_limits(settings)} != mask_settings(to_plain(settings)):
                 raise RunError(f"{folder} contains a run with other settings; choose another --out")
 
 

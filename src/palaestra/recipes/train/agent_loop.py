@@ -54,7 +54,7 @@ class AgentLoop(TurnLoop):
         self.gateway = CaptureServer(
             engine, self.engine_name, temperature=settings.temperature, context=policy.context,
             max_tokens=settings.max_tokens, override_sampling=settings.override_sampling,
-            api_key=secrets.token_urlsafe(24),
+            api_key=secrets.token_urlsafe(24), max_requests=max(1024, 16 * (settings.num_envs or 0)),
         )  # fmt: skip
         self.server = ServerThread(self.gateway)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from palaestra.core.errors import MissingExtraError
+from palaestra.core.secrets import mask_settings
 from palaestra.recipes.settings import to_plain
 from palaestra.recipes.train.settings import TrainSettings
 
@@ -41,7 +42,7 @@ class Trackers:
         self.tensorboard: Any = None
         self.wandb: Any = None
         self.trackio: Any = None
-        name, config = folder.resolve().name, to_plain(settings)
+        name, config = folder.resolve().name, mask_settings(to_plain(settings))
         if settings.tensorboard:
             from torch.utils.tensorboard import SummaryWriter
 

@@ -1,0 +1,50 @@
+"""Which requests a server on this machine answers: by the address, the host name and the page that they come from."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine can reach a server on `host`."""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def list_host_names(host: str) -> frozenset[str]:
+    """Return the names of a server that listens on `host`; none, which accepts every name, if it listens everywhere.
+
+    >>> sorted(list_host_names("127.0.0.1")), list_host_names("0.0.0.0")
+    (['127.0.0.1', '::1', 'localhost'], frozenset())
+    """
+    return frozenset() if host in ("0.0.0.0", "::") else frozenset({host.lower(), "localhost", "127.0.0.1", "::1"})
+
+
+def find_access_error(host: str, origin: str | None, hosts: Collection[str]) -> str:
+    """Return why a request is not answered; empty if it may be.
+
+    The host name must be one of the server's own: otherwise another site could resolve its name to this address and read
+    the answers. A browser sends the origin of the page, which must be the server's own.
+
+    Arguments:
+        host, origin: the headers of the request.
+        hosts: the accepted host names; empty accepts all.
+
+    >>> find_access_error("localhost:8000", "http://localhost:8000", list_host_names("127.0.0.1"))
+    ''
+    """
+    try:
+        address = urlsplit(f"//{host}")
+        if hosts and address.hostname not in hosts:
+            return "this server does not go by that name"
+        if origin and urlsplit(origin).netloc.lower() != address.netloc.lower():
+            return "requests from other pages are not answered"
+    except ValueError:
+        return "the host name or the origin of the request is not an address"
+    return ""
