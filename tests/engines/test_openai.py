@@ -154,7 +154,7 @@ def test_a_wish_that_is_a_date_is_honoured() -> None:
 
 
 def test_many_calls_are_in_flight_and_no_more_than_wanted() -> None:
-    with Server(lambda c, n: Reply(c.asked, delay=0.05 if c.asked.endswith("0") else 0.02)) as server:
+    with Server(lambda c, n: Reply(c.asked, delay=0.2 if c.asked.endswith("0") else 0.1)) as server:
         answers = engine(server, in_flight=8).generate([ask(f"q{k}") for k in range(40)])
         assert [several[0].text for several in answers] == [f"q{k}" for k in range(40)]  # type: ignore[union-attr]
         assert server.most_under_way == 8

@@ -174,7 +174,7 @@ class Run:
     def write_settings(self, settings: dict[str, Any]) -> None:
         """Write the settings of a run that this user starts or continues."""
         self.settings = settings
-        record_trust(self.recipe, settings)
+        record_trust(self.recipe, mask_settings(settings))
         write_json(
             self.folder / "settings.json",
             {"format": FORMAT, "recipe": self.recipe, "settings": mask_settings(settings)},

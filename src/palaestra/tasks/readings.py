@@ -124,17 +124,17 @@ def _to_text(decode: Callable[[], bytes]) -> str:
 
 def _decipher(text: str, is_known: Callable[[str], bool]) -> Iterator[str]:
     """The text after the rotation, mirroring or reversal that gives it the most known words, if it has few of its own."""
-    if not _WORD.search(text) or _known_fraction(text, is_known) >= KNOWN:
+    if not _WORD.search(text) or _measure_known(text, is_known) >= KNOWN:
         return
     best = max(
         (text[::-1], text.translate(_ATBASH), *(text.translate(table) for table in _ROTATIONS)),
-        key=lambda reading: _known_fraction(reading, is_known),
+        key=lambda reading: _measure_known(reading, is_known),
     )
-    if _known_fraction(best, is_known) >= KNOWN:
+    if _measure_known(best, is_known) >= KNOWN:
         yield best
 
 
-def _known_fraction(text: str, is_known: Callable[[str], bool]) -> float:
+def _measure_known(text: str, is_known: Callable[[str], bool]) -> float:
     words = _WORD.findall(text.lower())[:200]
     return sum(map(is_known, words)) / max(1, len(words))
 

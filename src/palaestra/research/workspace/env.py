@@ -176,7 +176,7 @@ class ResearchEnv(TurnEnv):
         self.outputs = []
         try:
             action = self._parser(message)
-        except Exception as error:  # A user-defined parser may raise anything.
+        except (Exception, SystemExit) as error:  # A user-defined parser may raise anything.
             return self._fail(to_failure(error, FailureCause.ENVIRONMENT))
         if isinstance(action, FormatError):
             return self._report_format_error(action)

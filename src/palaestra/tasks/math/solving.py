@@ -15,7 +15,7 @@ from fractions import Fraction
 from functools import lru_cache
 
 from palaestra.tasks.math.equivalence.numerals import TooLargeError, read_number
-from palaestra.tasks.texts import NUMBER_WORDS, read_number_words
+from palaestra.tasks.numerals import NUMBER_WORDS, read_number_words
 
 
 @dataclass(frozen=True, slots=True)

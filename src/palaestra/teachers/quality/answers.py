@@ -23,7 +23,8 @@ from palaestra.core.records import Attempt, Completion, Example, Failure, Failur
 from palaestra.tasks.base import Task, get_hooks
 from palaestra.tasks.evaluate import score
 from palaestra.tasks.group import TaskGroup
-from palaestra.tasks.texts import digest, in_figures, pictures, words
+from palaestra.tasks.numerals import to_figures
+from palaestra.tasks.texts import digest, pictures, words
 from palaestra.teachers.quality.base import KEPT, CheckResult, Context, Ruling, drop, not_judged
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def _score_example(example: Example, context: Context) -> CheckResult | Failure:
     try:
         solved = get_hooks(context.task).solve(example) if "remainder" not in example.reference else None
         problem, claimed = pose(example if solved is None else replace(example, reference=solved), context)
-    except Exception as error:  # A task may be user code: its errors are failures, not results.
+    except (Exception, SystemExit) as error:  # A task may be user code: its errors are failures, not results.
         return Failure(FailureCause.SCORER, f"{type(error).__name__}: {error}")
     if problem is None:
         return not_judged(NOTHING_TO_SCORE_BY)
@@ -207,7 +208,7 @@ def check_working(question: str, response: str, verified: bool = False) -> Check
 def _read_numbers(text: str) -> set[Fraction]:
     """The numbers of a text, in digits and in words."""
     numbers = {Fraction(number.replace(",", "")) for number in re.findall(_NUMBER, text)}
-    for word in in_figures(words(text)):
+    for word in to_figures(words(text)):
         if word[0].isdigit() and re.fullmatch(r"\d+(?:\.\d+)?", word):
             numbers.add(Fraction(word))
         elif word.rstrip("s") in _MULTIPLES:

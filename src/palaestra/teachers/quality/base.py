@@ -164,7 +164,7 @@ def _ask(check: Check, examples: Sequence[Example], context: Context) -> Sequenc
             raise ValueError("referred to an example outside of its input")
     except BudgetSpentError:
         raise  # The run stops, and resumes with a larger budget.
-    except Exception as error:  # A check may be user code: its errors are failures, not results.
+    except (Exception, SystemExit) as error:  # A check may be user code: its errors are failures, not results.
         failure = Failure(FailureCause.SCORER, f"check '{check.name}' raised an error: {type(error).__name__}: {error}")
         return [failure] * len(examples)
     return results

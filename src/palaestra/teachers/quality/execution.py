@@ -22,7 +22,8 @@ from palaestra.core.errors import TaskError
 from palaestra.core.records import Example, Failure, FailureCause, ImagePart, Score
 from palaestra.runs.files import from_json
 from palaestra.tasks.base import Task, get_hooks
-from palaestra.tasks.texts import in_figures, words
+from palaestra.tasks.numerals import to_figures
+from palaestra.tasks.texts import words
 from palaestra.teachers.quality.answers import bare
 from palaestra.teachers.quality.base import KEPT, CheckResult, Context, Ruling, drop, not_judged
 
@@ -194,8 +195,8 @@ def _plan(example: Example, task: Any) -> CheckResult:
     if not record.calls:
         return drop(NO_PLAN, "it calls no tool")
     values = [value for call in record.calls[:1] for value in _list_values(call.arguments)]
-    request = " ".join(in_figures(words(example.messages[-1].text.partition("\n")[2])))
-    if values and not any(" ".join(in_figures(words(value))) in request for value in values):
+    request = " ".join(to_figures(words(example.messages[-1].text.partition("\n")[2])))
+    if values and not any(" ".join(to_figures(words(value))) in request for value in values):
         return drop(FOREIGN_PLAN, f"the request has none of {', '.join(values)}"[:300])
     return CheckResult(verified=BY_EXECUTION)
 
