@@ -221,7 +221,10 @@ def test_train_leaves_a_run_with_summary_report_and_policy(trained: Path) -> Non
         (["train", "--env-option", "nonsense=1"], "palaestra/CoT-v0 has no option 'nonsense'"),
         (["train", "--env-option", "task=nonsense"], "unknown task 'nonsense'"),
         (["train", "--algorithm", "ppo", "--gamma", "1.5"], "setting 'gamma': expected 0 to 1; got 1.5"),
-        (["train", "--algorithm", "grpo", "--gamma", "1"], "setting 'gamma' is for ppo and reinforce; got algorithm 'grpo'"),
+        (
+            ["train", "--algorithm", "grpo", "--gamma", "1"],
+            "setting 'gamma' is for ppo and reinforce; got algorithm 'grpo'",
+        ),
         (["train", "--critic-rate=0.1"], "option '--critic-rate' is now '--critic-learning-rate'"),
         (["train", "--slots", "4"], "option '--slots' is now '--num-envs'"),
         (["train", "--steps", "4"], "option '--steps' is now '--n-steps'"),
