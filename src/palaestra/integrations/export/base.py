@@ -19,7 +19,7 @@ from jinja2 import Environment, StrictUndefined
 from palaestra.core.errors import EnvError, SettingsError
 from palaestra.core.plugins import REFERENCE
 from palaestra.core.registry import Registry
-from palaestra.runs.files import check_empty_folder
+from palaestra.runs.files import check_empty_folder, write_text
 from palaestra.version import __version__
 
 ENVIRONMENT_FILE = "environment.py"
@@ -113,7 +113,7 @@ def export_environment(
     for path, text in texts.items():
         file = folder / path
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text, encoding="utf-8")
+        write_text(file, text)
     return folder
 
 

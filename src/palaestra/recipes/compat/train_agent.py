@@ -13,7 +13,7 @@ from palaestra.core.errors import EnvError, ModelError, RewardError, SettingsErr
 from palaestra.core.events import Event, Listener, ignore
 from palaestra.core.seeding import Seeds
 from palaestra.learn.algorithms import AlgorithmConfig, make_algorithm
-from palaestra.runs.files import write_folder
+from palaestra.runs.files import write_folder, write_json
 
 if TYPE_CHECKING:
     from torch import nn
@@ -143,7 +143,7 @@ def _save(folder: Path, actor: nn.Module, critic: nn.Module | None, config: Any,
             save_file(tensors(critic), target / "critic.safetensors")
         save_file({k: v.clone() for k, v in algorithm.optimizer.state().items()}, target / "optimizer.safetensors")
         about = {"config": type(config).__name__, "settings": dataclasses.asdict(config), "episodes": episodes}
-        (target / "agent.json").write_text(json.dumps(about, indent=2), encoding="utf-8")
+        write_json(target / "agent.json", about)
 
     write_folder(folder, write)
 

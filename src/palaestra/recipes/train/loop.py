@@ -24,6 +24,7 @@ import torch
 from palaestra.core.errors import EnvError, RewardError, RunError
 from palaestra.core.events import Event, Listener
 from palaestra.core.records import Trajectory, Usage
+from palaestra.core.secrets import mask_settings
 from palaestra.core.seeding import Seeds
 from palaestra.core.spaces import space_to_data
 from palaestra.core.statistics import Mean, mean_interval
@@ -346,9 +347,10 @@ class ControlLoop(Loop):
         super().load_counters(counters)
 
     def _describe_env(self) -> dict[str, Any]:
-        """The settings that the environment is made from."""
+        """The settings that the environment is made from, without secrets."""
         settings = self.settings
-        return {"env": settings.env, "env_options": list(settings.env_options), "num_envs": settings.num_envs}
+        options: list[str] = mask_settings(list(settings.env_options))
+        return {"env": settings.env, "env_options": options, "num_envs": settings.num_envs}
 
     def save_environment(self, folder: Path) -> None:
         """Save the environment and the episodes in progress, so that a resumed run continues them.
@@ -442,7 +444,7 @@ def save_checkpoint(folder: Path, iteration: int, loop: Loop, last: bool) -> Non
     def write(target: Path) -> None:
         loop.save_policy(target)
         save_file({k: v.clone() for k, v in loop.algorithm.optimizer.state().items()}, target / "optimizer.safetensors")
-        (target / "counters.json").write_text(json.dumps(loop.counters()), encoding="utf-8")
+        write_json(target / "counters.json", loop.counters())
         if not last:
             loop.save_environment(target)
 
