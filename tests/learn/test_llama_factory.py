@@ -205,6 +205,7 @@ def test_all_processes_end_with_a_killed_driver(tmp_path: Path) -> None:
     driver.kill()
     driver.wait()
     wait_for(lambda: not any(is_alive(int(path.name)) for path in pids.iterdir()))
+    assert not [path.name for path in pids.iterdir() if is_alive(int(path.name))]
 
 
 def test_every_attempt_has_its_own_folder(tmp_path: Path) -> None:
