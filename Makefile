@@ -18,7 +18,7 @@ WORKERS ?= 2
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-backends lint types check setup system bench clean
+.PHONY: help demo test test-backends lint types check setup system stub bench clean
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -33,7 +33,7 @@ test: $(STAMP) system  ## all tests that need nothing special
 test-backends: $(STAMP) $(VLLM)/.installed $(FACTORY)/.installed $(PEERS)/.installed $(OPENENV)/.installed $(MINATAR) $(TEMPLATES) system  ## tests that fetch models or need engines; 8 GB
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[gem,reasoning-gym,wandb]'  # needs a C compiler
 	PALAESTRA_MINATAR=$(abspath $(MINATAR)) PALAESTRA_CHAT_TEMPLATES=$(abspath $(TEMPLATES)) PALAESTRA_OPENENV_PYTHON=$(abspath $(OPENENV))/bin/python PALAESTRA_VLLM_PYTHON=$(VLLM)/bin/python PALAESTRA_LLAMA_FACTORY=$(abspath $(FACTORY))/bin/llamafactory-cli $(BIN)/python -m pytest -m backends
-	OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest -m backends -p no:cacheprovider tests/engines/test_vllm.py tests/learn/test_engine_policy.py tests/recipes/test_vllm_recipes.py tests/recipes/train/test_ranks.py::test_two_processes_with_vllm_train_like_one
+	OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest -m backends -p no:cacheprovider tests/engines/test_vllm.py tests/rl/policies/test_engine.py tests/recipes/test_vllm_recipes.py tests/recipes/train/test_ranks.py::test_two_processes_with_vllm_train_like_one
 	OMP_NUM_THREADS=1 $(PEERS)/bin/python -m pytest -m backends -p no:cacheprovider -W ignore tests/integrations/test_verifiers.py tests/integrations/test_inspect_ai.py
 
 check: lint types  ## lint, layers and types
@@ -45,6 +45,9 @@ lint: $(STAMP)  ## ruff and the layers
 
 types: $(STAMP)  ## mypy, strict
 	$(BIN)/mypy
+
+stub: $(STAMP)  ## write the types of the recipes' keywords after a change of settings
+	$(BIN)/python -m tests.helpers.keyword_stub
 
 bench: $(STAMP) $(PPO)  ## every benchmark, the quick way
 	for script in benchmarks/[a-z]*.py; do \

@@ -53,11 +53,11 @@ def seconds(work: Callable[[], Any]) -> float:
 
 def alternate(repetitions: int, *works: Callable[[], Any]) -> list[list[float]]:
     """Seconds of each work, measured in turn so that a slow spell of the machine hits all alike."""
-    found: list[list[float]] = [[] for _ in works]
+    durations: list[list[float]] = [[] for _ in works]
     for _ in range(repetitions):
-        for times, work in zip(found, works, strict=True):
+        for times, work in zip(durations, works, strict=True):
             times.append(seconds(work))
-    return found
+    return durations
 
 
 def finish(benchmark: str, ratio: float, **figures: Any) -> None:

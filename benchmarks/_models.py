@@ -23,9 +23,18 @@ def reference_gpt2(seed: int = 0) -> tuple[Any, Any]:
         tokenizer_object=inner, pad_token="<pad>", eos_token="<eos>", padding_side="left"
     )
     config = GPT2Config(
-        vocab_size=VOCABULARY, n_positions=1024, n_embd=256, n_layer=4, n_head=4, bos_token_id=VOCABULARY - 1,
-        eos_token_id=VOCABULARY - 1, pad_token_id=VOCABULARY - 2, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
-    )  # fmt: skip
+        vocab_size=VOCABULARY,
+        n_positions=1024,
+        n_embd=256,
+        n_layer=4,
+        n_head=4,
+        bos_token_id=VOCABULARY - 1,
+        eos_token_id=VOCABULARY - 1,
+        pad_token_id=VOCABULARY - 2,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+    )
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         model = GPT2LMHeadModel(config).eval()
@@ -38,7 +47,7 @@ def load(name: str) -> tuple[Any, Any]:
     """`gpt2` (the reference's), `nano`, or any other model name."""
     if name == "gpt2":
         return reference_gpt2()
-    from palaestra.engines import models
+    from palaestra.models import registry as models
 
     model = models.load(name, device="cpu")
     return model.weights, model.tokenizer

@@ -36,9 +36,12 @@ def main() -> None:
         print(rows[-1], flush=True)
     over_seeds = mean_interval([row["gain"] for row in rows])
     finish(
-        "agent_learning", min(row["gain_low"] for row in rows) / 0.1, threads=options.threads, rows=rows,
+        "agent_learning",
+        min(row["gain_low"] for row in rows) / 0.1,
+        threads=options.threads,
+        rows=rows,
         gain_over_seeds=[round(value, 3) for value in (over_seeds.value, over_seeds.low, over_seeds.high)],
-    )  # fmt: skip
+    )
 
 
 def train_agent(seed: int, quick: bool, threads: int) -> dict[str, Any]:

@@ -28,11 +28,15 @@ def main() -> None:
         rows.append(row)
         print(row, flush=True)
     finish(
-        "cartpole_vs_sb3", min(row["ratio"] for row in rows), goal=GOAL, seeds=len(rows),
+        "cartpole_vs_sb3",
+        min(row["ratio"] for row in rows),
+        goal=GOAL,
+        seeds=len(rows),
         solved={name: sum(row[name]["solved"] for row in rows) for name in ("palaestra", "sb3")},
         median_ratio=median([row["ratio"] for row in rows]),
-        smallest_speed_ratio=min(row["speed_ratio"] for row in rows), rows=rows,
-    )  # fmt: skip
+        smallest_speed_ratio=min(row["speed_ratio"] for row in rows),
+        rows=rows,
+    )
 
 
 def ours(seed: int) -> dict[str, Any]:
@@ -65,9 +69,19 @@ def theirs(seed: int) -> dict[str, Any]:
     env = make_vec_env("CartPole-v1", n_envs=8, seed=seed)
     start = time.perf_counter()
     model = PPO(
-        "MlpPolicy", env, n_steps=32, batch_size=256, gae_lambda=0.8, gamma=0.98, n_epochs=20, ent_coef=0.0,
-        learning_rate=lambda left: left * 1e-3, clip_range=lambda left: left * 0.2, seed=seed, device="cpu",
-    )  # fmt: skip
+        "MlpPolicy",
+        env,
+        n_steps=32,
+        batch_size=256,
+        gae_lambda=0.8,
+        gamma=0.98,
+        n_epochs=20,
+        ent_coef=0.0,
+        learning_rate=lambda left: left * 1e-3,
+        clip_range=lambda left: left * 0.2,
+        seed=seed,
+        device="cpu",
+    )
     callback = Solved()
     model.learn(100_000, callback=callback)
     return _row(time.perf_counter() - start, model.num_timesteps, callback.mean)

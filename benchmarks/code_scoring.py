@@ -50,15 +50,15 @@ def main() -> None:
 
 def functions(judge: ProgramJudge, problems: list[CodeProblem]) -> dict[str, Any]:
     start = time.perf_counter()
-    right = spread(lambda p: passed(judge, p, p.solution), problems)
+    right = spread(lambda p: check_program(judge, p, p.solution), problems)
     seconds = time.perf_counter() - start
     start = time.perf_counter()
     plainly = spread(lambda p: plain(p, p.solution), problems)
     plain_seconds = time.perf_counter() - start
     broken = [(p, code) for p in problems for code in mutants(p)]
     wanted = spread(lambda pair: plain(*pair), broken)
-    found = spread(lambda pair: passed(judge, *pair), broken)
-    unlike = [p.id for (p, _), a, b in zip(broken, wanted, found, strict=True) if a is not None and a != b]
+    verdicts = spread(lambda pair: check_program(judge, *pair), broken)
+    unlike = [p.id for (p, _), a, b in zip(broken, wanted, verdicts, strict=True) if a is not None and a != b]
     return {
         "problems": len(problems), "solutions_passed": sum(x is True for x in right), "plainly_passed": sum(x is True for x in plainly),
         "mutants": len(broken), "mutants_that_fail": sum(x is False for x in wanted), "judged_otherwise": unlike,
@@ -79,11 +79,11 @@ def programs(judge: ProgramJudge, problems: list[CodeProblem]) -> dict[str, Any]
             "at = next((k for k in range(at, len(out)) if out[k].isdigit()), at) if '.' in out[at:] else len(out) - 1\n"
             "out = out[:at] + ('7' if out[at : at + 1] != '7' else '3') + out[at + 1 :]\n"
         )
-        made = f"import sys\nknown = {known!r}\nout = known[sys.stdin.read()].strip()\n"
-        return f"{made}{change if alter else ''}print(out)\n"
+        program = f"import sys\nknown = {known!r}\nout = known[sys.stdin.read()].strip()\n"
+        return f"{program}{change if alter else ''}print(out)\n"
 
-    good = spread(lambda p: passed(judge, p, cheat(p, False)), problems)
-    bad = spread(lambda p: passed(judge, p, cheat(p, True)), problems)
+    good = spread(lambda p: check_program(judge, p, cheat(p, False)), problems)
+    bad = spread(lambda p: check_program(judge, p, cheat(p, True)), problems)
     return {
         "problems": len(problems),
         "exact_passed": sum(x is True for x in good),
@@ -91,9 +91,9 @@ def programs(judge: ProgramJudge, problems: list[CodeProblem]) -> dict[str, Any]
     }
 
 
-def passed(judge: ProgramJudge, problem: CodeProblem, code: str) -> bool | None:
-    found = judge.judge(problem.tests, code, problem.seconds, problem.memory)
-    return None if isinstance(found, Failure) else found.passed
+def check_program(judge: ProgramJudge, problem: CodeProblem, code: str) -> bool | None:
+    verdict = judge.judge(problem.tests, code, problem.seconds, problem.memory)
+    return None if isinstance(verdict, Failure) else verdict.passed
 
 
 def plain(problem: CodeProblem, code: str) -> bool | None:

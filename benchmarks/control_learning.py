@@ -54,23 +54,28 @@ def main() -> None:
     for name, case in CASES.items():
         if options.only and options.only != name:
             continue
-        rows = [one(name.split("/")[0], case, seed) for seed in seeds]
+        rows = [run_seed(name.split("/")[0], case, seed) for seed in seeds]
         table[name] = {"solved": sum(row["solved"] for row in rows), "of": len(rows), "rows": rows}
         print(name, table[name], flush=True)
     wanted = [entry["solved"] / entry["of"] for name, entry in table.items() if not name.endswith("/mlp")]
     finish("control_learning", min(wanted, default=0.0), cases=table)
 
 
-def one(env: str, case: dict[str, Any], seed: int) -> dict[str, Any]:
+def run_seed(env: str, case: dict[str, Any], seed: int) -> dict[str, Any]:
     from palaestra import train
 
     recent = case["by"] == "recent"
     with tempfile.TemporaryDirectory() as folder:
         start = time.perf_counter()
         summary = train(
-            env=env, seed=seed, stop_at=case["goal"] if recent else None, evaluation=20, threads=1, out=f"{folder}/run",
+            env=env,
+            seed=seed,
+            stop_at=case["goal"] if recent else None,
+            evaluation=20,
+            threads=1,
+            out=f"{folder}/run",
             **case["settings"],
-        ).summary  # fmt: skip
+        ).summary
     value = summary["recent_return"] if recent else summary["after"]
     return {
         "seed": seed, "value": round(value, 1), "solved": value >= case["goal"], "decisions": summary["decisions"],

@@ -23,11 +23,11 @@ from typing import Any
 
 from _common import arguments, finish, median, seconds
 
-from palaestra.core.records import Split
-from palaestra.engines import models
-from palaestra.engines.base import Request, Sampling
+from palaestra.core.records import Request, Sampling, Split
 from palaestra.engines.openai_format import to_chat_messages
-from palaestra.engines.server import OpenAIServer
+from palaestra.engines.transformers import TransformersEngine
+from palaestra.models import registry as models
+from palaestra.serving.server import OpenAIServer
 from palaestra.tasks.math.task import MathSkills
 
 CLIENTS = 64
@@ -115,7 +115,7 @@ def measure_vllm(name: str, quick: bool) -> dict[str, Any]:
 def measure_server(name: str, quick: bool) -> dict[str, Any]:
     import uvicorn
 
-    engine = models.load(name, device="cpu").engine()
+    engine = TransformersEngine.from_loaded(models.load(name, device="cpu"))
     requests = make_requests(2 * CLIENTS if quick else 8 * CLIENTS, Sampling(64, temperature=1.0))
     bodies = [make_body(name, request) for request in requests]
     app = OpenAIServer(engine, name)

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from _common import alternate, arguments, finish, median
 
-from palaestra.core.records import Split
-from palaestra.engines import models
-from palaestra.engines.base import Sampling
-from palaestra.engines.chat import prompt_ids
+from palaestra.chat.rendering import prompt_ids
+from palaestra.core.records import Sampling, Split
+from palaestra.engines.transformers import TransformersEngine
+from palaestra.models import registry as models
 from palaestra.runs.run import Run
 from palaestra.tasks.evaluate import evaluate
 from palaestra.tasks.math.task import MathSkills
@@ -30,7 +30,7 @@ def main() -> None:
     model, task = models.load("nano", device="cpu"), MathSkills()
     problems = task.problems(Split.TEST, 15 if options.quick else 30, seed=0)
     problems = problems[: len(problems) // 256 * 256]  # Whole chunks, so that the batches are the same.
-    engine = model.engine(BATCH)
+    engine = TransformersEngine.from_loaded(model, BATCH)
     prompts = []
     for start in range(0, len(problems), 256):
         prompts += sorted((prompt_ids(model.tokenizer, p.messages) for p in problems[start : start + 256]), key=len)
@@ -47,9 +47,12 @@ def main() -> None:
     def ours() -> None:
         with tempfile.TemporaryDirectory() as folder, Run.create(Path(folder) / "run", "evaluate", {}) as run:
             evaluate(
-                task, problems, lambda: engine, sampling=Sampling(MAX_TOKENS),
-                keep=lambda made, cost: run.store.add_attempts("0/test", made, cost),
-            )  # fmt: skip
+                task,
+                problems,
+                lambda: engine,
+                sampling=Sampling(MAX_TOKENS),
+                keep=lambda attempts, cost: run.store.add_attempts("0/test", attempts, cost),
+            )
 
     by_hand(), ours()  # warm up
     hand, mine = alternate(3 if options.quick else 7, by_hand, ours)
@@ -57,10 +60,14 @@ def main() -> None:
         f"{len(problems)} problems in batches of {BATCH}: by hand {median(hand)} s, evaluate {median(mine)} s (medians)"
     )
     finish(
-        "evaluate_overhead", median(hand) / median(mine), problems=len(problems), repetitions=len(hand),
-        generate_seconds=median(hand), evaluate_seconds=median(mine),
+        "evaluate_overhead",
+        median(hand) / median(mine),
+        problems=len(problems),
+        repetitions=len(hand),
+        generate_seconds=median(hand),
+        evaluate_seconds=median(mine),
         problems_a_second=round(len(problems) / median(mine), 1),
-    )  # fmt: skip
+    )
 
 
 if __name__ == "__main__":

@@ -17,9 +17,9 @@ from functools import partial
 
 from _common import alternate, arguments, finish, median
 
-from palaestra.core.records import Problem, Split
-from palaestra.engines.base import Engine, Sampling
+from palaestra.core.records import Engine, Problem, Sampling, Split
 from palaestra.engines.mock import MockEngine
+from palaestra.engines.transformers import TransformersEngine
 from palaestra.executors.base import Executor, Resources, open_executor
 from palaestra.tasks.base import Task
 from palaestra.tasks.evaluate import EvaluationWorkers, evaluate
@@ -29,9 +29,9 @@ WORKERS, MAX_TOKENS = 2, 72
 
 
 def load_nano() -> Engine:
-    from palaestra.engines import models
+    from palaestra.models import registry as models
 
-    return models.load("nano", device="cpu").engine(64)
+    return TransformersEngine.from_loaded(models.load("nano", device="cpu"), 64)
 
 
 def make_tasks() -> dict[str, Task]:

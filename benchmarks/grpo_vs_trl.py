@@ -61,9 +61,9 @@ def our_step(name: str) -> Callable[[], None]:
     """One whole step of ours, each time it is called."""
     from palaestra.core.seeding import Seeds
     from palaestra.envs.token import TokenVectorEnv
-    from palaestra.learn.collect import collect_responses
-    from palaestra.learn.grpo import GRPO, GRPOConfig
-    from palaestra.learn.policies.language_model import LanguageModelPolicy
+    from palaestra.rl.collection import collect_responses
+    from palaestra.rl.grpo import GRPO, GRPOConfig
+    from palaestra.rl.policies.language_model import LanguageModelPolicy
 
     model, tokenizer = load(name)
     asked = prompts(len(tokenizer), 64)
@@ -92,14 +92,26 @@ def run_theirs(name: str, steps: int, checkpointing: bool, turn: Callable[[], No
 
     model, tokenizer = load(name)
     words = tokenizer.batch_decode(prompts(len(tokenizer), 64))
-    found: list[float] = []
+    durations: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
         config = GRPOConfig(
-            folder, per_device_train_batch_size=RESPONSES, num_generations=GROUP, max_completion_length=TOKENS, beta=0.0,
-            max_steps=steps, logging_strategy="no", save_strategy="no", report_to=[], use_cpu=True, bf16=False,
-            disable_tqdm=True, gradient_checkpointing=checkpointing, learning_rate=1e-6, dataloader_pin_memory=False,
+            folder,
+            per_device_train_batch_size=RESPONSES,
+            num_generations=GROUP,
+            max_completion_length=TOKENS,
+            beta=0.0,
+            max_steps=steps,
+            logging_strategy="no",
+            save_strategy="no",
+            report_to=[],
+            use_cpu=True,
+            bf16=False,
+            disable_tqdm=True,
+            gradient_checkpointing=checkpointing,
+            learning_rate=1e-6,
+            dataloader_pin_memory=False,
             generation_kwargs={"min_new_tokens": TOKENS},
-        )  # fmt: skip
+        )
         trainer = GRPOTrainer(
             model,
             lambda completions, **_: [score(text) for text in completions],
@@ -109,16 +121,16 @@ def run_theirs(name: str, steps: int, checkpointing: bool, turn: Callable[[], No
         )
         whole = trainer.training_step
 
-        def timed(*args: Any, **kwargs: Any) -> Any:
+        def time_step(*args: Any, **kwargs: Any) -> Any:
             start = time.perf_counter()
             result = whole(*args, **kwargs)
-            found.append(time.perf_counter() - start)
+            durations.append(time.perf_counter() - start)
             turn()
             return result
 
-        trainer.training_step = timed
+        trainer.training_step = time_step
         trainer.train()
-    return found
+    return durations
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ from palaestra.core.records import Example, ImagePart, Message, Problem, Split, 
 from palaestra.core.statistics import wilson_interval
 from palaestra.tasks.base import Task, get_split, make_task
 from palaestra.tasks.leakage import HeldOut
-from palaestra.tasks.numerals import IMPLIED, NUMBER_WORDS, SCALES
+from palaestra.tasks.readings import IMPLIED, NUMBER_WORDS, SCALES
 from palaestra.tasks.tools.library.world import ITEMS, PEOPLE, TOWNS
 from palaestra.tasks.tools.plans import Plan
 from palaestra.tasks.tools.requests import ToolDraft
@@ -201,12 +201,12 @@ REWORDINGS: dict[str, Reword] = {
 }  # fmt: skip
 
 
-def question_of(problem: Problem) -> str:
+def get_question(problem: Problem) -> str:
     question = problem.metadata.get("question")
     return question if isinstance(question, str) else problem.messages[-1].text
 
 
-def solution_of(problem: Problem) -> str:
+def get_solution(problem: Problem) -> str:
     worked = problem.metadata.get("worked")
     if isinstance(worked, str):
         return worked
@@ -222,11 +222,11 @@ def ask(problem: Problem, text: str) -> Example:
         else tuple(p for p in problem.messages[-1].content if isinstance(p, ImagePart))
     )
     content: str | tuple[ImagePart | TextPart, ...] = (*images, TextPart(text)) if images else text
-    return Example((Message("user", content),), solution_of(problem), problem.skill)
+    return Example((Message("user", content),), get_solution(problem), problem.skill)
 
 
 def reword(problem: Problem, how: Reword) -> Example | None:
-    question = question_of(problem)
+    question = get_question(problem)
     text = how(question)
     return None if text == question and how is not str else ask(problem, text)
 
@@ -234,19 +234,19 @@ def reword(problem: Problem, how: Reword) -> Example | None:
 def hide_in_working(problem: Problem) -> Example:
     """A harmless question whose response works the problem."""
     example = ask(problem, "Invent an exercise and solve it.")
-    return replace(example, response=f"Exercise: {question_of(problem)} {solution_of(problem)}")
+    return replace(example, response=f"Exercise: {get_question(problem)} {get_solution(problem)}")
 
 
 def show_before(problem: Problem) -> Example:
     """The problem as a worked example before another question."""
-    shown = ask(problem, question_of(problem))
+    shown = ask(problem, get_question(problem))
     messages = (*shown.messages, Message("assistant", shown.response), Message("user", "Thank you. What is your name?"))
     return replace(shown, messages=messages, response="I am a student.")
 
 
 def rename_variables(problem: Problem) -> Example | None:
     """Other words throughout, and the program with other names."""
-    example = ask(problem, reword_fully(question_of(problem)))
+    example = ask(problem, reword_fully(get_question(problem)))
     if "```" not in example.response:
         return None
     code = re.search(r"```python\n(.*?)```", example.response, re.DOTALL)[1]  # type: ignore[index]
@@ -258,7 +258,7 @@ def rename_variables(problem: Problem) -> Example | None:
 
 def omit_solution(change: Reword) -> Callable[[Problem], Example]:
     """Rewords a problem and answers it wrongly."""
-    return lambda problem: replace(ask(problem, change(question_of(problem))), response="I do not know.")
+    return lambda problem: replace(ask(problem, change(get_question(problem))), response="I do not know.")
 
 
 MORE: dict[str, Callable[[Problem], Example | None]] = {
@@ -275,7 +275,7 @@ MORE: dict[str, Callable[[Problem], Example | None]] = {
 
 def vary_tools(task: Task, problem: Problem, rng: random.Random) -> Example | None:
     """A request with one value changed in the question and in the plan; None if it would be a held-out one."""
-    question, plan = question_of(problem), json.dumps(problem.metadata["plan"])
+    question, plan = get_question(problem), json.dumps(problem.metadata["plan"])
     changes = [(number, str(int(number) + rng.randint(1, 3))) for number in NUMBER.findall(question)]
     for names in (list(TOWNS), list(PEOPLE), list(ITEMS)):
         changes += [(name, rng.choice([n for n in names if n not in question])) for name in names if name in question]
@@ -294,7 +294,7 @@ def vary_tools(task: Task, problem: Problem, rng: random.Random) -> Example | No
 
 def vary_math(problem: Problem, rng: random.Random) -> Example | None:
     """A question with one number changed, and another answer."""
-    question = question_of(problem)
+    question = get_question(problem)
     numbers = list(NUMBER.finditer(question))
     if not numbers or not problem.reference.isdigit():
         return None
@@ -330,7 +330,7 @@ def material(name: str, data: str, quick: bool) -> tuple[list[Problem], HeldOut,
         test, train = read_gsm8k(data, "test"), read_gsm8k(data, "train")
         train = train[: 1000 if quick else 4000]
         honest: dict[str, list[Example | None]] = {
-            "train split": [ask(problem, question_of(problem)) for problem in train],
+            "train split": [ask(problem, get_question(problem)) for problem in train],
             "variation of a validation problem": [vary_math(problem, rng) for problem in test],
         }
         return test[: 200 if quick else 300], HeldOut({Split.TEST: test}), honest

@@ -51,15 +51,20 @@ def main() -> None:
             f"skill_tree - no_state: {difference:+.1f} points [{difference - half:+.1f}, {difference + half:+.1f}], paired by seed"
         )
     finish(
-        "lesson_learning", statistics.mean(first) / statistics.mean(second), seeds=len(seeds),
-        examples=gains[TEACHERS[0]][0]["examples"], gains={name: [s["gain"] for s in gains[name]] for name in TEACHERS},
+        "lesson_learning",
+        statistics.mean(first) / statistics.mean(second),
+        seeds=len(seeds),
+        examples=gains[TEACHERS[0]][0]["examples"],
+        gains={name: [s["gain"] for s in gains[name]] for name in TEACHERS},
         gain_low={name: [s["gain_low"] for s in gains[name]] for name in TEACHERS},
         seconds={name: [s["seconds"] for s in gains[name]] for name in TEACHERS},
-        difference=round(difference, 2), difference_low=_known(difference - half), difference_high=_known(difference + half),
-    )  # fmt: skip
+        difference=round(difference, 2),
+        difference_low=_round_known(difference - half),
+        difference_high=_round_known(difference + half),
+    )
 
 
-def _known(value: float) -> float | None:
+def _round_known(value: float) -> float | None:
     return None if math.isnan(value) else round(value, 2)
 
 

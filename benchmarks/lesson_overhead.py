@@ -77,9 +77,9 @@ class Meter:
         from palaestra.engines.openai import OpenAIEngine
         from palaestra.engines.transformers import TransformersEngine
         from palaestra.envs.lesson import LessonEnv
-        from palaestra.learn.student import ModelStudent
         from palaestra.recipes.teach.lessons import Lessons
         from palaestra.runs.cache import Cache
+        from palaestra.students.student import ModelStudent
         from palaestra.tasks.math.task import MathSkills
         from palaestra.teachers.quality.execution import Executes
 
@@ -103,10 +103,10 @@ class Meter:
             return write(lessons, env, state, *given, **named)
 
         def end(env: Any, action: Any) -> Any:
-            found = step(env, action)
+            result = step(env, action)
             self.charge()
             self.running = False
-            return found
+            return result
 
         for owner, name, method in ((LessonEnv, "reset", first), (Lessons, "write", begin), (LessonEnv, "step", end)):
             setattr(owner, name, method)
@@ -141,10 +141,10 @@ def run(meter: Meter, **settings: Any) -> dict[int, dict[str, list[float]]]:
 
     meter.spent.clear()
     with tempfile.TemporaryDirectory() as folder:
-        found = teach(out=Path(folder) / "run", cache=str(Path(folder) / "calls.sqlite"), **settings)
+        result = teach(out=Path(folder) / "run", cache=str(Path(folder) / "calls.sqlite"), **settings)
         print(
-            f"  {found.summary['examples']} examples, {found.summary['calls']} calls, "
-            f"{found.summary['seconds']:.0f} s in all",
+            f"  {result.summary['examples']} examples, {result.summary['calls']} calls, "
+            f"{result.summary['seconds']:.0f} s in all",
             flush=True,
         )
     return {round_: dict(kinds) for round_, kinds in sorted(meter.spent.items())}
@@ -179,15 +179,15 @@ def main() -> None:
                 both = (share(kinds, 0), share(kinds, 1))
                 if round_:  # Before the first round there is only an evaluation.
                     shares[name].append(both)
-                told = ", ".join(f"{kind} {kinds[kind][0]:.2f} ({kinds[kind][1]:.2f})" for kind in KINDS)
-                print(f"  round {round_}: {told} s; the rest is {both[0]:.1%} ({both[1]:.1%})", flush=True)
+                times = ", ".join(f"{kind} {kinds[kind][0]:.2f} ({kinds[kind][1]:.2f})" for kind in KINDS)
+                print(f"  round {round_}: {times} s; the rest is {both[0]:.1%} ({both[1]:.1%})", flush=True)
             whole = {kind: [sum(kinds[kind][k] for kinds in rounds.values()) for k in (0, 1)] for kind in KINDS}
             totals[name].append((share(whole, 0), share(whole, 1)))
     here.send("over")
     service.join()
 
-    def middle(found: list[Seconds], place: int) -> float:
-        return round(statistics.median(both[place] for both in found), 4)
+    def middle(samples: list[Seconds], place: int) -> float:
+        return round(statistics.median(both[place] for both in samples), 4)
 
     for name in cases:
         print(
@@ -196,11 +196,14 @@ def main() -> None:
             f"{max(s[1] for s in shares[name]):.1%}), {middle(totals[name], 0):.1%} and {middle(totals[name], 1):.1%} of the whole"
         )
     finish(
-        "lesson_overhead", LIMIT / max(middle(shares[name], 0) for name in cases), seeds=len(seeds),
-        clock={name: middle(shares[name], 0) for name in cases}, processor={name: middle(shares[name], 1) for name in cases},
+        "lesson_overhead",
+        LIMIT / max(middle(shares[name], 0) for name in cases),
+        seeds=len(seeds),
+        clock={name: middle(shares[name], 0) for name in cases},
+        processor={name: middle(shares[name], 1) for name in cases},
         clock_largest={name: round(max(s[0] for s in shares[name]), 4) for name in cases},
         processor_largest={name: round(max(s[1] for s in shares[name]), 4) for name in cases},
-    )  # fmt: skip
+    )
 
 
 if __name__ == "__main__":

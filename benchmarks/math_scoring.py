@@ -17,7 +17,7 @@ from _common import alternate, arguments, finish, median
 
 from palaestra.core.records import Completion, Score, Split
 from palaestra.tasks.base import make_task
-from palaestra.tasks.math.equivalence.compare import AnswerVerdict, compare
+from palaestra.tasks.math.equivalence.compare import AnswerVerdict, compare_answers
 
 WANTED = 2000
 HOW = "this benchmark needs GSM8K: a folder with train.jsonl(.gz) and test.jsonl(.gz) as OpenAI publishes them: --data FOLDER"
@@ -57,7 +57,7 @@ def main() -> None:
     def symbolic() -> None:
         number = str(next(numbers))  # Other expressions every time: what was parsed before is remembered.
         for answer, reference in SYMBOLIC:
-            verdict = compare(answer.replace("K", number), reference.replace("K", number))
+            verdict = compare_answers(answer.replace("K", number), reference.replace("K", number))
             assert isinstance(verdict, AnswerVerdict)
             assert verdict.equal
 
@@ -71,10 +71,17 @@ def main() -> None:
         f"{len(problems)} verdicts: ours {rate:,.0f}/s (wanted {WANTED:,}), math-verify {their_rate:,.0f}/s (medians of {repetitions})"
     )
     finish(
-        "math_scoring", rate / their_rate, verdicts=len(problems), repetitions=repetitions, verdicts_a_second=round(rate),
-        slowest_a_second=round(len(problems) / max(mine)), math_verify_a_second=round(their_rate), math_verify_right=agreed, wanted=WANTED,
+        "math_scoring",
+        rate / their_rate,
+        verdicts=len(problems),
+        repetitions=repetitions,
+        verdicts_a_second=round(rate),
+        slowest_a_second=round(len(problems) / max(mine)),
+        math_verify_a_second=round(their_rate),
+        math_verify_right=agreed,
+        wanted=WANTED,
         symbolic_a_second=round(len(SYMBOLIC) / median(algebra)),
-    )  # fmt: skip
+    )
 
 
 if __name__ == "__main__":

@@ -15,9 +15,9 @@ from typing import Any
 
 from _common import alternate, arguments, finish, median
 
+from palaestra.integrations.mlgym import load_mlgym
 from palaestra.research.judge.evaluation import make_judge, sandbox_for
-from palaestra.research.mlgym import load_mlgym
-from palaestra.research.tasks.records import Grade
+from palaestra.research.tasks.task import Grade
 
 GAMES = ("battleOfSexes", "prisonersDilemma", "blotto")
 
@@ -27,7 +27,7 @@ def measure(checkout: Path, name: str, repetitions: int) -> dict[str, Any]:
     judge = make_judge(task, sandbox_for(task))
     (file,) = task.submission.files
     files = {file: task.starter_files()[file]}
-    folder = (checkout / next(one for one in task.file.starter_code if one.endswith(file))).parent
+    folder = (checkout / next(starter for starter in task.file.starter_code if starter.endswith(file))).parent
     isolation: list[str] = []
 
     def run_plain() -> None:

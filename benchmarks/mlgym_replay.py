@@ -16,7 +16,7 @@ from typing import Any
 
 from _common import arguments, finish
 
-from palaestra.recipes.research.recipe import research
+from palaestra.recipes.research.recipe import run_research
 from palaestra.research.agents.comparison import find_score_difference
 from palaestra.runs.run import Run
 
@@ -31,10 +31,14 @@ def replay(checkout: Path, trajectory: Path, folder: Path) -> dict[str, Any]:
         with Run.open(folder, read_only=True) as run:
             summary = run.summary
     if summary is None:
-        summary = research(
-            task=trajectory.stem, mlgym=str(checkout), agent=f"replay:{trajectory}", task_options=("validations=100",),
-            out=folder, progress=False,
-        ).summary  # fmt: skip
+        summary = run_research(
+            task=trajectory.stem,
+            mlgym=str(checkout),
+            agent=f"replay:{trajectory}",
+            task_kwargs={"validations": 100},
+            out=folder,
+            progress=False,
+        ).summary
     info, name = json.loads(trajectory.read_text())["info"], NAME.match(trajectory.parent.name)
     assert name is not None, trajectory.parent.name
     is_scored = str(info.get("exit_status")).startswith(("submitted", "autosubmission"))

@@ -73,21 +73,24 @@ def our_step(name: str, kind: str) -> Callable[[], None]:
 
     from palaestra.core.seeding import Seeds
     from palaestra.envs.token import RLHFVectorEnv
-    from palaestra.learn.collect import collect_responses
-    from palaestra.learn.policies.language_model import (
+    from palaestra.rewards.model import RewardModel
+    from palaestra.rl.collection import collect_responses
+    from palaestra.rl.policies.language_model import (
         LanguageModelCritic,
         LanguageModelPolicy,
         ReferencePolicy,
         apply_kl_penalty,
     )
-    from palaestra.learn.ppo import PPO, PPOConfig
-    from palaestra.learn.reward_model import RewardModel
+    from palaestra.rl.ppo import PPO, PPOConfig
 
     model, tokenizer = load(name)
     env = RLHFVectorEnv(
-        prompts(len(tokenizer), 64), RewardModel(_classifier(model, tokenizer), tokenizer), tokenizer=tokenizer,
-        num_envs=RESPONSES, max_tokens=TOKENS,
-    )  # fmt: skip
+        prompts(len(tokenizer), 64),
+        RewardModel(_classifier(model, tokenizer), tokenizer),
+        tokenizer=tokenizer,
+        num_envs=RESPONSES,
+        max_tokens=TOKENS,
+    )
     env._is_end[:] = False
     critic: Any = "head"
     if kind == "separate":
@@ -127,32 +130,52 @@ def run_theirs(name: str, steps: int, turn: Callable[[], None]) -> list[float]:
     model, tokenizer = load(name)
     data = Dataset.from_list([{"input_ids": ids} for ids in prompts(len(tokenizer), 64)])
     value, reward = _classifier(model, tokenizer), _classifier(model, tokenizer)
-    found: list[float] = []
+    durations: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
         config = PPOConfig(
-            folder, per_device_train_batch_size=RESPONSES, gradient_accumulation_steps=1, num_mini_batches=1,
-            num_ppo_epochs=EPOCHS, response_length=TOKENS, total_episodes=RESPONSES * steps, learning_rate=1e-6,
-            report_to=[], use_cpu=True, bf16=False, disable_tqdm=True, save_strategy="no", num_sample_generations=0,
-            gradient_checkpointing=False, local_rollout_forward_batch_size=RESPONSES, temperature=1.0, logging_strategy="no",
-        )  # fmt: skip
+            folder,
+            per_device_train_batch_size=RESPONSES,
+            gradient_accumulation_steps=1,
+            num_mini_batches=1,
+            num_ppo_epochs=EPOCHS,
+            response_length=TOKENS,
+            total_episodes=RESPONSES * steps,
+            learning_rate=1e-6,
+            report_to=[],
+            use_cpu=True,
+            bf16=False,
+            disable_tqdm=True,
+            save_strategy="no",
+            num_sample_generations=0,
+            gradient_checkpointing=False,
+            local_rollout_forward_batch_size=RESPONSES,
+            temperature=1.0,
+            logging_strategy="no",
+        )
         trainer = PPOTrainer(
-            args=config, processing_class=tokenizer, model=model, ref_model=copy.deepcopy(model), reward_model=reward,
-            train_dataset=data, value_model=value, eval_dataset=data,
-        )  # fmt: skip
+            args=config,
+            processing_class=tokenizer,
+            model=model,
+            ref_model=copy.deepcopy(model),
+            reward_model=reward,
+            train_dataset=data,
+            value_model=value,
+            eval_dataset=data,
+        )
         inner, started = trainer.log, time.perf_counter()
 
-        def timed(*args: Any, **kwargs: Any) -> Any:
+        def time_step(*args: Any, **kwargs: Any) -> Any:
             nonlocal started
-            found.append(time.perf_counter() - started)
+            durations.append(time.perf_counter() - started)
             result = inner(*args, **kwargs)
             with torch.enable_grad():  # TRL logs where it needs no gradients.
                 turn()
             started = time.perf_counter()
             return result
 
-        trainer.log = timed
+        trainer.log = time_step
         trainer.train()
-    return found[:steps]
+    return durations[:steps]
 
 
 def _classifier(model: Any, tokenizer: Any) -> Any:

@@ -38,13 +38,13 @@ def main() -> None:
     runs, busy = [], time.process_time()
     for _ in range(1 if options.quick else 3):
         start = time.perf_counter()
-        found = inspect(lesson, checks, context)
+        inspection = inspect(lesson, checks, context)
         runs.append(time.perf_counter() - start)
     took, busy = median(runs), (time.process_time() - busy) / len(runs)
-    leaked = {d.position for d in found.dropped if d.check == "overlap"}
-    gone = {d.position for d in found.dropped}  # The copy of an example that is a problem too counts as a leak.
+    leaked = {d.position for d in inspection.dropped if d.check == "overlap"}
+    gone = {d.position for d in inspection.dropped}  # The copy of an example that is a problem too counts as a leak.
     print(
-        f"{size:,} examples against {len(problems):,} problems: {took:.1f} s, {busy:.1f} s of one core (wanted {WANTED_SECONDS}), {found}"
+        f"{size:,} examples against {len(problems):,} problems: {took:.1f} s, {busy:.1f} s of one core (wanted {WANTED_SECONDS}), {inspection}"
     )
     print(
         f"planted: {len(leaks & leaked)} of {len(leaks)} leaks and {len(copies & gone)} of {len(copies)} copies found"
@@ -64,11 +64,23 @@ def main() -> None:
         ratio = sketch / ours
         print(f"datasketch {size / sketch:,.0f}/s")
     finish(
-        "quality", ratio, seconds=took, cpu_seconds=round(busy, 2), wanted_seconds=WANTED_SECONDS, examples=size, problems=len(problems),
-        examples_a_second=round(size / took), leaks=len(leaks), leaks_found=len(leaks & leaked), copies=len(copies),
-        copies_found=len(copies & gone), duplicates_seconds=round(ours, 2), naive_examples=len(small.examples),
-        naive_ratio=round(naive / ours_small, 2), datasketch_seconds=sketch and round(sketch, 2),
-    )  # fmt: skip
+        "quality",
+        ratio,
+        seconds=took,
+        cpu_seconds=round(busy, 2),
+        wanted_seconds=WANTED_SECONDS,
+        examples=size,
+        problems=len(problems),
+        examples_a_second=round(size / took),
+        leaks=len(leaks),
+        leaks_found=len(leaks & leaked),
+        copies=len(copies),
+        copies_found=len(copies & gone),
+        duplicates_seconds=round(ours, 2),
+        naive_examples=len(small.examples),
+        naive_ratio=round(naive / ours_small, 2),
+        datasketch_seconds=sketch and round(sketch, 2),
+    )
 
 
 def material(size: int, data: str) -> tuple[list[Example], list[Problem], set[int], set[int]]:
@@ -97,20 +109,20 @@ def material(size: int, data: str) -> tuple[list[Example], list[Problem], set[in
     places = rng.permutation(size // 2) + size // 2
     copies, leaks = set(places[: size // 10].tolist()), set(places[-(size // 50) :].tolist() if long else [])
     for place in copies:
-        examples[place] = reworded(examples[int(rng.integers(size // 2))], rng)
+        examples[place] = reword(examples[int(rng.integers(size // 2))], rng)
     for place in leaks:
         problem = held[long[int(rng.integers(len(long)))]]
-        examples[place] = reworded(Example(problem.messages, "Answer: 1"), rng)
+        examples[place] = reword(Example(problem.messages, "Answer: 1"), rng)
     return examples, held, copies, leaks
 
 
-def reworded(example: Example, rng: np.random.Generator) -> Example:
+def reword(example: Example, rng: np.random.Generator) -> Example:
     """The same question in capitals, or with one of its words changed where that is little of it."""
     text = example.messages[-1].text
-    found = list(re.finditer(r"\b[a-z]{4,}\b", text))
-    if len(words(text)) < LONG or not found:
+    matches = list(re.finditer(r"\b[a-z]{4,}\b", text))
+    if len(words(text)) < LONG or not matches:
         return Example((Message("user", text.upper()),), example.response)
-    match = found[int(rng.integers(len(found)))]
+    match = matches[int(rng.integers(len(matches)))]
     return Example((Message("user", f"{text[: match.start()]}rather{text[match.end() :]}"),), example.response)
 
 
@@ -125,10 +137,10 @@ def datasketch(texts: list[list[str]]) -> int:
 
     index, repeated = MinHashLSH(threshold=THRESHOLD, num_perm=128), 0
     for place, text in enumerate(texts):
-        made = MinHash(num_perm=128)
-        made.update_batch([" ".join(text[k : k + NGRAM]).encode() for k in range(max(1, len(text) - NGRAM + 1))])
-        repeated += bool(index.query(made))
-        index.insert(place, made)
+        sketch = MinHash(num_perm=128)
+        sketch.update_batch([" ".join(text[k : k + NGRAM]).encode() for k in range(max(1, len(text) - NGRAM + 1))])
+        repeated += bool(index.query(sketch))
+        index.insert(place, sketch)
     return repeated
 
 

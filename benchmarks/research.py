@@ -44,14 +44,14 @@ def commands(session: Session) -> dict[str, Callable[[], str]]:
         "search_dir": "search_dir step_7", "search_file": "search_file step_7 program.py", "find_file": "find_file '*.py'",
         "memory_write": "memory_write best 0.5", "memory_read": "memory_read best", "validate": "validate",
     }  # fmt: skip
-    found: dict[str, Callable[[], str]] = {name: (lambda text=text: text) for name, text in fixed.items()}
-    found |= {
+    texts: dict[str, Callable[[], str]] = {name: (lambda text=text: text) for name, text in fixed.items()}
+    texts |= {
         "edit": lambda: f"edit 4:4\n    return math.cos(x) + {next(number)}\nend_of_edit",
         "insert": lambda: f"insert 4\n# {next(number)}\nend_of_insert",
         "undo": lambda: "undo",
         "create": lambda: f"create new_{next(number)}.py\nprint({next(number)})\nend_of_file",
     }
-    return found
+    return texts
 
 
 def round_trips(rounds: int) -> tuple[list[float], dict[str, list[float]]]:
@@ -68,9 +68,9 @@ def round_trips(rounds: int) -> tuple[list[float], dict[str, list[float]]]:
         for _ in range(rounds):
             for name, text in texts.items():
                 session.run("open program.py")  # what create and search leave open is another
-                said = text()
+                command = text()
                 bare.append(seconds(lambda: shell.execute("true")))
-                times[name].append(seconds(lambda said=said: _must(session, said)))  # type: ignore[misc]
+                times[name].append(seconds(lambda command=command: _must(session, command)))  # type: ignore[misc]
     return bare, times
 
 
@@ -83,9 +83,9 @@ def resets(rounds: int) -> list[float]:
     """Seconds of a reset, each of which closes a workspace and opens another."""
     env = ResearchEnv(GAME)
     env.reset(seed=0)  # The baseline is measured once for each machine.
-    found = [seconds(lambda: env.reset(seed=0)) for _ in range(rounds)]
+    durations = [seconds(lambda: env.reset(seed=0)) for _ in range(rounds)]
     env.close()
-    return found
+    return durations
 
 
 def side_by_side(rounds: int) -> tuple[float, list[float]]:
@@ -93,34 +93,38 @@ def side_by_side(rounds: int) -> tuple[float, list[float]]:
     envs = TurnVectorEnv(lambda: ResearchEnv(GAME), WORKSPACES)
     opened = seconds(lambda: envs.reset(seed=0))
     envs.step([f"```\necho word-{k} > mine.txt\n```" for k in range(WORKSPACES)])
-    found = []
+    durations = []
     for _ in range(rounds):
         look = ["```\ncat mine.txt; ls | wc -l; ps aux | wc -l\n```"] * WORKSPACES
-        made: list[tuple[str, ...]] = []
-        found.append(seconds(lambda: made.append(tuple(o.messages[-1].text for o in envs.step(look)[0]))))  # noqa: B023
-        for k, text in enumerate(made[0]):
+        answers: list[tuple[str, ...]] = []
+        durations.append(seconds(lambda: answers.append(tuple(o.messages[-1].text for o in envs.step(look)[0]))))  # noqa: B023
+        for k, text in enumerate(answers[0]):
             assert f"word-{k}\n" in text, (k, text)
     envs.close()
-    return opened, found
+    return opened, durations
 
 
 def main() -> None:
     options = arguments(__doc__ or "")
     bare, times = round_trips(20 if options.quick else 100)
     floor = median(bare)
-    over = {name: median(found) - floor for name, found in times.items()}
+    over = {name: median(durations) - floor for name, durations in times.items()}
     print(f"the bare shell: {floor * 1e3:.2f} ms; over that, in the median:")
-    for name, extra in sorted(over.items(), key=lambda one: one[1]):
+    for name, extra in sorted(over.items(), key=lambda item: item[1]):
         print(f"  {name:12} {extra * 1e3:6.2f} ms")
     times_of_resets = resets(5 if options.quick else 20)
     print(f"reset of {GAME}: {statistics.median(times_of_resets):.3f} s, at most {max(times_of_resets):.3f} s")
     opened, steps = side_by_side(5 if options.quick else 20)
     print(f"{WORKSPACES} workspaces: opened in {opened:.2f} s, a step of all {statistics.median(steps) * 1e3:.1f} ms")
     finish(
-        "research", max(over.values()) / MAY_TAKE, bare_shell_ms=round(floor * 1e3, 3),
-        over_ms={name: round(extra * 1e3, 2) for name, extra in over.items()}, reset_seconds=median(times_of_resets),
-        workspaces_seconds=round(opened, 3), workspaces_step_seconds=median(steps),
-    )  # fmt: skip
+        "research",
+        max(over.values()) / MAY_TAKE,
+        bare_shell_ms=round(floor * 1e3, 3),
+        over_ms={name: round(extra * 1e3, 2) for name, extra in over.items()},
+        reset_seconds=median(times_of_resets),
+        workspaces_seconds=round(opened, 3),
+        workspaces_step_seconds=median(steps),
+    )
 
 
 if __name__ == "__main__":

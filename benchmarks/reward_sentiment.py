@@ -23,9 +23,9 @@ from typing import NamedTuple
 from _common import arguments, finish
 
 from palaestra.core.seeding import Seeds
-from palaestra.learn.optimizers import fork_torch_rng
-from palaestra.learn.reward_data import ResponseComparison, RewardReport, report_on_scores
-from palaestra.learn.reward_model import RewardModel, RewardTraining, train_reward_model
+from palaestra.rewards.data import ResponseComparison, RewardReport, report_on_scores
+from palaestra.rewards.model import RewardModel, RewardTraining, train_reward_model
+from palaestra.rl.optimizers import fork_torch_rng
 
 BAR = 0.75
 HOW = (
@@ -89,11 +89,19 @@ def build_backbone(texts: Sequence[str], seeds: Seeds, width: int = WIDTH, layer
         tokenizer_object=bpe, pad_token="<|pad|>", eos_token="<|end|>", model_max_length=CONTEXT
     )
     config = GPT2Config(
-        vocab_size=len(tokenizer), n_positions=CONTEXT, n_embd=width, n_layer=layers, n_head=4, num_labels=1,
-        embd_pdrop=0.3, resid_pdrop=0.2,
+        vocab_size=len(tokenizer),
+        n_positions=CONTEXT,
+        n_embd=width,
+        n_layer=layers,
+        n_head=4,
+        num_labels=1,
+        embd_pdrop=0.3,
+        resid_pdrop=0.2,
         attn_pdrop=0.0,  # Dropout inside attention would take torch's slow path on a CPU.
-        pad_token_id=tokenizer.pad_token_id, bos_token_id=None, eos_token_id=tokenizer.eos_token_id,
-    )  # fmt: skip
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+    )
     with fork_torch_rng(seeds.derive("backbone")):
         return RewardModel(GPT2ForSequenceClassification(config), tokenizer)
 
@@ -115,9 +123,7 @@ def naive_bayes(sentences: Sentences, pairs: Sequence[ResponseComparison]) -> Re
     counts = [Counter(word for text in kind for word in text.split()) for kind in sentences]
     words = set(counts[0]) | set(counts[1])
     totals = [sum(count.values()) + len(words) for count in counts]
-    odds = {
-        w: math.log((counts[0][w] + 1) / totals[0]) - math.log((counts[1][w] + 1) / totals[1]) for w in words
-    }  # fmt: skip
+    odds = {w: math.log((counts[0][w] + 1) / totals[0]) - math.log((counts[1][w] + 1) / totals[1]) for w in words}
     scores = [[sum(odds.get(word, 0.0) for word in text.split()) for text in pair.responses] for pair in pairs]
     return report_on_scores(scores, [pair.best for pair in pairs])
 
@@ -130,7 +136,7 @@ def main() -> None:
             print(json.dumps({"benchmark": "reward_sentiment", "skipped": "no --data"}))
         sys.exit(0 if options.quick else 2)
     sentences = read_sentences(options.data)
-    found = []
+    rows = []
     for seed in (0,) if options.quick else (0, 1, 2):
         seeds = Seeds(seed)
         held_out, train = part(sentences, (0.2, 0.8), seeds.derive("held-out"))
@@ -139,18 +145,23 @@ def main() -> None:
         model = train_sentiment_reward(train, seed, epochs=2 if options.quick else 4)
         seconds = time.perf_counter() - start
         report, words = model.evaluate(pairs), naive_bayes(train, pairs)
-        found.append(
+        rows.append(
             {
-                "seed": seed, "accuracy": round(report.accuracy, 4), "low": round(report.low, 4),
-                "high": round(report.high, 4), "pairs": report.count,
-                "calibration_error": round(report.calibration_error, 4), "ranking_loss": round(report.ranking_loss, 4),
-                "naive_bayes": round(words.accuracy, 4), "seconds": round(seconds, 1),
+                "seed": seed,
+                "accuracy": round(report.accuracy, 4),
+                "low": round(report.low, 4),
+                "high": round(report.high, 4),
+                "pairs": report.count,
+                "calibration_error": round(report.calibration_error, 4),
+                "ranking_loss": round(report.ranking_loss, 4),
+                "naive_bayes": round(words.accuracy, 4),
+                "seconds": round(seconds, 1),
             }
-        )  # fmt: skip
-        print(json.dumps(found[-1]), flush=True)
-    worst = min(row["accuracy"] for row in found)
-    mean = sum(row["accuracy"] for row in found) / len(found)
-    finish("reward_sentiment", mean / BAR, bar=BAR, mean_accuracy=round(mean, 4), worst_accuracy=worst, seeds=found)
+        )
+        print(json.dumps(rows[-1]), flush=True)
+    worst = min(row["accuracy"] for row in rows)
+    mean = sum(row["accuracy"] for row in rows) / len(rows)
+    finish("reward_sentiment", mean / BAR, bar=BAR, mean_accuracy=round(mean, 4), worst_accuracy=worst, seeds=rows)
 
 
 if __name__ == "__main__":

@@ -21,11 +21,11 @@ import torch
 from _common import arguments, finish
 from reward_sentiment import HOW, Sentences, build_backbone, part, read_sentences, train_sentiment_reward
 
-from palaestra.core.seeding import Seeds
+from palaestra.core.seeding import Seeds, plan_batches
 from palaestra.core.statistics import mean_interval
-from palaestra.learn.batches import Encoded, collate, plan_batches, response_loss
-from palaestra.learn.optimizers import fork_torch_rng
-from palaestra.learn.reward_model import RewardModel
+from palaestra.rewards.model import RewardModel
+from palaestra.rl.optimizers import fork_torch_rng
+from palaestra.students.batches import Encoded, collate, response_loss
 
 TOKENS, WORDS = 20, 4
 
@@ -44,12 +44,12 @@ def main() -> None:
     sentences = read_sentences(options.data)
     rows = []
     for seed in range(1 if options.quick else 3):
-        rows.append(one(sentences, seed, options.quick, options.report if seed == 0 else ""))
+        rows.append(run_seed(sentences, seed, options.quick, options.report if seed == 0 else ""))
         print(json.dumps(rows[-1]), flush=True)
     finish("rlhf_sentiment", min(row["gold_gain_low"] for row in rows), rows=rows)
 
 
-def one(sentences: Sentences, seed: int, quick: bool, keep: str) -> dict[str, Any]:
+def run_seed(sentences: Sentences, seed: int, quick: bool, keep: str) -> dict[str, Any]:
     from palaestra import train
 
     start = time.perf_counter()
@@ -75,7 +75,7 @@ def one(sentences: Sentences, seed: int, quick: bool, keep: str) -> dict[str, An
 
         result = train(
             env="palaestra/RLHF-v0", algorithm="ppo", model=str(home / "base"), seed=seed, threads=1, callbacks=[judge],
-            env_options=(f"prompts={home / 'prompts.txt'}", f"reward={home / 'proxy'}", "chat=false", "kl_coef=0.2"),
+            env_kwargs={"prompts": home / 'prompts.txt', "reward": home / 'proxy', "chat": False, "kl_coef": 0.2},
             iterations=5 if quick else 40, episodes=128, num_envs=128, max_tokens=TOKENS, evaluation=100,
             out=keep or str(home / "run"), batch_size=32, n_epochs=2,
         )  # fmt: skip
@@ -89,10 +89,10 @@ def one(sentences: Sentences, seed: int, quick: bool, keep: str) -> dict[str, An
 
 def compare(gold: RewardModel, base: Path, tuned: Path, prompts: list[str], seed: int) -> dict[str, Any]:
     """Gold rewards of both models on the same held-out prompts with the same random numbers, and the KL."""
-    from palaestra.engines import models
     from palaestra.envs.token import RLHFVectorEnv
-    from palaestra.learn.collect import collect_responses
-    from palaestra.learn.policies.language_model import LanguageModelPolicy, ReferencePolicy, apply_kl_penalty
+    from palaestra.models import registry as models
+    from palaestra.rl.collection import collect_responses
+    from palaestra.rl.policies.language_model import LanguageModelPolicy, ReferencePolicy, apply_kl_penalty
 
     scores, divergence = [], 0.0
     models = [models.load(str(folder), device="cpu") for folder in (base, tuned)]
@@ -102,7 +102,7 @@ def compare(gold: RewardModel, base: Path, tuned: Path, prompts: list[str], seed
         )
         policy = LanguageModelPolicy(model.weights, vocabulary=len(model.tokenizer))
         rollout = collect_responses(env, policy, 512, Seeds(seed).derive("compare"), seed=seed)
-        scores.append(np.array(gold.score([f"{r.prompt.text} {r.text}" for r in rollout.records])))
+        scores.append(np.array(gold.score([f"{r.prompt.text} {r.text}" for r in rollout.get_episodes().records])))
         if model is models[1]:
             divergence = apply_kl_penalty(rollout, ReferencePolicy(policy, models[0].weights).logprobs_BT(rollout), 0.0)
     gain = mean_interval(((scores[1] - scores[0]) / scores[0].std()).tolist())
@@ -118,9 +118,18 @@ def write_language_model(texts: list[str], folder: Path, seeds: Seeds, epochs: i
 
     tokenizer = build_backbone(texts, seeds).tokenizer
     config = GPT2Config(
-        vocab_size=len(tokenizer), n_positions=64, n_embd=128, n_layer=2, n_head=4, bos_token_id=None,
-        eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id, attn_pdrop=0.0, resid_pdrop=0.0, embd_pdrop=0.0,
-    )  # fmt: skip
+        vocab_size=len(tokenizer),
+        n_positions=64,
+        n_embd=128,
+        n_layer=2,
+        n_head=4,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        attn_pdrop=0.0,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+    )
     with fork_torch_rng(seeds.derive("writer")):
         model = GPT2LMHeadModel(config)
     rows = []

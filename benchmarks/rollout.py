@@ -14,8 +14,8 @@ from _models import load, prompts
 
 from palaestra.core.seeding import Seeds
 from palaestra.envs.token import TokenVectorEnv
-from palaestra.learn.collect import collect_responses
-from palaestra.learn.policies.language_model import LanguageModelPolicy
+from palaestra.rl.collection import collect_responses
+from palaestra.rl.policies.language_model import LanguageModelPolicy
 
 TOKENS = 64
 
@@ -55,9 +55,16 @@ def measure(model: Any, tokenizer: Any, slots: int, repetitions: int) -> list[li
     def generate() -> None:
         with torch.inference_mode():
             output = model.generate(
-                ids_BT, attention_mask=torch.ones_like(ids_BT), do_sample=True, top_k=0, max_new_tokens=TOKENS,
-                eos_token_id=None, pad_token_id=0, return_dict_in_generate=True, output_logits=True,
-            )  # fmt: skip
+                ids_BT,
+                attention_mask=torch.ones_like(ids_BT),
+                do_sample=True,
+                top_k=0,
+                max_new_tokens=TOKENS,
+                eos_token_id=None,
+                pad_token_id=0,
+                return_dict_in_generate=True,
+                output_logits=True,
+            )
             chosen_BT1 = output.sequences[:, ids_BT.shape[1] :, None]
             torch.stack(output.logits, 1).float().log_softmax(-1).gather(-1, chosen_BT1)
 

@@ -16,8 +16,8 @@ from _models import load, prompts
 
 from palaestra.core.seeding import Seeds
 from palaestra.envs.token import Prompt, TokenVectorEnv
-from palaestra.learn.collect import collect_responses
-from palaestra.learn.policies.language_model import LanguageModelPolicy
+from palaestra.rl.collection import collect_responses
+from palaestra.rl.policies.language_model import LanguageModelPolicy
 
 SLOTS, SHORTEST, LONGEST = 64, 8, 256
 
@@ -73,10 +73,16 @@ def measure(model: Any, tokenizer: Any, responses: int, repetitions: int) -> dic
             for start in range(0, responses, SLOTS):
                 ids_BT = torch.tensor(asked[start : start + SLOTS])
                 output = model.generate(
-                    ids_BT, attention_mask=torch.ones_like(ids_BT), do_sample=True, top_k=0,
-                    max_new_tokens=max(lengths[start : start + SLOTS]), eos_token_id=None, pad_token_id=0,
-                    return_dict_in_generate=True, output_logits=True,
-                )  # fmt: skip
+                    ids_BT,
+                    attention_mask=torch.ones_like(ids_BT),
+                    do_sample=True,
+                    top_k=0,
+                    max_new_tokens=max(lengths[start : start + SLOTS]),
+                    eos_token_id=None,
+                    pad_token_id=0,
+                    return_dict_in_generate=True,
+                    output_logits=True,
+                )
                 chosen_BT1 = output.sequences[:, ids_BT.shape[1] :, None]
                 torch.stack(output.logits, 1).float().log_softmax(-1).gather(-1, chosen_BT1)
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from _common import arguments, finish, median, seconds
 
 from palaestra.core.errors import SandboxError
-from palaestra.sandbox import Limits, Sandbox, make_sandbox
+from palaestra.sandbox import Limits, Sandbox, SandboxCommand, make_sandbox
 
 ISOLATED = ("-I", "-S")
 """How Python is asked to start: without the user's settings, and without looking for packages, which takes long."""
@@ -54,7 +54,7 @@ def program(number: int) -> tuple[str, bytes, str]:
 def sandboxed(sandbox: Sandbox, python: str = sys.executable) -> Callable[[int], str]:
     def run(number: int) -> str:
         source, stdin, _ = program(number)
-        return sandbox.run([python, *ISOLATED, "main.py"], {"main.py": source}, stdin, Limits()).text
+        return sandbox.run(SandboxCommand([python, *ISOLATED, "main.py"], {"main.py": source}, stdin, Limits())).text
 
     return run
 
@@ -77,20 +77,20 @@ def programs_a_second(run: Callable[[int], str], count: int) -> float:
 
 
 def times_of_true(sandbox: Sandbox, count: int) -> list[float]:
-    return [seconds(lambda: sandbox.run(["true"])) for _ in range(count)]
+    return [seconds(lambda: sandbox.run(SandboxCommand(["true"]))) for _ in range(count)]
 
 
 def engines() -> dict[str, Sandbox]:
     """The container engines that work here."""
-    found = {}
+    sandboxes = {}
     for name in ("docker", "podman"):
         try:
-            found[name] = make_sandbox(name)
-            found[name].run(["true"], limits=Limits(wall_seconds=60.0))
+            sandboxes[name] = make_sandbox(name)
+            sandboxes[name].run(SandboxCommand(["true"], limits=Limits(wall_seconds=60.0)))
         except SandboxError as error:
-            found.pop(name, None)
+            sandboxes.pop(name, None)
             print(f"{name}: not measured ({error})")
-    return found
+    return sandboxes
 
 
 def main() -> None:
@@ -123,11 +123,16 @@ def main() -> None:
         others[f"{name}_programs_a_second"] = round(programs_a_second(sandboxed(engine, "python3"), many // 10), 2)
         print(f"{name}: `true` {others[f'{name}_true_ms']} ms, {others[f'{name}_programs_a_second']} programs a second")
     finish(
-        "sandbox", median(inside) / median(outside), shell_round_trip_ms=round(median(trips) * 1e3, 3),
-        true_ms=round(median(true) * 1e3, 2), subprocess_true_ms=round(median(bare) * 1e3, 2),
-        programs_a_second=round(median(inside), 1), subprocess_programs_a_second=round(median(outside), 1),
-        cores=cores, **others,
-    )  # fmt: skip
+        "sandbox",
+        median(inside) / median(outside),
+        shell_round_trip_ms=round(median(trips) * 1e3, 3),
+        true_ms=round(median(true) * 1e3, 2),
+        subprocess_true_ms=round(median(bare) * 1e3, 2),
+        programs_a_second=round(median(inside), 1),
+        subprocess_programs_a_second=round(median(outside), 1),
+        cores=cores,
+        **others,
+    )
 
 
 if __name__ == "__main__":

@@ -74,9 +74,14 @@ def measure_decoding(model: Any, batch: int) -> float:
     def generate(tokens: int) -> None:
         with torch.inference_mode():
             model.generate(
-                ids, attention_mask=torch.ones_like(ids), do_sample=True, min_new_tokens=tokens, max_new_tokens=tokens,
-                pad_token_id=0, cache_implementation="static",
-            )  # fmt: skip
+                ids,
+                attention_mask=torch.ones_like(ids),
+                do_sample=True,
+                min_new_tokens=tokens,
+                max_new_tokens=tokens,
+                pad_token_id=0,
+                cache_implementation="static",
+            )
 
     generate(RESPONSE)  # compiles
     generate(RESPONSE)

@@ -86,9 +86,13 @@ def read_times(model: str, grading: str, path: Path = TIMES) -> Times:
     figures = known["NVIDIA H200"][model]
     decode = tuple(sorted((int(n), ms / 1e3) for n, ms in figures["decode_ms"].items()))
     return Times(
-        figures["parameters"], decode, figures["prefill_tokens_per_second"], figures["update_tokens_per_second"],
-        figures["optimizer_step_seconds"], known["grading"][grading],
-    )  # fmt: skip
+        figures["parameters"],
+        decode,
+        figures["prefill_tokens_per_second"],
+        figures["update_tokens_per_second"],
+        figures["optimizer_step_seconds"],
+        known["grading"][grading],
+    )
 
 
 @dataclass
@@ -238,9 +242,12 @@ def main() -> None:
     options = parser.parse_args()
     updates = 3 if options.quick else 8
     cluster = Cluster(
-        options.model, graders=options.graders, responses=options.responses, staleness=options.staleness,
+        options.model,
+        graders=options.graders,
+        responses=options.responses,
+        staleness=options.staleness,
         grading=options.grading,
-    )  # fmt: skip
+    )
     times = read_times(cluster.model, cluster.grading)
     rows: list[dict[str, Any]] = []
     print(
@@ -248,17 +255,24 @@ def main() -> None:
     )
     gpus = 2
     while gpus <= options.gpus:
-        found = best_split(cluster, times, gpus, updates)
-        if found is None:
+        best = best_split(cluster, times, gpus, updates)
+        if best is None:
             print(f"{gpus:>5} the learner's state does not fit: {16 * times.parameters / GB:.0f} GB in all")
         else:
-            split, responses, use = found
+            split, responses, use = best
             busy = ", ".join(f"{share:.0%}" for share in use.values())
             print(
                 f"{gpus:>5} {split.rollout_gpus:>8} {split.learner_gpus:>8} {responses:>12.1f} {responses / gpus:>8.2f}  {busy}"
             )
-            rows.append({"gpus": gpus, "rollout": split.rollout_gpus, "learner": split.learner_gpus,
-                         "responses_per_second": round(responses, 2), "busy": {k: round(v, 3) for k, v in use.items()}})  # fmt: skip
+            rows.append(
+                {
+                    "gpus": gpus,
+                    "rollout": split.rollout_gpus,
+                    "learner": split.learner_gpus,
+                    "responses_per_second": round(responses, 2),
+                    "busy": {k: round(v, 3) for k, v in use.items()},
+                }
+            )
         gpus *= 2
     knee = next(
         (a["gpus"] for a, b in itertools.pairwise(rows) if b["responses_per_second"] < 1.5 * a["responses_per_second"]),

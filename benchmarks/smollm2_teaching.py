@@ -26,21 +26,30 @@ SKILLS = ("addition", "subtraction")
 def episode(seed: int, threads: int, **size: Any) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         settings = TeachSettings(
-            student="smollm2", skills=SKILLS, teacher="skill_tree", method="lora", device="cpu", threads=threads,
-            seed=seed, **size,
-        )  # fmt: skip
+            student="smollm2",
+            skills=SKILLS,
+            teacher="skill_tree",
+            method="lora",
+            device="cpu",
+            threads=threads,
+            seed=seed,
+            **size,
+        )
         result = teach(settings, out=Path(folder) / "run")
         with Run.open(result.folder, read_only=True) as run:
             rounds = result.summary["rounds"]
-            parts = {name: parts_of(run.store.attempts(f"{r}/test")) for name, r in (("before", 0), ("after", rounds))}
+            parts = {
+                name: count_by_subskill(run.store.attempts(f"{r}/test"))
+                for name, r in (("before", 0), ("after", rounds))
+            }
             phases = {phase: round(cost.seconds, 1) for phase, cost in run.store.costs().items()}
     kept = ("before", "after", "gain", "gain_low", "gain_high", "examples", "cost", "seconds")
-    found = {"seed": seed} | {key: result.summary[key] for key in kept} | {"parts": parts, "phases": phases}
-    print(json.dumps(found), flush=True)
-    return found
+    row = {"seed": seed} | {key: result.summary[key] for key in kept} | {"parts": parts, "phases": phases}
+    print(json.dumps(row), flush=True)
+    return row
 
 
-def parts_of(attempts: list[Attempt]) -> dict[str, list[int]]:
+def count_by_subskill(attempts: list[Attempt]) -> dict[str, list[int]]:
     """Right answers and all scored ones by skill and subskill."""
     report = report_on(attempts)
     return {f"{s.name}/{sub.name}": [sub.correct, sub.count] for s in report.slices for sub in s.slices}
@@ -53,12 +62,12 @@ def main() -> None:
     }  # fmt: skip
     if options.quick:
         size |= {"rounds": 1, "lesson_size": 8, "validation": 2, "test": 4, "epochs": 1}
-    found = [episode(seed, options.threads, **size) for seed in ((0,) if options.quick else (0, 1, 2))]
-    gain = mean_interval([one["gain"] for one in found])
-    print(f"gain {gain.value:+.1f} [{gain.low:+.1f}, {gain.high:+.1f}] points over {len(found)} seeds")
-    before = statistics.mean(one["before"] for one in found)
-    after = statistics.mean(one["after"] for one in found)
-    finish("smollm2_teaching", after / before if before else float("inf"), runs=found)
+    rows = [episode(seed, options.threads, **size) for seed in ((0,) if options.quick else (0, 1, 2))]
+    gain = mean_interval([row["gain"] for row in rows])
+    print(f"gain {gain.value:+.1f} [{gain.low:+.1f}, {gain.high:+.1f}] points over {len(rows)} seeds")
+    before = statistics.mean(row["before"] for row in rows)
+    after = statistics.mean(row["after"] for row in rows)
+    finish("smollm2_teaching", after / before if before else float("inf"), runs=rows)
 
 
 if __name__ == "__main__":

@@ -38,22 +38,28 @@ def episode(task: str, name: str, seed: int, threads: int, device: str, **size: 
     teacher, options = TEACHERS[name]
     with tempfile.TemporaryDirectory() as folder:
         settings = TeachSettings(
-            task=task, student=STUDENTS[task], teacher=teacher, teacher_options=options, seed=seed, threads=threads,
-            device=device, **(SIZES[task] | size),
-        )  # fmt: skip
+            task=task,
+            student=STUDENTS[task],
+            teacher=teacher,
+            teacher_kwargs=options,
+            seed=seed,
+            threads=threads,
+            device=device,
+            **(SIZES[task] | size),
+        )
         summary = teach(settings, out=Path(folder) / "run").summary
     kept = ("before", "after", "gain", "gain_low", "gain_high", "examples", "seconds")
-    found = {"task": task, "teacher": name, "seed": seed} | {key: summary[key] for key in kept}
-    print(json.dumps(found), flush=True)
-    return found
+    row = {"task": task, "teacher": name, "seed": seed} | {key: summary[key] for key in kept}
+    print(json.dumps(row), flush=True)
+    return row
 
 
-def table(found: list[dict[str, Any]]) -> dict[str, Any]:
+def table(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """By task and teacher the mean gain, and the difference from `no_state`, paired by seed."""
-    made: dict[str, Any] = {}
+    summary: dict[str, Any] = {}
     for task in STUDENTS:
         gains = {
-            name: {one["seed"]: one["gain"] for one in found if (one["task"], one["teacher"]) == (task, name)}
+            name: {row["seed"]: row["gain"] for row in rows if (row["task"], row["teacher"]) == (task, name)}
             for name in TEACHERS
         }
         for name, by_seed in gains.items():
@@ -61,19 +67,22 @@ def table(found: list[dict[str, Any]]) -> dict[str, Any]:
                 continue
             paired = [gain - gains["no_state"][seed] for seed, gain in by_seed.items() if seed in gains["no_state"]]
             ahead = mean_interval(paired)
-            made[f"{task}/{name}"] = {
+            summary[f"{task}/{name}"] = {
                 "gain": round(statistics.mean(by_seed.values()), 2), "seeds": len(by_seed),
                 "ahead": round(ahead.value, 2), "low": round(ahead.low, 2), "high": round(ahead.high, 2),
             }  # fmt: skip
-            print(f"{task:<14}{name:<16}{made[f'{task}/{name}']}", flush=True)
-    return made
+            print(f"{task:<14}{name:<16}{summary[f'{task}/{name}']}", flush=True)
+    return summary
 
 
 def main() -> None:
     options = arguments(
-        __doc__ or "", only="one episode, for example math-skills:no_state:5", read="lines of --only runs",
-        device="where to compute (cpu)", seeds="how many seeds, from 5 on (5)",
-    )  # fmt: skip
+        __doc__ or "",
+        only="one episode, for example math-skills:no_state:5",
+        read="lines of --only runs",
+        device="where to compute (cpu)",
+        seeds="how many seeds, from 5 on (5)",
+    )
     device = options.device or "cpu"
     if options.only:
         task, name, seed = options.only.split(":")
@@ -81,17 +90,15 @@ def main() -> None:
         return
     if options.read:
         lines = Path(options.read).read_text(encoding="utf-8").splitlines()
-        found = [json.loads(line) for line in lines if line.startswith("{")]
+        rows = [json.loads(line) for line in lines if line.startswith("{")]
     else:
         seeds = range(5, 6) if options.quick else range(5, 5 + int(options.seeds or 5))
         size: dict[str, Any] = {"rounds": 2, "lesson_size": 60, "validation": 4, "test": 6} if options.quick else {}
         tasks = list(STUDENTS)[:1] if options.quick else list(STUDENTS)
-        found = [
-            episode(t, name, s, options.threads, device, **size) for s in seeds for t in tasks for name in TEACHERS
-        ]
-    made = table(found)
-    best = max(value["gain"] for key, value in made.items() if key.startswith("math") and "no_state" not in key)
-    finish("teachers", best / made["math-skills/no_state"]["gain"], table=made)
+        rows = [episode(t, name, s, options.threads, device, **size) for s in seeds for t in tasks for name in TEACHERS]
+    summary = table(rows)
+    best = max(value["gain"] for key, value in summary.items() if key.startswith("math") and "no_state" not in key)
+    finish("teachers", best / summary["math-skills/no_state"]["gain"], table=summary)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ iteration: the fraction in which the number was found, and the moves per game th
 
 from __future__ import annotations
 
-import json
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from _common import arguments, finish
 
 GAME = "GuessTheNumber-v0"
 OPTIONS: dict[str, Any] = {
-    "env_options": {"min_number": 1, "max_number": 3, "max_turns": 1},
+    "env_kwargs": {"min_number": 1, "max_number": 3, "max_turns": 1},
     "prompt": "Guess a number from 1 to 3.",
 }
 SETTINGS: dict[str, Any] = {
@@ -48,10 +47,10 @@ def main() -> None:
 def warm_up(folder: Path) -> None:
     """Teach `nano` what a guess looks like, from random ones, and save it."""
     from palaestra.core.seeding import Seeds
-    from palaestra.engines import models
     from palaestra.envs.turn.foreign import random_action_examples
     from palaestra.integrations.textarena import TextArenaEnv
-    from palaestra.learn.supervised import Supervision, fine_tune
+    from palaestra.models import registry as models
+    from palaestra.students.supervised import Supervision, fine_tune
 
     model = models.load("nano", device="cpu")
     env = TextArenaEnv(GAME, **OPTIONS, max_turns=3)  # Longer games do not fit into 256 tokens.
@@ -69,11 +68,15 @@ def train_seed(folder: Path, seed: int, options: Any) -> dict[str, Any]:
         "threads": options.threads,
         **({"iterations": 4, "evaluation": 64} if options.quick else {}),
     }
-    env_options = tuple(f"{name}={json.dumps(value)}" for name, value in OPTIONS.items())
     result = train(
-        env=f"textarena:{GAME}", env_options=env_options, model=str(folder / "warm"), seed=seed,
-        out=folder / f"seed-{seed}", keep_trajectories=settings["episodes"], **settings,
-    )  # fmt: skip
+        env=f"textarena:{GAME}",
+        env_kwargs=OPTIONS,
+        model=str(folder / "warm"),
+        seed=seed,
+        out=folder / f"seed-{seed}",
+        keep_trajectories=settings["episodes"],
+        **settings,
+    )
     names = ("before", "after", "gain", "gain_low", "gain_high", "seconds")
     return {
         "seed": seed,

@@ -13,7 +13,7 @@ import numpy as np
 from _common import arguments, finish, median
 from _models import load, prompts
 
-from palaestra.learn.policies.language_model import LanguageModelPolicy
+from palaestra.rl.policies.language_model import LanguageModelPolicy
 
 NEAR, FAR, WINDOW = 64, 512, 16
 
@@ -40,17 +40,17 @@ def measure(model: Any, tokenizer: Any, slots: int) -> tuple[float, float]:
     tokens = np.zeros((slots, FAR + WINDOW + 1), dtype=np.int64)
     tokens[:, :32] = prompts(len(tokenizer), slots)
     length, fresh, active = np.full(slots, 32), np.ones(slots, dtype=bool), np.ones(slots, dtype=bool)
-    uniform, found = np.full(slots, 0.5), {NEAR: [], FAR: []}  # type: ignore[var-annotated]
+    uniform, durations = np.full(slots, 0.5), {NEAR: [], FAR: []}  # type: ignore[var-annotated]
     while length[0] < FAR + WINDOW:
         start = time.perf_counter()
         chosen, _, _ = policy.act(tokens, length, fresh, active, uniform)
         seconds = time.perf_counter() - start
-        for at, times in found.items():
+        for at, times in durations.items():
             if abs(int(length[0]) - at) < WINDOW:
                 times.append(seconds)
         tokens[np.arange(slots), length] = chosen
         length, fresh = length + 1, np.zeros(slots, dtype=bool)
-    return median(found[NEAR]), median(found[FAR])
+    return median(durations[NEAR]), median(durations[FAR])
 
 
 if __name__ == "__main__":

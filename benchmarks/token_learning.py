@@ -23,21 +23,27 @@ def main() -> None:
     rows = []
     for algorithm in (options.algorithms or "grpo,ppo").split(","):
         for seed in seeds:
-            rows.append(one(algorithm, seed, options.quick))
+            rows.append(run_seed(algorithm, seed, options.quick))
             print(rows[-1], flush=True)
     finish("token_learning", min(row["gain_low"] for row in rows) / 15, problems=rows[0]["problems"], rows=rows)
 
 
-def one(algorithm: str, seed: int, quick: bool) -> dict[str, Any]:
+def run_seed(algorithm: str, seed: int, quick: bool) -> dict[str, Any]:
     from palaestra import train
 
     settings = {**SETTINGS[algorithm], **({"iterations": 8} if quick else {})}
     with tempfile.TemporaryDirectory() as folder:
         start = time.perf_counter()
         summary = train(
-            env="palaestra/CoT-v0", env_options=(f"skills={SKILLS}",), algorithm=algorithm, model="nano", seed=seed,
-            evaluation=37, out=f"{folder}/run", **settings,
-        ).summary  # fmt: skip
+            env="palaestra/CoT-v0",
+            env_kwargs={"skills": SKILLS},
+            algorithm=algorithm,
+            model="nano",
+            seed=seed,
+            evaluation=37,
+            out=f"{folder}/run",
+            **settings,
+        ).summary
     names = ("before", "after", "gain", "gain_low", "gain_high", "problems", "decisions", "episodes")
     return {
         "algorithm": algorithm,

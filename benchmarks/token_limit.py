@@ -56,10 +56,20 @@ def train_once(algorithm: str, seed: int, iterations: int) -> dict[str, Any]:
 
     with tempfile.TemporaryDirectory() as folder:
         train(
-            env="Limit-v0", algorithm=algorithm, model="nano", seed=seed, max_tokens=17, iterations=iterations,
-            episodes=64, num_envs=64, evaluation=0, keep_trajectories=0, progress=False, callbacks=[record],
+            env="Limit-v0",
+            algorithm=algorithm,
+            model="nano",
+            seed=seed,
+            max_tokens=17,
+            iterations=iterations,
+            episodes=64,
+            num_envs=64,
+            evaluation=0,
+            keep_trajectories=0,
+            progress=False,
+            callbacks=[record],
             out=f"{folder}/run",
-        )  # fmt: skip
+        )
     return {"algorithm": algorithm, "seed": seed, **curve}
 
 

@@ -28,7 +28,7 @@ def main() -> None:
 
     options = arguments(__doc__ or "")
     settings: dict[str, Any] = {
-        "env": "palaestra/Calculator-v0", "env_options": ("tools=true",), "iterations": 8, "episodes": 64, "num_envs": 64,
+        "env": "palaestra/Calculator-v0", "env_kwargs": {"tools": True}, "iterations": 8, "episodes": 64, "num_envs": 64,
         "group_size": 8, "learning_rate": 2e-4, "max_tokens": 40, "evaluation": 96, "threads": options.threads, "device": "cpu",
     }  # fmt: skip
     settings |= {"iterations": 1, "episodes": 16, "num_envs": 16, "evaluation": 16} if options.quick else {}
@@ -44,8 +44,8 @@ def main() -> None:
 def warm_up(folder: Path, shorten: int) -> None:
     """Teach `nano` the format of a call, then to call in a third of its answers, and save it with the template."""
     from palaestra.core.seeding import Seeds
-    from palaestra.engines import models
-    from palaestra.learn.supervised import Supervision, fine_tune
+    from palaestra.models import registry as models
+    from palaestra.students.supervised import Supervision, fine_tune
 
     model = models.load("nano", device="cpu")
     calls = [example for k in range(128 // shorten) for example in make_examples(k, call=True)]

@@ -28,16 +28,19 @@ def main() -> None:
     seeds = range(1 if options.quick else int(options.seeds or 3))
     rows = []
     for seed in seeds:
-        rows.append(one(options.algorithm or "grpo", seed, options.quick, options.threads))
+        rows.append(run_seed(options.algorithm or "grpo", seed, options.quick, options.threads))
         print(rows[-1], flush=True)
     over_seeds = mean_interval([row["gain"] for row in rows])
     finish(
-        "turn_learning", min(row["gain_low"] for row in rows) / 0.1, threads=options.threads, rows=rows,
+        "turn_learning",
+        min(row["gain_low"] for row in rows) / 0.1,
+        threads=options.threads,
+        rows=rows,
         gain_over_seeds=[round(value, 3) for value in (over_seeds.value, over_seeds.low, over_seeds.high)],
-    )  # fmt: skip
+    )
 
 
-def one(algorithm: str, seed: int, quick: bool, threads: int) -> dict[str, Any]:
+def run_seed(algorithm: str, seed: int, quick: bool, threads: int) -> dict[str, Any]:
     from palaestra import train
 
     settings = {**SETTINGS, "threads": threads, **({"iterations": 8, "evaluation": 128} if quick else {})}

@@ -24,9 +24,9 @@ from typing import Any
 from _common import arguments, finish, median
 
 from palaestra.core.records import Segment, Trajectory
-from palaestra.recipes.train.settings import fill_presets, make_settings
+from palaestra.recipes.train.presets import fill_presets, make_settings
 from palaestra.runs.files import to_data
-from palaestra.runs.ledger import LedgerEntry
+from palaestra.runs.provenance import LedgerEntry
 from palaestra.runs.run import Run
 
 PROMPT, RESPONSE, GROUP, VOCABULARY = 40, 160, 8, 900
@@ -64,8 +64,14 @@ def make_episodes(count: int) -> list[Trajectory]:
             tuple((generator.randrange(VOCABULARY), float(f"{-generator.random():.5g}")) for _ in range(3)) for _ in ids
         ]
         own = Segment(
-            tuple(ids[PROMPT:]), (True,) * RESPONSE, draw(-3, 0), draw(-2, 2), draw(0, 3), draw(-3, 0), tuple(best[PROMPT:])
-        )  # fmt: skip
+            tuple(ids[PROMPT:]),
+            (True,) * RESPONSE,
+            draw(-3, 0),
+            draw(-2, 2),
+            draw(0, 3),
+            draw(-3, 0),
+            tuple(best[PROMPT:]),
+        )
         info = {"prompt": f"question {number}", "response": "some words of an answer " * 20, "group": number // GROUP}
         episodes.append(Trajectory("palaestra/CoT-v0", 0, (generator.random(),), (given, own), True, infos=(info,)))
     return episodes

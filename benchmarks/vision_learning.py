@@ -28,31 +28,41 @@ def main() -> None:
     skills = (options.skill,) if options.skill else WEAK[:2] if options.quick else WEAK
     seeds = range(1) if options.quick else range(3)
     size: dict[str, Any] = {"lesson_size": 60, "test": 20} if options.quick else {"lesson_size": 300, "test": 100}
-    found: dict[str, list[dict[str, Any]]] = {skill: [] for skill in skills}
+    summaries: dict[str, list[dict[str, Any]]] = {skill: [] for skill in skills}
     for skill in skills:
         for seed in seeds:
             with tempfile.TemporaryDirectory() as folder:
                 settings = TeachSettings(
-                    task="vision-skills", student="nano-vlm", teacher="no_state", skills=(skill,), rounds=1,
-                    validation=2, seed=seed, threads=options.threads, device="cpu", **size,
-                )  # fmt: skip
+                    task="vision-skills",
+                    student="nano-vlm",
+                    teacher="no_state",
+                    skills=(skill,),
+                    rounds=1,
+                    validation=2,
+                    seed=seed,
+                    threads=options.threads,
+                    device="cpu",
+                    **size,
+                )
                 s = teach(settings, out=Path(folder) / "run").summary
-            found[skill].append(s)
+            summaries[skill].append(s)
             print(
                 f"{skill:<18}seed {seed}  {s['before']:.0f} -> {s['after']:.0f} %  "
                 f"{s['gain']:+.0f} [{s['gain_low']:+.0f}, {s['gain_high']:+.0f}]  {s['seconds']:.0f} s",
                 flush=True,
             )
-    every = [s for several in found.values() for s in several]
+    every = [s for several in summaries.values() for s in several]
     finish(
         "vision_learning",
         statistics.mean(s["after"] for s in every) / statistics.mean(s["before"] for s in every),
-        seeds=len(seeds), examples=every[0]["examples"], problems=every[0]["problems"],
-        gains={skill: [s["gain"] for s in several] for skill, several in found.items()},
-        gain_low={skill: [s["gain_low"] for s in several] for skill, several in found.items()},
-        before={skill: [s["before"] for s in several] for skill, several in found.items()},
-        after={skill: [s["after"] for s in several] for skill, several in found.items()},
-    )  # fmt: skip
+        seeds=len(seeds),
+        examples=every[0]["examples"],
+        problems=every[0]["problems"],
+        gains={skill: [s["gain"] for s in several] for skill, several in summaries.items()},
+        gain_low={skill: [s["gain_low"] for s in several] for skill, several in summaries.items()},
+        before={skill: [s["before"] for s in several] for skill, several in summaries.items()},
+        after={skill: [s["after"] for s in several] for skill, several in summaries.items()},
+    )
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ iterations = parser.parse_args().iterations
 
 result = train(
     env="palaestra/CoT-v0",
-    env_options=('skills=["percent", "groups", "geometry", "clock"]',),
+    env_kwargs={"skills": ["percent", "groups", "geometry", "clock"]},
     algorithm="grpo",
     model="nano",
     iterations=iterations,

@@ -11,7 +11,7 @@ from gymnasium import spaces
 from transformers import AutoTokenizer
 
 from palaestra import LMActorNetwork, PPOConfig, train_agent
-from palaestra.engines.models import locate
+from palaestra.models.registry import locate
 
 ARTICLES = {
     "Scientists have discovered a new species of deep-sea fish near a warm spring.": ("species", "fish", "deep"),

@@ -9,8 +9,8 @@ import random
 import tempfile
 from pathlib import Path
 
-from palaestra.learn.reward_model import load_reward_model
 from palaestra.recipes.train.reward_model import train_reward
+from palaestra.rewards.model import load_reward_model
 
 draw = random.Random(0)
 with tempfile.TemporaryDirectory() as folder:

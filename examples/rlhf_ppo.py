@@ -16,7 +16,7 @@ actor, critic = LMActorNetwork("nano"), LMCriticNetwork("nano")
 metrics = []
 rewards = train_agent(
     env_name="palaestra/RLHF-v0",
-    env_options={"reward": preference, "kl_coef": 0.02},
+    env_kwargs={"reward": preference, "kl_coef": 0.02},
     actor=actor,
     critic=critic,
     ppo_config=PPOConfig(learning_rate=3e-4, critic_learning_rate=1e-3, gamma=1.0, n_epochs=1, batch_size=12),

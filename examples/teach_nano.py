@@ -12,9 +12,14 @@ parser.add_argument("--out", default="")
 options = parser.parse_args()
 
 result = teach(
-    student="nano", teacher="skill_tree", rounds=options.rounds, lesson_size=options.lesson_size, test=options.test, seed=0,
+    student="nano",
+    teacher="skill_tree",
+    rounds=options.rounds,
+    lesson_size=options.lesson_size,
+    test=options.test,
+    seed=0,
     out=options.out,
-)  # fmt: skip
+)
 summary = result.summary
 print(f"test accuracy {summary['before']} -> {summary['after']} %")
 print(f"gain {summary['gain']} points [{summary['gain_low']}, {summary['gain_high']}]; run: {result.folder}")

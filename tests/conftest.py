@@ -20,7 +20,7 @@ os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="palaestra-state-")
 import pytest
 from hypothesis import settings
 
-from palaestra.engines.models import LoadedModel
+from palaestra.models.registry import LoadedModel
 
 atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
 gc.disable()  # Until all tests are collected: more than a million objects that live to the end.
@@ -47,7 +47,7 @@ def own_randomness() -> None:
 def nano() -> LoadedModel:
     from transformers.utils import logging
 
-    from palaestra.engines import models
+    from palaestra.models import registry as models
 
     logging.disable_progress_bar()
     return models.load("nano", device="cpu")
@@ -56,6 +56,6 @@ def nano() -> LoadedModel:
 @pytest.fixture
 def fresh_nano() -> LoadedModel:
     """A student of its own for tests that train it."""
-    from palaestra.engines import models
+    from palaestra.models import registry as models
 
     return models.load("nano", device="cpu")

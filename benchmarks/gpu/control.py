@@ -57,9 +57,9 @@ def main() -> None:
 
 def run(env: str, goal: float, device: str, seed: int, values: dict[str, Any]) -> dict[str, Any]:
     """Train until the goal. The seconds are those of everything after the imports, and of the parts of all iterations."""
-    from palaestra.core.events import ignore
+    from palaestra.core.records import ignore
     from palaestra.recipes.train.build import build_loop
-    from palaestra.recipes.train.settings import fill_presets, make_settings
+    from palaestra.recipes.train.presets import fill_presets, make_settings
 
     start, iteration = time.perf_counter(), 0
     settings = fill_presets(make_settings({"env": env, "seed": seed, "device": device, **values}))

@@ -26,9 +26,9 @@ from rollout import PROMPT, VOCABULARY, make_model, make_tokenizer, time_on_gpu
 
 from palaestra.core.seeding import Seeds
 from palaestra.envs.token import TokenVectorEnv
-from palaestra.learn.collect import collect_responses
-from palaestra.learn.grpo import GRPO, GRPOConfig
-from palaestra.learn.policies.language_model import LanguageModelPolicy
+from palaestra.rl.collection import collect_responses
+from palaestra.rl.grpo import GRPO, GRPOConfig
+from palaestra.rl.policies.language_model import LanguageModelPolicy
 
 PROMPTS, GROUP, TOKENS, MICROBATCH, REPETITIONS, PEAK = 64, 8, 128, 32, 3, 989e12
 
@@ -78,9 +78,13 @@ class OurStep:
     def __init__(self, asked: list[list[int]]) -> None:
         self.model = make_model("smollm2")
         self.env = TokenVectorEnv(
-            asked, lambda response: score(response.token_ids), tokenizer=make_tokenizer(),
-            num_envs=PROMPTS * GROUP, max_tokens=TOKENS, group_size=GROUP,
-        )  # fmt: skip
+            asked,
+            lambda response: score(response.token_ids),
+            tokenizer=make_tokenizer(),
+            num_envs=PROMPTS * GROUP,
+            max_tokens=TOKENS,
+            group_size=GROUP,
+        )
         self.env._is_end[:] = False
         self.policy = LanguageModelPolicy(self.model, vocabulary=VOCABULARY)
         config = GRPOConfig(learning_rate=1e-6, group_size=GROUP, loss_aggregation="token")
@@ -106,9 +110,14 @@ class GenerateLoop:
     def sample(self) -> None:
         with torch.inference_mode():
             ids_BT = self.model.generate(
-                self.prompts_BP, attention_mask=torch.ones_like(self.prompts_BP), do_sample=True, top_k=0,
-                max_new_tokens=TOKENS, eos_token_id=None, pad_token_id=0,
-            )  # fmt: skip
+                self.prompts_BP,
+                attention_mask=torch.ones_like(self.prompts_BP),
+                do_sample=True,
+                top_k=0,
+                max_new_tokens=TOKENS,
+                eos_token_id=None,
+                pad_token_id=0,
+            )
             self.ids_BT = ids_BT.clone()
         rewards = torch.tensor([score(row) for row in ids_BT[:, PROMPT:].tolist()], device="cuda").view(-1, GROUP)
         centred = rewards - rewards.mean(1, keepdim=True)
@@ -118,9 +127,7 @@ class GenerateLoop:
         with torch.no_grad():
             old_BT = torch.cat([self.compute_logprobs(ids_MT) for ids_MT in self.ids_BT.split(MICROBATCH)])
         self.optimizer.zero_grad()
-        parts = zip(
-            *(t.split(MICROBATCH) for t in (self.ids_BT.clone(), old_BT, self.advantages_B)), strict=True
-        )  # fmt: skip
+        parts = zip(*(t.split(MICROBATCH) for t in (self.ids_BT.clone(), old_BT, self.advantages_B)), strict=True)
         for ids_MT, old_MT, advantages_M in parts:
             ratio_MT = (self.compute_logprobs(ids_MT) - old_MT).exp()
             gain_MT = torch.minimum(ratio_MT * advantages_M[:, None], ratio_MT.clamp(0.8, 1.2) * advantages_M[:, None])
@@ -158,11 +165,22 @@ def run_trl(asked: list[list[int]], microbatch: int) -> dict[str, float]:
 
     with tempfile.TemporaryDirectory() as folder:
         config = TrlConfig(
-            folder, per_device_train_batch_size=microbatch, gradient_accumulation_steps=PROMPTS * GROUP // microbatch,
-            num_generations=GROUP, max_completion_length=TOKENS, beta=0.0, max_steps=REPETITIONS + 1, learning_rate=1e-6,
-            bf16=True, gradient_checkpointing=False, logging_strategy="no", save_strategy="no", report_to=[],
-            disable_tqdm=True, generation_kwargs={"min_new_tokens": TOKENS},
-        )  # fmt: skip
+            folder,
+            per_device_train_batch_size=microbatch,
+            gradient_accumulation_steps=PROMPTS * GROUP // microbatch,
+            num_generations=GROUP,
+            max_completion_length=TOKENS,
+            beta=0.0,
+            max_steps=REPETITIONS + 1,
+            learning_rate=1e-6,
+            bf16=True,
+            gradient_checkpointing=False,
+            logging_strategy="no",
+            save_strategy="no",
+            report_to=[],
+            disable_tqdm=True,
+            generation_kwargs={"min_new_tokens": TOKENS},
+        )
         trainer = GRPOTrainer(
             make_model("smollm2").train(),
             lambda completion_ids, **_: [score(ids) for ids in completion_ids],

@@ -14,8 +14,8 @@ from transformers import DynamicCache
 
 from palaestra.core.seeding import Seeds
 from palaestra.envs.token import TokenVectorEnv
-from palaestra.learn.collect import collect_responses
-from palaestra.learn.policies.language_model import LanguageModelPolicy
+from palaestra.rl.collection import collect_responses
+from palaestra.rl.policies.language_model import LanguageModelPolicy
 
 PROMPTS, GROUP, TOKENS = 32, 4, 128
 
@@ -25,12 +25,12 @@ def main() -> None:
     asked = np.random.default_rng(0).integers(10, VOCABULARY - 10, (PROMPTS, PROMPT)).tolist()
     for dtype in (torch.float32, torch.bfloat16):
         policy = LanguageModelPolicy(make_model("smollm2").to(dtype), vocabulary=VOCABULARY)
-        found = measure(policy, asked)
+        logprobs = measure(policy, asked)
         for name, other in (
             ("stepping", "packed"), ("packed", "packed, microbatches of 5"), ("stepping", "own"), ("packed", "own"),
             ("own", "own, microbatches of 5"), ("own", "cached"), ("stepping", "cached"),
         ):  # fmt: skip
-            difference = (found[name] - found[other]).abs()
+            difference = (logprobs[name] - logprobs[other]).abs()
             largest, mean = float(difference.max()), float(difference.mean())
             print(
                 f"{dtype}: {name} / {other}: largest {largest:.2g}, mean {mean:.2g} of {difference.numel()}", flush=True
@@ -40,21 +40,25 @@ def main() -> None:
 def measure(policy: LanguageModelPolicy, asked: list[list[int]]) -> dict[str, torch.Tensor]:
     """Log-probs `[responses, tokens]` by the pass that computed them."""
     env = TokenVectorEnv(
-        asked, lambda response: 0.0, tokenizer=make_tokenizer(), num_envs=PROMPTS * GROUP, max_tokens=TOKENS,
+        asked,
+        lambda response: 0.0,
+        tokenizer=make_tokenizer(),
+        num_envs=PROMPTS * GROUP,
+        max_tokens=TOKENS,
         group_size=GROUP,
-    )  # fmt: skip
+    )
     env._is_end[:] = False
     rollout = collect_responses(env, policy, PROMPTS * GROUP, Seeds(0))
-    found = {"stepping": rollout.logprobs_BT, "packed": policy.logprobs_BT(rollout)}
+    logprobs = {"stepping": rollout.logprobs_BT, "packed": policy.logprobs_BT(rollout)}
     policy.microbatch_size = 5
-    found["packed, microbatches of 5"] = policy.logprobs_BT(rollout)
+    logprobs["packed, microbatches of 5"] = policy.logprobs_BT(rollout)
     policy.sequence_forward.fast = None
-    found["own, microbatches of 5"] = policy.logprobs_BT(rollout)
+    logprobs["own, microbatches of 5"] = policy.logprobs_BT(rollout)
     policy.microbatch_size = 32
-    found["own"] = policy.logprobs_BT(rollout)
+    logprobs["own"] = policy.logprobs_BT(rollout)
     pairs = zip(rollout.inputs.prompts, rollout.inputs.responses, strict=True)
-    found["cached"] = decode_cached(policy.model, torch.tensor([[*p, *r] for p, r in pairs], device="cuda"))
-    return {name: logprobs_BT.float().cpu() for name, logprobs_BT in found.items()}
+    logprobs["cached"] = decode_cached(policy.model, torch.tensor([[*p, *r] for p, r in pairs], device="cuda"))
+    return {name: logprobs_BT.float().cpu() for name, logprobs_BT in logprobs.items()}
 
 
 @torch.no_grad()

@@ -22,8 +22,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from palaestra.core.seeding import Seeds
 from palaestra.envs.token import Prompt, TokenVectorEnv
-from palaestra.learn.collect import collect_responses
-from palaestra.learn.policies.language_model import LanguageModelPolicy
+from palaestra.rl.collection import collect_responses
+from palaestra.rl.policies.language_model import LanguageModelPolicy
 
 VOCABULARY, PROMPT, LONGEST = 49152, 32, 256
 CASES = (
@@ -72,16 +72,28 @@ def make_model(shape: str) -> Any:
         return transformers.AutoModelForCausalLM.from_pretrained(shape, dtype=torch.bfloat16).to("cuda").eval()
     if shape.startswith("smollm2"):
         config: Any = transformers.LlamaConfig(
-            hidden_size=576, intermediate_size=1536, num_hidden_layers=30, num_attention_heads=9,
-            num_key_value_heads=3, max_position_embeddings=2048, tie_word_embeddings=True, **common,
-        )  # fmt: skip
+            hidden_size=576,
+            intermediate_size=1536,
+            num_hidden_layers=30,
+            num_attention_heads=9,
+            num_key_value_heads=3,
+            max_position_embeddings=2048,
+            tie_word_embeddings=True,
+            **common,
+        )
     elif shape == "gpt2":
         config = transformers.GPT2Config(**common)
     else:
         config = transformers.Qwen2Config(
-            hidden_size=1536, intermediate_size=8960, num_hidden_layers=28, num_attention_heads=12,
-            num_key_value_heads=2, max_position_embeddings=2048, tie_word_embeddings=True, **common,
-        )  # fmt: skip
+            hidden_size=1536,
+            intermediate_size=8960,
+            num_hidden_layers=28,
+            num_attention_heads=12,
+            num_key_value_heads=2,
+            max_position_embeddings=2048,
+            tie_word_embeddings=True,
+            **common,
+        )
     torch.manual_seed(0)
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).to("cuda").eval()
     if shape.endswith("lora"):
@@ -120,9 +132,14 @@ def measure(model: Any, tokenizer: Any, slots: int, tokens: int, repetitions: in
             for start in range(0, episodes, slots):
                 ids_BT = torch.tensor(asked[start : start + slots], device="cuda")
                 model.generate(
-                    ids_BT, attention_mask=torch.ones_like(ids_BT), do_sample=True, top_k=0, eos_token_id=None,
-                    pad_token_id=0, max_new_tokens=max(lengths[start : start + slots]),
-                )  # fmt: skip
+                    ids_BT,
+                    attention_mask=torch.ones_like(ids_BT),
+                    do_sample=True,
+                    top_k=0,
+                    eos_token_id=None,
+                    pad_token_id=0,
+                    max_new_tokens=max(lengths[start : start + slots]),
+                )
 
     step()
     rates = {"step": [], "generate": []}  # type: dict[str, list[float]]

@@ -21,10 +21,9 @@ import transformers
 from rollout import VOCABULARY, make_model, make_tokenizer, time_on_gpu
 
 from palaestra.core.seeding import Seeds
-from palaestra.learn.batches import Encoded
-from palaestra.learn.preference import Preference, PreferencePair, preference_loss
-from palaestra.learn.response_logprobs import ResponseLogProbs
-from palaestra.learn.supervised import Supervision, all_batches, optimise
+from palaestra.students.batches import Encoded, ResponseLogProbs
+from palaestra.students.preference import Preference, PreferencePair, preference_loss
+from palaestra.students.supervised import Supervision, all_batches, optimize
 
 EXAMPLES, BATCH, REPETITIONS = 1024, 64, 3
 
@@ -45,8 +44,8 @@ def main() -> None:
                 torch.cuda.reset_peak_memory_stats()
                 times[name].append(time_on_gpu(partial(work, model, rows, name == "packed")))
                 peaks[name] = torch.cuda.max_memory_allocated() / 1e9
-        for name, found in times.items():
-            seconds = statistics.median(found[1:])
+        for name, durations in times.items():
+            seconds = statistics.median(durations[1:])
             figures[f"{kind}, {name}"] = {
                 "tokens_per_second": round(tokens / seconds),
                 "peak_gb": round(peaks[name], 1),
@@ -56,8 +55,11 @@ def main() -> None:
         figures["sft, trl"] = {"tokens_per_second": round(tokens / run_trl(rows))}
         print("sft trl", figures["sft, trl"], flush=True)
     rate = {name: values["tokens_per_second"] for name, values in figures.items()}
-    ratios = {f"{name}, packed to {other}": round(rate[f"{name}, packed"] / rate[f"{name}, {other}"], 2)
-              for name, other in (("sft", "padded"), ("dpo", "padded"), ("sft", "trl")) if f"{name}, {other}" in rate}  # fmt: skip
+    ratios = {
+        f"{name}, packed to {other}": round(rate[f"{name}, packed"] / rate[f"{name}, {other}"], 2)
+        for name, other in (("sft", "padded"), ("dpo", "padded"), ("sft", "trl"))
+        if f"{name}, {other}" in rate
+    }
     print(json.dumps({"benchmark": "gpu/supervised", "ratio": min(ratios.values()), "ratios": ratios, **figures}))
 
 
@@ -80,7 +82,7 @@ def make_logprobs(model: Any, packed: bool) -> ResponseLogProbs:
 def train_sft(model: Any, rows: list[Encoded], packed: bool) -> None:
     logprobs, supervision = make_logprobs(model, packed), Supervision("full", 1, BATCH, 1e-5)
     batches = list(all_batches(rows, supervision, Seeds(0)))
-    optimise(model, batches, lambda b: logprobs.compute_loss([rows[k] for k in b]), supervision, Seeds(0))
+    optimize(model, batches, lambda b: logprobs.compute_loss([rows[k] for k in b]), supervision, Seeds(0))
 
 
 def train_dpo(model: Any, rows: list[Encoded], packed: bool) -> None:
@@ -95,7 +97,7 @@ def train_dpo(model: Any, rows: list[Encoded], packed: bool) -> None:
     def batch_loss(batch: Any) -> torch.Tensor:
         return preference_loss(logprobs, [pairs[k] for k in batch], [[0.0, 0.0]] * len(batch), settings)
 
-    optimise(model, batches, batch_loss, supervision, Seeds(0))
+    optimize(model, batches, batch_loss, supervision, Seeds(0))
 
 
 def run_trl(rows: list[Encoded]) -> float:
@@ -104,22 +106,35 @@ def run_trl(rows: list[Encoded]) -> float:
     from trl import SFTConfig, SFTTrainer
 
     data = [
-        {"input_ids": [*row.prompt_ids, *row.response_ids],
-         "completion_mask": [0] * len(row.prompt_ids) + [1] * len(row.response_ids)}
+        {
+            "input_ids": [*row.prompt_ids, *row.response_ids],
+            "completion_mask": [0] * len(row.prompt_ids) + [1] * len(row.response_ids),
+        }
         for row in rows
-    ]  # fmt: skip
+    ]
     seconds = 0.0
     for part in (data[: 4 * BATCH], data):
         with tempfile.TemporaryDirectory() as folder:
             config = SFTConfig(
-                folder, num_train_epochs=1, per_device_train_batch_size=BATCH, learning_rate=1e-5, bf16=True, report_to=[],
-                gradient_checkpointing=False, save_strategy="no", logging_strategy="no", disable_tqdm=True,
-                completion_only_loss=True, max_length=1024,
-            )  # fmt: skip
+                folder,
+                num_train_epochs=1,
+                per_device_train_batch_size=BATCH,
+                learning_rate=1e-5,
+                bf16=True,
+                report_to=[],
+                gradient_checkpointing=False,
+                save_strategy="no",
+                logging_strategy="no",
+                disable_tqdm=True,
+                completion_only_loss=True,
+                max_length=1024,
+            )
             trainer = SFTTrainer(
-                make_model("smollm2").train(), config, train_dataset=Dataset.from_list(part),
+                make_model("smollm2").train(),
+                config,
+                train_dataset=Dataset.from_list(part),
                 processing_class=make_tokenizer(),
-            )  # fmt: skip
+            )
             seconds = time_on_gpu(trainer.train)
     return seconds
 

@@ -14,12 +14,11 @@ import numpy as np
 from palaestra.core.records import Attempt, Lesson, Report
 from palaestra.core.statistics import measure_gain, report_on
 from palaestra.envs.lesson import LessonEnv
-from palaestra.envs.lesson.journal import NullJournal
-from palaestra.envs.lesson.state import StudentState
+from palaestra.envs.lesson.state import NullJournal, StudentState
 from palaestra.recipes.teach.recipe import TeachResult
 from palaestra.report import write_report
 from palaestra.runs.files import write_json
-from palaestra.runs.ledger import LedgerEntry
+from palaestra.runs.provenance import LedgerEntry
 from palaestra.runs.run import new_folder
 from palaestra.tasks.base import Task
 from palaestra.teachers.base import TaskWriter, Teacher, Writer
@@ -109,7 +108,7 @@ def open_writer(model: str, task: Task, teacher: str) -> Iterator[Writer]:
         yield TaskWriter(task)
         return
     from palaestra.engines.factory import open_cached
-    from palaestra.engines.models import cache_folder
+    from palaestra.models.registry import cache_folder
     from palaestra.runs.cache import Cache
     from palaestra.teachers.model_writer import ModelWriter
     from palaestra.teachers.prompts import TeacherPrompts

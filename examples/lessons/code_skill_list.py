@@ -9,7 +9,7 @@
 from _shared import arguments, finish
 
 from palaestra import TeachSettings, teach
-from palaestra.core.events import Event
+from palaestra.core.records import Event
 
 options = arguments(__doc__, rounds=2, lesson_size=70, validation=4, test=10, epochs=2, batch_size=4)
 
@@ -27,7 +27,7 @@ settings = TeachSettings(
     task="code-skills",
     skills=("lists", "programs"),
     teacher="skill_list",
-    teacher_options=("hypotheses=2",),
+    teacher_kwargs={"hypotheses": 2},
     writer=options.teacher,
     student=options.student,
     start="last",

@@ -17,7 +17,7 @@ result = teach(
     task="code-skills",
     skills=("lists", "strings", "programs"),
     teacher="skill_tree",
-    teacher_options=("policy=balanced", "cap=0.5", "open_at_once=1"),
+    teacher_kwargs={"policy": "balanced", "cap": 0.5, "open_at_once": 1},
     writer=options.teacher,
     student=options.student,
     start="last",

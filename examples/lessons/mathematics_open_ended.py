@@ -16,7 +16,7 @@ result = teach(
     task="math-skills",
     skills=("geometry", "percent", "sequences", "change", "groups", "clock"),
     teacher="open_ended",
-    teacher_options=("per_error=4",),
+    teacher_kwargs={"per_error": 4},
     writer=options.teacher,
     student=options.student,
     seed=options.seed,

@@ -17,10 +17,10 @@ options = arguments(__doc__, rounds=2, lesson_size=100, validation=8, test=25, e
 
 result = teach(
     task="tools-skills",
-    task_options=tuple(f"{name}={value}" for name, value in OPTIONS.items()),
+    task_kwargs=OPTIONS,
     skills=("clock", "money"),
     teacher="skill_tree",
-    teacher_options=("cap=0.6",),
+    teacher_kwargs={"cap": 0.6},
     writer=options.teacher,
     student=options.student,
     start="last",

@@ -9,9 +9,9 @@ import time
 from _shared import CheckedTeacher, RecordingJournal, arguments, finish_episode, make_folder, open_writer
 
 from palaestra import LessonEnv, make_task, make_teacher, run_episode
-from palaestra.engines import models
-from palaestra.learn.students import make_student
-from palaestra.learn.supervised import supervision_for
+from palaestra.models import registry as models
+from palaestra.students.registry import make_student
+from palaestra.students.supervised import supervision_for
 
 SKILLS = ("pattern", "extreme")
 options = arguments(

@@ -16,7 +16,7 @@ result = teach(
     task="vision-skills",
     skills=("odd_one_out",),
     teacher="skill_tree",
-    teacher_options=("policy=ucb", "cap=1.0"),
+    teacher_kwargs={"policy": "ucb", "cap": 1.0},
     writer=options.teacher,
     student=options.student,
     start="last",

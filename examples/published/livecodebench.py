@@ -19,9 +19,9 @@ from _shared import arguments, finish
 from palaestra import teach
 
 KINDS = {
-    "open_ended": {"teacher_options": ("per_error=5",), "rounds": 5},
-    "skill_list": {"teacher_options": ("hypotheses=5",), "rounds": 20},
-    "skill_tree": {"teacher_options": ("policy=alternating", "open_at_once=2", "cap=0.5"), "rounds": 10},
+    "open_ended": {"teacher_kwargs": {"per_error": 5}, "rounds": 5},
+    "skill_list": {"teacher_kwargs": {"hypotheses": 5}, "rounds": 20},
+    "skill_tree": {"teacher_kwargs": {"policy": "alternating", "open_at_once": 2, "cap": 0.5}, "rounds": 10},
 }
 kind = sys.argv.pop(1) if sys.argv[1:] and sys.argv[1] in KINDS else "open_ended"
 options = arguments(
@@ -34,10 +34,10 @@ options = arguments(
 finish(
     teach(
         task="livecodebench",
-        task_options=(f"path={options.data}",) if options.data else (),
+        task_kwargs={"path": options.data} if options.data else {},
         skills=tuple(options.skills.split(",")),
         teacher=kind,
-        teacher_options=KINDS[kind]["teacher_options"],
+        teacher_kwargs=KINDS[kind]["teacher_kwargs"],
         writer=options.teacher,
         discover=options.discover,
         student=options.student,

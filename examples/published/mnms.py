@@ -17,27 +17,27 @@ from _shared import arguments, finish
 from palaestra import make_task, teach
 from palaestra.runs.run import Run
 
-KINDS = {"open_ended": ("per_error=2",), "skill_list": ("hypotheses=2",)}
+KINDS = {"open_ended": {"per_error": 2}, "skill_list": {"hypotheses": 2}}
 kind = sys.argv.pop(1) if sys.argv[1:] and sys.argv[1] in KINDS else "open_ended"
 options = arguments(
     __doc__, student="smollm2", texts={"data": "", "prompt": "full", "skills": "one_call,two_calls,more_calls"},
     rounds=10, lesson_size=60, validation=40, test=60, epochs=3, batch_size=4, answer_tokens=0,
 )  # fmt: skip
-task_options = {"prompt": options.prompt} | ({"path": options.data} if options.data else {})
+task_kwargs = {"prompt": options.prompt} | ({"path": options.data} if options.data else {})
 
 result = teach(
     task="mnms",
-    task_options=tuple(f"{name}={value}" for name, value in task_options.items()),
+    task_kwargs=task_kwargs,
     skills=tuple(options.skills.split(",")),
     teacher=kind,
-    teacher_options=KINDS[kind],
+    teacher_kwargs=KINDS[kind],
     writer=options.teacher,
     student=options.student,
     seed=options.seed,
     out=options.out,
     **options.sizes,
 )
-task = make_task("mnms", **task_options)
+task = make_task("mnms", **task_kwargs)
 with Run.open(result.folder, read_only=True) as run:
     for when, phase in (("before", "0/test"), ("after", f"{result.summary['rounds']}/test")):
         for name, mean in task.metrics(run.store.attempts(phase)).items():

@@ -9,124 +9,97 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-import palaestra.envs  # noqa: F401  (registers the environments)
+import palaestra.integrations
+import palaestra.research
+import palaestra.rewards
+import palaestra.students  # noqa: F401  (these register environments, tasks, rewards and students)
+from palaestra.core.registry import declare_entry
 from palaestra.version import __version__
 
+declare_entry("palaestra.result_views", "html", "palaestra.report.notebook:draw_result", "a result in a notebook")
+
 if TYPE_CHECKING:
-    from palaestra.envs.lesson import LessonEnv
-    from palaestra.envs.token import TokenEnv, TokenVectorEnv
-    from palaestra.envs.turn import TurnEnv, TurnVectorEnv
-    from palaestra.learn.grpo import GRPOConfig
-    from palaestra.learn.policies.networks import LMActorNetwork, LMCriticNetwork, MLPActorNetwork, MLPCriticNetwork
-    from palaestra.learn.ppo import PPOConfig
-    from palaestra.learn.reinforce import REINFORCEConfig
-    from palaestra.learn.reward_model import RewardModel, load_reward_model
-    from palaestra.learn.rloo import RLOOConfig
-    from palaestra.recipes.compat.run_episode import run_episode
-    from palaestra.recipes.compat.train_agent import load_ppo_agent, train_agent
-    from palaestra.recipes.evaluate.compare import compare
-    from palaestra.recipes.evaluate.recipe import evaluate
-    from palaestra.recipes.evaluate.settings import EvaluateSettings
-    from palaestra.recipes.research.recipe import research
-    from palaestra.recipes.research.settings import ResearchSettings
-    from palaestra.recipes.resume import load_policy, resume
-    from palaestra.recipes.teach.recipe import teach
-    from palaestra.recipes.teach.settings import TeachSettings
-    from palaestra.recipes.train.pretrain import PretrainSettings, pretrain
-    from palaestra.recipes.train.recipe import train
-    from palaestra.recipes.train.reward_model import RewardSettings, train_reward
-    from palaestra.recipes.train.settings import TrainSettings
-    from palaestra.report import write_report as report
-    from palaestra.report.notebook import view
-    from palaestra.tasks.base import make_task
-    from palaestra.teachers.base import make_teacher
+    from palaestra.core.records import Engine as Engine
+    from palaestra.envs.lesson import LessonEnv as LessonEnv
+    from palaestra.envs.token import TokenEnv as TokenEnv
+    from palaestra.envs.token import TokenVectorEnv as TokenVectorEnv
+    from palaestra.envs.turn import TurnEnv as TurnEnv
+    from palaestra.envs.turn import TurnVectorEnv as TurnVectorEnv
+    from palaestra.integrations.dataenvgym import run_episode as run_episode
+    from palaestra.integrations.gymformer.networks import LMActorNetwork as LMActorNetwork
+    from palaestra.integrations.gymformer.networks import LMCriticNetwork as LMCriticNetwork
+    from palaestra.integrations.gymformer.networks import MLPActorNetwork as MLPActorNetwork
+    from palaestra.integrations.gymformer.networks import MLPCriticNetwork as MLPCriticNetwork
+    from palaestra.integrations.gymformer.train_agent import load_ppo_agent as load_ppo_agent
+    from palaestra.integrations.gymformer.train_agent import train_agent as train_agent
+    from palaestra.recipes.evaluate.compare import compare as compare
+    from palaestra.recipes.evaluate.recipe import evaluate as evaluate
+    from palaestra.recipes.evaluate.settings import EvaluateSettings as EvaluateSettings
+    from palaestra.recipes.research.recipe import run_research as run_research
+    from palaestra.recipes.research.settings import ResearchSettings as ResearchSettings
+    from palaestra.recipes.resume import load_policy as load_policy
+    from palaestra.recipes.resume import resume as resume
+    from palaestra.recipes.teach.recipe import teach as teach
+    from palaestra.recipes.teach.settings import TeachSettings as TeachSettings
+    from palaestra.recipes.train.pretrain import PretrainSettings as PretrainSettings
+    from palaestra.recipes.train.pretrain import pretrain as pretrain
+    from palaestra.recipes.train.recipe import train as train
+    from palaestra.recipes.train.reward_model import RewardSettings as RewardSettings
+    from palaestra.recipes.train.reward_model import train_reward as train_reward
+    from palaestra.recipes.train.settings import TrainSettings as TrainSettings
+    from palaestra.report.notebook import show as show
+    from palaestra.report.page import write_report as write_report
+    from palaestra.rewards.model import RewardModel as RewardModel
+    from palaestra.rewards.model import load_reward_model as load_reward_model
+    from palaestra.rl.grpo import GRPO as GRPO
+    from palaestra.rl.grpo import GRPOConfig as GRPOConfig
+    from palaestra.rl.ppo import PPO as PPO
+    from palaestra.rl.ppo import PPOConfig as PPOConfig
+    from palaestra.rl.reinforce import REINFORCE as REINFORCE
+    from palaestra.rl.reinforce import REINFORCEConfig as REINFORCEConfig
+    from palaestra.rl.rloo import RLOO as RLOO
+    from palaestra.rl.rloo import RLOOConfig as RLOOConfig
+    from palaestra.tasks.base import Task as Task
+    from palaestra.tasks.base import make_task as make_task
+    from palaestra.teachers.base import Teacher as Teacher
+    from palaestra.teachers.base import make_teacher as make_teacher
 
-__all__ = [
-    "EvaluateSettings",
-    "GRPOConfig",
-    "LMActorNetwork",
-    "LMCriticNetwork",
-    "LessonEnv",
-    "MLPActorNetwork",
-    "MLPCriticNetwork",
-    "PPOConfig",
-    "PretrainSettings",
-    "REINFORCEConfig",
-    "RLOOConfig",
-    "ResearchSettings",
-    "RewardModel",
-    "RewardSettings",
-    "TeachSettings",
-    "TokenEnv",
-    "TokenVectorEnv",
-    "TrainSettings",
-    "TurnEnv",
-    "TurnVectorEnv",
-    "__version__",
-    "compare",
-    "evaluate",
-    "load_policy",
-    "load_ppo_agent",
-    "load_reward_model",
-    "make_task",
-    "make_teacher",
-    "pretrain",
-    "report",
-    "research",
-    "resume",
-    "run_episode",
-    "teach",
-    "train",
-    "train_agent",
-    "train_reward",
-    "view",
-]
-
-_HOMES = {
-    "EvaluateSettings": "palaestra.recipes.evaluate.settings",
-    "GRPOConfig": "palaestra.learn.grpo",
-    "LMActorNetwork": "palaestra.learn.policies.networks",
-    "LMCriticNetwork": "palaestra.learn.policies.networks",
-    "LessonEnv": "palaestra.envs.lesson",
-    "MLPActorNetwork": "palaestra.learn.policies.networks",
-    "MLPCriticNetwork": "palaestra.learn.policies.networks",
-    "PPOConfig": "palaestra.learn.ppo",
-    "PretrainSettings": "palaestra.recipes.train.pretrain",
-    "REINFORCEConfig": "palaestra.learn.reinforce",
-    "RLOOConfig": "palaestra.learn.rloo",
-    "ResearchSettings": "palaestra.recipes.research.settings",
-    "RewardModel": "palaestra.learn.reward_model",
-    "RewardSettings": "palaestra.recipes.train.reward_model",
-    "TeachSettings": "palaestra.recipes.teach.settings",
-    "TokenEnv": "palaestra.envs.token",
-    "TokenVectorEnv": "palaestra.envs.token",
-    "TrainSettings": "palaestra.recipes.train.settings",
-    "TurnEnv": "palaestra.envs.turn",
-    "TurnVectorEnv": "palaestra.envs.turn",
-    "compare": "palaestra.recipes.evaluate.compare",
-    "evaluate": "palaestra.recipes.evaluate.recipe",
-    "load_policy": "palaestra.recipes.resume",
-    "load_ppo_agent": "palaestra.recipes.compat.train_agent",
-    "load_reward_model": "palaestra.learn.reward_model",
-    "make_task": "palaestra.tasks.base",
-    "make_teacher": "palaestra.teachers.base",
-    "pretrain": "palaestra.recipes.train.pretrain",
-    "resume": "palaestra.recipes.resume",
-    "run_episode": "palaestra.recipes.compat.run_episode",
-    "teach": "palaestra.recipes.teach.recipe",
-    "train": "palaestra.recipes.train.recipe",
-    "train_agent": "palaestra.recipes.compat.train_agent",
-    "train_reward": "palaestra.recipes.train.reward_model",
+_EXPORTS = {
+    "palaestra.core.records": "Engine",
+    "palaestra.envs.lesson": "LessonEnv",
+    "palaestra.envs.token": "TokenEnv TokenVectorEnv",
+    "palaestra.envs.turn": "TurnEnv TurnVectorEnv",
+    "palaestra.integrations.dataenvgym": "run_episode",
+    "palaestra.integrations.gymformer.networks": "LMActorNetwork LMCriticNetwork MLPActorNetwork MLPCriticNetwork",
+    "palaestra.integrations.gymformer.train_agent": "load_ppo_agent train_agent",
+    "palaestra.recipes.evaluate.compare": "compare",
+    "palaestra.recipes.evaluate.recipe": "evaluate",
+    "palaestra.recipes.evaluate.settings": "EvaluateSettings",
+    "palaestra.recipes.research.recipe": "run_research",
+    "palaestra.recipes.research.settings": "ResearchSettings",
+    "palaestra.recipes.resume": "load_policy resume",
+    "palaestra.recipes.teach.recipe": "teach",
+    "palaestra.recipes.teach.settings": "TeachSettings",
+    "palaestra.recipes.train.pretrain": "PretrainSettings pretrain",
+    "palaestra.recipes.train.recipe": "train",
+    "palaestra.recipes.train.reward_model": "RewardSettings train_reward",
+    "palaestra.recipes.train.settings": "TrainSettings",
+    "palaestra.report.notebook": "show",
+    "palaestra.report.page": "write_report",
+    "palaestra.rewards.model": "RewardModel load_reward_model",
+    "palaestra.rl.grpo": "GRPO GRPOConfig",
+    "palaestra.rl.ppo": "PPO PPOConfig",
+    "palaestra.rl.reinforce": "REINFORCE REINFORCEConfig",
+    "palaestra.rl.rloo": "RLOO RLOOConfig",
+    "palaestra.tasks.base": "Task make_task",
+    "palaestra.teachers.base": "Teacher make_teacher",
 }
-
-
-_CALLABLE_PACKAGES = ("report", "research", "view")
-"""Packages that can be called like a function: `palaestra.report(RUN)`, `palaestra.research(task=...)`, `palaestra.view(result)`."""
+"""The exported names by module."""
+_HOMES = {name: module for module, names in _EXPORTS.items() for name in names.split()}
+__all__ = ["__version__", *_HOMES]
 
 
 def __getattr__(name: str) -> Any:
-    if name in _CALLABLE_PACKAGES:
-        return importlib.import_module(f"palaestra.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'palaestra' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)

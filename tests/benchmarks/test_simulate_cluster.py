@@ -25,9 +25,16 @@ def make(simulation: ModuleType, **values: float) -> tuple:  # type: ignore[type
         parameters=1e9, decode=((1, 0.01), (256, 0.02)), prefill=1e4, update=1e4, optimizer=0.5, grading=0.1
     )
     cluster = simulation.Cluster(
-        rollout_gpus=1, learner_gpus=1, graders=64, responses=256, prompt_tokens=100, mean_tokens=1000, sigma=0.0,
-        staleness=0, network=1e9,
-    )  # fmt: skip
+        rollout_gpus=1,
+        learner_gpus=1,
+        graders=64,
+        responses=256,
+        prompt_tokens=100,
+        mean_tokens=1000,
+        sigma=0.0,
+        staleness=0,
+        network=1e9,
+    )
     return replace(cluster, **values), times
 
 

@@ -6,7 +6,7 @@ import json
 import signal
 from pathlib import Path
 
-import warm
+import processes
 
 PLUGIN = Path(__file__).parents[1] / "helpers" / "user_plugin.py"
 TRAIN = [
@@ -19,17 +19,17 @@ TEACH = [
 ]  # fmt: skip
 
 
-def palaestra(*arguments: str | Path, cwd: Path) -> warm.Completed:
-    return warm.command(*arguments, cwd=cwd, env={"COLUMNS": "100"})
+def palaestra(*arguments: str | Path, cwd: Path) -> processes.Completed:
+    return processes.run_command(*arguments, cwd=cwd, env={"COLUMNS": "100"})
 
 
-def finish(arguments: list[str], folder: Path, number: int, code: int) -> tuple[warm.Completed, dict[str, object]]:
+def finish(arguments: list[str], folder: Path, number: int, code: int) -> tuple[processes.Completed, dict[str, object]]:
     """Run a command that is interrupted, go on with it, and compare it with one that was left alone."""
     assert palaestra(*arguments, "--out", "alone", cwd=folder).returncode == 0
     (folder / "signal").write_text(str(int(number)))
     stopped = palaestra(*arguments, "--out", "stopped", cwd=folder)
     assert stopped.returncode == code, stopped.stderr
-    assert "the work so far is saved. Continue with: palaestra resume stopped" in stopped.stderr
+    assert "palaestra resume stopped" in stopped.stderr
     resumed = palaestra("resume", "stopped", cwd=folder)
     assert resumed.returncode == 0, resumed.stderr
     alone, summary = (json.loads((folder / name / "summary.json").read_text()) for name in ("alone", "stopped"))
@@ -37,7 +37,7 @@ def finish(arguments: list[str], folder: Path, number: int, code: int) -> tuple[
     return resumed, summary
 
 
-def test_training_stops_after_the_iteration_and_goes_on_from_there(tmp_path: Path) -> None:
+def test_interrupted_training_resumes_after_the_iteration(tmp_path: Path) -> None:
     resumed, summary = finish(TRAIN, tmp_path, signal.SIGINT, 130)
     # 4 slots of 8 steps a round: the hundredth step is in the fourth iteration, before which an evaluation stepped too.
     shown = [line for line in resumed.stdout.splitlines() if "iteration " in line]

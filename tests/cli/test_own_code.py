@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import own_code
+import processes
 import pytest
-import warm
 
 import palaestra
 from palaestra.core.errors import SettingsError
@@ -19,7 +19,7 @@ TEACH = {"rounds": 2, "lesson_size": 6, "validation": 2, "test": 3, "epochs": 1,
 TRAIN = {"iterations": 12, "num_envs": 4, "n_steps": 16, "evaluation": 2, "checkpoint_every": 2, "threads": 1}
 
 
-def options(values: dict[str, Any]) -> list[str]:
+def to_options(values: dict[str, Any]) -> list[str]:
     return [part for name, value in values.items() for part in (f"--{name.replace('_', '-')}", str(value))]
 
 
@@ -39,21 +39,21 @@ def folder(tmp_path: Path) -> Path:
     ("command", "killed_by"),
     [
         (["evaluate", "--task", "mine.py:Doubling", "--task-option", "factor=3", "--problems", "5"], "task"),
-        (["teach", "--task", "mine:Doubling", "--plugin", "mine.py", "--teacher", "repeater", *options(TEACH)], "teacher"),
-        (["teach", "--task", "mine.py:Doubling", "--teacher", "mine.py:Repeater", *options(TEACH)], "teacher"),
-        (["train", "--env", "mine.py:ShortPole", *options(TRAIN)], "environment"),
+        (["teach", "--task", "mine:Doubling", "--plugin", "mine.py", "--teacher", "repeater", *to_options(TEACH)], "teacher"),
+        (["teach", "--task", "mine.py:Doubling", "--teacher", "mine.py:Repeater", *to_options(TEACH)], "teacher"),
+        (["train", "--env", "mine.py:ShortPole", *to_options(TRAIN)], "environment"),
     ],
 )  # fmt: skip
 def test_own_code_is_killed_and_resumed_to_the_same_result(command: list[str], killed_by: str, folder: Path) -> None:
-    whole = warm.command(*command, "--out", folder / "whole", cwd=folder)
+    whole = processes.run_command(*command, "--out", folder / "whole", cwd=folder)
     assert whole.returncode == 0, whole.stderr
     dies = {"OWN_CODE_DIES": str(folder / killed_by)}
-    killed = warm.command(*command, "--out", folder / "run", cwd=folder, env=dies)
+    killed = processes.run_command(*command, "--out", folder / "run", cwd=folder, env=dies)
     assert killed.returncode == -9, killed.stderr
     assert (folder / killed_by).exists()
     # From another folder: the run knows where the user's file is. A bare module is found where the command is called.
     cwd = folder if any(part.startswith("mine:") for part in command) else folder / "elsewhere"
-    resumed = warm.command("resume", folder / "run", cwd=cwd, env=dies)
+    resumed = processes.run_command("resume", folder / "run", cwd=cwd, env=dies)
     assert resumed.returncode == 0, resumed.stderr
     drop = {"seconds"}
     first, second = ({k: v for k, v in summary(folder / name).items() if k not in drop} for name in ("whole", "run"))
@@ -68,7 +68,7 @@ def test_python_calls_take_classes(tmp_path: Path) -> None:
     trained = palaestra.train(env=own_code.ShortPole, out=tmp_path / "train", **TRAIN)
     assert trained.summary["env"] == f"{FILE}:ShortPole"
     assert trained.summary["episodes"] >= 12 * 4
-    again = warm.command("resume", tmp_path / "teach", cwd=tmp_path)
+    again = processes.run_command("resume", tmp_path / "teach", cwd=tmp_path)
     assert again.returncode == 0, again.stderr
 
 
@@ -87,9 +87,9 @@ def test_python_calls_take_plugins(folder: Path, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("task", "message"),
     [
-        ("nowhere.py:Doubling", "cannot load '.*nowhere.py:Doubling': FileNotFoundError: the file does not exist"),
-        (f"{FILE}:Doubbling", "own_code.py has no 'Doubbling'"),
-        ("no_such_module:Doubling", "cannot load 'no_such_module:Doubling': ModuleNotFoundError"),
+        ("nowhere.py:Doubling", "nowhere.py:Doubling': FileNotFoundError"),
+        (f"{FILE}:Doubbling", "own_code.py .*'Doubbling'"),
+        ("no_such_module:Doubling", "'no_such_module:Doubling': ModuleNotFoundError"),
     ],
 )
 def test_a_reference_that_cannot_be_loaded_is_one_line(task: str, message: str, tmp_path: Path) -> None:

@@ -16,20 +16,21 @@ from number_task import number_task
 from rich.console import Console
 
 from palaestra.cli.main import main
-from palaestra.cli.tables import standings_tables
-from palaestra.core.events import Event
-from palaestra.core.records import Message
+from palaestra.cli.terminal import standings_tables
+from palaestra.core.records import Event, Message
 from palaestra.engines.openai_endpoint import RETRY
 from palaestra.recipes.progress import RunProgress, plain_console
 from palaestra.recipes.research.episode_player import describe_step
 from palaestra.research.standings.standings import RunScore, Standings, TaskScale, compare_methods
 from palaestra.research.tasks.task import Direction
-from palaestra.research.workspace.step_record import Step
+from palaestra.research.workspace.workspace import Step
 from palaestra.runs.run import Run
 
 
-def called(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
-    """The exit code of the command in this process, and what it said on stderr."""
+def run_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str
+) -> tuple[int, str]:
+    """The exit code of the command in this process, and its stderr."""
     monkeypatch.setattr(sys, "argv", ["palaestra", *arguments])
     with pytest.raises(SystemExit) as ended:
         main()
@@ -37,16 +38,16 @@ def called(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], 
     return ended.value.code, capsys.readouterr().err
 
 
-def test_ctrl_c_says_how_to_go_on_where_there_is_something_to_go_on_with(
+def test_ctrl_c_prints_how_to_resume(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    def interrupted(settings: Any, **_: Any) -> None:
+    def create_and_interrupt(settings: Any, **_: Any) -> None:
         with Run.create(tmp_path / "run", "evaluate", {}):
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("palaestra.recipes.evaluate.recipe.evaluate", interrupted)
-    code, said = called(monkeypatch, capsys, "evaluate")
-    assert (code, said) == (
+    monkeypatch.setattr("palaestra.recipes.evaluate.recipe.evaluate", create_and_interrupt)
+    code, error = run_command(monkeypatch, capsys, "evaluate")
+    assert (code, error) == (
         130,
         f"stopped; the work so far is saved. Continue with: palaestra resume {tmp_path / 'run'}\n",
     )
@@ -55,17 +56,17 @@ def test_ctrl_c_says_how_to_go_on_where_there_is_something_to_go_on_with(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("palaestra.recipes.teach.study.study", study)
-    _, said = called(monkeypatch, capsys, "teach", "--seeds", "2", "--out", "here")
-    assert said.endswith("Continue with: the same command, with --out here\n")
+    _, error = run_command(monkeypatch, capsys, "teach", "--seeds", "2", "--out", "here")
+    assert error.endswith("Continue with: the same command, with --out here\n")
 
-    def at_once(kind: str) -> None:
+    def interrupt(kind: str) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("palaestra.cli.main.list_entries", at_once)
-    assert called(monkeypatch, capsys, "list") == (130, "stopped\n")
+    monkeypatch.setattr("palaestra.cli.main.list_entries", interrupt)
+    assert run_command(monkeypatch, capsys, "list") == (130, "stopped\n")
 
 
-def test_ctrl_c_in_a_bench_says_how_to_go_on_and_it_goes_on(tmp_path: Path) -> None:
+def test_ctrl_c_in_a_bench_prints_how_to_resume(tmp_path: Path) -> None:
     (tmp_path / "slow.txt").write_text("touch started\n%%\nsleep 2\n%%\nsubmit\n")
     command = [
         "research", "bench", "--tasks", number_task(tmp_path), "--agents", f"script:{tmp_path / 'slow.txt'}", "--out",
@@ -82,9 +83,9 @@ def test_ctrl_c_in_a_bench_says_how_to_go_on_and_it_goes_on(tmp_path: Path) -> N
         time.sleep(0.02)
     time.sleep(0.5)
     process.send_signal(signal.SIGINT)
-    out, said = process.communicate(timeout=60)
-    assert process.returncode == 130, said
-    assert said == f"stopped; the work so far is saved. Continue with: palaestra resume {tmp_path / 'bench'}\n"
+    out, error = process.communicate(timeout=60)
+    assert process.returncode == 130, error
+    assert error == f"stopped; the work so far is saved. Continue with: palaestra resume {tmp_path / 'bench'}\n"
     assert "stopping: waiting for running commands" in out
     with Run.open(next(tmp_path.glob("bench/number/*")), read_only=True) as run:
         assert run.summary is None
@@ -95,8 +96,8 @@ def test_ctrl_c_in_a_bench_says_how_to_go_on_and_it_goes_on(tmp_path: Path) -> N
 def test_text_of_the_user_is_no_markup_and_no_emoji(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, said = called(monkeypatch, capsys, "research", "--agent", "best_of:x:baseline[bold]")
-    assert (code, "'best_of:x:baseline[bold]'" in said) == (2, True), said
+    code, error = run_command(monkeypatch, capsys, "research", "--agent", "best_of:x:baseline[bold]")
+    assert (code, "'best_of:x:baseline[bold]'" in error) == (2, True), error
     plain_console().print("runs/:x:[red]", Path("a[/]"))
     assert capsys.readouterr().out == "runs/:x:[red] a[/]\n"
     out = StringIO()
@@ -127,7 +128,7 @@ def test_a_step_says_what_was_done_and_an_end_says_why(data: dict[str, Any], lin
     assert describe_step(Step(0, 1, message, **data), attempts) == line
 
 
-def test_a_service_that_does_not_answer_is_told_of(tmp_path: Path) -> None:
+def test_retries_of_a_service_are_shown(tmp_path: Path) -> None:
     for terminal_ in (False, True):
         out = StringIO()
         with RunProgress(Console(file=out, width=200, force_terminal=terminal_)) as progress:
@@ -137,7 +138,7 @@ def test_a_service_that_does_not_answer_is_told_of(tmp_path: Path) -> None:
         assert "b answered 500: no; retrying in 32 s (call 9 of at most 10)" in out.getvalue()
 
 
-def standings(methods: list[str]) -> Standings:
+def make_standings(methods: list[str]) -> Standings:
     scales = {name: TaskScale(Direction.HIGHER, 2.0) for name in ("tabular_classification", "grid_maze")}
     runs = [
         RunScore(task, method, seed, (2.5 + seed,), 1234.56 + place + seed / 7)
@@ -151,21 +152,21 @@ def standings(methods: list[str]) -> Standings:
 @pytest.mark.parametrize("count", [1, 2, 9])
 def test_the_standings_fit_eighty_columns_and_no_figure_is_cut(count: int) -> None:
     address = "model:http://127.0.0.1:8000/v1#a-model-of-a-rather-long-name-"
-    found = standings([f"{address}{k}" for k in range(count)])
+    ranking = make_standings([f"{address}{k}" for k in range(count)])
     out = StringIO()
     console = Console(width=80, file=out, emoji=False, markup=False)
-    for table in standings_tables(found, 80):
+    for table in standings_tables(ranking, 80):
         console.print(table)
-    said = out.getvalue()
-    assert "…" not in said
-    assert max(map(len, said.splitlines())) <= 80
-    for profile in found.profiles:
+    text = out.getvalue()
+    assert "…" not in text
+    assert max(map(len, text.splitlines())) <= 80
+    for profile in ranking.profiles:
         for area in profile.areas:
-            assert f"{area.area:.3f} [{area.low:.3f}, {area.high:.3f}]" in said
-    for cell in found.profiles[1].cells:
-        assert f"{cell.score:.5g}" in said.replace("*", " ").split()
+            assert f"{area.area:.3f} [{area.low:.3f}, {area.high:.3f}]" in text
+    for cell in ranking.profiles[1].cells:
+        assert f"{cell.score:.5g}" in text.replace("*", " ").split()
     # Names are folded, not cut: put together again they are whole.
-    first = "".join(line[:28].strip() for line in said.split("area under")[1].splitlines()[2:])
+    first = "".join(line[:28].strip() for line in text.split("area under")[1].splitlines()[2:])
     assert f"{address}0" in first
 
 

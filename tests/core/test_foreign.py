@@ -12,8 +12,8 @@ from palaestra.core.errors import EnvError
 from palaestra.core.foreign import ForeignCallError, GlobalRandom, call_foreign
 
 
-def test_an_error_is_named_with_its_call_and_an_error_of_ours_is_kept() -> None:
-    with pytest.raises(ForeignCallError, match="step of Game raised ZeroDivisionError: division by zero"):
+def test_an_error_names_its_call_and_our_own_errors_pass() -> None:
+    with pytest.raises(ForeignCallError, match=r"step of Game .*ZeroDivisionError"):
         call_foreign("step of Game", lambda: 1 / 0, seconds=5)
     with pytest.raises(EnvError, match="own"):
         call_foreign("step of Game", _raise_own, seconds=5)
@@ -27,12 +27,12 @@ def _raise_own() -> None:
 
 def test_a_call_that_blocks_is_left_after_its_time() -> None:
     release = threading.Event()
-    with pytest.raises(ForeignCallError, match=r"reset of Game did not return within 0\.05 seconds"):
+    with pytest.raises(ForeignCallError, match=r"reset of Game .*0\.05 seconds"):
         call_foreign("reset of Game", release.wait, seconds=0.05)
     release.set()
 
 
-def test_every_caller_has_its_own_state_and_the_former_one_returns() -> None:
+def test_each_caller_has_its_own_random_state() -> None:
     def draw() -> tuple[float, float]:
         return random.random(), float(np.random.random())  # noqa: NPY002
 

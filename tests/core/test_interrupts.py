@@ -23,15 +23,15 @@ def python_handlers():
 
 @pytest.mark.parametrize(("number", "kind"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, Terminated)])
 def test_the_first_signal_waits_until_it_is_released(number, kind):
-    told = []
-    with HeldInterrupts(lambda: told.append(True)) as held:
+    notices = []
+    with HeldInterrupts(lambda: notices.append(True)) as held:
         assert not held.pending
         signal.raise_signal(number)
         assert held.pending
         with pytest.raises(kind) as raised:
             held.release()
         assert not held.pending
-    assert told == [True]
+    assert notices == [True]
     assert type(raised.value) is kind
 
 
@@ -43,7 +43,7 @@ def test_a_second_signal_stops_at_once():
         assert not held.pending
 
 
-def test_what_is_pending_at_the_end_of_the_block_is_raised_there():
+def test_a_pending_signal_is_raised_at_the_end_of_the_block():
     with pytest.raises(KeyboardInterrupt), HeldInterrupts():
         signal.raise_signal(signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -69,11 +69,11 @@ def test_an_ignored_signal_stays_ignored():
 
 
 def test_other_threads_hold_nothing():
-    found = []
-    thread = threading.Thread(target=lambda: found.append(HeldInterrupts().__enter__().pending))
+    actual = []
+    thread = threading.Thread(target=lambda: actual.append(HeldInterrupts().__enter__().pending))
     thread.start()
     thread.join()
-    assert found == [False]
+    assert actual == [False]
 
 
 def test_sigterm_ends_a_program_as_ctrl_c_does():

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from palaestra.core.plugins import describe_location, describe_origin, is_user_file
+from palaestra.core.registry import describe_location, describe_origin, is_user_file
 
 
 def user_function(value: object) -> int:

@@ -18,7 +18,7 @@ from palaestra.core.records import (
     TextPart,
     Trajectory,
     Usage,
-)  # fmt: skip
+)
 from palaestra.runs.files import from_json, to_json
 
 RECORDS = [
@@ -45,13 +45,13 @@ def test_the_text_of_a_message_leaves_its_images_out() -> None:
 
 
 def test_a_segment_needs_a_mark_and_a_logprob_for_every_token() -> None:
-    with pytest.raises(ValueError, match="2 tokens, 1 marks and 2 log-probs"):
+    with pytest.raises(ValueError, match="2 tokens, 1 marks"):
         Segment((1, 2), (True,), (0.0, 0.0))
-    with pytest.raises(ValueError, match="2 tokens needs as many entropies, or none; got 1"):
+    with pytest.raises(ValueError, match=r"2 tokens .*entropies.* 1"):
         Segment((1, 2), (True, True), (0.0, 0.0), entropies=(0.5,))
 
 
-def test_a_segment_of_an_earlier_version_is_read_without_the_values_of_its_tokens() -> None:
+def test_a_segment_of_an_earlier_version_is_read() -> None:
     segment = from_json(Segment, '{"token_ids": [1], "chosen": [true], "logprobs": [-0.5]}')
     assert segment == Segment((1,), (True,), (-0.5,))
     assert segment.advantages == ()

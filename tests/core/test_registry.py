@@ -19,7 +19,7 @@ def test_an_import_string_is_imported_only_when_asked_for() -> None:
 def test_an_unknown_name_is_answered_with_the_nearest() -> None:
     registry = Registry("thing", "palaestra.things")
     registry.register("ordered", "collections:OrderedDict")
-    with pytest.raises(UnknownNameError, match="did you mean 'ordered'"):
+    with pytest.raises(UnknownNameError, match="'ordered'"):
         registry.get("orderd")
 
 
@@ -47,7 +47,7 @@ def test_a_prefix_covers_all_names_of_another_package() -> None:
     assert registry.check("other:one") == "other:one"
     assert registry.names() == ["plain"]
     assert registry.descriptions() == {"other:NAME": "names of another package", "plain": ""}
-    with pytest.raises(UnknownNameError, match="did you mean 'plain'"):
+    with pytest.raises(UnknownNameError, match="'plain'"):
         registry.get("plane")
     with pytest.raises(UnknownNameError, match="other:NAME"):
         registry.get("other")

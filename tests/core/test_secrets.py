@@ -125,13 +125,13 @@ def test_numbers_of_records_stay_exact(tmp_path: Path) -> None:
 def test_settings_are_masked_by_their_names() -> None:
     given = {
         "model": "http://me:pw@host/v1?key=1#m",
-        "env_options": {"hub_token": "abc", "size": 3},
+        "env_kwargs": {"hub_token": "abc", "size": 3},
         "option": ["auth=x"],
     }
     masked = mask_settings(given)
     assert masked == {
         "model": f"http://{MASK}@host/v1?{MASK}#m",
-        "env_options": {"hub_token": MASK, "size": 3},
+        "env_kwargs": {"hub_token": MASK, "size": 3},
         "option": [f"auth={MASK}"],
     }
     assert [is_masked(value) for value in masked.values()] == [True, True, True]

@@ -45,7 +45,7 @@ def test_wilson_matches_published_values(correct: int, count: int, low: float, h
     assert wilson_interval(correct, count) == pytest.approx((low, high), abs=2e-4)
 
 
-def test_wilson_covers_the_true_rate_about_95_percent_of_the_time() -> None:
+def test_wilson_covers_the_true_rate_95_percent_of_the_time() -> None:
     rng = np.random.default_rng(0)
     hits = [
         low <= rate <= high
@@ -55,7 +55,7 @@ def test_wilson_covers_the_true_rate_about_95_percent_of_the_time() -> None:
     assert 0.93 <= np.mean(hits) <= 0.975
 
 
-def test_the_paired_interval_covers_the_true_gain_about_95_percent_of_the_time() -> None:
+def test_the_paired_interval_covers_the_gain_95_percent() -> None:
     rng = np.random.default_rng(1)
     # Both wrong, gained, lost, both right: the true gain is 20 points.
     cells, hits = (0.4, 0.25, 0.05, 0.3), []
@@ -66,7 +66,7 @@ def test_the_paired_interval_covers_the_true_gain_about_95_percent_of_the_time()
     assert 0.93 <= np.mean(hits) <= 0.985
 
 
-def test_pairing_makes_the_interval_narrower_than_two_independent_rates() -> None:
+def test_pairing_makes_the_interval_narrower() -> None:
     before = [True] * 50 + [False] * 50
     after = [True] * 70 + [False] * 30
     gain = compute_paired_gain(before, after)
@@ -80,7 +80,7 @@ def test_no_change_has_an_interval_around_zero() -> None:
     assert gain.low < 0 < gain.high
 
 
-def test_a_failure_is_counted_beside_the_accuracy_and_never_inside_it() -> None:
+def test_a_failure_does_not_count_in_the_accuracy() -> None:
     report = report_on([attempt("a", 1.0), attempt("b", 0.0), attempt("c", None)])
     assert (report.accuracy, report.count, report.correct) == (0.5, 2, 1)
     assert report.failures == {"engine": 1}
@@ -117,12 +117,12 @@ def test_pass_at_k_is_the_share_of_draws_that_hold_a_pass(samples: int, data: st
     assert pass_at_k(samples, passed, k) == pytest.approx(sum(map(any, draws)) / len(draws))
 
 
-def test_pass_at_k_of_nonsense_is_refused_and_of_too_few_samples_left_out() -> None:
+def test_pass_at_k_checks_counts_and_skips_few_samples() -> None:
     for arguments in ((3, 4, 1), (3, 1, 4), (3, 1, 0), (3, -1, 1)):
         with pytest.raises(ValueError, match="pass@k needs"):
             pass_at_k(*arguments)
-    found = mean_pass_at_k([(1, 2), (2, 2), (0, 1)], 2)
-    assert (found.value, found.count) == (1.0, 2)
+    actual = mean_pass_at_k([(1, 2), (2, 2), (0, 1)], 2)
+    assert (actual.value, actual.count) == (1.0, 2)
 
 
 def test_answers_to_one_problem_are_not_counted_as_independent() -> None:
@@ -134,7 +134,7 @@ def test_answers_to_one_problem_are_not_counted_as_independent() -> None:
     assert cluster_interval([(4, 4)] * 10) == wilson_interval(10, 10)
 
 
-def test_the_clustered_interval_covers_the_true_rate_about_95_percent_of_the_time() -> None:
+def test_the_clustered_interval_covers_the_rate_95_percent() -> None:
     rng = np.random.default_rng(2)
     hits = []
     for _ in range(1500):
@@ -144,11 +144,11 @@ def test_the_clustered_interval_covers_the_true_rate_about_95_percent_of_the_tim
     assert 0.92 <= np.mean(hits) <= 0.98
 
 
-def test_the_interval_of_a_mean_of_rates_is_wilsons_for_zeros_and_ones_and_narrower_between_them() -> None:
-    found = rate_interval([1.0] * 7 + [0.0] * 3)
-    assert (found.low, found.high) == pytest.approx(wilson_interval(7, 10))
+def test_rate_interval_is_wilsons_for_zeros_and_ones() -> None:
+    actual = rate_interval([1.0] * 7 + [0.0] * 3)
+    assert (actual.low, actual.high) == pytest.approx(wilson_interval(7, 10))
     between = rate_interval([0.6, 0.7, 0.8] * 4)
-    assert 0 <= found.low < between.low < 0.7 < between.high < found.high <= 1
+    assert 0 <= actual.low < between.low < 0.7 < between.high < actual.high <= 1
     assert rate_interval([]).count == 0
 
 
@@ -163,12 +163,12 @@ def test_cuts_run_across_skills_and_leave_out_what_has_none() -> None:
     }
 
 
-def closed(name: str, reference: str, choices: tuple[str, ...] = ()) -> Problem:
+def make_closed_problem(name: str, reference: str, choices: tuple[str, ...] = ()) -> Problem:
     return Problem(name, (), reference, metadata={"choices": list(choices)} if choices else {})
 
 
-def test_the_majority_class_is_that_of_the_problems_that_were_scored() -> None:
-    problems = [closed(str(k), "True" if k < 6 else "false") for k in range(10)]
+def test_the_majority_counts_scored_problems_only() -> None:
+    problems = [make_closed_problem(str(k), "True" if k < 6 else "false") for k in range(10)]
     attempts = [Attempt(problem, Completion("true"), Score(float(problem.reference == "True"))) for problem in problems]
     assert report_on(attempts).majority == Majority("true", 6, 10)
     failed = [replace(a, outcome=Failure(FailureCause.ENGINE, "")) if a.problem.id < "2" else a for a in attempts]
@@ -176,15 +176,15 @@ def test_the_majority_class_is_that_of_the_problems_that_were_scored() -> None:
     assert report_on([*attempts, *attempts]).majority == Majority("true", 6, 10)  # Two answers, one problem.
 
 
-def test_each_set_of_possible_answers_has_its_own_majority_and_an_open_answer_has_none() -> None:
-    colours = [closed(f"c{k}", "red" if k < 3 else "blue", ("red", "blue", "green")) for k in range(5)]
-    truths = [closed(f"t{k}", "yes" if k < 4 else "no", ("yes", "no")) for k in range(5)]
+def test_each_set_of_answers_has_its_own_majority() -> None:
+    colours = [make_closed_problem(f"c{k}", "red" if k < 3 else "blue", ("red", "blue", "green")) for k in range(5)]
+    truths = [make_closed_problem(f"t{k}", "yes" if k < 4 else "no", ("yes", "no")) for k in range(5)]
     assert find_majority([*colours, *truths]) == Majority("", 7, 10)
-    assert find_majority([*colours, closed("open", "a man")]) is None
+    assert find_majority([*colours, make_closed_problem("open", "a man")]) is None
     assert find_majority([]) is None
 
 
-def test_rewordings_of_one_problem_count_as_one_in_the_interval_of_a_gain() -> None:
+def test_rewordings_count_as_one_problem_in_a_gain() -> None:
     before, after = [0.0] * 30, [1.0, 0.0] * 15
     alone = compute_paired_gain(before, after)
     assert compute_paired_gain(before, after, [str(k) for k in range(30)]) == alone
@@ -197,7 +197,7 @@ def test_rewordings_of_one_problem_count_as_one_in_the_interval_of_a_gain() -> N
     assert same == replace(compute_paired_gain([0.0] * 2, [1.0] * 2), count=40)
 
 
-def test_the_clustered_interval_of_a_gain_covers_the_true_gain_about_95_percent_of_the_time() -> None:
+def test_the_clustered_interval_of_a_gain_covers_95_percent() -> None:
     rng, covered = np.random.default_rng(0), 0
     clusters = [str(k // 3) for k in range(120)]
     for _ in range(400):
@@ -216,11 +216,11 @@ def test_a_mean_of_rates_counts_rewordings_as_one() -> None:
 
 
 def test_attempts_know_their_rewordings() -> None:
-    def reworded(name: str, content: str, value: float) -> Attempt:
-        found = attempt(name, value)
-        return replace(found, problem=replace(found.problem, metadata={"content": content}))
+    def make_reworded_attempt(name: str, content: str, value: float) -> Attempt:
+        actual = attempt(name, value)
+        return replace(actual, problem=replace(actual.problem, metadata={"content": content}))
 
-    attempts = [reworded(f"{k}/{word}", str(k), float(k % 2)) for k in range(10) for word in range(5)]
+    attempts = [make_reworded_attempt(f"{k}/{word}", str(k), float(k % 2)) for k in range(10) for word in range(5)]
     assert (report_on(attempts).low, report_on(attempts).high) == pytest.approx(wilson_interval(5, 10), abs=0.02)
     before = [replace(a, outcome=Score(0.0)) for a in attempts]
     plain = [[attempt(a.problem.id, float(bool(a.correct))) for a in part] for part in (before, attempts)]
@@ -235,7 +235,7 @@ def attempts(values: dict[str, list[float | None]]) -> list[Attempt]:
 
 @given(st.lists(st.fractions(-1, 1, max_denominator=5), max_size=9))
 @settings(max_examples=60, deadline=None)
-def test_the_p_value_is_the_share_of_sign_flips_that_are_as_large(changes: list[Fraction]) -> None:
+def test_the_p_value_is_the_fraction_of_larger_sign_flips(changes: list[Fraction]) -> None:
     observed = abs(sum(changes))
     flips = [
         abs(sum(s * c for s, c in zip(signs, changes, strict=True))) for signs in product((1, -1), repeat=len(changes))
@@ -251,33 +251,33 @@ def test_for_single_answers_it_is_mcnemars_exact_test(gained: int, lost: int) ->
     assert sign_flip_test(changes) == pytest.approx(min(1.0, 2 * tail))
 
 
-def test_of_models_that_are_alike_one_comparison_in_twenty_is_significant_at_most() -> None:
+def test_equal_models_differ_significantly_once_in_twenty() -> None:
     rng = np.random.default_rng(0)
-    found = []
+    actual = []
     for _ in range(400):
         hard = rng.uniform(size=60)
-        one, other = ([Fraction(int(k), 3) for k in rng.binomial(3, hard)] for _ in range(2))
-        found.append(sign_flip_test([a - b for a, b in zip(one, other, strict=True)]) < 0.05)
-    assert np.mean(found) <= 0.08
+        item, other = ([Fraction(int(k), 3) for k in rng.binomial(3, hard)] for _ in range(2))
+        actual.append(sign_flip_test([a - b for a, b in zip(item, other, strict=True)]) < 0.05)
+    assert np.mean(actual) <= 0.08
 
 
 def test_failures_are_left_out_of_both_sides_and_named() -> None:
     first = attempts({"a1": [0], "a2": [1], "b1": [None], "b2": [1], "b3": [0]})
     second = attempts({"a1": [1], "a2": [1], "b1": [1], "b2": [None], "c1": [1]})
-    found = compare(first, second)
-    assert (found.gain.count, found.gain.points, found.better, found.worse) == (2, 50.0, 1, 0)
-    assert found.unpaired == {"asked of the first only": 1, "asked of the second only": 1, "failed": 2}
-    assert (found.first.correct, found.second.correct, found.first.failure_count) == (1, 2, 0)
+    actual = compare(first, second)
+    assert (actual.gain.count, actual.gain.points, actual.better, actual.worse) == (2, 50.0, 1, 0)
+    assert actual.unpaired == {"asked of the first only": 1, "asked of the second only": 1, "failed": 2}
+    assert (actual.first.correct, actual.second.correct, actual.first.failure_count) == (1, 2, 0)
 
 
 def test_several_answers_are_compared_by_their_shares() -> None:
     first = attempts({"a1": [1, 0, 0, 0], "b1": [1, 1, 1, 1]})
     second = attempts({"a1": [1, 1, 0, 1], "b1": [1, 1, 1, None]})
-    found = compare(first, second)
-    assert found.gain.points == pytest.approx(100 * (0.5 + 0.0) / 2)
-    assert [part.name for part in found.parts] == ["a", "b"]
-    assert found.parts[0].gain.points == 50.0
-    assert found.p_value == 1.0  # One change can always have had the other sign.
+    actual = compare(first, second)
+    assert actual.gain.points == pytest.approx(100 * (0.5 + 0.0) / 2)
+    assert [part.name for part in actual.parts] == ["a", "b"]
+    assert actual.parts[0].gain.points == 50.0
+    assert actual.p_value == 1.0  # One change can always have had the other sign.
 
 
 @pytest.mark.parametrize(
@@ -291,7 +291,7 @@ def test_the_p_value_is_that_of_the_tables(freedom: int, quantile: float) -> Non
     assert t_test((spread - quantile * error).tolist()) == pytest.approx(0.05, abs=1e-5)
 
 
-def test_it_agrees_with_the_interval_and_is_right_as_often_as_it_says() -> None:
+def test_the_t_test_agrees_with_the_interval() -> None:
     generator = np.random.default_rng(0)
     rejected = 0
     for _ in range(4000):
@@ -310,31 +310,42 @@ def test_several_tests_are_adjusted_in_their_order() -> None:
     assert holm([0.9, 0.6]) == [1.0, 1.0]
 
 
-def measured(*outcomes: bool | None) -> list[Attempt]:
+def make_attempts(*outcomes: bool | None) -> list[Attempt]:
     """An attempt at each of the same problems; `None` failed."""
     return [
         Attempt(
-            Problem(f"p{k}", (Message("user", f"{k}?"),), "1"), None,
+            Problem(f"p{k}", (Message("user", f"{k}?"),), "1"),
+            None,
             Failure(FailureCause.ENGINE, "lost") if right is None else Score(float(right)),
         )
         for k, right in enumerate(outcomes)
-    ]  # fmt: skip
+    ]
 
 
-def test_the_highest_accuracy_is_the_best_and_of_equals_the_first() -> None:
-    assert find_best([measured(True, False, False)]) == 0
-    assert find_best([measured(True, False), measured(False, False), measured(True, True), measured(True, True)]) == 2
-    assert find_best([measured(True, False), measured(False, True)]) == 0
+def test_the_first_of_the_highest_accuracies_is_best() -> None:
+    assert find_best([make_attempts(True, False, False)]) == 0
+    assert (
+        find_best(
+            [
+                make_attempts(True, False),
+                make_attempts(False, False),
+                make_attempts(True, True),
+                make_attempts(True, True),
+            ]
+        )
+        == 2
+    )
+    assert find_best([make_attempts(True, False), make_attempts(False, True)]) == 0
 
 
-def test_a_measurement_that_lost_its_hard_problems_is_not_better_for_it() -> None:
-    before, lucky = measured(True, True, False, False), measured(True, None, None, None)
+def test_losing_hard_problems_makes_no_measurement_better() -> None:
+    before, lucky = make_attempts(True, True, False, False), make_attempts(True, None, None, None)
     assert not is_better(lucky, before)
-    assert is_better(measured(True, True, None, True), before)
+    assert is_better(make_attempts(True, True, None, True), before)
 
 
-def test_anything_scored_is_better_than_nothing_and_nothing_is_better_than_no_less() -> None:
-    nothing, wrong = measured(None, None), measured(False, False)
+def test_any_score_is_better_than_none() -> None:
+    nothing, wrong = make_attempts(None, None), make_attempts(False, False)
     assert is_better(wrong, nothing)
     assert not is_better(nothing, wrong)
     assert not is_better(nothing, nothing)

@@ -23,7 +23,7 @@ from palaestra.core.records import (
     Trajectory,
 )
 from palaestra.core.text import clean, clean_text
-from palaestra.research.workspace.step_record import Step
+from palaestra.research.workspace.workspace import Step
 from palaestra.runs.files import from_json, to_json
 
 ANY = st.text(st.characters(), max_size=40) | st.sampled_from(
@@ -38,7 +38,7 @@ PLAIN = st.recursive(
 
 
 @given(ANY)
-def test_clean_text_can_be_encoded_and_only_lone_surrogates_change(text: str) -> None:
+def test_cleaning_changes_only_lone_surrogates(text: str) -> None:
     cleaned = clean_text(text)
     assert cleaned.encode().decode() == cleaned
     assert clean_text(cleaned) is cleaned
@@ -60,18 +60,18 @@ def test_containers_that_need_no_change_are_not_copied() -> None:
 
 
 @given(ANY, ANY, st.dictionaries(ANY, PLAIN, max_size=3))
-def test_a_record_comes_back_from_json_as_it_went_in(one: str, two: str, values: Mapping[str, Any]) -> None:
-    message = Message("assistant", (TextPart(one), ImagePart(two)), (ToolCall(one, two, one),), two)
+def test_a_record_comes_back_from_json_as_it_went_in(first: str, second: str, values: Mapping[str, Any]) -> None:
+    message = Message("assistant", (TextPart(first), ImagePart(second)), (ToolCall(first, second, first),), second)
     for record in (
         message,
-        Problem(one, (message,), two, one, two, values),
-        Completion(one, tool_calls=(ToolCall(two, one),)),
-        Failure(FailureCause.SCORER, one),
-        Score(0.5, {one: two}),
-        Example((message,), one, two, one, two, values),
-        Decision(one, two, one, {two: 1}),
-        Trajectory(one, 3, infos=(values,)),
-        Step(0, 1, message, one, (message,), state=values, agent=values, info=values, stop_reason=one, note=two),
+        Problem(first, (message,), second, first, second, values),
+        Completion(first, tool_calls=(ToolCall(second, first),)),
+        Failure(FailureCause.SCORER, first),
+        Score(0.5, {first: second}),
+        Example((message,), first, second, first, second, values),
+        Decision(first, second, first, {second: 1}),
+        Trajectory(first, 3, infos=(values,)),
+        Step(0, 1, message, first, (message,), state=values, agent=values, info=values, stop_reason=first, note=second),
     ):
         assert from_json(type(record), to_json(record)) == record
 

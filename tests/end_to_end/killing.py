@@ -17,17 +17,26 @@ import numpy as np
 import torch
 from transformers.utils import logging
 
-import palaestra.envs.lesson
-import palaestra.learn.student
-import palaestra.runs.files  # noqa: F401
-from palaestra.engines import models
+from palaestra.models import registry as models
 from palaestra.recipes.teach import recipe as teach
 from palaestra.runs.run import Run
 
 SETTINGS = teach.TeachSettings(
-    skills=("geometry", "addition"), rounds=2, lesson_size=8, validation=2, test=2, epochs=2, batch_size=4, threads=1, seed=0,
-    checkpoint_seconds=0.05, keep="best", test_every_round=True, checkpoints="all", answer_tokens=16,
-)  # fmt: skip
+    skills=("geometry", "addition"),
+    rounds=2,
+    lesson_size=8,
+    validation=2,
+    test=2,
+    epochs=2,
+    batch_size=4,
+    threads=1,
+    seed=0,
+    checkpoint_seconds=0.05,
+    keep="best",
+    test_every_round=True,
+    checkpoints="all",
+    answer_tokens=16,
+)
 
 
 def work(folder: Path) -> None:

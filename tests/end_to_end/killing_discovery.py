@@ -18,14 +18,13 @@ import torch
 from transformers.utils import logging
 
 import palaestra.envs.lesson
-import palaestra.learn.student
+import palaestra.students.student
 import palaestra.teachers.model_writer
 import palaestra.teachers.quality.base
 import palaestra.teachers.skills.discovery  # noqa: F401
-from palaestra.core.records import Message
-from palaestra.engines import models
-from palaestra.engines.base import Request
+from palaestra.core.records import Message, Request
 from palaestra.engines.openai import OpenAIEngine
+from palaestra.models import registry as models
 from palaestra.recipes.teach import recipe as teach
 from palaestra.runs.run import Run
 

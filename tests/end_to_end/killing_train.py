@@ -24,13 +24,29 @@ from palaestra.recipes.train.settings import TrainSettings
 from palaestra.runs.run import Run
 
 CONTROL = TrainSettings(
-    env="CartPole-v1", iterations=20, num_envs=4, n_steps=8, hyperparameters={"n_epochs": 1}, checkpoint_every=3, evaluation=3,
-    threads=1, seed=3
-)  # fmt: skip
+    env="CartPole-v1",
+    iterations=20,
+    num_envs=4,
+    n_steps=8,
+    hyperparameters={"n_epochs": 1},
+    checkpoint_every=3,
+    evaluation=3,
+    threads=1,
+    seed=3,
+)
 TOKEN = TrainSettings(
-    env="CoTEnv-v0", env_options=("problems=10", 'skills=["clock", "percent"]'), iterations=4, episodes=8, num_envs=8,
-    hyperparameters={"group_size": 4}, evaluation=2, checkpoint_every=1, threads=1, max_tokens=24, seed=3
-)  # fmt: skip
+    env="CoTEnv-v0",
+    env_kwargs={"problems": 10, "skills": ["clock", "percent"]},
+    iterations=4,
+    episodes=8,
+    num_envs=8,
+    hyperparameters={"group_size": 4},
+    evaluation=2,
+    checkpoint_every=1,
+    threads=1,
+    max_tokens=24,
+    seed=3,
+)
 
 
 def child(folder: Path, settings: TrainSettings) -> int:

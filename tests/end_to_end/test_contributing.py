@@ -5,8 +5,8 @@ import re
 import shlex
 from pathlib import Path
 
+import processes
 import pytest
-import warm
 
 PAGE = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text(encoding="utf-8")
 SECTION = PAGE[PAGE.index("## Add one of each") : PAGE.index("## Dependencies")]
@@ -14,7 +14,7 @@ BLOCKS = re.findall(r"^```(?:python|yaml)\n(.*?)^```", SECTION, re.MULTILINE | r
 COMMANDS = re.findall(r"`palaestra ((?:evaluate|train|teach|research) --[^`]+)`", SECTION)
 QUICK = {
     "evaluate": "",
-    "train": "--num-envs 4 --episodes 16 --evaluation 1",
+    "train": "--num-envs 8 --evaluation 1",
     "teach": "--validation 4 --test 4",
     "research": "",
 }
@@ -48,7 +48,7 @@ def test_the_page_has_one_of_each() -> None:
 def test_the_command_of_the_page_runs(command: str, folder: Path, tmp_path: Path) -> None:
     arguments = shlex.split(command)
     out = tmp_path / "run"
-    result = warm.command(*arguments, *QUICK[arguments[0]].split(), "--out", out, cwd=folder)
+    result = processes.run_command(*arguments, *QUICK[arguments[0]].split(), "--out", out, cwd=folder)
     assert result.returncode == 0, result
     summary = json.loads((out / "summary.json").read_text())
     assert {"before", "after", "gain", "gain_low", "gain_high", "unit", "seconds"} <= summary.keys()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import processes
 import pytest
-import warm
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "benchmarks" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]  # fmt: skip
@@ -20,16 +20,16 @@ def code(page: str, containing: str) -> str:
 
 def test_the_lesson_of_the_readme_runs_as_printed(tmp_path: Path) -> None:
     (tmp_path / "lesson.py").write_text(code("README.md", "env.step(lesson)") + "\nprint(terminated, reward)\n")
-    result = warm.script(tmp_path / "lesson.py", cwd=tmp_path)
+    result = processes.run_script(tmp_path / "lesson.py", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert result.stdout.startswith(("True ", "False "))
 
 
-def test_the_colours_of_the_token_page_run_as_printed(tmp_path: Path) -> None:
+def test_the_colors_of_the_token_page_run_as_printed(tmp_path: Path) -> None:
     (tmp_path / "colours.py").write_text(code("docs/token.md", "class Colours"))
     small = ("--iterations", "1", "--num-envs", "8", "--episodes", "8", "--max-tokens", "4", "--evaluation", "0")
     for env in (("--env", "colours.py:Colours"), ("--plugin", "colours.py", "--env", "Colours-v0")):
-        result = warm.command("train", *env, *small, "--threads", "1", cwd=tmp_path)
+        result = processes.run_command("train", *env, *small, "--threads", "1", cwd=tmp_path)
         assert result.returncode == 0, result.stderr
 
 

@@ -1,8 +1,8 @@
 import re
 from pathlib import Path
 
+import processes
 import pytest
-import warm
 
 ROOT = Path(__file__).parents[2]
 EXPECTED = {
@@ -29,7 +29,7 @@ def test_every_example_is_run_here() -> None:
 
 @pytest.mark.parametrize("name", list(EXPECTED))
 def test_an_example_runs(name: str, tmp_path: Path) -> None:
-    result = warm.script(ROOT / "examples" / name, *ARGUMENTS.get(name, []), cwd=tmp_path)
+    result = processes.run_script(ROOT / "examples" / name, *ARGUMENTS.get(name, []), cwd=tmp_path)
     assert result.returncode == 0, result.stderr[-2000:]
     assert re.search(EXPECTED[name], result.stdout), result.stdout
 

@@ -10,20 +10,20 @@ PAGE = (ROOT / "docs" / "faults.md").read_text(encoding="utf-8")
 NAMED = re.findall(r"`(tests/\S+\.py)::(test_\w+)`", PAGE)
 
 
-def written_in(path: Path) -> set[str]:
+def list_tests(path: Path) -> set[str]:
     """The tests of a file that run: those that a mark skips in every case are none."""
-    found = set()
+    names = set()
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
             marks = {ast.unparse(decorator).partition("(")[0] for decorator in node.decorator_list}
             if not marks & {"pytest.mark.skip", "pytest.mark.xfail", "pytest.mark.backends"}:
-                found.add(node.name)
-    return found
+                names.add(node.name)
+    return names
 
 
 def test_every_test_that_the_page_names_is_there() -> None:
     assert len(NAMED) > 40
-    known = {file: written_in(ROOT / file) if (ROOT / file).exists() else set() for file, _ in NAMED}
+    known = {file: list_tests(ROOT / file) if (ROOT / file).exists() else set() for file, _ in NAMED}
     assert not [f"{file}::{name}" for file, name in NAMED if name not in known[file]]
 
 

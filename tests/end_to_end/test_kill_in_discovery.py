@@ -2,7 +2,7 @@ import json
 from collections import Counter
 from pathlib import Path
 
-import warm
+import processes
 from chat_server import Call, Reply, Server
 from skilled_model import SHY, question_of, skilled, stage_of
 
@@ -18,7 +18,7 @@ def instant(call: Call) -> str:
     return "test" if stage == "assign" and question_of(call) != SHY else stage
 
 
-def test_killed_in_every_stage_of_a_discovery_it_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
+def test_discovery_killed_in_every_stage_ends_as_if_left_alone(tmp_path: Path) -> None:
     """One call is under way at a time, so what was answered before a kill is in the cache: it is never asked again."""
     seen: Counter[str] = Counter()
     lost: list[str] = []
@@ -38,10 +38,12 @@ def test_killed_in_every_stage_of_a_discovery_it_ends_as_if_it_had_not_been(tmp_
 
     with Server(script) as server:
         driver = Path(__file__).with_name("killing_discovery.py")
-        result = warm.script(driver, tmp_path, server.url, json.dumps(SETTINGS))
+        result = processes.run_script(driver, tmp_path, server.url, json.dumps(SETTINGS))
         assert result.returncode == 0, result.stderr[-3000:]
-        asked = {name: Counter(json.dumps(call.body | {"model": ""}) for call in server.calls
-                               if call.body["model"] == name) for name in ("alone", "disturbed")}  # fmt: skip
+        asked = {
+            name: Counter(json.dumps(call.body | {"model": ""}) for call in server.calls if call.body["model"] == name)
+            for name in ("alone", "disturbed")
+        }
     outcome = json.loads(result.stdout.strip().splitlines()[-1])
     assert outcome["kills"] == len(lost) == 4
     alone, disturbed = outcome["summaries"]

@@ -16,8 +16,7 @@ from chat_server import Call, Reply, Script, Server, error
 from palaestra.cli import terminal
 from palaestra.cli.main import main
 from palaestra.core import secrets
-from palaestra.core.records import Completion, Message
-from palaestra.engines.base import Request
+from palaestra.core.records import Completion, Message, Request
 from palaestra.engines.openai import OpenAIEngine
 from palaestra.recipes.resume import resume
 

@@ -13,8 +13,17 @@ import pytest
 from chat_server import Call, Reply, Server, error
 
 from palaestra.core.errors import BudgetSpentError, SettingsError
-from palaestra.core.records import Completion, Failure, FailureCause, ImagePart, Message, TextPart, Usage
-from palaestra.engines.base import Request, Sampling
+from palaestra.core.records import (
+    Completion,
+    Failure,
+    FailureCause,
+    ImagePart,
+    Message,
+    Request,
+    Sampling,
+    TextPart,
+    Usage,
+)
 from palaestra.engines.budget import Budget, Price, Prices
 from palaestra.engines.cached import CachedEngine, request_keys
 from palaestra.engines.mock import MockEngine
@@ -35,8 +44,8 @@ def echo(call: Call, before: int) -> Reply:
 
 @pytest.fixture
 def cache(tmp_path: Path) -> Iterator[Cache]:
-    with Cache(tmp_path / "calls.sqlite") as made:
-        yield made
+    with Cache(tmp_path / "calls.sqlite") as store:
+        yield store
 
 
 def mock(cache: Cache, **settings: Any) -> CachedEngine:
@@ -89,16 +98,16 @@ def test_everything_that_determines_the_answer_is_in_the_key(tmp_path: Path) -> 
     keys = [request_keys("m", request)[0] for request in [base, *others]] + [request_keys("n", base)[0]]
     assert len(set(keys)) == len(keys)
     assert request_keys("m", ask("a", temperature=0.5, count=3))[0] == keys[0]
-    one, other = tmp_path / "1.png", tmp_path / "2.png"
-    one.write_bytes(b"x")
+    image, other = tmp_path / "1.png", tmp_path / "2.png"
+    image.write_bytes(b"x")
     other.write_bytes(b"x")
-    seen = [request_keys("m", Request((Message("user", (ImagePart(str(path)),)),)))[0] for path in (one, other)]
+    seen = [request_keys("m", Request((Message("user", (ImagePart(str(path)),)),)))[0] for path in (image, other)]
     assert seen[0] == seen[1]
-    one.write_bytes(b"y")
-    assert request_keys("m", Request((Message("user", (ImagePart(str(one)),)),)))[0] != seen[0]
+    image.write_bytes(b"y")
+    assert request_keys("m", Request((Message("user", (ImagePart(str(image)),)),)))[0] != seen[0]
 
 
-def test_an_engine_that_does_not_say_which_weights_answer_needs_an_identity(cache: Cache) -> None:
+def test_an_engine_without_identity_is_rejected(cache: Cache) -> None:
     with pytest.raises(SettingsError, match="identity"):
         CachedEngine(MockEngine({}), cache)
     CachedEngine(MockEngine({"a": "before training"}), cache, identity="1").generate([ask("a")])
@@ -106,18 +115,18 @@ def test_an_engine_that_does_not_say_which_weights_answer_needs_an_identity(cach
     assert after[0][0].text == "after"  # type: ignore[union-attr]
 
 
-def test_a_prompt_that_may_not_fit_is_tried_once_while_nothing_is_known(cache: Cache) -> None:
+def test_first_prompt_is_tried_at_a_typical_size(cache: Cache) -> None:
     """A thousand bytes may be a thousand tokens; the first answer shows that they are few, and the rest go."""
     usage = {"prompt_tokens": 200, "completion_tokens": 2, "total_tokens": 202}
     body = {"choices": [{"message": {"content": "ok"}, "finish_reason": "stop"}], "usage": usage}
     with Server(lambda c, n: Reply(raw=json.dumps(body).encode())) as server:
         engine = CachedEngine(OpenAIEngine(server.model), cache, budget=Budget(max_tokens=900))
         assert len(engine.generate([ask(f"{k}" * 1000, max_tokens=4) for k in range(4)])) == 4
-        with pytest.raises(BudgetSpentError, match="808 of at most 900 tokens used"):
+        with pytest.raises(BudgetSpentError, match=r"808 .*900 tokens"):
             engine.generate([ask("x" * 1000, max_tokens=4)])
 
 
-def test_failures_of_the_moment_are_asked_again_and_the_others_are_not(cache: Cache) -> None:
+def test_only_temporary_failures_are_sent_again(cache: Cache) -> None:
     script = {"long": Failure(FailureCause.CONTEXT_LENGTH, "x"), "broke": Failure(FailureCause.ENGINE, "x")}
     engine = CachedEngine(MockEngine(script), cache, identity="m")
     for _ in range(2):
@@ -166,9 +175,7 @@ def test_money_is_in_the_ledger_and_unknown_prices_are_marked(cache: Cache) -> N
     ids=["calls", "tokens", "cost"],
 )
 @pytest.mark.parametrize("in_flight", [1, 8])
-def test_a_service_is_stopped_within_the_budget_and_goes_on_with_a_larger_one(
-    limit: dict[str, Any], in_flight: int, cache: Cache
-) -> None:
+def test_spent_budget_stops_calls_and_a_larger_one_resumes(limit: dict[str, Any], in_flight: int, cache: Cache) -> None:
     prices = {"http://127.0.0.1*": Price(2.5, 2.5)}  # 40 tokens are 100 millionths.
     requests = [ask(f"question number {k:03} of many", max_tokens=12) for k in range(20)]
     with Server(lambda c, n: Reply("x" * 12, delay=0.01)) as server:
@@ -179,7 +186,7 @@ def test_a_service_is_stopped_within_the_budget_and_goes_on_with_a_larger_one(
             return CachedEngine(service, cache, budget=budget, prices=Prices(prices), owner="run")
 
         first = engine(**limit)
-        with pytest.raises(BudgetSpentError, match=r"raise --max-\w+ and resume"):
+        with pytest.raises(BudgetSpentError, match="--max-"):
             first.generate(requests)
         spent = first.spent()
         assert spent.calls <= 7
@@ -205,7 +212,7 @@ def test_calls_that_are_repeated_count_in_the_budget(cache: Cache) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_an_engine_that_answers_by_the_batch_keeps_the_budget_too(count: int, cache: Cache) -> None:
+def test_batch_engines_keep_the_budget(count: int, cache: Cache) -> None:
     requests = [ask(f"q{k}", count=count) for k in range(10)]
     engine = mock(cache, budget=Budget(max_calls=7))
     with pytest.raises(BudgetSpentError):
@@ -216,7 +223,7 @@ def test_an_engine_that_answers_by_the_batch_keeps_the_budget_too(count: int, ca
     assert more.spent().calls == 10 * count
 
 
-def test_an_engine_that_raises_leaves_the_budget_and_the_ledger_in_order(cache: Cache) -> None:
+def test_budget_and_ledger_are_settled_after_an_error(cache: Cache) -> None:
     def broken(request: Request, index: int) -> str:
         raise OSError("gone")
 
@@ -224,7 +231,7 @@ def test_an_engine_that_raises_leaves_the_budget_and_the_ledger_in_order(cache: 
     with pytest.raises(OSError, match="gone"):
         engine.generate([ask("a"), ask("b")])
     assert engine.spent().unmeasured == 2
-    with pytest.raises(BudgetSpentError, match="2 calls made"):
+    with pytest.raises(BudgetSpentError, match="2 calls"):
         engine.generate([ask(f"c{k}", count=4) for k in range(2)])
 
 
@@ -236,7 +243,7 @@ import json, os, signal, sys, time
 from pathlib import Path
 import openai, openai.resources.chat.completions
 from palaestra.core.records import Message
-from palaestra.engines.base import Request, Sampling
+from palaestra.core.records import Request, Sampling
 from palaestra.engines.cached import CachedEngine
 from palaestra.engines.openai import OpenAIEngine
 from palaestra.runs.cache import Cache
@@ -274,7 +281,7 @@ def test_processes_with_one_cache_send_each_request_once(tmp_path: Path) -> None
     assert calls <= spent.calls == 40 + spent.unmeasured <= 44
 
 
-def test_threads_with_one_cache_send_a_request_once_and_again_after_a_failure(cache: Cache) -> None:
+def test_threads_with_one_cache_send_each_request_once(cache: Cache) -> None:
     started, go_on = threading.Event(), threading.Event()
 
     def answer(request: Request, index: int) -> str | Failure:
@@ -315,7 +322,7 @@ import os, signal, sys, time
 from pathlib import Path
 import openai, openai.resources.chat.completions, palaestra.runs.files
 from palaestra.core.records import Completion, Message
-from palaestra.engines.base import Request, Sampling
+from palaestra.core.records import Request, Sampling
 from palaestra.engines.cached import CachedEngine, request_keys
 from palaestra.engines.openai import OpenAIEngine
 from palaestra.runs.cache import Cache
@@ -364,7 +371,7 @@ print(json.dumps({"died": died, "known": known, "texts": [a.text for a in answer
 """
 
 
-def test_killed_at_twenty_random_instants_no_finished_call_is_made_again(tmp_path: Path) -> None:
+def test_finished_calls_survive_a_kill_at_any_instant(tmp_path: Path) -> None:
     count, kills = 120, 20
     with Server(lambda c, n: Reply(f"{c.asked} {c.body.get('seed')}", delay=0.03)) as server:
         command = [
@@ -379,19 +386,19 @@ def test_killed_at_twenty_random_instants_no_finished_call_is_made_again(tmp_pat
         ]
         result = subprocess.run(command, capture_output=True, text=True, timeout=120)
         assert result.returncode == 0, result.stderr[-2000:]
-        told = json.loads(result.stdout)
+        report = json.loads(result.stdout)
         alone = OpenAIEngine(server.model)
         calls = [call for call in server.calls if call.asked != "warm up"]
         fresh = alone.generate([ask(f"question {k}", temperature=1.0) for k in range(count)])
-    assert told["died"] >= 15
+    assert report["died"] >= 15
     # The kills fell into the work, and the work went on from where it was.
-    assert sum(known is not None for known in told["known"].values()) >= 30
-    assert told["unmeasured"] >= 10
-    assert told["texts"] == [several[0].text for several in fresh]  # type: ignore[union-attr]
+    assert sum(known is not None for known in report["known"].values()) >= 30
+    assert report["unmeasured"] >= 10
+    assert report["texts"] == [several[0].text for several in fresh]  # type: ignore[union-attr]
     for call in calls:
         # After a kill, what was there already is never asked for again.
-        assert told["known"][call.asked] is None or call.at < told["known"][call.asked]
+        assert report["known"][call.asked] is None or call.at < report["known"][call.asked]
     # Every call that reached the server is in the ledger; those under way at a kill are marked, and only those.
-    assert told["calls"] >= len(calls)
-    assert told["calls"] - count == told["unmeasured"] <= 4 * told["died"]
-    assert told["tokens"] == told["answered"]
+    assert report["calls"] >= len(calls)
+    assert report["calls"] - count == report["unmeasured"] <= 4 * report["died"]
+    assert report["tokens"] == report["answered"]

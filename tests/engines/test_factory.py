@@ -3,20 +3,11 @@ from pathlib import Path
 
 import pytest
 from chat_server import Reply, Server
+from registries import isolate_registries
 
 from palaestra.core.errors import EngineError, UnknownNameError
-from palaestra.core.records import Completion, Message
-from palaestra.engines.base import (
-    ENGINES,
-    Answer,
-    BaseEngine,
-    Price,
-    Request,
-    apply_engine,
-    get_scheme,
-    is_remote,
-    strip_scheme,
-)
+from palaestra.core.records import Answer, Completion, Message, Request
+from palaestra.engines.base import ENGINES, BaseEngine, Price, apply_engine, get_scheme, is_remote, strip_scheme
 from palaestra.engines.budget import Prices
 from palaestra.engines.factory import check_model, open_cached, open_engine
 from palaestra.engines.openai import OpenAIEngine
@@ -36,7 +27,7 @@ def test_a_service_is_opened_by_its_name_and_asked_once(tmp_path: Path) -> None:
         assert len(server.calls) == 1
 
 
-def test_weights_are_opened_by_their_name_and_known_by_their_hash(tmp_path: Path) -> None:
+def test_local_models_are_identified_by_their_hash(tmp_path: Path) -> None:
     with Cache(tmp_path / "c.sqlite") as cache:
         first, second = (open_cached("nano", cache, device="cpu", owner=owner) for owner in ("1", "2"))
         assert len(first.identity) == 40
@@ -46,11 +37,11 @@ def test_weights_are_opened_by_their_name_and_known_by_their_hash(tmp_path: Path
         assert first.spent().unpriced == 0
 
 
-def test_a_model_that_cannot_be_asked_is_known_before_anything_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_model_raises_before_anything_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     with pytest.raises(EngineError, match="OPENAI_API_KEY"):
         check_model("openai:gpt-4o-mini")
-    with pytest.raises(UnknownNameError, match="did you mean 'nano'"):
+    with pytest.raises(UnknownNameError, match="'nano'"):
         check_model("nanoo")
     check_model("nano")
 
@@ -68,7 +59,7 @@ class EchoEngine(BaseEngine):
 
 
 def test_a_new_engine_is_one_registration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ENGINES, "_entries", {**ENGINES._entries})
+    isolate_registries(monkeypatch, ENGINES)
     ENGINES.register("echo", EchoEngine, "repeats the last message")
     check_model("echo:loud")
     assert is_remote("echo:loud")
@@ -92,7 +83,7 @@ def test_the_mock_scheme_always_gives_the_same_answer() -> None:
 
 
 def test_an_unknown_scheme_suggests_the_nearest_engine() -> None:
-    with pytest.raises(UnknownNameError, match="unknown engine 'openia'; did you mean 'openai'"):
+    with pytest.raises(UnknownNameError, match=r"engine 'openia'.*'openai'"):
         check_model("openia:gpt-4o")
 
 

@@ -1,5 +1,4 @@
-from palaestra.core.records import Failure, FailureCause, Message
-from palaestra.engines.base import Engine, Request, Sampling
+from palaestra.core.records import Engine, Failure, FailureCause, Message, Request, Sampling
 from palaestra.engines.mock import MockEngine
 
 

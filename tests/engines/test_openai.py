@@ -18,10 +18,23 @@ from chat_server import Call, Reply, Server, error
 from rich.console import Console
 
 from palaestra.core.errors import BudgetSpentError, EngineError, MissingExtraError, SettingsError
-from palaestra.core.events import Event
-from palaestra.core.records import Completion, Failure, FailureCause, ImagePart, Message, StopReason, TextPart, Usage
+from palaestra.core.records import (
+    Answer,
+    Completion,
+    Engine,
+    Event,
+    Failure,
+    FailureCause,
+    ImagePart,
+    Message,
+    Request,
+    Sampling,
+    StopReason,
+    TextPart,
+    Usage,
+)
 from palaestra.engines import openai_endpoint
-from palaestra.engines.base import ENGINES, Answer, Engine, MonitoredEngine, Request, Sampling, Slot, require_exact
+from palaestra.engines.base import ENGINES, MonitoredEngine, Slot, require_exact
 from palaestra.engines.budget import Budget
 from palaestra.engines.cached import CachedEngine
 from palaestra.engines.openai import OpenAIEngine
@@ -60,8 +73,8 @@ def _no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def cache(tmp_path: Path) -> Iterator[Cache]:
-    with Cache(tmp_path / "calls.sqlite") as made:
-        yield made
+    with Cache(tmp_path / "calls.sqlite") as subject:
+        yield subject
 
 
 def http_date(seconds: float) -> str:
@@ -105,7 +118,7 @@ FAULTS: dict[str, Fault] = {
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_after_every_fault_order_is_kept_and_everything_is_accounted_for(name: str, cache: Cache) -> None:
+def test_order_and_costs_are_right_after_every_fault(name: str, cache: Cache) -> None:
     fault, calls, expected, unmeasured = FAULTS[name]
     marked = {f"question {k}" for k in MARKED}
     with Server(lambda call, n: fault(call, n) if call.asked in marked else echo(call, n)) as server:
@@ -160,13 +173,13 @@ def test_many_calls_are_in_flight_and_no_more_than_wanted() -> None:
         assert server.most_under_way == 8
 
 
-def test_several_completions_are_several_calls_with_seeds_of_their_own() -> None:
+def test_each_completion_is_a_call_with_its_own_seed() -> None:
     with Server(lambda c, n: Reply(str(c.body["seed"]))) as server:
-        one, same = (engine(server).generate([ask("q", temperature=1.0, count=3)])[0] for _ in range(2))
-        assert one == same
-        assert len({answer.text for answer in one}) == 3  # type: ignore[union-attr]
+        batch, same = (engine(server).generate([ask("q", temperature=1.0, count=3)])[0] for _ in range(2))
+        assert batch == same
+        assert len({answer.text for answer in batch}) == 3  # type: ignore[union-attr]
         alone = engine(server).generate([ask("q", temperature=1.0)])[0]
-        assert alone == one[:1]
+        assert alone == batch[:1]
 
 
 def test_the_call_says_what_was_asked_for_and_nothing_else(tmp_path: Path) -> None:
@@ -184,18 +197,26 @@ def test_the_call_says_what_was_asked_for_and_nothing_else(tmp_path: Path) -> No
         "model": "scripted",
         "messages": [
             {"role": "system", "content": "be brief"},
-            {"role": "user", "content": [
-                {"type": "text", "text": "what?"},
-                {"type": "image_url", "image_url": {"url": data}},
-                {"type": "image_url", "image_url": {"url": "https://x/y.jpg"}},
-            ]},
+            {
+                "role": "user",
+                "content": [
+                    {"type": "text", "text": "what?"},
+                    {"type": "image_url", "image_url": {"url": data}},
+                    {"type": "image_url", "image_url": {"url": "https://x/y.jpg"}},
+                ],
+            },
         ],
-        "max_tokens": 50, "temperature": 0.5, "top_p": 0.9, "top_k": 7, "stop": ["END"], "reasoning_effort": "low",
-    }  # fmt: skip
+        "max_tokens": 50,
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "top_k": 7,
+        "stop": ["END"],
+        "reasoning_effort": "low",
+    }
     assert set(plain) == {"model", "messages", "max_tokens", "temperature", "reasoning_effort"}
 
 
-def test_an_image_that_is_not_there_fails_alone_and_without_a_call() -> None:
+def test_missing_image_fails_without_a_call() -> None:
     with Server(echo) as server:
         lost = Request((Message("user", (ImagePart("/nowhere.png"),)),))
         answers = engine(server).generate([lost, ask("q")])
@@ -215,14 +236,14 @@ def test_an_image_that_is_not_there_fails_alone_and_without_a_call() -> None:
         (Reply(message={"content": [{"type": "text", "text": "a"}, {"text": "b"}]}), "ab", StopReason.END),
     ],
 )
-def test_why_a_completion_ended_is_told(reply: Reply, text: str, reason: StopReason) -> None:
+def test_stop_reason_of_a_completion(reply: Reply, text: str, reason: StopReason) -> None:
     with Server(lambda c, n: reply) as server:
         answer = engine(server).generate([ask("q", stop=("END",))])[0][0]
     assert isinstance(answer, Completion)
     assert (answer.text, answer.stop_reason) == (text, reason)
 
 
-def test_token_ids_and_log_probs_are_taken_where_the_server_gives_them() -> None:
+def test_token_ids_and_log_probs_are_read_if_sent() -> None:
     exact = {
         "token_ids": [5, 6],
         "logprobs": {"content": [{"token": "a", "logprob": -0.5}, {"token": "b", "logprob": -1}]},
@@ -235,10 +256,10 @@ def test_token_ids_and_log_probs_are_taken_where_the_server_gives_them() -> None
     assert (answer.token_ids, answer.logprobs) == ((5, 6), (-0.5, -1.0))
 
 
-def test_what_a_server_does_not_understand_is_left_out_and_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_rejected_options_are_left_out_with_one_warning(caplog: pytest.LogCaptureFixture) -> None:
     """As OpenAI's reasoning models do: another name for the limit, and no temperature."""
 
-    def picky(call: Call, before: int) -> Reply:
+    def reject_options(call: Call, before: int) -> Reply:
         if "max_tokens" in call.body:
             return error(400, "Unsupported parameter: 'max_tokens' is not supported", param="max_tokens")
         if "temperature" in call.body:
@@ -247,7 +268,7 @@ def test_what_a_server_does_not_understand_is_left_out_and_told_once(caplog: pyt
             return error(400, "Unrecognized request argument supplied: stop")
         return Reply("one END two")
 
-    with Server(picky) as server, caplog.at_level(logging.WARNING):
+    with Server(reject_options) as server, caplog.at_level(logging.WARNING):
         working = engine(server, in_flight=1)
         answers = working.generate([ask(f"q{k}", stop=("END",)) for k in range(5)])
         assert [several[0].text for several in answers] == ["one "] * 5  # type: ignore[union-attr]
@@ -258,7 +279,7 @@ def test_what_a_server_does_not_understand_is_left_out_and_told_once(caplog: pyt
     ]
 
 
-def test_a_limit_that_the_server_finds_too_large_is_a_failure_and_no_endless_dance() -> None:
+def test_rejected_token_limit_is_a_failure_without_a_loop() -> None:
     def strict(call: Call, before: int) -> Reply:
         return error(
             400, "max_tokens is too large: this model supports at most 8 completion tokens", param="max_tokens"
@@ -290,13 +311,13 @@ def test_a_server_without_schemas_is_told_the_schema_in_words() -> None:
 @pytest.mark.parametrize(
     ("reply", "match"),
     [
-        (error(401, "Incorrect API key"), "does not accept the key in PALAESTRA_API_KEY"),
-        (error(403, "no access"), "does not accept the key"),
-        (error(404, "no such model"), "there is no model 'scripted'"),
-        (error(429, "You exceeded your quota", "insufficient_quota"), "no credit left"),
+        (error(401, "Incorrect API key"), "PALAESTRA_API_KEY .*401"),
+        (error(403, "no access"), "the key .*403"),
+        (error(404, "no such model"), "model 'scripted'"),
+        (error(429, "You exceeded your quota", "insufficient_quota"), "credit"),
     ],
 )
-def test_what_would_fail_for_every_call_ends_the_run_in_one_line(reply: Reply, match: str) -> None:
+def test_error_common_to_all_calls_ends_run_in_one_line(reply: Reply, match: str) -> None:
     with Server(lambda c, n: reply) as server, pytest.raises(EngineError, match=match) as caught:
         engine(server, in_flight=2).generate([ask(f"q{k}") for k in range(50)])
     assert "\n" not in str(caught.value)
@@ -315,27 +336,27 @@ def test_answers_that_are_paid_for_are_kept_when_the_run_ends(cache: Cache) -> N
         assert len(server.calls) == calls + 17
 
 
-def test_nobody_at_the_address_is_one_line_and_not_a_failure_each() -> None:
+def test_unreachable_server_raises_one_error() -> None:
     with Server(echo) as server:
         gone = server.model
-    with pytest.raises(EngineError, match="no server answers at http://127"):
+    with pytest.raises(EngineError, match="http://127"):
         OpenAIEngine(gone, retry_policy=QUICK).generate([ask(f"q{k}") for k in range(100)])
 
 
-def test_who_was_never_met_is_given_up_early_and_who_had_answered_is_waited_for() -> None:
+def test_reached_servers_are_retried_longer() -> None:
     retry_policy = RetryPolicy(first=0.05, longest=0.05, total=1.0, tries=1000, unreached=0.2)
     with Server(echo) as server:
         asked = OpenAIEngine(server.model, retry_policy=retry_policy)
         asked.generate([ask("q")])
 
-    def waited(engine: OpenAIEngine) -> float:
+    def measure_retry_time(engine: OpenAIEngine) -> float:
         start = time.monotonic()
-        with pytest.raises(EngineError, match="no server answers at http://127"):
+        with pytest.raises(EngineError, match="http://127"):
             engine.generate([ask("r")])
         return time.monotonic() - start
 
-    assert 0.15 < waited(OpenAIEngine(server.model, retry_policy=retry_policy)) < 0.7
-    assert waited(asked) > 0.7
+    assert 0.15 < measure_retry_time(OpenAIEngine(server.model, retry_policy=retry_policy)) < 0.7
+    assert measure_retry_time(asked) > 0.7
 
 
 @pytest.mark.parametrize(
@@ -382,15 +403,15 @@ def test_a_name_of_no_known_form_is_refused(name: str) -> None:
 
 def test_without_the_package_the_install_command_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(openai_endpoint, "find_spec", lambda name: None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'palaestra\[openai\]'"):
+    with pytest.raises(MissingExtraError, match=r"palaestra\[openai\]"):
         OpenAIEngine("http://localhost:1/v1#m")
 
 
 def test_it_is_registered_and_keeps_the_protocols() -> None:
     assert ENGINES.get("openai") is OpenAIEngine
-    made = OpenAIEngine("http://localhost:1/v1#m")
-    assert isinstance(made, Engine)
-    assert isinstance(made, MonitoredEngine)
+    subject = OpenAIEngine("http://localhost:1/v1#m")
+    assert isinstance(subject, Engine)
+    assert isinstance(subject, MonitoredEngine)
 
 
 def test_it_works_inside_a_running_loop_as_in_a_notebook() -> None:
@@ -401,7 +422,7 @@ def test_it_works_inside_a_running_loop_as_in_a_notebook() -> None:
         assert isinstance(asyncio.run(cell(server))[0][0], Completion)
 
 
-def test_a_watch_that_refuses_ends_the_batch_after_what_is_under_way() -> None:
+def test_monitor_errors_end_the_batch_after_running_calls() -> None:
     class Three:
         """Lets three calls pass."""
 
@@ -424,41 +445,41 @@ def test_a_watch_that_refuses_ends_the_batch_after_what_is_under_way() -> None:
     assert len(server.calls) == watch.begun == watch.ended == 3
 
 
-def test_a_silent_server_is_told_again_and_again_and_then_given_up() -> None:
-    told: list[Event] = []
+def test_silent_server_sends_events_and_then_fails() -> None:
+    notices: list[Event] = []
     screen = Console(record=True, width=200)
 
     def listener(event: Event) -> None:
-        told.append(event)
+        notices.append(event)
         with RunProgress(screen) as progress:
             progress(event)
 
     with Server(lambda call, before: Reply(delay=30)) as server:
         asked = engine(server, notice=0.1, timeout=0.6, retry_policy=RetryPolicy(total=0.6), listener=listener)
-        with pytest.raises(EngineError, match=f"no server answers at {server.url}: .*: no answer within 0.6 s"):
+        with pytest.raises(EngineError, match=rf"{server.url}.* 0\.6 s"):
             asked.generate([ask("a"), ask("b")])
         assert len(server.calls) == 2
-    assert [event.phase for event in told] == [WAITING] * 3
-    assert all(later.data["seconds"] >= 2 * event.data["seconds"] for event, later in itertools.pairwise(told))
-    assert told[0].data["seconds"] < 0.3
+    assert [event.phase for event in notices] == [WAITING] * 3
+    assert all(later.data["seconds"] >= 2 * event.data["seconds"] for event, later in itertools.pairwise(notices))
+    assert notices[0].data["seconds"] < 0.3
     assert "no answer to 2 calls for 0 s; still waiting, at most 0.6 s" in screen.export_text()
 
 
-def test_an_answer_that_stops_in_the_middle_is_told_too_and_a_quick_server_says_nothing() -> None:
-    told: list[Event] = []
+def test_stalled_answers_send_events_and_quick_ones_none() -> None:
+    notices: list[Event] = []
     with Server(lambda call, before: echo(call, before) if before else Reply("x" * 500, stall=200)) as server:
-        asked = engine(server, notice=0.1, stall=0.3, listener=told.append)
+        asked = engine(server, notice=0.1, stall=0.3, listener=notices.append)
         assert isinstance(asked.generate([ask("a")])[0][0], Completion)
-        assert {event.phase for event in told} == {WAITING, RETRY}
-        told.clear()
+        assert {event.phase for event in notices} == {WAITING, RETRY}
+        notices.clear()
         asked.generate([ask("a")])
-    assert told == []
+    assert notices == []
 
 
-def test_the_user_is_told_after_15_seconds_and_the_limit_is_10_minutes_unless_another_is_given() -> None:
+def test_defaults_of_notice_and_timeout() -> None:
     asked = OpenAIEngine("http://127.0.0.1:9/v1#m")
     assert (asked.notice, asked.timeout) == (15.0, 600.0)
-    with pytest.raises(SettingsError, match="a timeout above 0"):
+    with pytest.raises(SettingsError, match="timeout"):
         OpenAIEngine("http://127.0.0.1:9/v1#m", timeout=0)
 
 
@@ -467,45 +488,43 @@ def test_the_user_is_told_after_15_seconds_and_the_limit_is_10_minutes_unless_an
     [(None, None), ({}, None), ({"prompt_tokens": None}, None), ({"prompt_tokens": 3}, Usage(3, 0)),
      ({"prompt_tokens": 3.0, "completion_tokens": 4}, Usage(3, 4))],
 )  # fmt: skip
-def test_usage_is_read_as_far_as_it_is_said(usage: Any, expected: Usage | None) -> None:
+def test_usage_is_read_if_it_is_reported(usage: Any, expected: Usage | None) -> None:
     assert read_usage(usage) == expected
 
 
 @pytest.mark.parametrize("count", [-1, 2.5, "7", True, [], float("nan"), float("inf"), 10**10])
 def test_usage_that_cannot_be_is_refused(count: Any) -> None:
     for name in ("prompt_tokens", "completion_tokens"):
-        with pytest.raises(ValueError, match="impossible token count"):
+        with pytest.raises(ValueError, match="token count"):
             read_usage({"prompt_tokens": 1, "completion_tokens": 1, name: count})
 
 
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ({}, "it has no choices"),
-        ({"choices": None}, "it has no choices"),
-        ({"error": {"message": "out of memory"}}, "it has no choices; the server says: out of memory"),
-        ({"choices": [], "error": "out of memory"}, "it has no choices; the server says: out of memory"),
+        ({}, "no choices"),
+        ({"choices": None}, "no choices"),
+        ({"error": {"message": "out of memory"}}, "no choices; .*: out of memory"),
+        ({"choices": [], "error": "out of memory"}, "no choices; .*: out of memory"),
     ],
 )
-def test_an_answer_without_choices_names_the_error_that_the_server_reports(data: Any, message: str) -> None:
+def test_response_without_choices_names_the_servers_error(data: Any, message: str) -> None:
     with pytest.raises(BrokenAnswerError, match=f"{message}$"):
         parse_response(data)
 
 
-def test_only_a_completion_with_ids_and_log_probs_may_be_trained_on() -> None:
+def test_training_requires_token_ids_and_log_probs() -> None:
     complete = Completion("7", (5, 2), (-0.1, -0.2), prompt_ids=(1,))
     assert require_exact(complete, "m") is complete
     for partial in (Completion("7"), replace(complete, logprobs=(-0.1,)), replace(complete, prompt_ids=())):
-        with pytest.raises(EngineError, match=r"^m returned no token ids or log-probs, which training needs; use"):
+        with pytest.raises(EngineError, match=r"^m .*log-probs"):
             require_exact(partial, "m")
 
 
-def test_a_server_without_adapters_is_one_line_and_the_model_stays(tmp_path: Path) -> None:
+def test_failed_adapter_load_keeps_the_model(tmp_path: Path) -> None:
     with Server(lambda c, n: error(404)) as server:
         opened = engine(server)
-        with pytest.raises(
-            EngineError, match=r"^load_lora_adapter failed for .* needs --enable-lora, VLLM_ALLOW"
-        ) as raised:
+        with pytest.raises(EngineError, match=r"^load_lora_adapter .*--enable-lora, VLLM_ALLOW") as raised:
             opened.load_adapter(tmp_path)
         assert "\n" not in str(raised.value)
         assert opened.endpoint.model == "scripted"

@@ -5,11 +5,22 @@ import numpy as np
 import pytest
 import torch
 
-from palaestra.core.records import Completion, Failure, FailureCause, ImagePart, Message, Split, StopReason, TextPart
-from palaestra.engines.base import Answer, Request, Sampling
-from palaestra.engines.chat import prompt_ids
-from palaestra.engines.models import LoadedModel
+from palaestra.chat.rendering import prompt_ids
+from palaestra.core.records import (
+    Answer,
+    Completion,
+    Failure,
+    FailureCause,
+    ImagePart,
+    Message,
+    Request,
+    Sampling,
+    Split,
+    StopReason,
+    TextPart,
+)
 from palaestra.engines.transformers import TransformersEngine, filter_logits
+from palaestra.models.registry import LoadedModel
 from palaestra.tasks.math.task import MathSkills
 
 PROBLEMS = MathSkills().problems(Split.TEST, 28, 0)[:500]
@@ -38,7 +49,9 @@ def test_the_same_request_gives_the_same_tokens_in_any_company(nano: LoadedModel
     threads = torch.get_num_threads()
     for batch_size in (64, 7, 1):
         torch.set_num_threads(threads if batch_size > 1 else 1)  # Alone, a row is faster on one thread.
-        answers = nano.engine(batch_size).generate(requests if batch_size > 1 else requests[:24])
+        answers = TransformersEngine.from_loaded(nano, batch_size).generate(
+            requests if batch_size > 1 else requests[:24]
+        )
         torch.set_num_threads(threads)
         ids[batch_size] = [a[0].token_ids for a in answers]  # type: ignore[union-attr]
     assert ids[7] == ids[64]
@@ -48,7 +61,7 @@ def test_the_same_request_gives_the_same_tokens_in_any_company(nano: LoadedModel
 
 
 def test_greedy_tokens_are_those_of_transformers_own_generate(nano: LoadedModel) -> None:
-    engine = nano.engine(16)
+    engine = TransformersEngine.from_loaded(nano, 16)
     for problem in PROBLEMS[::50]:
         ids = prompt_ids(nano.tokenizer, problem.messages)
         theirs = nano.weights.generate(
@@ -61,7 +74,9 @@ def test_greedy_tokens_are_those_of_transformers_own_generate(nano: LoadedModel)
 
 
 def test_logprobs_are_those_of_one_full_forward_pass(nano: LoadedModel) -> None:
-    answers = nano.engine(64).generate([Request(p.messages, SAMPLED, seed=3) for p in PROBLEMS[::20]])
+    answers = TransformersEngine.from_loaded(nano, 64).generate(
+        [Request(p.messages, SAMPLED, seed=3) for p in PROBLEMS[::20]]
+    )
     for (answer,) in answers:
         assert isinstance(answer, Completion)
         ids = torch.tensor([answer.prompt_ids + answer.token_ids])
@@ -73,7 +88,7 @@ def test_logprobs_are_those_of_one_full_forward_pass(nano: LoadedModel) -> None:
 
 
 def test_the_end_of_turn_is_among_the_ids_and_not_in_the_text(nano: LoadedModel) -> None:
-    answer = first(nano.engine(), ask("What is 3 + 4?"))
+    answer = first(TransformersEngine.from_loaded(nano), ask("What is 3 + 4?"))
     assert answer.stop_reason is StopReason.END
     assert answer.token_ids[-1] == nano.tokenizer.eos_token_id
     assert answer.text == "3+4=7. Answer: 7"
@@ -82,25 +97,28 @@ def test_the_end_of_turn_is_among_the_ids_and_not_in_the_text(nano: LoadedModel)
 
 
 def test_the_token_limit_and_stop_strings_end_a_completion(nano: LoadedModel) -> None:
-    cut = first(nano.engine(), ask("What is 3 + 4?", max_tokens=3))
+    cut = first(TransformersEngine.from_loaded(nano), ask("What is 3 + 4?", max_tokens=3))
     assert (cut.stop_reason, len(cut.token_ids)) == (StopReason.LENGTH, 3)
-    stopped = first(nano.engine(), ask("What is 3 + 4?", stop=("Answer",)))
+    stopped = first(TransformersEngine.from_loaded(nano), ask("What is 3 + 4?", stop=("Answer",)))
     assert (stopped.stop_reason, stopped.text) == (StopReason.STOP, "3+4=7. ")
 
 
-def test_several_completions_differ_from_each_other_and_repeat_with_the_seed(nano: LoadedModel) -> None:
+def test_completions_differ_and_repeat_with_the_seed(nano: LoadedModel) -> None:
     request = ask("Write 322 in binary.", count=6, temperature=1.5, max_tokens=16)
-    one, two = nano.engine().generate([request])[0], nano.engine(2).generate([request])[0]
-    assert [a.token_ids for a in one] == [a.token_ids for a in two]  # type: ignore[union-attr]
-    assert len({a.token_ids for a in one}) > 1  # type: ignore[union-attr]
-    other = nano.engine().generate([Request(request.messages, request.sampling, seed=2)])[0]
-    assert [a.token_ids for a in one] != [a.token_ids for a in other]  # type: ignore[union-attr]
+    once, second = (
+        TransformersEngine.from_loaded(nano).generate([request])[0],
+        TransformersEngine.from_loaded(nano, 2).generate([request])[0],
+    )
+    assert [a.token_ids for a in once] == [a.token_ids for a in second]  # type: ignore[union-attr]
+    assert len({a.token_ids for a in once}) > 1  # type: ignore[union-attr]
+    other = TransformersEngine.from_loaded(nano).generate([Request(request.messages, request.sampling, seed=2)])[0]
+    assert [a.token_ids for a in once] != [a.token_ids for a in other]  # type: ignore[union-attr]
 
 
 def test_sampling_follows_the_models_distribution(nano: LoadedModel) -> None:
     """The first token over many seeds against the softmax, by a chi-square bound."""
     request = ask("Write 322 in binary.", count=2000, temperature=2.0, max_tokens=1)
-    answers = nano.engine(512).generate([request])[0]
+    answers = TransformersEngine.from_loaded(nano, 512).generate([request])[0]
     prompt = torch.tensor([answers[0].prompt_ids])  # type: ignore[union-attr]
     with torch.inference_mode():
         probabilities = (nano.weights(prompt).logits[0, -1] / 2.0).softmax(-1)
@@ -112,7 +130,9 @@ def test_sampling_follows_the_models_distribution(nano: LoadedModel) -> None:
 
 
 def test_a_prompt_longer_than_the_context_fails_alone(nano: LoadedModel) -> None:
-    answers = nano.engine().generate([ask("What is 3 + 4?"), ask("what " * 400), ask("What is 5 + 4?")])
+    answers = TransformersEngine.from_loaded(nano).generate(
+        [ask("What is 3 + 4?"), ask("what " * 400), ask("What is 5 + 4?")]
+    )
     assert isinstance(answers[1][0], Failure)
     assert answers[1][0].cause is FailureCause.CONTEXT_LENGTH
     assert "256" in answers[1][0].message
@@ -121,32 +141,30 @@ def test_a_prompt_longer_than_the_context_fails_alone(nano: LoadedModel) -> None
 
 def test_an_image_for_a_text_model_fails_alone(nano: LoadedModel) -> None:
     picture = Request((Message("user", (TextPart("what is it?"), ImagePart("data:,"))),))
-    answers = nano.engine().generate([picture, ask("What is 3 + 4?")])
+    answers = TransformersEngine.from_loaded(nano).generate([picture, ask("What is 3 + 4?")])
     assert isinstance(answers[0][0], Failure)
     assert answers[0][0].cause is FailureCause.INVALID_REQUEST
     assert isinstance(answers[1][0], Completion)
 
 
-def test_a_batch_that_breaks_is_halved_until_only_the_broken_row_fails(
-    nano: LoadedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine = nano.engine()
+def test_failed_batch_is_halved_until_one_row_fails(nano: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = TransformersEngine.from_loaded(nano)
     bad = tuple(prompt_ids(nano.tokenizer, (Message("user", "What is 6 + 6?"),)))
     decode = engine._decode_slots
 
-    def fragile(rows: list, take: None) -> None:  # type: ignore[type-arg]
+    def fail_on_bad_prompt(rows: list, take: None) -> None:  # type: ignore[type-arg]
         if any(tuple(row.prompt) == bad for row in rows):
             raise RuntimeError("out of memory")
         decode(rows, take)
 
-    monkeypatch.setattr(engine, "_decode_slots", fragile)
+    monkeypatch.setattr(engine, "_decode_slots", fail_on_bad_prompt)
     answers = engine.generate([ask(f"What is {k} + 6?") for k in (5, 6, 7, 8, 9)])
     assert [isinstance(a[0], Failure) for a in answers] == [False, True, False, False, False]
     assert answers[4][0].text.endswith("Answer: 15")  # type: ignore[union-attr]
 
 
-def test_requests_join_a_running_batch_and_are_answered_when_they_finish(nano: LoadedModel) -> None:
-    engine = nano.engine(batch_size=4)
+def test_requests_join_a_running_batch(nano: LoadedModel) -> None:
+    engine = TransformersEngine.from_loaded(nano, batch_size=4)
     requests = [Request(p.messages, SAMPLED, seed=k) for k, p in enumerate(PROBLEMS[:12])]
     requests.insert(0, replace(requests[0], sampling=replace(SAMPLED, count=3)))
     requests.insert(5, Request((Message("user", (ImagePart("data:,"),)),)))
@@ -176,16 +194,16 @@ def test_requests_join_a_running_batch_and_are_answered_when_they_finish(nano: L
             assert answer == expected
 
 
-def test_the_engine_leaves_the_models_mode_and_the_global_generator_alone(nano: LoadedModel) -> None:
+def test_training_mode_and_global_generator_are_unchanged(nano: LoadedModel) -> None:
     nano.weights.train()
     before = torch.random.get_rng_state()
-    nano.engine().generate([ask("What is 3 + 4?", temperature=1.0)])
+    TransformersEngine.from_loaded(nano).generate([ask("What is 3 + 4?", temperature=1.0)])
     assert nano.weights.training
     assert torch.equal(before, torch.random.get_rng_state())
     nano.weights.eval()
 
 
-def test_filters_keep_the_likeliest_and_nothing_beyond_their_bound() -> None:
+def test_filters_keep_the_most_likely_tokens() -> None:
     logits_BV = torch.log(torch.tensor([[0.5, 0.3, 0.15, 0.05]] * 3))
     kept = filter_logits(logits_BV, torch.tensor([[0.6], [1.0], [0.01]]), torch.tensor([[0], [3], [0]])).isfinite()
     assert kept.tolist() == [[True, True, False, False], [True, True, True, False], [True, False, False, False]]

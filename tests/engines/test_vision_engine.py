@@ -11,15 +11,25 @@ import torch
 from PIL import Image
 
 from palaestra.core.errors import MissingExtraError
-from palaestra.core.records import Completion, Failure, FailureCause, ImagePart, Message, Split, TextPart
+from palaestra.core.records import (
+    Completion,
+    Failure,
+    FailureCause,
+    ImagePart,
+    Message,
+    Request,
+    Sampling,
+    Split,
+    TextPart,
+)
 from palaestra.core.seeding import Seeds
-from palaestra.engines import images as module
-from palaestra.engines import models
-from palaestra.engines.base import Request, Sampling
-from palaestra.engines.images import ImageError, load_image, visual_prompt
-from palaestra.engines.models import LoadedModel
-from palaestra.learn.optimizers import fork_torch_rng
-from palaestra.learn.pretrain import (
+from palaestra.engines.transformers import TransformersEngine
+from palaestra.models import images as module
+from palaestra.models import registry as models
+from palaestra.models.images import ImageError, load_image, visual_prompt
+from palaestra.models.registry import LoadedModel
+from palaestra.rl.optimizers import fork_torch_rng
+from palaestra.students.pretraining import (
     IMAGE_TOKENS,
     build_processor,
     build_vlm,
@@ -31,7 +41,7 @@ from palaestra.learn.pretrain import (
     to_pixel_values,
 )
 from palaestra.tasks.vision.corpus import Shown, corpus
-from palaestra.tasks.vision.render import png_url, render
+from palaestra.tasks.vision.render import png_url, render_scene
 from palaestra.tasks.vision.scene import Item, Scene
 from palaestra.tasks.vision.task import VisionSkills
 
@@ -63,11 +73,11 @@ def ask(*parts: TextPart | ImagePart, sampling: Sampling = GREEDY) -> Request:
     return Request((Message("user", parts),), sampling, seed=1)
 
 
-def picture_of(scene: Scene) -> ImagePart:
-    return ImagePart(png_url(render(scene)))
+def render_part(scene: Scene) -> ImagePart:
+    return ImagePart(png_url(render_scene(scene)))
 
 
-def test_a_checkpoint_with_a_vision_tower_loads_with_its_processor_and_without_torchvision(vlm: LoadedModel) -> None:
+def test_vision_checkpoint_loads_without_torchvision(vlm: LoadedModel) -> None:
     assert type(vlm.weights).__name__ == "LlavaForConditionalGeneration"
     assert type(vlm.processor.image_processor).__name__ == "SiglipImageProcessorPil"
     assert vlm.processor.tokenizer.padding_side == "left"
@@ -77,7 +87,9 @@ def test_the_same_request_gives_the_same_tokens_in_any_company(vlm: LoadedModel)
     """Greedy and sampled, with and without images, at batch sizes 1, 5 and 64."""
     requests = [Request(p.messages, how, seed=k) for k, p in enumerate(PROBLEMS) for how in (GREEDY, SAMPLED)]
     requests += [Request((Message("user", f"What is {k} + 4?"),), GREEDY) for k in range(3)]
-    ids = [[a[0].token_ids for a in vlm.engine(size).generate(requests)] for size in (64, 5, 1)]  # type: ignore[union-attr]
+    ids = [
+        [a[0].token_ids for a in TransformersEngine.from_loaded(vlm, size).generate(requests)] for size in (64, 5, 1)
+    ]  # type: ignore[union-attr]
     assert ids[0] == ids[1] == ids[2]
     assert len(set(ids[0])) > 10
 
@@ -85,18 +97,18 @@ def test_the_same_request_gives_the_same_tokens_in_any_company(vlm: LoadedModel)
 def test_nano_vlm_answers_alike_alone_and_in_a_batch() -> None:
     model = models.load("nano-vlm", device="cpu")
     requests = [Request(p.messages, Sampling(max_tokens=24)) for p in PROBLEMS[::2]]
-    requests += [ask(TextPart("What is 3 + 4?")), ask(picture_of(RED), picture_of(RED), TextPart("Same?"))]
-    alone = [model.engine(1).generate([request])[0][0] for request in requests]
-    together = [several[0] for several in model.engine(64).generate(requests)]
+    requests += [ask(TextPart("What is 3 + 4?")), ask(render_part(RED), render_part(RED), TextPart("Same?"))]
+    alone = [TransformersEngine.from_loaded(model, 1).generate([request])[0][0] for request in requests]
+    together = [several[0] for several in TransformersEngine.from_loaded(model, 64).generate(requests)]
     assert [a.text for a in together] == [a.text for a in alone]  # type: ignore[union-attr]
-    for one, other in zip(alone, together, strict=True):
-        assert isinstance(one, Completion)
+    for single, other in zip(alone, together, strict=True):
+        assert isinstance(single, Completion)
         assert isinstance(other, Completion)
-        assert one.token_ids == other.token_ids
-        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
+        assert single.token_ids == other.token_ids
+        assert single.logprobs == pytest.approx(other.logprobs, abs=1e-4)
 
 
-def test_greedy_tokens_and_prompts_are_those_of_transformers_own_generate(vlm: LoadedModel) -> None:
+def test_greedy_tokens_and_prompts_equal_generate(vlm: LoadedModel) -> None:
     for problem in PROBLEMS[::4]:
         picture, question = problem.messages[0].content
         assert isinstance(picture, ImagePart)
@@ -111,14 +123,14 @@ def test_greedy_tokens_and_prompts_are_those_of_transformers_own_generate(vlm: L
             chat, add_generation_prompt=True, tokenize=True, return_dict=True, return_tensors="pt"
         )
         theirs = vlm.weights.generate(**given, max_new_tokens=6, do_sample=False)[0].tolist()
-        (answer,) = vlm.engine().generate([Request(problem.messages, GREEDY)])[0]
+        (answer,) = TransformersEngine.from_loaded(vlm).generate([Request(problem.messages, GREEDY)])[0]
         assert isinstance(answer, Completion)
         assert list(answer.prompt_ids + answer.token_ids) == theirs
 
 
 def test_logprobs_are_those_of_one_full_forward_pass(vlm: LoadedModel) -> None:
     for (answer,), problem in zip(
-        vlm.engine(7).generate([Request(p.messages, SAMPLED, seed=3) for p in PROBLEMS[::3]]),
+        TransformersEngine.from_loaded(vlm, 7).generate([Request(p.messages, SAMPLED, seed=3) for p in PROBLEMS[::3]]),
         PROBLEMS[::3],
         strict=True,
     ):
@@ -126,18 +138,20 @@ def test_logprobs_are_those_of_one_full_forward_pass(vlm: LoadedModel) -> None:
         seen = visual_prompt(vlm.processor, problem.messages)
         assert tuple(seen.ids) == answer.prompt_ids
         with torch.inference_mode():
-            logprobs_TV = vlm.weights(
-                input_ids=torch.tensor([answer.prompt_ids + answer.token_ids]), **seen.inputs
-            ).logits[0].log_softmax(-1)  # fmt: skip
+            logprobs_TV = (
+                vlm.weights(input_ids=torch.tensor([answer.prompt_ids + answer.token_ids]), **seen.inputs)
+                .logits[0]
+                .log_softmax(-1)
+            )
         start = len(answer.prompt_ids)
         expected = [float(logprobs_TV[start + k - 1, token]) for k, token in enumerate(answer.token_ids)]
         assert answer.logprobs == pytest.approx(expected, abs=1e-4)
 
 
-def test_the_picture_matters_and_takes_its_places_among_the_tokens(vlm: LoadedModel) -> None:
+def test_images_change_answers_and_have_placeholder_tokens(vlm: LoadedModel) -> None:
     other = Scene((Item("star", "blue", "small", 40, 8),))
-    one, two = (ask(picture_of(s), TextPart("What is it?")) for s in (RED, other))
-    (a,), (b,) = vlm.engine().generate([one, two])
+    single, second = (ask(render_part(s), TextPart("What is it?")) for s in (RED, other))
+    (a,), (b,) = TransformersEngine.from_loaded(vlm).generate([single, second])
     assert isinstance(a, Completion)
     assert isinstance(b, Completion)
     assert a.prompt_ids == b.prompt_ids
@@ -147,10 +161,10 @@ def test_the_picture_matters_and_takes_its_places_among_the_tokens(vlm: LoadedMo
 
 
 def test_several_pictures_and_several_completions_of_one_prompt(vlm: LoadedModel) -> None:
-    two = ask(
-        picture_of(RED), picture_of(RED), TextPart("Same?"), sampling=Sampling(max_tokens=4, temperature=2.0, count=3)
+    second = ask(
+        render_part(RED), render_part(RED), TextPart("Same?"), sampling=Sampling(max_tokens=4, temperature=2.0, count=3)
     )
-    answers = vlm.engine(2).generate([two, ask(picture_of(RED), TextPart("What?"))])
+    answers = TransformersEngine.from_loaded(vlm, 2).generate([second, ask(render_part(RED), TextPart("What?"))])
     assert len({a.token_ids for a in answers[0]}) > 1  # type: ignore[union-attr]
     assert answers[0][0].prompt_ids.count(vlm.weights.config.image_token_id) == 2 * IMAGE_TOKENS  # type: ignore[union-attr]
     assert isinstance(answers[1][0], Completion)
@@ -159,14 +173,16 @@ def test_several_pictures_and_several_completions_of_one_prompt(vlm: LoadedModel
 @pytest.mark.parametrize(
     ("url", "reason"),
     [
-        ("data:image/png;base64,AAAA", "not an image that Pillow can read"),
+        ("data:image/png;base64,AAAA", "Pillow"),
         ("data:image/png;base64,!!", "cannot read the image"),
-        ("data:image/png", "not an image that Pillow can read"),
+        ("data:image/png", "Pillow"),
         ("no/such/file.png", "No such file"),
     ],
 )
-def test_an_image_that_cannot_be_read_fails_alone_with_its_reason(vlm: LoadedModel, url: str, reason: str) -> None:
-    answers = vlm.engine().generate([ask(ImagePart(url), TextPart("?")), ask(picture_of(RED), TextPart("?"))])
+def test_unreadable_image_fails_alone(vlm: LoadedModel, url: str, reason: str) -> None:
+    answers = TransformersEngine.from_loaded(vlm).generate(
+        [ask(ImagePart(url), TextPart("?")), ask(render_part(RED), TextPart("?"))]
+    )
     failure = answers[0][0]
     assert isinstance(failure, Failure)
     assert failure.cause is FailureCause.INVALID_REQUEST
@@ -175,21 +191,21 @@ def test_an_image_that_cannot_be_read_fails_alone_with_its_reason(vlm: LoadedMod
 
 
 def test_a_prompt_longer_than_the_context_fails_alone(vlm: LoadedModel) -> None:
-    long = ask(*(picture_of(RED) for _ in range(5)), TextPart("?"))
-    answers = vlm.engine().generate([long, ask(picture_of(RED), TextPart("?"))])
+    long = ask(*(render_part(RED) for _ in range(5)), TextPart("?"))
+    answers = TransformersEngine.from_loaded(vlm).generate([long, ask(render_part(RED), TextPart("?"))])
     assert answers[0][0].cause is FailureCause.CONTEXT_LENGTH  # type: ignore[union-attr]
     assert isinstance(answers[1][0], Completion)
 
 
 def test_a_text_model_given_an_image_still_fails_with_its_cause(nano: LoadedModel) -> None:
-    failure = nano.engine().generate([ask(picture_of(RED), TextPart("?"))])[0][0]
+    failure = TransformersEngine.from_loaded(nano).generate([ask(render_part(RED), TextPart("?"))])[0][0]
     assert isinstance(failure, Failure)
     assert failure.cause is FailureCause.INVALID_REQUEST
     assert "text only" in failure.message
 
 
 def test_images_are_read_from_files_and_addresses_alike(tmp_path: Path) -> None:
-    image = render(RED)
+    image = render_scene(RED)
     image.save(tmp_path / "red.png")
     image.convert("P").save(tmp_path / "red.gif")
     wanted = np.asarray(image)
@@ -204,8 +220,8 @@ def test_images_are_read_from_files_and_addresses_alike(tmp_path: Path) -> None:
 
 def test_without_pillow_the_install_command_is_named(vlm: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "find_spec", lambda name: None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'palaestra\[vision\]'"):
-        vlm.engine().generate([ask(picture_of(RED), TextPart("?"))])
+    with pytest.raises(MissingExtraError, match=r"palaestra\[vision\]"):
+        TransformersEngine.from_loaded(vlm).generate([ask(render_part(RED), TextPart("?"))])
 
 
 def test_training_sees_what_the_engine_asks(vlm: LoadedModel) -> None:
@@ -214,17 +230,17 @@ def test_training_sees_what_the_engine_asks(vlm: LoadedModel) -> None:
     for shown in [next(stream) for _ in range(40)]:
         parts: tuple[TextPart | ImagePart, ...] = (TextPart(shown.question),)
         if shown.scene is not None:
-            parts = (picture_of(shown.scene), *parts)
+            parts = (render_part(shown.scene), *parts)
         asked = visual_prompt(vlm.processor, [Message("user", parts)])
         encoded = encode_pictured(shown, vlm.tokenizer)
         assert list(encoded.prompt_ids) == asked.ids
         assert vlm.tokenizer.decode(encoded.response_ids) == f"{shown.response}<|end|>"
         if shown.scene is not None:
-            mine = to_pixel_values(torch.from_numpy(np.asarray(render(shown.scene))[None].copy()))
+            mine = to_pixel_values(torch.from_numpy(np.asarray(render_scene(shown.scene))[None].copy()))
             assert torch.allclose(mine, asked.inputs["pixel_values"], atol=1e-5)
 
 
-def test_batches_repeat_with_the_seed_and_hold_a_picture_for_every_place(vlm: LoadedModel) -> None:
+def test_pretraining_batches_repeat_with_the_seed(vlm: LoadedModel) -> None:
     def take(seed: int, workers: int = 0) -> list[dict[str, torch.Tensor]]:
         stream = picture_batches(vlm.tokenizer, 6, Seeds(seed), torch.device("cpu"), workers)
         return [next(stream) for _ in range(3)]
@@ -249,22 +265,29 @@ def test_a_small_one_learns_what_it_is_shown(vlm: LoadedModel) -> None:
     with fork_torch_rng(Seeds(2)):
         model = build_vlm(vlm.tokenizer, layers=1, width=32)
     encoded = [encode_pictured(shown, vlm.tokenizer) for shown in rows]
-    pictures = to_pixel_values(torch.from_numpy(np.stack([np.asarray(render(s.scene)) for s in rows if s.scene])))
+    pictures = to_pixel_values(torch.from_numpy(np.stack([np.asarray(render_scene(s.scene)) for s in rows if s.scene])))
 
     def batches():  # type: ignore[no-untyped-def]
-        from palaestra.learn.batches import collate
+        from palaestra.students.batches import collate
 
         while True:
             yield {**collate(encoded, vlm.tokenizer.pad_token_id), "pixel_values": pictures}
 
     losses: list[float] = []
     pretrain_model(
-        model, batches(), partial(picture_loss, model), steps=60, matrix_learning_rate=0.01, vector_learning_rate=0.01,
+        model,
+        batches(),
+        partial(picture_loss, model),
+        steps=60,
+        matrix_learning_rate=0.01,
+        vector_learning_rate=0.01,
         on_step=lambda _, loss: losses.append(loss) if loss == loss else None,
-    )  # fmt: skip
-    engine = LoadedModel("small", model, vlm.tokenizer, vlm.processor).engine()
-    said = engine.generate([ask(picture_of(s.scene), TextPart(s.question), sampling=Sampling(max_tokens=8)) for s in rows if s.scene])  # fmt: skip
-    assert [a[0].text for a in said] == ["Answer: red", "Answer: blue"]  # type: ignore[union-attr]
+    )
+    engine = TransformersEngine.from_loaded(LoadedModel("small", model, vlm.tokenizer, vlm.processor))
+    replies = engine.generate(
+        [ask(render_part(s.scene), TextPart(s.question), sampling=Sampling(max_tokens=8)) for s in rows if s.scene]
+    )
+    assert [a[0].text for a in replies] == ["Answer: red", "Answer: blue"]  # type: ignore[union-attr]
     assert losses[-1] < 0.1
 
 

@@ -10,10 +10,21 @@ import torch
 import vision_models
 
 from palaestra.core.errors import EngineError, ModelError
-from palaestra.core.records import Completion, Failure, FailureCause, ImagePart, Message, Split, StopReason, TextPart
-from palaestra.engines import models
-from palaestra.engines.base import ABORTED, Request, Sampling
+from palaestra.core.records import (
+    Completion,
+    Failure,
+    FailureCause,
+    ImagePart,
+    Message,
+    Request,
+    Sampling,
+    Split,
+    StopReason,
+    TextPart,
+)
+from palaestra.engines.base import ABORTED
 from palaestra.engines.transformers import TransformersEngine
+from palaestra.models import registry as models
 from palaestra.tasks.math.task import MathSkills
 from palaestra.tasks.vision.task import VisionSkills
 
@@ -40,9 +51,9 @@ def make_requests(sampling: Sampling, count: int = 3) -> list[Request]:
     return [Request(problem.messages, sampling) for problem in MathSkills().problems(Split.TEST, count, 0)]
 
 
-def test_greedy_texts_ids_and_log_probs_are_those_of_the_transformers_engine(engine: VLLMEngine) -> None:
+def test_greedy_answers_equal_the_transformers_engine(engine: VLLMEngine) -> None:
     requests = make_requests(Sampling(40))
-    ours, theirs = ask(engine, *requests), ask(models.load("nano").engine(), *requests)  # type: ignore[arg-type]
+    ours, theirs = ask(engine, *requests), ask(TransformersEngine.from_loaded(models.load("nano")), *requests)  # type: ignore[arg-type]
     assert [a.prompt_ids for a in ours] == [a.prompt_ids for a in theirs]
     same = [(a, b) for a, b in zip(ours, theirs, strict=True) if a.token_ids == b.token_ids]
     # Kernels round differently: a tie between two tokens may fall the other way.
@@ -52,7 +63,7 @@ def test_greedy_texts_ids_and_log_probs_are_those_of_the_transformers_engine(eng
         torch.testing.assert_close(torch.tensor(a.logprobs), torch.tensor(b.logprobs), atol=1e-3, rtol=0)
 
 
-def test_a_request_has_as_many_completions_as_it_asks_for_and_its_own_seed(engine: VLLMEngine) -> None:
+def test_requests_have_their_own_count_and_seed(engine: VLLMEngine) -> None:
     messages = (Message("user", "A farmer has 13 hens and 48 eggs. Why?"),)
     sampling = Sampling(12, temperature=2.0, count=6)
     (first,), (other,) = (
@@ -91,7 +102,7 @@ def test_stop_strings_limits_and_failures_are_per_request(engine: VLLMEngine) ->
     assert isinstance(malformed[0], Failure)
     assert malformed[0].cause is FailureCause.INVALID_REQUEST
     assert isinstance(hot[0], Failure)
-    assert "temperature must be in [0, 2]" in hot[0].message
+    assert "temperature" in hot[0].message
     assert isinstance(plain[0], Completion)
     assert (plain[0].text, plain[0].stop_reason) == ("3+4=7. Answer: 7", StopReason.END)
 
@@ -121,11 +132,11 @@ def test_adapters_are_swapped_in_a_live_engine(engine: VLLMEngine, tmp_path: Pat
     assert expected[1] != expected[2]
     engine.unload_adapter()
     assert [answer.token_ids for answer in ask(engine, *requests)] == base
-    with pytest.raises(ModelError, match="vLLM cannot load the adapter"):
+    with pytest.raises(ModelError, match=r"the adapter .*nothing"):
         engine.load_adapter(tmp_path / "nothing")
 
 
-def test_new_weights_take_effect_at_once_and_old_prefixes_are_dropped(engine: VLLMEngine) -> None:
+def test_new_weights_drop_cached_prefixes(engine: VLLMEngine) -> None:
     requests = make_requests(Sampling(20), 1)
     base = ask(engine, *requests)
     loaded = models.load("nano")
@@ -133,7 +144,7 @@ def test_new_weights_take_effect_at_once_and_old_prefixes_are_dropped(engine: VL
     with torch.no_grad():
         for parameter in loaded.weights.parameters():
             parameter.add_(0.02 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(0)))
-    expected = ask(loaded.engine(), *requests)  # type: ignore[arg-type]
+    expected = ask(TransformersEngine.from_loaded(loaded), *requests)  # type: ignore[arg-type]
     engine.update_weights(loaded.weights.state_dict().items())
     changed = ask(engine, *requests)
     assert [answer.text for answer in changed] == [answer.text for answer in expected]
@@ -155,19 +166,19 @@ def test_new_weights_take_effect_at_once_and_old_prefixes_are_dropped(engine: VL
     assert [answer.token_ids for answer in ask(engine, *requests)] == [answer.token_ids for answer in base]
 
 
-def test_global_generators_are_left_alone_and_no_process_is_left() -> None:
+def test_global_rng_is_unchanged_and_no_process_is_left() -> None:
     psutil = pytest.importorskip("psutil")
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
     engine = VLLMEngine(models.locate("nano"), dtype="float32", enforce_eager=True)
     assert torch.equal(torch.rand(3), expected)
-    with pytest.raises(ModelError, match="without adapters; set max_lora_rank"):
+    with pytest.raises(ModelError, match="max_lora_rank"):
         engine.load_adapter(Path("anywhere"))
     engine.close()
     engine.close()
     assert psutil.Process().children(recursive=True) == []
-    with pytest.raises(EngineError, match="is closed"):
+    with pytest.raises(EngineError, match="closed"):
         engine.generate([])
 
 
@@ -178,7 +189,7 @@ def test_images_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     model.weights.save_pretrained(tmp_path)
     model.processor.save_pretrained(tmp_path)
     requests = [Request(problem.messages, Sampling(6)) for problem in VisionSkills().problems(Split.TEST, 1, 0)]
-    expected = ask(models.load(str(tmp_path), device="cpu").engine(), *requests)  # type: ignore[arg-type]
+    expected = ask(TransformersEngine.from_loaded(models.load(str(tmp_path), device="cpu")), *requests)  # type: ignore[arg-type]
     engine = VLLMEngine(str(tmp_path), dtype="float32", enforce_eager=True)
     answers = ask(engine, *requests)
     engine.close()
@@ -212,13 +223,11 @@ def test_a_batch_that_fails_half_way_leaves_a_working_engine() -> None:
 
 def test_too_little_memory_is_one_line_that_names_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "4000")
-    with pytest.raises(
-        ModelError, match=r"vLLM cannot load .*4000.* GiB.* Decrease .*VLLM_CPU_KVCACHE_SPACE"
-    ) as raised:
+    with pytest.raises(ModelError, match=r"4000.* GiB.*VLLM_CPU_KVCACHE_SPACE") as raised:
         VLLMEngine(models.locate("nano"), dtype="float32", enforce_eager=True)
     assert "\n" not in str(raised.value)
     monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "")
-    with pytest.raises(ModelError, match=r"vLLM cannot load .* decrease `--gpu-memory-utilization`") as raised:
+    with pytest.raises(ModelError, match="`--gpu-memory-utilization`") as raised:
         VLLMEngine(models.locate("nano"), dtype="float32", enforce_eager=True, gpu_memory_utilization=0.999)
     assert "\n" not in str(raised.value)
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from palaestra.core.records import Split
-from palaestra.engines import models
-from palaestra.engines.base import Request, Sampling
-from palaestra.engines.models import LoadedModel
+from palaestra.core.records import Request, Sampling, Split
+from palaestra.engines.transformers import TransformersEngine
+from palaestra.models import registry as models
+from palaestra.models.registry import LoadedModel
 from palaestra.tasks.math.task import MathSkills
 
 PYTHON = os.environ.get("PALAESTRA_VLLM_PYTHON", "")
@@ -43,7 +43,10 @@ if __name__ == "__main__":  # vLLM starts its engine in a process that imports t
 @pytest.mark.skipif(not PYTHON, reason="PALAESTRA_VLLM_PYTHON names no interpreter with vLLM")
 def test_vllm_gives_the_tokens_that_our_engine_gives(nano: LoadedModel, tmp_path: Path) -> None:
     problems = MathSkills().problems(Split.TEST, 3, 0)
-    ours = [a[0] for a in nano.engine().generate([Request(p.messages, Sampling(40)) for p in problems])]
+    ours = [
+        a[0]
+        for a in TransformersEngine.from_loaded(nano).generate([Request(p.messages, Sampling(40)) for p in problems])
+    ]
     given = {"model": models.locate("nano"), "prompts": [a.prompt_ids for a in ours]}  # type: ignore[union-attr]
     (tmp_path / "ask.py").write_text(SCRIPT)
     command, environment = [PYTHON, str(tmp_path / "ask.py")], os.environ | {"VLLM_CPU_KVCACHE_SPACE": "1"}
@@ -52,8 +55,8 @@ def test_vllm_gives_the_tokens_that_our_engine_gives(nano: LoadedModel, tmp_path
     )
     lines = [line for line in result.stdout.splitlines() if line.startswith("RESULT ")]
     assert lines, result.stderr[-3000:]
-    tokens, said = json.loads(lines[0].removeprefix("RESULT "))
-    assert said == "3+4=7. Answer: 7"
+    tokens, answer_text = json.loads(lines[0].removeprefix("RESULT "))
+    assert answer_text == "3+4=7. Answer: 7"
     same = sum(tuple(theirs) == a.token_ids for theirs, a in zip(tokens, ours, strict=True))  # type: ignore[union-attr]
     # Another implementation rounds differently: a tie may fall the other way once in a while.
     assert same >= 0.95 * len(problems)

@@ -8,8 +8,8 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+import processes
 import pytest
-import warm
 from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 
@@ -79,10 +79,10 @@ def test_a_wrong_result_of_step_is_told_at_once(result: Any, message: str, limit
     env.step(np.zeros(2, dtype=int))
     with pytest.raises(ReturnError) as raised:
         env.step(np.zeros(2, dtype=int))
-    told = str(raised.value)
-    assert told.startswith(message)
-    assert told.endswith(f" (test_checked.py, line {Maze.step.__code__.co_firstlineno})")
-    assert "\n" not in told
+    lines = str(raised.value)
+    assert lines.startswith(message)
+    assert lines.endswith(f" (test_checked.py, line {Maze.step.__code__.co_firstlineno})")
+    assert "\n" not in lines
 
 
 @pytest.mark.parametrize(
@@ -122,9 +122,7 @@ def test_a_wrapper_of_the_users_is_checked_as_well() -> None:
         def observation(self, observation: Any) -> Any:
             return observation[:1]
 
-    with pytest.raises(
-        ReturnError, match=r"Half.reset returned an array of shape \(1,\) and dtype float32 as observation"
-    ):
+    with pytest.raises(ReturnError, match=r"Half.reset .*shape \(1,\) .*observation"):
         SlotVectorEnv(lambda: Half(Maze()), 1, "Maze-v0").reset(seed=0)
 
 
@@ -175,21 +173,30 @@ def test_the_command_refuses_a_wrong_environment_in_one_line(tmp_path: Path, mon
         "Maze.step returned a tuple of 4; expected the tuple (observation, reward, terminated, truncated, info) "
         "(wrong_mazes.py, line 15)"
     )
-    result = warm.command(
-        "train", "--env", name, "--env-option", "size=3", "--iterations", "1", "--out", tmp_path / "run",
-        cwd=tmp_path, env={"COLUMNS": "100"},
-    )  # fmt: skip
+    result = processes.run_command(
+        "train",
+        "--env",
+        name,
+        "--env-option",
+        "size=3",
+        "--iterations",
+        "1",
+        "--out",
+        tmp_path / "run",
+        cwd=tmp_path,
+        env={"COLUMNS": "100"},
+    )
     assert result.returncode == 2, result
     assert result.stderr.strip() == f"error: {step}"
     monkeypatch.syspath_prepend(str(tmp_path))
     cases = {
-        "size=2": "Maze.reset returned an array of shape (3,) and dtype float32 as observation; expected an array of shape (2,) and dtype float32 "
+        2: "Maze.reset returned an array of shape (3,) and dtype float32 as observation; expected an array of shape (2,) and dtype float32 "
         "(wrong_mazes.py, line 12)",
-        "size=0": f"cannot make {name}: ZeroDivisionError: integer division or modulo by zero (wrong_mazes.py, line 10)",
+        0: f"cannot make {name}: ZeroDivisionError: integer division or modulo by zero (wrong_mazes.py, line 10)",
     }
-    for option, message in cases.items():
+    for size, message in cases.items():
         with pytest.raises(EnvError) as raised:
-            train(env=name, env_options=(option,), iterations=1, out=tmp_path / option)
+            train(env=name, env_kwargs={"size": size}, iterations=1, out=tmp_path / str(size))
         assert str(raised.value) == message
 
 
@@ -215,18 +222,18 @@ class NativeVector(VectorEnv[Any, Any, Any]):
 @pytest.mark.parametrize(
     ("place", "value", "message"),
     [
-        (3, ..., "a tuple of 4; expected the tuple"),
-        (0, np.zeros((2, 2), np.float32), r"an array of shape \(2, 2\) and dtype float32 as observation"),
-        (0, np.zeros((1, 3), np.float32), r"an array of shape \(1, 3\) and dtype float32 as observation"),
-        (0, np.full((2, 3), np.nan, np.float32), r"nan at \[0, 0\] of observation; expected finite numbers"),
-        (1, np.ones(1), r"an array of shape \(1,\) and dtype float64 as reward; expected an array of 2 numbers"),
+        (3, ..., "a tuple of 4"),
+        (0, np.zeros((2, 2), np.float32), r"shape \(2, 2\) .*observation"),
+        (0, np.zeros((1, 3), np.float32), r"shape \(1, 3\) .*observation"),
+        (0, np.full((2, 3), np.nan, np.float32), r"nan at \[0, 0\] of observation"),
+        (1, np.ones(1), r"shape \(1,\) .*reward; .*2 numbers"),
         (1, 1.0, "float 1.0 as reward"),
         (1, None, "None as reward"),
-        (1, ["a", "b"], "as reward; expected an array of 2 numbers"),
-        (1, np.array([1.0, np.nan]), r"\[ *1. +nan\] as reward; expected finite numbers"),
-        (2, None, "None as terminated; expected an array of 2 numbers"),
-        (3, np.zeros(1, bool), "as truncated; expected an array of 2 numbers"),
-        (4, None, "None as info; expected a dict"),
+        (1, ["a", "b"], "reward; .*2 numbers"),
+        (1, np.array([1.0, np.nan]), r"\[ *1. +nan\] as reward; .*finite"),
+        (2, None, "None as terminated; .*2 numbers"),
+        (3, np.zeros(1, bool), "as truncated; .*2 numbers"),
+        (4, None, "None as info; .*dict"),
     ],
 )
 def test_what_a_native_vector_environment_returns_is_checked(place: int, value: Any, message: str) -> None:
@@ -237,6 +244,6 @@ def test_what_a_native_vector_environment_returns_is_checked(place: int, value: 
 
 
 @pytest.mark.parametrize("result", [np.zeros((2, 3), np.float32), (np.zeros((2, 2), np.float32), {})])
-def test_what_a_native_vector_environment_is_reset_with_is_checked(result: Any) -> None:
-    with pytest.raises(ReturnError, match=r"^NativeVector.reset returned an array of shape"):
+def test_the_reset_of_a_native_vector_env_is_checked(result: Any) -> None:
+    with pytest.raises(ReturnError, match=r"^NativeVector.reset .*shape"):
         CheckedVectorEnv(NativeVector(reset=lambda: result)).reset(seed=0)

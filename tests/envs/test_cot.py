@@ -10,8 +10,8 @@ from gymnasium.utils.env_checker import check_env
 import palaestra  # noqa: F401  (registers the environments)
 from palaestra.core.errors import EnvError, PalaestraError, RewardError, UnknownNameError
 from palaestra.core.records import Completion, Failure, FailureCause, Message, Problem, Score, Split
-from palaestra.engines.models import LoadedModel
 from palaestra.envs.token import CoTEnv, CoTVectorEnv
+from palaestra.models.registry import LoadedModel
 
 END = 1
 SMALL: dict[str, Any] = {"skills": ["addition", "geometry"], "problems": 3}
@@ -43,7 +43,7 @@ def answer(env: CoTVectorEnv, texts: Sequence[str], end: bool = True) -> tuple[A
     return result
 
 
-def of(env: CoTVectorEnv, episode: int) -> Problem:
+def get_problem(env: CoTVectorEnv, episode: int) -> Problem:
     source = env.prompt(episode).source
     assert isinstance(source, Problem)
     return source
@@ -58,7 +58,7 @@ def test_it_passes_gymnasiums_checker(arguments: dict[str, Any]) -> None:
         check_env(gymnasium.make("CoTEnv-v0", **arguments).unwrapped, skip_render_check=False)
 
 
-def test_it_is_made_by_gymnasium_in_both_views_with_all_defaults() -> None:
+def test_gymnasium_makes_both_views_with_defaults() -> None:
     env = gymnasium.make("CoTEnv-v0", problems=2)
     assert isinstance(env.unwrapped, CoTEnv)
     env.reset(seed=0)
@@ -72,7 +72,7 @@ def test_it_is_made_by_gymnasium_in_both_views_with_all_defaults() -> None:
 def test_the_reward_is_the_score_of_the_task(nano: LoadedModel) -> None:
     env = CoTVectorEnv(**SMALL, tokenizer=nano.tokenizer, num_envs=2)
     env.reset(seed=0, options={"episodes": 2})
-    right, other = of(env, 0), of(env, 1)
+    right, other = get_problem(env, 0), get_problem(env, 1)
     *_, infos = answer(env, [f"Answer: {right.reference}", f"Answer: 1{other.reference}"])
     responses = {r.episode: r for r in infos["responses"]}
     assert responses[1].reward == 0.0
@@ -91,26 +91,24 @@ FORMS = {
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("share", [0.25, 1.0])
-def test_the_format_is_a_share_of_the_reward_and_the_whole_stays_from_0_to_1(
-    nano: LoadedModel, form: str, share: float
-) -> None:
+def test_the_format_is_a_fraction_of_the_reward(nano: LoadedModel, form: str, share: float) -> None:
     env = CoTVectorEnv(Echo(), tokenizer=nano.tokenizer, format_reward=share, format=form, max_tokens=80, context=250)
     env.reset(seed=0)
-    first = next(e for e in range(3) if of(env, e).reference == "red")
+    first = next(e for e in range(3) if get_problem(env, e).reference == "red")
     good, *bad = FORMS[form]
-    found = []
+    rewards = []
     for text in (good, *bad):
         env.reset(seed=0, options={"episode": first, "episodes": 1})
         *_, infos = answer(env, [text])
-        found.append(infos["responses"][0].reward)
-    assert found == [share, *[0.0] * len(bad)]
+        rewards.append(infos["responses"][0].reward)
+    assert rewards == [share, *[0.0] * len(bad)]
 
 
-def test_score_and_format_are_weighed_and_a_cut_response_has_no_format(nano: LoadedModel) -> None:
+def test_a_truncated_response_has_no_format_reward(nano: LoadedModel) -> None:
     arguments: dict[str, Any] = {"tokenizer": nano.tokenizer, "format_reward": 0.4, "format": "(?s).*red.*"}
     env = CoTVectorEnv(Echo(), **arguments, max_tokens=len(nano.tokenizer.encode("red")) + 1)
     env.reset(seed=0)
-    first = next(e for e in range(3) if of(env, e).reference == "red")
+    first = next(e for e in range(3) if get_problem(env, e).reference == "red")
     env.reset(seed=0, options={"episode": first, "episodes": 1})
     *_, infos = answer(env, ["red"])
     assert infos["responses"][0].reward == pytest.approx(0.6 * 0.5 + 0.4)
@@ -123,7 +121,7 @@ def test_score_and_format_are_weighed_and_a_cut_response_has_no_format(nano: Loa
 def test_a_scorer_that_fails_is_a_failure_and_no_zero(nano: LoadedModel) -> None:
     env = CoTVectorEnv(Echo(), tokenizer=nano.tokenizer, num_envs=3, failures="mark")
     env.reset(seed=0)
-    words = [of(env, episode).reference for episode in range(3)]
+    words = [get_problem(env, episode).reference for episode in range(3)]
     *_, infos = env.step(np.full(3, END))
     for word, response in zip(words, infos["responses"], strict=True):
         if word == "broken":
@@ -139,18 +137,18 @@ def test_a_scorer_that_fails_is_a_failure_and_no_zero(nano: LoadedModel) -> None
     assert "\n" not in str(caught.value)
 
 
-def test_only_the_skills_that_were_asked_for_are_drawn_and_training_never_sees_the_test(nano: LoadedModel) -> None:
-    one = CoTVectorEnv(skills="addition", problems=40, tokenizer=nano.tokenizer)
-    assert {item.skill for item in one.items} == {"addition"}  # type: ignore[union-attr]
+def test_skills_are_selected_and_splits_are_disjoint(nano: LoadedModel) -> None:
+    selected = CoTVectorEnv(skills="addition", problems=40, tokenizer=nano.tokenizer)
+    assert {item.skill for item in selected.items} == {"addition"}  # type: ignore[union-attr]
     texts = {}
     for split in Split:
         env = CoTVectorEnv(split=split, skills=["addition", "geometry"], problems=40, tokenizer=nano.tokenizer)
         assert {item.skill for item in env.items} == {"addition", "geometry"}  # type: ignore[union-attr]
         texts[split] = {prompt.text for prompt in env._prompts}
-    assert all(len(found) == 80 for found in texts.values())
+    assert all(len(rewards) == 80 for rewards in texts.values())
     assert texts[Split.TRAIN].isdisjoint(texts[Split.TEST] | texts[Split.VALIDATION])
     other = CoTVectorEnv(skills="addition", problems=40, problem_seed=1, tokenizer=nano.tokenizer)
-    assert one.items != other.items
+    assert selected.items != other.items
     few = CoTVectorEnv(split="test", skills="percent", tokenizer=nano.tokenizer)
     assert 20 < len(few.items) < 200, "all that there are, where nobody says how many"
 
@@ -158,20 +156,19 @@ def test_only_the_skills_that_were_asked_for_are_drawn_and_training_never_sees_t
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"skills": ["adition"]}, "did you mean 'addition'?"),
-        ({"task": "math-skils"}, "did you mean 'math-skills'?"),
-        ({"split": "training"}, "split must be one of train, validation, test; got 'training'"),
-        ({"format_reward": 1.5}, "format_reward must be from 0 to 1; got 1.5"),
-        ({"format_reward": -0.1}, "format_reward must be from 0 to 1"),
-        ({"format": "("}, "format must be answer, tags or a regular expression; got '('"),
+        ({"skills": ["adition"]}, "'addition'"),
+        ({"task": "math-skils"}, "'math-skills'"),
+        ({"split": "training"}, "split .*train, validation, test; got 'training'"),
+        ({"format_reward": 1.5}, r"format_reward .*0 to 1; got 1\.5"),
+        ({"format_reward": -0.1}, r"format_reward .*0 to 1; got -0\.1"),
+        ({"format": "("}, r"format .*regular expression; got '\('"),
         ({"problems": 10_000_000, "skills": ["addition"]}, "request fewer"),
-        ({"problems": 0}, "problems must be at least 1 per skill for math-skills; got 0"),
+        ({"problems": 0}, "problems .*at least 1 per skill"),
     ],
 )
 def test_what_makes_no_sense_is_refused_in_one_line(nano: LoadedModel, arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(PalaestraError) as caught:
+    with pytest.raises(PalaestraError, match=message) as caught:
         CoTVectorEnv(**arguments, tokenizer=nano.tokenizer)
-    assert message in str(caught.value)
     assert "\n" not in str(caught.value)
     if "skills" in arguments and "problems" not in arguments:
         assert isinstance(caught.value, UnknownNameError)
@@ -180,12 +177,12 @@ def test_what_makes_no_sense_is_refused_in_one_line(nano: LoadedModel, arguments
 def test_a_prompt_of_ones_own_cannot_be_scored_by_the_task(nano: LoadedModel) -> None:
     env = CoTVectorEnv(**SMALL, tokenizer=nano.tokenizer, failures="mark")
     env.reset(seed=0, options={"initial_state": "Hello"})
-    with pytest.raises(EnvError, match="not a problem of the task"):
+    with pytest.raises(EnvError, match="not a problem"):
         env.step(np.array([END]))
-    env.reset(seed=0, options={"initial_state": of(env, 0)})
+    env.reset(seed=0, options={"initial_state": get_problem(env, 0)})
     assert env.step(np.array([END]))[4]["responses"][0].reward == 0.0
 
 
 def test_pictures_are_refused_and_not_left_out() -> None:
-    with pytest.raises(EnvError, match="it has an image; token environments accept text only"):
+    with pytest.raises(EnvError, match="image"):
         CoTVectorEnv(task="vision-skills", skills="count", problems=1)

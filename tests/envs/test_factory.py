@@ -11,7 +11,6 @@ from gymnasium.envs.classic_control.cartpole import CartPoleEnv, CartPoleVectorE
 
 from palaestra import train
 from palaestra.core.errors import EnvError, PalaestraError, UnknownNameError
-from palaestra.engines.models import LoadedModel
 from palaestra.envs.factory import (
     detect_kind,
     get_spec,
@@ -23,6 +22,7 @@ from palaestra.envs.factory import (
 from palaestra.envs.token import CoTVectorEnv, Response, RLHFVectorEnv, TokenEnv, TokenVectorEnv
 from palaestra.envs.turn import TurnEnv
 from palaestra.envs.wrappers import PlainTokenVectorEnv, SlotVectorEnv
+from palaestra.models.registry import LoadedModel
 
 RHYMES = ["Rhyme on red", "Rhyme on blue"]
 
@@ -101,7 +101,7 @@ def is_token_env(name: str, options: dict[str, Any]) -> bool:
     return detect_kind(name, options) == "token"
 
 
-def one_line(caught: pytest.ExceptionInfo[BaseException]) -> str:
+def check_single_line(caught: pytest.ExceptionInfo[BaseException]) -> str:
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -114,7 +114,7 @@ def test_an_unknown_id_suggests_the_nearest(wrong: str, right: str) -> None:
     for ask in (get_spec, lambda name: is_token_env(name, {}), lambda name: make_control_env(name, 2, {})):
         with pytest.raises(UnknownNameError) as caught:
             ask(wrong)
-        assert f"did you mean '{right}" in one_line(caught)
+        assert f"did you mean '{right}" in check_single_line(caught)
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_an_old_or_wrong_version_shows_gymnasiums_own_hint(old: str, hint: str) 
     for ask in (get_spec, lambda name: detect_kind(name, {})):
         with pytest.raises(EnvError) as caught:
             ask(old)
-        assert one_line(caught).endswith(hint)
+        assert check_single_line(caught).endswith(hint)
         assert "did you mean" not in str(caught.value)
 
 
@@ -138,7 +138,7 @@ def test_an_id_that_is_none_is_refused_in_one_line() -> None:
     for name in ("", "what is this?", "a/b/c"):
         with pytest.raises(UnknownNameError) as caught:
             get_spec(name)
-        one_line(caught)
+        check_single_line(caught)
 
 
 def test_a_module_before_the_id_is_imported_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,9 +154,9 @@ def test_a_module_before_the_id_is_imported_first(tmp_path: Path, monkeypatch: p
     finally:
         gymnasium.registry.pop("MyPole-v0", None)
         sys.modules.pop("my_letters", None)
-    with pytest.raises(EnvError, match="cannot import 'no_such_module', which should register X-v0") as caught:
+    with pytest.raises(EnvError, match=r"'no_such_module', .*X-v0") as caught:
         get_spec("no_such_module:X-v0")
-    one_line(caught)
+    check_single_line(caught)
 
 
 @pytest.mark.parametrize(
@@ -171,23 +171,21 @@ def test_a_module_before_the_id_is_imported_first(tmp_path: Path, monkeypatch: p
     ],
 )
 def test_options_that_an_environment_does_not_take_are_named(work: Callable[[], Any]) -> None:
-    with pytest.raises(EnvError, match=r"v\d does not accept these options: .*(gravitiy|num_envs)") as caught:
+    with pytest.raises(EnvError, match=r"v\d .*(gravitiy|num_envs)") as caught:
         work()
-    assert "kwargs (" not in one_line(caught)
+    assert "kwargs (" not in check_single_line(caught)
 
 
 def test_options_with_a_wrong_value_keep_their_own_message() -> None:
-    with pytest.raises(PalaestraError, match="did you mean 'addition'"):
+    with pytest.raises(PalaestraError, match="'addition'"):
         make_token_env("CoTEnv-v0", 2, {"skills": ["adition"]})
 
 
-def test_a_mistake_inside_an_environment_is_no_matter_of_options(register: Callable[..., str]) -> None:
+def test_error_inside_an_env_is_not_blamed_on_options(register: Callable[..., str]) -> None:
     name = register(entry_point=Mistaken)
-    with pytest.raises(
-        EnvError, match=r"cannot make Test-v0: TypeError: can only concatenate .*test_factory.py, line"
-    ) as caught:
+    with pytest.raises(EnvError, match=r"Test-v0: TypeError: .*test_factory.py, line") as caught:
         make_token_env(name, 2, {})
-    one_line(caught)
+    check_single_line(caught)
 
 
 def test_a_dependency_that_is_missing_is_named(register: Callable[..., str]) -> None:
@@ -195,10 +193,10 @@ def test_a_dependency_that_is_missing_is_named(register: Callable[..., str]) -> 
     for work in (lambda: is_token_env(name, {}), lambda: make_control_env(name, 1, {})):
         with pytest.raises(EnvError, match="no_such_package") as caught:
             work()
-        one_line(caught)
+        check_single_line(caught)
 
 
-def test_classic_environments_come_in_their_native_form_where_they_have_one() -> None:
+def test_classic_environments_use_their_native_vector_form() -> None:
     env = make_control_env("CartPole-v1", 3, {})
     assert isinstance(env.unwrapped, CartPoleVectorEnv)
     assert env.num_envs == 3
@@ -210,16 +208,16 @@ def test_classic_environments_come_in_their_native_form_where_they_have_one() ->
     assert (observation[0] != observation[2]).any()
 
 
-def test_classic_environments_without_one_come_in_slots_with_their_options_and_limits() -> None:
+def test_other_classic_environments_run_in_slots() -> None:
     env = make_control_env("Pendulum-v1", 2, {"g": 3.0, "max_episode_steps": 4})
     assert isinstance(env, SlotVectorEnv)
-    assert [one.unwrapped.g for one in env.envs] == [3.0, 3.0]  # type: ignore[attr-defined]
+    assert [item.unwrapped.g for item in env.envs] == [3.0, 3.0]  # type: ignore[attr-defined]
     env.reset(seed=0)
     cut = [env.step(np.zeros((2, 1), dtype=np.float32))[3].tolist() for _ in range(4)]
     assert cut == [[False, False]] * 3 + [[True, True]]
 
 
-def test_an_option_that_the_native_form_lacks_is_served_by_slots(register: Callable[..., str]) -> None:
+def test_option_without_native_form_is_served_by_slots(register: Callable[..., str]) -> None:
     from gymnasium.envs.classic_control import CartPoleEnv
 
     class Heavy(CartPoleEnv):
@@ -231,7 +229,7 @@ def test_an_option_that_the_native_form_lacks_is_served_by_slots(register: Calla
     assert isinstance(make_control_env(name, 2, {}).unwrapped, CartPoleVectorEnv)
     env = make_control_env(name, 2, {"weight": 5.0})
     assert isinstance(env, SlotVectorEnv)
-    assert [one.unwrapped.weight for one in env.envs] == [5.0, 5.0]  # type: ignore[attr-defined]
+    assert [item.unwrapped.weight for item in env.envs] == [5.0, 5.0]  # type: ignore[attr-defined]
 
 
 def test_a_native_form_with_other_observations_is_not_used(register: Callable[..., str]) -> None:
@@ -273,7 +271,7 @@ def test_our_token_environments_are_recognised_and_made(own: dict[str, Any]) -> 
         {"entry_point": lambda **given: RhymeEnv(**given)},
     ],
 )
-def test_token_environments_of_a_user_are_recognised_however_they_are_registered(
+def test_user_token_environments_are_recognized(
     register: Callable[..., str], own: dict[str, Any], spec: dict[str, Any]
 ) -> None:
     name = register(**spec, kwargs={"theme": "autumn", "max_tokens": 99})
@@ -311,7 +309,7 @@ def test_a_plain_environment_of_tokens_is_recognised_and_made(
     assert (env.num_envs, env.vocabulary, env.max_tokens, env.width) == (3, 6, 7, 40)
     env.reset(seed=0)
     assert env.step(np.full(3, 5))[1].tolist() == [1.0] * 3
-    with pytest.raises(EnvError, match="does not accept these options"):
+    with pytest.raises(EnvError, match="sice"):
         make_token_env(name, 3, {"sice": 6}, **own)
 
 
@@ -415,7 +413,7 @@ def test_a_vector_only_environment_trains(register: Callable[..., str], tmp_path
     settings: Any = {"env": name, "iterations": 2, "num_envs": 4, "n_steps": 8, "evaluation": 3}
     summary = train(out=tmp_path / "run", progress=False, **settings).summary
     assert (summary["policy"], summary["after_episodes"]) == ("mlp", 3)
-    with pytest.raises(EnvError, match="group methods need a vector environment that takes one seed per slot"):
+    with pytest.raises(EnvError, match="one seed per slot"):
         train(out=tmp_path / "groups", progress=False, algorithm="grpo", group_size=2, **settings)
-    with pytest.raises(EnvError, match=f"{name} does not accept these options: .*nonsense"):
+    with pytest.raises(EnvError, match=f"{name} .*nonsense"):
         make_control_env(name, 2, {"nonsense": 1})

@@ -11,19 +11,19 @@ from gymnasium.utils.env_checker import check_env
 import palaestra  # noqa: F401  (registers the environments)
 from palaestra.core.errors import EnvError, PalaestraError
 from palaestra.core.records import Message, Problem
-from palaestra.engines.models import LoadedModel
 from palaestra.envs.token import Response, RLHFEnv, RLHFVectorEnv
+from palaestra.models.registry import LoadedModel
 
 END = 1
 ASKED = ["Say red", "Say blue", "Say green"]
 
 
-def finish(env: RLHFVectorEnv, text: str = "red") -> list[Response]:
-    """Say a text in every slot and end; returns the responses."""
+def finish_responses(env: RLHFVectorEnv, text: str = "red") -> list[Response]:
+    """Step every slot through the tokens of `text` and the end token. Returns the responses."""
     for token in [*env.tokenizer.encode(text), END]:
         *_, infos = env.step(np.full(env.num_envs, token))
-    found: list[Response] = infos["responses"]
-    return found
+    outcomes: list[Response] = infos["responses"]
+    return outcomes
 
 
 class Judge:
@@ -48,7 +48,7 @@ def test_it_passes_gymnasiums_checker(arguments: dict[str, Any]) -> None:
         check_env(gymnasium.make("RLHFEnv-v0", **arguments).unwrapped, skip_render_check=False)
 
 
-def test_without_arguments_it_asks_questions_and_prefers_brief_answers() -> None:
+def test_the_default_reward_prefers_brief_answers() -> None:
     env = gymnasium.make("RLHFEnv-v0")
     assert isinstance(env.unwrapped, RLHFEnv)
     rewards = []
@@ -66,28 +66,28 @@ def test_without_arguments_it_asks_questions_and_prefers_brief_answers() -> None
 
 
 def test_the_reward_may_read_the_response_or_two_texts(nano: LoadedModel) -> None:
-    def of_response(response: Response) -> float:
+    def score_response(response: Response) -> float:
         return float(response.prompt.text == f"Say {response.text}")
 
-    def of_texts(prompt: str, response: str) -> float:
+    def score_texts(prompt: str, response: str) -> float:
         return float(prompt == f"Say {response}")
 
     class Callable:
         def __call__(self, prompt: str, response: str, scale: float = 1.0) -> float:
-            return scale * of_texts(prompt, response)
+            return scale * score_texts(prompt, response)
 
-    for reward in (of_response, of_texts, Callable()):
+    for reward in (score_response, score_texts, Callable()):
         env = RLHFVectorEnv(ASKED, reward, tokenizer=nano.tokenizer, num_envs=3)
         env.reset(seed=0)
-        found = {response.prompt.text: response.reward for response in finish(env)}
-        assert found == {"Say red": 1.0, "Say blue": 0.0, "Say green": 0.0}
+        outcomes = {response.prompt.text: response.reward for response in finish_responses(env)}
+        assert outcomes == {"Say red": 1.0, "Say blue": 0.0, "Say green": 0.0}
 
 
 def test_a_reward_model_judges_all_that_finished_in_one_call(nano: LoadedModel) -> None:
     judge = Judge()
     env = RLHFVectorEnv(ASKED, judge, tokenizer=nano.tokenizer, num_envs=3)  # type: ignore[arg-type]
     env.reset(seed=0)
-    responses = finish(env)
+    responses = finish_responses(env)
     assert [response.reward for response in responses] == [len(r.prompt.text) for r in responses]
     assert judge.seen == [([r.prompt.text for r in responses], ["red"] * 3)]
 
@@ -98,15 +98,15 @@ def test_a_reward_model_reads_a_whole_conversation(nano: LoadedModel) -> None:
     problem = Problem("p", (Message("user", "One question"),), "")
     env = RLHFVectorEnv([talk, problem], judge, tokenizer=nano.tokenizer, num_envs=2)  # type: ignore[arg-type]
     env.reset(seed=0)
-    finish(env)
+    finish_responses(env)
     assert set(judge.seen[0][0]) == {tuple(talk), "One question"}
 
 
-def test_a_reward_model_that_breaks_at_one_response_still_judges_the_others(nano: LoadedModel) -> None:
+def test_a_failing_response_does_not_affect_the_others(nano: LoadedModel) -> None:
     env = RLHFVectorEnv([*ASKED, "poison"], Judge(), tokenizer=nano.tokenizer, num_envs=4, failures="mark")  # type: ignore[arg-type]
     env.reset(seed=0)
-    found = {r.prompt.text: (r.reward, "ValueError: poisoned" in r.failure) for r in finish(env)}
-    assert found == {**{text: (float(len(text)), False) for text in ASKED}, "poison": (None, True)}
+    outcomes = {r.prompt.text: (r.reward, "ValueError: poisoned" in r.failure) for r in finish_responses(env)}
+    assert outcomes == {**{text: (float(len(text)), False) for text in ASKED}, "poison": (None, True)}
 
 
 def test_a_function_that_breaks_is_not_asked_again(nano: LoadedModel) -> None:
@@ -118,14 +118,14 @@ def test_a_function_that_breaks_is_not_asked_again(nano: LoadedModel) -> None:
 
     env = RLHFVectorEnv(ASKED, reward, tokenizer=nano.tokenizer, num_envs=3, failures="mark")
     env.reset(seed=0)
-    finish(env)
+    finish_responses(env)
     assert sorted(asked) == sorted(ASKED)
 
 
 def test_the_cost_of_divergence_is_for_whoever_trains(nano: LoadedModel) -> None:
     env = RLHFVectorEnv(ASKED, lambda r: 2.0, tokenizer=nano.tokenizer, kl_coef=0.5, reference="nano")
     env.reset(seed=0)
-    assert (env.kl_coef, env.reference, finish(env)[0].reward) == (0.5, "nano", 2.0)
+    assert (env.kl_coef, env.reference, finish_responses(env)[0].reward) == (0.5, "nano", 2.0)
 
 
 def test_prompts_come_from_a_text_a_line(nano: LoadedModel, tmp_path: Path) -> None:
@@ -145,16 +145,16 @@ def test_prompts_come_from_json_lines(nano: LoadedModel, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.jsonl", '{"prompt": "a"}\n\n{"prompt": "b"\n', "a.jsonl, line 3: expected JSON with a 'prompt'"),
-        ("a.jsonl", '\n{"text": "a"}\n', "a.jsonl, line 2: expected an object with a text 'prompt'"),
-        ("a.jsonl", '"a"\n', "a.jsonl, line 1: expected an object with a text 'prompt'; got '\"a\"'"),
+        ("a.jsonl", '{"prompt": "a"}\n\n{"prompt": "b"\n', "a.jsonl, line 3: expected JSON"),
+        ("a.jsonl", '\n{"text": "a"}\n', "a.jsonl, line 2: expected an object"),
+        ("a.jsonl", '"a"\n', "a text 'prompt'; got '\"a\"'"),
         ("a.jsonl", '{"prompt": 5}\n', "a.jsonl, line 1: expected an object"),
         ("a.jsonl", '{"prompt": " "}\n', "a.jsonl, line 1: expected an object"),
-        ("a.json", '[\n{"prompt": "a"}]', "a.json, line 1: expected JSON with a 'prompt'; got '['"),
-        ("a.txt", " \n\n", "a.txt has no prompts: expected at least one line"),
+        ("a.json", '[\n{"prompt": "a"}]', "a.json, line 1: expected JSON"),
+        ("a.txt", " \n\n", "a.txt has no prompts"),
         ("a.jsonl", "", "a.jsonl has no prompts"),
-        ("a.txt", None, "cannot read the prompts in"),
-        ("a.txt", b"\xff\xfe", "cannot read the prompts in"),
+        ("a.txt", None, "cannot read"),
+        ("a.txt", b"\xff\xfe", "cannot read"),
     ],
 )
 def test_a_file_that_cannot_be_read_is_named_with_its_line(
@@ -173,14 +173,13 @@ def test_a_file_that_cannot_be_read_is_named_with_its_line(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"kl_coef": -1.0}, "kl_coef must be at least 0; got -1.0"),
-        ({"prompts": []}, "RLHFVectorEnv needs at least one prompt; got none"),
-        ({"reward": 5}, "reward must be a function, the folder of a reward model or a RewardModel; got int"),
+        ({"kl_coef": -1.0}, r"kl_coef .*at least 0; got -1\.0"),
+        ({"prompts": []}, "at least one prompt"),
+        ({"reward": 5}, "reward .*RewardModel; got int"),
         ({"reward": "no/such/folder"}, "no/such/folder"),
     ],
 )
 def test_what_makes_no_sense_is_refused_in_one_line(nano: LoadedModel, arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(PalaestraError) as caught:
+    with pytest.raises(PalaestraError, match=message) as caught:
         RLHFVectorEnv(**{"prompts": ASKED, **arguments}, tokenizer=nano.tokenizer)
-    assert message in str(caught.value)
     assert "\n" not in str(caught.value)

@@ -93,7 +93,7 @@ class Attack:
 def test_what_is_not_data_is_refused(value: Any) -> None:
     village = Village()
     village.board.cells = value
-    with pytest.raises(StateError, match="cannot be stored as data"):
+    with pytest.raises(StateError):
         save_state(village)
 
 

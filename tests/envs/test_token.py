@@ -16,8 +16,8 @@ import palaestra  # noqa: F401  (registers the environments)
 from palaestra.core.errors import EnvError, ModelError, RewardError
 from palaestra.core.records import Message, StopReason
 from palaestra.core.seeding import Seeds
-from palaestra.engines.models import LoadedModel
 from palaestra.envs.token import Prompt, Response, TokenEnv, TokenVectorEnv
+from palaestra.models.registry import LoadedModel
 
 COLOURS = [f"Name the colour {number}." for number in range(12)]
 END, PAD, USER = 1, 0, 3
@@ -28,39 +28,39 @@ def count_tokens(response: Response) -> float:
 
 
 @pytest.fixture
-def make(nano: LoadedModel) -> Callable[..., TokenVectorEnv]:
-    def made(prompts: Sequence[Any] = COLOURS, reward: Any = count_tokens, **arguments: Any) -> TokenVectorEnv:
+def make_env(nano: LoadedModel) -> Callable[..., TokenVectorEnv]:
+    def build_env(prompts: Sequence[Any] = COLOURS, reward: Any = count_tokens, **arguments: Any) -> TokenVectorEnv:
         return TokenVectorEnv(prompts, reward, **{"tokenizer": nano.tokenizer, "max_tokens": 6, **arguments})
 
-    return made
+    return build_env
 
 
 Make = Callable[..., TokenVectorEnv]
 
 
-def said(env: TokenVectorEnv, text: str) -> list[int]:
+def encode_text(env: TokenVectorEnv, text: str) -> list[int]:
     return list(env.tokenizer.encode(text))
 
 
-def speak(env: TokenVectorEnv, tokens: Sequence[int]) -> tuple[Any, ...]:
-    """Say the same tokens in all slots; returns the last step."""
+def step_tokens(env: TokenVectorEnv, tokens: Sequence[int]) -> tuple[Any, ...]:
+    """Step all slots through the same tokens. Returns the last step."""
     result: tuple[Any, ...] = ()
     for token in tokens:
         result = env.step(np.full(env.num_envs, token))
     return result
 
 
-def script(episode: int, position: int, vocabulary: int) -> int:
-    """What is said in an episode, whatever slot it is in: some end early, some never."""
+def choose_token(episode: int, position: int, vocabulary: int) -> int:
+    """Choose the token of an episode at a position, independent of its slot. Some episodes end early, some never."""
     generator = np.random.default_rng((episode, position))
     return END if generator.random() < 0.15 else int(generator.integers(6, vocabulary))
 
 
-def order(env: TokenVectorEnv, count: int) -> list[str]:
+def list_prompts(env: TokenVectorEnv, count: int) -> list[str]:
     return [env.prompt(episode).text for episode in range(count)]
 
 
-def one_line(caught: pytest.ExceptionInfo[BaseException]) -> str:
+def check_single_line(caught: pytest.ExceptionInfo[BaseException]) -> str:
     text = str(caught.value)
     assert text
     assert "\n" not in text
@@ -91,7 +91,7 @@ def registered() -> Iterator[str]:
     del gymnasium.registry["Colours-v0"]
 
 
-def test_a_users_own_token_environment_passes_gymnasiums_checker(registered: str) -> None:
+def test_custom_token_env_passes_gymnasium_checker(registered: str) -> None:
     env = gymnasium.make(registered, stop=["red"], render_mode="ansi")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -99,7 +99,7 @@ def test_a_users_own_token_environment_passes_gymnasiums_checker(registered: str
     assert env.unwrapped.vector.max_tokens == 5  # type: ignore[attr-defined]
 
 
-def test_importing_the_environments_loads_neither_torch_nor_transformers() -> None:
+def test_importing_environments_does_not_load_torch() -> None:
     code = (
         "import sys, palaestra, palaestra.envs, gymnasium\n"
         "gymnasium.spec('CoTEnv-v0'), gymnasium.spec('RLHFEnv-v0')\n"
@@ -130,7 +130,7 @@ def test_vector_and_single_view_agree_step_by_step(nano: LoadedModel) -> None:
     while info["episode"] < 14:
         episode, steps, done = int(info["episode"]), [], False
         while not done:
-            token = script(episode, len(steps), single.vector.vocabulary)
+            token = choose_token(episode, len(steps), single.vector.vocabulary)
             observation, reward, terminated, truncated, info = single.step(token)
             steps.append(
                 Step(observation["tokens"].tolist(), int(observation["length"]), reward, terminated, truncated)
@@ -140,10 +140,10 @@ def test_vector_and_single_view_agree_step_by_step(nano: LoadedModel) -> None:
         observation, info = single.reset()
     env, together = TokenVectorEnv(**arguments, num_envs=4), {}  # type: ignore[arg-type, var-annotated]
     observation, infos = env.reset(seed=7, options={"episodes": 14})
-    found = {}
+    results = {}
     while infos["active"].any():
         active, episodes = infos["active"], infos["episode"]
-        actions = np.array([script(e, len(together.get(e, ())), env.vocabulary) for e in np.maximum(episodes, 0)])
+        actions = np.array([choose_token(e, len(together.get(e, ())), env.vocabulary) for e in np.maximum(episodes, 0)])
         observation, rewards, terminated, truncated, infos = env.step(actions)
         for slot in np.flatnonzero(active):
             seen = {name: observation[name][slot] for name in observation}
@@ -151,22 +151,22 @@ def test_vector_and_single_view_agree_step_by_step(nano: LoadedModel) -> None:
                 seen = infos["final_obs"][slot]
             step = Step(seen["tokens"].tolist(), int(seen["length"]), rewards[slot], terminated[slot], truncated[slot])
             together.setdefault(int(episodes[slot]), []).append(step)
-        found |= {response.episode: response for response in infos.get("responses", ())}
+        results |= {response.episode: response for response in infos.get("responses", ())}
     assert together == alone
-    assert found == answers
-    reasons = {response.stop_reason for response in found.values()}
+    assert results == answers
+    reasons = {response.stop_reason for response in results.values()}
     assert reasons == set(StopReason), "the script should reach every way to end"
 
 
-def test_every_observation_is_in_its_space_and_finished_slots_show_the_next_prompt(make: Make) -> None:
-    env = make(num_envs=3, context=16)
+def test_observations_are_in_their_space(make_env: Make) -> None:
+    env = make_env(num_envs=3, context=16)
     assert env.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
     observation, infos = env.reset(seed=3)
     assert observation in env.observation_space
     ended = 0
     for step in range(30):
         before, episodes = observation, infos["episode"]
-        actions = np.array([script(slot, step, env.vocabulary) for slot in range(3)])
+        actions = np.array([choose_token(slot, step, env.vocabulary) for slot in range(3)])
         assert actions in env.action_space
         observation, _, terminated, truncated, infos = env.step(actions)
         assert observation in env.observation_space
@@ -188,13 +188,13 @@ def test_every_observation_is_in_its_space_and_finished_slots_show_the_next_prom
     assert ended > 10
 
 
-def test_what_was_handed_out_does_not_change_afterwards(make: Make) -> None:
-    env = make(num_envs=2)
+def test_what_was_handed_out_does_not_change_afterwards(make_env: Make) -> None:
+    env = make_env(num_envs=2)
     observation, infos = env.reset(seed=0)
     kept = {name: values.copy() for name, values in (*observation.items(), *infos.items())}
     first = env.step(np.array([8, END]))
     last = first[4]["final_obs"][1]["tokens"].copy()
-    speak(env, [8, 8])
+    step_tokens(env, [8, 8])
     for name, values in (*observation.items(), *infos.items()):
         assert (values == kept[name]).all(), name
     assert (first[4]["final_obs"][1]["tokens"] == last).all()
@@ -203,8 +203,8 @@ def test_what_was_handed_out_does_not_change_afterwards(make: Make) -> None:
     assert (env.step(np.array([8, 8]))[0]["tokens"] != 5).any()
 
 
-def test_without_autoreset_finished_slots_wait_and_a_mask_restarts_them(make: Make) -> None:
-    env = make(num_envs=3, autoreset=False)
+def test_a_mask_restarts_slots_without_autoreset(make_env: Make) -> None:
+    env = make_env(num_envs=3, autoreset=False)
     assert env.metadata["autoreset_mode"] is AutoresetMode.DISABLED
     env.reset(seed=0)
     *_, infos = env.step(np.array([END, 8, 8]))
@@ -215,101 +215,101 @@ def test_without_autoreset_finished_slots_wait_and_a_mask_restarts_them(make: Ma
     assert infos["fresh"].tolist() == [True, True, False], "a slot that nobody has acted in yet is still fresh"
 
 
-def test_rendering_shows_the_text_so_far(make: Make) -> None:
-    env = make(num_envs=2, render_mode="ansi", chat=False)
+def test_rendering_shows_the_text_so_far(make_env: Make) -> None:
+    env = make_env(num_envs=2, render_mode="ansi", chat=False)
     env.reset(options={"initial_state": "Say"})
-    speak(env, said(env, " it"))
+    step_tokens(env, encode_text(env, " it"))
     assert env.render() == ("Say it", "Say it")
 
 
 # How episodes end
 
 
-def test_the_end_token_terminates_and_is_no_part_of_the_text(make: Make) -> None:
-    env = make()
+def test_the_end_token_terminates_and_is_no_part_of_the_text(make_env: Make) -> None:
+    env = make_env()
     env.reset(seed=0)
-    _, rewards, terminated, truncated, infos = speak(env, [*said(env, "ab"), END])
+    _, rewards, terminated, truncated, infos = step_tokens(env, [*encode_text(env, "ab"), END])
     response = infos["responses"][0]
     assert (terminated[0], truncated[0], rewards[0]) == (True, False, 3.0)
     assert (response.text, response.token_ids[-1], response.stop_reason) == ("ab", END, StopReason.END)
 
 
-def test_further_end_tokens_end_as_well(make: Make) -> None:
-    env = make(end_ids=[8])
+def test_further_end_tokens_end_as_well(make_env: Make) -> None:
+    env = make_env(end_ids=[8])
     env.reset(seed=0)
-    _, _, terminated, _, infos = speak(env, [*said(env, "a"), 8])
+    _, _, terminated, _, infos = step_tokens(env, [*encode_text(env, "a"), 8])
     assert terminated[0]
     assert infos["responses"][0].text == "a"
 
 
 @pytest.mark.parametrize("stop", [["###"], "###", ["zz", "###"]])
-def test_a_stop_string_of_several_tokens_terminates_and_is_cut_off(make: Make, stop: Any) -> None:
-    env = make(stop=stop, max_tokens=20)
+def test_a_stop_string_of_several_tokens_is_cut_off(make_env: Make, stop: Any) -> None:
+    env = make_env(stop=stop, max_tokens=20)
     env.reset(seed=0)
-    tokens = said(env, "ab###")
-    assert len(said(env, "###")) == 3
-    _, _, terminated, *_ = speak(env, tokens[:-1])
+    tokens = encode_text(env, "ab###")
+    assert len(encode_text(env, "###")) == 3
+    _, _, terminated, *_ = step_tokens(env, tokens[:-1])
     assert not terminated[0]
-    _, _, terminated, truncated, infos = speak(env, tokens[-1:])
+    _, _, terminated, truncated, infos = step_tokens(env, tokens[-1:])
     response = infos["responses"][0]
     assert (terminated[0], truncated[0]) == (True, False)
     assert (response.text, response.stop_reason, response.token_ids) == ("ab", StopReason.STOP, tuple(tokens))
 
 
-def test_a_stop_string_is_found_late_in_a_long_response_and_inside_a_token(make: Make) -> None:
-    env = make(stop=["nswe"], max_tokens=60)
+def test_a_stop_string_is_found_inside_a_token(make_env: Make) -> None:
+    env = make_env(stop=["nswe"], max_tokens=60)
     env.reset(seed=0)
-    tokens = [*said(env, "ab " * 15), *said(env, "Answer")]
-    assert len(said(env, "Answer")) == 1
-    *_, infos = speak(env, tokens)
+    tokens = [*encode_text(env, "ab " * 15), *encode_text(env, "Answer")]
+    assert len(encode_text(env, "Answer")) == 1
+    *_, infos = step_tokens(env, tokens)
     assert infos["responses"][0].text == "ab " * 15 + "A"
 
 
-def test_a_stop_string_reaches_across_special_tokens_that_have_no_text(make: Make) -> None:
-    env = make(stop=["ab"], max_tokens=40)
+def test_a_stop_string_may_span_special_tokens(make_env: Make) -> None:
+    env = make_env(stop=["ab"], max_tokens=40)
     env.reset(seed=0)
-    a, b = said(env, "a")[0], said(env, "b")[0]
-    _, _, terminated, _, infos = speak(env, [8, a, *[USER] * 20, b])
+    a, b = encode_text(env, "a")[0], encode_text(env, "b")[0]
+    _, _, terminated, _, infos = step_tokens(env, [8, a, *[USER] * 20, b])
     assert terminated[0]
     assert infos["responses"][0].text == "#"
 
 
-def test_a_stop_string_in_the_prompt_stops_nothing(make: Make) -> None:
-    env = make(["Say END"], stop=["END", "ENDx"])
+def test_a_stop_string_in_the_prompt_stops_nothing(make_env: Make) -> None:
+    env = make_env(["Say END"], stop=["END", "ENDx"])
     env.reset(seed=0)
-    _, _, terminated, *_ = speak(env, said(env, "x"))
+    _, _, terminated, *_ = step_tokens(env, encode_text(env, "x"))
     assert not terminated[0]
 
 
-def test_a_special_token_can_be_a_stop_string(make: Make) -> None:
-    env = make(stop=["<|user|>"])
+def test_a_special_token_can_be_a_stop_string(make_env: Make) -> None:
+    env = make_env(stop=["<|user|>"])
     env.reset(seed=0)
-    _, _, terminated, _, infos = speak(env, [*said(env, "a"), USER])
+    _, _, terminated, _, infos = step_tokens(env, [*encode_text(env, "a"), USER])
     assert terminated[0]
     assert infos["responses"][0].text == "a"
 
 
-def test_the_token_limit_truncates(make: Make) -> None:
-    env = make(max_tokens=4)
+def test_the_token_limit_truncates(make_env: Make) -> None:
+    env = make_env(max_tokens=4)
     env.reset(seed=0)
-    _, _, terminated, truncated, _ = speak(env, [8, 8, 8])
+    _, _, terminated, truncated, _ = step_tokens(env, [8, 8, 8])
     assert not truncated[0]
-    _, rewards, terminated, truncated, infos = speak(env, [8])
+    _, rewards, terminated, truncated, infos = step_tokens(env, [8])
     response = infos["responses"][0]
     assert (terminated[0], truncated[0], rewards[0]) == (False, True, 4.0)
     assert (response.stop_reason, response.truncated, len(response.token_ids)) == (StopReason.LENGTH, True, 4)
 
 
-def test_an_end_at_the_limit_terminates_and_does_not_truncate(make: Make) -> None:
-    env = make(max_tokens=2, stop=["b"], num_envs=2)
+def test_an_end_at_the_limit_terminates_and_does_not_truncate(make_env: Make) -> None:
+    env = make_env(max_tokens=2, stop=["b"], num_envs=2)
     env.reset(seed=0)
     env.step(np.array([8, 8]))
-    _, _, terminated, truncated, _ = env.step(np.array([END, said(env, "b")[0]]))
+    _, _, terminated, truncated, _ = env.step(np.array([END, encode_text(env, "b")[0]]))
     assert (terminated.tolist(), truncated.tolist()) == ([True, True], [False, False])
 
 
-def test_prompt_and_response_together_fill_the_context_and_no_more(make: Make) -> None:
-    env = make([[8] * 7, [9] * 9], context=10, max_tokens=50, num_envs=2)
+def test_prompt_and_response_fit_the_context(make_env: Make) -> None:
+    env = make_env([[8] * 7, [9] * 9], context=10, max_tokens=50, num_envs=2)
     env.reset(seed=0)
     assert env.width == 10
     lengths = {}
@@ -317,28 +317,28 @@ def test_prompt_and_response_together_fill_the_context_and_no_more(make: Make) -
         *_, infos = env.step(np.array([8, 8]))
         lengths |= {r.prompt.ids[0]: len(r.prompt.ids + r.token_ids) for r in infos.get("responses", ())}
     assert lengths == {8: 10, 9: 10}
-    make([[8] * 9], context=10)
-    with pytest.raises(EnvError, match="has 10 tokens; the limit of prompt and response is 10") as caught:
-        make([[8] * 10], context=10)
-    one_line(caught)
+    make_env([[8] * 9], context=10)
+    with pytest.raises(EnvError, match=r"10 tokens; .*is 10") as caught:
+        make_env([[8] * 10], context=10)
+    check_single_line(caught)
 
 
 # Prompts, seeds, episodes, groups
 
 
-def test_a_seed_fixes_the_order_and_another_gives_another(make: Make) -> None:
-    env, other = make(num_envs=2), make(num_envs=5)
+def test_a_seed_fixes_the_order_and_another_gives_another(make_env: Make) -> None:
+    env, other = make_env(num_envs=2), make_env(num_envs=5)
     orders = []
     for seed in (1, 1, 2):
         env.reset(seed=seed)
-        orders.append(order(env, 24))
+        orders.append(list_prompts(env, 24))
     assert orders[0] == orders[1] != orders[2]
     other.reset(seed=[1, 1, 1, 1, 1])
-    assert order(other, 24) == orders[0]
+    assert list_prompts(other, 24) == orders[0]
 
 
-def test_every_prompt_comes_once_before_any_comes_again(make: Make) -> None:
-    env = make(num_envs=4, max_tokens=1)
+def test_every_prompt_comes_once_before_any_comes_again(make_env: Make) -> None:
+    env = make_env(num_envs=4, max_tokens=1)
     _, infos = env.reset(seed=5)
     texts = []
     for _ in range(9):
@@ -349,15 +349,15 @@ def test_every_prompt_comes_once_before_any_comes_again(make: Make) -> None:
     assert laps[0] != laps[1]
 
 
-def test_reset_without_a_seed_goes_on_and_episode_takes_up_anywhere(make: Make) -> None:
-    env = make(num_envs=3, max_tokens=1, group_size=2)
+def test_reset_without_a_seed_continues(make_env: Make) -> None:
+    env = make_env(num_envs=3, max_tokens=1, group_size=2)
 
     def play(steps: int) -> list[tuple[int, int, tuple[int, ...]]]:
-        found = []
+        results = []
         for _ in range(steps):
             *_, infos = env.step(np.full(3, 8))
-            found += [(r.episode, r.group, r.prompt.ids) for r in infos["responses"]]
-        return found
+            results += [(r.episode, r.group, r.prompt.ids) for r in infos["responses"]]
+        return results
 
     env.reset(seed=4)
     undisturbed = play(10)
@@ -367,14 +367,14 @@ def test_reset_without_a_seed_goes_on_and_episode_takes_up_anywhere(make: Make) 
     env.reset()
     assert play(1) == undisturbed[9:12]
     for first in (0, 7, 13):
-        other = make(num_envs=3, max_tokens=1, group_size=2)
+        other = make_env(num_envs=3, max_tokens=1, group_size=2)
         env = other
         env.reset(seed=4, options={"episode": first})
         assert play(3) == undisturbed[first : first + 9]
 
 
-def test_consecutive_episodes_of_a_group_share_their_prompt(make: Make) -> None:
-    env = make(num_envs=6, group_size=3, max_tokens=1)
+def test_consecutive_episodes_of_a_group_share_their_prompt(make_env: Make) -> None:
+    env = make_env(num_envs=6, group_size=3, max_tokens=1)
     observation, infos = env.reset(seed=2)
     assert infos["group"].tolist() == [0, 0, 0, 1, 1, 1]
     starts = [tuple(row[:length]) for row, length in zip(observation["tokens"], observation["length"], strict=True)]
@@ -386,8 +386,8 @@ def test_consecutive_episodes_of_a_group_share_their_prompt(make: Make) -> None:
     assert seen == set(COLOURS), "one lap has every prompt once, as a group"
 
 
-def test_only_the_episodes_that_were_asked_for_are_started(make: Make) -> None:
-    env = make(num_envs=3, max_tokens=2)
+def test_only_the_episodes_that_were_asked_for_are_started(make_env: Make) -> None:
+    env = make_env(num_envs=3, max_tokens=2)
     _, infos = env.reset(seed=0, options={"episodes": 5})
     finished = []
     while infos["active"].any():
@@ -399,24 +399,24 @@ def test_only_the_episodes_that_were_asked_for_are_started(make: Make) -> None:
         assert not (terminated | truncated)[idle].any()
         finished += [r.episode for r in infos.get("responses", ())]
     assert sorted(finished) == [0, 1, 2, 3, 4]
-    with pytest.raises(EnvError, match="no slot is active: all episodes are done; call reset") as caught:
+    with pytest.raises(EnvError, match="no slot is active") as caught:
         env.step(np.full(3, 8))
-    one_line(caught)
+    check_single_line(caught)
     _, infos = env.reset(options={"episodes": 1})
     assert (infos["episode"].tolist(), infos["active"].tolist()) == ([5, -1, -1], [True, False, False])
     _, infos = env.reset(options={"episodes": 0})
     assert not infos["active"].any()
 
 
-def test_a_step_before_the_first_reset_asks_for_one(make: Make) -> None:
+def test_a_step_before_the_first_reset_asks_for_one(make_env: Make) -> None:
     with pytest.raises(EnvError, match="call reset"):
-        make().step(np.array([8]))
+        make_env().step(np.array([8]))
 
 
-def test_an_initial_state_is_given_to_every_slot_until_the_next_reset(make: Make) -> None:
-    env = make(num_envs=2, max_tokens=1, chat=False)
+def test_an_initial_state_holds_until_the_next_reset(make_env: Make) -> None:
+    env = make_env(num_envs=2, max_tokens=1, chat=False)
     observation, _ = env.reset(seed=0, options={"initial_state": "Red is"})
-    ids = said(env, "Red is")
+    ids = encode_text(env, "Red is")
     assert observation["tokens"][:, : len(ids)].tolist() == [ids] * 2
     observation, *_, infos = env.step(np.full(2, 8))
     assert infos["responses"][0].prompt.text == "Red is"
@@ -425,15 +425,15 @@ def test_an_initial_state_is_given_to_every_slot_until_the_next_reset(make: Make
     assert observation["tokens"][0, :3].tolist() == [9, 9, 9]
     observation, _ = env.reset(seed=0)
     assert observation["tokens"][0, : observation["length"][0]].tolist() == list(env.prompt(0).ids)
-    with pytest.raises(EnvError, match="given as initial_state has 500 tokens") as caught:
+    with pytest.raises(EnvError, match="initial_state has 500 tokens") as caught:
         env.reset(options={"initial_state": [9] * 500})
-    one_line(caught)
+    check_single_line(caught)
 
 
-def test_texts_are_asked_by_the_chat_template_or_taken_as_they_are(make: Make) -> None:
-    asked, plain = make(["Hello"]), make(["Hello"], chat=False)
-    conversation = make([[Message("user", "Hello")]])
-    words = said(plain, "Hello")
+def test_texts_use_the_chat_template_if_there_is_one(make_env: Make) -> None:
+    asked, plain = make_env(["Hello"]), make_env(["Hello"], chat=False)
+    conversation = make_env([[Message("user", "Hello")]])
+    words = encode_text(plain, "Hello")
     assert asked.prompt(0).ids == conversation.prompt(0).ids == (USER, *words, END, 4)
     assert plain.prompt(0).ids == tuple(words)
     assert (asked.prompt(0).text, conversation.prompt(0).text) == ("Hello", "Hello")
@@ -442,8 +442,8 @@ def test_texts_are_asked_by_the_chat_template_or_taken_as_they_are(make: Make) -
 # Rewards
 
 
-def test_token_rewards_come_step_by_step_and_add_to_the_last(make: Make) -> None:
-    env = make(reward=lambda r: 10.0, token_reward=lambda prompt, ids: 0.5 * len(ids), max_tokens=3)
+def test_token_rewards_come_step_by_step_and_add_to_the_last(make_env: Make) -> None:
+    env = make_env(reward=lambda r: 10.0, token_reward=lambda prompt, ids: 0.5 * len(ids), max_tokens=3)
     env.reset(seed=0)
     rewards = [env.step(np.array([8]))[1][0] for _ in range(2)]
     _, last, _, _, infos = env.step(np.array([8]))
@@ -465,22 +465,20 @@ BAD = {
 
 
 @pytest.mark.parametrize("bad", BAD)
-def test_a_reward_that_breaks_is_raised_in_one_line(make: Make, bad: str) -> None:
+def test_a_reward_that_breaks_is_raised_in_one_line(make_env: Make, bad: str) -> None:
     broken, cause = BAD[bad]
-    env = make(["Name\na colour"], lambda response: broken())
+    env = make_env(["Name\na colour"], lambda response: broken())
     env.reset(seed=0)
     with pytest.raises(RewardError) as caught:
         env.step(np.array([END]))
-    assert cause in one_line(caught)
+    assert cause in check_single_line(caught)
     assert "(test_token.py, line " in str(caught.value)
     assert r"its prompt: 'Name\na colour'" in str(caught.value)
 
 
 @pytest.mark.parametrize("bad", BAD)
 @pytest.mark.parametrize("where", ["reward", "rewards", "token_reward"])
-def test_a_reward_that_breaks_can_be_marked_and_costs_the_others_nothing(
-    nano: LoadedModel, bad: str, where: str
-) -> None:
+def test_a_failing_reward_is_marked_and_isolated(nano: LoadedModel, bad: str, where: str) -> None:
     broken, cause = BAD[bad]
 
     class Some(TokenVectorEnv):
@@ -511,14 +509,14 @@ def test_a_reward_that_breaks_can_be_marked_and_costs_the_others_nothing(
 
 
 @pytest.mark.parametrize("where", ["reward", "token_reward"])
-def test_after_a_reward_was_raised_the_environment_goes_on(make: Make, where: str) -> None:
-    def breaks(*given: Any) -> float:
+def test_after_a_reward_was_raised_the_environment_goes_on(make_env: Make, where: str) -> None:
+    def fail_once(*given: Any) -> float:
         if calls.append(0) or len(calls) == 1:  # type: ignore[func-returns-value]
             raise ValueError("not now")
         return 1.0
 
     calls: list[int] = []
-    env = make(num_envs=2, max_tokens=1, **{where: breaks})
+    env = make_env(num_envs=2, max_tokens=1, **{where: fail_once})
     env.reset(seed=0)
     with pytest.raises(RewardError, match="not now"):
         env.step(np.array([8, 8]))
@@ -529,72 +527,72 @@ def test_after_a_reward_was_raised_the_environment_goes_on(make: Make, where: st
     assert observation in env.observation_space
 
 
-def test_a_reward_function_judges_each_response_once(make: Make) -> None:
+def test_a_reward_function_judges_each_response_once(make_env: Make) -> None:
     judged = []
 
     def reward(response: Response) -> float:
         judged.append(response.episode)
         return 1.0 if response.episode != 2 else float("nan")
 
-    env = make(reward=reward, num_envs=4, max_tokens=1, failures="mark")
+    env = make_env(reward=reward, num_envs=4, max_tokens=1, failures="mark")
     env.reset(seed=0)
     env.step(np.full(4, 8))
     assert judged == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "reason"),
     [
-        ([], "rewards returned 0 values for 1 responses"),
-        ([1.0, 2.0, 3.0], "rewards returned 3 values for 1 responses"),
-        (None, "expected a list of numbers; got None"),
-        (1.0, r"expected a list of numbers; got 1\.0"),
+        ([], "0 values for 1 responses"),
+        ([1.0, 2.0, 3.0], "3 values for 1 responses"),
+        (None, "list of numbers; got None"),
+        (1.0, r"list of numbers; got 1\.0"),
     ],
 )
-def test_a_batch_of_rewards_has_one_for_each_response(nano: LoadedModel, given: Any, said: str) -> None:
+def test_a_batch_of_rewards_has_one_for_each_response(nano: LoadedModel, given: Any, reason: str) -> None:
     class Wrong(TokenVectorEnv):
         def rewards(self, responses: Sequence[Response]) -> Any:
             return given
 
     env = Wrong(COLOURS, tokenizer=nano.tokenizer, max_tokens=1, num_envs=2)
     env.reset(seed=0)
-    with pytest.raises(RewardError, match=rf"{said} \(test_token.py, line \d+\)") as caught:
+    with pytest.raises(RewardError, match=rf"{reason} \(test_token.py, line \d+\)") as caught:
         env.step(np.full(2, 8))
-    one_line(caught)
+    check_single_line(caught)
 
 
-def test_an_environment_without_a_reward_says_so(make: Make) -> None:
-    env = make(reward=None, failures="mark")
+def test_an_environment_without_a_reward_says_so(make_env: Make) -> None:
+    env = make_env(reward=None, failures="mark")
     env.reset(seed=0)
-    with pytest.raises(EnvError, match="TokenVectorEnv has no reward; pass `reward`") as caught:
+    with pytest.raises(EnvError, match="no reward") as caught:
         env.step(np.array([END]))
-    one_line(caught)
+    check_single_line(caught)
 
 
 # Legal tokens
 
 
-def test_legal_tokens_are_in_the_infos_and_others_are_refused(make: Make) -> None:
+def test_legal_tokens_are_in_the_infos_and_others_are_refused(make_env: Make) -> None:
     asked = []
 
-    def legal(prompt: Prompt, ids: Sequence[int]) -> Sequence[int] | None:
+    def list_legal(prompt: Prompt, ids: Sequence[int]) -> Sequence[int] | None:
         asked.append(tuple(ids))
         return [8, 9] if not ids else {10} if len(ids) == 1 else None  # type: ignore[return-value]
 
-    env = make(num_envs=2, legal_tokens=legal)
+    env = make_env(num_envs=2, legal_tokens=list_legal)
     _, infos = env.reset(seed=0)
     assert infos["action_mask"].dtype == np.int8
     assert infos["action_mask"].shape == (2, env.vocabulary)
     assert [np.flatnonzero(row).tolist() for row in infos["action_mask"]] == [[8, 9]] * 2
-    with pytest.raises(EnvError, match="token 7 is not legal in slot 1") as caught:
+    with pytest.raises(EnvError, match=r"token 7 .*slot 1") as caught:
         env.step(np.array([8, 7]))
-    one_line(caught)
+    check_single_line(caught)
     *_, infos = env.step(np.array([8, 9]))
     assert [np.flatnonzero(row).tolist() for row in infos["action_mask"]] == [[10]] * 2
     *_, infos = env.step(np.array([10, 10]))
     assert infos["action_mask"].all()
     assert len(asked) == 6, "once a slot and step"
-    single = TokenEnv(COLOURS, count_tokens, tokenizer=env.tokenizer, legal_tokens=legal)
+    single = TokenEnv(COLOURS, count_tokens, tokenizer=env.tokenizer, legal_tokens=list_legal)
     _, info = single.reset(seed=0)
     assert single.action_space.sample(info["action_mask"]) in (8, 9)
 
@@ -609,36 +607,36 @@ def test_legal_tokens_are_in_the_infos_and_others_are_refused(make: Make) -> Non
         (3, "legal_tokens failed in slot 0: TypeError"),
     ],
 )
-def test_legal_tokens_that_make_no_sense_are_named(make: Make, legal: Any, message: str) -> None:
+def test_legal_tokens_that_make_no_sense_are_named(make_env: Make, legal: Any, message: str) -> None:
     def tokens(prompt: Prompt, ids: Sequence[int]) -> Any:
         return len(legal) and legal if isinstance(legal, int) else legal
 
     with pytest.raises(EnvError) as caught:
-        make(legal_tokens=tokens).reset(seed=0)
-    assert message in one_line(caught)
+        make_env(legal_tokens=tokens).reset(seed=0)
+    assert message in check_single_line(caught)
 
 
-def test_a_policy_never_leaves_the_mask_and_its_log_probs_are_those_of_one_pass(nano: LoadedModel) -> None:
+def test_a_policy_samples_inside_the_action_mask(nano: LoadedModel) -> None:
     import torch
 
-    from palaestra.learn.collect import collect_responses
-    from palaestra.learn.policies.language_model import LanguageModelPolicy
+    from palaestra.rl.collection import collect_responses
+    from palaestra.rl.policies.language_model import LanguageModelPolicy
 
     digits = [*range(21, 31)]
 
-    def legal(prompt: Prompt, ids: Sequence[int]) -> list[int] | None:
+    def list_legal(prompt: Prompt, ids: Sequence[int]) -> list[int] | None:
         return None if len(ids) == 2 else digits if len(ids) < 4 else [*digits, END]
 
     env = TokenVectorEnv(
-        COLOURS, count_tokens, tokenizer=nano.tokenizer, num_envs=4, max_tokens=8, legal_tokens=legal, group_size=2
+        COLOURS, count_tokens, tokenizer=nano.tokenizer, num_envs=4, max_tokens=8, legal_tokens=list_legal, group_size=2
     )
     policy = LanguageModelPolicy(nano.weights, temperature=1.3, vocabulary=env.vocabulary)
     rollout = collect_responses(env, policy, 10, Seeds(0), seed=1)
-    assert [r.episode for r in rollout.records] == list(range(10))
-    for response in rollout.records:
+    assert [r.episode for r in rollout.get_episodes().records] == list(range(10))
+    for response in rollout.get_episodes().records:
         for at, token in enumerate(response.token_ids):
             assert at == 2 or token in digits or (at >= 4 and token == END)
-    assert len({response.token_ids for response in rollout.records}) > 5
+    assert len({response.token_ids for response in rollout.get_episodes().records}) > 5
     again = policy.logprobs_BT(rollout)
     assert torch.allclose(again, rollout.logprobs_BT * rollout.mask_BT, atol=1e-4)
     assert float(rollout.logprobs_BT[rollout.mask_BT].min()) < -0.5
@@ -668,10 +666,10 @@ def test_a_policy_never_leaves_the_mask_and_its_log_probs_are_those_of_one_pass(
         ({"failures": "ignore"}, "failures must be 'raise' or 'mark'; got 'ignore'"),
     ],
 )  # fmt: skip
-def test_an_environment_that_makes_no_sense_is_refused(make: Make, arguments: dict[str, Any], message: str) -> None:
+def test_an_environment_that_makes_no_sense_is_refused(make_env: Make, arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(EnvError) as caught:
-        make(**arguments)
-    assert message in one_line(caught)
+        make_env(**arguments)
+    assert message in check_single_line(caught)
 
 
 @pytest.mark.parametrize(
@@ -685,12 +683,12 @@ def test_an_environment_that_makes_no_sense_is_refused(make: Make, arguments: di
         ([8.0, 8.5], "tokens must be integers; got actions of type float64"),
     ],
 )
-def test_a_wrong_action_is_refused_and_changes_nothing(make: Make, actions: Any, message: str) -> None:
-    env = make(num_envs=2)
+def test_a_wrong_action_is_refused_and_changes_nothing(make_env: Make, actions: Any, message: str) -> None:
+    env = make_env(num_envs=2)
     before, _ = env.reset(seed=0)
     with pytest.raises(EnvError) as caught:
         env.step(np.asarray(actions))
-    assert message in one_line(caught)
+    assert message in check_single_line(caught)
     after, *_ = env.step(np.array([8, 8]))
     assert (after["length"] == before["length"] + 1).all()
 
@@ -707,36 +705,36 @@ def test_a_wrong_action_is_refused_and_changes_nothing(make: Make, actions: Any,
         ({"seed": [1, 2]}, "TokenVectorEnv accepts one seed for all slots; got [1, 2]"),
     ],
 )  # fmt: skip
-def test_a_wrong_reset_is_refused_and_changes_nothing(make: Make, arguments: dict[str, Any], message: str) -> None:
-    env = make(num_envs=2)
+def test_a_wrong_reset_is_refused_and_changes_nothing(make_env: Make, arguments: dict[str, Any], message: str) -> None:
+    env = make_env(num_envs=2)
     env.reset(seed=9)
-    expected = order(env, 12)
+    expected = list_prompts(env, 12)
     with pytest.raises(EnvError) as caught:
         env.reset(**{"seed": 1, **arguments})
-    assert message in one_line(caught)
-    assert (env.next_episode, order(env, 12)) == (2, expected)
+    assert message in check_single_line(caught)
+    assert (env.next_episode, list_prompts(env, 12)) == (2, expected)
 
 
 # Held-out prompts
 
 
-def test_held_out_prompts_are_disjoint_few_and_chosen_by_their_text(make: Make) -> None:
+def test_held_out_prompts_are_disjoint_and_stable(make_env: Make) -> None:
     many = [f"Question {number}" for number in range(40)]
-    env, backwards = make(many, num_envs=16), make(many[::-1], num_envs=16)
+    env, backwards = make_env(many, num_envs=16), make_env(many[::-1], num_envs=16)
     held, same = env.hold_out(5), backwards.hold_out(5)
     texts, left = set(map(str, held.items)), set(map(str, env.items))
     assert (len(held.items), len(env.items), texts | left, texts & left) == (5, 35, set(many), set())
     assert texts == set(map(str, same.items))
     held.reset(seed=0)
-    assert sorted(order(held, 5)) == sorted(texts)
+    assert sorted(list_prompts(held, 5)) == sorted(texts)
     env.reset(seed=0)
-    assert set(order(env, 35)) == left
-    assert len(make(many).hold_out(1000).items) == 8, "at most a fifth"
+    assert set(list_prompts(env, 35)) == left
+    assert len(make_env(many).hold_out(1000).items) == 8, "at most a fifth"
 
 
-def test_a_held_out_environment_plays_beside_the_other(make: Make) -> None:
+def test_a_held_out_environment_plays_beside_the_other(make_env: Make) -> None:
     many = [f"Question {number}" for number in range(40)]
-    env = make(many, num_envs=16, group_size=4, max_tokens=1)
+    env = make_env(many, num_envs=16, group_size=4, max_tokens=1)
     held = env.hold_out(5)
     assert (held.num_envs, held.group_size, env.num_envs, env.group_size) == (5, 1, 16, 4)
     env.reset(seed=0)
@@ -749,16 +747,16 @@ def test_a_held_out_environment_plays_beside_the_other(make: Make) -> None:
     assert after in env.observation_space
 
 
-def test_equal_prompts_are_held_out_together(make: Make) -> None:
-    env = make([f"Question {number}" for number in range(10)] * 3)
+def test_equal_prompts_are_held_out_together(make_env: Make) -> None:
+    env = make_env([f"Question {number}" for number in range(10)] * 3)
     held = env.hold_out(2)
     assert set(held.items).isdisjoint(env.items)  # type: ignore[arg-type]
     assert (len(held.items), len(env.items)) == (6, 24)
 
 
 @pytest.mark.parametrize("count", [1, 4])
-def test_of_very_few_prompts_none_is_taken_and_both_have_them(make: Make, count: int) -> None:
-    env = make(COLOURS[:count])
+def test_of_very_few_prompts_none_is_taken_and_both_have_them(make_env: Make, count: int) -> None:
+    env = make_env(COLOURS[:count])
     held = env.hold_out(10)
     assert env.items == held.items == COLOURS[:count]
     assert env.items is not held.items
@@ -785,17 +783,17 @@ def test_a_tokenizer_whose_ids_have_holes_keeps_all_its_tokens() -> None:
 
 def test_a_model_without_a_tokenizer_is_named(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(ModelError, match=r"has no tokenizer: .* contains none of tokenizer\.json") as caught:
+    with pytest.raises(ModelError, match=r"no tokenizer: .*tokenizer\.json") as caught:
         TokenVectorEnv(COLOURS, count_tokens, tokenizer=str(tmp_path))
-    assert str(tmp_path) in one_line(caught)
+    assert str(tmp_path) in check_single_line(caught)
 
 
 def test_a_damaged_tokenizer_is_named(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
     (tmp_path / "tokenizer.json").write_text("{")
-    with pytest.raises(ModelError, match="cannot load the tokenizer of") as caught:
+    with pytest.raises(ModelError, match="load the tokenizer") as caught:
         TokenVectorEnv(COLOURS, count_tokens, tokenizer=str(tmp_path))
-    assert str(tmp_path) in one_line(caught)
+    assert str(tmp_path) in check_single_line(caught)
 
 
 def test_a_tokenizer_without_an_end_needs_one(nano: LoadedModel) -> None:
@@ -803,7 +801,7 @@ def test_a_tokenizer_without_an_end_needs_one(nano: LoadedModel) -> None:
 
     tokenizer = copy.deepcopy(nano.tokenizer)
     tokenizer.eos_token = None
-    with pytest.raises(ModelError, match="has no end-of-sequence token; pass `end_ids`"):
+    with pytest.raises(ModelError, match="end_ids"):
         TokenVectorEnv(COLOURS, count_tokens, tokenizer=tokenizer)
     env = TokenVectorEnv(COLOURS, count_tokens, tokenizer=tokenizer, end_ids=[END])
     env.reset(seed=0)

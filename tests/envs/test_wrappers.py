@@ -11,8 +11,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from palaestra.core.errors import EnvError
 from palaestra.core.records import StopReason
 from palaestra.core.seeding import Seeds
-from palaestra.engines.models import LoadedModel
 from palaestra.envs.wrappers import PlainTokenVectorEnv, SlotVectorEnv
+from palaestra.models.registry import LoadedModel
 
 END = 1
 
@@ -70,7 +70,7 @@ class Counting(gymnasium.Env[Any, Any]):
         self.closed = True
 
 
-def one_line(caught: pytest.ExceptionInfo[BaseException]) -> str:
+def check_single_line(caught: pytest.ExceptionInfo[BaseException]) -> str:
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -79,8 +79,8 @@ def one_line(caught: pytest.ExceptionInfo[BaseException]) -> str:
 
 
 def test_the_seeds_summarization_environment_is_played_as_it_is(nano: LoadedModel) -> None:
-    from palaestra.learn.collect import collect_responses
-    from palaestra.learn.policies.language_model import LanguageModelPolicy
+    from palaestra.rl.collection import collect_responses
+    from palaestra.rl.policies.language_model import LanguageModelPolicy
 
     tokenizer = nano.tokenizer
     env = PlainTokenVectorEnv(lambda: Summarization(tokenizer), 3, tokenizer, max_tokens=12, context=128, group_size=2)
@@ -89,12 +89,12 @@ def test_the_seeds_summarization_environment_is_played_as_it_is(nano: LoadedMode
     policy = LanguageModelPolicy(nano.weights, vocabulary=env.vocabulary)
     rollout = collect_responses(env, policy, 8, Seeds(0), seed=3)
     assert random.getstate() == before, "the global generator is only borrowed"
-    assert [r.episode for r in rollout.records] == list(range(8))
-    assert [r.group for r in rollout.records] == [0, 0, 1, 1, 2, 2, 3, 3]
-    prompts = [r.prompt for r in rollout.records]
+    assert [r.episode for r in rollout.get_episodes().records] == list(range(8))
+    assert [r.group for r in rollout.get_episodes().records] == [0, 0, 1, 1, 2, 2, 3, 3]
+    prompts = [r.prompt for r in rollout.get_episodes().records]
     assert prompts[::2] == prompts[1::2], "a group has one article"
     assert len(set(prompts)) > 1
-    for response, rewards in zip(rollout.records, rollout.rewards_BT.tolist(), strict=True):
+    for response, rewards in zip(rollout.get_episodes().records, rollout.rewards_BT.tolist(), strict=True):
         assert response.prompt.text.startswith("Article: ")
         text = tokenizer.decode(response.token_ids)
         ended = response.token_ids[-1] == END or len(text) > 30
@@ -102,10 +102,10 @@ def test_the_seeds_summarization_environment_is_played_as_it_is(nano: LoadedMode
         assert response.reward == pytest.approx(max(0, 1 - len(text) / 50) if ended else 0.0)
         assert sum(rewards) == pytest.approx(response.reward)
     again = collect_responses(env, policy, 8, Seeds(0), seed=3)
-    assert again.records == rollout.records
+    assert again.get_episodes().records == rollout.get_episodes().records
 
 
-def test_rewards_are_kept_step_by_step_and_observations_are_those_of_token_environments() -> None:
+def test_rewards_and_observations_are_kept_by_step() -> None:
     env = PlainTokenVectorEnv(Counting, 3, max_tokens=4, context=9)
     assert env.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
     observation, infos = env.reset(seed=0)
@@ -121,14 +121,14 @@ def test_rewards_are_kept_step_by_step_and_observations_are_those_of_token_envir
         for slot in range(3):
             episodes.setdefault(int(old[slot]), []).append(rewards[slot])
             length = int(before["length"][slot])
-            told = [*before["tokens"][slot, :length], actions[slot]]
+            expected = [*before["tokens"][slot, :length], actions[slot]]
             if terminated[slot] or truncated[slot]:
-                assert infos["final_obs"][slot]["tokens"][: length + 1].tolist() == told
+                assert infos["final_obs"][slot]["tokens"][: length + 1].tolist() == expected
                 assert infos["final_obs"][slot] in env.single_observation_space
                 assert infos["fresh"][slot]
                 assert not observation["tokens"][slot, observation["length"][slot] :].any(), "nothing is left over"
             else:
-                assert observation["tokens"][slot, : length + 1].tolist() == told
+                assert observation["tokens"][slot, : length + 1].tolist() == expected
         responses |= {r.episode: r for r in infos.get("responses", ())}
     assert len(responses) > 10
     for episode, response in responses.items():
@@ -138,22 +138,22 @@ def test_rewards_are_kept_step_by_step_and_observations_are_those_of_token_envir
     assert max(limits) == 4
 
 
-def test_groups_start_with_the_same_seed_and_episodes_can_be_taken_up_anywhere() -> None:
-    def starts(first: int, slots: int) -> list[tuple[int, ...]]:
+def test_groups_share_a_seed_and_episodes_resume_anywhere() -> None:
+    def collect_prompts(first: int, slots: int) -> list[tuple[int, ...]]:
         env = PlainTokenVectorEnv(Counting, slots, max_tokens=1, context=20, group_size=3)
         _, infos = env.reset(seed=1, options={"episode": first, "episodes": 12 - first})
-        found = {}
+        prompts = {}
         while infos["active"].any():
             *_, infos = env.step(np.full(slots, 5))
-            found |= {r.episode: r.prompt.ids for r in infos["responses"]}
-        assert sorted(found) == list(range(first, 12))
+            prompts |= {r.episode: r.prompt.ids for r in infos["responses"]}
+        assert sorted(prompts) == list(range(first, 12))
         with pytest.raises(EnvError, match="no slot is active"):
             env.step(np.full(slots, 5))
-        return [found[episode] for episode in sorted(found)]
+        return [prompts[episode] for episode in sorted(prompts)]
 
-    whole = starts(0, 4)
+    whole = collect_prompts(0, 4)
     assert [whole[e] == whole[e - 1] for e in range(1, 12)] == [True, True, False] * 3 + [True, True]
-    assert starts(5, 2) == whole[5:]
+    assert collect_prompts(5, 2) == whole[5:]
 
 
 def test_an_environment_that_ignores_its_seed_has_no_groups() -> None:
@@ -166,9 +166,9 @@ def test_an_environment_that_ignores_its_seed_has_no_groups() -> None:
             return tuple(self.state), {}
 
     PlainTokenVectorEnv(Wilful, 3).reset(seed=0)
-    with pytest.raises(EnvError, match="Wilful starts differently when it is reset with the same seed") as caught:
+    with pytest.raises(EnvError, match=r"Wilful .*same seed") as caught:
         PlainTokenVectorEnv(Wilful, 3, group_size=3).reset(seed=0)
-    one_line(caught)
+    check_single_line(caught)
 
 
 @pytest.mark.parametrize(
@@ -184,12 +184,12 @@ def test_an_environment_that_ignores_its_seed_has_no_groups() -> None:
         (lambda: ((2, 3), 1.0), "Counting.step returned a tuple of 2; expected the tuple (observation, reward, "),
     ],
 )
-def test_an_environment_that_breaks_in_the_middle_hurts_only_its_episode(bad: Callable[[], Any], cause: str) -> None:
-    made: list[Counting] = []
+def test_a_failing_step_ends_only_its_own_episode(bad: Callable[[], Any], cause: str) -> None:
+    instances: list[Counting] = []
 
     def make() -> Counting:
-        made.append(Counting(lambda env, action: bad() if action == 7 else None))
-        return made[-1]
+        instances.append(Counting(lambda env, action: bad() if action == 7 else None))
+        return instances[-1]
 
     env = PlainTokenVectorEnv(make, 3, max_tokens=3, context=20, failures="mark")
     env.reset(seed=0)
@@ -203,12 +203,12 @@ def test_an_environment_that_breaks_in_the_middle_hurts_only_its_episode(bad: Ca
     assert infos["episode"].tolist() == [0, 3, 2]
     _, rewards, _, truncated, infos = env.step(np.array([5, 5, 5]))
     assert [(r.episode, r.reward) for r in infos["responses"]] == [(0, 15.0), (2, 15.0)]
-    assert (len(made), made[1].closed, made[0].closed) == (4, True, False)
+    assert (len(instances), instances[1].closed, instances[0].closed) == (4, True, False)
     strict = PlainTokenVectorEnv(make, 1, max_tokens=3, context=20)
     strict.reset(seed=0)
     with pytest.raises(EnvError) as caught:
         strict.step(np.array([7]))
-    assert cause in one_line(caught)
+    assert cause in check_single_line(caught)
 
 
 @pytest.mark.parametrize(
@@ -224,14 +224,12 @@ def test_an_environment_that_breaks_in_the_middle_hurts_only_its_episode(bad: Ca
 def test_observations_must_grow_by_the_action_and_keep_what_was(wrong: Any) -> None:
     env = PlainTokenVectorEnv(lambda: Counting(wrong), 1, failures="mark", context=20)
     env.reset(seed=0, options={"initial_state": [9, 9, 9]})
-    with pytest.raises(
-        EnvError, match="Counting must return the tokens so far, one more each step: expected 4"
-    ) as caught:
+    with pytest.raises(EnvError, match=r"Counting .*expected 4") as caught:
         env.step(np.array([5]))
-    one_line(caught)
+    check_single_line(caught)
 
 
-def test_other_reset_options_go_to_the_environment_and_hold_until_the_next_reset() -> None:
+def test_reset_options_hold_until_the_next_reset() -> None:
     env = PlainTokenVectorEnv(Counting, 2, max_tokens=1, context=0)
     assert env.width == 4096, "no limit"
     observation, _ = env.reset(seed=0, options={"initial_state": [9, 8, 7], "episodes": 4})
@@ -260,13 +258,13 @@ def test_what_does_not_fit_is_refused_in_one_line(work: Any, message: str) -> No
     env.reset(seed=np.int64(0))
     with pytest.raises(EnvError) as caught:
         work(env)
-    assert message in one_line(caught)
+    assert message in check_single_line(caught)
 
 
 def test_an_environment_without_tokens_is_refused() -> None:
     with pytest.raises(EnvError, match="CartPole-v1 has Discrete") as caught:
         PlainTokenVectorEnv(lambda: gymnasium.make("CartPole-v1"), 1)
-    one_line(caught)
+    check_single_line(caught)
 
 
 # Classic environments side by side
@@ -297,15 +295,17 @@ class Trouble(gymnasium.Env[Any, Any]):
         self.closed = True
 
 
-def troubled(trouble: Callable[[Trouble], Any], which: int = 1, slots: int = 3) -> tuple[SlotVectorEnv, list[Trouble]]:
+def make_failing(
+    trouble: Callable[[Trouble], Any], which: int = 1, slots: int = 3
+) -> tuple[SlotVectorEnv, list[Trouble]]:
     """Slots of which one has a trouble; what is made later has it too."""
-    made: list[Trouble] = []
+    instances: list[Trouble] = []
 
     def make() -> Trouble:
-        made.append(Trouble(trouble if len(made) == which or len(made) >= slots else lambda env: 1.0))
-        return made[-1]
+        instances.append(Trouble(trouble if len(instances) == which or len(instances) >= slots else lambda env: 1.0))
+        return instances[-1]
 
-    return SlotVectorEnv(make, slots, "Trouble-v0"), made
+    return SlotVectorEnv(make, slots, "Trouble-v0"), instances
 
 
 @pytest.mark.parametrize("name", ["CartPole-v1", "Pendulum-v1"])
@@ -349,8 +349,8 @@ def test_slots_agree_with_gymnasiums_own_step_by_step(name: str) -> None:
         ),
     ],
 )
-def test_an_environment_that_breaks_ends_its_own_episode_and_is_made_anew(trouble: Any, cause: str) -> None:
-    env, made = troubled(lambda env: trouble(env) if env.at[0] == 3 else 1.0)
+def test_a_failing_environment_is_made_again(trouble: Any, cause: str) -> None:
+    env, instances = make_failing(lambda env: trouble(env) if env.at[0] == 3 else 1.0)
     quiet = SlotVectorEnv(Trouble, 3)
     env.reset(seed=7)
     quiet.reset(seed=7)
@@ -367,32 +367,32 @@ def test_an_environment_that_breaks_ends_its_own_episode_and_is_made_anew(troubl
         else:
             assert "failed" not in infos
             assert "failures" not in infos
-    assert len(made) == 5
-    assert [one.closed for one in made] == [False, True, False, True, False]
-    assert made[3].np_random_seed != made[4].np_random_seed, "each one has a seed of its own"
+    assert len(instances) == 5
+    assert [instance.closed for instance in instances] == [False, True, False, True, False]
+    assert instances[3].np_random_seed != instances[4].np_random_seed, "each one has a seed of its own"
 
 
 def test_an_environment_that_always_breaks_is_given_up() -> None:
-    env, _ = troubled(lambda env: 1 / 0)
+    env, _ = make_failing(lambda env: 1 / 0)
     env.reset(seed=0)
     for _ in range(2):
         env.step(np.zeros(3, dtype=int))
     with pytest.raises(
         EnvError,
-        match=r"ZeroDivisionError: division by zero \(test_wrappers.py, line \d+\) in slot 1, for the 3rd time in a row",
+        match=r"ZeroDivisionError: .*\(test_wrappers.py, line \d+\) in slot 1, .*3rd time",
     ) as caught:
         env.step(np.zeros(3, dtype=int))
-    one_line(caught)
+    check_single_line(caught)
 
 
 def test_good_steps_between_breaks_are_not_given_up() -> None:
-    env, _ = troubled(lambda env: 1 / 0 if env.at[0] == 2 else 1.0)
+    env, _ = make_failing(lambda env: 1 / 0 if env.at[0] == 2 else 1.0)
     env.reset(seed=0)
     failed = sum("failed" in env.step(np.zeros(3, dtype=int))[4] for _ in range(20))
     assert failed == 10
 
 
-def test_an_environment_that_breaks_in_its_reset_is_made_anew_or_given_up() -> None:
+def test_a_failing_reset_is_retried_a_few_times() -> None:
     class Sleepy(Trouble):
         def reset(self, **arguments: Any) -> Any:
             if self.resets:
@@ -418,18 +418,14 @@ def test_an_environment_that_breaks_in_its_reset_is_made_anew_or_given_up() -> N
     env.reset(seed=0)
     for _ in range(4):
         env.step(np.zeros(2, dtype=int))
-    with pytest.raises(
-        EnvError, match=r"OSError: dead \(test_wrappers.py, line \d+\) in reset of slot 0, for the 3rd time in a row"
-    ):
+    with pytest.raises(EnvError, match=r"OSError: dead \(test_wrappers.py, line \d+\) .*slot 0, .*3rd time"):
         env.step(np.zeros(2, dtype=int))
-    with pytest.raises(
-        EnvError, match=r"Dead-v0 raised OSError: dead \(test_wrappers.py, line \d+\) in reset of slot 0"
-    ) as caught:
+    with pytest.raises(EnvError, match=r"Dead-v0 .*OSError: dead \(test_wrappers.py, line \d+\) .*slot 0") as caught:
         env.reset(seed=0)
-    one_line(caught)
+    check_single_line(caught)
 
 
-def test_the_last_observation_is_not_overwritten_by_the_next_episode() -> None:
+def test_the_final_observation_is_a_copy() -> None:
     env = SlotVectorEnv(Trouble, 1)
     first, _ = env.reset(seed=0)
     kept = first.copy()
@@ -445,7 +441,7 @@ def test_a_list_gives_every_slot_its_seed() -> None:
     env = SlotVectorEnv(Trouble, 3)
     observation, _ = env.reset(seed=[4, 4, 5])
     assert observation[0, 1] == observation[1, 1] != observation[2, 1]
-    with pytest.raises(EnvError, match="needs one seed per slot, 3 in total; got 2"):
+    with pytest.raises(EnvError, match="3 in total; got 2"):
         env.reset(seed=[4, 4])
 
 
@@ -461,7 +457,7 @@ def test_a_list_gives_every_slot_its_seed() -> None:
 def test_actions_of_every_space_reach_their_environment(space: gymnasium.Space[Any]) -> None:
     taken = []
 
-    class Told(Trouble):
+    class RecordingActions(Trouble):
         action_space = space  # type: ignore[assignment]
 
         def step(self, action: Any) -> Any:
@@ -469,7 +465,7 @@ def test_actions_of_every_space_reach_their_environment(space: gymnasium.Space[A
             taken.append(action)
             return super().step(action)
 
-    env = SlotVectorEnv(Told, 3)
+    env = SlotVectorEnv(RecordingActions, 3)
     env.reset(seed=0)
     env.action_space.seed(0)
     actions = env.action_space.sample()
@@ -482,7 +478,7 @@ def test_actions_of_every_space_reach_their_environment(space: gymnasium.Space[A
     "space", [spaces.Discrete(3), spaces.Box(-1, 1, (2, 2), np.float32), spaces.Dict(a=spaces.Discrete(2))]
 )
 def test_observations_of_every_space_come_in_a_batch(space: gymnasium.Space[Any]) -> None:
-    class Seen(Trouble):
+    class SamplingObservations(Trouble):
         observation_space = space  # type: ignore[assignment]
 
         def reset(self, **arguments: Any) -> Any:
@@ -492,6 +488,6 @@ def test_observations_of_every_space_come_in_a_batch(space: gymnasium.Space[Any]
         def step(self, action: Any) -> Any:
             return space.sample(), *super().step(action)[1:]
 
-    env = SlotVectorEnv(Seen, 3)
+    env = SlotVectorEnv(SamplingObservations, 3)
     assert env.reset(seed=0)[0] in env.observation_space
     assert env.step(np.zeros(3, dtype=int))[0] in env.observation_space

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import processes
 import pytest
-import warm
 from chat_server import Call, Reply, Server
 
 from palaestra.tasks.base import make_task
@@ -43,16 +43,17 @@ def play(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.Capture
 
 
 def test_every_example_is_run_here() -> None:
-    kinds = {f"{family}_{kind}" for family in ("mathematics", "code", "vision")
-             for kind in ("open_ended", "skill_list", "skill_tree")}  # fmt: skip
-    found = {path.stem for path in FOLDER.glob("[!_]*.py")}
-    assert found == {*WITH_A_REPORT, *BY_HAND} == {*kinds, "tools_skill_tree"}
+    kinds = {
+        f"{family}_{kind}"
+        for family in ("mathematics", "code", "vision")
+        for kind in ("open_ended", "skill_list", "skill_tree")
+    }
+    names = {path.stem for path in FOLDER.glob("[!_]*.py")}
+    assert names == {*WITH_A_REPORT, *BY_HAND} == {*kinds, "tools_skill_tree"}
 
 
 @pytest.mark.parametrize("name", WITH_A_REPORT[1:])
-def test_an_example_with_a_run_measures_a_gain_and_leaves_a_report(
-    name: str, play: Callable[..., str], tmp_path: Path
-) -> None:
+def test_example_with_a_run_measures_a_gain_and_reports_it(name: str, play: Callable[..., str], tmp_path: Path) -> None:
     printed = play(name)
     assert SAID.search(printed), printed
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
@@ -63,9 +64,7 @@ def test_an_example_with_a_run_measures_a_gain_and_leaves_a_report(
 
 
 @pytest.mark.parametrize("name", BY_HAND)
-def test_an_example_without_a_run_measures_a_gain_and_keeps_every_lesson(
-    name: str, play: Callable[..., str], tmp_path: Path
-) -> None:
+def test_example_without_a_run_measures_a_gain(name: str, play: Callable[..., str], tmp_path: Path) -> None:
     printed = play(name)
     assert SAID.search(printed), printed
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
@@ -77,7 +76,7 @@ def test_an_example_without_a_run_measures_a_gain_and_keeps_every_lesson(
 
 def test_an_example_is_a_script(tmp_path: Path) -> None:
     """In a process of its own, from any folder, with a new run folder below it."""
-    result = warm.script(FOLDER / f"{WITH_A_REPORT[0]}.py", *TINY, cwd=tmp_path)
+    result = processes.run_script(FOLDER / f"{WITH_A_REPORT[0]}.py", *TINY, cwd=tmp_path)
     assert result.returncode == 0, result.stderr[-2000:]
     assert SAID.search(result.stdout), result.stdout
     (folder,) = (tmp_path / "runs").iterdir()
@@ -129,10 +128,10 @@ def test_a_language_model_writes_where_one_is_named(
     name: str, write: Callable[[int], dict[str, Any]], play: Callable[..., str], tmp_path: Path
 ) -> None:
     def answer(call: Call, times: int) -> Reply:
-        found = re.search(r"rite (\d+) new", call.asked)
-        assert found is not None
+        match = re.search(r"rite (\d+) new", call.asked)
+        assert match is not None
         start = int(call.body["seed"])
-        data = [write(start + 13 * place) for place in range(int(found[1]))]
+        data = [write(start + 13 * place) for place in range(int(match[1]))]
         return Reply(json.dumps({"hypothesis": "It has not seen any.", "data": data}))
 
     with Server(answer) as server:

@@ -58,10 +58,17 @@ def test_live_code_bench_is_taught_in_every_kind(kind: str, play: Callable[..., 
         pytest.skip(str(error))
     cases = json.dumps([{"input": "1\n", "output": "2\n", "testtype": "stdin"}])
     rows = [
-        {"question_id": day, "question_content": f"Read n. Print n + 1. ({day})", "platform": "atcoder", "difficulty": "easy",
-         "contest_date": day, "public_test_cases": cases, "private_test_cases": cases}
+        {
+            "question_id": day,
+            "question_content": f"Read n. Print n + 1. ({day})",
+            "platform": "atcoder",
+            "difficulty": "easy",
+            "contest_date": day,
+            "public_test_cases": cases,
+            "private_test_cases": cases,
+        }
         for day in ("2023-10-01", "2024-03-01")
-    ]  # fmt: skip
+    ]
     write_lines(tmp_path / "test.jsonl", rows)
     assert "4 examples in 1 rounds" in play("livecodebench", kind, "--student", "nano", "--skills", "programs")
 

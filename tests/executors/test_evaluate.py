@@ -16,7 +16,7 @@ import pytest
 
 from palaestra import evaluate, resume
 from palaestra.core.errors import ExecutorError, PalaestraError
-from palaestra.core.events import Event
+from palaestra.core.records import Event
 from palaestra.runs.run import Run
 from palaestra.tasks import evaluate as evaluation
 
@@ -71,7 +71,7 @@ def test_an_interrupted_evaluation_resumes_on_another_executor(tmp_path: Path) -
 
 
 def test_a_wrong_executor_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(PalaestraError, match="unknown executor 'thread'"):
+    with pytest.raises(PalaestraError, match="executor 'thread'"):
         evaluate(model="nano", executor="thread", out=tmp_path / "run", progress=False)
     assert not (tmp_path / "run").exists()
 
@@ -79,10 +79,12 @@ def test_a_wrong_executor_is_an_error(tmp_path: Path) -> None:
 @pytest.mark.backends  # A bench survives a killed node in `make test`.
 def test_a_node_killed_in_the_middle_loses_nothing(tmp_path: Path, inline: Any, two_nodes: Any) -> None:
     notices: list[str] = []
+    killed: list[Event] = []
 
     def kill(event: Event) -> None:
         notices.extend([event.data["text"]] if "text" in event.data else [])
-        if event.done == 9:
+        if event.done == 9 and not killed:
+            killed.append(event)
             # Both workers exist, and the death is known, before the evaluation goes on: its notice is then certain.
             wait_for_actors("ALIVE", 2)
             dead = count_actors("DEAD")
@@ -98,7 +100,6 @@ DRIVER = """
 import sys
 from palaestra import evaluate
 from palaestra.tasks import evaluate as evaluation
-
 def wait(event):
     if event.done == 18:
         print("half", flush=True)
@@ -118,9 +119,7 @@ input()
 
 
 @pytest.mark.backends  # Starts two clusters: half a minute.
-def test_a_killed_driver_and_a_lost_head_leave_runs_that_resume_on_another_cluster(
-    tmp_path: Path, two_nodes: Any
-) -> None:
+def test_runs_resume_elsewhere_after_a_killed_driver_or_head(tmp_path: Path, two_nodes: Any) -> None:
     script = tmp_path / "driver.py"
     script.write_text(DRIVER)
     pipe = subprocess.PIPE
@@ -169,5 +168,5 @@ def wait_for_actors(state: str, count: int, seconds: float = 60.0) -> None:
 
 
 def test_a_cluster_without_gpus_says_so(tmp_path: Path, two_nodes: Any) -> None:
-    with pytest.raises(ExecutorError, match="no room for a worker"):
+    with pytest.raises(ExecutorError, match="no room"):
         evaluate(model="nano", executor="ray", worker_gpus=1, out=tmp_path / "run", progress=False)

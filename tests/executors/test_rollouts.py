@@ -12,17 +12,17 @@ from typing import Any
 import pytest
 
 from palaestra.core.errors import ExecutorError, SettingsError
-from palaestra.core.events import Event
+from palaestra.core.records import Event
 from palaestra.recipes.resume import load_policy, resume
 from palaestra.recipes.train.recipe import Iteration, TrainResult, train
 from palaestra.runs.run import Run
 
 TOKEN: dict[str, Any] = {
-    "env": "CoTEnv-v0", "env_options": ("problems=10", 'skills=["clock", "percent"]'), "iterations": 2, "episodes": 16, "num_envs": 8,
+    "env": "CoTEnv-v0", "env_kwargs": {"problems": 10, "skills": ["clock", "percent"]}, "iterations": 2, "episodes": 16, "num_envs": 8,
     "group_size": 4, "evaluation": 2, "checkpoint_every": 1, "threads": 1, "max_tokens": 24, "keep_trajectories": 16,
 }  # fmt: skip
 TURN: dict[str, Any] = {
-    "env": "palaestra/Guess-v0", "env_options": ("high=4", "attempts=2"), "iterations": 2, "episodes": 12, "num_envs": 6, "group_size": 4,
+    "env": "palaestra/Guess-v0", "env_kwargs": {"high": 4, "attempts": 2}, "iterations": 2, "episodes": 12, "num_envs": 6, "group_size": 4,
     "evaluation": 4, "threads": 1, "max_tokens": 8, "learning_rate": 1e-3,
 }  # fmt: skip
 WAITING_ENV = """
@@ -94,7 +94,7 @@ def test_processes_collect_the_rollouts_of_one_process(settings: dict[str, Any],
 
 
 @pytest.fixture
-def waiting(tmp_path: Path) -> dict[str, Any]:
+def waiting_settings(tmp_path: Path) -> dict[str, Any]:
     """Settings of an environment whose rewards of the second iteration wait for the file `go`."""
     plugin = tmp_path / "waiting.py"
     plugin.write_text(WAITING_ENV)
@@ -123,7 +123,7 @@ def run_while_killing(folder: Path, kill: Any, **settings: Any) -> TrainResult:
 
 @pytest.mark.backends  # A bench survives a killed node in `make test`.
 def test_a_node_killed_in_the_middle_of_a_rollout_loses_nothing(
-    waiting: dict[str, Any], tmp_path: Path, two_nodes: Any
+    waiting_settings: dict[str, Any], tmp_path: Path, two_nodes: Any
 ) -> None:
     notices: list[Event] = []
 
@@ -132,14 +132,14 @@ def test_a_node_killed_in_the_middle_of_a_rollout_loses_nothing(
         while all(Path(f"/proc/{pid}").exists() for pid in pids):
             time.sleep(0.01)
 
-    killed = run_while_killing(tmp_path, kill, executor="ray", listener=notices.append, **waiting)
-    inline = train(out=tmp_path / "inline", **waiting)
+    killed = run_while_killing(tmp_path, kill, executor="ray", listener=notices.append, **waiting_settings)
+    inline = train(out=tmp_path / "inline", **waiting_settings)
     assert_same(killed, inline)
     assert any("a worker died" in str(event.data.get("text")) for event in notices)
 
 
 @pytest.mark.backends  # Starts many processes: half a minute.
-def test_a_worker_that_always_dies_ends_the_run_with_one_line(waiting: dict[str, Any], tmp_path: Path) -> None:
+def test_a_worker_that_always_dies_ends_the_run_with_one_line(waiting_settings: dict[str, Any], tmp_path: Path) -> None:
     def kill_all(stop: threading.Event) -> None:
         while not stop.wait(0.02):
             for path in tmp_path.glob("pid-*"):
@@ -149,13 +149,13 @@ def test_a_worker_that_always_dies_ends_the_run_with_one_line(waiting: dict[str,
     stop = threading.Event()
     killer = threading.Thread(target=kill_all, args=(stop,), daemon=True)
     killer.start()
-    with pytest.raises(ExecutorError, match="the rollout of iteration 2 failed: the worker of this item died 3 times"):
-        train(out=tmp_path / "run", executor="processes:1", checkpoint_every=1, **waiting)
+    with pytest.raises(ExecutorError, match=r"iteration 2 .*3 times"):
+        train(out=tmp_path / "run", executor="processes:1", checkpoint_every=1, **waiting_settings)
     stop.set()
     killer.join()
     (tmp_path / "go").touch()
     resumed = resume(tmp_path / "run", executor="inline", progress=False)
-    assert_same(resumed, train(out=tmp_path / "inline", **waiting))
+    assert_same(resumed, train(out=tmp_path / "inline", **waiting_settings))
 
 
 def test_stale_rollouts_are_bounded_marked_and_weighted(tmp_path: Path) -> None:
@@ -172,21 +172,21 @@ def test_stale_rollouts_are_bounded_marked_and_weighted(tmp_path: Path) -> None:
     assert_same(train(out=tmp_path / "again", **settings), result)
 
 
-def test_the_next_rollout_is_played_during_the_update(waiting: dict[str, Any], tmp_path: Path) -> None:
+def test_the_next_rollout_is_played_during_the_update(waiting_settings: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "go").touch()
     seen: list[bool] = []
 
-    def look(done: Iteration) -> None:
+    def check_progress(done: Iteration) -> None:
         if done.number == 1:
             deadline = time.monotonic() + 30
             while not (played := list(tmp_path.glob("pid-*"))) and time.monotonic() < deadline:
                 time.sleep(0.01)
             seen.append(bool(played))  # The second iteration has not begun, its episodes are played.
 
-    train(out=tmp_path / "run", max_staleness=1, callbacks=[look], **waiting)
+    train(out=tmp_path / "run", max_staleness=1, callbacks=[check_progress], **waiting_settings)
     assert seen == [True]
 
 
 def test_classic_environments_have_no_workers(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="'executor' and 'max_staleness' are for language models"):
+    with pytest.raises(SettingsError, match=r"'max_staleness' .*language models"):
         train(env="CartPole-v1", max_staleness=1, out=tmp_path / "run")

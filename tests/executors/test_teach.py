@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from palaestra import teach
-from palaestra.core.records import Completion, Failure, FailureCause, Message
-from palaestra.engines.base import Request, Sampling
+from palaestra.core.records import Completion, Failure, FailureCause, Message, Request, Sampling
 from palaestra.engines.mock import MockEngine
 from palaestra.executors.base import Pool, Resources, open_executor
 from palaestra.runs.run import Run
@@ -33,7 +32,7 @@ def read(folder: Path) -> list[object]:
         return [store.attempts(phase) for phase in ("0/validation", "0/test", "1/validation", "1/test")]
 
 
-def test_a_run_whose_workers_score_has_the_result_of_one_process(tmp_path: Path) -> None:
+def test_scoring_in_workers_gives_the_result_of_one_process(tmp_path: Path) -> None:
     summaries = [
         teach(**PLAN, executor=name, out=tmp_path / name[:6], progress=False).summary  # type: ignore[arg-type]
         for name in ("inline", "processes:1")

@@ -32,9 +32,16 @@ def make_bare_trainer(
     trainer.loss_type, trainer.importance_sampling_level, trainer.beta = loss_type, level, beta
     (trainer.epsilon_low, trainer.epsilon_high), trainer.top_entropy_quantile = epsilon, 1.0
     trainer.args = SimpleNamespace(
-        delta=None, steps_per_generation=1, use_bias_correction_kl=False, off_policy_sequence_mask_threshold=None, off_policy_mask_threshold=None,
-        sapo_temperature_pos=1.0, sapo_temperature_neg=1.0, vespo_k_pos=1.0, vespo_k_neg=1.0,
-    )  # fmt: skip
+        delta=None,
+        steps_per_generation=1,
+        use_bias_correction_kl=False,
+        off_policy_sequence_mask_threshold=None,
+        off_policy_mask_threshold=None,
+        sapo_temperature_pos=1.0,
+        sapo_temperature_neg=1.0,
+        vespo_k_pos=1.0,
+        vespo_k_neg=1.0,
+    )
     trainer.off_policy_mask_threshold = trainer.off_policy_sequence_mask_threshold = None
     trainer.use_vllm = trainer.vllm_importance_sampling_correction = trainer.tools = False
     trainer.use_liger_kernel = trainer.aux_loss_enabled = trainer._entropy_bonus_enabled = False

@@ -21,23 +21,23 @@ def ask(messages: list[Any], **options: Any) -> list[Any]:
     return [choice["message"] for choice in answer["choices"]]
 
 
-def main(behaviour: str) -> None:
+def main(behavior: str) -> None:
     state = call(os.environ["ENV_URL"])
     messages = state["messages"]
-    if behaviour == "silent":
+    if behavior == "silent":
         return
-    if behaviour == "large":
+    if behavior == "large":
         ask([{"role": "user", "content": "12 " * 5000}])
-    if behaviour == "warm":
+    if behavior == "warm":
         ask(messages, temperature=1.5)
-    ask([{"role": "user", "content": "Make a plan."}], n=2 if behaviour == "branch" else 1)
-    if behaviour == "crash":
+    ask([{"role": "user", "content": "Make a plan."}], n=2 if behavior == "branch" else 1)
+    if behavior == "crash":
         raise RuntimeError("the agent is broken")
-    if behaviour == "hang":
+    if behavior == "hang":
         time.sleep(600)
-    if behaviour == "leave":
+    if behavior == "leave":
         return
-    if behaviour == "haunt" and os.fork() == 0:
+    if behavior == "haunt" and os.fork() == 0:
         time.sleep(600)
     while not state["done"]:
         (answer,) = ask(messages)

@@ -13,7 +13,7 @@ submission: {files: [answer.txt]}
 limits: {steps: 8, seconds: 600, command_seconds: 20, validations: 3}
 """
 EVALUATOR = """
-from palaestra.research.tasks.records import SubmissionError
+from palaestra.research.tasks.task import SubmissionError
 
 
 def evaluate(evaluation):
@@ -34,10 +34,13 @@ BASELINE, BASELINE_TEST = 5.0, 6.0
 
 def number_task(folder: Path) -> Path:
     """Write the task into a folder, and give its path."""
-    made = folder / "number"
+    created = folder / "number"
     for name, text in {
-        "task.yaml": TASK, "evaluator.py": EVALUATOR, "starter/answer.txt": "5\n", "reference/answer.txt": "50\n",
-    }.items():  # fmt: skip
-        (made / name).parent.mkdir(parents=True, exist_ok=True)
-        (made / name).write_text(text)
-    return made
+        "task.yaml": TASK,
+        "evaluator.py": EVALUATOR,
+        "starter/answer.txt": "5\n",
+        "reference/answer.txt": "50\n",
+    }.items():
+        (created / name).parent.mkdir(parents=True, exist_ok=True)
+        (created / name).write_text(text)
+    return created

@@ -15,9 +15,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from palaestra.engines import smollm2
-from palaestra.engines.chat_template import ChatTemplate
-from palaestra.engines.models import LoadedModel, cache_folder
+from palaestra.chat.template import ChatTemplate
+from palaestra.models import smollm2
+from palaestra.models.registry import LoadedModel, cache_folder
 
 ENDS = {
     "cohere": ("<|END_OF_TURN_TOKEN|>",),

@@ -44,12 +44,12 @@ def cluster(call: Call) -> Reply:
     wanted = int((re.search(r"exactly (\d+) categories", asked) or ["", "2"])[1])
     names = re.findall(r"^- (\w+ of .*)$", asked.split("The skills:")[1], re.MULTILINE)
     groups: dict[str, list[str]] = {}
-    for one in names:
+    for skill in names:
         # Three are the two with the last of them divided.
-        home = HOME[one.split()[0]]
-        groups.setdefault("sides" if wanted == 3 and one.startswith("side") else home, []).append(one)
-    made = [{"name": home, "description": f"all {home}", "skills": several} for home, several in groups.items()]
-    return Reply(json.dumps({"categories": made}))
+        home = HOME[skill.split()[0]]
+        groups.setdefault("sides" if wanted == 3 and skill.startswith("side") else home, []).append(skill)
+    categories = [{"name": home, "description": f"all {home}", "skills": several} for home, several in groups.items()]
+    return Reply(json.dumps({"categories": categories}))
 
 
 def assign(call: Call) -> Reply:

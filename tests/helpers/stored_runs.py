@@ -26,9 +26,9 @@ from palaestra.core.records import (
 from palaestra.recipes.evaluate.settings import EvaluateSettings
 from palaestra.recipes.settings import to_plain
 from palaestra.recipes.teach.settings import TeachSettings
-from palaestra.recipes.train.settings import fill_presets, make_settings
+from palaestra.recipes.train.presets import fill_presets, make_settings
 from palaestra.runs.files import to_data
-from palaestra.runs.ledger import LedgerEntry
+from palaestra.runs.provenance import LedgerEntry
 from palaestra.runs.run import Run
 
 SKILLS = {"addition": ("carry", "plain"), "clock": ("past_hour", "within_hour")}
@@ -95,9 +95,9 @@ def teach_run(folder: Path, *, text: str = "", failed: int = 0, reason: str = "o
     return folder
 
 
-def evaluate_run(folder: Path, made: Sequence[Attempt], *, ended: bool = True) -> Path:
+def evaluate_run(folder: Path, attempts: Sequence[Attempt], *, ended: bool = True) -> Path:
     with create(folder, EvaluateSettings(split="validation", model="small-model")) as run:
-        run.store.add_attempts("0/validation", made, cost("0/validation"))
+        run.store.add_attempts("0/validation", attempts, cost("0/validation"))
         if ended:
             run.write_summary({"recipe": "evaluate"})
     return folder
@@ -121,4 +121,13 @@ def write_train_run(folder: Path, seed: int = 0, iterations: int = 3, ended: boo
             metrics = {"reward": 0.1 * iteration, "episodes": 4.0, "seconds_update": 1.0}
             run.store.add_iteration(iteration, metrics, episodes, LedgerEntry(f"{iteration}/train", seconds=1.0))
         if ended:
-            run.write_summary({"recipe": "train", "gain": 12.5, "gain_low": 10.0, "gain_high": 15.0, "unit": "percent", "seconds": 4.0})  # fmt: skip
+            run.write_summary(
+                {
+                    "recipe": "train",
+                    "gain": 12.5,
+                    "gain_low": 10.0,
+                    "gain_high": 15.0,
+                    "unit": "percent",
+                    "seconds": 4.0,
+                }
+            )

@@ -10,7 +10,7 @@ from tensordict import TensorDictBase
 from torchrl.envs import TransformedEnv
 
 EVALUATOR = """
-from palaestra.research.tasks.records import SubmissionError
+from palaestra.research.tasks.task import SubmissionError
 
 def evaluate(evaluation):
     text = evaluation.text("answer.txt").split()[-1]
@@ -57,7 +57,7 @@ def answer(number: object) -> str:
 SUBMIT = block("submit")
 
 
-def told(tensordict: TensorDictBase, key: Any, slot: int = 0) -> Any:
+def read_entry(tensordict: TensorDictBase, key: Any, slot: int = 0) -> Any:
     return tensordict[slot][key]
 
 
@@ -71,13 +71,13 @@ def last(tensordict: TensorDictBase, slot: int = 0) -> str:
 
 def play(env: TransformedEnv, *messages: str | Sequence[str]) -> list[TensorDictBase]:
     """What comes of each of these messages, from a reset on."""
-    tensordict, found = env.reset(), []
-    for said in messages:
-        tensordict["text", "response"] = [said] if isinstance(said, str) else list(said)
+    tensordict, results = env.reset(), []
+    for reply in messages:
+        tensordict["text", "response"] = [reply] if isinstance(reply, str) else list(reply)
         stepped = env.step(tensordict)
-        found.append(stepped["next"])
+        results.append(stepped["next"])
         tensordict = env.step_mdp(stepped)
-    return found
+    return results
 
 
 def rewards(steps: Sequence[TensorDictBase]) -> list[float]:

@@ -13,8 +13,8 @@ from gymnasium import register
 from gymnasium.envs.classic_control import CartPoleEnv
 
 from palaestra.core.records import Message, Problem, Score
-from palaestra.learn.student import SupervisedStudent
-from palaestra.learn.students import STUDENTS
+from palaestra.envs.lesson.student import STUDENTS
+from palaestra.students.student import SupervisedStudent
 from palaestra.tasks.base import TASKS
 
 
@@ -29,7 +29,7 @@ class Sums:
 
     def problems(self, split: Any, per_skill: int, seed: int, skills: Any = ()) -> Any:
         ids = [f"{split}-{k}" for k in range(per_skill or 3)]
-        return [Problem(one, (Message("user", f"{one}: 1 + 1 = ?"),), "2", "sums") for one in ids]
+        return [Problem(identifier, (Message("user", f"{identifier}: 1 + 1 = ?"),), "2", "sums") for identifier in ids]
 
     def score(self, problem: Problem, completion: Any) -> Any:
         return Score(float("2" in completion.text))
@@ -100,14 +100,14 @@ class InterruptedStudent(SupervisedStudent):
     """Comes to be interrupted after its third step of training."""
 
     def _train(self, examples, seeds, on_step, state, keep):  # type: ignore[no-untyped-def]
-        def told(step: int, total: int, loss: float) -> None:
+        def report(step: int, total: int, loss: float) -> None:
             if step == 3:
                 send_once()
             on_step(step, total, loss)
 
         if state is not None:
             Path("went on from").write_text(str(state.step))
-        return super()._train(examples, seeds, told, state, keep)
+        return super()._train(examples, seeds, report, state, keep)
 
 
 for kind in (Sums, ScoresAreNumbers, ScorerRaises, ScorerExits, EvidenceIsANumber, ProblemsAreTexts, ProblemsAreNone, SameIds, ProblemsRaise):  # fmt: skip

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from palaestra.core.seeding import Seeds
-from palaestra.engines.models import LoadedModel
-from palaestra.learn.optimizers import fork_torch_rng
+from palaestra.models.registry import LoadedModel
+from palaestra.rl.optimizers import fork_torch_rng
 
 CHAT = (
     "{% for m in messages %}<|user|>{% for p in m['content'] %}{% if p['type'] == 'image' %}<image>"

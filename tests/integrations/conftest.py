@@ -28,14 +28,14 @@ def make(place: Path) -> Iterator[Callable[..., TransformedEnv]]:
     """Makes environments of the tasks above, with short prompts, and closes them."""
     from palaestra.integrations.torchrl import make_mlgym
 
-    made: list[TransformedEnv] = []
+    instances: list[TransformedEnv] = []
 
     def build(task: str | None = "low", **arguments: Any) -> TransformedEnv:
         if task is not None:
             arguments["task"] = place / task
-        made.append(make_mlgym(**{"prompts": place / "prompts", **arguments}))
-        return made[-1]
+        instances.append(make_mlgym(**{"prompts": place / "prompts", **arguments}))
+        return instances[-1]
 
     yield build
-    for env in made:
+    for env in instances:
         env.close()

@@ -15,8 +15,9 @@ import pytest
 from palaestra.core.errors import EnvError, TaskError
 from palaestra.core.records import Completion, Failure, FailureCause, Split
 from palaestra.envs.factory import make_turn_env
-from palaestra.envs.turn.records import TurnStopReason
+from palaestra.envs.turn.base import TurnStopReason
 from palaestra.envs.turn.vector import TurnVectorEnv
+from palaestra.integrations.reasoning_gym import NONSENSE
 from palaestra.tasks.base import make_task
 from palaestra.tasks.evaluate import score
 
@@ -130,9 +131,9 @@ ADAPTERS = [
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("register", ADAPTERS)
 def test_a_bad_environment_gets_a_failure_or_an_error(register: Callable[[], str], fault: str) -> None:
-    options = {"env_options": {"fault": fault}, "max_turns": 3, "max_call_seconds": 0.1}
+    options = {"env_kwargs": {"fault": fault}, "max_turns": 3, "max_call_seconds": 0.1}
     if fault == "ignores_seed":
-        with pytest.raises(EnvError, match="BadGame-v0 ignores its seed: two episodes with seed 0"):
+        with pytest.raises(EnvError, match=r"BadGame-v0 .*seed 0"):
             make_turn_env(register(), 1, options, failures="mark", autoreset=False)
         return
     env = make_turn_env(register(), 1, options, failures="mark", autoreset=False)
@@ -147,7 +148,7 @@ def test_a_bad_environment_gets_a_failure_or_an_error(register: Callable[[], str
     else:
         assert info["stop_reason"] is TurnStopReason.FAILED
         assert info["failure"].cause is FailureCause.ENVIRONMENT
-        expected = {"raises": "RuntimeError: no", "blocks": "did not return within 0.1 seconds", "nan": "finite"}
+        expected = {"raises": "RuntimeError: no", "blocks": "0.1 seconds", "nan": "finite"}
         assert expected[fault.partition("_")[0]] in info["failure"].message
 
 
@@ -165,6 +166,7 @@ def _play_out(env: TurnVectorEnv) -> tuple[float, dict[str, Any]]:
 @dataclass
 class DatasetConfig:
     fault: str = "fine"
+    accepts_nonsense: bool = False
     seed: int | None = None
     size: int = 500
 
@@ -187,7 +189,7 @@ def register_dataset() -> None:
 
         def score_answer(self, answer: str | None, entry: dict[str, Any]) -> float:
             value = self.game.play()[1]
-            return 0.0 if answer == "zq zq" else value
+            return 0.0 if answer == NONSENSE and not self.config.accepts_nonsense else value
 
     DATASETS["bad_dataset"] = (BadDataset, DatasetConfig)
 
@@ -197,7 +199,7 @@ def register_dataset() -> None:
 def test_a_bad_data_set_gets_a_failure_or_an_error(fault: str) -> None:
     register_dataset()
     options = {"config": {"fault": fault}, "max_seconds": 0.2}
-    errors = {"raises_in_reset": "raised RuntimeError: no start", "blocks_in_reset": "did not return", "ignores_seed": "ignores its seed"}  # fmt: skip
+    errors = {"raises_in_reset": "RuntimeError: no start", "blocks_in_reset": "did not return", "ignores_seed": "ignores its seed"}  # fmt: skip
     if fault in errors:
         with pytest.raises(TaskError, match=errors[fault]):
             make_task("reasoning_gym:bad_dataset", **options)
@@ -213,7 +215,14 @@ def test_a_bad_data_set_gets_a_failure_or_an_error(fault: str) -> None:
         assert {"raises_in_step": "no step", "blocks_in_step": "did not return", "nan": "nan"}[fault] in outcome.message
 
 
-def test_seeds_hold_in_parallel_games_that_draw_from_the_global_generators() -> None:
+@pytest.mark.backends
+def test_a_scorer_that_accepts_any_answer_is_rejected() -> None:
+    register_dataset()
+    with pytest.raises(TaskError, match=r"bad_dataset .*any answer"):
+        make_task("reasoning_gym:bad_dataset", config={"accepts_nonsense": True})
+
+
+def test_global_generators_are_seeded_in_parallel_games() -> None:
     options = {"env_id": "GuessTheNumber-v0", "verify_seed": False}
     alone = make_turn_env("palaestra/TextArena-v0", 1, options, autoreset=False)
     many = make_turn_env("palaestra/TextArena-v0", 8, options, autoreset=False)

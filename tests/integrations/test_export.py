@@ -12,7 +12,7 @@ from palaestra.integrations.export.base import EXPORTERS, EnvironmentPackage, ex
 
 OWN = """
 from palaestra.envs.turn.base import TurnEnv
-from palaestra.envs.turn.records import Reply
+from palaestra.envs.turn.base import Reply
 
 
 class Echo(TurnEnv):
@@ -31,12 +31,12 @@ def test_a_package_of_an_environment_has_its_id_and_options(tmp_path: Path) -> N
     assert project["dependencies"][0].startswith("palaestra>=")
     code = (folder / "guess_v0" / "__init__.py").read_text()
     compile(code, "guess_v0", "exec")
-    assert "env_id = 'palaestra/Guess-v0'\n    env_options = {'high': 4}\n" in code
-    with pytest.raises(RunError, match="is not empty"):
+    assert "env_id = 'palaestra/Guess-v0'\n    env_kwargs = {'high': 4}\n" in code
+    with pytest.raises(RunError, match="not empty"):
         export_environment("palaestra/Guess-v0", "verifiers", folder)
 
 
-def test_a_package_of_verifiers_has_a_toolset_if_the_environment_has_tools(tmp_path: Path) -> None:
+def test_a_verifiers_package_has_a_toolset_for_tools(tmp_path: Path) -> None:
     for tools, kind in ((True, "ToolSeedTaskset"), (False, "SeedTaskset")):
         folder = export_environment("palaestra/Calculator-v0", "verifiers", tmp_path / kind, {"tools": tools})
         code = (folder / "calculator_v0" / "__init__.py").read_text()
@@ -63,7 +63,7 @@ def test_the_file_of_an_own_environment_is_copied(tmp_path: Path) -> None:
     assert "env_id = 'my_echo.environment:Echo'" in (folder / "my_echo" / "__init__.py").read_text()
 
 
-def test_a_package_of_openenv_has_a_server_a_client_and_the_file_of_an_own_environment(tmp_path: Path) -> None:
+def test_an_openenv_package_has_a_server_and_a_client(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(OWN.format(opening='"Say something."'))
     folder = export_environment(f"{tmp_path}/mine.py:Echo", "openenv", tmp_path / "package", name="my-echo")
     for path in folder.rglob("*.py"):
@@ -83,18 +83,18 @@ def test_an_adapter_needs_its_extra() -> None:
 
 @pytest.mark.parametrize("target", EXPORTERS.names())
 def test_what_cannot_be_exported_is_an_error(target: str, tmp_path: Path) -> None:
-    with pytest.raises(EnvError, match="is not a turn environment"):
+    with pytest.raises(EnvError, match=r"CartPole-v1 .*turn environment"):
         export_environment("CartPole-v1", target, tmp_path / "a")
-    with pytest.raises(SettingsError, match="has no option 'hihg'; did you mean 'high'"):
+    with pytest.raises(SettingsError, match=r"'hihg'.*'high'"):
         export_environment("palaestra/Guess-v0", target, tmp_path / "a", {"hihg": 4})
     with pytest.raises(SettingsError, match="lower-case letters"):
         export_environment("palaestra/Guess-v0", target, tmp_path / "a", name="../a")
     (tmp_path / "mine.py").write_text("import time\n" + OWN.format(opening="str(time.time_ns())"))
-    with pytest.raises(EnvError, match="ignores its seed"):
+    with pytest.raises(EnvError, match=" seed 0"):
         export_environment(f"{tmp_path}/mine.py:Echo", target, tmp_path / "a")
     assert not (tmp_path / "a").exists()
 
 
 def test_an_unknown_target_is_answered_with_the_nearest() -> None:
-    with pytest.raises(UnknownNameError, match="did you mean 'verifiers'"):
+    with pytest.raises(UnknownNameError, match="'verifiers'"):
         export_environment("palaestra/Guess-v0", "verifier")

@@ -10,7 +10,7 @@ import pytest
 
 from palaestra.core.errors import UnknownNameError
 from palaestra.envs.factory import detect_kind, make_turn_env
-from palaestra.envs.turn.records import TurnStopReason
+from palaestra.envs.turn.base import TurnStopReason
 from palaestra.integrations.gem import GemEnv, load_gem
 
 pytestmark = pytest.mark.backends
@@ -53,7 +53,7 @@ def test_50_seeds_are_the_episodes_of_gem(name: str) -> None:
         np.random.set_state(states[1])  # noqa: NPY002
 
 
-def test_a_message_without_an_action_gets_the_reward_of_gem_and_is_counted() -> None:
+def test_a_message_without_an_action_is_counted() -> None:
     env = GemEnv("game:GuessTheNumber-v0-easy")
     env.reset(seed=0)
     _, reward, terminated, _, info = env.step("no idea")
@@ -75,6 +75,6 @@ def test_seeds_hold_in_parallel_and_logging_stays_as_it_was() -> None:
     assert logging.getLogger().level == level
 
 
-def test_an_unknown_environment_is_answered_with_the_nearest_name() -> None:
-    with pytest.raises(UnknownNameError, match="did you mean 'game:Mastermind-v0-easy'"):
+def test_an_unknown_environment_names_the_nearest() -> None:
+    with pytest.raises(UnknownNameError, match="'game:Mastermind-v0-easy'"):
         GemEnv("game:Mastermind-v0-esay")

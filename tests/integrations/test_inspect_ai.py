@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from registries import isolate_registries
 
 import palaestra
 from palaestra.core.errors import TaskError
-from palaestra.core.records import Completion, Failure, FailureCause, Score, Split
-from palaestra.engines.base import ENGINES, Answer, BaseEngine, Request
+from palaestra.core.records import Answer, Completion, Failure, FailureCause, Request, Score, Split
+from palaestra.engines.base import ENGINES, BaseEngine
 from palaestra.runs.run import Run
 from palaestra.tasks.base import make_task
 from palaestra.tasks.evaluate import choose, score
@@ -145,9 +146,7 @@ def make_model(answer: Callable[[str], str]) -> Any:
 def evaluate(task: Any, answers: dict[str, str], folder: Path, **arguments: Any) -> Any:
     """Run `inspect_ai.eval` with an answer for every question."""
     model = make_model(lambda text: answers.get(text, "Answer: 5"))
-    (log,) = inspect_ai.eval(
-        task, model=model, log_dir=str(folder), display="none", fail_on_error=False, **arguments
-    )  # fmt: skip
+    (log,) = inspect_ai.eval(task, model=model, log_dir=str(folder), display="none", fail_on_error=False, **arguments)
     return log
 
 
@@ -259,10 +258,10 @@ def test_a_model_graded_task_without_a_grader_is_a_failure(tasks: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("@several", "calls the model several times"),
-        ("@tooled", r"uses tools.*inspect eval .*own_tasks.py@tooled --model palaestra/MODEL"),
-        ("@boxed", "needs a sandbox"),
-        ("", "expected one task"),
+        ("@several", "several times"),
+        ("@tooled", r"tools.*own_tasks\.py@tooled.*palaestra/MODEL"),
+        ("@boxed", "sandbox"),
+        ("", "one task"),
         ("@none", ""),
     ],
 )
@@ -273,7 +272,7 @@ def test_a_task_that_evaluate_cannot_run_is_an_error(tasks: Path, name: str, exp
 
 @pytest.mark.parametrize("kind", ["basic_agent", "react"])
 def test_an_agent_as_the_solver_is_an_error_that_names_the_way(tasks: Path, kind: str) -> None:
-    with pytest.raises(TaskError, match=r"needs a solver that calls `generate` once.*--model palaestra/MODEL"):
+    with pytest.raises(TaskError, match=r"`generate` once.*palaestra/MODEL"):
         make_task(f"inspect:{tasks}@doubling", args={"kind": kind})
 
 
@@ -302,17 +301,22 @@ class DoublingEngine(BaseEngine):
 def test_inspect_plays_solvers_with_tools_with_our_engine(
     tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    monkeypatch.setattr(ENGINES, "_entries", {**ENGINES._entries, "doubling": DoublingEngine})
+    isolate_registries(monkeypatch, ENGINES)
+    ENGINES.register("doubling", DoublingEngine)
     (log,) = inspect_ai.eval(
-        f"{tasks}@doubling", model="palaestra/doubling:x", task_args={"kind": kind}, log_dir=str(tmp_path), display="none"
-    )  # fmt: skip
+        f"{tasks}@doubling",
+        model="palaestra/doubling:x",
+        task_args={"kind": kind},
+        log_dir=str(tmp_path),
+        display="none",
+    )
     assert log.status == "success", log.error
     assert [sample.scores["match"].value for sample in log.samples] == ["C"] * 3
     roles = [message.role for message in log.samples[0].messages if message.role != "system"]
     assert roles[:3] == ["user", "assistant", "tool"]
 
 
-def test_the_command_of_inspect_evaluates_our_task_with_our_model(tmp_path: Path) -> None:
+def test_inspect_eval_plays_our_task_with_our_model(tmp_path: Path) -> None:
     """nano gets the same scores in `inspect eval` as in `palaestra evaluate`."""
     settings = {"skills": "addition,clock", "problems": 6, "seed": 3}
     options = [part for name, value in settings.items() for part in ("-T", f"{name}={value}")]

@@ -11,7 +11,7 @@ import textarena
 
 from palaestra.core.errors import EnvError, UnknownNameError
 from palaestra.envs.factory import detect_kind
-from palaestra.envs.turn.records import TurnStopReason
+from palaestra.envs.turn.base import TurnStopReason
 from palaestra.integrations.textarena import TextArenaEnv, play_randomly
 
 
@@ -29,7 +29,7 @@ def test_a_number_is_found_by_binary_search() -> None:
     assert (reward, info["stop_reason"], info["invalid_actions"]) == (1.0, TurnStopReason.SOLVED, 0)
 
 
-def test_an_invalid_move_is_answered_and_counted_and_the_next_one_loses() -> None:
+def test_a_second_invalid_move_loses() -> None:
     env = TextArenaEnv("GuessTheNumber-v0", prompt="Guess from 1 to 20.")
     observation, _ = env.reset(seed=3)
     assert observation.messages[-1].text == "Guess from 1 to 20."
@@ -67,7 +67,7 @@ def test_an_opponent_of_ones_own_is_loaded_by_name() -> None:
     env.reset(seed=0)
     observation, *_ = env.step("[4]")
     assert "Player 1 placed their symbol (X) in cell 0." in observation.messages[-1].text
-    with pytest.raises(EnvError, match="opponent must be random"):
+    with pytest.raises(EnvError, match="opponent"):
         TextArenaEnv("TicTacToe-v0", opponent="clever")
 
 
@@ -112,9 +112,9 @@ def read_native(env: Any) -> str:
 
 
 def test_unknown_games_and_options_are_rejected() -> None:
-    with pytest.raises(UnknownNameError, match="did you mean 'GuessTheNumber-v0'"):
+    with pytest.raises(UnknownNameError, match="'GuessTheNumber-v0'"):
         TextArenaEnv("GuesTheNumber-v0")
-    with pytest.raises(EnvError, match=r"cannot make GuessTheNumber-v0: .* unexpected keyword argument 'colour'"):
-        TextArenaEnv("GuessTheNumber-v0", env_options={"colour": 1})
-    with pytest.raises(EnvError, match="has 1 players"):
+    with pytest.raises(EnvError, match=r"GuessTheNumber-v0.*'colour'"):
+        TextArenaEnv("GuessTheNumber-v0", env_kwargs={"colour": 1})
+    with pytest.raises(EnvError, match="1 players"):
         TextArenaEnv("GuessTheNumber-v0", player=1)

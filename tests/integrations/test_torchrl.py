@@ -15,7 +15,7 @@ import torch
 from tensordict import TensorDictBase
 from torchrl.envs import TransformedEnv
 from torchrl.envs.utils import check_env_specs
-from torchrl_tasks import SUBMIT, WRAPPERS, answer, block, last, play, rewards, roles, told
+from torchrl_tasks import SUBMIT, WRAPPERS, answer, block, last, play, read_entry, rewards, roles
 
 from palaestra.core.errors import (
     EnvError,
@@ -24,7 +24,6 @@ from palaestra.core.errors import (
     SettingsError,
     UnknownNameError,
 )
-from palaestra.engines.models import LoadedModel
 from palaestra.integrations.torchrl import (
     ConditionalSkip,
     IsolateCodeBlock,
@@ -33,6 +32,7 @@ from palaestra.integrations.torchrl import (
     MLGymWrapper,
     make_mlgym,
 )
+from palaestra.models.registry import LoadedModel
 from palaestra.research.tasks.task import load_task
 from palaestra.research.workspace.env import ResearchEnv
 
@@ -48,9 +48,16 @@ def test_it_is_made_of_the_transforms_of_the_reference(make: Callable[..., Trans
     env = make(None, tasks=[place / "low", place / "high"], tokenizer="nano")
     assert isinstance(env, TransformedEnv)
     assert [type(transform).__name__ for transform in env.transform] == [
-        "ConditionalSkip", "IsolateCodeBlock", "ResetModule", "TaskSampler", "ReadState", "StateToMessage", "MessageToHistory",
-        "TemplateTransform", "MLGymRewardAssignment",
-    ]  # fmt: skip
+        "ConditionalSkip",
+        "IsolateCodeBlock",
+        "ResetModule",
+        "TaskSampler",
+        "ReadState",
+        "StateToMessage",
+        "MessageToHistory",
+        "TemplateTransform",
+        "MLGymRewardAssignment",
+    ]
     check_env_specs(env)
 
 
@@ -64,11 +71,11 @@ def test_observation_and_reward_come_in_the_same_step(make: Callable[..., Transf
     ]
     first, second = play(env, block("echo 3 > answer.txt; echo done"), SUBMIT)
     assert last(first).startswith("done\n")
-    assert told(first, "observation") == "done"
+    assert read_entry(first, "observation") == "done"
     assert roles(first) == ["system", "user", "assistant", "user"]
-    assert json.loads(told(first, "state"))["remaining_steps"] == 3
+    assert json.loads(read_entry(first, "state"))["remaining_steps"] == 3
     assert rewards([first, second]) == [0.0, 7.0]
-    assert (told(second, "stop_reason"), second["terminated"].item(), second["truncated"].item()) == (
+    assert (read_entry(second, "stop_reason"), second["terminated"].item(), second["truncated"].item()) == (
         "submitted",
         True,
         False,
@@ -76,7 +83,7 @@ def test_observation_and_reward_come_in_the_same_step(make: Callable[..., Transf
     assert "Submitted" in last(second)
 
 
-def test_a_command_without_output_is_answered_by_its_own_template_and_a_bad_one_with_its_exit_code(
+def test_empty_output_and_exit_codes_are_rendered(
     make: Callable[..., TransformedEnv],
 ) -> None:
     quiet, wrong = play(make(), block("true"), block("exit_badly() { return 3; }; exit_badly"))
@@ -86,20 +93,23 @@ def test_a_command_without_output_is_answered_by_its_own_template_and_a_bad_one_
 
 def test_edits_of_several_lines_work(make: Callable[..., TransformedEnv]) -> None:
     text = "1\n```\n2\n3"
-    made, opened, edited, submitted = play(
-        make(), block(f"create answer.txt\n{text}\nend_of_file"), block("open answer.txt"),
-        block("edit 3:4\n5\n6\nend_of_edit"), SUBMIT,
-    )  # fmt: skip
-    assert not told(made, "retry").item()
+    created, opened, edited, submitted = play(
+        make(),
+        block(f"create answer.txt\n{text}\nend_of_file"),
+        block("open answer.txt"),
+        block("edit 3:4\n5\n6\nend_of_edit"),
+        SUBMIT,
+    )
+    assert not read_entry(created, "retry").item()
     assert "2" in last(opened)
     assert "6" in last(edited)
-    assert told(submitted, "score").item() == 6.0
+    assert read_entry(submitted, "score").item() == 6.0
 
 
-def test_the_limit_of_steps_is_the_tasks_and_hands_in_what_is_there(make: Callable[..., TransformedEnv]) -> None:
+def test_the_step_limit_submits_the_workspace(make: Callable[..., TransformedEnv]) -> None:
     steps = play(make(), answer(4), block("true"), block("true"), block("true"))
     assert [step["done"].item() for step in steps] == [False, False, False, True]
-    assert (told(steps[-1], "stop_reason"), steps[-1]["truncated"].item()) == ("steps", True)
+    assert (read_entry(steps[-1], "stop_reason"), steps[-1]["truncated"].item()) == ("steps", True)
     assert rewards(steps) == [0.0, 0.0, 0.0, 6.0]
     assert "Submitted" in last(steps[-1])
     assert play(make(max_turns=1), block("true"))[0]["done"].item()
@@ -108,7 +118,7 @@ def test_the_limit_of_steps_is_the_tasks_and_hands_in_what_is_there(make: Callab
 # Messages that cannot be read
 
 
-def test_a_badly_formatted_message_is_a_retry_with_its_penalty_and_nothing_is_run(
+def test_an_unreadable_message_is_a_retry_with_penalty(
     make: Callable[..., TransformedEnv],
 ) -> None:
     env = make(reward_wrong_format=-0.5)
@@ -116,7 +126,7 @@ def test_a_badly_formatted_message_is_a_retry_with_its_penalty_and_nothing_is_ru
     assert bad["retry"].item()
     assert not bad["done"].item()
     assert rewards([bad, good]) == [-0.5, 0.0]
-    assert json.loads(told(bad, "state"))["current_step"] == 0
+    assert json.loads(read_entry(bad, "state"))["current_step"] == 0
     assert roles(bad) == ["system", "user", "assistant", "user"]
     assert bad["history", "prompt"][0].content[-2] == "echo 1 > answer.txt"
     assert "A command in a fenced block is expected" in last(bad)
@@ -135,12 +145,12 @@ def test_whatever_is_said_does_not_raise(make: Callable[..., TransformedEnv], me
 def test_messages_in_a_row_that_cannot_be_read_end_the_episode(make: Callable[..., TransformedEnv]) -> None:
     steps = play(make(reward_wrong_format=-1.0), answer(8), "a", "b", "c")
     assert [step["retries"].item() for step in steps] == [0, 1, 2, 3]
-    assert (told(steps[-1], "stop_reason"), steps[-1]["truncated"].item()) == ("format", True)
+    assert (read_entry(steps[-1], "stop_reason"), steps[-1]["truncated"].item()) == ("format", True)
     assert rewards(steps) == [0.0, -1.0, -1.0, 1.0]
     assert not any(step["done"].item() for step in play(make(format_errors=0), "a", "b", "c", "d", "e"))
 
 
-def test_the_limit_of_time_holds_for_messages_that_cannot_be_read(make: Callable[..., TransformedEnv]) -> None:
+def test_the_time_limit_holds_for_unreadable_messages(make: Callable[..., TransformedEnv]) -> None:
     env = make(num_envs=2, format_errors=0, reward_wrong_format=-0.5)
     (step,) = play(env, [answer(8), "a"])
     assert not step["done"].any()
@@ -149,7 +159,7 @@ def test_the_limit_of_time_holds_for_messages_that_cannot_be_read(make: Callable
     tensordict["text", "response"] = ["b", "b"]
     step = env.step(tensordict)["next"]
     assert step["truncated"].flatten().tolist() == [True, False]
-    assert [told(step, "stop_reason", slot) for slot in range(2)] == ["time", ""]
+    assert [read_entry(step, "stop_reason", slot) for slot in range(2)] == ["time", ""]
     assert step["reward"].flatten().tolist() == [1.5, -0.5]
     assert "A command in a fenced block is expected" in last(step)
     assert "Submitted" in last(step)
@@ -159,7 +169,7 @@ def test_the_limit_of_time_holds_for_messages_that_cannot_be_read(make: Callable
 
 
 @pytest.mark.parametrize(("task", "number", "reward"), [("low", 7, 3.0), ("low", 12, -2.0), ("high", 12, 2.0)])
-def test_the_reward_is_the_score_less_the_baseline_by_the_metrics_direction(
+def test_the_reward_is_the_gain_over_the_baseline(
     make: Callable[..., TransformedEnv], task: str, number: int, reward: float
 ) -> None:
     steps = play(make(task), answer(number), SUBMIT)
@@ -169,10 +179,10 @@ def test_the_reward_is_the_score_less_the_baseline_by_the_metrics_direction(
     assert rewards(play(make(task, scaled=True), answer(number), SUBMIT)) == [0.0, reward / 4]
 
 
-def test_it_is_paid_once_and_for_validations_only_where_that_was_asked(make: Callable[..., TransformedEnv]) -> None:
-    said = [block("echo 6 > answer.txt; true"), block("validate"), block("validate"), SUBMIT]
-    assert rewards(play(make(), *said)) == [0.0, 0.0, 0.0, 4.0]
-    assert rewards(play(make(validation_reward=True), *said)) == [0.0, 4.0, 0.0, 0.0]
+def test_the_reward_is_given_once(make: Callable[..., TransformedEnv]) -> None:
+    replies = [block("echo 6 > answer.txt; true"), block("validate"), block("validate"), SUBMIT]
+    assert rewards(play(make(), *replies)) == [0.0, 0.0, 0.0, 4.0]
+    assert rewards(play(make(validation_reward=True), *replies)) == [0.0, 4.0, 0.0, 0.0]
 
 
 def test_nothing_that_is_printed_is_a_reward(make: Callable[..., TransformedEnv]) -> None:
@@ -182,29 +192,29 @@ def test_nothing_that_is_printed_is_a_reward(make: Callable[..., TransformedEnv]
     assert [step["done"].item() for step in steps] == [False, False, True]
 
 
-def test_scores_are_exact_and_a_reward_that_is_not_finite_is_never_paid(make: Callable[..., TransformedEnv]) -> None:
+def test_scores_are_exact_and_rewards_finite(make: Callable[..., TransformedEnv]) -> None:
     (_, step) = play(make("high"), answer(2**24 + 1), SUBMIT)
     assert (step["score"].dtype, step["score"].item()) == (torch.float64, 2**24 + 1)
     assert (step["reward"].dtype, step["reward"].item()) == (torch.float32, 2**24 - 9)
     for arguments in ({}, {"scaled": True}):
-        with pytest.raises(RewardError, match=r"on 'high' the gain over the baseline is .*e\+299"):
+        with pytest.raises(RewardError, match=r"'high' .*e\+299"):
             play(make("high", **arguments), answer(9e299), SUBMIT)
 
 
 def test_a_failure_of_the_evaluator_is_told_and_is_no_score(make: Callable[..., TransformedEnv]) -> None:
     steps = play(make(), answer("broken"), SUBMIT)
-    assert "the evaluator is at fault" in told(steps[-1], "failure")
-    assert (told(steps[-1], "stop_reason"), steps[-1]["truncated"].item()) == ("failed", True)
+    assert "the evaluator is at fault" in read_entry(steps[-1], "failure")
+    assert (read_entry(steps[-1], "stop_reason"), steps[-1]["truncated"].item()) == ("failed", True)
     assert torch.isnan(steps[-1]["score"]).all()
     (unusable,) = play(make(), block("rm answer.txt; echo gone > answer.txt"), SUBMIT)[1:]
     assert not unusable["done"].item()
     assert "holds a number" in last(unusable)
-    assert told(steps[-1], "outcome") == "failed"
+    assert read_entry(steps[-1], "outcome") == "failed"
 
 
 def test_an_episode_without_a_score_has_the_lowest_reward(make: Callable[..., TransformedEnv]) -> None:
     lost = play(make(max_turns=1, scaled=True), block("rm answer.txt"))[-1]
-    assert (told(lost, "outcome"), told(lost, "failure"), lost["done"].item()) == ("invalid", "", True)
+    assert (read_entry(lost, "outcome"), read_entry(lost, "failure"), lost["done"].item()) == ("invalid", "", True)
     metric = load_task(make().base_env.slots[0].env.task.folder).metric
     assert lost["reward"].item() == lost["gain"].item() == metric.reward(None, lost["baseline"].item()) < 0
 
@@ -215,15 +225,15 @@ def test_an_episode_without_a_score_has_the_lowest_reward(make: Callable[..., Tr
 def test_a_reset_draws_a_task_by_the_seed(make: Callable[..., TransformedEnv], place: Path) -> None:
     env = make(None, tasks=[place / "low", place / "high"])
 
-    def drawn() -> list[str]:
+    def draw_tasks() -> list[str]:
         env.set_seed(5)
-        return [told(env.reset(), "task") for _ in range(6)]
+        return [read_entry(env.reset(), "task") for _ in range(6)]
 
-    first = drawn()
+    first = draw_tasks()
     assert set(first) == {"low", "high"}
-    assert drawn() == first
+    assert draw_tasks() == first
     start = env.reset()
-    assert last(start) == f"The task {told(start, 'task')}, 4 messages"
+    assert last(start) == f"The task {read_entry(start, 'task')}, 4 messages"
 
 
 def test_each_task_is_judged_by_its_own_metric(make: Callable[..., TransformedEnv], place: Path) -> None:
@@ -231,7 +241,7 @@ def test_each_task_is_judged_by_its_own_metric(make: Callable[..., TransformedEn
     seen = {}
     for _ in range(6):
         steps = play(env, answer(7), SUBMIT)
-        seen[told(steps[-1], "task")] = rewards(steps)[-1]
+        seen[read_entry(steps[-1], "task")] = rewards(steps)[-1]
     assert seen == {"low": 3.0, "high": -3.0}
 
 
@@ -250,7 +260,7 @@ def test_tasks_of_an_mlgym_checkout(make: Callable[..., TransformedEnv], tmp_pat
         (tmp_path / name).write_text(text)
     env = make(None, tasks=["game"], mlgym=tmp_path)
     steps = play(env, block("pwd; sed -i s/0.5/0.75/ target.py"), SUBMIT)
-    assert told(steps[0], "task") == "game"
+    assert read_entry(steps[0], "task") == "game"
     assert last(steps[0]).startswith("/home/agent/workspace\n")
     assert rewards(steps) == [0.0, 0.25]
 
@@ -338,11 +348,11 @@ def test_a_collector_of_torchrl_with_a_real_model(
         data["log_probs"].get("response", as_list=True)[0].shape
         == data["tokens"].get("response", as_list=True)[0].shape
     )
-    said = data["text", "response"][0].partition("<|end|>")[0].partition("<|im_end|>")[0]
-    assert data["next", "history", "prompt"][0].content[2].strip() == said.strip()
+    replies = data["text", "response"][0].partition("<|end|>")[0].partition("<|im_end|>")[0]
+    assert data["next", "history", "prompt"][0].content[2].strip() == replies.strip()
     if mode == "text":
         grown = data[1]["text", "prompt"]
-        assert grown.startswith(data[0]["text", "prompt"] + said)
+        assert grown.startswith(data[0]["text", "prompt"] + replies)
 
 
 def test_a_policy_that_writes_only_the_history_is_understood(make: Callable[..., TransformedEnv]) -> None:
@@ -350,27 +360,27 @@ def test_a_policy_that_writes_only_the_history_is_understood(make: Callable[...,
 
     env = make()
     tensordict = env.reset()
-    said = History.from_chats([[{"role": "assistant", "content": answer(9)}, {"role": "user", "content": "x"}]])
-    tensordict["history", "full"] = tensordict["history", "prompt"].extend(said, inplace=False, dim=-1)
+    replies = History.from_chats([[{"role": "assistant", "content": answer(9)}, {"role": "user", "content": "x"}]])
+    tensordict["history", "full"] = tensordict["history", "prompt"].extend(replies, inplace=False, dim=-1)
     step = env.step(tensordict)["next"]
     assert roles(step) == ["system", "user", "assistant", "user"]
     assert step["history", "prompt"][0].content[2] == answer(9)
 
 
-def test_two_environments_share_nothing_and_closing_ends_their_workspaces(make: Callable[..., TransformedEnv]) -> None:
-    one, other = make(), make()
-    first, second = one.reset(), other.reset()
+def test_environments_are_isolated_and_closed(make: Callable[..., TransformedEnv]) -> None:
+    first_env, other = make(), make()
+    first, second = first_env.reset(), other.reset()
     first["text", "response"] = [block("echo 1 > answer.txt; touch mine")]
     second["text", "response"] = [block("ls; cat answer.txt")]
-    one.step(first)
-    assert told(other.step(second)["next"], "observation") == "answer.txt\n10"
-    shell = one.base_env.slots[0].env._workspace.shell
+    first_env.step(first)
+    assert read_entry(other.step(second)["next"], "observation") == "answer.txt\n10"
+    shell = first_env.base_env.slots[0].env._workspace.shell
     assert shell.execute("echo here").text == "here\n"
-    one.close()
-    assert one.is_closed
-    assert one.base_env.slots[0].env.state() == {}
+    first_env.close()
+    assert first_env.is_closed
+    assert first_env.base_env.slots[0].env.state() == {}
     assert not other.is_closed
-    with pytest.raises(SandboxError, match="the shell is closed"):
+    with pytest.raises(SandboxError, match="closed"):
         shell.execute("echo here")
 
 
@@ -407,55 +417,55 @@ def test_wrong_uses_are_refused(make: Callable[..., TransformedEnv], place: Path
         {"task": "prisoners_dilemma", "tasks": ["prisoners_dilemma"]},
         {"tasks": "prisoners_dilemma"},
     ):
-        with pytest.raises(SettingsError, match="expected either task= or a list of tasks"):
+        with pytest.raises(SettingsError, match=r"task=.*tasks="):
             make_mlgym(**arguments)
     with pytest.raises(UnknownNameError, match="prisoners_dilemma"):
         make_mlgym(task="prisoner_dilemma")
-    with pytest.raises(EnvError, match="expected a transformers tokenizer as tokenizer=; got object"):
+    with pytest.raises(EnvError, match=r"tokenizer=.*object"):
         make(tokenizer=object())
-    with pytest.raises(SettingsError, match=r"different tasks; got \['low', 'low'\]"):
+    with pytest.raises(SettingsError, match=r"\['low', 'low'\]"):
         make(None, tasks=[place / "low", load_task(place / "low")])
     for wrong in (-1, 1.5, True, "3", None):
-        with pytest.raises(EnvError, match="format_errors must be a whole number of at least 0; got"):
+        with pytest.raises(EnvError, match="format_errors"):
             make(format_errors=wrong)
     with pytest.raises(SettingsError, match="tool_call"):
         make(parser="tool_call")
-    with pytest.raises(SettingsError, match="tools has no effect"):
+    with pytest.raises(SettingsError, match="tools "):
         make(tools=True)
     for number in (0, 1.5, True, "2"):
-        with pytest.raises(EnvError, match="num_envs must be a whole number of at least 1; got"):
+        with pytest.raises(EnvError, match="num_envs"):
             make(num_envs=number)
     for seed in ("a", 1.5, -1, True):
-        with pytest.raises(EnvError, match="seed must be a whole number of at least 0; got"):
+        with pytest.raises(EnvError, match=r"^seed "):
             make(seed=seed)
     for tasks in ({"task": 5}, {"task": ["low"]}, {"task": ""}, {"tasks": [None]}, {"tasks": {"mine": 5}}):
-        with pytest.raises(EnvError, match="a task must be a name, a folder or a ResearchTask; got"):
+        with pytest.raises(EnvError, match="ResearchTask; got"):
             make_mlgym(**tasks)
-    with pytest.raises(EnvError, match="max_turns must be a whole number of at least 0; got"):
+    with pytest.raises(EnvError, match=r"max_turns.*1.5"):
         make(max_turns=1.5)
-    with pytest.raises(SettingsError, match="expected one or more different tasks"):
+    with pytest.raises(SettingsError, match=r"got \[\]"):
         MLGymWrapper([])
-    with pytest.raises(EnvError, match="expected the name of a research task, its folder or a ResearchTask; got 5"):
+    with pytest.raises(EnvError, match="ResearchTask; got 5"):
         ResearchEnv(5)  # type: ignore[arg-type]
     for penalty in ("x", float("nan")):
-        with pytest.raises(EnvError, match="reward_wrong_format must be a finite number"):
+        with pytest.raises(EnvError, match="reward_wrong_format"):
             make(reward_wrong_format=penalty)
-    with pytest.raises(SettingsError, match="use reward_wrong_format"):
+    with pytest.raises(SettingsError, match="reward_wrong_format"):
         make(format_penalty=0.5)
     with pytest.raises(TypeError, match="num_env"):
         make(num_env=2)
-    with pytest.raises(EnvError, match="split must be one of validation, test; got 'train'"):
+    with pytest.raises(EnvError, match=r"validation, test; .*'train'"):
         make(split="train")
-    with pytest.raises(EnvError, match="over MLGymWrapper; got NoneType"):
+    with pytest.raises(EnvError, match=r"MLGymWrapper; .*NoneType"):
         _ = IsolateCodeBlock().wrapper
-    with pytest.raises(UnknownNameError, match="task of this environment"):
+    with pytest.raises(UnknownNameError, match="'another'"):
         make().base_env.choose(0, "another")
     env = make()
-    with pytest.raises(EnvError, match="expected an assistant's message"):
+    with pytest.raises(EnvError, match="assistant's message"):
         env.step(env.reset())
 
 
-def test_a_missing_torchrl_is_answered_with_the_command_that_installs_it() -> None:
+def test_a_missing_torchrl_names_the_install_command() -> None:
     code = "import sys; sys.modules['torchrl'] = None; import palaestra.integrations.torchrl"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert "MissingExtraError" in result.stderr

@@ -15,10 +15,9 @@ from tensordict import TensorDictBase
 from torchrl.data.llm import History
 from torchrl.envs import Compose
 from torchrl.envs.utils import check_env_specs
-from torchrl_tasks import SUBMIT, block, last, play, roles, told
+from torchrl_tasks import SUBMIT, block, last, play, read_entry, roles
 
 from palaestra.core.errors import EnvError
-from palaestra.engines.models import LoadedModel
 from palaestra.integrations.torchrl import (
     ConditionalSkip,
     IsolateCodeBlock,
@@ -33,6 +32,7 @@ from palaestra.integrations.torchrl import (
     TemplateTransform,
 )
 from palaestra.integrations.torchrl.make import _to_retry
+from palaestra.models.registry import LoadedModel
 from palaestra.research.tasks.task import load_task
 
 Chained = Callable[..., MLGymEnv]
@@ -56,21 +56,23 @@ def parts(nano: LoadedModel) -> dict[str, Callable[[], Any]]:
 
 
 @pytest.fixture
-def chained(place: Path, parts: dict[str, Callable[[], Any]]) -> Iterator[Chained]:
+def make_chain(place: Path, parts: dict[str, Callable[[], Any]]) -> Iterator[Chained]:
     """Makes an environment with the named transforms, and closes it."""
-    made: list[MLGymEnv] = []
+    instances: list[MLGymEnv] = []
 
     def build(*names: str, **arguments: Any) -> MLGymEnv:
         base = MLGymWrapper([place / "low", place / "high"], prompts=place / "prompts", seed=0, **arguments)
-        made.append(MLGymEnv(base, Compose(*(parts[name]() for name in names))))
-        return made[-1]
+        instances.append(MLGymEnv(base, Compose(*(parts[name]() for name in names))))
+        return instances[-1]
 
     yield build
-    for env in made:
+    for env in instances:
         env.close()
 
 
-def does(env: MLGymEnv, tensordict: TensorDictBase, command: str, names: tuple[str, ...]) -> TensorDictBase:
+def step_with_command(
+    env: MLGymEnv, tensordict: TensorDictBase, command: str, names: tuple[str, ...]
+) -> TensorDictBase:
     """A step with this command in every slot, said as the chain wants it."""
     slots = env.batch_size.numel()
     if "IsolateCodeBlock" in names:
@@ -95,13 +97,13 @@ CHAINS = [
 
 
 @pytest.mark.parametrize("names", CHAINS, ids="+".join)
-def test_each_transform_works_alone_and_in_any_part_of_the_chain(chained: Chained, names: tuple[str, ...]) -> None:
+def test_each_transform_works_alone_and_in_a_chain(make_chain: Chained, names: tuple[str, ...]) -> None:
     slots = 2 if len(names) % 2 else 1
-    env = chained(*names, num_envs=slots)
+    env = make_chain(*names, num_envs=slots)
     check_env_specs(env)
-    tensordict = does(env, env.reset(), "echo 3 > answer.txt; echo q-$((6*6))", names)
-    assert all(told(tensordict["next"], "observation", slot) == "q-36" for slot in range(slots))
-    tensordict = does(env, env.step_mdp(tensordict), "submit", names)
+    tensordict = step_with_command(env, env.reset(), "echo 3 > answer.txt; echo q-$((6*6))", names)
+    assert all(read_entry(tensordict["next"], "observation", slot) == "q-36" for slot in range(slots))
+    tensordict = step_with_command(env, env.step_mdp(tensordict), "submit", names)
     assert tensordict["next", "done"].all()
     if "MLGymRewardAssignment" in names:
         paid = {"low": 7.0, "high": -7.0}
@@ -109,53 +111,53 @@ def test_each_transform_works_alone_and_in_any_part_of_the_chain(chained: Chaine
         assert tensordict["next", "reward"].flatten().tolist() == expected
 
 
-def test_a_message_without_a_state_before_it_says_the_same(chained: Chained) -> None:
-    said = []
+def test_a_message_without_a_state_before_it_says_the_same(make_chain: Chained) -> None:
+    messages = []
     for names in (("StateToMessage",), ("ReadState", "StateToMessage")):
-        env = chained(*names)
-        said.append(told(does(env, env.reset(), "echo hi", names)["next"], "message"))
-    assert said[0] == said[1]
-    assert said[0].startswith("hi\n\n(open file: none; folder: /workspace; 3 messages left)")
+        env = make_chain(*names)
+        messages.append(read_entry(step_with_command(env, env.reset(), "echo hi", names)["next"], "message"))
+    assert messages[0] == messages[1]
+    assert messages[0].startswith("hi\n\n(open file: none; folder: /workspace; 3 messages left)")
 
 
-def test_a_history_that_nobody_began_begins_with_the_message(chained: Chained) -> None:
-    env = chained("StateToMessage", "MessageToHistory", num_envs=2)
+def test_a_history_that_nobody_began_begins_with_the_message(make_chain: Chained) -> None:
+    env = make_chain("StateToMessage", "MessageToHistory", num_envs=2)
     tensordict = env.reset()
     assert roles(tensordict) == ["user"]
-    tensordict = does(env, tensordict, "echo hi", ())["next"]
+    tensordict = step_with_command(env, tensordict, "echo hi", ())["next"]
     assert [roles(tensordict, slot) for slot in (0, 1)] == [["user", "user"]] * 2
     assert last(tensordict).startswith("hi")
-    assert ("history", "prompt") not in chained("MessageToHistory").reset().keys(True)
+    assert ("history", "prompt") not in make_chain("MessageToHistory").reset().keys(True)
 
 
-def test_a_history_without_messages_has_the_commands_alone(chained: Chained) -> None:
-    env = chained("ResetModule", "MessageToHistory")
-    after = does(env, env.reset(), "echo hi", ())["next"]
+def test_a_history_without_messages_has_the_commands_alone(make_chain: Chained) -> None:
+    env = make_chain("ResetModule", "MessageToHistory")
+    after = step_with_command(env, env.reset(), "echo hi", ())["next"]
     assert roles(after) == ["system", "assistant"]
     assert last(after) == "echo hi", "without a message around it the command is what was said"
 
 
-def test_a_whole_history_is_read_though_there_was_none_before(chained: Chained) -> None:
-    env = chained("IsolateCodeBlock", "MessageToHistory")
+def test_a_whole_history_is_read_though_there_was_none_before(make_chain: Chained) -> None:
+    env = make_chain("IsolateCodeBlock", "MessageToHistory")
     tensordict = env.reset()
     full = History(role=[["user", "assistant"]], content=[["Go.", block("echo hi")]], batch_size=(1, 2))
     tensordict["history", "full"] = full
-    assert told(env.step(tensordict)["next"], "observation") == "hi"
+    assert read_entry(env.step(tensordict)["next"], "observation") == "hi"
 
 
-def test_a_template_without_a_history_shows_what_was_heard(chained: Chained) -> None:
-    env = chained("TemplateTransform")
+def test_a_template_without_a_history_shows_what_was_heard(make_chain: Chained) -> None:
+    env = make_chain("TemplateTransform")
     tensordict = env.reset()
-    assert told(tensordict, "observation") in told(tensordict, ("text", "prompt"))
-    prompt = told(does(env, tensordict, "echo zebra", ())["next"], ("text", "prompt"))
+    assert read_entry(tensordict, "observation") in read_entry(tensordict, ("text", "prompt"))
+    prompt = read_entry(step_with_command(env, tensordict, "echo zebra", ())["next"], ("text", "prompt"))
     assert "zebra" in prompt and "The task" not in prompt  # noqa: PT018
-    env = chained("StateToMessage", "TemplateTransform")
-    assert "(open file" in told(does(env, env.reset(), "echo hi", ())["next"], ("text", "prompt"))
+    env = make_chain("StateToMessage", "TemplateTransform")
+    assert "(open file" in read_entry(step_with_command(env, env.reset(), "echo hi", ())["next"], ("text", "prompt"))
 
 
-def test_a_sampler_alone_chooses_the_task(chained: Chained) -> None:
-    env = chained("TaskSampler")
-    drawn = [(told(found := env.reset(), "task"), told(found, "observation")) for _ in range(6)]
+def test_a_sampler_alone_chooses_the_task(make_chain: Chained) -> None:
+    env = make_chain("TaskSampler")
+    drawn = [(read_entry(results := env.reset(), "task"), read_entry(results, "observation")) for _ in range(6)]
     assert {name for name, _ in drawn} == {"low", "high"}
     assert all(observation.startswith(f"The task {name}") for name, observation in drawn)
 
@@ -183,7 +185,7 @@ def test_the_example_in_the_documentation_runs(capsys: pytest.CaptureFixture[str
     assert "messages left" in capsys.readouterr().out
 
 
-def test_an_episode_that_begins_in_the_same_step_has_a_history_of_its_own_shape(
+def test_a_new_episode_has_its_own_history_shape(
     make: Callable[..., MLGymEnv],
 ) -> None:
     env = make(tokenizer="nano")
@@ -201,10 +203,10 @@ def test_a_closed_environment_cannot_be_used_again(make: Callable[..., MLGymEnv]
     env = make()
     tensordict = env.reset()
     env.close()
-    with pytest.raises(EnvError, match="is closed; make another"):
+    with pytest.raises(EnvError, match="closed"):
         env.reset()
     tensordict["text", "response"] = [block("ls")]
-    with pytest.raises(EnvError, match="is closed; make another"):
+    with pytest.raises(EnvError, match="closed"):
         env.step(tensordict)
     assert env.is_closed
     env.close()
@@ -217,5 +219,5 @@ def test_templates_have_the_variables_that_they_have_everywhere(
         text = f"{name}: {{{{ task.name }}}} {{{{ current_step }}}} {{{{ remaining_steps }}}} {{{{ working_dir }}}}"
         (tmp_path / f"{name}.md.j2").write_text(text)
     env = make(prompts=tmp_path, tokenizer=None)
-    said = [last(found) for found in play(env, block("echo hello"), block("cd /tmp"), "nothing to run")]
-    assert said == ["observation: low 1 3 /workspace", "no_output: low 2 2 /tmp", "format_error: low 2 2 /tmp"]
+    messages = [last(results) for results in play(env, block("echo hello"), block("cd /tmp"), "nothing to run")]
+    assert messages == ["observation: low 1 3 /workspace", "no_output: low 2 2 /tmp", "format_error: low 2 2 /tmp"]

@@ -11,12 +11,12 @@ import pytest
 import torch
 from torchrl.envs import TransformedEnv
 from torchrl.envs.llm.libs.mlgym import TemplateTransform as TorchRLs
-from torchrl_tasks import SUBMIT, block, last, play, roles, told
+from torchrl_tasks import SUBMIT, block, last, play, read_entry, roles
 
 from palaestra.core.errors import EnvError, UnknownNameError
-from palaestra.engines.models import LoadedModel
+from palaestra.core.records import Message
 from palaestra.integrations.torchrl import TemplateTransform
-from palaestra.integrations.torchrl.chat_template import Renderer
+from palaestra.models.registry import LoadedModel
 
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
@@ -44,25 +44,25 @@ IN_PARTS = (
 IN_PARTS_WITHOUT_SYSTEM = (
     "{% for m in messages if m.role != 'system' %}<{{ m.role }}>{{ m.content[0]['text'] + '<|over|>' }}{% endfor %}"
 )
-CHAT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why?"}]
+CHAT = [Message("system", "Be brief."), Message("user", "Why?")]
 
 
 @pytest.fixture
 def with_template(nano: LoadedModel) -> Callable[[str | None], Any]:
     """A tokenizer that has this chat template."""
 
-    def made(template: str | None) -> Any:
+    def build(template: str | None) -> Any:
         tokenizer = copy.deepcopy(nano.tokenizer)
         tokenizer.chat_template = template
         return tokenizer
 
-    return made
+    return build
 
 
 @pytest.mark.parametrize(
     ("template", "ending"), [("nano", "<|end|>"), (CHATML, "<|im_end|>"), (LLAMA, "<|eot_id|>"), (None, "<|end|>")]
 )
-def test_any_chat_template_gives_the_prompt_and_cuts_the_response(
+def test_any_chat_template_renders_prompts_and_cuts_responses(
     make: Callable[..., TransformedEnv],
     nano: LoadedModel,
     with_template: Callable[..., Any],
@@ -73,7 +73,7 @@ def test_any_chat_template_gives_the_prompt_and_cuts_the_response(
     env = make(tokenizer=tokenizer)
     start = env.reset()
     (step,) = play(env, f"{block('echo hello')}{ending}\nuser: {SUBMIT}")
-    prompt, grown = told(start, ("text", "prompt")), told(step, ("text", "prompt"))
+    prompt, grown = read_entry(start, ("text", "prompt")), read_entry(step, ("text", "prompt"))
     history = [
         {"role": role, "content": content}
         for role, content in zip(roles(step), step["history", "prompt"][0].content, strict=True)
@@ -98,12 +98,12 @@ def test_any_chat_template_gives_the_prompt_and_cuts_the_response(
         (IN_PARTS_WITHOUT_SYSTEM, "<user>Be brief.\n\nWhy?<|over|>", "<|over|>"),
     ],
 )
-def test_a_template_gets_a_conversation_in_the_form_that_leaves_nothing_out(
+def test_a_template_gets_messages_in_a_form_it_renders(
     with_template: Callable[..., Any], template: str, text: str, ending: str
 ) -> None:
-    render = Renderer(with_template(template))
-    assert render(CHAT) == text
-    assert render.ending == ending
+    transform = TemplateTransform(tokenizer=with_template(template))
+    assert transform.render(CHAT) == text
+    assert transform.endings == tuple(filter(None, (ending, "<|end|>")))
 
 
 @pytest.mark.parametrize(
@@ -111,49 +111,45 @@ def test_a_template_gets_a_conversation_in_the_form_that_leaves_nothing_out(
     [
         (
             "{% for m in messages if m.role == 'assistant' %}{{ m.content }}{% endfor %}",
-            "drops the user message",
+            "user message",
         ),
         (
             "{% for m in messages if m.role != 'assistant' %}{{ m.content }}{% endfor %}",
-            "drops the assistant message",
+            "assistant message",
         ),
-        ("{{ messages[-1].content }}", "drops the assistant message"),
-        ("{{ raise_exception('never') }}", "rejects messages with the roles system, user, assistant, user: never"),
+        ("{{ messages[-1].content }}", "assistant message"),
+        ("{{ raise_exception('never') }}", "rejects messages"),
     ],
 )
-def test_a_template_that_leaves_out_what_somebody_says_is_refused_at_once(
+def test_a_template_that_drops_messages_is_rejected(
     make: Callable[..., TransformedEnv], with_template: Callable[..., Any], template: str, reason: str
 ) -> None:
-    with pytest.raises(EnvError, match=f"the chat template {reason}; set the tokenizer's `chat_template`"):
+    with pytest.raises(EnvError, match=reason):
         make(tokenizer=with_template(template))
 
 
-def test_a_conversation_that_a_template_refuses_later_is_an_error_of_ours(with_template: Callable[..., Any]) -> None:
-    render = Renderer(
-        with_template("{% for m in messages %}{{ m.content or raise_exception('nothing said') }}{% endfor %}")
-    )
-    with pytest.raises(EnvError, match="rejects messages with the roles user: nothing said"):
-        render([{"role": "user", "content": ""}])
+def test_a_rejected_conversation_is_an_env_error(with_template: Callable[..., Any]) -> None:
+    template = "{% for m in messages %}{{ m.content or raise_exception('empty') }}{% endfor %}"
+    with pytest.raises(EnvError, match="user: empty"):
+        TemplateTransform(tokenizer=with_template(template)).render([Message("user", "")])
 
 
-def test_a_template_that_takes_no_assistant_at_the_end_has_the_ending_of_the_tokenizer(
-    with_template: Callable[..., Any],
-) -> None:
+def test_a_rejected_final_assistant_message_has_the_eos_ending(with_template: Callable[..., Any]) -> None:
     template = "{% if messages[-1].role != 'user' %}{{ raise_exception('ask') }}{% endif %}" + CHATML
     assert TemplateTransform(tokenizer=with_template(template)).endings == ("<|end|>",)
 
 
-def test_the_system_message_is_in_the_prompt_of_an_environment_whose_template_leaves_it_out(
+def test_a_dropped_system_message_joins_the_first_prompt(
     make: Callable[..., TransformedEnv], with_template: Callable[..., Any]
 ) -> None:
     env = make(tokenizer=with_template(WITHOUT_SYSTEM))
     opening = "[INST] Give a command in a fenced block.\n\nThe task low, 4 messages [/INST]"
-    assert told(env.reset(), ("text", "prompt")) == opening
+    assert read_entry(env.reset(), ("text", "prompt")) == opening
     (step,) = play(env, f"{block('echo hello')}</s>[INST] {SUBMIT}")
-    assert told(step, ("text", "prompt")).startswith(f"{opening}{block('echo hello')}</s>[INST] hello\n")
+    assert read_entry(step, ("text", "prompt")).startswith(f"{opening}{block('echo hello')}</s>[INST] hello\n")
 
 
-def test_a_template_of_ones_own_name_is_never_replaced_by_torchrls(with_template: Callable[..., Any]) -> None:
+def test_the_tokenizers_template_is_never_replaced(with_template: Callable[..., Any]) -> None:
     tokenizer = with_template(LLAMA)
     tokenizer.name_or_path = "some/llama-qwen"
     assert TemplateTransform(tokenizer=tokenizer).endings == ("<|eot_id|>", "<|end|>")
@@ -166,11 +162,13 @@ SEED = ["in_keys", "out_keys", "in_keys_inv", "out_keys_inv", "tokenizer", "chat
 def test_it_takes_the_arguments_of_torchrls(make: Callable[..., TransformedEnv], nano: LoadedModel) -> None:
     theirs = inspect.signature(TorchRLs.__init__).parameters.values()
     ours = inspect.signature(TemplateTransform.__init__).parameters.values()
-    assert [(one.name, one.default) for one in ours] == [(one.name, one.default) for one in theirs]
-    assert [one.name for one in ours][1:] == SEED
-    with pytest.raises(EnvError, match="expected a transformers tokenizer as tokenizer=; got NoneType"):
+    assert [(parameter.name, parameter.default) for parameter in ours] == [
+        (parameter.name, parameter.default) for parameter in theirs
+    ]
+    assert [parameter.name for parameter in ours][1:] == SEED
+    with pytest.raises(EnvError, match=r"tokenizer=.*NoneType"):
         TemplateTransform(nano.tokenizer)
-    with pytest.raises(EnvError, match="return_tensors must be 'pt'"):
+    with pytest.raises(EnvError, match=r"return_tensors.*'pt'"):
         TemplateTransform(tokenizer=nano.tokenizer, return_tensors="np")
     with pytest.raises(UnknownNameError, match="chatml_format"):
         TemplateTransform(tokenizer=nano.tokenizer, chat_template_name="chatml")
@@ -179,14 +177,17 @@ def test_it_takes_the_arguments_of_torchrls(make: Callable[..., TransformedEnv],
 def test_keys_and_a_template_of_torchrl_can_be_chosen(make: Callable[..., TransformedEnv], nano: LoadedModel) -> None:
     env = make()
     own = TemplateTransform(
-        out_keys=["asked"], in_keys_inv=["asked", "said"], tokenizer=nano.tokenizer, chat_template_name="chatml_format"
+        out_keys=["asked"],
+        in_keys_inv=["asked", "responses"],
+        tokenizer=nano.tokenizer,
+        chat_template_name="chatml_format",
     )
     env.append_transform(own)
     tensordict = env.reset()
-    assert told(tensordict, "asked").startswith("<|im_start|>system\nGive a command")
-    assert told(tensordict, "asked").endswith("<|im_start|>assistant\n")
-    tensordict["said"] = [block("echo hi") + "<|im_end|>never"]
-    assert told(env.step(tensordict)["next"], "observation").startswith("hi")
+    assert read_entry(tensordict, "asked").startswith("<|im_start|>system\nGive a command")
+    assert read_entry(tensordict, "asked").endswith("<|im_start|>assistant\n")
+    tensordict["responses"] = [block("echo hi") + "<|im_end|>never"]
+    assert read_entry(env.step(tensordict)["next"], "observation").startswith("hi")
 
 
 @pytest.mark.parametrize("whole", [False, True])
@@ -194,16 +195,20 @@ def test_a_prompt_may_be_token_ids(make: Callable[..., TransformedEnv], nano: Lo
     env = make(num_envs=2)
     env.append_transform(
         TemplateTransform(
-            out_keys=["ids"], tokenizer=nano.tokenizer, tokenize=True, return_dict=whole, padding=True,
+            out_keys=["ids"],
+            tokenizer=nano.tokenizer,
+            tokenize=True,
+            return_dict=whole,
+            padding=True,
             continue_final_message=True,
         )
-    )  # fmt: skip
+    )
     tensordict = env.reset()
     ids = tensordict["ids", "input_ids"] if whole else tensordict["ids"]
     assert ids.dtype == torch.int64
     text = nano.tokenizer.decode(ids[0])
     assert "The task low" in text
     assert not text.rstrip().endswith("<|assistant|>")
-    said = nano.tokenizer([block("echo 4 > answer.txt")] * 2, return_tensors="pt", add_special_tokens=False)
-    tensordict["text", "response"] = said["input_ids"]
+    responses = nano.tokenizer([block("echo 4 > answer.txt")] * 2, return_tensors="pt", add_special_tokens=False)
+    tensordict["text", "response"] = responses["input_ids"]
     assert "failure" in env.step(tensordict)["next"]

@@ -7,15 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from guessing import ENV_ID, OPTIONS, SEEDS, play_ours, write_guess
+from guess_player import ENV_ID, OPTIONS, SEEDS, play_ours, write_guess
 
+from palaestra.chat.encoder import ChatEncoder
 from palaestra.core.errors import EnvError
 from palaestra.core.records import Completion, Failure, FailureCause, Message, Problem, Score
-from palaestra.engines import models
-from palaestra.engines.chat_encoder import ChatEncoder
-from palaestra.envs.turn.base import TurnEnv
+from palaestra.envs.turn.base import Reply, TurnEnv
 from palaestra.envs.turn.games import CalculatorEnv
-from palaestra.envs.turn.records import Reply
 from palaestra.integrations.trl import (
     TaskReward,
     make_dataset,
@@ -23,6 +21,7 @@ from palaestra.integrations.trl import (
     make_plain_tokenizer,
     score_episodes,
 )
+from palaestra.models import registry as models
 from palaestra.tasks.evaluate import score
 
 
@@ -107,7 +106,7 @@ def test_a_trainer_of_trl_learns_in_our_environment(tmp_path: Path, monkeypatch:
     assert any((tensor != before[name]).any() for name, tensor in model.weights.state_dict().items())
 
 
-def test_a_plain_tokenizer_renders_the_conversation_of_our_own_training() -> None:
+def test_a_plain_tokenizer_renders_our_conversations() -> None:
     tokenizer = models.load("nano").tokenizer
     plain = make_plain_tokenizer(tokenizer)
     call = {"type": "function", "function": {"name": "reply", "arguments": {"message": "4"}}}
@@ -126,7 +125,7 @@ def test_a_plain_tokenizer_renders_the_conversation_of_our_own_training() -> Non
     assert parsed["tool_calls"][0]["function"] == {"name": "reply", "arguments": {"message": "I guess 4"}}
 
 
-def test_the_tools_of_an_environment_are_methods_and_the_last_message_is_the_answer() -> None:
+def test_environment_tools_are_methods() -> None:
     from transformers.utils import get_json_schema
 
     kind = make_environment_class("palaestra/Calculator-v0", {"tools": True})
@@ -157,13 +156,13 @@ def test_a_failure_has_no_reward_and_is_counted() -> None:
 def test_a_wrong_environment_or_data_set_is_an_error() -> None:
     environment = make_environment_class(f"{__file__}:Faulty", {"fault": "interface"})()
     environment.reset(seed=0)
-    with pytest.raises(EnvError, match="expected a Reply"):
+    with pytest.raises(EnvError, match=" Reply"):
         environment.reply(message="1")  # TRL reports this to the model.
-    with pytest.raises(EnvError, match="expected a Reply"):
+    with pytest.raises(EnvError, match=" Reply"):
         score_episodes([environment], [[]])
-    with pytest.raises(EnvError, match="no column 'seed'"):
+    with pytest.raises(EnvError, match="'seed'"):
         environment.reset(prompt="Go.")
-    with pytest.raises(EnvError, match="CartPole-v1 is not a turn environment"):
+    with pytest.raises(EnvError, match=r"CartPole-v1 .*turn environment"):
         make_environment_class("CartPole-v1")
 
 

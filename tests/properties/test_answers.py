@@ -8,14 +8,16 @@ from hypothesis import strategies as st
 from palaestra.tasks.math.base import AnswerKind, equal, extract
 
 numbers = st.integers(-(10**9), 10**9)
-prose = st.text(alphabet=st.characters(exclude_categories=("Nd", "Cs")), max_size=40).filter(lambda t: "answer" not in t.lower() and "-" not in t)  # fmt: skip
+prose = st.text(alphabet=st.characters(exclude_categories=("Nd", "Cs")), max_size=40).filter(
+    lambda t: "answer" not in t.lower() and "-" not in t
+)
 
 
 @given(numbers, prose, prose)
 def test_the_marked_answer_is_found_in_any_prose(number: int, before: str, after: str) -> None:
-    found = extract(f"{before} 7 Answer: {number} {after}", AnswerKind.NUMBER)
-    assert found is not None
-    assert equal(found.split("/")[0], str(number), AnswerKind.NUMBER)
+    answer = extract(f"{before} 7 Answer: {number} {after}", AnswerKind.NUMBER)
+    assert answer is not None
+    assert equal(answer.split("/")[0], str(number), AnswerKind.NUMBER)
 
 
 @given(numbers, st.integers(1, 10**6))
@@ -35,5 +37,5 @@ def test_thousands_separators_change_no_value(number: int) -> None:
 @given(st.text(max_size=200))
 def test_no_text_makes_the_scorer_raise(text: str) -> None:
     for kind, expected in ((AnswerKind.NUMBER, "1"), (AnswerKind.CLOCK, "1:00"), (AnswerKind.LIST, "1, 2")):
-        found = extract(text, kind)
-        assert found is None or isinstance(equal(found, expected, kind), bool)
+        answer = extract(text, kind)
+        assert answer is None or isinstance(equal(answer, expected, kind), bool)

@@ -14,15 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from published_templates import CHANGES_EARLIER_TURNS, ENDS, list_files, load_tokenizer
 
+from palaestra.chat.encoder import ChatEncoder
+from palaestra.chat.rendering import find_shared_prefix, to_plain
+from palaestra.chat.template import ChatTemplate
+from palaestra.chat.tool_formats import is_malformed
 from palaestra.core.records import Message, ToolCall
 from palaestra.core.seeding import Seeds
-from palaestra.engines.chat import find_shared_prefix, to_plain
-from palaestra.engines.chat_encoder import ChatEncoder
-from palaestra.engines.chat_template import ChatTemplate
-from palaestra.engines.models import LoadedModel
-from palaestra.engines.tool_formats.base import is_malformed
 from palaestra.envs.turn import Reply, ToolEnv, TurnStopReason, TurnVectorEnv
-from palaestra.learn.turns import collect_turns
+from palaestra.models.registry import LoadedModel
+from palaestra.rl.turns import collect_turns
 
 CONTEXT = 100_000
 
@@ -113,8 +113,9 @@ def tool_encoder(tokenizer: Any, family: str) -> ChatEncoder:
 @pytest.fixture(scope="module")
 def written_calls(tool_encoder: ChatEncoder, ends: tuple[str, ...]) -> list[str]:
     """Messages with calls as the family writes them: one call, two, wrong arguments, an unknown tool."""
-    ones = [ToolCall(*one) for one in (("add", '{"first": 1, "second": 2}'), ("add", '{"first": "x"}'), ("sub", "{}"))]
-    calls = [(ones[0],), (ones[1],), (ones[2],), (ones[0], ones[2])]
+    right, wrong = ToolCall("add", '{"first": 1, "second": 2}'), ToolCall("add", '{"first": "x"}')
+    unknown = ToolCall("sub", "{}")
+    calls = [(right,), (wrong,), (unknown,), (right, unknown)]
     template, question = tool_encoder.template, Message("user", "question")
     if not template.max_calls:
         return [to_plain(Message("assistant", "", message)).text for message in calls]
@@ -132,7 +133,7 @@ WORDS = st.text("abc 12.é\n<>{}", max_size=20)
 
 
 @st.composite
-def messages_of_the_model(draw: st.DrawFn, tokenizer: Any, ends: list[int], written_calls: list[str]) -> list[int]:
+def draw_model_message(draw: st.DrawFn, tokenizer: Any, ends: list[int], written_calls: list[str]) -> list[int]:
     """The ids of a message: any ids, or words and calls, whole or broken, with or without reasoning; ended or cut."""
     kind = draw(st.sampled_from(["ids", "words", "calls", "broken calls"]))
     if kind == "ids":
@@ -158,7 +159,7 @@ def test_sampled_tokens_stay_and_the_loss_covers_exactly_them(
     data: st.DataObject,
 ) -> None:
     end_ids = [tokenizer.convert_tokens_to_ids(end) for end in ends]
-    messages = messages_of_the_model(tokenizer, end_ids, written_calls).filter(bool)
+    messages = draw_model_message(tokenizer, end_ids, written_calls).filter(bool)
     turns = data.draw(st.lists(messages, min_size=2, max_size=4), "turns")
     roles = st.sampled_from([["user"], ["tool"], ["tool", "tool"], ["tool", "user"]])
     replies = [
@@ -176,7 +177,7 @@ def test_sampled_tokens_stay_and_the_loss_covers_exactly_them(
 
     assert not policy.rest
     assert len(policy.contexts) == len(turns)
-    (episode,) = rollout.records
+    (episode,) = rollout.get_episodes().records
     for turn, sampled in enumerate(turns):
         seen = policy.contexts[turn] + list(sampled)
         after = policy.contexts[turn + 1] if turn + 1 < len(turns) else [*episode.ids]

@@ -12,21 +12,20 @@ from typing import Any
 import gymnasium
 import pytest
 from chat_server import Call, Reply, Server
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from number_task import number_task
 
 from palaestra.core.errors import WriterError
-from palaestra.core.records import Attempt, Completion, Failure, Message, Score, Split
-from palaestra.engines.base import Answer, Request
+from palaestra.core.records import Answer, Attempt, Completion, Failure, Message, Request, Score, Split
 from palaestra.envs.turn import Reply as TurnReply
 from palaestra.envs.turn import TurnEnv, TurnStopReason
 from palaestra.recipes.evaluate.recipe import evaluate
-from palaestra.recipes.research.recipe import research
+from palaestra.recipes.research.recipe import run_research
 from palaestra.recipes.teach.recipe import teach
 from palaestra.recipes.train.recipe import train
 from palaestra.report import write_report
-from palaestra.research.workspace.step_record import Step
+from palaestra.research.workspace.workspace import Step
 from palaestra.runs.run import Run
 from palaestra.tasks.base import make_task
 from palaestra.tasks.evaluate import choose
@@ -40,7 +39,7 @@ FEW = settings(max_examples=3, deadline=None, suppress_health_check=list(HealthC
 ANY = st.text(st.characters(), max_size=60) | st.sampled_from(NASTY)
 
 
-def attempts_of(folder: Path) -> list[Attempt]:
+def read_attempts(folder: Path) -> list[Attempt]:
     with Run.open(folder, read_only=True) as run:
         return [attempt for phase in run.store.phases() for attempt in run.store.attempts(phase)]
 
@@ -54,7 +53,7 @@ def test_evaluate_keeps_any_answer_and_scores_it(
     folder = tmp_path_factory.mktemp("evaluate") / "run"
     with Server(lambda call, times: Reply(answers[len(call.asked) % len(answers)])) as server:
         result = evaluate(task=task, model=server.model, limit=8, out=folder)
-    kept = attempts_of(folder)
+    kept = read_attempts(folder)
     assert len(kept) == 8
     assert all(isinstance(attempt.outcome, Score) for attempt in kept), "a strange answer is a wrong one, not a failure"
     assert result.summary["failures"] == {}
@@ -79,15 +78,18 @@ def test_an_answer_of_ten_megabytes_is_kept_and_wrong(task: str, text: str, tmp_
     asked = make_task(task)
     with Run.create(tmp_path / "run", "evaluate", {}) as run:
         run_task(
-            asked, choose(asked, Split.TEST, 0, 0, limit=2), lambda: Fixed(text),
-            keep=lambda made, cost: run.store.add_attempts("0/test", made, cost),
-        )  # fmt: skip
-    kept = attempts_of(tmp_path / "run")
+            asked,
+            choose(asked, Split.TEST, 0, 0, limit=2),
+            lambda: Fixed(text),
+            keep=lambda attempts, cost: run.store.add_attempts("0/test", attempts, cost),
+        )
+    kept = read_attempts(tmp_path / "run")
     assert [attempt.correct for attempt in kept] == [False, False]
     assert {len(attempt.completion.text) for attempt in kept if attempt.completion} == {len(text)}
 
 
 @FEW
+@example(texts=["0", "0", "0", "", "0", "\r\n"])  # A question of white space alone.
 @given(st.lists(ANY, min_size=6, max_size=6))
 def test_teach_checks_stores_and_reports_any_lesson(
     tmp_path_factory: pytest.TempPathFactory, texts: Sequence[str]
@@ -105,9 +107,19 @@ def test_teach_checks_stores_and_reports_any_lesson(
     # Where nothing that it wrote can be taught, the run says so.
     with Server(write) as server, suppress(WriterError):
         teach(
-            skills=("addition",), rounds=1, lesson_size=4, validation=2, test=2, epochs=1, threads=1, answer_tokens=8,
-            teacher="open_ended", writer=server.model, cache=str(folder.parent / "calls.sqlite"), out=folder,
-        )  # fmt: skip
+            skills=("addition",),
+            rounds=1,
+            lesson_size=4,
+            validation=2,
+            test=2,
+            epochs=1,
+            threads=1,
+            answer_tokens=8,
+            teacher="open_ended",
+            writer=server.model,
+            cache=str(folder.parent / "calls.sqlite"),
+            out=folder,
+        )
     with Run.open(folder, read_only=True) as run:
         assert run.summary is not None
         assert (run.store.lesson(1) is None) == (run.summary["gain"] is None)
@@ -121,13 +133,13 @@ class Says(TurnEnv):
     texts: Sequence[str] = NASTY
 
     def opening(self, options: Mapping[str, Any]) -> Sequence[Message]:
-        self.said = int(self.np_random.integers(len(self.texts)))
-        return [Message("user", self.texts[self.said])]
+        self.start = int(self.np_random.integers(len(self.texts)))
+        return [Message("user", self.texts[self.start])]
 
     def respond(self, message: Message) -> TurnReply:
-        text = self.texts[(self.said + self.turn) % len(self.texts)]
+        text = self.texts[(self.start + self.turn) % len(self.texts)]
         over = self.turn == 2
-        return TurnReply((text,), float(self.said % 2), TurnStopReason.SOLVED if over else None, info={"said": text})
+        return TurnReply((text,), float(self.start % 2), TurnStopReason.SOLVED if over else None, info={"said": text})
 
 
 @pytest.fixture
@@ -139,9 +151,17 @@ def says_env() -> Iterator[str]:
 
 def test_train_keeps_the_trajectories_of_any_conversation(says_env: str, tmp_path: Path) -> None:
     train(
-        env=says_env, iterations=1, episodes=8, num_envs=8, group_size=4, evaluation=0, threads=1, max_tokens=4,
-        keep_trajectories=8, out=tmp_path / "run",
-    )  # fmt: skip
+        env=says_env,
+        iterations=1,
+        episodes=8,
+        num_envs=8,
+        group_size=4,
+        evaluation=0,
+        threads=1,
+        max_tokens=4,
+        keep_trajectories=8,
+        out=tmp_path / "run",
+    )
     with Run.open(tmp_path / "run", read_only=True) as run:
         kept = run.store.trajectories(1)
     assert len(kept) == 8
@@ -162,10 +182,14 @@ def test_research_keeps_the_steps_of_any_agent(tmp_path_factory: pytest.TempPath
         return Reply(f"{texts[0]}\n```\necho {texts[1]}\n```{texts[2]}")
 
     with Server(act) as server:
-        result = research(
-            task=str(number_task(folder)), agent="model", model=server.model, steps=6, out=folder / "run",
+        result = run_research(
+            task=str(number_task(folder)),
+            agent="model",
+            model=server.model,
+            steps=6,
+            out=folder / "run",
             cache=str(folder / "calls.sqlite"),
-        )  # fmt: skip
+        )
     assert not result.summary["failures"]
     with Run.open(folder / "run", read_only=True) as run:
         steps = run.store.steps(Step, 0)

@@ -15,12 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from palaestra.core.seeding import Seeds
-from palaestra.engines.models import LoadedModel
-from palaestra.engines.slots import SlotStepper
 from palaestra.envs.token import Prompt, TokenVectorEnv
-from palaestra.learn.collect import collect_responses
-from palaestra.learn.policies.language_model import LanguageModelPolicy
-from palaestra.learn.rollouts import Rollout
+from palaestra.kernels.slots import SlotStepper
+from palaestra.models.registry import LoadedModel
+from palaestra.rl.collection import collect_responses
+from palaestra.rl.policies.language_model import LanguageModelPolicy
+from palaestra.rl.rollouts import Rollout
 
 VOCABULARY = 97
 TOLERANCE = 1e-4
@@ -39,9 +39,17 @@ def llama() -> Any:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
-        vocab_size=VOCABULARY, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, max_position_embeddings=96, tie_word_embeddings=True, bos_token_id=0, eos_token_id=1,
-    )  # fmt: skip
+        vocab_size=VOCABULARY,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=96,
+        tie_word_embeddings=True,
+        bos_token_id=0,
+        eos_token_id=1,
+    )
     return LlamaForCausalLM(config)
 
 
@@ -49,11 +57,11 @@ def llama() -> Any:
 def model(request: pytest.FixtureRequest) -> Any:
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        made = request.param()
+        network = request.param()
         with torch.no_grad():  # Larger weights than at the start of training: a mistake must show.
-            for parameter in made.parameters():
+            for parameter in network.parameters():
                 parameter.mul_(3.0)
-    return made.eval()
+    return network.eval()
 
 
 class Scripted(TokenVectorEnv):
@@ -77,12 +85,12 @@ class Scripted(TokenVectorEnv):
 
 def worst_ratio(policy: LanguageModelPolicy, rollout: Rollout) -> float:
     """By the fast path, if the model has one, and by the model's own forward pass."""
-    fast, found = policy.sequence_forward.fast, []
+    fast, ratios = policy.sequence_forward.fast, []
     for policy.sequence_forward.fast in (fast, None):
         new_BT = policy.logprobs_BT(rollout)
-        found.append(float((((new_BT - rollout.logprobs_BT) * rollout.mask_BT).exp() - 1).abs().max()))
+        ratios.append(float((((new_BT - rollout.logprobs_BT) * rollout.mask_BT).exp() - 1).abs().max()))
     policy.sequence_forward.fast = fast
-    return max(found)
+    return max(ratios)
 
 
 @settings(max_examples=15, deadline=None)
@@ -99,7 +107,7 @@ def test_the_ratio_is_one_before_the_first_gradient_step(model: Any, nano: Loade
         model, temperature=temperature, vocabulary=VOCABULARY, microbatch_size=data.draw(st.integers(1, 5))
     )
     rollout = collect_responses(env, policy, episodes, Seeds(1), seed=0)
-    assert sorted(rollout.episode_lengths) == sorted(lengths)
+    assert sorted(rollout.stats.lengths) == sorted(lengths)
     assert worst_ratio(policy, rollout) < TOLERANCE
 
 
@@ -149,20 +157,20 @@ def test_an_episode_says_the_same_in_any_company(model: Any, nano: LoadedModel) 
     """The choices of an episode belong to its number: slots, order and neighbours change nothing."""
     generator = np.random.default_rng(5)
     prompts = [generator.integers(2, VOCABULARY, n).tolist() for n in (3, 9, 5, 14, 4, 8)]
-    found = []
+    responses = []
     for slots in (1, 2, 6):
         env = Scripted([7, 3, 12, 5, 9, 4], prompts, nano.tokenizer, slots)
         policy = LanguageModelPolicy(model, vocabulary=VOCABULARY)
-        found.append(collect_responses(env, policy, 6, Seeds(3), seed=0).inputs.responses)
-    assert found[0] == found[1] == found[2]
+        responses.append(collect_responses(env, policy, 6, Seeds(3), seed=0).inputs.responses)
+    assert responses[0] == responses[1] == responses[2]
 
 
-def test_the_ratio_is_one_with_an_adapter_and_the_reference_is_the_adapter_off(model: Any, nano: LoadedModel) -> None:
+def test_ratio_is_one_with_an_adapter_and_off_is_the_reference(model: Any, nano: LoadedModel) -> None:
     pytest.importorskip("peft")
     import copy
 
-    from palaestra.learn.policies.language_model import ReferencePolicy, apply_kl_penalty
-    from palaestra.learn.supervised import Supervision, add_adapter
+    from palaestra.rl.policies.language_model import ReferencePolicy, apply_kl_penalty
+    from palaestra.students.supervised import Supervision, add_adapter
 
     plain = LanguageModelPolicy(copy.deepcopy(model), vocabulary=VOCABULARY)
     adapted = add_adapter(copy.deepcopy(model), Supervision("lora", rank=4), Seeds(0))
@@ -188,15 +196,15 @@ def test_dropout_stays_off_while_learning(model: Any, nano: LoadedModel) -> None
     """GPT-2's configuration has dropout; the first update must still find every ratio at 1."""
     import copy
 
-    from palaestra.learn.grpo import GRPO, GRPOConfig
-    from palaestra.learn.ppo import PPO, PPOConfig
+    from palaestra.rl.grpo import GRPO, GRPOConfig
+    from palaestra.rl.ppo import PPO, PPOConfig
 
     env = Scripted([6, 11, 3, 8], [[5, 6], [5, 6], [4], [4]], nano.tokenizer, 4)
     for kind in ("ppo", "grpo"):
         policy = LanguageModelPolicy(copy.deepcopy(model).train(), "head", vocabulary=VOCABULARY)
         rollout = collect_responses(env, policy, 4, Seeds(2), seed=0)
         rollout.rewards_BT[:, 0] = torch.tensor([1.0, 0.0, 0.5, 0.2])
-        rollout.group_B = torch.tensor([0, 0, 1, 1])
+        rollout.get_episodes().group_B = torch.tensor([0, 0, 1, 1])
         algorithm: Any = PPO(policy, PPOConfig(n_epochs=1, batch_size=4))
         if kind == "grpo":
             algorithm = GRPO(policy, GRPOConfig(group_size=2))
@@ -206,7 +214,7 @@ def test_dropout_stays_off_while_learning(model: Any, nano: LoadedModel) -> None
 
 
 def test_the_divergence_of_a_policy_from_itself_is_zero(model: Any, nano: LoadedModel) -> None:
-    from palaestra.learn.policies.language_model import ReferencePolicy, apply_kl_penalty
+    from palaestra.rl.policies.language_model import ReferencePolicy, apply_kl_penalty
 
     policy = LanguageModelPolicy(model, vocabulary=VOCABULARY)
     env = Scripted([6, 11, 3], [[5, 6], [7, 8, 9], [4]], nano.tokenizer, 3)
@@ -214,11 +222,11 @@ def test_the_divergence_of_a_policy_from_itself_is_zero(model: Any, nano: Loaded
     assert abs(apply_kl_penalty(rollout, ReferencePolicy(policy).logprobs_BT(rollout), 1.0)) < 1e-4
 
 
-def test_values_follow_the_states_with_a_head_and_with_a_critic_of_its_own(model: Any, nano: LoadedModel) -> None:
+def test_values_follow_the_states_with_a_head_or_a_critic(model: Any, nano: LoadedModel) -> None:
     """The value of a decision is that of the state before it; its next value, of the state after it."""
     import copy
 
-    from palaestra.learn.policies.language_model import LanguageModelCritic
+    from palaestra.rl.policies.language_model import LanguageModelCritic
 
     env = Scripted([6, 2, 9], [[5, 6], [7, 8, 9], [4]], nano.tokenizer, 3)
     critic = LanguageModelCritic(copy.deepcopy(model).base_model, 32)
@@ -240,7 +248,7 @@ def test_values_follow_the_states_with_a_head_and_with_a_critic_of_its_own(model
             assert torch.allclose(next_BT[sequence, :n], expected[1:], atol=1e-4)
 
 
-def test_known_architectures_take_the_fast_step_and_others_their_own_forward(model: Any) -> None:
+def test_only_known_architectures_take_the_fast_step(model: Any) -> None:
     stepper = SlotStepper(model, 2)
     stepper.start({0: [5, 6, 7], 1: [8]})
     stepper.step(torch.tensor([3, 4]))

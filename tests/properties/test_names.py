@@ -1,4 +1,4 @@
-"""Conventions of names and imports: no import cycle, unique class names, functions named by verbs."""
+"""Conventions of names and imports, in the package, tests, benchmarks and examples."""
 
 import ast
 import re
@@ -6,12 +6,14 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-SOURCE = Path(__file__).parents[2] / "src"
-PACKAGE = SOURCE / "palaestra"
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "src" / "palaestra"
 TOOLS = "tasks/tools/library/"
 """Tools are named as the models see them, such as `birthday_of`."""
 VAGUE = {"found", "told", "said", "one", "made", "got"}
 """Names that do not say what a variable holds."""
+MAX_TEST_NAME = 59
+"""Characters in the name of a test."""
 PARTICIPLE = re.compile(
     "begun|built|brought|chosen|done|drawn|found|given|gone|got|held|hidden|kept|known|left|lost|made|said|seen|sent|shown"
     "|spoken|taken|told|won|written|.*ed"
@@ -23,6 +25,13 @@ MODULES = {
     for path in sorted(PACKAGE.rglob("*.py"))
     if not re.search(r"research/tasks/\w+/", path.as_posix())  # scripts of single tasks, not modules
 }
+
+SCRIPTS = {
+    path.relative_to(ROOT).as_posix(): ast.parse(path.read_text(encoding="utf-8"))
+    for folder in ("tests", "benchmarks", "examples")
+    for path in sorted((ROOT / folder).rglob("*.py"))
+}
+Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def to_module_name(path: str) -> str:
@@ -59,8 +68,24 @@ def is_participle(name: str) -> bool:
     return words[-1] == "of" or (PARTICIPLE.fullmatch(words[0]) is not None and words[0] not in VERBS)
 
 
-def is_property(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+def is_property(function: Function) -> bool:
     return any(ast.unparse(decorator).endswith("property") for decorator in function.decorator_list)
+
+
+def find_vague_names(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yield the line and name of every vague parameter, variable and function."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.arg(arg=name) | ast.Name(id=name) | ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                if name.strip("_") in VAGUE:
+                    yield node.lineno, name
+
+
+def find_long_tests(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yield the line and name of every test with a long name."""
+    for node in ast.walk(tree):
+        if isinstance(node, Function) and node.name.startswith("test_") and len(node.name) > MAX_TEST_NAME:
+            yield node.lineno, node.name
 
 
 def test_a_cycle_is_found() -> None:
@@ -93,18 +118,22 @@ def test_functions_are_named_by_verbs() -> None:
         for path, tree in MODULES.items()
         if not path.startswith(TOOLS)
         for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        and is_participle(node.name)
-        and not is_property(node)
+        if isinstance(node, Function) and is_participle(node.name) and not is_property(node)
     ]
     assert participles == []
 
 
 def test_variables_are_named_by_what_they_hold() -> None:
-    vague = []
-    for path, tree in MODULES.items():
-        for node in ast.walk(tree):
-            name = node.arg if isinstance(node, ast.arg) else node.id if isinstance(node, ast.Name) else ""
-            if name in VAGUE:
-                vague.append(f"{path}:{node.lineno} {name}")
+    assert list(find_vague_names(ast.parse("def _told(said): one = said; others = one.found"))) != []
+    vague = [
+        f"{path}:{line} {name}"
+        for path, tree in {**MODULES, **SCRIPTS}.items()
+        for line, name in find_vague_names(tree)
+    ]
     assert vague == []
+
+
+def test_names_of_tests_are_short() -> None:
+    assert len(list(find_long_tests(ast.parse(f"def test_{'a' * 55}(): pass\ndef test_short(): pass")))) == 1
+    long = [f"{path}:{line} {name}" for path, tree in SCRIPTS.items() for line, name in find_long_tests(tree)]
+    assert long == []

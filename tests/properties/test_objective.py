@@ -17,10 +17,10 @@ from torch import nn
 from palaestra.core.seeding import Seeds
 from palaestra.envs.token import Prompt, TokenVectorEnv
 from palaestra.envs.wrappers import SlotVectorEnv
-from palaestra.learn.algorithms import ALGORITHMS
-from palaestra.learn.collect import ControlCollector, collect_responses
-from palaestra.learn.policies.control import ControlPolicy
-from palaestra.learn.policies.language_model import LanguageModelPolicy
+from palaestra.rl.algorithms import ALGORITHMS
+from palaestra.rl.collection import ControlCollector, collect_responses
+from palaestra.rl.policies.control import ControlPolicy
+from palaestra.rl.policies.language_model import LanguageModelPolicy
 
 CONTROL: dict[str, tuple[str, dict[str, Any]]] = {
     "ppo": ("ppo", {"learning_rate": 0.2, "critic_learning_rate": 0.2, "n_epochs": 2, "gamma": 1.0}),
@@ -181,6 +181,6 @@ def test_a_cut_response_is_paid_once(name: str) -> None:
     means = []
     for iteration in range(40):
         rollout = collect_responses(env, policy, 64, Seeds(0), first=64 * iteration)
-        means.append(float(np.mean(rollout.episode_returns)))
+        means.append(float(np.mean(rollout.stats.returns)))
         algorithm.update(rollout, iteration)
     assert np.mean(means[-5:]) > means[0] + 0.7 * (env.prices.max() - means[0])

@@ -8,7 +8,7 @@ paths = st.lists(st.text(max_size=4), max_size=4).map(tuple)
 
 @given(st.integers(0, 2**63), paths, paths)
 def test_two_streams_are_the_same_only_if_their_names_are(
-    root: int, one: tuple[str, ...], two: tuple[str, ...]
+    root: int, first: tuple[str, ...], second: tuple[str, ...]
 ) -> None:
-    assert (Seeds(root).derive(*one).integer() == Seeds(root).derive(*two).integer()) == (one == two)
-    assert 0 <= Seeds(root).derive(*one).integer() < 2**63
+    assert (Seeds(root).derive(*first).integer() == Seeds(root).derive(*second).integer()) == (first == second)
+    assert 0 <= Seeds(root).derive(*first).integer() < 2**63

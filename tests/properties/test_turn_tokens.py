@@ -12,17 +12,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from dialogue_env import DialogueEnv
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from talk import Talk
 
+from palaestra.chat.encoder import ChatEncoder
 from palaestra.core.seeding import Seeds
-from palaestra.engines.chat_encoder import ChatEncoder
-from palaestra.engines.models import LoadedModel
 from palaestra.envs.turn import TurnVectorEnv
-from palaestra.learn.policies.language_model import LanguageModelCritic, LanguageModelPolicy
-from palaestra.learn.rollouts import Rollout
-from palaestra.learn.turns import collect_turns
+from palaestra.models.registry import LoadedModel
+from palaestra.rl.policies.language_model import LanguageModelCritic, LanguageModelPolicy
+from palaestra.rl.rollouts import Rollout
+from palaestra.rl.turns import collect_turns
 
 TOLERANCE = 1e-4
 CONTEXT = 160
@@ -58,7 +58,7 @@ class Dice:
         return np.array([self.choice(u) for u in uniform]), -uniform, uniform / 2
 
 
-def messages_of(dice: Dice, number: int, turn: int, seeds: Seeds, most: int) -> tuple[list[int], list[float]]:
+def sample_message(dice: Dice, number: int, turn: int, seeds: Seeds, most: int) -> tuple[list[int], list[float]]:
     """What the dice say in a turn, if there is room."""
     uniforms = seeds.derive("message", number, turn).generator().random(most).tolist()
     chosen: list[int] = []
@@ -80,23 +80,31 @@ def test_what_is_learned_from_is_what_was_sampled_turn_by_turn(nano: LoadedModel
     context = data.draw(st.sampled_from([24, 60, 400]), "context")
     failing = data.draw(st.sampled_from([0.0, 0.2]), "failing")
     dice = Dice(len(tokenizer), context, end, data.draw(st.sampled_from([0.05, 0.3]), "ending"))
-    env = TurnVectorEnv(lambda: Talk(failing=failing), slots, autoreset=False)
+    env = TurnVectorEnv(lambda: DialogueEnv(failing=failing), slots, autoreset=False)
     seeds = Seeds(data.draw(st.integers(0, 99), "seed"))
     rollout = collect_turns(
-        env, dice, ChatEncoder(tokenizer), episodes, seeds, end_ids=[end], max_tokens=most, group_size=group, first=first  # type: ignore[arg-type]
-    )  # fmt: skip
+        env,
+        dice,
+        ChatEncoder(tokenizer),
+        episodes,
+        seeds,
+        end_ids=[end],
+        max_tokens=most,
+        group_size=group,
+        first=first,  # type: ignore[arg-type]
+    )
     env.close()
-    assert [episode.number for episode in rollout.records] == list(range(first, first + episodes))
-    for sequence, episode in enumerate(rollout.records):
-        assert episode.group == episode.number // group == int(rollout.group_B[sequence])  # type: ignore[index]
+    assert [episode.number for episode in rollout.get_episodes().records] == list(range(first, first + episodes))
+    for sequence, episode in enumerate(rollout.get_episodes().records):
+        assert episode.group == episode.number // group == int(rollout.get_episodes().group_B[sequence])  # type: ignore[index]
         head = episode.messages[: episode.opening]
-        alone = Talk(failing=failing)
+        alone = DialogueEnv(failing=failing)
         assert alone.reset(seed=episode.seed)[0].messages == head
         if episode.stop_reason == "context" and not episode.turns:
             assert "the model reads" in episode.failure
             continue
-        said = [message for message in episode.messages if message.role == "assistant"]
-        assert len(said) == episode.turns
+        replies = [message for message in episode.messages if message.role == "assistant"]
+        assert len(replies) == episode.turns
         text = "".join(f"<|{m.role}|>{m.text}<|end|>" for m in head) + "<|assistant|>"
         ids: list[int] = list(tokenizer.encode(text, add_special_tokens=False))
         assert tuple(ids) == rollout.inputs.prompts[sequence]
@@ -106,7 +114,7 @@ def test_what_is_learned_from_is_what_was_sampled_turn_by_turn(nano: LoadedModel
         places: list[int] = []
         position = episode.opening
         for turn in range(episode.turns):
-            own, own_logprobs = messages_of(dice, episode.number, turn, seeds, most)
+            own, own_logprobs = sample_message(dice, episode.number, turn, seeds, most)
             room = context - len(ids)
             own, own_logprobs = own[:room], own_logprobs[:room]
             places += range(len(ids), len(ids) + len(own))
@@ -115,8 +123,8 @@ def test_what_is_learned_from_is_what_was_sampled_turn_by_turn(nano: LoadedModel
             logprobs += own_logprobs
             rewards[len(chosen) - 1] = episode.rewards[turn]
             ended = own[-1] == end
-            assert said[turn].text == tokenizer.decode(own[:-1] if ended else own, skip_special_tokens=True)
-            replay = alone.step(said[turn])
+            assert replies[turn].text == tokenizer.decode(own[:-1] if ended else own, skip_special_tokens=True)
+            replay = alone.step(replies[turn])
             position += 1
             if turn < episode.turns - 1:
                 assert replay[1] == pytest.approx(episode.rewards[turn])
@@ -135,7 +143,7 @@ def test_what_is_learned_from_is_what_was_sampled_turn_by_turn(nano: LoadedModel
         assert np.allclose(rollout.logprobs_BT[sequence, :n], logprobs)
         assert np.allclose(rollout.rewards_BT[sequence], rewards)
         # The record of the store says the same.
-        record = episode.to_trajectory("Talk-v0")
+        record = episode.to_trajectory("Dialogue-v0")
         assert [i for s in record.segments for i in s.token_ids] == ids
         marks = [mark for s in record.segments for mark in s.chosen]
         assert np.flatnonzero(marks).tolist() == places
@@ -159,32 +167,48 @@ def gpt2(vocabulary: int) -> Any:
 def llama(vocabulary: int) -> Any:
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    return LlamaForCausalLM(LlamaConfig(
-        vocab_size=vocabulary, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, max_position_embeddings=CONTEXT, tie_word_embeddings=True,
-    ))  # fmt: skip
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=vocabulary,
+            hidden_size=32,
+            intermediate_size=64,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            max_position_embeddings=CONTEXT,
+            tie_word_embeddings=True,
+        )
+    )
 
 
 @pytest.fixture(scope="module", params=[gpt2, llama], ids=["gpt2", "llama"])
 def model(request: pytest.FixtureRequest, nano: LoadedModel) -> Any:
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        made = request.param(len(nano.tokenizer))
+        network = request.param(len(nano.tokenizer))
         with torch.no_grad():  # Larger weights than at the start of training: a mistake must show.
-            for parameter in made.parameters():
+            for parameter in network.parameters():
                 parameter.mul_(3.0)
-    return made.eval()
+    return network.eval()
 
 
-def talked(policy: LanguageModelPolicy, nano: LoadedModel, episodes: int, seed: int, **given: Any) -> Rollout:
-    """Episodes of `Talk` by a policy; a message ends at any token with a low id, so that lengths differ."""
+def collect_dialogues(
+    policy: LanguageModelPolicy, nano: LoadedModel, episodes: int, seed: int, **given: Any
+) -> Rollout:
+    """Episodes of `DialogueEnv` by a policy; a message ends at any token with a low id, so that lengths differ."""
     options = SimpleNamespace(**{"slots": 3, "words": 6, "most": 12, "group": 1, **given})
-    env = TurnVectorEnv(lambda: Talk(words=options.words), options.slots, autoreset=False)
+    env = TurnVectorEnv(lambda: DialogueEnv(words=options.words), options.slots, autoreset=False)
     try:
         return collect_turns(
-            env, policy, ChatEncoder(nano.tokenizer), episodes, Seeds(seed), end_ids=range(60), max_tokens=options.most,
+            env,
+            policy,
+            ChatEncoder(nano.tokenizer),
+            episodes,
+            Seeds(seed),
+            end_ids=range(60),
+            max_tokens=options.most,
             group_size=options.group,
-        )  # fmt: skip
+        )
     finally:
         env.close()
 
@@ -196,8 +220,8 @@ def whole_pass(model: Any, rollout: Rollout, sequence: int, temperature: float =
     with torch.no_grad():
         logprobs = (model(input_ids=ids[None]).logits[0] / temperature).log_softmax(-1)
     places = torch.from_numpy(inputs.chosen[sequence]) + len(inputs.prompts[sequence])
-    found: torch.Tensor = logprobs[places - 1, ids[places]]
-    return found
+    sampled: torch.Tensor = logprobs[places - 1, ids[places]]
+    return sampled
 
 
 @settings(max_examples=12, deadline=None)
@@ -207,10 +231,14 @@ def test_the_ratio_is_one_before_the_first_gradient_step(model: Any, nano: Loade
     policy = LanguageModelPolicy(
         model, temperature=temperature, microbatch_size=data.draw(st.integers(1, 5), "microbatch_size")
     )
-    rollout = talked(
-        policy, nano, data.draw(st.integers(1, 9), "episodes"), data.draw(st.integers(0, 999), "seed"),
-        slots=data.draw(st.integers(1, 5), "slots"), words=data.draw(st.sampled_from([1, 6, 20]), "words"),
-    )  # fmt: skip
+    rollout = collect_dialogues(
+        policy,
+        nano,
+        data.draw(st.integers(1, 9), "episodes"),
+        data.draw(st.integers(0, 999), "seed"),
+        slots=data.draw(st.integers(1, 5), "slots"),
+        words=data.draw(st.sampled_from([1, 6, 20]), "words"),
+    )
     fast = policy.sequence_forward.fast
     assert fast is not None
     for policy.sequence_forward.fast in (fast, None):
@@ -225,9 +253,9 @@ def test_the_ratio_is_one_before_the_first_gradient_step(model: Any, nano: Loade
 def test_an_episode_says_the_same_in_any_company(model: Any, nano: LoadedModel) -> None:
     """Slots, order, neighbours and when the others are done change nothing."""
     policy = LanguageModelPolicy(model)
-    found = [talked(policy, nano, 8, 3, slots=slots).inputs for slots in (1, 3, 8)]
-    assert found[0].responses == found[1].responses == found[2].responses
-    assert len({len(response) for response in found[0].responses}) > 3
+    inputs = [collect_dialogues(policy, nano, 8, 3, slots=slots).inputs for slots in (1, 3, 8)]
+    assert inputs[0].responses == inputs[1].responses == inputs[2].responses
+    assert len({len(response) for response in inputs[0].responses}) > 3
 
 
 def test_values_stand_before_decisions_and_behind_the_end(model: Any, nano: LoadedModel) -> None:
@@ -238,7 +266,7 @@ def test_values_stand_before_decisions_and_behind_the_end(model: Any, nano: Load
         head = policy.value_head if policy.value_head is not None else critic.head
         with torch.no_grad():
             head.weight.normal_(generator=torch.Generator().manual_seed(0))
-        rollout = talked(policy, nano, 5, 1)
+        rollout = collect_dialogues(policy, nano, 5, 1)
         for fast in (True, False):
             if not fast:
                 policy.sequence_forward.fast = critic.sequence_forward.fast = None
@@ -260,8 +288,8 @@ def test_gradients_come_from_decisions_alone(model: Any, nano: LoadedModel) -> N
 
     own = copy.deepcopy(model)
     policy = LanguageModelPolicy(own)
-    rollout = talked(policy, nano, 4, 2)
-    from palaestra.learn.rollouts import select_all
+    rollout = collect_dialogues(policy, nano, 4, 2)
+    from palaestra.rl.rollouts import select_all
 
     for selection in select_all(rollout, True, 4):
         judged = policy.evaluate_actions(rollout, selection, values=False)
@@ -280,22 +308,22 @@ def test_gradients_come_from_decisions_alone(model: Any, nano: LoadedModel) -> N
 
 
 @pytest.mark.parametrize("kind", ["grpo", "rloo", "ppo", "reinforce"])
-def test_the_first_update_of_every_algorithm_finds_the_policy_where_it_was(
-    model: Any, nano: LoadedModel, kind: str
-) -> None:
+def test_first_update_of_every_algorithm_has_ratio_one(model: Any, nano: LoadedModel, kind: str) -> None:
     import copy
 
-    from palaestra.learn.algorithms import ALGORITHMS
+    from palaestra.rl.algorithms import ALGORITHMS
 
     algorithm_class = ALGORITHMS.get(kind)
     policy = LanguageModelPolicy(copy.deepcopy(model), "head" if algorithm_class.Config().needs_critic else None)
-    rollout = talked(policy, nano, 8, 5, group=4)
-    # What `Talk` pays follows from the seed that a group shares: without this nobody would be ahead of anybody.
+    rollout = collect_dialogues(policy, nano, 8, 5, group=4)
+    # What `DialogueEnv` pays follows from the seed that a group shares: without this nobody would be ahead of anybody.
     rollout.rewards_BT[:, 0] += torch.arange(8.0)
     config = {
-        "grpo": {"group_size": 4}, "rloo": {"group_size": 4}, "ppo": {"n_epochs": 1, "batch_size": 8},
+        "grpo": {"group_size": 4},
+        "rloo": {"group_size": 4},
+        "ppo": {"n_epochs": 1, "batch_size": 8},
         "reinforce": {},
-    }[kind]  # fmt: skip
+    }[kind]
     before = [p.detach().clone() for p in policy.parameters()]
     metrics = algorithm_class(policy, algorithm_class.Config(**config)).update(rollout, 1)
     assert abs(metrics.get("approx_kl", 0.0)) < 1e-5

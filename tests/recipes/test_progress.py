@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from palaestra import train
-from palaestra.core.events import Event
+from palaestra.core.records import Event
 from palaestra.recipes import progress
 from palaestra.recipes.progress import RunProgress, TrainProgress, plain_console
 
@@ -17,14 +17,12 @@ SMALL = {"env": "CartPole-v1", "iterations": 2, "num_envs": 2, "n_steps": 8, "ev
 
 
 @pytest.fixture(autouse=True)
-def shown(monkeypatch: pytest.MonkeyPatch) -> None:
+def show_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PALAESTRA_PROGRESS", raising=False)
     monkeypatch.delenv("COLUMNS", raising=False)
 
 
-def test_a_call_shows_its_progress_on_stderr_from_the_start_line_on(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_call_shows_its_progress_on_stderr(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / ("a_folder_of_a_rather_long_name_" * 3)
     train(**SMALL, out=folder)
     printed = capsys.readouterr()
@@ -35,7 +33,7 @@ def test_a_call_shows_its_progress_on_stderr_from_the_start_line_on(
     assert all(line.startswith("[") for line in lines)
 
 
-def test_progress_is_turned_off_by_an_argument_by_the_environment_and_by_a_listener(
+def test_progress_can_be_turned_off_in_three_ways(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     train(**SMALL, out=tmp_path / "a", progress=False)

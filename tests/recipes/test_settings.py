@@ -39,11 +39,11 @@ def test_yaml_and_toml_hold_the_same_settings(tmp_path: Path, name: str, text: s
 
 @pytest.mark.parametrize(("name", "kind"), [("s.yaml", "YAML"), ("s.toml", "TOML")])
 @pytest.mark.parametrize("content", ["a: [1", "= 3", "\x00"])
-def test_a_file_of_another_format_that_cannot_be_read_is_one_clear_line(
+def test_unreadable_file_of_another_format_is_one_clear_line(
     tmp_path: Path, name: str, kind: str, content: str
 ) -> None:
     (tmp_path / name).write_text(content)
-    with pytest.raises(SettingsError, match=rf"settings file .* {'(is not ' + kind + '|must contain)'}") as caught:
+    with pytest.raises(SettingsError, match=f"{name} .*({kind}|must contain)") as caught:
         build(TeachSettings, read_values(tmp_path / name))
     assert "\n" not in str(caught.value)
 
@@ -56,32 +56,31 @@ def test_the_settings_file_of_a_run_serves_as_well(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"round": 3}, "unknown setting 'round'; did you mean 'rounds'"),
-        ({"rounds": "three"}, "setting 'rounds': input should be a valid integer; got 'three'"),
-        ({"rounds": 2.5}, "setting 'rounds'"),
-        ({"rounds": "3"}, "setting 'rounds'"),
-        ({"rounds": 0}, "setting 'rounds': expected at least 1; got 0"),
-        ({"seed": -1}, "setting 'seed': expected at least 0; got -1"),
-        ({"method": "half"}, "setting 'method': input should be 'auto', 'full' or 'lora'"),
-        ({"skills": "clock"}, "setting 'skills'"),
-        ({"seed": True}, "setting 'seed'"),
+        ({"round": 3}, "'round'; .*'rounds'"),
+        ({"rounds": "three"}, "'rounds': .*valid integer; got 'three'"),
+        ({"rounds": 2.5}, "'rounds'"),
+        ({"rounds": "3"}, "'rounds'"),
+        ({"rounds": 0}, "'rounds': .*at least 1; got 0"),
+        ({"seed": -1}, "'seed': .*at least 0; got -1"),
+        ({"method": "half"}, "'method': .*'auto', 'full' or 'lora'"),
+        ({"skills": "clock"}, "'skills'"),
+        ({"seed": True}, "'seed'"),
         ({"seed": object()}, "plain values"),
     ],
 )
 def test_a_bad_setting_is_one_clear_line(values: dict[str, object], message: str) -> None:
-    with pytest.raises(SettingsError) as caught:
+    with pytest.raises(SettingsError, match=message) as caught:
         build(TeachSettings, values)
-    assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("content", ["", "[1]", "{", "null"])
 def test_a_file_that_is_no_settings_is_one_clear_line(tmp_path: Path, content: str) -> None:
     (tmp_path / "s.json").write_text(content)
-    with pytest.raises(SettingsError, match="settings file"):
+    with pytest.raises(SettingsError, match=r"s\.json"):
         read_values(tmp_path / "s.json")
 
 
 def test_a_missing_file_is_named() -> None:
-    with pytest.raises(SettingsError, match=r"settings file nowhere\.json does not exist"):
+    with pytest.raises(SettingsError, match=r"nowhere\.json"):
         read_values(Path("nowhere.json"))

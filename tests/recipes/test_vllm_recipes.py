@@ -8,13 +8,13 @@ import psutil
 import pytest
 
 pytest.importorskip("vllm")
-from palaestra.core.records import Attempt, Completion
-from palaestra.engines import models
-from palaestra.engines.base import Request, Sampling
+from palaestra.core.records import Attempt, Completion, Request, Sampling
+from palaestra.engines.transformers import TransformersEngine
+from palaestra.models import registry as models
 from palaestra.recipes.evaluate.recipe import evaluate
-from palaestra.recipes.research.recipe import research
+from palaestra.recipes.research.recipe import run_research
 from palaestra.recipes.teach.recipe import TeachResult, teach
-from palaestra.research.workspace.step_record import Step
+from palaestra.research.workspace.workspace import Step
 from palaestra.runs.run import Run
 
 pytestmark = [pytest.mark.backends, pytest.mark.filterwarnings("ignore")]  # vLLM warns of its own dependencies
@@ -35,7 +35,7 @@ def read_attempts(folder: Path, phase: str) -> Sequence[Attempt]:
 
 def predict_with_transformers(model: str, attempts: Sequence[Attempt]) -> list[str]:
     requests = [Request(attempt.problem.messages, Sampling(72)) for attempt in attempts]
-    answers = [answers[0] for answers in models.load(model).engine().generate(requests)]
+    answers = [answers[0] for answers in TransformersEngine.from_loaded(models.load(model)).generate(requests)]
     return [answer.text for answer in answers if isinstance(answer, Completion)]
 
 
@@ -91,10 +91,16 @@ def test_an_evaluation_with_vllm_is_that_with_transformers(tmp_path: Path, promp
 
 def test_the_agent_of_a_research_run_writes_with_vllm(tmp_path: Path) -> None:
     options = ['hf_overrides={"max_position_embeddings": 8192}']  # The conversation is longer than nano's context.
-    result = research(
-        task="prisoners_dilemma", model="nano", engine="vllm", engine_options=options, steps=2, answer_tokens=16,
-        cache=str(tmp_path / "calls.sqlite"), out=tmp_path / "run",
-    )  # fmt: skip
+    result = run_research(
+        task="prisoners_dilemma",
+        model="nano",
+        engine="vllm",
+        engine_kwargs=options,
+        steps=2,
+        answer_tokens=16,
+        cache=str(tmp_path / "calls.sqlite"),
+        out=tmp_path / "run",
+    )
     with Run.open(result.folder, read_only=True) as run:
         steps = run.store.steps(Step, 0)
     assert [step.message is not None for step in steps] == [False, True, True]

@@ -14,16 +14,16 @@ from typing import Any
 
 import pytest
 from number_task import number_task
+from registries import isolate_registries
 
 from palaestra.core.errors import SettingsError
-from palaestra.core.plugins import load_plugins
 from palaestra.core.records import FailureCause, Message
-from palaestra.recipes.research.recipe import research
+from palaestra.core.registry import load_plugins
+from palaestra.recipes.research.recipe import run_research
 from palaestra.research.agents import AGENTS
 from palaestra.research.agents.history import HISTORIES
 from palaestra.research.judge.evaluation import SubmissionJudge, sandbox_for
-from palaestra.research.tasks.records import InvalidSubmission
-from palaestra.research.tasks.task import RESEARCH_TASKS, load_task
+from palaestra.research.tasks.task import RESEARCH_TASKS, InvalidSubmission, load_task
 from palaestra.research.workspace.commands import COMMANDS, Command, CommandError, load_commands
 from palaestra.research.workspace.env import ResearchEnv
 from palaestra.research.workspace.parsing import PARSERS
@@ -36,10 +36,7 @@ BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
 @pytest.fixture(autouse=True)
 def _own_registries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a test registers is gone behind it."""
-    for registry in (AGENTS, COMMANDS, PARSERS):
-        registry.names()
-        for entries in ("_entries", "_descriptions"):
-            monkeypatch.setattr(registry, entries, dict(getattr(registry, entries)))
+    isolate_registries(monkeypatch, AGENTS, COMMANDS, PARSERS)
     monkeypatch.setenv("PALAESTRA_CACHE", str(tmp_path / "cache"))
 
 
@@ -48,8 +45,12 @@ def page_task(folder: Path) -> Path:
     page = (DOCS / "write_a_research_task.md").read_text()
     files = re.findall(r"^## (\S+\.(?:yaml|py))\n```\w+\n(.*?)^```$", page, re.M | re.S)
     assert {name for name, _ in files} == {
-        "task.yaml", "data.py", "evaluator.py", "starter/baseline.py", "reference/solution.py",
-    }  # fmt: skip
+        "task.yaml",
+        "data.py",
+        "evaluator.py",
+        "starter/baseline.py",
+        "reference/solution.py",
+    }
     for name, text in files:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
@@ -68,35 +69,35 @@ def test_the_task_of_the_page_runs_as_it_is_copied(tmp_path: Path) -> None:
     folder = page_task(tmp_path / "guess_the_mean")
     task = load_task(folder)
     assert task.name == folder.name
-    runs = {name: research(task=str(folder), agent=name, out=tmp_path / name) for name in ("baseline", "reference")}
+    runs = {name: run_research(task=str(folder), agent=name, out=tmp_path / name) for name in ("baseline", "reference")}
     scores = {name: run.summary["best_submission"] for name, run in runs.items()}
     assert scores["reference"] < 0.2 < scores["baseline"] == runs["baseline"].summary["baseline"]
     assert all(run.summary["stop_reason"] == "submitted" for run in runs.values())
     judge = SubmissionJudge(task, sandbox_for(task))
     for text in (b"inf", b"nan", b"about 3"):
-        said = judge.judge({"answer.txt": text}, "validation")
-        assert isinstance(said, InvalidSubmission)
-        assert "one finite number" in said.reason
+        output = judge.judge({"answer.txt": text}, "validation")
+        assert isinstance(output, InvalidSubmission)
+        assert "one finite number" in output.reason
 
 
-def test_the_agent_the_command_and_the_parser_of_the_page_run_as_they_are_copied(tmp_path: Path) -> None:
+def test_examples_of_the_page_run_as_copied(tmp_path: Path) -> None:
     plugin = tmp_path / "my_research.py"
     plugin.write_text("\n\n".join(blocks("extend_research.md", "python")))
     load_plugins([str(plugin)])
     folder = page_task(tmp_path / "guess_the_mean")
-    run = research(task=str(folder), agent="averager", parser="dollar", out=tmp_path / "run")
+    run = run_research(task=str(folder), agent="averager", parser="dollar", out=tmp_path / "run")
     s = run.summary
     assert (s["stop_reason"], s["steps"], s["parser"]) == ("submitted", 3, "dollar")
     assert s["best_submission"] < 0.2 < s["baseline"]
-    said = [message["content"] for message in json.loads((run.folder / "trajectory.json").read_text())["messages"]]
-    assert "timed PROGRAM" in said[0]
-    assert "$ ls -la" in said[0]
-    assert re.match(r"\(took \d\.\d\d s\)", said[3])
+    output = [message["content"] for message in json.loads((run.folder / "trajectory.json").read_text())["messages"]]
+    assert "timed PROGRAM" in output[0]
+    assert "$ ls -la" in output[0]
+    assert re.match(r"\(took \d\.\d\d s\)", output[3])
 
 
-def test_the_entry_points_of_the_page_are_those_of_the_registries() -> None:
+def test_entry_points_of_the_page_are_those_of_the_registries() -> None:
     page = (DOCS / "extend_research.md").read_text()
-    groups = {one.group for one in (AGENTS, COMMANDS, PARSERS, HISTORIES, RESEARCH_TASKS, SANDBOXES)}
+    groups = {item.group for item in (AGENTS, COMMANDS, PARSERS, HISTORIES, RESEARCH_TASKS, SANDBOXES)}
     assert set(re.findall(r"^\| `(palaestra\.\w+)` \|", page, re.M)) == groups
     (text,) = blocks("extend_research.md", "toml")
     shown = tomllib.loads(text)["project"]["entry-points"]
@@ -123,39 +124,37 @@ def test_a_plugin_is_a_file_or_a_module_and_is_imported_once(tmp_path: Path) -> 
     other = tmp_path / "other" / "mine.py"
     other.parent.mkdir()
     other.write_text(plugin.read_text())
-    with pytest.raises(SettingsError, match=r"agent 'mine' is already registered .*\(mine\.py, line 7\)$"):
+    with pytest.raises(SettingsError, match=r"agent 'mine' .*\(mine\.py, line 7\)$"):
         load_plugins([str(other)])
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "said"),
+    ("name", "text", "expected"),
     [
-        ("none.py", None, "cannot be imported: FileNotFoundError: the file does not exist"),
-        ("broken.py", "1\n1 / 0\n", "cannot be imported: ZeroDivisionError: division by zero (broken.py, line 2)"),
-        ("leaving.py", "raise SystemExit(3)\n", "cannot be imported: SystemExit: 3 (leaving.py, line 1)"),
-        ("no_such_module", None, "No module named 'no_such_module'; for a file, give its path, for example my_task.py"),
+        ("none.py", None, "FileNotFoundError: .*"),
+        ("broken.py", "1\n1 / 0\n", r"ZeroDivisionError: .*\(broken\.py, line 2\)"),
+        ("leaving.py", "raise SystemExit(3)\n", r"SystemExit: 3 \(leaving\.py, line 1\)"),
+        ("no_such_module", None, r"'no_such_module'; .*\.py"),
     ],
 )  # fmt: skip
 def test_a_plugin_that_cannot_be_imported_is_one_clear_line(
-    tmp_path: Path, name: str, text: str | None, said: str
+    tmp_path: Path, name: str, text: str | None, expected: str
 ) -> None:
     if text is not None:
         (tmp_path / name).write_text(text)
-    with pytest.raises(SettingsError) as caught:
+    with pytest.raises(SettingsError, match=f"^setting 'plugins': .*{expected}$") as caught:
         load_plugins([str(tmp_path / name) if name.endswith(".py") else name])
-    assert str(caught.value).startswith("setting 'plugins': ")
-    assert str(caught.value).endswith(said)
     assert "\n" not in str(caught.value)
 
 
 # Commands that break
 
 
-def divides(session: Any, arguments: Any) -> str:
+def divide_by_zero(session: Any, arguments: Any) -> str:
     return str(1 / 0)
 
 
-def gives_nothing(session: Any, arguments: Any) -> Any:
+def return_nothing(session: Any, arguments: Any) -> Any:
     return None
 
 
@@ -166,22 +165,22 @@ class Far:
         raise KeyError("far")
 
 
-def misused(session: Any, arguments: Any) -> str:
+def raise_usage_error(session: Any, arguments: Any) -> str:
     raise CommandError("boom: not like this")
 
 
 @pytest.mark.parametrize("tools", [False, True])
 @pytest.mark.parametrize(
-    ("perform", "said"),
+    ("perform", "expected"),
     [
-        (divides, r"the command 'boom' broke: ZeroDivisionError: division by zero \(test_extending\.py, line \d+\)"),
-        (gives_nothing, "the command 'boom' broke: it must return a text or a CommandResult; got NoneType"),
-        (Far(), r"the command 'boom' broke: KeyError: 'far' \(test_extending\.py, line \d+\)"),
-        (misused, ""),
+        (divide_by_zero, r".*'boom' .*ZeroDivisionError: .*\(test_extending\.py, line \d+\)"),
+        (return_nothing, ".*'boom' .*CommandResult; got NoneType"),
+        (Far(), r".*'boom' .*KeyError: 'far' \(test_extending\.py, line \d+\)"),
+        (raise_usage_error, ""),
     ],
 )
-def test_a_command_that_breaks_ends_the_episode_as_a_failure_and_one_that_is_misused_does_not(
-    tmp_path: Path, perform: Callable[[Any, Any], str], said: str, tools: bool
+def test_broken_command_fails_the_episode_but_misuse_does_not(
+    tmp_path: Path, perform: Callable[[Any, Any], str], expected: str, tools: bool
 ) -> None:
     from palaestra.core.records import Message, ToolCall
     from palaestra.research.workspace.env import ResearchEnv
@@ -192,9 +191,9 @@ def test_a_command_that_breaks_ends_the_episode_as_a_failure_and_one_that_is_mis
     action = Message("assistant", "", (ToolCall("boom", "{}", "a"),)) if tools else "```\nboom\n```"
     observation, reward, terminated, truncated, info = env.step(action)
     env.close()
-    if said:
+    if expected:
         assert (reward, terminated, truncated, info["stop_reason"], info["score"]) == (0.0, False, True, "failed", None)
-        assert re.fullmatch(said, info["failure"].message)
+        assert re.fullmatch(expected, info["failure"].message)
     else:
         assert "failure" not in info
         assert observation.state["ok"] is False
@@ -202,25 +201,27 @@ def test_a_command_that_breaks_ends_the_episode_as_a_failure_and_one_that_is_mis
 
 
 def test_a_run_with_a_command_that_breaks_has_ended_and_says_so(tmp_path: Path) -> None:
-    COMMANDS.register("boom", Command("boom", divides, "Boom."))
+    COMMANDS.register("boom", Command("boom", divide_by_zero, "Boom."))
     (tmp_path / "script.txt").write_text("boom\n%%\nsubmit")
     folder = number_task(tmp_path)
-    s = research(task=str(folder), agent=f"script:{tmp_path / 'script.txt'}", out=tmp_path / "run").summary
+    s = run_research(task=str(folder), agent=f"script:{tmp_path / 'script.txt'}", out=tmp_path / "run").summary
     assert (s["stop_reason"], s["best_submission"], s["steps"]) == ("failed", None, 1)
     assert "ZeroDivisionError" in s["failure"]["message"]
 
 
-@pytest.mark.parametrize("target", [divides, Command("bang", divides, "Bang.")])
-def test_what_is_registered_as_a_command_must_be_one_of_that_name(target: Any) -> None:
+@pytest.mark.parametrize("target", [divide_by_zero, Command("bang", divide_by_zero, "Bang.")])
+def test_registered_command_must_have_its_name(target: Any) -> None:
     COMMANDS.register("boom", target)
-    with pytest.raises(SettingsError, match="'boom' must be a Command of that name; got"):
+    with pytest.raises(SettingsError, match=r"'boom' .*Command"):
         load_commands()
 
 
-def test_the_command_line_and_resume_find_a_loose_file_from_any_folder(tmp_path: Path) -> None:
+def test_plugin_files_are_found_from_any_folder(tmp_path: Path) -> None:
     (tmp_path / "my_research.py").write_text("\n\n".join(blocks("extend_research.md", "python")))
     page_task(tmp_path / "guess_the_mean")
-    ((line,),) = ([one for one in text.splitlines() if "--plugin" in one] for text in blocks("extend_research.md", ""))
+    ((line,),) = (
+        [item for item in text.splitlines() if "--plugin" in item] for text in blocks("extend_research.md", "")
+    )
     assert line.startswith("palaestra ")
 
     def palaestra(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -239,18 +240,28 @@ def test_the_command_line_and_resume_find_a_loose_file_from_any_folder(tmp_path:
     assert json.loads(summary.read_text())["best_submission"] == first["best_submission"]
 
 
+class BrokenParser:
+    """Calls a function that breaks the rules of a parser."""
+
+    instructions = ""
+
+    def __init__(self, parse: Callable[[Message], Any]) -> None:
+        self.parse = parse
+
+    def __call__(self, message: Message) -> Any:
+        return self.parse(message)
+
+
 @pytest.mark.parametrize(
-    ("broken", "said"), [(lambda message: 1 / 0, "ZeroDivisionError"), (lambda message: None, "NoneType")]
+    ("parse", "expected"), [(lambda message: 1 / 0, "ZeroDivisionError"), (lambda message: None, "NoneType")]
 )
-def test_a_parser_of_ones_own_that_breaks_is_a_failure_and_no_traceback(
-    number: Path, broken: Callable[[Message], Any], said: str
-) -> None:
-    env = ResearchEnv(number)
+def test_broken_user_parser_is_a_failure(number: Path, parse: Callable[[Message], Any], expected: str) -> None:
+    PARSERS.register("broken", lambda: BrokenParser(parse))
+    env = ResearchEnv(number, parser="broken")
     try:
         env.reset(seed=0)
-        env._parser = broken  # type: ignore[assignment]
         _, reward, terminated, truncated, info = env.step("anything")
         assert (reward, terminated or truncated, info["failure"].cause) == (0.0, True, FailureCause.ENVIRONMENT)
-        assert said in info["failure"].message
+        assert expected in info["failure"].message
     finally:
         env.close()

@@ -92,7 +92,7 @@ def test_the_ledger_adds_up_by_owner_and_phase(tmp_path: Path) -> None:
     assert second.tokens == 30
 
 
-def test_an_answer_and_its_cost_are_stored_together_or_not_at_all(tmp_path: Path) -> None:
+def test_an_answer_is_stored_with_its_cost_or_not_at_all(tmp_path: Path) -> None:
     with Cache(tmp_path / "c.sqlite") as cache:
         call = begin(cache, "a")
         cache._db.execute("CREATE TRIGGER full BEFORE INSERT ON answers BEGIN SELECT RAISE(FAIL, 'no'); END")
@@ -129,11 +129,11 @@ def test_a_file_that_is_no_cache_is_one_clear_line(tmp_path: Path) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_a_record_that_does_not_parse_and_another_version_are_refused(tmp_path: Path) -> None:
+def test_an_invalid_record_or_another_version_is_refused(tmp_path: Path) -> None:
     with Cache(tmp_path / "c.sqlite") as cache:
         cache.end(begin(cache, "a"), Usage(), 0.0, keep=("a", DONE))
         cache._db.execute("UPDATE answers SET data='{}'")
-        with pytest.raises(RunError, match="damaged; delete it"):
+        with pytest.raises(RunError, match="damaged"):
             cache.get(["a"])
         cache._db.execute("UPDATE meta SET value='99'")
     with pytest.raises(RunError, match="version 99"):
@@ -146,7 +146,7 @@ def test_a_place_that_cannot_be_written_is_one_clear_line(tmp_path: Path) -> Non
         Cache(tmp_path / "file" / "c.sqlite")
 
 
-def test_keys_are_the_same_in_every_process_and_survive_any_text() -> None:
+def test_keys_are_stable_and_survive_any_text() -> None:
     assert digest({"a": 1, "b": ["x"]}) == digest({"b": ["x"], "a": 1})
     assert digest(["\ud800"]) != digest(["\ud801"])
     assert len(digest("")) == 40

@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 
 from palaestra.core.errors import PalaestraError, RunError, StorageError
-from palaestra.recipes.teach.recipe import RunJournal
+from palaestra.envs.lesson.state import RoundCheckpoints
 from palaestra.runs.files import read_json, read_text, refuse_links, write_folder, write_json, write_text
-from palaestra.runs.run import TRACEBACK, Run
+from palaestra.runs.log import TRACEBACK
+from palaestra.runs.run import Run
 
 
 @pytest.fixture
-def treasure(tmp_path: Path) -> Path:
+def outside_file(tmp_path: Path) -> Path:
     """A file of the user outside of the run folder."""
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "treasure").write_text("mine")
@@ -31,30 +32,32 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("name", ["report.html", "report.html.partial"])
 @pytest.mark.parametrize("link", [Path.symlink_to, Path.hardlink_to])
-def test_writing_replaces_a_link(folder: Path, treasure: Path, name: str, link: Callable[[Path, Path], None]) -> None:
-    link(folder / name, treasure)
+def test_writing_replaces_a_link(
+    folder: Path, outside_file: Path, name: str, link: Callable[[Path, Path], None]
+) -> None:
+    link(folder / name, outside_file)
     write_text(folder / "report.html", "report")
-    assert treasure.read_text() == "mine"
+    assert outside_file.read_text() == "mine"
     assert (folder / "report.html").read_text() == "report"
     assert not (folder / "report.html").is_symlink()
     assert not (folder / "report.html.partial").exists()
 
 
-def test_writing_a_folder_replaces_links(folder: Path, treasure: Path) -> None:
-    (folder / "model").symlink_to(treasure.parent)
-    (folder / "model.partial").symlink_to(treasure.parent)
+def test_writing_a_folder_replaces_links(folder: Path, outside_file: Path) -> None:
+    (folder / "model").symlink_to(outside_file.parent)
+    (folder / "model.partial").symlink_to(outside_file.parent)
     write_folder(folder / "model", lambda target: (target / "treasure").write_text("model"))
-    assert treasure.read_text() == "mine"
+    assert outside_file.read_text() == "mine"
     assert (folder / "model" / "treasure").read_text() == "model"
 
 
-def test_nothing_is_written_into_a_linked_folder(folder: Path, treasure: Path) -> None:
-    (folder / "figures").symlink_to(treasure.parent)
+def test_nothing_is_written_into_a_linked_folder(folder: Path, outside_file: Path) -> None:
+    (folder / "figures").symlink_to(outside_file.parent)
     with pytest.raises(StorageError, match="figures is a link"):
         write_text(folder / "figures" / "treasure", "figure")
     with pytest.raises(StorageError, match="figures is a link"):
         write_folder(folder / "figures" / "treasure", lambda target: None)
-    assert treasure.read_text() == "mine"
+    assert outside_file.read_text() == "mine"
     refuse_links(folder / "figures.txt")
 
 
@@ -68,12 +71,12 @@ def test_a_link_to_the_run_folder_itself_is_followed(folder: Path, tmp_path: Pat
 @pytest.mark.parametrize(
     "name", ["run.lock", "store.sqlite", "store.sqlite-wal", "checkpoints", "tensorboard", TRACEBACK]
 )
-def test_a_run_with_a_link_is_not_continued(folder: Path, treasure: Path, name: str) -> None:
+def test_a_run_with_a_link_is_not_continued(folder: Path, outside_file: Path, name: str) -> None:
     (folder / name).unlink(missing_ok=True)
-    (folder / name).symlink_to(treasure if "." in name else treasure.parent)
+    (folder / name).symlink_to(outside_file if "." in name else outside_file.parent)
     with pytest.raises(StorageError, match=f"{name} is a link"):
         Run.open(folder)
-    assert treasure.read_text() == "mine"
+    assert outside_file.read_text() == "mine"
 
 
 @pytest.mark.parametrize("name", ["run.lock", "store.sqlite"])
@@ -85,26 +88,26 @@ def test_a_file_with_two_names_is_not_written_in_place(folder: Path, tmp_path: P
     assert (tmp_path / "other").read_bytes() == before
 
 
-def test_links_inside_checkpoints_stop_a_resume(folder: Path, treasure: Path) -> None:
+def test_links_inside_checkpoints_stop_a_resume(folder: Path, outside_file: Path) -> None:
     (folder / "checkpoints").mkdir()
-    (folder / "checkpoints" / "training").symlink_to(treasure.parent)
+    (folder / "checkpoints" / "training").symlink_to(outside_file.parent)
     with pytest.raises(StorageError, match="training is a link"):
         Run.open(folder)
 
 
-def test_removing_old_checkpoints_keeps_the_target_of_a_link(folder: Path, treasure: Path) -> None:
+def test_removing_old_checkpoints_keeps_the_target_of_a_link(folder: Path, outside_file: Path) -> None:
     with Run.open(folder) as run:
         run.checkpoints.mkdir()
-        (run.checkpoints / "round-1").symlink_to(treasure.parent)
-        RunJournal(run).tidy(2)
-    assert treasure.read_text() == "mine"
+        (run.checkpoints / "round-1").symlink_to(outside_file.parent)
+        RoundCheckpoints(run.checkpoints).tidy(2)
+    assert outside_file.read_text() == "mine"
 
 
-def test_a_traceback_is_not_written_through_a_link(folder: Path, treasure: Path) -> None:
+def test_a_traceback_is_not_written_through_a_link(folder: Path, outside_file: Path) -> None:
     run = Run.open(folder)
-    (folder / TRACEBACK).symlink_to(treasure)
+    (folder / TRACEBACK).symlink_to(outside_file)
     run.__exit__(ValueError, ValueError("broken"), None)
-    assert treasure.read_text() == "mine"
+    assert outside_file.read_text() == "mine"
     assert "broken" in (folder / TRACEBACK).read_text()
 
 

@@ -12,7 +12,7 @@ import pytest
 from palaestra import __version__
 from palaestra.core.errors import RunError
 from palaestra.core.secrets import mask_arguments
-from palaestra.engines import models
+from palaestra.models import registry as models
 from palaestra.runs import provenance
 from palaestra.runs.provenance import read_checkout, read_provenance, record_provenance
 
@@ -27,9 +27,9 @@ def git(folder: Path, *arguments: str) -> str:
 def test_a_start_records_versions_packages_command_and_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["palaestra", "teach", "--seed", "3"])
     record_provenance(tmp_path, {"nano": models.hash_model("nano")})
-    found = json.loads((tmp_path / "provenance.json").read_text())
-    started = found["started"]
-    assert found["resumed"] == []
+    actual = json.loads((tmp_path / "provenance.json").read_text())
+    started = actual["started"]
+    assert actual["resumed"] == []
     assert started["palaestra"]["version"] == __version__
     assert started["command"] == ["palaestra", "teach", "--seed", "3"]
     assert started["packages"]["torch"] == version("torch")
@@ -38,9 +38,7 @@ def test_a_start_records_versions_packages_command_and_models(tmp_path: Path, mo
     assert started["models"]["nano"]["files"][file.name] == hashlib.sha256(file.read_bytes()).hexdigest()
 
 
-def test_a_resume_adds_what_differs_and_a_finished_run_adds_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_resume_adds_differences_until_the_run_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     record_provenance(tmp_path, {"nano": {"sha256": "a"}})
     started = read_provenance(tmp_path)["started"]  # type: ignore[index]
     record_provenance(tmp_path, {"nano": {"sha256": "a"}})
@@ -48,10 +46,10 @@ def test_a_resume_adds_what_differs_and_a_finished_run_adds_nothing(
     monkeypatch.setattr(provenance, "list_packages", lambda: {**started["packages"], "torch": "0.0"})
     record_provenance(tmp_path, {"nano": {"sha256": "b"}})
     record_provenance(tmp_path, {"nano": {"sha256": "c"}}, ended=True)
-    found = read_provenance(tmp_path)
-    assert found is not None
-    assert found["started"] == started
-    assert [entry["changed"] for entry in found["resumed"]] == [
+    actual = read_provenance(tmp_path)
+    assert actual is not None
+    assert actual["started"] == started
+    assert [entry["changed"] for entry in actual["resumed"]] == [
         {},
         {
             "models.nano.sha256": ["a", "b"],
@@ -63,13 +61,11 @@ def test_a_resume_adds_what_differs_and_a_finished_run_adds_nothing(
 
 def test_a_damaged_file_is_named_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "provenance.json").write_text('{"started": 1}')
-    with pytest.raises(RunError, match=r"provenance\.json has no .started. or no .resumed."):
+    with pytest.raises(RunError, match=r"provenance\.json"):
         record_provenance(tmp_path, {})
 
 
-def test_a_checkout_has_a_commit_and_is_dirty_by_changes_and_by_new_modules(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_checkout_is_dirty_by_changes_and_new_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package = tmp_path / "src" / "palaestra"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("")
@@ -123,9 +119,7 @@ def test_no_environment_variable_is_written(tmp_path: Path, monkeypatch: pytest.
     assert "harmless" not in text
 
 
-def test_hashes_of_large_files_are_cached_until_the_file_changes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hashes_of_large_files_are_cached_until_a_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PALAESTRA_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(models, "CACHED_FROM", 4)
     folder = tmp_path / "model"
@@ -155,5 +149,5 @@ def test_a_pretrained_checkpoint_says_what_made_it(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(pretrain, "TOKENIZER_EXAMPLES", 200)
     monkeypatch.setattr(pretrain, "TOKENIZER_EXAMPLES_PER_SKILL", 10)
     pretrain.pretrain(steps=1, batch_size=2, layers=1, width=32, problems=1, out=str(tmp_path / "made"))
-    made = json.loads((tmp_path / "made" / "provenance.json").read_text())
-    assert {"time", "command", "palaestra", "packages"} <= set(made["started"])
+    created = json.loads((tmp_path / "made" / "provenance.json").read_text())
+    assert {"time", "command", "palaestra", "packages"} <= set(created["started"])

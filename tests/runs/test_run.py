@@ -36,14 +36,14 @@ def _hold(folder: Path, ready: object, stop: object) -> None:
         stop.wait(30)  # type: ignore[attr-defined]
 
 
-def test_a_run_in_use_by_another_process_is_refused_and_free_after_it_died(tmp_path: Path) -> None:
+def test_a_run_is_locked_until_its_process_dies(tmp_path: Path) -> None:
     Run.create(tmp_path / "run", "teach", {}).close()
     context = multiprocessing.get_context("spawn")
     ready, stop = context.Event(), context.Event()
     holder = context.Process(target=_hold, args=(tmp_path / "run", ready, stop))
     holder.start()
     assert ready.wait(30)
-    with pytest.raises(RunError, match=f"in use by another process \\(pid {holder.pid}\\)"):
+    with pytest.raises(RunError, match=f"pid {holder.pid}"):
         Run.open(tmp_path / "run")
     Run.open(tmp_path / "run", read_only=True).close()
     holder.kill()
@@ -62,7 +62,7 @@ def test_a_run_in_use_by_another_process_is_refused_and_free_after_it_died(tmp_p
         (lambda folder: (folder / "store.sqlite").write_bytes(b"garbage" * 999), "damaged"),
     ],
 )  # fmt: skip
-def test_a_damaged_run_is_one_clear_line_and_its_lock_is_released(tmp_path: Path, damage, message: str) -> None:  # type: ignore[no-untyped-def]
+def test_a_damaged_run_raises_and_releases_its_lock(tmp_path: Path, damage, message: str) -> None:  # type: ignore[no-untyped-def]
     Run.create(tmp_path / "run", "teach", {}).close()
     for name in ("store.sqlite-wal", "store.sqlite-shm"):
         (tmp_path / "run" / name).unlink(missing_ok=True)
@@ -126,9 +126,7 @@ def test_a_checksum_is_that_of_the_content(tmp_path: Path) -> None:
         ("store.sqlite", "store.sqlite-wal", "settings.json.partial"),
     ],
 )
-def test_a_start_that_was_killed_before_it_was_a_run_can_be_started_again(
-    tmp_path: Path, left: tuple[str, ...]
-) -> None:
+def test_a_killed_start_can_be_started_again(tmp_path: Path, left: tuple[str, ...]) -> None:
     for name in left:
         (tmp_path / name).write_bytes(b"half")
     with Run.create(tmp_path, "teach", {"seed": 1}) as run:
@@ -142,7 +140,7 @@ def test_a_start_that_was_killed_before_it_was_a_run_can_be_started_again(
 def test_settings_of_the_wrong_shape_are_one_clear_line(tmp_path: Path, settings: str) -> None:
     Run.create(tmp_path / "run", "teach", {}).close()
     (tmp_path / "run" / "settings.json").write_text(settings)
-    with pytest.raises(RunError, match="has an invalid recipe or settings"):
+    with pytest.raises(RunError, match="recipe or settings"):
         Run.open(tmp_path / "run")
 
 
@@ -152,7 +150,7 @@ def test_a_name_that_no_disk_takes_is_one_clear_line(tmp_path: Path, name: str) 
         Run.create(tmp_path / name, "teach", {})
 
 
-def test_a_disk_that_is_full_names_the_run_to_resume_only_where_there_is_one(tmp_path: Path) -> None:
+def test_a_full_disk_names_the_run_to_resume_if_there_is_one(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="start again"), storage_errors(tmp_path / "cache", "fetching"):
         raise OSError(28, "No space left on device")
     Run.create(tmp_path / "run", "teach", {}).close()
@@ -169,9 +167,3 @@ def test_a_quota_that_a_library_reports_in_words_is_a_full_disk(tmp_path: Path) 
 
     with pytest.raises(StorageError, match="no space left"):
         write_folder(tmp_path / "c", broken)
-
-
-def test_what_a_kill_left_of_the_check_of_a_folder_does_not_stop_a_new_run(tmp_path: Path) -> None:
-    (tmp_path / "run" / ".palaestra-abc").mkdir(parents=True)
-    with Run.create(tmp_path / "run", "teach", {}) as run:
-        assert not (run.folder / ".palaestra-abc").exists()

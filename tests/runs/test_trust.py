@@ -10,24 +10,24 @@ import pytest
 
 from palaestra.core.errors import RunError
 from palaestra.runs.run import Run
-from palaestra.runs.trust import check_trust, is_own_pickle, list_code, record_pickle, record_trust
+from palaestra.runs.trust import check_trust, copy_code, is_own_pickle, list_code, record_pickle, record_trust
 
 
 @pytest.fixture(autouse=True)
 def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Become another user of this machine."""
 
-    def become(name: str) -> None:
+    def switch_user(name: str) -> None:
         monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / name))
 
-    become("alice")
-    return become
+    switch_user("alice")
+    return switch_user
 
 
 @pytest.fixture
 def settings(tmp_path: Path) -> dict[str, Any]:
     (tmp_path / "mine.py").write_text("x = 1\n")
-    return {"env": f"{tmp_path / 'mine.py'}:Env", "env_options": ["level=2"], "seed": 3}
+    return {"env": f"{tmp_path / 'mine.py'}:Env", "env_kwargs": {"level": 2}, "seed": 3}
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def settings(tmp_path: Path) -> dict[str, Any]:
         {"env": "ALE/Pong-v5", "device": "cuda:1", "executor": "processes:4"},
         {
             "env": "palaestra/CoT-v0",
-            "env_options": ['skills=["clock", "percent"]', "problems=10"],
+            "env_kwargs": {"skills": ["clock", "percent"], "problems": 10},
             "model": "owner/name",
         },
         {"task": "math-skills", "student": "nano", "writer": "openai:gpt-5", "stop": ["\n\n", "Answer: "]},
@@ -59,10 +59,10 @@ def test_plain_settings_name_no_code(settings: dict[str, Any]) -> None:
         ("env", "text:games.py:Chess"),
         ("env", "verifiers:anything"),
         ("env", "openenv:http://host:8000"),
-        ("env_options", ["opponent=players:random"]),
-        ("env_options", ['opponent="players\\u003arandom"']),
-        ("env_options", ['nested={"a": ["players:random"]}']),
-        ("env_options", ["sandbox=none"]),
+        ("env_kwargs", ["opponent=players:random"]),
+        ("env_kwargs", ['opponent="players\\u003arandom"']),
+        ("env_kwargs", ['nested={"a": ["players:random"]}']),
+        ("env_kwargs", ["sandbox=none"]),
         ("sandbox", "none"),
         ("task", "subprocess:Popen"),
         ("task", "text:Evil"),
@@ -73,8 +73,8 @@ def test_plain_settings_name_no_code(settings: dict[str, Any]) -> None:
         ("hyperparameters", {"executor": "processes:Evil"}),
         ("agent", "bash"),
         ("agent", "python agent.py"),
-        ("engine_options", ["trust_remote_code=true"]),
-        ("trainer_options", ["command=anything"]),
+        ("engine_kwargs", ["trust_remote_code=true"]),
+        ("trainer_kwargs", ["command=anything"]),
         ("writer", "http://host/v1#model"),
         ("model", "https://host/v1#model"),
         ("executor", "ray://host:10001"),
@@ -94,7 +94,7 @@ def test_a_folder_here_with_the_name_of_a_task_is_code(tmp_path: Path, monkeypat
     (tmp_path / "prisoners_dilemma").mkdir()
     monkeypatch.chdir(tmp_path)
     assert list_code("research", {"task": "prisoners_dilemma"})
-    assert list_code("train", {"env": "palaestra/Research-v0", "env_options": ["task=prisoners_dilemma"]})
+    assert list_code("train", {"env": "palaestra/Research-v0", "env_kwargs": {"task": "prisoners_dilemma"}})
 
 
 def test_only_the_user_who_started_a_run_continues_it(
@@ -111,7 +111,7 @@ def test_only_the_user_who_started_a_run_continues_it(
 
 def test_own_code_with_other_arguments_is_not_trusted(tmp_path: Path, settings: dict[str, Any]) -> None:
     record_trust("train", settings)
-    for changed in ({"env_options": ["level=3"]}, {"plugins": ["evil"]}, {"seed": 4}):
+    for changed in ({"env_kwargs": {"level": 3}}, {"plugins": ["evil"]}, {"seed": 4}):
         with pytest.raises(RunError, match="have not started"):
             check_trust(tmp_path, "train", {**settings, **changed})
     with pytest.raises(RunError, match="have not started"):
@@ -121,7 +121,7 @@ def test_own_code_with_other_arguments_is_not_trusted(tmp_path: Path, settings: 
 def test_changed_code_needs_trust_once(tmp_path: Path, settings: dict[str, Any]) -> None:
     record_trust("train", settings)
     (tmp_path / "mine.py").write_text("x = 2\n")
-    with pytest.raises(RunError, match=r"has changed since you started it: .*mine\.py"):
+    with pytest.raises(RunError, match=r"changed .*mine\.py"):
         check_trust(tmp_path, "train", settings)
     check_trust(tmp_path, "train", settings, trust=True)
     check_trust(tmp_path, "train", settings)
@@ -145,7 +145,7 @@ def test_the_files_of_a_task_folder_and_a_command_are_code(tmp_path: Path) -> No
     for path, named in (
         (tmp_path / "task" / "evaluate.py", {"task": str(tmp_path / "task")}),
         (tmp_path / "task" / "evaluate.py", {"task": ["mine"], "places": {"mine": str(tmp_path / "task")}}),
-        (tmp_path / "task" / "data.py", {"env_options": [f"task={tmp_path / 'task'}"]}),
+        (tmp_path / "task" / "data.py", {"env_kwargs": {"task": str(tmp_path / "task")}}),
         (tmp_path / "agent.py", {"agent": f"python '{tmp_path / 'agent.py'}' --fast"}),
     ):
         path.write_text("x = 1\n")
@@ -171,3 +171,14 @@ def test_a_run_starts_without_a_writable_home(
     Run.create(tmp_path / "run", "train", settings).close()
     with pytest.raises(RunError, match="have not started"):
         check_trust(tmp_path / "run", "train", settings)
+
+
+def test_files_of_the_same_name_are_both_copied(tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "mine.py").write_text(f"name = {name!r}\n")
+    copy_code({"reward": [f"{tmp_path}/{name}/mine.py:f" for name in ("first", "second")]}, tmp_path / "code")
+    assert sorted(path.read_text() for path in (tmp_path / "code").iterdir()) == [
+        "name = 'first'\n",
+        "name = 'second'\n",
+    ]

@@ -26,15 +26,15 @@ def bubblewrap() -> Bubblewrap:
 
 def processes_with(word: str) -> list[int]:
     """The host's processes, ours aside, with `word` in their command line."""
-    found = []
+    pids = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             try:
                 if word.encode() in (entry / "cmdline").read_bytes():
-                    found.append(int(entry.name))
+                    pids.append(int(entry.name))
             except OSError:
                 continue
-    return found
+    return pids
 
 
 @pytest.fixture
@@ -48,8 +48,8 @@ def gone() -> Callable[..., bool]:
 
     def wait(word: str, seconds: float = 3.0) -> bool:
         end = time.monotonic() + seconds
-        while (found := processes_with(word)) and time.monotonic() < end:
+        while (pids := processes_with(word)) and time.monotonic() < end:
             time.sleep(0.02)
-        return not found
+        return not pids
 
     return wait

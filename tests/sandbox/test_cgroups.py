@@ -42,7 +42,7 @@ class Machine:
         (self.proc / "mountinfo").write_text("\n".join(self.mounts) + "\n")
         return point
 
-    def unified(self, controllers: str = "cpu io memory pids", root: str = "/", top: bool = True) -> Path:
+    def mount_unified(self, controllers: str = "cpu io memory pids", root: str = "/", top: bool = True) -> Path:
         point = self.mount("cgroup2", "nsdelegate", root)
         self.group(point, controllers)
         if top:
@@ -62,53 +62,53 @@ def machine(tmp_path: Path) -> Machine:
     return Machine(tmp_path)
 
 
-def never() -> bool:
+def refuse_scope() -> bool:
     return False
 
 
 def test_root_uses_the_top_of_version_2(machine: Machine) -> None:
-    top = machine.unified()
+    top = machine.mount_unified()
     machine.place("/user.slice/user-0.slice/session-1.scope")
-    found, _ = find_hierarchy(machine.proc, True, never)
-    assert found == Hierarchy(2, {"memory": top, "pids": top, "cpu": top})
+    actual, _ = find_hierarchy(machine.proc, True, refuse_scope)
+    assert actual == Hierarchy(2, {"memory": top, "pids": top, "cpu": top})
     assert (top / "cgroup.subtree_control").read_text() == "+memory +pids"
 
 
-def test_version_2_without_the_memory_controller_gives_way_to_version_1(machine: Machine) -> None:
-    machine.unified("hugetlb")
+def test_version_1_is_used_if_version_2_has_no_memory(machine: Machine) -> None:
+    machine.mount_unified("hugetlb")
     folders = {}
     for number, (kind, controller) in enumerate((("memory", "memory"), ("pids", "pids"), ("cpu", "cpuacct")), 1):
         point = machine.mount("cgroup", controller)
         folders[kind] = machine.group(point / "mine")
         machine.place("/mine", controller, number)
-    found, _ = find_hierarchy(machine.proc, True, never)
-    assert found == Hierarchy(1, folders)
+    actual, _ = find_hierarchy(machine.proc, True, refuse_scope)
+    assert actual == Hierarchy(1, folders)
 
 
 def test_a_container_of_version_2_is_divided(machine: Machine) -> None:
     """Its root sees its own group as the top; every process moves into a child, so that others can be limited."""
-    top = machine.unified(top=False)
+    top = machine.mount_unified(top=False)
     (top / "cgroup.procs").write_text(f"1\n{PID}\n")
-    found, _ = find_hierarchy(machine.proc, True, never)
-    assert found is not None
-    assert found.folders["memory"] == top
+    actual, _ = find_hierarchy(machine.proc, True, refuse_scope)
+    assert actual is not None
+    assert actual.folders["memory"] == top
     assert (top / LEAF / "cgroup.procs").read_text() == PID, "the last one that was moved"
     machine.place(f"/{LEAF}")
-    again, _ = find_hierarchy(machine.proc, True, never)
-    assert again == found, "our child processes are in the leaf, and use the same place"
+    again, _ = find_hierarchy(machine.proc, True, refuse_scope)
+    assert again == actual, "our child processes are in the leaf, and use the same place"
 
 
 def test_a_user_who_is_alone_in_a_delegated_group_divides_it(machine: Machine) -> None:
-    top = machine.unified()
+    top = machine.mount_unified()
     own = machine.group(top / "user.slice" / "run-1.scope", processes=PID)
     machine.place("/user.slice/run-1.scope")
-    found, _ = find_hierarchy(machine.proc, False, never)
-    assert found == Hierarchy(2, dict.fromkeys(("memory", "pids", "cpu"), own))
+    actual, _ = find_hierarchy(machine.proc, False, refuse_scope)
+    assert actual == Hierarchy(2, dict.fromkeys(("memory", "pids", "cpu"), own))
     assert (own / LEAF / "cgroup.procs").read_text() == PID
 
 
 def test_a_user_among_others_asks_systemd_for_a_scope(machine: Machine) -> None:
-    top = machine.unified()
+    top = machine.mount_unified()
     machine.group(top / "session", processes=f"1\n{PID}")
     machine.place("/session")
 
@@ -117,29 +117,29 @@ def test_a_user_among_others_asks_systemd_for_a_scope(machine: Machine) -> None:
         machine.place("/app.slice/palaestra.scope")
         return True
 
-    found, _ = find_hierarchy(machine.proc, False, move)
-    assert found is not None
-    assert found.folders["memory"] == top / "app.slice" / "palaestra.scope"
+    actual, _ = find_hierarchy(machine.proc, False, move)
+    assert actual is not None
+    assert actual.folders["memory"] == top / "app.slice" / "palaestra.scope"
     assert not (top / "session" / LEAF).exists()
 
 
 def test_a_user_without_a_group_is_told_why(machine: Machine) -> None:
-    top = machine.unified()
+    top = machine.mount_unified()
     machine.group(top / "session", processes=f"1\n{PID}")
     machine.place("/session")
-    found, reason = find_hierarchy(machine.proc, False, never)
-    assert found is None
+    actual, reason = find_hierarchy(machine.proc, False, refuse_scope)
+    assert actual is None
     assert "systemd-run --user --scope -p Delegate=yes" in reason
     assert "limited by polling" in str(LimitReport("polling", reason=reason))
 
 
 def test_a_machine_without_groups_is_told_why(machine: Machine) -> None:
     (machine.proc / "mountinfo").write_text("22 1 0:20 / /proc rw - proc proc rw\n")
-    assert find_hierarchy(machine.proc, True, never) == (None, "no memory controller of version 2 is mounted")
+    assert find_hierarchy(machine.proc, True, refuse_scope) == (None, "no memory controller of version 2 is mounted")
 
 
 def test_a_group_of_version_2_has_its_limits_and_is_read(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    top = machine.unified()
+    top = machine.mount_unified()
     real = os.mkdir
     files = {
         "memory.max": "m", "memory.swap.max": "m", "memory.current": "5000000", "pids.max": "m", "pids.current": "3",
@@ -169,7 +169,15 @@ def test_a_group_of_version_2_has_its_limits_and_is_read(machine: Machine, monke
 
 
 def test_groups_of_processes_that_are_gone_are_removed(tmp_path: Path) -> None:
-    gone, reused, ours, other = (tmp_path / name for name in (f"palaestra-{2**22 + 5}-1-0", f"palaestra-{PID}-1-0", f"palaestra-{PID}-{_start_time(int(PID))}-0", "palaestra-host"))  # fmt: skip
+    gone, reused, ours, other = (
+        tmp_path / name
+        for name in (
+            f"palaestra-{2**22 + 5}-1-0",
+            f"palaestra-{PID}-1-0",
+            f"palaestra-{PID}-{_start_time(int(PID))}-0",
+            "palaestra-host",
+        )
+    )
     for path in (gone, reused, ours, other):
         path.mkdir()
     _remove_stale(tmp_path)

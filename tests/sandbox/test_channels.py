@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from palaestra.sandbox import Limits, SandboxResult
+from palaestra.sandbox import Limits, SandboxCommand, SandboxResult
 from palaestra.sandbox.bubblewrap import Bubblewrap
 from palaestra.sandbox.files import DEVICE_FOLDER, DEVICES
 
@@ -105,12 +105,12 @@ for mode in 0o4755, 0o2755, 0o6755:
 attempt("whiteout", lambda: (os.mknod("w", stat.S_IFCHR, 0), print("ESCAPED whiteout")))
 attempt("capability", lambda: (os.setxattr("plain", "security.capability", struct.pack("<IIIII", 0x02000001, 1 << 7, 0, 0, 0)), print("ESCAPED capability")))
 print("over")
-"""  # fmt: skip
+"""
 
 
 def run(sandbox: Bubblewrap, program: str, **options: object) -> SandboxResult:
     files = {"main.py": PRELUDE + program}
-    return sandbox.run([sys.executable, "-I", "-S", "main.py"], files, **options)  # type: ignore[arg-type]
+    return sandbox.run(SandboxCommand([sys.executable, "-I", "-S", "main.py"], files, **options))  # type: ignore[arg-type]
 
 
 def test_no_counter_of_the_host_can_be_used_up(bubblewrap: Bubblewrap) -> None:
@@ -153,7 +153,10 @@ def cached_pages(path: Path) -> int:
     import ctypes
     import mmap
 
-    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE) as mapped:  # fmt: skip
+    with (
+        open(path, "rb") as file,
+        mmap.mmap(file.fileno(), 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE) as mapped,
+    ):
         pages = (ctypes.c_ubyte * 256)()
         start = ctypes.addressof(ctypes.c_char.from_buffer(mapped))
         assert ctypes.CDLL(None).mincore(ctypes.c_void_p(start), ctypes.c_size_t(1 << 20), pages) == 0
@@ -256,11 +259,18 @@ print("\\n".join(shown))
 """
 
 
-def test_of_proc_nothing_is_seen_that_an_ordinary_user_does_not_see(bubblewrap: Bubblewrap) -> None:
+def test_proc_shows_only_what_an_ordinary_user_sees(bubblewrap: Bubblewrap) -> None:
     seen = run(bubblewrap, PROC, limits=Limits(wall_seconds=20.0)).text.split()
     assert {"/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/proc/sys/kernel/ostype"} <= set(seen)
     assert [path for path in seen if not os.stat(path).st_mode & stat.S_IROTH] == []
-    assert not {"/proc/keys", "/proc/key-users", "/proc/kcore", "/proc/kmsg", "/proc/timer_list", "/proc/slabinfo"} & set(seen)  # fmt: skip
+    assert not {
+        "/proc/keys",
+        "/proc/key-users",
+        "/proc/kcore",
+        "/proc/kmsg",
+        "/proc/timer_list",
+        "/proc/slabinfo",
+    } & set(seen)
 
 
 def test_programs_find_what_they_need(bubblewrap: Bubblewrap) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from palaestra.core.errors import SandboxError
-from palaestra.sandbox import Limits, Status, make_sandbox
+from palaestra.sandbox import Limits, SandboxCommand, Status, make_sandbox
 from palaestra.sandbox.base import MIB
 from palaestra.sandbox.containers import Container, Docker, Podman
 
@@ -68,7 +68,7 @@ class Engine:
         lines = (self.folder / "log").read_text().splitlines()
         return [call for call in map(json.loads, lines) if call[0] == kind]
 
-    def will(self, how: str) -> None:
+    def set_behavior(self, how: str) -> None:
         (self.folder / how).touch()
 
 
@@ -86,10 +86,8 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Engine:
 @pytest.mark.parametrize("name", ["docker", "podman"])
 def test_a_program_runs_in_a_container_and_the_container_goes(engine: Engine, name: str) -> None:
     sandbox = make_sandbox(name)
-    result = sandbox.run(
-        ["sh", "-c", "cat - in/a.txt; echo made >out.txt; echo bad >&2; exit 3"], {"in/a.txt": "A"}, b"input ",
-        read_back=["out.txt", "missing"],
-    )  # fmt: skip
+    argv = ["sh", "-c", "cat - in/a.txt; echo made >out.txt; echo bad >&2; exit 3"]
+    result = sandbox.run(SandboxCommand(argv, {"in/a.txt": "A"}, b"input ", read_back=["out.txt", "missing"]))
     assert (result.status, result.exit_code, result.stdout, result.stderr) == (Status.EXIT, 3, b"input A", b"bad\n")
     assert result.files == {"out.txt": b"made\n"}
     container = engine.calls("run")[0][4]
@@ -99,29 +97,40 @@ def test_a_program_runs_in_a_container_and_the_container_goes(engine: Engine, na
 
 def test_a_container_is_confined_by_its_options(engine: Engine) -> None:
     Docker("image:1").run(
-        ["true"], limits=Limits(memory=64 * MIB, processes=8, disk=MIB, open_files=99), env={"A": "b c"}
+        SandboxCommand(["true"], limits=Limits(memory=64 * MIB, processes=8, disk=MIB, open_files=99), env={"A": "b c"})
     )
     options = engine.calls("run")[0]
     assert options[:4] == ["run", "-i", "--rm", "--name"]
     assert {
-        "--network=none", "--read-only", "--cap-drop=ALL", "--security-opt=no-new-privileges", "--user=65534:65534",
-        "--ipc=private", "--log-driver=none", f"--memory={64 * MIB}", f"--memory-swap={64 * MIB}", "--pids-limit=16",
-        "--ulimit=nofile=99", "--ulimit=core=0", "--env=A=b c",
+        "--network=none",
+        "--read-only",
+        "--cap-drop=ALL",
+        "--security-opt=no-new-privileges",
+        "--user=65534:65534",
+        "--ipc=private",
+        "--log-driver=none",
+        f"--memory={64 * MIB}",
+        f"--memory-swap={64 * MIB}",
+        "--pids-limit=16",
+        "--ulimit=nofile=99",
+        "--ulimit=core=0",
+        "--env=A=b c",
         f"--tmpfs=/workspace:rw,exec,nosuid,nodev,mode=1777,size={MIB}",
-        f"--tmpfs=/tmp:rw,exec,nosuid,nodev,mode=1777,size={MIB}", f"--shm-size={MIB}",
-    } <= set(options)  # fmt: skip
+        f"--tmpfs=/tmp:rw,exec,nosuid,nodev,mode=1777,size={MIB}",
+        f"--shm-size={MIB}",
+    } <= set(options)
     assert options[-4:-1] == ["image:1", "sh", "-c"]
     assert not any(option.startswith(("--privileged", "--pid=", "--volume", "-v", "--mount")) for option in options)
 
 
 def test_folders_of_the_host_are_mounted_as_asked(engine: Engine, tmp_path: Path) -> None:
-    options = Docker(read_only={"/a": "/usr"}).options(Limits(), {}, tmp_path, {"/b": "/etc"})
+    options = Docker(read_only={"/a": "/usr"}).options(SandboxCommand((), workspace=tmp_path, read_only={"/b": "/etc"}))
     assert "--mount=type=bind,source=/usr,target=/a,readonly" in options
     assert "--mount=type=bind,source=/etc,target=/b,readonly" in options
     assert f"--mount=type=bind,source={tmp_path},target=/workspace" in options
     assert f"--user={os.getuid()}:{os.getgid()}" in options, "else the workspace cannot be written"
-    with pytest.raises(SandboxError, match="the workspace must be an existing folder"):
-        Docker().options(Limits(), {}, "/no/such")
+    with pytest.raises(SandboxError, match="/no/such"):
+        Docker().run(SandboxCommand(["true"], workspace="/no/such"))
 
 
 @pytest.mark.parametrize(
@@ -134,14 +143,14 @@ def test_folders_of_the_host_are_mounted_as_asked(engine: Engine, tmp_path: Path
     ],
 )
 def test_verdicts(engine: Engine, argv: list[str], limits: Limits, status: Status, gone: Callable[..., bool]) -> None:
-    assert Docker().run(argv, limits=limits).status is status
+    assert Docker().run(SandboxCommand(argv, limits=limits)).status is status
     assert len(engine.calls("rm")) >= 1
     assert gone(str(engine.folder))
 
 
-def test_a_program_that_the_kernel_killed_for_its_memory_is_told_apart(engine: Engine) -> None:
-    engine.will("oom")
-    assert Docker().run(["sh", "-c", "kill -KILL $$"]).status is Status.MEMORY
+def test_a_kill_for_lack_of_memory_has_its_own_status(engine: Engine) -> None:
+    engine.set_behavior("oom")
+    assert Docker().run(SandboxCommand(["sh", "-c", "kill -KILL $$"])).status is Status.MEMORY
 
 
 def test_its_shell_keeps_the_protocol(engine: Engine) -> None:
@@ -196,7 +205,7 @@ def test_no_more_comes_out_of_a_container_than_is_wanted(engine: Engine, monkeyp
         short = {"a": b"12", "hole": b"\0\0", "b/-c": b"45", "d e": b"8"}
         assert shell.read_files(["a", "hole", "b/-c", "d e"], longest=2, total=7) == short
         assert shell.read_files(["missing", "folder", "\ud800"]) == {}
-        with pytest.raises(SandboxError, match="it is no text"):
+        with pytest.raises(SandboxError, match="ud800"):
             shell.write_files({"\ud800": ""})
         os.close(os.open(bytes(workspace) + b"/\xff", os.O_CREAT))
         assert shell.list_files() == ["a", "d e", "hole", "b/-c", "folder/x"]
@@ -208,28 +217,28 @@ def test_no_more_comes_out_of_a_container_than_is_wanted(engine: Engine, monkeyp
 def test_a_container_without_tar_says_so(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     with Docker().shell(files={"a": "A"}) as shell:
         monkeypatch.setattr("palaestra.sandbox.archives.PACK", "echo packed; exec no-such-tar 2>/dev/null")
-        with pytest.raises(SandboxError, match=r"cannot read files of the container: .*; the image needs sh and tar"):
+        with pytest.raises(SandboxError, match="tar"):
             shell.read_files(["a"])
         monkeypatch.setattr("palaestra.sandbox.archives.FIND", "command -v no-such-find || exit")
-        with pytest.raises(SandboxError, match="cannot list the files of the container"):
+        with pytest.raises(SandboxError, match="find"):
             shell.list_files()
 
 
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ("dead", "docker does not answer (Cannot connect to the daemon); start it, or join its group"),
+        ("dead", "Cannot connect to the daemon"),
         (
             "no-image",
-            "docker cannot start a container of 'x:1': Unable to find image 'x' locally; try: docker pull x:1",
+            "docker pull x:1",
         ),
-        ("short-life", "the container ended before its program"),
+        ("short-life", "ended before its program"),
     ],
 )
-def test_a_failure_of_the_engine_is_an_error_of_the_sandbox_in_one_line(engine: Engine, how: str, message: str) -> None:
-    engine.will(how)
+def test_a_failure_of_the_engine_raises_in_one_line(engine: Engine, how: str, message: str) -> None:
+    engine.set_behavior(how)
     with pytest.raises(SandboxError) as caught:
-        Docker("x:1").run(["sleep", "0.3"])
+        Docker("x:1").run(SandboxCommand(["sleep", "0.3"]))
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -245,7 +254,7 @@ def test_a_missing_engine_says_what_to_install(
         kind()
 
 
-PARENT = "from palaestra.sandbox.containers import Docker; print('up', flush=True); Docker().run(['sleep', '66'])"
+PARENT = "from palaestra.sandbox import SandboxCommand; from palaestra.sandbox.containers import Docker; print('up', flush=True); Docker().run(SandboxCommand(['sleep', '66']))"
 
 
 def test_a_container_ends_when_we_die(engine: Engine, gone: Callable[..., bool]) -> None:
@@ -269,15 +278,17 @@ def test_a_container_ends_when_we_die(engine: Engine, gone: Callable[..., bool])
 def test_a_real_engine_confines_a_program(kind: type[Container]) -> None:
     try:
         sandbox = kind(os.environ.get("PALAESTRA_TEST_IMAGE", "python:3.11-slim"))
-        sandbox.run(["true"], limits=Limits(wall_seconds=60.0))
+        sandbox.run(SandboxCommand(["true"], limits=Limits(wall_seconds=60.0)))
     except SandboxError as error:
         pytest.skip(str(error))
     program = "import os, socket\nprint(os.getuid(), os.listdir('.'), open('a').read())\nfor work in (lambda: open('/etc/x', 'w'), lambda: socket.create_connection(('1.1.1.1', 53), 1), lambda: os.setuid(0)):\n  try: work()\n  except OSError: print('refused')\n  else: print('ESCAPED')\nopen('b', 'w').write('B')"
-    result = sandbox.run(["python3", "-c", program], {"a": "A"}, read_back=["b"])
+    result = sandbox.run(SandboxCommand(["python3", "-c", program], {"a": "A"}, read_back=["b"]))
     assert (result.text, result.files) == ("65534 ['a'] A\nrefused\nrefused\nrefused\n", {"b": b"B"})
-    bomb = sandbox.run(["python3", "-c", "x = []\nwhile True: x.append(b'x' * 10**6)"], limits=Limits(memory=64 * MIB))
+    bomb = sandbox.run(
+        SandboxCommand(["python3", "-c", "x = []\nwhile True: x.append(b'x' * 10**6)"], limits=Limits(memory=64 * MIB))
+    )
     assert bomb.status is Status.MEMORY
-    assert sandbox.run(["sleep", "9"], limits=Limits(wall_seconds=1.0)).status is Status.WALL_TIME
+    assert sandbox.run(SandboxCommand(["sleep", "9"], limits=Limits(wall_seconds=1.0))).status is Status.WALL_TIME
     with sandbox.shell() as shell:
         assert shell.execute("x=5; echo $x").output == b"5\n"
         assert shell.execute("sleep 9", 1.0).restarted

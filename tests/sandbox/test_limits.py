@@ -13,12 +13,20 @@ from pathlib import Path
 import pytest
 
 import palaestra
-from palaestra.sandbox import Limits, SandboxResult, Status, report_limits
+from palaestra.sandbox import Limits, SandboxCommand, SandboxResult, Status, report_limits
 from palaestra.sandbox.base import MIB
 from palaestra.sandbox.bubblewrap import Bubblewrap
 
 SOURCE = Path(palaestra.__file__).parents[1]
-LIMITS = Limits(wall_seconds=10.0, cpu_seconds=10.0, memory=96 * MIB, processes=24, open_files=1024, disk=256 * MIB, file_size=256 * MIB)  # fmt: skip
+LIMITS = Limits(
+    wall_seconds=10.0,
+    cpu_seconds=10.0,
+    memory=96 * MIB,
+    processes=24,
+    open_files=1024,
+    disk=256 * MIB,
+    file_size=256 * MIB,
+)
 PRELUDE = """
 import ctypes, fcntl, mmap, os, platform, select, signal, socket, struct, sys, threading, time
 C = ctypes.CDLL(None, use_errno=True)
@@ -124,7 +132,9 @@ def groups(bubblewrap: Bubblewrap) -> None:
 
 
 def run(sandbox: Bubblewrap, program: str, limits: Limits = LIMITS) -> SandboxResult:
-    return sandbox.run([sys.executable, "-I", "-S", "main.py"], {"main.py": PRELUDE + program}, limits=limits)
+    return sandbox.run(
+        SandboxCommand([sys.executable, "-I", "-S", "main.py"], {"main.py": PRELUDE + program}, limits=limits)
+    )
 
 
 @pytest.mark.parametrize("program", EVERYWHERE | IN_GROUPS)
@@ -155,11 +165,11 @@ print(total)
 
 
 @pytest.mark.parametrize("program", CPU)
-@pytest.mark.parametrize("how", ["groups", "polling"])
+@pytest.mark.parametrize("limit_method", ["groups", "polling"])
 def test_cpu_time_of_processes_that_nobody_waits_for_counts(
-    bubblewrap: Bubblewrap, request: pytest.FixtureRequest, program: str, how: str
+    bubblewrap: Bubblewrap, request: pytest.FixtureRequest, program: str, limit_method: str
 ) -> None:
-    request.getfixturevalue(how)
+    request.getfixturevalue(limit_method)
     result = run(bubblewrap, CPU[program], replace(LIMITS, cpu_seconds=0.3))
     assert result.status is Status.CPU_TIME, result
 
@@ -169,10 +179,12 @@ def test_cpu_time_of_the_shortest_children_counts(bubblewrap: Bubblewrap, groups
     assert result.status is Status.CPU_TIME, result
 
 
-@pytest.mark.parametrize("how", ["groups", "polling"])
-def test_honest_programs_are_not_ended(bubblewrap: Bubblewrap, request: pytest.FixtureRequest, how: str) -> None:
+@pytest.mark.parametrize("limit_method", ["groups", "polling"])
+def test_honest_programs_are_not_ended(
+    bubblewrap: Bubblewrap, request: pytest.FixtureRequest, limit_method: str
+) -> None:
     """Files that are read and dropped, children that are waited for, most of the memory."""
-    request.getfixturevalue(how)
+    request.getfixturevalue(limit_method)
     program = """
 x = b"x" * 50_000_000
 del x
@@ -193,7 +205,7 @@ for _ in range(5):
 
 
 @pytest.fixture(params=["groups", "polling"])
-def how(request: pytest.FixtureRequest) -> str:
+def limit_method(request: pytest.FixtureRequest) -> str:
     request.getfixturevalue(request.param)
     return str(request.param)
 
@@ -202,7 +214,7 @@ def python(program: str) -> str:
     return f"cat >/tmp/p.py <<'END'\n{PRELUDE}{program}\nEND\n{sys.executable} -I -S /tmp/p.py"
 
 
-def test_a_shell_is_told_of_memory_and_lives_on(bubblewrap: Bubblewrap, how: str) -> None:
+def test_a_shell_is_told_of_memory_and_lives_on(bubblewrap: Bubblewrap, limit_method: str) -> None:
     with bubblewrap.shell(LIMITS) as shell:
         shell.execute("kept=1")
         result = shell.execute(python(EVERYWHERE["the first thread ends and another allocates"]))
@@ -221,7 +233,7 @@ def test_a_shell_survives_folders_that_are_full_of_memory(bubblewrap: Bubblewrap
         assert b"kept" in shell.execute("cat keep").output
 
 
-def test_a_command_of_a_shell_has_a_limit_of_cpu_time(bubblewrap: Bubblewrap, how: str) -> None:
+def test_a_command_of_a_shell_has_a_limit_of_cpu_time(bubblewrap: Bubblewrap, limit_method: str) -> None:
     with bubblewrap.shell(replace(LIMITS, cpu_seconds=0.3)) as shell:
         for _ in range(2):
             result = shell.execute(python(SHORT_CHILDREN.format(count=40, seconds=0.06)))
@@ -233,7 +245,7 @@ def test_a_command_of_a_shell_has_a_limit_of_cpu_time(bubblewrap: Bubblewrap, ho
 # Groups come and go
 
 
-def groups_of(process: int) -> list[Path]:
+def find_cgroups(process: int) -> list[Path]:
     from palaestra.sandbox.cgroups import find_hierarchy
 
     hierarchy, _ = find_hierarchy(request=lambda: False)
@@ -244,15 +256,15 @@ def groups_of(process: int) -> list[Path]:
 def test_groups_are_removed(bubblewrap: Bubblewrap, groups: None) -> None:
     with bubblewrap.shell() as shell:
         shell.execute("sleep 60 &")
-        assert groups_of(os.getpid())
+        assert find_cgroups(os.getpid())
     for program in ("", "time.sleep(9)", EVERYWHERE["a short peak and a good end"]):
         run(bubblewrap, program, replace(LIMITS, wall_seconds=0.3))
     with pytest.raises(palaestra.core.errors.SandboxError):
-        bubblewrap.run(["true"], {"../x": "y"})
+        bubblewrap.run(SandboxCommand(["true"], {"../x": "y"}))
     end = time.monotonic() + 10
-    while groups_of(os.getpid()) and time.monotonic() < end:  # the kernel may take its time
+    while find_cgroups(os.getpid()) and time.monotonic() < end:  # the kernel may take its time
         run(bubblewrap, "", LIMITS)
-    assert not groups_of(os.getpid())
+    assert not find_cgroups(os.getpid())
 
 
 CRASH = """
@@ -266,15 +278,15 @@ if sys.argv[1] == "crash":
 """
 
 
-def test_groups_of_a_killed_process_are_removed_at_the_next_start(bubblewrap: Bubblewrap, groups: None) -> None:
-    def start(how: str) -> str:
-        command, env = [sys.executable, "-c", CRASH, how], {**os.environ, "PYTHONPATH": str(SOURCE)}
+def test_groups_of_a_killed_process_are_removed_later(bubblewrap: Bubblewrap, groups: None) -> None:
+    def start(limit_method: str) -> str:
+        command, env = [sys.executable, "-c", CRASH, limit_method], {**os.environ, "PYTHONPATH": str(SOURCE)}
         return subprocess.run(command, env=env, capture_output=True, text=True, check=False).stdout
 
     process = int(start("crash"))
-    assert groups_of(process)
+    assert find_cgroups(process)
     start("well")
-    assert not groups_of(process)
+    assert not find_cgroups(process)
 
 
 @pytest.fixture(autouse=True)

@@ -120,10 +120,10 @@ def test_programs_of_another_kind_are_refused(family: str) -> None:
         ("socket", (2, 1, 6), ALLOW), ("socket", (2, 1, 132), 93), ("socket", (2, 3, 255), 93), ("socket", (16, 3, 9), 93),
         ("socketpair", (1, 1), ALLOW), *(("socketpair", (family, 1), 97) for family in (2, 16, 30, 38, 40)),
         ("setsockopt", (3, 1, 2), ALLOW), ("setsockopt", (3, 6, 26), ALLOW), *(("setsockopt", (3, 1, option), 1) for option in (26, 50, 51, 52)),
-        ("ioctl", (0, 0x5401), ALLOW), ("ioctl", (0, 0x80045430), ALLOW), ("ioctl", (0, 0x8912), ALLOW), *(("ioctl", (0, one), 1) for one in (0x5412, 0x541C, 0x541D, 0x5423)),
-        *(("ioctl", (0, one), 25) for one in (0xC0506617, 0x800C6613, 0x40806685, 0x40049409, 0xC0045877, 0xAE01)),
-        *(("fcntl", (0, one), ALLOW) for one in (0, 1, 2, 3, 4, 6, 1030, 1032)), *(("fcntl", (0, one), 1) for one in (1024, 1026, 1031, 1035, 1036, 1037, 1038, 9999)),
-        *(("madvise", (0, 0, one), ALLOW) for one in (4, 8, 14, 15)), *(("madvise", (0, 0, one), 22) for one in (12, 20, 21, 25, 100, 101)),
+        ("ioctl", (0, 0x5401), ALLOW), ("ioctl", (0, 0x80045430), ALLOW), ("ioctl", (0, 0x8912), ALLOW), *(("ioctl", (0, item), 1) for item in (0x5412, 0x541C, 0x541D, 0x5423)),
+        *(("ioctl", (0, item), 25) for item in (0xC0506617, 0x800C6613, 0x40806685, 0x40049409, 0xC0045877, 0xAE01)),
+        *(("fcntl", (0, item), ALLOW) for item in (0, 1, 2, 3, 4, 6, 1030, 1032)), *(("fcntl", (0, item), 1) for item in (1024, 1026, 1031, 1035, 1036, 1037, 1038, 9999)),
+        *(("madvise", (0, 0, item), ALLOW) for item in (4, 8, 14, 15)), *(("madvise", (0, 0, item), 22) for item in (12, 20, 21, 25, 100, 101)),
         ("fadvise64", (0, 0, 0, 2), ALLOW), ("fadvise64", (0, 0, 0, 4), SUCCESS),
         ("preadv2", (0, 0, 0, 0, 0, 0), ALLOW), *(("preadv2", (0, 0, 0, 0, 0, flag), 95) for flag in (8, 128)), ("pwritev2", (0, 0, 0, 0, 0, 128), 95),
         ("mmap", (0, 0, 3, 0x22), ALLOW), ("mmap", (0, 0, 3, 0x40022), 12),
@@ -159,12 +159,15 @@ def test_a_processor_family_without_a_table_has_no_filter() -> None:
 
 def test_the_numbers_are_those_of_the_headers_of_this_machine() -> None:
     """Every Linux machine with a C compiler has those of its own family, and the generic ones are aarch64's."""
-    headers = {"x86_64": ("/usr/include/x86_64-linux-gnu/asm/unistd_64.h", "/usr/include/asm/unistd_64.h"), "aarch64": ("/usr/include/asm-generic/unistd.h",)}  # fmt: skip
+    headers = {
+        "x86_64": ("/usr/include/x86_64-linux-gnu/asm/unistd_64.h", "/usr/include/asm/unistd_64.h"),
+        "aarch64": ("/usr/include/asm-generic/unistd.h",),
+    }
     checked = 0
     for family, paths in headers.items():
         for path in filter(os.path.exists, paths):
-            found = re.findall(r"^#define __NR(?:3264)?_(\w+)\s+(\d+)", Path(path).read_text(), re.MULTILINE)
-            numbers = {name: int(number) for name, number in found}
+            actual = re.findall(r"^#define __NR(?:3264)?_(\w+)\s+(\d+)", Path(path).read_text(), re.MULTILINE)
+            numbers = {name: int(number) for name, number in actual}
             for name, known in (ALLOWED | ABSENT | PRETENDED | REFUSED).items():
                 # The generic header names these two otherwise.
                 number = known[MACHINES[family].column]

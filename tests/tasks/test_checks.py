@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from registries import isolate_registries
 
 from palaestra.core.errors import LessonError, SettingsError, TaskError
 from palaestra.core.records import Decision, Example, Failure, FailureCause, Lesson, Message, Problem, Split
@@ -39,24 +40,24 @@ def broken(**parts: Any) -> Any:
 
 
 def register(monkeypatch: pytest.MonkeyPatch, registry: Any, target: Any) -> None:
-    monkeypatch.setitem(registry._entries, "own", target)
-    monkeypatch.setitem(registry._descriptions, "own", "")
+    isolate_registries(monkeypatch, registry)
+    registry.register("own", target)
 
 
 @pytest.mark.parametrize(
     ("target", "error", "message"),
     [
         (Sums(), TaskError, "register its class"),
-        (lambda: None, TaskError, "NoneType has no 'name'"),
-        (type("NoScore", (), {"name": "own", "skills": Sums.skills, "problems": Sums.problems}), TaskError, "NoScore has no 'score'"),
-        (broken(skills=lambda self: None), TaskError, r"Broken.skills returned None \(test_checks.py, line \d+\)"),
+        (lambda: None, TaskError, "NoneType .*'name'"),
+        (type("NoScore", (), {"name": "own", "skills": Sums.skills, "problems": Sums.problems}), TaskError, "NoScore .*'score'"),
+        (broken(skills=lambda self: None), TaskError, r"Broken\.skills returned None \(test_checks\.py, line \d+\)"),
         (broken(skills=lambda self: ["sums"]), TaskError, r"skills returned \['sums'\]"),
-        (broken(skills=lambda self: {"sums": "all"}), TaskError, "expected a mapping of each skill to a tuple"),
+        (broken(skills=lambda self: {"sums": "all"}), TaskError, r"skills returned {'sums': 'all'}"),
         (broken(skills=lambda self: {}), TaskError, r"skills returned {}"),
-        (broken(__init__=lambda self, path: None), SettingsError, "lacks a required option: .*'path'"),
+        (broken(__init__=lambda self, path: None), SettingsError, "option: .*'path'"),
     ],
 )  # fmt: skip
-def test_what_is_no_task_is_not_made(
+def test_invalid_tasks_are_rejected(
     monkeypatch: pytest.MonkeyPatch, target: Any, error: type[Exception], message: str
 ) -> None:
     register(monkeypatch, TASKS, target)
@@ -65,29 +66,29 @@ def test_what_is_no_task_is_not_made(
 
 
 @pytest.mark.parametrize(
-    ("target", "message"), [(object(), "register its class"), (lambda task, skills: None, "has no method 'write'")]
+    ("target", "message"), [(object(), "register its class"), (lambda task, skills: None, "'write'")]
 )
-def test_what_is_no_teacher_is_not_made(monkeypatch: pytest.MonkeyPatch, target: Any, message: str) -> None:
+def test_invalid_teachers_are_rejected(monkeypatch: pytest.MonkeyPatch, target: Any, message: str) -> None:
     register(monkeypatch, TEACHERS, target)
     with pytest.raises(LessonError, match=message):
         make_teacher("own", Sums())
 
 
 @pytest.mark.parametrize(
-    ("message", "why"),
+    ("message", "returned"),
     [
-        (Message("usr", "1 + 1 = ?"), "'usr' as the role of a message"),  # type: ignore[arg-type]
-        (Message("user", None), "None as a message's content"),  # type: ignore[arg-type]
-        (Message("user", ["1 + 1 = ?"]), "expected a text, or a tuple"),  # type: ignore[arg-type]
+        (Message("usr", "1 + 1 = ?"), r"'usr' as the messages\.0\.role"),  # type: ignore[arg-type]
+        (Message("user", None), r"None as the messages\.0\.content"),  # type: ignore[arg-type]
+        (Message("user", ["1 + 1 = ?"]), r"\['1 \+ 1 = \?'\] as the messages\.0\.content"),  # type: ignore[arg-type]
     ],
 )
-def test_messages_of_problems_are_checked(message: Message, why: str) -> None:
-    with pytest.raises(TaskError, match=why):
+def test_messages_of_problems_are_checked(message: Message, returned: str) -> None:
+    with pytest.raises(TaskError, match=returned):
         draw_problems(broken(message=message)(), Split.TEST, 1, 0)
 
 
-def test_a_task_without_problems_is_refused_before_anybody_is_asked() -> None:
-    with pytest.raises(TaskError, match="task 'sums' has no test problems"):
+def test_a_task_without_problems_is_refused() -> None:
+    with pytest.raises(TaskError, match=r"'sums' .*no test problems"):
         draw_problems(Sums(), Split.TEST, 0, 0)
 
 
@@ -100,16 +101,14 @@ def test_a_task_without_problems_is_refused_before_anybody_is_asked() -> None:
 )  # fmt: skip
 def test_examples_that_a_task_writes_are_checked(returned: Any, what: str) -> None:
     task, generator = broken(example=returned)(), np.random.default_rng(0)
-    with pytest.raises(
-        TaskError, match=rf"Broken.write_examples returned {what} \(test_checks.py, line \d+\); expected a list of 2"
-    ):
+    with pytest.raises(TaskError, match=rf"write_examples returned {what} .* 2 "):
         write_examples(task, "sums", "", 2, generator)
     assert write_examples(broken(example=[Sums.example])(), "sums", "", 2, generator) == (Sums.example,)
 
 
 @pytest.mark.parametrize("figures", [None, "abc", {"depth": 1.0}])
 def test_metrics_of_a_task_are_checked(figures: Any) -> None:
-    with pytest.raises(TaskError, match=r"metrics returned .*; expected a mapping of names to .*Mean"):
+    with pytest.raises(TaskError, match=r"metrics returned .*Mean"):
         measures(broken(metrics=lambda self, attempts: figures)(), [], 1)
 
 
@@ -117,7 +116,7 @@ def test_a_failure_has_a_known_cause_and_a_text() -> None:
     assert Failure("malformed", "no JSON").cause is FailureCause.MALFORMED  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="weird"):
         Failure("weird", "no JSON")  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="the message of a failure must be a text; got None"):
+    with pytest.raises(TypeError, match="None"):
         Failure(FailureCause.MALFORMED, None)  # type: ignore[arg-type]
 
 
@@ -125,13 +124,11 @@ def test_a_failure_has_a_known_cause_and_a_text() -> None:
     "decision", [Decision("sums", "drill", None, {}), Decision("sums", "drill", "weak", {"all": "1"})]  # type: ignore[arg-type]
 )  # fmt: skip
 def test_decisions_of_a_lesson_are_checked(decision: Decision) -> None:
-    with pytest.raises(
-        LessonError, match=r"decisions.1.(reason|allocation.all): input should be a valid (string|integer)"
-    ):
+    with pytest.raises(LessonError, match=r"decisions\.1\.(reason|allocation\.all): "):
         check_lesson(Lesson((Sums.example,), (decision,)), ["sums"])
 
 
-def test_a_task_that_inherits_no_hooks_has_the_defaults_and_its_own() -> None:
+def test_hooks_of_a_task_that_inherits_none() -> None:
     class Plain:
         name, max_tokens = "plain", 7
 

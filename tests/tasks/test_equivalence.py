@@ -17,7 +17,7 @@ from palaestra.core.records import Failure, FailureCause
 from palaestra.tasks.math.equivalence import sympy_process as module
 from palaestra.tasks.math.equivalence.compare import (
     AnswerVerdict,
-    compare,
+    compare_answers,
     compare_numbers,
 )
 from palaestra.tasks.math.equivalence.sympy_process import Answer, SympyClient, get_client, read_line
@@ -37,22 +37,22 @@ PAIRS = list(table())
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _started() -> None:
-    compare(r"\sqrt{2}", r"\sqrt{3}", limit=30)
+def _start_server() -> None:
+    compare_answers(r"\sqrt{2}", r"\sqrt{3}", limit=30)
 
 
-def judged(answer: str, reference: str) -> bool:
-    verdict = compare(answer, reference)
+def is_equal(answer: str, reference: str) -> bool:
+    verdict = compare_answers(answer, reference)
     return isinstance(verdict, AnswerVerdict) and verdict.equal
 
 
-def test_every_pair_of_the_table_is_judged_right_in_both_directions() -> None:
+def test_every_pair_of_the_table_in_both_directions() -> None:
     assert len(PAIRS) >= 540
-    wrong = [(a, b) for a, b, same in PAIRS for one, other in ((a, b), (b, a)) if judged(one, other) is not same]
+    wrong = [(a, b) for a, b, same in PAIRS for left, right in ((a, b), (b, a)) if is_equal(left, right) is not same]
     assert not wrong
 
 
-def test_math_verify_called_by_hand_misjudges_at_least_forty_pairs_of_the_table() -> None:
+def test_math_verify_alone_misjudges_forty_pairs() -> None:
     from math_verify import parse, verify
 
     misjudged = 0
@@ -65,31 +65,31 @@ def test_math_verify_called_by_hand_misjudges_at_least_forty_pairs_of_the_table(
     raise AssertionError(f"math-verify alone misjudges only {misjudged} pairs")
 
 
-def test_everything_that_is_an_answer_equals_itself() -> None:
+def test_every_answer_equals_itself() -> None:
     for left, right, _ in PAIRS:
         for text in (left, right):
-            verdict = compare(text, text)
+            verdict = compare_answers(text, text)
             assert isinstance(verdict, Failure) or verdict.equal or verdict.method == "none", text
 
 
 @pytest.mark.parametrize(
     "nothing", [None, "", " ", ".", "$$", "no answer", "None", "nan", "[invalidanswer]", r"\boxed{}"]
 )
-def test_no_answer_equals_nothing_not_even_another(nothing: str | None) -> None:
-    assert compare(nothing, "5") == AnswerVerdict(False, "none", "no answer")
-    assert not compare(nothing, "0").equal  # type: ignore[union-attr]
-    assert compare(nothing, nothing or "") == AnswerVerdict(False, "none", "no answer")
+def test_a_missing_answer_equals_nothing(nothing: str | None) -> None:
+    assert compare_answers(nothing, "5") == AnswerVerdict(False, "none", "no answer")
+    assert not compare_answers(nothing, "0").equal  # type: ignore[union-attr]
+    assert compare_answers(nothing, nothing or "") == AnswerVerdict(False, "none", "no answer")
 
 
-def test_a_reference_that_cannot_be_read_is_a_failure_and_never_a_wrong_answer() -> None:
+def test_an_unreadable_reference_is_a_failure() -> None:
     for reference in (r"\foo{\bar", "9^{9^{9}}", "no answer"):
-        outcome = compare("5", reference)
+        outcome = compare_answers("5", reference)
         assert isinstance(outcome, Failure)
         assert outcome.cause is FailureCause.SCORER
 
 
-def test_an_answer_that_cannot_be_read_is_wrong_and_says_so() -> None:
-    verdict = compare(r"\foo{\bar", r"\sqrt{2}")
+def test_an_unreadable_answer_is_wrong() -> None:
+    verdict = compare_answers(r"\foo{\bar", r"\sqrt{2}")
     assert isinstance(verdict, AnswerVerdict)
     assert (verdict.equal, verdict.method) == (False, "undecided")
     assert "cannot be read" in verdict.note
@@ -109,55 +109,56 @@ EXPLOSIVE = [
 def test_nothing_takes_more_than_its_limit(text: str) -> None:
     limit = 0.5
     start = time.perf_counter()
-    verdict = compare(text, r"\sqrt{7}", limit=limit)
+    verdict = compare_answers(text, r"\sqrt{7}", limit=limit)
     assert time.perf_counter() - start < limit
     assert isinstance(verdict, AnswerVerdict)
     assert not verdict.equal
 
 
-def test_a_reference_built_to_explode_is_a_failure_within_the_limit() -> None:
+def test_an_explosive_reference_fails_within_the_limit() -> None:
     start = time.perf_counter()
-    outcome = compare("5", "\\int_0^1\\int_0^1 x^{y^{x^{y}}}\\sin(e^{xy}) dx dy", limit=0.5)
+    outcome = compare_answers("5", "\\int_0^1\\int_0^1 x^{y^{x^{y}}}\\sin(e^{xy}) dx dy", limit=0.5)
     assert time.perf_counter() - start < 0.5
     assert isinstance(outcome, Failure) or not outcome.equal
 
 
-def test_after_a_limit_the_next_comparison_is_as_good_as_any() -> None:
-    late = compare("\\prod_{k=1}^{1999}\\sum_{j=1}^{1999}\\sin(jk)", "5", limit=0.3)
+def test_comparisons_work_after_a_time_limit() -> None:
+    late = compare_answers("\\prod_{k=1}^{1999}\\sum_{j=1}^{1999}\\sin(jk)", "5", limit=0.3)
     assert late == AnswerVerdict(False, "undecided", "undecided within 0.3 s")
-    assert judged(r"\sqrt{8}", r"2\sqrt{2}")
+    assert is_equal(r"\sqrt{8}", r"2\sqrt{2}")
 
 
-def test_nothing_of_an_answer_is_ever_executed(tmp_path: Path) -> None:
+def test_answers_are_never_executed(tmp_path: Path) -> None:
     target = tmp_path / "hacked"
     for text in (
         f"__import__('os').system('touch {target}')", f"exec(\"open('{target}','w')\")", f"\\text{{__import__('pathlib').Path('{target}').touch()}}",
         f"eval(open('{target}','w').write('x'))", f"x.__class__.__init__.__globals__['os'].system('touch {target}')+\\sqrt{{2}}",
         f"open(chr(47)+'{target}','w')", f"\\write18{{touch {target}}}", f"sympify('__import__(\"os\").system(\"touch {target}\")')",
     ):  # fmt: skip
-        assert not judged(text, r"\sqrt{2}")
-        assert not judged(text, "5")
+        assert not is_equal(text, r"\sqrt{2}")
+        assert not is_equal(text, "5")
     assert not target.exists()
 
 
 def test_comparisons_from_many_threads_are_all_right() -> None:
-    found: list[bool] = []
+    outcomes: list[bool] = []
     threads = [
-        threading.Thread(target=lambda k=k: found.append(judged(rf"\sqrt{{{k * k * 2}}}", rf"{k}\sqrt{{2}}"))) for k in range(1, 13)
-    ]  # fmt: skip
+        threading.Thread(target=lambda k=k: outcomes.append(is_equal(rf"\sqrt{{{k * k * 2}}}", rf"{k}\sqrt{{2}}")))
+        for k in range(1, 13)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert found == [True] * 12
+    assert outcomes == [True] * 12
 
 
 def _in_child(queue) -> None:  # type: ignore[no-untyped-def]
-    queue.put((judged(r"\sqrt{8}", r"2\sqrt{2}"), get_client()._server.pid))  # type: ignore[union-attr]
+    queue.put((is_equal(r"\sqrt{8}", r"2\sqrt{2}"), get_client()._server.pid))  # type: ignore[union-attr]
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_forked_process_gets_a_comparer_of_its_own_and_leaves_ours_alone() -> None:
+def test_a_forked_process_has_its_own_client() -> None:
     context = multiprocessing.get_context("fork")
     queue = context.Queue()
     child = context.Process(target=_in_child, args=(queue,))
@@ -169,11 +170,11 @@ def test_a_forked_process_gets_a_comparer_of_its_own_and_leaves_ours_alone() -> 
     assert right
     assert server is not None
     assert server.pid != pid
-    assert judged(r"\sqrt{8}", r"2\sqrt{2}")
-    _strip_end(pid)
+    assert is_equal(r"\sqrt{8}", r"2\sqrt{2}")
+    _wait_until_ended(pid)
 
 
-def test_a_comparer_that_was_killed_or_interrupted_is_replaced_and_leaves_nothing_behind(
+def test_a_killed_or_interrupted_server_is_replaced(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     client = SympyClient()
@@ -196,10 +197,10 @@ def test_a_comparer_that_was_killed_or_interrupted_is_replaced_and_leaves_nothin
     client.close()
     for server in (killed, interrupted):
         assert server is not None
-        _strip_end(server.pid)
+        _wait_until_ended(server.pid)
 
 
-def test_an_answer_that_ends_the_worker_twice_is_wrong_and_a_reference_that_does_is_a_failure(
+def test_crashes_of_the_worker(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Fragile:
@@ -209,14 +210,14 @@ def test_an_answer_that_ends_the_worker_twice_is_wrong_and_a_reference_that_does
     from palaestra.tasks.math.equivalence import compare as equivalence
 
     monkeypatch.setattr(equivalence, "get_client", Fragile)
-    assert compare(r"\bomb x", r"\sqrt{2}") == AnswerVerdict(
+    assert compare_answers(r"\bomb x", r"\sqrt{2}") == AnswerVerdict(
         False, "undecided", "the answer crashed the comparison process twice"
     )
-    assert isinstance(compare(r"\sqrt{2}", r"\bomb x"), Failure)
+    assert isinstance(compare_answers(r"\sqrt{2}", r"\bomb x"), Failure)
 
 
 @pytest.mark.parametrize("line", [b"not json", b'{"result": "equal"}', b'"\xff"', b"[]", b""])
-def test_a_broken_message_is_no_answer(line: bytes) -> None:
+def test_invalid_replies_are_discarded(line: bytes) -> None:
     read_end, write_end = os.pipe()
     os.write(write_end, line + b"\n")
     os.close(write_end)
@@ -224,24 +225,24 @@ def test_a_broken_message_is_no_answer(line: bytes) -> None:
     os.close(read_end)
 
 
-def test_without_math_verify_numbers_are_compared_and_the_rest_names_the_install_command(
+def test_numbers_need_no_math_verify(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "find_spec", lambda name: None)
     monkeypatch.setattr(module, "_SHARED", {})
-    assert judged(r"(\frac12, 3)", "(0.5, 3)")
-    with pytest.raises(MissingExtraError, match=r"pip install 'palaestra\[math\]'"):
-        compare(r"\sqrt{8}", r"2\sqrt{2}")
+    assert is_equal(r"(\frac12, 3)", "(0.5, 3)")
+    with pytest.raises(MissingExtraError, match=r"palaestra\[math\]"):
+        compare_answers(r"\sqrt{8}", r"2\sqrt{2}")
 
 
-def test_numbers_alone_never_need_a_process() -> None:
+def test_numbers_need_no_process() -> None:
     assert compare_numbers("$1,200 in total", "1200") == AnswerVerdict(True, "exact")
     assert compare_numbers(r"\sqrt{4}", "2") == AnswerVerdict(False, "exact", "the answer is not a number")
     assert compare_numbers(None, "2") == AnswerVerdict(False, "none", "no answer")
     assert isinstance(compare_numbers("2", "two apples and a pear"), Failure)
 
 
-def _strip_end(pid: int) -> None:
+def _wait_until_ended(pid: int) -> None:
     """Wait until a process has ended; one that nobody has waited for yet has ended too."""
     for _ in range(1000):
         status = Path(f"/proc/{pid}/stat")
@@ -276,21 +277,21 @@ shapes = st.one_of(
 @given(st.one_of(shapes, st.text(max_size=60)))
 @settings(max_examples=200, deadline=None)
 def test_reflexive(text: str) -> None:
-    verdict = compare(text, text)
+    verdict = compare_answers(text, text)
     assert isinstance(verdict, AnswerVerdict)
     assert verdict.equal or verdict.method == "none"
 
 
 @given(shapes, shapes)
 @settings(max_examples=120, deadline=None)
-def test_symmetric(one: str, other: str) -> None:
-    assert judged(one, other) is judged(other, one)
+def test_symmetric(left: str, right: str) -> None:
+    assert is_equal(left, right) is is_equal(right, left)
 
 
 @given(st.text(max_size=80), st.one_of(shapes, st.text(max_size=40)))
 @settings(max_examples=200, deadline=None)
 def test_no_text_makes_it_raise(answer: str, reference: str) -> None:
-    assert isinstance(compare(answer, reference, limit=3), AnswerVerdict | Failure)
+    assert isinstance(compare_answers(answer, reference, limit=3), AnswerVerdict | Failure)
 
 
 WRITTEN = (
@@ -300,8 +301,8 @@ WRITTEN = (
 
 @given(shapes, st.sampled_from(WRITTEN))
 @settings(max_examples=150, deadline=None)
-def test_stable_under_what_is_only_for_the_eye(text: str, written: str) -> None:
-    assert judged(written.format(text), text)
+def test_stable_under_formatting(text: str, written: str) -> None:
+    assert is_equal(written.format(text), text)
 
 
 @given(shapes)
@@ -310,17 +311,17 @@ def test_stable_under_spaces_and_sized_brackets(text: str) -> None:
     spaced = (
         text.replace("=", " = ").replace("+", " + ").replace(", ", " ,  ").replace("{", "{ ").replace(r"\{ ", r"\{")
     )
-    assert judged(spaced, text)
+    assert is_equal(spaced, text)
     sized = text.replace("(", r"\left(").replace(")", r"\right)") if text.startswith("(") else text
-    assert judged(sized.replace(r"\frac", r"\dfrac"), text)
+    assert is_equal(sized.replace(r"\frac", r"\dfrac"), text)
 
 
 @given(integers, st.integers(1, 999))
 @settings(deadline=None)
 def test_values_decide_between_numbers(number: int, other: int) -> None:
-    assert judged(f"{number:,}", str(number))
-    assert judged(f"{number:,}".replace(",", "{,}"), str(number))
-    assert judged(f"{number}/{other}", rf"\frac{{{number}}}{{{other}}}")
-    assert judged(str(number), str(other)) is (number == other)
-    assert judged(f"{number}%", str(number)) is (number == 0)
-    assert not judged(f"{number}", f"{number},{other}")
+    assert is_equal(f"{number:,}", str(number))
+    assert is_equal(f"{number:,}".replace(",", "{,}"), str(number))
+    assert is_equal(f"{number}/{other}", rf"\frac{{{number}}}{{{other}}}")
+    assert is_equal(str(number), str(other)) is (number == other)
+    assert is_equal(f"{number}%", str(number)) is (number == 0)
+    assert not is_equal(f"{number}", f"{number},{other}")

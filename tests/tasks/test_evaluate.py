@@ -1,9 +1,18 @@
-from palaestra.core.events import Event
-from palaestra.core.records import Attempt, Completion, Failure, FailureCause, Problem, Score, Split
+from palaestra.core.records import (
+    Attempt,
+    Completion,
+    Engine,
+    Event,
+    Failure,
+    FailureCause,
+    Problem,
+    Request,
+    Score,
+    Split,
+)
 from palaestra.core.statistics import report_on
-from palaestra.engines.base import Engine, Request
 from palaestra.engines.mock import MockEngine
-from palaestra.runs.ledger import LedgerEntry
+from palaestra.runs.provenance import LedgerEntry
 from palaestra.tasks import evaluate as module
 from palaestra.tasks.evaluate import evaluate
 from palaestra.tasks.math.task import MathSkills
@@ -25,7 +34,7 @@ def test_right_and_wrong_answers_are_counted_in_order() -> None:
     assert [a.correct for a in attempts] == [False] * 3 + [True] * 7
 
 
-def test_a_failure_of_one_item_leaves_the_others_and_is_no_zero() -> None:
+def test_a_failure_leaves_the_other_attempts() -> None:
     broken = Failure(FailureCause.ENGINE, "lost")
     texts = {p.messages[0].text: f"Answer: {p.reference}" for p in PROBLEMS}
     engine = MockEngine(
@@ -47,35 +56,35 @@ def test_a_scorer_that_crashes_is_a_failure_with_its_cause() -> None:
     assert report_on(attempts).accuracy is None
 
 
-def test_an_interrupted_evaluation_asks_only_what_is_missing(monkeypatch) -> None:  # type: ignore[no-untyped-def]
+def test_an_interrupted_evaluation_resumes(monkeypatch) -> None:  # type: ignore[no-untyped-def]
     monkeypatch.setattr(module, "CHUNK", 4)
     kept: list[Attempt] = []
     engine = oracle(wrong=2)
-    whole = evaluate(TASK, PROBLEMS, lambda: engine, keep=lambda made, cost: kept.extend(made))
+    whole = evaluate(TASK, PROBLEMS, lambda: engine, keep=lambda attempts, cost: kept.extend(attempts))
     assert kept == whole
     again = oracle(wrong=2)
     assert evaluate(TASK, PROBLEMS, lambda: again, known=kept[:4]) == whole
     assert len(again.requests) == len(PROBLEMS) - 4
 
 
-def test_what_is_known_in_full_needs_no_engine() -> None:
+def test_known_attempts_need_no_engine() -> None:
     known = evaluate(TASK, PROBLEMS, oracle)
 
-    def none() -> Engine:
+    def fail_to_open() -> Engine:
         raise AssertionError("no engine is needed")
 
-    assert evaluate(TASK, PROBLEMS, none, known=known) == known
+    assert evaluate(TASK, PROBLEMS, fail_to_open, known=known) == known
 
 
-def test_the_cost_of_every_chunk_is_handed_over_with_it() -> None:
+def test_keep_receives_the_cost_of_every_chunk() -> None:
     costs: list[LedgerEntry] = []
-    evaluate(TASK, PROBLEMS, oracle, phase="0/test", keep=lambda made, cost: costs.append(cost))
+    evaluate(TASK, PROBLEMS, oracle, phase="0/test", keep=lambda attempts, cost: costs.append(cost))
     assert sum(c.calls for c in costs) == len(PROBLEMS)
     assert costs[0].phase == "0/test"
     assert costs[0].usage.completion_tokens > 0
 
 
-def test_progress_reaches_its_total_and_seeds_belong_to_problems() -> None:
+def test_progress_and_seeds() -> None:
     events: list[Event] = []
     engine = oracle()
     evaluate(TASK, PROBLEMS, lambda: engine, listener=events.append)

@@ -8,7 +8,7 @@ import pytest
 from palaestra.core.records import Completion, Problem, Score, Split
 from palaestra.tasks.base import make_task
 from palaestra.tasks.math.base import AnswerKind, equal, extract
-from palaestra.tasks.math.equivalence.compare import AnswerVerdict, compare, compare_numbers
+from palaestra.tasks.math.equivalence.compare import AnswerVerdict, compare_answers, compare_numbers
 
 N = 300_000
 HOSTILE = {
@@ -62,39 +62,39 @@ HOSTILE = {
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _started() -> None:
+def _start_server() -> None:
     pytest.importorskip("math_verify", reason="algebra needs palaestra[math]")
-    compare(r"\sqrt{2}", r"\sqrt{3}", limit=30)
+    compare_answers(r"\sqrt{2}", r"\sqrt{3}", limit=30)
 
 
 @pytest.fixture(params=HOSTILE.values(), ids=HOSTILE)
-def hostile(request: pytest.FixtureRequest) -> Iterator[str]:
+def hostile_answer(request: pytest.FixtureRequest) -> Iterator[str]:
     start = time.perf_counter()
     yield request.param
     assert time.perf_counter() - start < 8  # A busy machine takes its time; what is quadratic takes minutes.
 
 
-def test_the_comparison_is_wrong_in_time(hostile: str) -> None:
+def test_the_comparison_is_wrong_in_time(hostile_answer: str) -> None:
     for reference in ("5", r"\sqrt{7}", "x<1", r"\begin{pmatrix}1&2\\3&4\end{pmatrix}"):
-        verdict = compare(hostile, reference, limit=0.4)
+        verdict = compare_answers(hostile_answer, reference, limit=0.4)
         assert isinstance(verdict, AnswerVerdict), reference
         assert not verdict.equal, reference
-    assert not compare_numbers(hostile, "8").equal  # type: ignore[union-attr]
+    assert not compare_numbers(hostile_answer, "8").equal  # type: ignore[union-attr]
 
 
-def test_the_tasks_score_it_zero(hostile: str) -> None:
+def test_the_tasks_score_it_zero(hostile_answer: str) -> None:
     for task, reference in (("gsm8k", "8"), ("math", r"\sqrt{7}")):
-        score = make_task(task).score(Problem("a", (), reference), Completion(hostile))
+        score = make_task(task).score(Problem("a", (), reference), Completion(hostile_answer))
         assert isinstance(score, Score)
         assert score.value == 0.0
 
 
 @pytest.mark.parametrize("kind", list(AnswerKind))
-def test_the_answers_of_math_skills_are_bounded(hostile: str, kind: AnswerKind) -> None:
+def test_the_answers_of_math_skills_are_bounded(hostile_answer: str, kind: AnswerKind) -> None:
     expected = {AnswerKind.NUMBER: "12345", AnswerKind.CLOCK: "11:59", AnswerKind.LIST: "12, 34"}[kind]
-    for text in (hostile, f"Answer: {hostile}"):
-        found = extract(text, kind)
-        assert found is None or not equal(found, expected, kind)
+    for text in (hostile_answer, f"Answer: {hostile_answer}"):
+        extracted = extract(text, kind)
+        assert extracted is None or not equal(extracted, expected, kind)
 
 
 def test_a_number_of_5000_digits_is_wrong_in_math_skills() -> None:
@@ -109,5 +109,5 @@ def test_a_number_of_5000_digits_is_wrong_in_math_skills() -> None:
 def test_a_hostile_reference_takes_no_longer_than_its_limit() -> None:
     for reference in ("\\" * N, "7" * 5000, "{" * N):
         start = time.perf_counter()
-        compare("5", reference, limit=0.5)
+        compare_answers("5", reference, limit=0.5)
         assert time.perf_counter() - start < 2

@@ -1,4 +1,4 @@
-"""Copies and light rewordings of held-out problems are found; other examples are kept."""
+"""Copies and rewordings of held-out problems leak; other examples do not."""
 
 import base64
 import codecs
@@ -16,7 +16,7 @@ from palaestra.core.records import Example, ImagePart, Message, Problem, Split, 
 from palaestra.tasks.base import make_task
 from palaestra.tasks.leakage import HeldOut
 from palaestra.tasks.math.task import MathSkills
-from palaestra.tasks.texts import normalise
+from palaestra.tasks.texts import normalize
 
 DATA = Path(os.environ.get("PALAESTRA_DATA", "no-such-folder")) / "gsm8k"
 
@@ -63,31 +63,34 @@ REWORDINGS: dict[str, Callable[[str], str]] = {
 
 
 @pytest.fixture(scope="module")
-def held() -> dict[Split, list[Problem]]:
+def held_out_problems() -> dict[Split, list[Problem]]:
     task = MathSkills()
     return {Split.VALIDATION: task.problems(Split.VALIDATION, 12, 0), Split.TEST: task.problems(Split.TEST, 25, 0)}
 
 
 @pytest.fixture(scope="module")
-def index(held: dict[Split, list[Problem]]) -> HeldOut:
-    return HeldOut(held)
+def index(held_out_problems: dict[Split, list[Problem]]) -> HeldOut:
+    return HeldOut(held_out_problems)
 
 
 @pytest.mark.parametrize("how", REWORDINGS)
-def test_every_reworded_problem_is_found(how: str, held: dict[Split, list[Problem]], index: HeldOut) -> None:
-    reworded = [REWORDINGS[how](problem.messages[-1].text) for problem in held[Split.TEST]]
+def test_every_reworded_problem_leaks(how: str, held_out_problems: dict[Split, list[Problem]], index: HeldOut) -> None:
+    reworded = [REWORDINGS[how](problem.messages[-1].text) for problem in held_out_problems[Split.TEST]]
     examples = [
         Example((Message("user", text),), str(problem.metadata["worked"]), problem.skill)
-        for text, problem in zip(reworded, held[Split.TEST], strict=True)
+        for text, problem in zip(reworded, held_out_problems[Split.TEST], strict=True)
     ]
-    found = index.find(examples)
-    assert [text for text, leak in zip(reworded, found, strict=True) if leak is None] == []
-    assert {leak.reason for leak in found if leak} <= {"repeats a test problem", "repeats a validation problem"}
+    repeats = index.find(examples)
+    assert [text for text, leak in zip(reworded, repeats, strict=True) if leak is None] == []
+    assert {leak.reason for leak in repeats if leak} <= {"repeats a test problem", "repeats a validation problem"}
 
 
-def test_a_swapped_name_is_found_whatever_the_response_says(held: dict[Split, list[Problem]], index: HeldOut) -> None:
-    texts = [problem.messages[-1].text for problem in held[Split.TEST] if swap_name(problem.messages[-1].text)
-             != problem.messages[-1].text]  # fmt: skip
+def test_a_swapped_name_leaks_with_any_response(held_out_problems: dict[Split, list[Problem]], index: HeldOut) -> None:
+    texts = [
+        problem.messages[-1].text
+        for problem in held_out_problems[Split.TEST]
+        if swap_name(problem.messages[-1].text) != problem.messages[-1].text
+    ]
     assert len(texts) == 33
     for before in ("", "Please answer: "):
         examples = [Example((Message("user", before + swap_name(text)),), "I do not know.") for text in texts]
@@ -97,16 +100,16 @@ def test_a_swapped_name_is_found_whatever_the_response_says(held: dict[Split, li
 @pytest.mark.parametrize("name", ["math-skills", "vision-skills", "tools-skills"])
 def test_honest_lessons_lose_nothing(name: str) -> None:
     task = make_task(name)
-    held = {split: task.problems(split, 6, 0) for split in (Split.VALIDATION, Split.TEST)}
+    held_out_problems = {split: task.problems(split, 6, 0) for split in (Split.VALIDATION, Split.TEST)}
     examples = [e for s in task.skills() for e in task.write_examples(s, "", 10, np.random.default_rng(0))]  # type: ignore[attr-defined]
-    assert [leak for leak in HeldOut(held).find(examples) if leak] == []
+    assert [leak for leak in HeldOut(held_out_problems).find(examples) if leak] == []
 
 
 def ask(question: str, response: str = "Answer: 7", skill: str = "") -> Example:
     return Example((Message("user", question),), response, skill)
 
 
-def hold(question: str, reference: str = "7", skill: str = "") -> Problem:
+def make_problem(question: str, reference: str = "7", skill: str = "") -> Problem:
     return Problem("p", (Message("user", question),), reference, skill)
 
 
@@ -138,38 +141,41 @@ def hold(question: str, reference: str = "7", skill: str = "") -> Problem:
         ("Ada has 16 hens, 3 cats and 44 dogs. How many pets?", ask("Sort 3, 16, 44.", "Answer: 3, 16, 44"), False),
     ],
 )
-def test_what_is_the_same_question(question: str, example: Example, leaks: bool) -> None:
-    (found,) = HeldOut({Split.TEST: [hold(question)]}).find([example])
-    assert (found is not None) is leaks
+def test_same_and_other_questions(question: str, example: Example, leaks: bool) -> None:
+    (leak,) = HeldOut({Split.TEST: [make_problem(question)]}).find([example])
+    assert (leak is not None) is leaks
 
 
 @pytest.mark.parametrize("name", ["Yuki", "Marwick"])
-def test_a_request_with_another_name_and_its_own_plan_is_another(name: str) -> None:
+def test_a_request_with_another_plan_is_no_leak(name: str) -> None:
     request = "How old is {} on 2023-08-12, in {} years?"
     program = "```python\na = age_of({!r}, 9)\nanswer(a)\n```"
-    held = Problem(
+    held_out = Problem(
         "p", (Message("user", request.format("Chiara", 9)),), "40", metadata={"worked": program.format("Chiara")}
     )
     varied = ask(request.format(name, 9), program.format(name))
     reworded = ask("Tell me the age of Ms C. nine years from August 12th.", "answer(age_of(person='Chiara', years=9))")
-    assert [leak is not None for leak in HeldOut({Split.TEST: [held]}).find([varied, reworded])] == [False, True]
+    assert [leak is not None for leak in HeldOut({Split.TEST: [held_out]}).find([varied, reworded])] == [
+        False,
+        True,
+    ]
 
 
-def test_a_function_is_known_by_its_program_whatever_its_names() -> None:
+def test_a_program_leaks_under_any_names() -> None:
     solution = "def get_value(numbers):\n    chosen = [x for x in numbers if x > 5]\n    return chosen[::-1]\n"
-    held = Problem("p", (Message("user", "Write get_value(numbers) that reverses the numbers above 5."),), solution)
+    held_out = Problem("p", (Message("user", "Write get_value(numbers) that reverses the numbers above 5."),), solution)
     renamed = "```python\ndef f(values: list) -> list:\n    return [v for v in values if v > 5][::-1]\n```"
     examples = [ask("Filter a list.", renamed), ask("Filter a list.", renamed.replace("> 5", "> 6"))]
-    assert [leak is not None for leak in HeldOut({Split.TEST: [held]}).find(examples)] == [True, False]
+    assert [leak is not None for leak in HeldOut({Split.TEST: [held_out]}).find(examples)] == [True, False]
 
 
-def test_a_word_swapped_among_few_possible_answers_is_another_question() -> None:
+def test_frequent_answers_do_not_identify_a_question() -> None:
     questions = [f"Is the animal that we call a {name} able to fly?" for name in ("hen", "cat", "owl", "fox", "bat")]
     problems = [Problem(name, (Message("user", name),), "yes") for name in questions]
     assert HeldOut({Split.TEST: problems}).find([ask(questions[0].replace("hen", "bee"), "yes")]) == [None]
 
 
-def test_questions_about_other_pictures_are_other_questions() -> None:
+def test_questions_about_other_pictures_do_not_leak() -> None:
     def show(picture: str, question: str, response: str = "") -> Example:
         message = Message("user", (ImagePart(picture), TextPart(question)))
         return Example((message,), response or "Answer: red")
@@ -179,11 +185,11 @@ def test_questions_about_other_pictures_are_other_questions() -> None:
         show("a.png", "Please: what colour is the shape?"), show("a.png", "Which colour does the shape have?"),
         show("b.png", "What colour is the shape?"), show("a.png", "How many corners has it?", "Answer: 3"),
     ]  # fmt: skip
-    found = HeldOut({Split.TEST: [problem]}).find(examples)
-    assert [leak is not None for leak in found] == [True, True, False, False]
+    repeats = HeldOut({Split.TEST: [problem]}).find(examples)
+    assert [leak is not None for leak in repeats] == [True, True, False, False]
 
 
-def test_a_picture_is_known_by_its_pixels_wherever_it_is_stored(tmp_path: Path) -> None:
+def test_pictures_are_compared_by_pixels(tmp_path: Path) -> None:
     Image = pytest.importorskip("PIL.Image")
     first, other = (Image.new("RGB", (8, 8), colour) for colour in ("red", "blue"))
     for name, image in (("a.png", first), ("copy.bmp", first), ("b.png", other)):
@@ -199,7 +205,7 @@ def test_a_picture_is_known_by_its_pixels_wherever_it_is_stored(tmp_path: Path) 
     assert [leak is not None for leak in index.find(examples)] == [True, True, True, False]
 
 
-def test_a_question_is_found_in_whichever_message_it_stands() -> None:
+def test_a_question_leaks_in_any_message() -> None:
     question = "Ada has 12 pears and gives 5 of them to Ben. How many pears has she left?"
     half = question.index("gives")
     conversations = [
@@ -210,34 +216,34 @@ def test_a_question_is_found_in_whichever_message_it_stands() -> None:
         ((Message("user", question[:half]),), f"{question[half:]} 12-5=7"),
         ((Message("user", "Ask."), Message("assistant", question), Message("user", "Now answer.")), "7"),
     ]
-    index = HeldOut({Split.TEST: [hold(question)]})
+    index = HeldOut({Split.TEST: [make_problem(question)]})
     assert all(index.find([Example(messages, response) for messages, response in conversations]))
 
 
 @pytest.mark.parametrize("response", ["7 is the answer.", "Answer: 7. I hope that this answer helps.", "Seven."])
-def test_the_answer_is_found_wherever_the_response_gives_it(response: str) -> None:
-    index = HeldOut({Split.TEST: [hold("What is the sum of 3 and 4?")]})
+def test_the_answer_counts_anywhere_in_the_response(response: str) -> None:
+    index = HeldOut({Split.TEST: [make_problem("What is the sum of 3 and 4?")]})
     assert all(index.find([ask("Add 3 to 4, please.", response)]))
 
 
-def test_a_student_that_practises_is_rewarded_by_the_reference_so_it_counts_as_the_answer() -> None:
+def test_the_reference_of_an_example_is_its_answer() -> None:
     example = Example((Message("user", "Add 3 to 4, please."),), "See below.", reference="7")
-    assert all(HeldOut({Split.TEST: [hold("What is the sum of 3 and 4?")]}).find([example]))
+    assert all(HeldOut({Split.TEST: [make_problem("What is the sum of 3 and 4?")]}).find([example]))
 
 
-def test_a_question_is_found_without_the_instructions_around_it() -> None:
+def test_a_question_leaks_without_its_instructions() -> None:
     task = make_task("tools-skills")
     problems = task.problems(Split.TEST, 2, 0)
     requests = [problem.messages[-1].text.split("\n\n")[1] for problem in problems]
     assert all(HeldOut({Split.TEST: problems}).find([ask(f"Please: {text}", "I do not know.") for text in requests]))
     names = ("Ada", "Ben", "Cleo", "Dion", "Eva", "Finn", "Gil", "Hal", "Ida", "Jo")
     questions = [f"Why did {name} leave the old house by the sea so early?" for name in names]
-    index = HeldOut({Split.TEST: [hold(f"Question: {text}\n\nReason step by step.", name) for text, name in zip(questions, names, strict=True)]})  # fmt: skip
+    index = HeldOut({Split.TEST: [make_problem(f"Question: {text}\n\nReason step by step.", name) for text, name in zip(questions, names, strict=True)]})  # fmt: skip
     assert all(index.find([ask(text, "I do not know.") for text in questions]))
 
 
 def test_a_leak_names_the_problem_and_none_of_its_text() -> None:
-    index = HeldOut({Split.VALIDATION: [hold("What is 3 + 4?")]})
+    index = HeldOut({Split.VALIDATION: [make_problem("What is 3 + 4?")]})
     (leak,) = index.find([ask("Please answer: What is 3 + 4?")])
     assert leak is not None
     assert (leak.split, leak.problem_id, leak.reason) == (Split.VALIDATION, "p", "repeats a validation problem")
@@ -246,27 +252,27 @@ def test_a_leak_names_the_problem_and_none_of_its_text() -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("text", "other"),
     [("1,200 nuts", "1200 nuts"), ("1'200 nuts", "1200.00 nuts"), ("twenty-five nuts", "25 nuts"),
      ("two hundred nuts", "200 nuts"), ("7 NUTS.", "seven nuts"), ("1\u202f200 nuts", "1200 nuts"),
      ("one hundred and five nuts", "105 nuts"), ("two thousand three hundred", "2300"), ("one nut", "1 nut"),
      ("three four", "3 4"), ("３，０００ nuts", "3000 nuts"), ("two hundred thousand", "200000"), ("٦٬٠٠٠ nuts", "6000 nuts"),
-     ("0xff nuts", "255 nuts"), ("0b101 nuts", "5 nuts"), ("⑫ nuts", "12 nuts"), ("十二", "12"), ("३४ nuts", "34 nuts"),
+     ("0xff nuts", "255 nuts"), ("0b101 nuts", "5 nuts"), ("⑫ nuts", "12 nuts"), ("३४ nuts", "34 nuts"),
      ("six point five", "6.5"), ("3.5 million", "3500000"), ("a hundred", "a 100"), (r"\frac{6}{12}", "6/12"),
      (r"3 \times 4", "3 * 4"), ("twentyfive nuts", "25 nuts"), ("1️⃣2️⃣ nuts", "12 nuts")],
 )  # fmt: skip
-def test_numbers_have_one_form(one: str, other: str) -> None:
-    assert normalise(one) == normalise(other)
+def test_numbers_have_one_form(text: str, other: str) -> None:
+    assert normalize(text) == normalize(other)
 
 
 @pytest.mark.skipif(not DATA.is_dir(), reason="needs GSM8K in PALAESTRA_DATA")
-def test_the_train_split_of_gsm8k_leaks_next_to_nothing_and_its_reworded_test_split_all() -> None:
+def test_gsm8k_train_leaks_little_and_test_leaks_all() -> None:
     def read(name: str) -> list[dict[str, str]]:
         with gzip.open(DATA / f"{name}.jsonl.gz", "rt") as file:
             return [json.loads(line) for line in file]
 
     test = read("test")
-    index = HeldOut({Split.TEST: [hold(row["question"], str(row["final"])) for row in test]})
+    index = HeldOut({Split.TEST: [make_problem(row["question"], str(row["final"])) for row in test]})
     assert all(index.find([ask(f"Please answer: {row['question']}", "Well.") for row in test[:300]]))
     honest = [
         leak for leak in index.find([ask(row["question"], row["answer"]) for row in read("train")[:2000]]) if leak

@@ -18,15 +18,17 @@ TASKS = {name: make_task(name) for name in DRAWS}
 SKILLS = [(name, skill) for name, task in TASKS.items() for skill in task.skills()]
 
 
-def look(name: str, draft: Any) -> Hashable:
-    """What a student could know a problem by, whatever its words: made from what is asked, not from the draft's key."""
+def identify(name: str, draft: Any) -> Hashable:
+    """What a student could know a problem by, whatever its words: calls from what is asked, not from the draft's key."""
     if name == "math-skills":
         return tuple(sorted(re.findall(r"\d+", draft.question))), draft.answer
     if name == "code-skills":
         return draft.solution.replace(draft.name or "\0", "f")
     if name == "tools-skills":  # The calls are what is scored: the same tools with the same values.
-        made = draft.plan.execute()
-        return tuple(sorted((one.tool, json.dumps(one.arguments, sort_keys=True)) for one in made)), str(made[-1].value)
+        calls = draft.plan.execute()
+        return tuple(sorted((call.tool, json.dumps(call.arguments, sort_keys=True)) for call in calls)), str(
+            calls[-1].value
+        )
     items = sorted((i.shape, i.colour, i.size, i.x // 16, i.y // 16) for i in draft.scene.items)
     return tuple(items), str(draft.scene.chart)
 
@@ -40,7 +42,7 @@ def test_no_two_splits_share_numbers_and_answer(name: str, skill: str) -> None:
     for k in range(DRAWS[name]):
         draft = drawers[k % len(drawers)](rng)
         if (split := task.get_split(skill, draft)) is not None:
-            splits.setdefault(look(name, draft), set()).add(split)
+            splits.setdefault(identify(name, draft), set()).add(split)
     assert [seen for seen in splits.items() if len(seen[1]) > 1] == []
     assert {split for seen in splits.values() for split in seen} == set(Split)
 
@@ -54,19 +56,17 @@ def test_lessons_hold_no_numbers_and_answer_of_a_test_problem(skill: str) -> Non
         asked = task.problems(Split.TEST, error.available, 0, [skill])
     taught = task.write_examples(skill, "", 2000, np.random.default_rng(0))
 
-    def numbers(text: str, answer: str) -> Hashable:
+    def read_numbers(text: str, answer: str) -> Hashable:
         return tuple(sorted(re.findall(r"\d+", text))), answer
 
-    held_out = {numbers(p.messages[0].text, p.reference) for p in asked}
-    assert not held_out & {numbers(e.messages[0].text, e.reference) for e in taught}
+    held_out = {read_numbers(p.messages[0].text, p.reference) for p in asked}
+    assert not held_out & {read_numbers(e.messages[0].text, e.reference) for e in taught}
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_the_error_says_how_many_problems_there_are_and_so_many_can_be_had(seed: int) -> None:
+def test_the_error_states_the_available_problems(seed: int) -> None:
     task = TASKS["math-skills"]
-    with pytest.raises(
-        TooFewProblemsError, match="fewer than 5000 test problems: it has 72, with its subskills"
-    ) as caught:
+    with pytest.raises(TooFewProblemsError) as caught:
         task.problems(Split.TEST, 5000, seed, ["percent"])
     assert caught.value.available == 72
     assert len(task.problems(Split.TEST, 72, seed, ["percent"])) == 72
@@ -74,7 +74,7 @@ def test_the_error_says_how_many_problems_there_are_and_so_many_can_be_had(seed:
         task.problems(Split.TEST, 73, seed, ["percent"])
 
 
-def test_nobody_is_promised_problems_without_end() -> None:
+def test_procedural_tasks_cannot_give_every_problem() -> None:
     with pytest.raises(TaskError) as caught:
         TASKS["math-skills"].problems(Split.TEST, 0, 0)
     assert "end" not in str(caught.value)
@@ -87,8 +87,8 @@ def test_problems_that_differ_only_in_wording_have_one_content() -> None:
     for problem in problems:
         numbers = tuple(sorted(re.findall(r"\d+", problem.messages[0].text)))
         contents.setdefault(get_cluster(problem), set()).add((numbers, problem.reference))
-    assert all(len(found) == 1 for found in contents.values())
-    assert len({tuple(found) for found in contents.values()}) == len(contents) < 40
+    assert all(len(problems) == 1 for problems in contents.values())
+    assert len({tuple(problems) for problems in contents.values()}) == len(contents) < 40
     others = task.problems(Split.TEST, 5, 0, ["division"])
     assert not {get_cluster(p) for p in others} & set(contents)
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from palaestra.tasks.math.equivalence.compare import AnswerVerdict, compare
-from palaestra.tasks.math.extraction import extract
+from palaestra.tasks.math.equivalence.compare import AnswerVerdict, compare_answers
+from palaestra.tasks.math.extraction import extract_worked
 
 CHECKOUT = Path(os.environ.get("PALAESTRA_MATH_VERIFY") or "nowhere")
 
@@ -67,8 +67,8 @@ def _value(node: ast.expr) -> Any:
 
 
 def _reference(gold: str) -> str:
-    found = extract(gold) if "\\boxed" in gold or len(gold) > 120 else None
-    return found.text if found else gold
+    extracted = extract_worked(gold) if "\\boxed" in gold or len(gold) > 120 else None
+    return extracted.text if extracted else gold
 
 
 @pytest.mark.skipif(
@@ -82,8 +82,8 @@ def test_we_agree_with_math_verifys_own_tests() -> None:
     assert len(every) - len(kept) == len(EXCEPTED)
     wrong = []
     for gold, response, label in kept:
-        found = extract(response)
-        verdict = compare(found.text if found else None, _reference(gold))
+        extracted = extract_worked(response)
+        verdict = compare_answers(extracted.text if extracted else None, _reference(gold))
         if (isinstance(verdict, AnswerVerdict) and verdict.equal) is not label:
             wrong.append((gold, response[-80:], verdict))
     assert not wrong

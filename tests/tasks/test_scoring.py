@@ -21,7 +21,7 @@ from palaestra.tasks.base import get_hooks, make_task
 from palaestra.tasks.evaluate import score_all
 
 
-class Meeting:
+class ConcurrentTask:
     """Every score waits until another one is under way."""
 
     name = "meeting"
@@ -41,7 +41,7 @@ class Meeting:
         return Score(float(completion.text == problem.reference))
 
 
-class Alone(Meeting):
+class SequentialTask(ConcurrentTask):
     """Scores one answer at a time, and breaks on some."""
 
     concurrent_scoring = False
@@ -59,22 +59,22 @@ class Alone(Meeting):
             self.busy.release()
 
 
-def test_answers_are_scored_side_by_side_and_in_order() -> None:
-    problems = Meeting().problems(Split.TEST, 8, 0)
-    outcomes = score_all(Meeting(), [(p, Completion(p.id if int(p.id) % 2 else "no")) for p in problems])
+def test_answers_are_scored_concurrently_and_in_order() -> None:
+    problems = ConcurrentTask().problems(Split.TEST, 8, 0)
+    outcomes = score_all(ConcurrentTask(), [(p, Completion(p.id if int(p.id) % 2 else "no")) for p in problems])
     assert [outcome.value for outcome in outcomes if isinstance(outcome, Score)] == [0.0, 1.0] * 4
 
 
-def test_other_scorers_have_one_caller_and_what_they_raise_is_a_failure_of_that_answer() -> None:
-    problems = Alone().problems(Split.TEST, 4, 0)
-    outcomes = score_all(Alone(), [(p, Completion("break" if p.id == "2" else p.id)) for p in problems])
-    line = Alone.score.__code__.co_firstlineno + 2
+def test_sequential_scorers_and_their_exceptions() -> None:
+    problems = SequentialTask().problems(Split.TEST, 4, 0)
+    outcomes = score_all(SequentialTask(), [(p, Completion("break" if p.id == "2" else p.id)) for p in problems])
+    line = SequentialTask.score.__code__.co_firstlineno + 2
     assert outcomes[2] == Failure(FailureCause.SCORER, f"RuntimeError: it broke (test_scoring.py, line {line})")
     assert [outcome.value for outcome in outcomes if isinstance(outcome, Score)] == [1.0, 1.0, 1.0]
 
 
-@pytest.mark.parametrize("kind", [Meeting, Alone])
-def test_slots_of_a_vector_environment_score_as_their_task_allows(kind: type[Any]) -> None:
+@pytest.mark.parametrize("kind", [ConcurrentTask, SequentialTask])
+def test_vector_environments_score_as_their_task_allows(kind: type[Any]) -> None:
     env = TaskVectorEnv(ProblemSet(kind(), problems=4), attempts=1, num_envs=4)
     env.reset(seed=0)
     rewards = env.step(["0", "1", "2", "3"])[1]
@@ -82,11 +82,11 @@ def test_slots_of_a_vector_environment_score_as_their_task_allows(kind: type[Any
     env.close()
 
 
-def test_responses_of_a_token_environment_are_scored_side_by_side() -> None:
+def test_token_environments_score_concurrently() -> None:
     env = gymnasium.make_vec(
         "CoTEnv-v0",
         num_envs=4,
-        task=Meeting(),
+        task=ConcurrentTask(),
         problems=4,
         max_tokens=1,
         tokenizer="nano",
@@ -112,7 +112,7 @@ def no_sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("no_sandbox")
 @pytest.mark.parametrize("task", ["code-skills", "tools-skills"])
-def test_nothing_is_asked_of_a_model_where_there_is_no_sandbox(task: str, tmp_path: Path) -> None:
+def test_no_model_is_called_without_a_sandbox(task: str, tmp_path: Path) -> None:
     reason = "bubblewrap cannot create a sandbox here .*this system does not let users create namespaces"
     with Server(lambda call, times: Reply("x")) as server:
         with pytest.raises(SandboxError, match=reason):
@@ -122,7 +122,7 @@ def test_nothing_is_asked_of_a_model_where_there_is_no_sandbox(task: str, tmp_pa
         assert server.calls == []
     for env in ("CoTEnv-v0", "palaestra/Task-v0"):
         with pytest.raises(SandboxError, match=reason):
-            train(env=env, env_options=(f"task={task}",), iterations=1, out=tmp_path / "run")
+            train(env=env, env_kwargs={"task": task}, iterations=1, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
     with pytest.raises(SandboxError, match=reason):
         get_hooks(make_task(task, shots=1)).check_scoring()

@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 
 import pytest
@@ -5,7 +6,7 @@ import pytest
 from palaestra.core.errors import PromptError, SettingsError
 from palaestra.core.records import Message
 from palaestra.teachers.base import TEACHERS
-from palaestra.teachers.prompts import FOLDER, VARIABLES, TeacherPrompts
+from palaestra.teachers.prompts import FOLDER, TeacherPrompts
 
 
 @pytest.fixture
@@ -25,16 +26,16 @@ def base(tmp_path: Path) -> Path:
 def test_a_prompt_is_rendered_and_has_its_system_message(base: Path) -> None:
     prompts = TeacherPrompts(base=base)
     given = {"count": 2, "errors": [{"problem": "1+1"}, {"problem": "2 < 3"}], "task": "sums"}
-    said = Message("user", "Write 2 problems.\n- 1+1\n- 2 < 3")
-    assert prompts.messages("writer/write", **given) == (Message("system", "You teach sums."), said)
+    text = Message("user", "Write 2 problems.\n- 1+1\n- 2 < 3")
+    assert prompts.messages("writer/write", **given) == (Message("system", "You teach sums."), text)
     assert prompts.messages("writer/check", answer="4") == (Message("user", "Is 4 right?"),)
 
 
 @pytest.mark.parametrize(
     ("given", "match"),
     [
-        ({"errors": []}, r"write\.md\.j2, line 1: 'count' is undefined; did you mean 'counts'"),
-        ({"count": 1, "errors": [{"problm": "x"}]}, r"write\.md\.j2, line 3: 'dict object' has no attribute 'problem'"),
+        ({"errors": []}, r"write\.md\.j2, line 1: 'count' .*'counts'"),
+        ({"count": 1, "errors": [{"problm": "x"}]}, r"write\.md\.j2, line 3: .*'problem'"),
     ],
 )
 def test_a_variable_that_is_not_given_is_named_with_its_place(given: dict[str, object], match: str, base: Path) -> None:
@@ -46,7 +47,7 @@ def test_a_variable_that_is_not_given_is_named_with_its_place(given: dict[str, o
 
 def test_what_else_can_be_wrong_with_a_prompt_is_one_line_too(base: Path) -> None:
     prompts = TeacherPrompts(base=base)
-    with pytest.raises(PromptError, match="did you mean 'writer/write'"):
+    with pytest.raises(PromptError, match="'writer/write'"):
         prompts.render("writer/wrte")
     with pytest.raises(PromptError, match=r"broken\.md\.j2, line 2"):
         prompts.render("writer/broken")
@@ -70,15 +71,13 @@ def test_a_users_folder_replaces_one_prompt_and_leaves_the_rest(base: Path, tmp_
 def test_a_replacement_that_replaces_nothing_is_told(base: Path, tmp_path: Path) -> None:
     (tmp_path / "own" / "writer").mkdir(parents=True)
     (tmp_path / "own" / "writer" / "chek.md.j2").write_text("x")
-    with pytest.raises(
-        SettingsError, match=r"does not have the name of a built-in prompt; did you mean 'writer/check\.md\.j2'"
-    ):
+    with pytest.raises(SettingsError, match=r"'writer/check\.md\.j2'"):
         TeacherPrompts(tmp_path / "own", base)
-    with pytest.raises(SettingsError, match="prompt folder"):
+    with pytest.raises(SettingsError, match="nowhere"):
         TeacherPrompts(tmp_path / "nowhere", base)
 
 
-def test_every_prompt_of_ours_is_jinja_and_every_teacher_has_its_own() -> None:
+def test_built_in_prompts_are_jinja_and_each_teacher_has_one() -> None:
     prompts = TeacherPrompts()
     for path in FOLDER.rglob("*.j2"):
         assert prompts._environment.get_template(str(path.relative_to(FOLDER))).filename == str(path)
@@ -86,10 +85,11 @@ def test_every_prompt_of_ours_is_jinja_and_every_teacher_has_its_own() -> None:
 
 
 def test_every_template_uses_only_documented_variables() -> None:
-    prompts, page = TeacherPrompts(), (Path(__file__).parents[2] / "docs" / "prompts.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "prompts.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `\w+/(\w+)` \|.*\| (.*) \|$", page, flags=re.MULTILINE)
+    documented = {kind: set(re.findall(r"`(\w+)`", variables)) for kind, variables in rows}
+    prompts = TeacherPrompts()
     for name in prompts.names():
         kind = name.split("/")[-1].removesuffix(".system")
         if not kind.startswith("_"):
-            assert prompts.variables(name) <= set(VARIABLES[kind]), name
-    for variables in VARIABLES.values():
-        assert ", ".join(f"`{variable}`" for variable in variables) in page
+            assert prompts.variables(name) <= documented[kind], name

@@ -54,57 +54,59 @@ TASK = MathSkills()
 DETERMINISTIC = ["readable", "overlap", "scorer", "equations", "picture", "duplicates"]
 
 
-def ask(question: str, response: str = "3+4=7. Answer: 7", skill: str = "addition") -> Example:
+def make_example(question: str, response: str = "3+4=7. Answer: 7", skill: str = "addition") -> Example:
     return Example((Message("user", question),), response, skill)
 
 
-def run(check: Check, *examples: Example, context: Context | None = None) -> Inspection:
+def run_check(check: Check, *examples: Example, context: Context | None = None) -> Inspection:
     return inspect(Lesson(examples), [check], context or Context(TASK))
 
 
-def reasons(found: Inspection) -> list[tuple[int, str]]:
-    return [(drop.position, drop.reason) for drop in found.dropped]
+def list_drops(inspection: Inspection) -> list[tuple[int, str]]:
+    return [(drop.position, drop.reason) for drop in inspection.dropped]
 
 
 class Scripted:
-    """A check that says what a function says, and remembers what it was given."""
+    """A check with a scripted outcome: an error, a result, or a function of the example. It records its examples."""
 
-    def __init__(self, name: str, rank: int, said: Any = KEPT, needed: bool = True) -> None:
-        self.name, self.rank, self.said, self.needed = name, rank, said, needed
+    def __init__(self, name: str, rank: int, outcome: Any = KEPT, needed: bool = True) -> None:
+        self.name, self.rank, self.outcome, self.needed = name, rank, outcome, needed
         self.given: list[Example] = []
 
     def judge(self, examples: Sequence[Example], context: Context) -> list[CheckResult | Failure]:
         self.given += examples
-        if isinstance(self.said, Exception):
-            raise self.said
-        return [self.said(example) if callable(self.said) else self.said for example in examples]
+        if isinstance(self.outcome, Exception):
+            raise self.outcome
+        return [self.outcome(example) if callable(self.outcome) else self.outcome for example in examples]
 
 
-def test_checks_are_made_by_rank_and_what_one_drops_does_not_come_to_the_next() -> None:
+def test_checks_run_by_rank_on_the_examples_that_are_left() -> None:
     late = Scripted("late", 2, lambda e: drop("odd", "last", 0) if e.response == "3" else KEPT)
     early = Scripted("early", 1, lambda e: drop("even") if int(e.response) % 2 == 0 else KEPT)
-    lesson = Lesson(tuple(ask("?", str(k)) for k in range(6)))
-    found = inspect(lesson, [late, early], Context(TASK))
-    assert [report.name for report in found.checks] == ["early", "late"]
+    lesson = Lesson(tuple(make_example("?", str(k)) for k in range(6)))
+    result = inspect(lesson, [late, early], Context(TASK))
+    assert [report.name for report in result.checks] == ["early", "late"]
     assert [example.response for example in late.given] == ["1", "3", "5"]
-    assert [example.response for example in found.kept] == ["1", "5"]
-    assert found.positions == (1, 5)
-    assert reasons(found) == [(0, "even"), (2, "even"), (3, "odd"), (4, "even")]
-    assert found.dropped[2].other == 1  # A place in the lesson, not among those that the check was given.
-    assert (found.check("early").given, found.check("early").dropped, found.count) == (6, 3, 6)
-    assert str(found) == "kept 2 of 6 examples; early dropped 3 (even 3); late dropped 1 (odd 1)"
+    assert [example.response for example in result.kept] == ["1", "5"]
+    assert result.positions == (1, 5)
+    assert list_drops(result) == [(0, "even"), (2, "even"), (3, "odd"), (4, "even")]
+    assert result.dropped[2].other == 1  # A place in the lesson, not among those that the check was given.
+    assert (result.check("early").given, result.check("early").dropped, result.count) == (6, 3, 6)
+    assert str(result) == "kept 2 of 6 examples; early dropped 3 (even 3); late dropped 1 (odd 1)"
 
 
-@pytest.mark.parametrize("said", [ZeroDivisionError("no"), lambda e: drop("?", "", 99)])
-def test_a_check_that_breaks_is_a_failure_with_its_name_and_its_examples_are_not_taught(said: object) -> None:
+@pytest.mark.parametrize("outcome", [ZeroDivisionError("no"), lambda e: drop("?", "", 99)])
+def test_failing_check_is_reported_and_drops_its_examples(outcome: object) -> None:
     after = Scripted("after", 9)
-    found = inspect(Lesson((ask("a"), ask("b"))), [Scripted("bad", 0, said), after], Context(TASK))
-    assert (found.kept, found.dropped, after.given) == ((), (), [])
-    (broken,) = found.failures
+    result = inspect(
+        Lesson((make_example("a"), make_example("b"))), [Scripted("bad", 0, outcome), after], Context(TASK)
+    )
+    assert (result.kept, result.dropped, after.given) == ((), (), [])
+    (broken,) = result.failures
     assert (broken.check, broken.positions, broken.withheld, len(broken.examples)) == ("bad", (0, 1), True, 2)
     assert "check 'bad' raised an error" in broken.failure.message
-    assert "bad failed, withheld 2" in str(found)
-    assert (found.withheld, found.count, found.check("bad").failed) == (2, 2, 2)
+    assert "bad failed, withheld 2" in str(result)
+    assert (result.withheld, result.count, result.check("bad").failed) == (2, 2, 2)
 
 
 def test_a_check_that_gives_too_few_verdicts_has_broken() -> None:
@@ -112,45 +114,62 @@ def test_a_check_that_gives_too_few_verdicts_has_broken() -> None:
     check.judge = lambda examples, context: [KEPT]  # type: ignore[method-assign]
     assert (
         "1 results for 2 examples"
-        in inspect(Lesson((ask("a"), ask("b"))), [check], Context(TASK)).failures[0].failure.message
+        in inspect(Lesson((make_example("a"), make_example("b"))), [check], Context(TASK)).failures[0].failure.message
     )
 
 
-def test_a_check_that_is_not_needed_lets_pass_what_it_broke_on_and_says_so() -> None:
+def test_failing_optional_check_keeps_examples_and_is_reported() -> None:
     failure = Failure(FailureCause.ENGINE, "gone")
     check = Scripted("extra", 0, lambda e: failure if e.response == "x" else KEPT, needed=False)
-    found = inspect(Lesson((ask("a", "x"), ask("b", "y"))), [check], Context(TASK))
-    assert len(found.kept) == 2
-    assert [(b.failure, b.positions, b.withheld) for b in found.failures] == [(failure, (0,), False)]
-    assert found.withheld == 0
+    result = inspect(Lesson((make_example("a", "x"), make_example("b", "y"))), [check], Context(TASK))
+    assert len(result.kept) == 2
+    assert [(b.failure, b.positions, b.withheld) for b in result.failures] == [(failure, (0,), False)]
+    assert result.withheld == 0
 
 
-def test_a_lesson_that_fails_all_of_it_has_a_clear_report_and_nothing_to_teach() -> None:
-    lesson = Lesson((ask("3+4?", "Answer: seven"), ask("", "7"), ask("1+1?", "1+1=3. Answer: 3")))
-    found = inspect(lesson, make_checks(DETERMINISTIC), Context(TASK))
-    assert found.kept == ()
-    assert str(found).startswith("kept 0 of 3 examples; readable dropped 1 (empty 1); scorer dropped 2 (no answer")
+def test_report_of_a_lesson_without_passing_examples() -> None:
+    lesson = Lesson(
+        (make_example("3+4?", "Answer: seven"), make_example("", "7"), make_example("1+1?", "1+1=3. Answer: 3"))
+    )
+    result = inspect(lesson, make_checks(DETERMINISTIC), Context(TASK))
+    assert result.kept == ()
+    assert str(result).startswith("kept 0 of 3 examples; readable dropped 1 (empty 1); scorer dropped 2 (no answer")
 
 
 def test_an_inspection_goes_through_the_store_and_back() -> None:
-    lesson = Lesson((ask("3+4?"), ask("3 + 4"), Example((Message("user", "5+5?"),), "Answer: 9", "addition", "", "10")))
+    lesson = Lesson(
+        (
+            make_example("3+4?"),
+            make_example("3 + 4"),
+            Example((Message("user", "5+5?"),), "Answer: 9", "addition", "", "10"),
+        )
+    )
     checks = [*make_checks(DETERMINISTIC), Scripted("bad", 99, ValueError("no"))]
-    found = inspect(lesson, checks, Context(TASK))
-    back = from_json(Inspection, to_json(found))
-    assert (back.checks, back.kept, back.positions) == (found.checks, found.kept, found.positions)
-    assert [drop.reason for drop in back.dropped] == [drop.reason for drop in found.dropped]
-    assert back.failures == found.failures
-    assert back.checks[0].seconds == found.checks[0].seconds
+    result = inspect(lesson, checks, Context(TASK))
+    back = from_json(Inspection, to_json(result))
+    assert (back.checks, back.kept, back.positions) == (result.checks, result.kept, result.positions)
+    assert [drop.reason for drop in back.dropped] == [drop.reason for drop in result.dropped]
+    assert back.failures == result.failures
+    assert back.checks[0].seconds == result.checks[0].seconds
 
 
-def test_every_registered_check_can_be_made_and_is_ranked_by_what_it_costs() -> None:
+def test_registered_checks_are_ranked_by_cost() -> None:
     checks = make_checks()
     assert {check.name for check in checks} == set(CHECKS.names())
     order = [check.name for check in sorted(checks, key=lambda check: check.rank)]
     assert order == [
-        "readable", "overlap", "skill", "scorer", "equations", "picture", "executes", "duplicates", "agreement", "solved",
-    ]  # fmt: skip
-    with pytest.raises(UnknownNameError, match="did you mean 'scorer'"):
+        "readable",
+        "overlap",
+        "skill",
+        "scorer",
+        "equations",
+        "picture",
+        "executes",
+        "duplicates",
+        "agreement",
+        "solved",
+    ]
+    with pytest.raises(UnknownNameError, match="'scorer'"):
         make_checks(["scorers"])
 
 
@@ -160,7 +179,7 @@ def test_what_was_kept_would_be_kept_again_in_the_same_order(drawn: list[tuple[i
     wordings = ("What is {a}+{b}?", "{a} + {b} = ?", "Tom has {a} nuts and finds {b} more in the old wood. How many?")
     lesson = Lesson(
         tuple(
-            ask(wordings[how].format(a=a, b=b), f"{a}+{b}={a + b}. Answer: {a + b if right else ''}")
+            make_example(wordings[how].format(a=a, b=b), f"{a}+{b}={a + b}. Answer: {a + b if right else ''}")
             for a, b, right, how in drawn
         )
     )
@@ -178,18 +197,18 @@ def test_what_was_kept_would_be_kept_again_in_the_same_order(drawn: list[tuple[i
 @pytest.mark.parametrize(
     ("example", "reason"),
     [
-        (ask("3+4?", "  \n"), "empty"),
-        (ask("   "), "empty"),
+        (make_example("3+4?", "  \n"), "empty"),
+        (make_example("   "), "empty"),
         (Example((), "7"), "empty"),
-        (ask("a\ud800b"), "broken text"),
-        (ask("3+4?", "a\ufffdb"), "broken text"),
-        (ask("a\x00b"), "broken text"),
-        (ask("Le cafÃ© est froid"), "broken text"),
-        (ask("Le café – c'est “bon”\tou\nnon ½ 三"), ""),
+        (make_example("a\ud800b"), "broken text"),
+        (make_example("3+4?", "a\ufffdb"), "broken text"),
+        (make_example("a\x00b"), "broken text"),
+        (make_example("Le cafÃ© est froid"), "broken text"),
+        (make_example("Le café – c'est “bon”\tou\nnon ½ 三"), ""),
     ],
 )
 def test_readable(example: Example, reason: str) -> None:
-    assert reasons(run(Readable(), example)) == ([(0, reason)] if reason else [])
+    assert list_drops(run_check(Readable(), example)) == ([(0, reason)] if reason else [])
 
 
 def test_what_the_student_cannot_be_taught_is_dropped_alone() -> None:
@@ -199,9 +218,11 @@ def test_what_the_student_cannot_be_taught_is_dropped_alone() -> None:
                 raise LessonError("an example has 11 tokens")
 
     context = Context(TASK, student=Student())  # type: ignore[arg-type]
-    found = run(Readable(), ask("short"), ask("much too long"), ask("short"), context=context)
-    assert reasons(found) == [(1, "the student cannot be taught it")]
-    assert "11 tokens" in found.dropped[0].detail
+    result = run_check(
+        Readable(), make_example("short"), make_example("much too long"), make_example("short"), context=context
+    )
+    assert list_drops(result) == [(1, "the student cannot be taught it")]
+    assert "11 tokens" in result.dropped[0].detail
 
 
 def test_every_example_of_the_procedural_families_passes() -> None:
@@ -212,26 +233,26 @@ def test_every_example_of_the_procedural_families_passes() -> None:
             for s in task.skills()
             for e in task.write_examples(s, "", 4, np.random.default_rng(0))  # type: ignore[attr-defined]
         ]
-        found = inspect(Lesson(tuple(examples)), make_checks(["readable", "scorer", "equations"]), Context(task))
-        assert (found.dropped, found.failures) == ((), ())
-        assert found.check("scorer").remarks == {}  # Each brings the answer that its draft was made with.
+        result = inspect(Lesson(tuple(examples)), make_checks(["readable", "scorer", "equations"]), Context(task))
+        assert (result.dropped, result.failures) == ((), ())
+        assert result.check("scorer").remarks == {}  # Each brings the answer that its draft was made with.
         # Where nothing but their own responses says what is right, the report does not hide it.
         bare = Lesson(tuple(replace(example, reference="", metadata={}) for example in examples))
-        found = inspect(bare, make_checks(["scorer"]), Context(task))
+        result = inspect(bare, make_checks(["scorer"]), Context(task))
         claimed = {"math-skills": {}, "vision-skills": {"scored by only the answer of its own response": len(examples)}}
-        assert found.check("scorer").remarks == claimed[name]
-        assert set(found.verified) == ({"solved by the task"} if name == "math-skills" else {""})
+        assert result.check("scorer").remarks == claimed[name]
+        assert set(result.verified) == ({"solved by the task"} if name == "math-skills" else {""})
 
 
-def test_the_scorer_compares_a_response_with_the_answer_that_came_with_it() -> None:
+def test_scorer_compares_response_with_the_given_answer() -> None:
     question = (Message("user", "3+4?"),)
     right, wrong = (Example(question, f"Answer: {n}", "addition", "", "7") for n in (7, 8))
-    found = run(Scorer(), right, wrong)
-    assert reasons(found) == [(1, "wrong answer")]
-    assert found.dropped[0].detail == "expected '7'; got '8'"
-    assert not found.check("scorer").remarks
-    nonsense = run(Scorer(), Example((Message("user", "Who is it?"),), "Answer: 7", "addition", "", "some"))
-    assert (nonsense.kept, nonsense.withheld, reasons(nonsense)) == ((), 0, [(0, "no answer in the response")])
+    result = run_check(Scorer(), right, wrong)
+    assert list_drops(result) == [(1, "wrong answer")]
+    assert result.dropped[0].detail == "expected '7'; got '8'"
+    assert not result.check("scorer").remarks
+    nonsense = run_check(Scorer(), Example((Message("user", "Who is it?"),), "Answer: 7", "addition", "", "some"))
+    assert (nonsense.kept, nonsense.withheld, list_drops(nonsense)) == ((), 0, [(0, "no answer in the response")])
 
 
 def test_a_task_may_say_itself_what_problem_an_example_poses() -> None:
@@ -240,12 +261,18 @@ def test_a_task_may_say_itself_what_problem_an_example_poses() -> None:
             asked = example.messages[-1].text
             return Problem("p", example.messages, str(len(asked)), "addition") if asked != "?" else None
 
-    found = run(Scorer(), ask("four", "Answer: 4"), ask("four", "Answer: 5"), ask("?"), context=Context(Own()))
-    assert reasons(found) == [(1, "wrong answer")]
-    assert found.check("scorer").not_judged == 1
+    result = run_check(
+        Scorer(),
+        make_example("four", "Answer: 4"),
+        make_example("four", "Answer: 5"),
+        make_example("?"),
+        context=Context(Own()),
+    )
+    assert list_drops(result) == [(1, "wrong answer")]
+    assert result.check("scorer").not_judged == 1
 
 
-def test_examples_of_a_published_data_set_are_scored_by_its_own_answers() -> None:
+def test_examples_of_published_data_are_scored_by_its_answers() -> None:
     class Published(MathSkills):
         is_procedural = False
 
@@ -253,21 +280,26 @@ def test_examples_of_a_published_data_set_are_scored_by_its_own_answers() -> Non
             return [Problem("p", (Message("user", "Two and five?"),), "7", "addition")]
 
     context = Context(Published())
-    found = run(Scorer(), ask("Two and five?", "Answer: 7"), ask("Two and five?", "Answer: 8"), context=context)
-    assert reasons(found) == [(1, "wrong answer")]
-    assert not found.check("scorer").remarks
+    result = run_check(
+        Scorer(),
+        make_example("Two and five?", "Answer: 7"),
+        make_example("Two and five?", "Answer: 8"),
+        context=context,
+    )
+    assert list_drops(result) == [(1, "wrong answer")]
+    assert not result.check("scorer").remarks
 
 
 @pytest.mark.parametrize(("reference", "other"), [("7", "8"), ("4:05", "4:06"), ("3, 1, 2", "3, 2, 1"), ("1/2", "2")])
-def test_examples_of_discovered_skills_are_scored_by_the_form_of_their_answer(reference: str, other: str) -> None:
-    found = SkillMap({"p": "n"}, (Category("numbers", "", ("n",)),), {"p": "numbers"})
+def test_discovered_skills_are_scored_by_form_of_answer(reference: str, other: str) -> None:
+    result = SkillMap({"p": "n"}, (Category("numbers", "", ("n",)),), {"p": "numbers"})
     right, wrong, unclear = (
-        Example((Message("user", "?"),), f"Answer: {said}", "numbers", "n", known)
-        for said, known in ((reference, reference), (other, reference), (reference, ""))
+        Example((Message("user", "?"),), f"Answer: {text}", "numbers", "n", known)
+        for text, known in ((reference, reference), (other, reference), (reference, ""))
     )
-    for task in (Discovered(TASK, found), Discovered(make_task("math-skills", shots=1), found), TASK):
-        inspection = run(Scorer(), right, wrong, unclear, context=Context(task))
-        assert reasons(inspection) == [(1, "wrong answer")]
+    for task in (Discovered(TASK, result), Discovered(make_task("math-skills", shots=1), result), TASK):
+        inspection = run_check(Scorer(), right, wrong, unclear, context=Context(task))
+        assert list_drops(inspection) == [(1, "wrong answer")]
         assert (inspection.check("scorer").kept, inspection.check("scorer").not_judged) == (1, 1)
 
 
@@ -275,13 +307,13 @@ def test_worked_problems_that_are_shown_first_change_nothing() -> None:
     task = make_task("math-skills", shots=2)
     examples = task.write_examples("addition", "", 20, np.random.default_rng(0))  # type: ignore[attr-defined]
     context = Context(task, {Split.TEST: task.problems(Split.TEST, 5, 0, ["addition", "clock"])})
-    found = inspect(Lesson(tuple(examples)), make_checks(DETERMINISTIC), context)
-    assert {drop.check for drop in found.dropped} <= {"duplicates"}
-    assert not found.failures
+    result = inspect(Lesson(tuple(examples)), make_checks(DETERMINISTIC), context)
+    assert {drop.check for drop in result.dropped} <= {"duplicates"}
+    assert not result.failures
 
 
 @pytest.mark.parametrize("kind", [CodeSkills, ToolsSkills])
-def test_what_a_model_wrote_never_becomes_a_problem_that_is_executed_here(kind: type[CodeSkills | ToolsSkills]) -> None:
+def test_text_of_a_model_is_never_executed_on_the_host(kind: type[CodeSkills | ToolsSkills]) -> None:
     metadata = {"solution": "raise SystemExit", "name": "f", "inputs": [[1]], "plan": [], "offered": []}
     example = Example((Message("user", "?"),), "```python\nx\n```", "lists", "", "1", metadata)
     assert pose(example, Context(kind()))[0] is None
@@ -304,8 +336,8 @@ def test_what_a_model_wrote_never_becomes_a_problem_that_is_executed_here(kind: 
     ],
 )
 def test_equations(response: str, wrong: str) -> None:
-    found = run(Equations(), ask("?", response))
-    assert [drop.detail for drop in found.dropped] == ([wrong] if wrong else [])
+    result = run_check(Equations(), make_example("?", response))
+    assert [drop.detail for drop in result.dropped] == ([wrong] if wrong else [])
 
 
 @given(st.integers(0, 10**6), st.integers(1, 10**4), st.sampled_from("+-*/"))
@@ -317,33 +349,40 @@ def test_equations_hold_just_where_python_says_so(a: int, b: int, sign: str) -> 
 
 def test_an_image_must_show_its_scene() -> None:
     pytest.importorskip("PIL")
-    from palaestra.tasks.vision.render import png_url, render
+    from palaestra.tasks.vision.render import png_url, render_scene
     from palaestra.tasks.vision.scene import Item, Scene
 
     scene = Scene((Item("circle", "red", "large", 8, 40),))
-    url = png_url(render(scene))
+    url = png_url(render_scene(scene))
 
-    def show(shown: str, described: object = None) -> Example:
+    def make_image_example(shown: str, described: object = None) -> Example:
         message = Message("user", (ImagePart(shown), TextPart("Which colour?")))
         return Example((message,), "Answer: red", "colour", "", "red", {"scene": described} if described else {})
 
     good = to_data(scene)
     moved, outside = (to_data(replace(scene, items=(replace(scene.items[0], x=x),))) for x in (24, 900))
     examples = (
-        show(url, good), show(url, moved), show(url, outside), show(url, {"items": 3}), show(url),
-        show("data:image/png;base64,AAAA"), show("https://example.org/a.png", good), Example((Message("user", "?"),), "red", metadata={"scene": good}),
-        ask("no image"),
+        make_image_example(url, good), make_image_example(url, moved), make_image_example(url, outside), make_image_example(url, {"items": 3}), make_image_example(url),
+        make_image_example("data:image/png;base64,AAAA"), make_image_example("https://example.org/a.png", good), Example((Message("user", "?"),), "red", metadata={"scene": good}),
+        make_example("no image"),
     )  # fmt: skip
-    found = run(Picture(), *examples, context=Context(make_task("vision-skills")))
-    assert reasons(found) == [
-        (1, "the image is not the scene"), (2, "the scene cannot be drawn"), (3, "the scene cannot be drawn"),
-        (5, "an image cannot be read"), (7, "the image is not the scene"),
-    ]  # fmt: skip
-    assert found.check("picture").remarks == {"no scene to compare with": 1, "an image is on the web": 1, "no image": 1}
+    result = run_check(Picture(), *examples, context=Context(make_task("vision-skills")))
+    assert list_drops(result) == [
+        (1, "the image is not the scene"),
+        (2, "the scene cannot be drawn"),
+        (3, "the scene cannot be drawn"),
+        (5, "an image cannot be read"),
+        (7, "the image is not the scene"),
+    ]
+    assert result.check("picture").remarks == {
+        "no scene to compare with": 1,
+        "an image is on the web": 1,
+        "no image": 1,
+    }
 
 
 @pytest.fixture(scope="module")
-def judge() -> ProgramJudge:
+def program_judge() -> ProgramJudge:
     try:
         sandbox = make_sandbox()
     except SandboxError as error:
@@ -351,34 +390,39 @@ def judge() -> ProgramJudge:
     return ProgramJudge(sandbox, seconds=2.0)
 
 
-def program(code: str, tests: object = None, name: str = "") -> Example:
+def make_program_example(code: str, tests: object = None, name: str = "") -> Example:
     brought = {"tests": tests, "name": name} if tests else {}
     return Example((Message("user", "Write it."),), f"Here.\n\n```python\n{code}\n```", "lists", "", "", brought)
 
 
-def test_programs_run_against_the_tests_that_they_come_with(judge: ProgramJudge) -> None:
+def test_programs_run_against_the_tests_that_they_come_with(program_judge: ProgramJudge) -> None:
     add, tests = "def add(a, b):\n    return a + b", "assert add(1, 2) == 3\nassert add(2, 2) == 4"
     echo = {"inputs": ["a\n"], "outputs": ["a\n"]}
-    found = run(
-        Executes(judge),
-        program(add, tests),
-        program(add.replace("+", "-"), tests),
-        program(add, "assert add(1, 2 ==", "add"),
-        program(add, "assert 1 + 1 == 2"),
-        program(add, "add(1, 2)"),
-        program("print(input())", echo),
-        program("print('b')", echo),
-        program("print(input())", {"inputs": ["a"], "outputs": []}),
-        program(add),
-        ask("Write it.", "I cannot."),
+    result = run_check(
+        Executes(program_judge),
+        make_program_example(add, tests),
+        make_program_example(add.replace("+", "-"), tests),
+        make_program_example(add, "assert add(1, 2 ==", "add"),
+        make_program_example(add, "assert 1 + 1 == 2"),
+        make_program_example(add, "add(1, 2)"),
+        make_program_example("print(input())", echo),
+        make_program_example("print('b')", echo),
+        make_program_example("print(input())", {"inputs": ["a"], "outputs": []}),
+        make_program_example(add),
+        make_example("Write it.", "I cannot."),
         context=Context(make_task("code-skills")),
     )
-    assert reasons(found) == [
-        (1, "fails its tests"), (2, "invalid tests"), (3, "invalid tests"), (4, "invalid tests"),
-        (6, "fails its tests"), (7, "invalid tests"), (9, "no program"),
-    ]  # fmt: skip
-    assert "wrong_answer" in found.dropped[0].detail
-    assert found.check("executes").remarks == {"no tests: parsed only": 1}
+    assert list_drops(result) == [
+        (1, "fails its tests"),
+        (2, "invalid tests"),
+        (3, "invalid tests"),
+        (4, "invalid tests"),
+        (6, "fails its tests"),
+        (7, "invalid tests"),
+        (9, "no program"),
+    ]
+    assert "wrong_answer" in result.dropped[0].detail
+    assert result.check("executes").remarks == {"no tests: parsed only": 1}
 
 
 def test_a_sandbox_that_breaks_drops_no_program() -> None:
@@ -388,26 +432,26 @@ def test_a_sandbox_that_breaks_drops_no_program() -> None:
         def run(self, *args: object, **kwargs: object) -> object:
             raise SandboxError("no room left")
 
-    example = program("print(input())", {"inputs": ["a\n"], "outputs": ["a\n"]})
-    found = run(Executes(ProgramJudge(Dead())), example, context=Context(make_task("code-skills")))  # type: ignore[arg-type]
-    assert (found.dropped, found.withheld) == ((), 1)
-    assert found.failures[0].failure.cause is FailureCause.SANDBOX
+    example = make_program_example("print(input())", {"inputs": ["a\n"], "outputs": ["a\n"]})
+    result = run_check(Executes(ProgramJudge(Dead())), example, context=Context(make_task("code-skills")))  # type: ignore[arg-type]
+    assert (result.dropped, result.withheld) == ((), 1)
+    assert result.failures[0].failure.cause is FailureCause.SANDBOX
 
 
-def test_plans_of_tools_must_run(judge: ProgramJudge) -> None:
+def test_plans_of_tools_must_run(program_judge: ProgramJudge) -> None:
     task = ToolsSkills()
     examples = [e for s in list(task.skills())[:3] for e in task.write_examples(s, "", 1, np.random.default_rng(0))]
     bad = [
-        ask("?", "```python\nanswer(no_such_tool(1))\n```", "calendar"),
-        ask("?", "```python\nanswer(3)\n```", "calendar"),
-        ask("?", "I cannot.", "calendar"),
+        make_example("?", "```python\nanswer(no_such_tool(1))\n```", "calendar"),
+        make_example("?", "```python\nanswer(3)\n```", "calendar"),
+        make_example("?", "I cannot.", "calendar"),
     ]
     try:
-        found = run(Executes(), *examples, *bad, context=Context(task))
+        result = run_check(Executes(), *examples, *bad, context=Context(task))
     finally:
         task.close()
-    assert reasons(found) == [(3, "does not run"), (4, "no plan"), (5, "no plan")]
-    assert not found.failures
+    assert list_drops(result) == [(3, "does not run"), (4, "no plan"), (5, "no plan")]
+    assert not result.failures
 
 
 def test_a_task_may_run_an_example_itself() -> None:
@@ -417,31 +461,31 @@ def test_a_task_may_run_an_example_itself() -> None:
                 raise OSError("no disk")
             return None if example.response == "?" else Score(float(example.response == "good"), {"why": "because"})
 
-    examples = [ask("a", response) for response in ("good", "bad", "?", "broken", "bad")]
-    found = run(Executes(), *examples, context=Context(Own()))
-    assert reasons(found) == [(1, "does not run"), (4, "does not run")]
-    assert (found.positions, found.withheld) == ((0, 2), 1)
-    assert "no disk" in found.failures[0].failure.message
+    examples = [make_example("a", response) for response in ("good", "bad", "?", "broken", "bad")]
+    result = run_check(Executes(), *examples, context=Context(Own()))
+    assert list_drops(result) == [(1, "does not run"), (4, "does not run")]
+    assert (result.positions, result.withheld) == ((0, 2), 1)
+    assert "no disk" in result.failures[0].failure.message
 
 
 def test_there_is_nothing_to_run_in_mathematics() -> None:
-    assert run(Executes(), ask("3+4?")).check("executes").not_judged == 1
+    assert run_check(Executes(), make_example("3+4?")).check("executes").not_judged == 1
 
 
-def test_what_the_student_solves_is_dropped_and_its_share_reported() -> None:
-    said: dict[str, str | Failure] = {
+def test_examples_that_the_student_solves_are_dropped() -> None:
+    text: dict[str, str | Failure] = {
         "1+1?": "Answer: 2", "1+2?": "Answer: 4", "1+3?": Failure(FailureCause.ENGINE, "gone"),
     }  # fmt: skip
-    engine, kept = MockEngine(said), list[Attempt]()
+    engine, kept = MockEngine(text), list[Attempt]()
     context = Context(TASK, engine=lambda: engine, keep=lambda attempts, cost: kept.extend(attempts))
-    examples = [ask(question, f"Answer: {n}") for n, question in enumerate(said, start=2)]
-    found = run(Solved(), *examples, examples[0], ask("?", "4", "no skill"), context=context)
-    assert reasons(found) == [(0, SOLVED), (3, SOLVED)]
-    assert found.check("solved").reasons == {SOLVED: 2}
-    assert [(b.failure.message, b.positions, b.withheld) for b in found.failures] == [("gone", (2,), False)]
-    assert found.positions == (1, 2, 4)
+    examples = [make_example(question, f"Answer: {n}") for n, question in enumerate(text, start=2)]
+    result = run_check(Solved(), *examples, examples[0], make_example("?", "4", "no skill"), context=context)
+    assert list_drops(result) == [(0, SOLVED), (3, SOLVED)]
+    assert result.check("solved").reasons == {SOLVED: 2}
+    assert [(b.failure.message, b.positions, b.withheld) for b in result.failures] == [("gone", (2,), False)]
+    assert result.positions == (1, 2, 4)
     assert len(kept) == len(engine.requests) == 3  # The same question is asked once.
 
 
 def test_without_a_student_nothing_is_solved() -> None:
-    assert run(Solved(), ask("3+4?")).check("solved").remarks == {"no student to ask": 1}
+    assert run_check(Solved(), make_example("3+4?")).check("solved").remarks == {"no student to ask": 1}

@@ -8,8 +8,7 @@ import pytest
 
 from palaestra.core.errors import SettingsError
 from palaestra.core.records import Failure, FailureCause
-from palaestra.teachers.skills.files import read_skills, write_skills
-from palaestra.teachers.skills.records import Category, SkillMap
+from palaestra.teachers.skills.records import Category, SkillMap, read_skills, write_skills
 
 FORMS = {
     "object": '{"a": "sums", "b": ["shapes", "area"], "c": ["shapes", "side"], "d": null}',
@@ -21,15 +20,18 @@ FORMS = {
 @pytest.mark.parametrize("form", FORMS)
 def test_ids_and_skills_are_read_from_an_object_and_lines(form: str, tmp_path: Path) -> None:
     (tmp_path / "skills").write_text(FORMS[form], encoding="utf-8")
-    found = read_skills(tmp_path / "skills")
-    assert found.skills() == {"sums": (), "shapes": ("area", "side")}
-    assert {name: (found.skill(name), found.subskill(name)) for name in "abcd"} == {
-        "a": ("sums", ""), "b": ("shapes", "area"), "c": ("shapes", "side"), "d": ("", ""),
-    }  # fmt: skip
-    assert set(found.unassigned) == {"d"}
+    result = read_skills(tmp_path / "skills")
+    assert result.skills() == {"sums": (), "shapes": ("area", "side")}
+    assert {name: (result.skill(name), result.subskill(name)) for name in "abcd"} == {
+        "a": ("sums", ""),
+        "b": ("shapes", "area"),
+        "c": ("shapes", "side"),
+        "d": ("", ""),
+    }
+    assert set(result.unassigned) == {"d"}
 
 
-def test_a_map_is_the_same_after_writing_and_reading_also_by_its_folder(tmp_path: Path) -> None:
+def test_skill_map_is_the_same_after_write_and_read(tmp_path: Path) -> None:
     skills = SkillMap(
         {"a": "adding"}, (Category("sums", "all sums", ("adding",)),), {"a": "sums"}, {},
         {"b": Failure(FailureCause.MALFORMED, "no")}, 2, ("one",), {"names": 1}, ("model",),
@@ -46,25 +48,25 @@ def test_the_precomputed_skills_of_dataenvgym_are_read(tmp_path: Path) -> None:
         "instance_id_to_skill_category": {"1": category, "2": category},
     }
     (tmp_path / "precomputed.json").write_text(json.dumps(data))
-    found = read_skills(tmp_path / "precomputed.json")
-    assert found.skills() == {"Graphs": ("bfs", "dfs")}
-    assert [(found.skill(name), found.subskill(name)) for name in "12"] == [("Graphs", "bfs"), ("Graphs", "")]
+    result = read_skills(tmp_path / "precomputed.json")
+    assert result.skills() == {"Graphs": ("bfs", "dfs")}
+    assert [(result.skill(name), result.subskill(name)) for name in "12"] == [("Graphs", "bfs"), ("Graphs", "")]
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "contains no skills"),
+        ("", "no skills"),
         ("sums", "Invalid JSON"),
         ("3", "TypeError"),
-        ("{}", "contains no skills"),
-        ('{"a": null}', "contains no skills"),
-        ('{"a": 1}', "Input should be a valid string"),
+        ("{}", "no skills"),
+        ('{"a": null}', "no skills"),
+        ('{"a": 1}', "valid string"),
         ('{"a": ["x", "y", "z"]}', "at most 2 items"),
-        ('{"id": "a", "skill": "x"}\n{"id": "a", "skill": "x"}', "problem a is listed twice"),
+        ('{"id": "a", "skill": "x"}\n{"id": "a", "skill": "x"}', "a is listed twice"),
         ('{"id": "a", "skill": "x"}\n{"id": "b"', "Invalid JSON"),
-        ('{"id": "a", "skill": "x"}\n{"id": 3, "skill": "x"}', "Input should be a valid string"),
-        ('{"categories": [{"name": "x"}], "assignment": {"a": "y"}}', "'y', which is not among its skills"),
+        ('{"id": "a", "skill": "x"}\n{"id": 3, "skill": "x"}', "valid string"),
+        ('{"categories": [{"name": "x"}], "assignment": {"a": "y"}}', "'y'"),
         ('{"categories": 3, "assignment": {}}', "categories"),
         ('{"skill_categories": [{}], "instance_id_to_skill_category": {}}', "KeyError"),
     ],
@@ -78,10 +80,10 @@ def test_what_is_no_skills_file_is_refused_in_one_line(text: str, message: str, 
 
 
 def test_a_file_that_is_not_there_or_not_text_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="does not exist"):
+    with pytest.raises(SettingsError, match=r"none\.json"):
         read_skills(tmp_path / "none.json")
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(SettingsError, match="cannot be read"):
+    with pytest.raises(SettingsError, match="binary"):
         read_skills(tmp_path / "binary")
 
 

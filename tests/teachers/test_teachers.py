@@ -16,44 +16,44 @@ TASK = MathSkills()
 SKILLS = TASK.skills()
 
 
-def report(rates: dict[str, float], default: float = 0.5) -> Report:
-    """A validation report with the given accuracy by skill, the same in every subskill."""
+def make_report(rates: dict[str, float], default: float = 0.5) -> Report:
+    """Make a validation report with the given accuracy by skill, the same in every subskill."""
 
-    def part(name: str, rate: float, slices: tuple[Report, ...] = ()) -> Report:
+    def make_part(name: str, rate: float, slices: tuple[Report, ...] = ()) -> Report:
         return Report(name, rate, 0.0, 1.0, 12, round(12 * rate), {}, slices)
 
     slices = tuple(
-        part(s, rates.get(s, default), tuple(part(p, rates.get(s, default)) for p in parts))
+        make_part(s, rates.get(s, default), tuple(make_part(p, rates.get(s, default)) for p in parts))
         for s, parts in SKILLS.items()
     )
-    return part("validation", sum(rates.values()) / max(1, len(rates)), slices)
+    return make_part("validation", sum(rates.values()) / max(1, len(rates)), slices)
 
 
-def state(now: Report, before: Report | None = None, history: tuple[Round, ...] = ()) -> StudentState:
+def make_state(now: Report, before: Report | None = None, history: tuple[Round, ...] = ()) -> StudentState:
     return StudentState(len(history), now, (), 0, 1000, before or now, history)
 
 
-def write(name: str, observed: StudentState, size: int = 160, seed: int = 0, **options: Any) -> Lesson:
+def write_lesson(name: str, observed: StudentState, size: int = 160, seed: int = 0, **options: Any) -> Lesson:
     return make_teacher(name, TASK, **options).write(observed, size, np.random.default_rng(seed))
 
 
-def given_to(lesson: Lesson, skill: str) -> int:
+def count_given(lesson: Lesson, skill: str) -> int:
     return sum(count_examples(lesson).get(skill, {}).values())
 
 
 @pytest.mark.parametrize("name", TEACHERS.names())
 @pytest.mark.parametrize("size", [1, 7, 160])
-def test_a_lesson_has_the_size_that_was_asked_and_repeats_with_its_generator(name: str, size: int) -> None:
-    observed = state(report({"addition": 1.0}))
-    lesson = write(name, observed, size)
+def test_lesson_has_the_requested_size_and_repeats_with_its_rng(name: str, size: int) -> None:
+    observed = make_state(make_report({"addition": 1.0}))
+    lesson = write_lesson(name, observed, size)
     assert len(lesson.examples) == size
-    assert write(name, observed, size) == lesson
-    assert write(name, observed, size, seed=1) != lesson
+    assert write_lesson(name, observed, size) == lesson
+    assert write_lesson(name, observed, size, seed=1) != lesson
 
 
 @pytest.mark.parametrize("name", TEACHERS.names())
 def test_decisions_account_for_every_example(name: str) -> None:
-    lesson = write(name, state(report({})))
+    lesson = write_lesson(name, make_state(make_report({})))
     promised = {
         d.skill: {k: v for k, v in d.allocation.items() if v} for d in lesson.decisions if any(d.allocation.values())
     }
@@ -62,54 +62,58 @@ def test_decisions_account_for_every_example(name: str) -> None:
 
 
 def test_no_state_gives_every_skill_the_same() -> None:
-    lesson = write("no_state", state(report({"addition": 1.0, "clock": 0.0})), 180)
-    assert {given_to(lesson, skill) for skill in SKILLS} == {10}
+    lesson = write_lesson("no_state", make_state(make_report({"addition": 1.0, "clock": 0.0})), 180)
+    assert {count_given(lesson, skill) for skill in SKILLS} == {10}
 
 
-def test_skill_tree_gives_more_to_what_is_weaker_and_keeps_the_mastered_alive() -> None:
+def test_skill_tree_favors_weak_skills_and_keeps_mastered_ones() -> None:
     rates = dict.fromkeys(SKILLS, 0.5) | {"addition": 1.0, "subtraction": 0.95, "clock": 0.0}
-    lesson = write("skill_tree", state(report(rates)), policy="response")
-    assert given_to(lesson, "clock") > given_to(lesson, "percent") > given_to(lesson, "addition") > 0
+    lesson = write_lesson("skill_tree", make_state(make_report(rates)), policy="response")
+    assert count_given(lesson, "clock") > count_given(lesson, "percent") > count_given(lesson, "addition") > 0
 
 
-def test_skill_tree_opens_subskills_first_and_exploits_once_all_are_open() -> None:
-    start = report(dict.fromkeys(SKILLS, 0.3))
-    first = write("skill_tree", state(start), policy="response")
+def test_skill_tree_opens_all_subskills_before_it_exploits() -> None:
+    start = make_report(dict.fromkeys(SKILLS, 0.3))
+    first = write_lesson("skill_tree", make_state(start), policy="response")
     assert {d.action for d in first.decisions} == {"explore"}
     everything = {skill: dict.fromkeys(parts, 5) for skill, parts in SKILLS.items()}
-    again = state(report(dict.fromkeys(SKILLS, 0.5)), start, (Round(everything, start),))
-    later = write("skill_tree", again, policy="response")
+    again = make_state(make_report(dict.fromkeys(SKILLS, 0.5)), start, (Round(everything, start),))
+    later = write_lesson("skill_tree", again, policy="response")
     assert {d.action for d in later.decisions} == {"exploit"}
 
 
-def test_skill_tree_turns_away_from_a_skill_that_does_not_answer_to_data() -> None:
-    start = report(dict.fromkeys(SKILLS, 0.2))
-    now = report(dict.fromkeys(SKILLS, 0.6) | {"number_theory": 0.2})
+def test_skill_tree_gives_less_to_a_skill_without_gain() -> None:
+    start = make_report(dict.fromkeys(SKILLS, 0.2))
+    now = make_report(dict.fromkeys(SKILLS, 0.6) | {"number_theory": 0.2})
     taught = Round({skill: dict.fromkeys(parts, 10) for skill, parts in SKILLS.items()}, now)
-    lesson = write("skill_tree", state(now, start, (taught,)), policy="response")
-    untried = write("skill_tree", state(now), policy="response")
-    assert given_to(lesson, "number_theory") < given_to(untried, "number_theory")
+    lesson = write_lesson("skill_tree", make_state(now, start, (taught,)), policy="response")
+    untried = write_lesson("skill_tree", make_state(now), policy="response")
+    assert count_given(lesson, "number_theory") < count_given(untried, "number_theory")
 
 
 def test_skill_tree_enforces_its_cap() -> None:
     rates = dict.fromkeys(SKILLS, 0.85) | {"clock": 0.0, "percent": 0.8}
-    lesson = make_teacher("skill_tree", TASK, cap=0.1).write(state(report(rates)), 100, np.random.default_rng(0))
+    lesson = make_teacher("skill_tree", TASK, cap=0.1).write(
+        make_state(make_report(rates)), 100, np.random.default_rng(0)
+    )
     weak = [skill for skill, rate in rates.items() if rate < 0.9]
-    assert max(given_to(lesson, skill) for skill in weak) <= 10
+    assert max(count_given(lesson, skill) for skill in weak) <= 10
 
 
 def test_skill_tree_knows_what_to_do_when_all_is_mastered() -> None:
-    assert len(write("skill_tree", state(report(dict.fromkeys(SKILLS, 1.0)))).examples) == 160
+    assert len(write_lesson("skill_tree", make_state(make_report(dict.fromkeys(SKILLS, 1.0)))).examples) == 160
 
 
 def test_teachers_keep_to_the_skills_they_were_given() -> None:
     for name in TEACHERS.names():
-        lesson = make_teacher(name, TASK, ("clock", "percent")).write(state(report({})), 40, np.random.default_rng(0))
+        lesson = make_teacher(name, TASK, ("clock", "percent")).write(
+            make_state(make_report({})), 40, np.random.default_rng(0)
+        )
         assert set(count_examples(lesson)) == {"clock", "percent"}
 
 
 def test_an_unknown_teacher_is_answered_with_the_nearest() -> None:
-    with pytest.raises(UnknownNameError, match="did you mean 'skill_tree'"):
+    with pytest.raises(UnknownNameError, match="'skill_tree'"):
         make_teacher("skilltree", TASK)
 
 

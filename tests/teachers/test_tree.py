@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from palaestra.core.errors import SettingsError, UnknownNameError
-from palaestra.core.records import Attempt, Example, Failure, FailureCause, Message, Problem, Report, Score
-from palaestra.engines.base import Request
+from palaestra.core.records import Attempt, Example, Failure, FailureCause, Message, Problem, Report, Request, Score
 from palaestra.engines.mock import MockEngine
 from palaestra.envs.lesson.state import Round, StudentState, ValidationAttempt, count_examples
 from palaestra.runs.files import from_json, to_json
@@ -13,17 +12,25 @@ from palaestra.tasks.math.task import MathSkills
 from palaestra.teachers.base import Order, Written, make_teacher
 from palaestra.teachers.skill_tree import SkillTree
 from palaestra.teachers.tree.bandits import posterior
-from palaestra.teachers.tree.limits import TreeLimits
 from palaestra.teachers.tree.policies import POLICIES, level, make_policy
-from palaestra.teachers.tree.records import Branch, Count, Leaf, TreeAction, TreeState, build_tree, skill_rewards
+from palaestra.teachers.tree.records import (
+    Branch,
+    Count,
+    Leaf,
+    TreeAction,
+    TreeLimits,
+    TreeState,
+    build_tree,
+    skill_rewards,
+)
 
 TASK = MathSkills()
 SKILLS = TASK.skills()
 EVERYTHING = {skill: dict.fromkeys(parts, 4) for skill, parts in SKILLS.items()}
 
 
-def report(rates: dict[str, float] | float) -> Report:
-    """A validation report with the given accuracy by skill or by skill/subskill, of 12 problems a skill."""
+def make_report(rates: dict[str, float] | float) -> Report:
+    """Make a validation report with the given accuracy by skill or by skill/subskill, 12 problems per skill."""
     table = rates if isinstance(rates, dict) else {}
     default = 0.5 if isinstance(rates, dict) else rates
     slices = []
@@ -38,13 +45,13 @@ def report(rates: dict[str, float] | float) -> Report:
     return Report("validation", 0.5, 0.0, 1.0, 216, 108, {}, tuple(slices))
 
 
-def state(*reports: Report, given: tuple[dict[str, dict[str, int]], ...] = (), wrong: str = "") -> StudentState:
+def make_state(*reports: Report, given: tuple[dict[str, dict[str, int]], ...] = (), wrong: str = "") -> StudentState:
     history = tuple(Round(a, r) for a, r in zip(given, reports[1:], strict=True))
     attempts = (ValidationAttempt("2 + 2?", "5", "no", wrong, ""),) if wrong else ()
     return StudentState(len(history), reports[-1], attempts, 0, 480, reports[0], history)
 
 
-def generator() -> np.random.Generator:
+def make_rng() -> np.random.Generator:
     return np.random.default_rng(0)
 
 
@@ -62,7 +69,7 @@ class AnyWriter:
 
 def test_the_tree_holds_what_was_given_and_measured() -> None:
     first = {"clock": {"past_hour": 3}, "average": {"of_four": 2}}
-    tree = build_tree(state(report(0.25), report(0.5), given=(first,)), SKILLS)
+    tree = build_tree(make_state(make_report(0.25), make_report(0.5), given=(first,)), SKILLS)
     clock, average = tree.branch("clock"), tree.branch("average")
     assert clock is not None
     assert average is not None
@@ -74,20 +81,30 @@ def test_the_tree_holds_what_was_given_and_measured() -> None:
     assert from_json(TreeState, to_json(tree)) == tree
 
 
-def test_all_of_a_mastered_skill_is_open_and_a_skill_without_subskills_is_its_own() -> None:
-    tree = build_tree(state(report(1.0)), {"clock": SKILLS["clock"], "unheard": ()})
+def test_mastered_skill_is_open_and_a_leaf_is_its_own_subskill() -> None:
+    tree = build_tree(make_state(make_report(1.0)), {"clock": SKILLS["clock"], "unheard": ()})
     mastered, unheard = tree.branches
     assert mastered.closed == ()
     assert [leaf.name for leaf in unheard.closed] == [""]
 
 
 def test_rewards_are_paired_by_problem() -> None:
-    def attempt(skill: str, number: int, right: bool | None) -> Attempt:
+    def make_attempt(skill: str, number: int, right: bool | None) -> Attempt:
         outcome = Failure(FailureCause.ENGINE, "broke") if right is None else Score(float(right))
         return Attempt(Problem(f"{skill}/{number}", (Message("user", "q"),), "", skill), None, outcome)
 
-    first = [attempt("a", 0, False), attempt("a", 1, False), attempt("b", 0, True), attempt("b", 1, True)]
-    second = [attempt("a", 0, True), attempt("a", 1, None), attempt("b", 0, True), attempt("b", 1, False)]
+    first = [
+        make_attempt("a", 0, False),
+        make_attempt("a", 1, False),
+        make_attempt("b", 0, True),
+        make_attempt("b", 1, True),
+    ]
+    second = [
+        make_attempt("a", 0, True),
+        make_attempt("a", 1, None),
+        make_attempt("b", 0, True),
+        make_attempt("b", 1, False),
+    ]
     rewards = skill_rewards([first, second])
     assert {skill: [(gain.points, gain.count) for gain in gains] for skill, gains in rewards.items()} == {
         "a": [(100.0, 1)],
@@ -101,44 +118,44 @@ def test_actions_are_serialised() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in POLICIES.names() if name != "model"])
-def test_every_policy_spends_the_lesson_in_every_round_and_gives_reasons(name: str) -> None:
+def test_every_policy_fills_each_lesson_and_gives_reasons(name: str) -> None:
     for observed in (
-        state(report(0.25)),
-        state(report(1.0)),
-        state(report(0.0), report(0.5), given=(EVERYTHING,)),
-        state(report(0.5), report(0.25), report(0.25), given=({"clock": {"past_hour": 5}}, {})),
+        make_state(make_report(0.25)),
+        make_state(make_report(1.0)),
+        make_state(make_report(0.0), make_report(0.5), given=(EVERYTHING,)),
+        make_state(make_report(0.5), make_report(0.25), make_report(0.25), given=({"clock": {"past_hour": 5}}, {})),
     ):
         for size in (1, 160):
-            lesson = make_teacher("skill_tree", TASK, policy=name).write(observed, size, generator())
+            lesson = make_teacher("skill_tree", TASK, policy=name).write(observed, size, make_rng())
             assert len(lesson.examples) == size
             assert all(decision.reason for decision in lesson.decisions)
             assert {decision.action for decision in lesson.decisions} <= {"explore", "exploit"}
-            assert make_teacher("skill_tree", TASK, policy=name).write(observed, size, generator()) == lesson
+            assert make_teacher("skill_tree", TASK, policy=name).write(observed, size, make_rng()) == lesson
 
 
 def decide(name: str, observed: StudentState, **options: object) -> dict[str, object]:
     teacher = make_teacher("skill_tree", TASK, policy=name, **options)
     assert isinstance(teacher, SkillTree)
-    return {action.skill: action for action in teacher.decide(observed, 180, generator())}
+    return {action.skill: action for action in teacher.decide(observed, 180, make_rng())}
 
 
 def test_alternating_explores_and_exploits_in_turn() -> None:
-    first = decide("alternating", state(report(0.25)))
+    first = decide("alternating", make_state(make_report(0.25)))
     assert {action.kind for action in first.values()} == {"explore"}
     some = {skill: {parts[0]: 5} for skill, parts in SKILLS.items()}
-    second = decide("alternating", state(report(0.25), report(0.5), given=(some,)))
+    second = decide("alternating", make_state(make_report(0.25), make_report(0.5), given=(some,)))
     assert {action.kind for action in second.values()} == {"exploit"}
     assert set(second["clock"].allocation) == {"within_hour"}
-    third = decide("alternating", state(report(0.25), report(0.5), report(0.5), given=(some, some)))
+    third = decide("alternating", make_state(make_report(0.25), make_report(0.5), make_report(0.5), given=(some, some)))
     assert {action.kind for action in third.values()} == {"explore"}
 
 
 def test_balanced_grows_to_the_maximum_and_fills_evenly() -> None:
-    one = {skill: {parts[0]: 6} for skill, parts in SKILLS.items()}
-    grown = decide("balanced", state(report(0.25), report(0.25), given=(one,)), max_subskills=2)
+    item = {skill: {parts[0]: 6} for skill, parts in SKILLS.items()}
+    grown = decide("balanced", make_state(make_report(0.25), make_report(0.25), given=(item,)), max_subskills=2)
     assert grown["geometry"].allocation == {"perimeter": 2, "area": 8}
     two = {skill: dict.fromkeys(parts[:2], 6) for skill, parts in SKILLS.items()}
-    full = decide("balanced", state(report(0.25), report(0.25), given=(two,)), max_subskills=2)
+    full = decide("balanced", make_state(make_report(0.25), make_report(0.25), given=(two,)), max_subskills=2)
     assert full["geometry"].kind == "exploit"
     assert full["geometry"].allocation == {"perimeter": 5, "area": 5}
     assert sum(level(7, {"a": 9, "b": 0}).values()) == 7
@@ -146,27 +163,27 @@ def test_balanced_grows_to_the_maximum_and_fills_evenly() -> None:
 
 def test_threshold_explores_where_the_last_reward_was_small() -> None:
     some = {skill: {parts[0]: 5} for skill, parts in SKILLS.items()}
-    observed = state(report(0.25), report({"clock": 0.75, "percent": 0.25}), given=(some,))
+    observed = make_state(make_report(0.25), make_report({"clock": 0.75, "percent": 0.25}), given=(some,))
     actions = decide("threshold", observed, threshold=0.1)
     assert (actions["clock"].kind, actions["percent"].kind) == ("exploit", "explore")
 
 
 @pytest.mark.parametrize("name", ["ucb", "thompson"])
-def test_a_bandit_leaves_what_does_not_answer_and_keeps_what_is_known(name: str) -> None:
+def test_bandit_leaves_stalled_skills_and_keeps_known_ones(name: str) -> None:
     start = {"number_theory": 0.0, "geometry": 0.0, "addition": 1.0}
     now = {"number_theory": 0.0, "geometry": 0.5, "addition": 1.0}
     taught = {skill: dict.fromkeys(parts, 6) for skill, parts in SKILLS.items()}
-    actions = decide(name, state(report(start), report(now), given=(taught,)))
+    actions = decide(name, make_state(make_report(start), make_report(now), given=(taught,)))
     spent = {skill: sum(action.allocation.values()) for skill, action in actions.items()}
     assert spent["geometry"] > 5 * spent.get("number_theory", 0)
     assert spent["addition"] >= 1
 
 
-def test_the_curves_tell_the_known_from_the_learnable_and_what_is_out_of_reach() -> None:
+def test_curves_separate_known_learnable_and_unreachable() -> None:
     start = {"number_theory": 0.0, "clock/within_hour": 1.0, "clock/past_hour": 0.0}
     now = start | {"clock/past_hour": 0.5}
     taught = {skill: dict.fromkeys(parts, 8) for skill, parts in SKILLS.items()}
-    known = posterior(build_tree(state(report(start), report(now), given=(taught,)), SKILLS))
+    known = posterior(build_tree(make_state(make_report(start), make_report(now), given=(taught,)), SKILLS))
     assert known.within["number_theory"] < 0.2 < 0.9 < known.within["clock"]
     np.testing.assert_allclose(known.weights_LG.sum(axis=1), 1.0)
     rows = {key: row for row, key in enumerate(known.keys)}
@@ -185,28 +202,28 @@ def test_the_curves_bear_large_validation_sets_and_budgets() -> None:
 
 
 def test_options_of_another_policy_are_refused() -> None:
-    with pytest.raises(SettingsError, match="tree policy 'ucb' has no option 'threshold'; it takes optimism, keep"):
+    with pytest.raises(SettingsError, match=r"'ucb' .*'threshold'; .*optimism, keep"):
         make_teacher("skill_tree", TASK, policy="ucb", threshold=0.1)
-    with pytest.raises(UnknownNameError, match="did you mean 'thompson'"):
+    with pytest.raises(UnknownNameError, match="'thompson'"):
         make_policy("thomson")
-    with pytest.raises(SettingsError, match="needs a language model"):
+    with pytest.raises(SettingsError, match="language model"):
         make_teacher("skill_tree", TASK, policy="model")
 
 
-def answer(*actions: dict[str, object]) -> str:
+def format_actions(*actions: dict[str, object]) -> str:
     return json.dumps({"actions": actions})
 
 
 def test_the_model_reads_the_history_and_is_held_to_the_limits() -> None:
-    said = answer(
+    text = format_actions(
         {"skill": "clock", "action": "explore", "reason": "it is weak",
          "allocation": [{"subskill": "past_hour", "examples": 500}, {"subskill": "seconds", "examples": 5}]},
         {"skill": "percent", "action": "exploit", "reason": "it answers",
          "allocation": [{"subskill": "tenths", "examples": -7}, {"subskill": "halves", "examples": 40}]},
         {"skill": "cooking", "action": "explore", "reason": "why not", "allocation": []},
     )  # fmt: skip
-    engine = MockEngine(lambda request, index: said)
-    observed = state(report(0.25), report(0.5), given=({"percent": {"tenths": 5, "halves": 2}},))
+    engine = MockEngine(lambda request, index: text)
+    observed = make_state(make_report(0.25), make_report(0.5), given=({"percent": {"tenths": 5, "halves": 2}},))
     actions = decide("model", observed, engine=engine, cap=0.2)
     prompt = engine.requests[0].messages[-1].text
     for part in (
@@ -216,35 +233,33 @@ def test_the_model_reads_the_history_and_is_held_to_the_limits() -> None:
     ):
         assert part in prompt
     assert actions["clock"].allocation == {"past_hour": 36}
-    assert (
-        "it is weak; limits: there is no subskill 'seconds', 36 of the lesson's 180 examples" in actions["clock"].reason
-    )
+    assert "no subskill 'seconds', 36 of" in actions["clock"].reason
     assert "-7 for tenths counts as 0" in actions["percent"].reason
     assert sum(sum(action.allocation.values()) for action in actions.values()) == 180
-    assert any("there is no skill 'cooking'" in action.reason for action in actions.values())
+    assert any("no skill 'cooking'" in action.reason for action in actions.values())
 
 
-def test_the_engine_of_the_writer_decides_where_no_other_is_given() -> None:
+def test_the_engine_of_the_writer_is_the_default() -> None:
     writer = AnyWriter()
-    writer.engine = MockEngine({})
-    teacher = SkillTree(TASK, writer=writer, policy="model")
-    # A recipe changes the writer's engine from round to round.
     writer.engine = MockEngine(lambda request, index: "nothing")
-    teacher.write(state(report(0.25)), 20, generator())
+    teacher = SkillTree(TASK, writer=writer, policy="model")
+    teacher.write(make_state(make_report(0.25)), 20, make_rng())
     assert len(writer.engine.requests) == 3
-    with pytest.raises(SettingsError, match="expected an engine, not its name"):
+    with pytest.raises(SettingsError, match="engine"):
         make_teacher("skill_tree", TASK, policy="model", engine="gpt")
 
 
 def test_a_model_without_an_answer_is_replaced_and_that_is_said() -> None:
     engine = MockEngine(lambda request, index: "let me think")
-    actions = decide("model", state(report(0.25)), engine=engine)
+    actions = decide("model", make_state(make_report(0.25)), engine=engine)
     assert len(engine.requests) == 3
-    assert all("by 'response': the model had no answer" in action.reason for action in actions.values())
-    assert all(actions[s].allocation == a.allocation for s, a in decide("response", state(report(0.25))).items())
+    assert all("by 'response'" in action.reason for action in actions.values())
+    assert all(
+        actions[s].allocation == a.allocation for s, a in decide("response", make_state(make_report(0.25))).items()
+    )
 
 
-def test_subskills_are_proposed_where_none_is_left_and_can_be_found_again() -> None:
+def test_subskills_are_proposed_if_none_is_left() -> None:
     def script(request: Request, index: int) -> str | Failure:
         asked = request.messages[-1].text
         if len(request.messages) == 1 and '"clock"' in asked:
@@ -254,12 +269,10 @@ def test_subskills_are_proposed_where_none_is_left_and_can_be_found_again() -> N
         return Failure(FailureCause.REFUSED, "no")
 
     engine = MockEngine(script)
-    teacher = SkillTree(
-        TASK, ("clock", "percent"), writer=AnyWriter(), engine=engine, proposals=2, policy="balanced"
-    )  # fmt: skip
+    teacher = SkillTree(TASK, ("clock", "percent"), writer=AnyWriter(), engine=engine, proposals=2, policy="balanced")
     given = {skill: dict.fromkeys(SKILLS[skill], 4) for skill in ("clock", "percent")}
-    observed = state(report(0.25), report(0.5), given=(given,), wrong="clock")
-    lesson = teacher.write(observed, 40, generator())
+    observed = make_state(make_report(0.25), make_report(0.5), given=(given,), wrong="clock")
+    lesson = teacher.write(observed, 40, make_rng())
     allocation = count_examples(lesson)
     assert set(allocation["clock"]) == {"within_hour", "past_hour", "seconds", "time zones"}
     assert set(allocation["percent"]) == set(SKILLS["percent"])
@@ -271,13 +284,13 @@ def test_subskills_are_proposed_where_none_is_left_and_can_be_found_again() -> N
 
 
 def test_proposals_need_a_model_and_a_writer_that_can_read() -> None:
-    with pytest.raises(SettingsError, match="pass an engine"):
+    with pytest.raises(SettingsError, match="engine"):
         SkillTree(TASK, writer=AnyWriter(), proposals=2)
-    with pytest.raises(SettingsError, match="choose a language model as the writer"):
+    with pytest.raises(SettingsError, match="writer"):
         SkillTree(TASK, engine=MockEngine({}), proposals=2)
 
 
-def test_a_policy_of_the_users_own_is_taken_and_held_to_the_limits() -> None:
+def test_custom_policy_is_accepted_and_limited() -> None:
     class Greedy:
         open_at_once = 1
 
@@ -286,7 +299,7 @@ def test_a_policy_of_the_users_own_is_taken_and_held_to_the_limits() -> None:
         ) -> list[TreeAction]:
             return [TreeAction("clock", {"past_hour": 10**9, "within_hour": 1}, "all to one", "explore")]
 
-    lesson = SkillTree(TASK, policy=Greedy(), cap=0.1).write(state(report(0.25)), 180, generator())
+    lesson = SkillTree(TASK, policy=Greedy(), cap=0.1).write(make_state(make_report(0.25)), 180, make_rng())
     allocation = count_examples(lesson)
     assert allocation["clock"] == {"past_hour": 18}
     assert len(lesson.examples) == 180

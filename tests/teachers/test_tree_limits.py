@@ -5,12 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from palaestra.core.errors import SettingsError
-from palaestra.teachers.tree.limits import TreeLimits, enforce
-from palaestra.teachers.tree.records import Branch, Count, Leaf, TreeAction, TreeState
+from palaestra.teachers.tree.records import Branch, Count, Leaf, TreeAction, TreeLimits, TreeState, enforce
 
 
-def branch(name: str, accuracy: float = 0.5, leaves: dict[str, int] | None = None) -> Branch:
-    """A skill with the given examples by subskill after one round."""
+def make_branch(name: str, accuracy: float = 0.5, leaves: dict[str, int] | None = None) -> Branch:
+    """Make a skill with the given examples by subskill after one round."""
     given = {"a": 3, "b": 0, "c": 0} if leaves is None else leaves
     count = Count(round(12 * accuracy), 12)
     parts = tuple(
@@ -27,7 +26,11 @@ trees = st.lists(
     ),
     min_size=1,
     max_size=6,
-).map(lambda several: TreeState(tuple(branch(f"s{k}", rate, parts) for k, (rate, parts) in enumerate(several)), 1, 900))
+).map(
+    lambda several: TreeState(
+        tuple(make_branch(f"s{k}", rate, parts) for k, (rate, parts) in enumerate(several)), 1, 900
+    )
+)
 asked = st.dictionaries(
     st.sampled_from((*NAMES, "unknown")),
     st.one_of(st.integers(-50, 200), st.just(10**30)),
@@ -94,14 +97,14 @@ def test_what_is_within_the_limits_is_left_alone(
 
 
 def test_a_cap_leaves_room_to_spend_the_lesson_on_what_is_weak() -> None:
-    tree = TreeState((branch("weak"), branch("known", 1.0)), 1, 100)
+    tree = TreeState((make_branch("weak"), make_branch("known", 1.0)), 1, 100)
     (action,) = enforce(tree, [TreeAction("weak", {"a": 100}, "all of it")], 100, TreeLimits(cap=0.2))
     assert action.allocation == {"a": 100}
     assert action.reason == "all of it"
 
 
 def test_clipping_is_said_in_the_reason() -> None:
-    tree = TreeState(tuple(branch(f"s{k}") for k in range(10)), 1, 100)
+    tree = TreeState(tuple(make_branch(f"s{k}") for k in range(10)), 1, 100)
     wanted: list[TreeAction] = [
         TreeAction("s0", {"a": 90, "b": 5, "z": 5}, "more"),
         TreeAction("s1", {"b": 10, "c": 10, "a": -3}, "new", "explore"),

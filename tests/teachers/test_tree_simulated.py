@@ -16,9 +16,8 @@ import pytest
 
 from palaestra.core.records import Report
 from palaestra.teachers.simple import share_out
-from palaestra.teachers.tree.limits import TreeLimits, enforce
 from palaestra.teachers.tree.policies import TreePolicy, make_policy
-from palaestra.teachers.tree.records import TreeAction, TreeState, grow
+from palaestra.teachers.tree.records import TreeAction, TreeLimits, TreeState, enforce, grow
 
 ROUNDS, SIZE, PROBLEMS = 3, 160, 12
 Given = dict[str, dict[str, int]]
@@ -77,13 +76,13 @@ class Student:
 
     def accuracy(self, given: Given) -> dict[tuple[str, str], float]:
         taught = sum(n for parts in given.values() for n in parts.values())
-        found = {}
+        result = {}
         for skill, parts in self.skills.items():
             whole = sum(given.get(skill, {}).values())
             for name, part in parts.items():
                 own = given.get(skill, {}).get(name, 0)
-                found[skill, name] = part.accuracy(own + 0.1 * (whole - own), taught)
-        return found
+                result[skill, name] = part.accuracy(own + 0.1 * (whole - own), taught)
+        return result
 
     def mean(self, given: Given) -> float:
         """The expected accuracy on a test with as many problems of each skill."""
@@ -137,7 +136,7 @@ class Uniform:
         return [TreeAction(skill, parts, "every skill gets the same", "explore") for skill, parts in given.items()]
 
 
-def play(policy: TreePolicy, seed: int, **student: Any) -> float:
+def run_rounds(policy: TreePolicy, seed: int, **student: Any) -> float:
     """The gain of one episode, in points."""
     pupil, generator = Student(seed, **student), np.random.default_rng([seed, 3])
     limits = TreeLimits(open_at_once=policy.open_at_once)
@@ -160,7 +159,7 @@ def play(policy: TreePolicy, seed: int, **student: Any) -> float:
 
 
 def gains(policy: TreePolicy, episodes: int, **student: Any) -> np.ndarray[Any, np.dtype[np.float64]]:
-    return np.array([play(policy, seed, **student) for seed in range(episodes)])
+    return np.array([run_rounds(policy, seed, **student) for seed in range(episodes)])
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import pytest
 from palaestra.core.errors import BudgetSpentError
 from palaestra.core.records import Completion, Example, Lesson, Message, Problem, Score, Split
 from palaestra.engines.mock import MockEngine
-from palaestra.recipes.teach.lessons import Delivery
+from palaestra.recipes.teach.summary import Delivery
 from palaestra.tasks.base import TaskHooks, make_task
 from palaestra.tasks.math.base import MathDatum
 from palaestra.tasks.math.published import GSM8K
@@ -23,19 +23,21 @@ from palaestra.teachers.quality.base import Context, Inspection, inspect, make_c
 TASK = MathSkills()
 
 
-def write(question: str, reasoning: str, answer: str, skill: str = "addition") -> Example:
+def make_example(question: str, reasoning: str, answer: str, skill: str = "addition") -> Example:
     return TASK.make_example(MathDatum(question=question, reasoning=reasoning, answer=answer), skill, "")
 
 
-def check(
+def check_examples(
     *examples: Example, task: Any = TASK, checks: Sequence[str] = ("skill", "scorer", "equations"), **context: Any
 ) -> Inspection:
     return inspect(Lesson(examples), make_checks(checks), Context(task, **context))
 
 
-def test_sums_off_by_seven_are_dropped_whatever_the_working_says() -> None:
-    vague = [write(f"What is {200 + k} + {428 - 3 * k}?", "We add both numbers.", str(635 - 2 * k)) for k in range(20)]
-    inspection = check(*vague)
+def test_sums_off_by_seven_are_dropped_with_any_working() -> None:
+    vague = [
+        make_example(f"What is {200 + k} + {428 - 3 * k}?", "We add both numbers.", str(635 - 2 * k)) for k in range(20)
+    ]
+    inspection = check_examples(*vague)
     assert (inspection.kept, inspection.withheld) == ((), 0)
     assert {(drop.check, drop.reason) for drop in inspection.dropped} == {("scorer", "wrong answer")}
     assert (inspection.examined, inspection.wrong) == (20, 20)
@@ -57,7 +59,7 @@ def test_sums_off_by_seven_are_dropped_whatever_the_working_says() -> None:
     ],
 )
 def test_right_answers_in_other_forms_pass(question: str, reasoning: str, answer: str, skill: str) -> None:
-    inspection = check(write(question, reasoning, answer, skill))
+    inspection = check_examples(make_example(question, reasoning, answer, skill))
     assert inspection.verified == ("solved by the task",)
 
 
@@ -77,7 +79,7 @@ def test_right_answers_in_other_forms_pass(question: str, reasoning: str, answer
     ],
 )
 def test_wrong_workings_units_and_topics_are_dropped(question: str, reasoning: str, answer: str, reason: str) -> None:
-    inspection = check(write(question, reasoning, answer), checks=("scorer", "equations"))
+    inspection = check_examples(make_example(question, reasoning, answer), checks=("scorer", "equations"))
     assert ([drop.reason for drop in inspection.dropped], inspection.withheld) == ([reason], 0)
 
 
@@ -86,7 +88,7 @@ def test_no_example_of_the_generators_is_refused(name: str) -> None:
     task, rng = make_task(name), np.random.default_rng(1)
     count = 60 if name == "math-skills" else 3
     examples = [e for skill in task.skills() for e in task.write_examples(skill, "", count, rng)]  # type: ignore[attr-defined]
-    inspection = check(*examples, task=task)
+    inspection = check_examples(*examples, task=task)
     assert (inspection.dropped, inspection.failures) == ((), ())
     assert set(inspection.verified) == {"solved by the task"}
     assert inspection.check("skill").remarks == {"as ordered": len(examples)}
@@ -97,7 +99,7 @@ def test_a_scene_decides_the_answer_to_its_question() -> None:
     (example,) = task.write_examples("count", "colour", 1, np.random.default_rng(0))  # type: ignore[attr-defined]
     count = int(example.reference)
     wrong = Example(example.messages, f"Answer: {count + 1}", "count", "colour", str(count + 1), example.metadata)
-    assert [drop.reason for drop in check(wrong, task=task).dropped] == ["wrong answer"]
+    assert [drop.reason for drop in check_examples(wrong, task=task).dropped] == ["wrong answer"]
 
 
 def test_a_request_in_the_wording_of_the_task_has_its_plan() -> None:
@@ -126,8 +128,8 @@ def test_the_working_of_published_solutions_is_accepted() -> None:
 
 
 def test_an_example_of_another_skill_is_dropped_with_both_names() -> None:
-    mislabeled = write("What is 20 + 31?", "20+31=51", "51", "percent")
-    inspection = check(mislabeled, write("What is 20% of 50?", "50/5=10", "10", "percent"))
+    mislabeled = make_example("What is 20 + 31?", "20+31=51", "51", "percent")
+    inspection = check_examples(mislabeled, make_example("What is 20% of 50?", "50/5=10", "10", "percent"))
     assert [drop.reason for drop in inspection.dropped] == ["addition instead of percent"]
     assert inspection.check("skill").remarks == {"as ordered": 1}
 
@@ -147,15 +149,15 @@ class Riddles(TaskHooks):
         return Score(float(completion.text.endswith(problem.reference)), {"extracted": completion.text})
 
 
-def riddle(number: int, answer: str = "egg") -> Example:
+def make_riddle(number: int, answer: str = "egg") -> Example:
     return Example((Message("user", f"Riddle {number}?"),), f"It is an {answer}", "easy", "", answer)
 
 
 def test_all_samples_of_the_verifier_must_agree() -> None:
     answers = {"Riddle 1?": ("egg", "egg", "egg"), "Riddle 2?": ("egg", "owl", "egg")}
     verifier = MockEngine(lambda request, index: answers[request.messages[-1].text][index])
-    inspection = check(
-        riddle(1), riddle(2), task=Riddles(), checks=("scorer", "agreement"), verifier=verifier, samples=3
+    inspection = check_examples(
+        make_riddle(1), make_riddle(2), task=Riddles(), checks=("scorer", "agreement"), verifier=verifier, samples=3
     )
     assert inspection.verified == ("agreement",)
     assert [(drop.reason, drop.detail) for drop in inspection.dropped] == [
@@ -167,8 +169,8 @@ def test_all_samples_of_the_verifier_must_agree() -> None:
 
 def test_the_verifier_is_not_asked_about_solved_questions() -> None:
     verifier = MockEngine({})
-    inspection = check(
-        write("What is 20 + 31?", "20+31=51", "51"), checks=("scorer", "agreement"), verifier=verifier, samples=3
+    inspection = check_examples(
+        make_example("What is 20 + 31?", "20+31=51", "51"), checks=("scorer", "agreement"), verifier=verifier, samples=3
     )
     assert (inspection.verified, verifier.requests) == (("solved by the task",), [])
 
@@ -178,12 +180,14 @@ def test_a_spent_budget_stops_the_checks() -> None:
         raise BudgetSpentError("spent")
 
     with pytest.raises(BudgetSpentError):
-        check(riddle(1), task=Riddles(), checks=("agreement",), verifier=MockEngine(refuse), samples=1)
+        check_examples(make_riddle(1), task=Riddles(), checks=("agreement",), verifier=MockEngine(refuse), samples=1)
 
 
 def test_skills_without_a_recognizer_are_classified_by_sample() -> None:
     verifier = MockEngine(lambda request, index: '{"category": "hard"}')
-    inspection = check(*(riddle(k) for k in range(50)), task=Riddles(), checks=("skill",), verifier=verifier, samples=1)
+    inspection = check_examples(
+        *(make_riddle(k) for k in range(50)), task=Riddles(), checks=("skill",), verifier=verifier, samples=1
+    )
     assert len(inspection.kept) == 50
     assert inspection.check("skill").remarks == {"not recognized": 30, "by the verifier: hard instead of easy": 20}
 
@@ -193,12 +197,14 @@ def test_a_solver_of_a_users_task_verifies_its_examples() -> None:
         def solve(self, example: Example) -> str | None:
             return "egg" if "1" in example.messages[-1].text else None
 
-    inspection = check(riddle(1), riddle(1, "owl"), riddle(2), task=Solvable(), checks=("scorer",))
+    inspection = check_examples(
+        make_riddle(1), make_riddle(1, "owl"), make_riddle(2), task=Solvable(), checks=("scorer",)
+    )
     assert inspection.verified == ("solved by the task", "")
     assert [drop.reason for drop in inspection.dropped] == ["wrong answer"]
 
 
-def test_the_error_rate_of_the_rest_comes_from_examined_examples() -> None:
+def test_remaining_error_rate_comes_from_examined_examples() -> None:
     delivery = Delivery(40, 30, verified={"solved by the task": 10}, examined=20, wrong=10)
     assert delivery.unverified == 20
     assert delivery.error_rate is not None

@@ -35,12 +35,22 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs")
     palaestra.train(**TRAIN, out=folder / "train", progress=False)
     palaestra.teach(
-        teacher="skill_tree", student="nano", rounds=1, lesson_size=4, epochs=1, test=4, validation=4, skills=["addition", "clock"],
-        out=folder / "teach", progress=False,
-    )  # fmt: skip
+        teacher="skill_tree",
+        student="nano",
+        rounds=1,
+        lesson_size=4,
+        epochs=1,
+        test=4,
+        validation=4,
+        skills=["addition", "clock"],
+        out=folder / "teach",
+        progress=False,
+    )
     script = folder / "script.txt"
     script.write_text("\n%%\n".join(["echo 60 > answer.txt", "validate", "echo 70 > answer.txt", "submit"]))
-    palaestra.research(task=str(number_task(folder)), agent=f"script:{script}", out=folder / "research", progress=False)
+    palaestra.run_research(
+        task=str(number_task(folder)), agent=f"script:{script}", out=folder / "research", progress=False
+    )
     write_train_run(folder / "hostile")
     return folder
 
@@ -106,6 +116,7 @@ def list_pages(visit: Visit) -> list[str]:
     for path in ("train/episodes", "research/conversation", "teach/examples", "teach/problems"):
         visit.open(f"/run/{path}")
         paths.append(visit.page.locator("[data-row] a").first.get_attribute("href"))
+    paths += ["/charts?run=train&run=hostile", "/?edit=train&column=notes&column=seed"]
     return [*paths, "/turns?left=research&right=research:0"]
 
 
@@ -216,6 +227,50 @@ def test_chosen_runs_are_compared_and_a_figure_is_saved(visit: Visit, tmp_path: 
         page.locator(".save a", has_text="PNG").first.click()
     download.value.save_as(tmp_path / "figure.png")
     assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_chart_shows_its_values_and_zooms(visit: Visit) -> None:
+    page = visit.open("/charts?run=train&run=hostile&metric=training+reward")
+    chart = page.locator("svg[data-chart]")
+    box = chart.bounding_box()
+    right, middle = box["x"] + 0.95 * box["width"], box["y"] + 0.5 * box["height"]
+    page.mouse.move(right, middle)
+    tip = page.locator(".tip")
+    assert tip.inner_text().splitlines()[0] == "iteration 3"
+    assert "hostile: 0.3" in tip.inner_text()
+    assert page.locator("svg .crosshair").count() == 1
+    page.mouse.move(box["x"] + 0.45 * box["width"], middle)
+    page.mouse.down()
+    page.mouse.move(right, middle, steps=3)
+    page.mouse.up()
+    page.wait_for_url("**from=**to=**")
+    assert "metric=training+reward" in page.url
+    assert page.get_by_role("textbox", name="From").or_(page.get_by_label("From")).first.input_value()
+    page.locator("svg[data-chart]").dblclick(position={"x": 100, "y": 100})
+    page.wait_for_url(lambda address: "from=" not in address)
+    page.mouse.move(1, 1)
+    assert tip.is_hidden()
+
+
+def test_a_run_is_renamed_and_noted_by_forms(visit: Visit) -> None:
+    page = visit.page
+    row = page.locator("[data-row]", has_text="research").first
+    row.hover()
+    row.get_by_label("rename research").click()
+    page.wait_for_url("**edit=research**")
+    page.get_by_label("name of research").fill("the best")
+    page.keyboard.press("Enter")
+    page.wait_for_url(f"{visit.home}/?*")
+    page.get_by_role("link", name="the best").click()
+    page.wait_for_url("**/run/research/")
+    page.get_by_text("Name and notes").click()
+    page.get_by_label("Notes").fill("seen twice")
+    page.get_by_role("button", name="Save", exact=True).click()
+    page.wait_for_load_state()
+    assert "seen twice" in page.locator("header").inner_text()
+    page.get_by_text("Name and notes").click()
+    page.get_by_label("Name", exact=True).fill("")
+    page.get_by_role("button", name="Save", exact=True).click()
 
 
 def test_text_of_models_only_shows(visit: Visit) -> None:

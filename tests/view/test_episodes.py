@@ -21,16 +21,16 @@ from stored_runs import HOSTILE, TOKENIZER, make_trajectory, write_train_run
 from palaestra.core.records import Segment, Trajectory
 from palaestra.recipes.train.recipe import train
 from palaestra.runs.files import from_json
-from palaestra.runs.ledger import LedgerEntry
+from palaestra.runs.provenance import LedgerEntry
 from palaestra.runs.run import Run
 from palaestra.view import episodes as module
 from palaestra.view import make_app
-from palaestra.view.colours import DIVERGING, NAMES, SHADES, make_colouring
+from palaestra.view.colors import DIVERGING, NAMES, SHADES, make_coloring
 from palaestra.view.tokens import read_segments
 
 ITERATION = 2
 SETTINGS: dict[str, Any] = {
-    "env": "palaestra/CoT-v0", "env_options": ('skills=["clock"]',), "iterations": ITERATION, "episodes": 8, "num_envs": 8, "group_size": 4,
+    "env": "palaestra/CoT-v0", "env_kwargs": {"skills": ['clock']}, "iterations": ITERATION, "episodes": 8, "num_envs": 8, "group_size": 4,
     "keep_trajectories": 8, "kl_coef": 0.1, "learning_rate": 1e-3, "evaluation": 0, "threads": 1, "max_tokens": 16, "progress": False,
 }  # fmt: skip
 
@@ -67,8 +67,8 @@ def test_episodes_are_searched_and_paged(client: TestClient) -> None:
     assert page.count("data-row") == 13
     assert client.get("/run/old/episodes?iteration=2").text.count("data-row") == 4
     assert client.get("/run/old/episodes?q=step 3").text.count("data-row") == 4
-    for text, found in (("100% a_b", 12), ("100% axb", 0), ("%", 12), ("token_ids", 0), ("STEP 1:", 4)):
-        assert client.get("/run/old/episodes", params={"q": text}).text.count("data-row") == found, text
+    for text, count in (("100% a_b", 12), ("100% axb", 0), ("%", 12), ("token_ids", 0), ("STEP 1:", 4)):
+        assert client.get("/run/old/episodes", params={"q": text}).text.count("data-row") == count, text
 
 
 def test_the_list_is_exported_with_its_filters(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,9 +79,17 @@ def test_the_list_is_exported_with_its_filters(client: TestClient, monkeypatch: 
     rows = client.get("/run/old/episodes?q=step&format=json").json()
     assert len(rows) == 12, "all pages"
     assert rows[5] == {
-        "iteration": 2, "position": 1, "group": 0, "reward": 0.25, "tokens": len(TOKENIZER.encode(rows[5]["response"]).ids),
-        "logprob": rows[5]["logprob"], "stop": "end", "failure": "", "prompt": "What is 1 + 1?", "response": f"step 2: {HOSTILE}",
-    }  # fmt: skip
+        "iteration": 2,
+        "position": 1,
+        "group": 0,
+        "reward": 0.25,
+        "tokens": len(TOKENIZER.encode(rows[5]["response"]).ids),
+        "logprob": rows[5]["logprob"],
+        "stop": "end",
+        "failure": "",
+        "prompt": "What is 1 + 1?",
+        "response": f"step 2: {HOSTILE}",
+    }
     assert len(list(csv.reader(io.StringIO(client.get("/run/old/episodes?iteration=1&format=csv").text)))) == 5
 
 
@@ -114,7 +122,7 @@ def test_the_stored_divergence_is_that_of_the_metric(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("colour", NAMES)
-def test_a_trained_episode_is_coloured_by_each_value(client: TestClient, folder: Path, colour: str) -> None:
+def test_a_trained_episode_is_colored_by_each_value(client: TestClient, folder: Path, colour: str) -> None:
     stored = read_stored(folder, "trained", ITERATION)
     place = len(stored[1].segments[0].token_ids) + 2
     page = client.get(f"/run/trained/episodes/{ITERATION}/1?colour={colour}&at={place}").text
@@ -127,11 +135,11 @@ def test_a_trained_episode_is_coloured_by_each_value(client: TestClient, folder:
     ]
     numbers = [float(match[1]) for _, match in values if match]
     assert len(numbers) == len(own)
-    colouring = make_colouring(colour, numbers)
+    coloring = make_coloring(colour, numbers)
     edge = 2e-3  # Titles have three decimals.
     for number, (class_, _) in zip(numbers, values, strict=True):
-        assert class_ in {colouring.choose_class(number - edge), colouring.choose_class(number + edge)}
-    for class_, words in colouring.legend:
+        assert class_ in {coloring.choose_class(number - edge), coloring.choose_class(number + edge)}
+    for class_, words in coloring.legend:
         assert f'<i class="block {class_}"></i> {words}' in unescape(page) or colour == "advantage"
     [current] = [unescape(title) for _, is_current, title in shown if is_current]
     assert current.startswith(f"token {place}, id ")
@@ -143,7 +151,7 @@ def test_a_trained_episode_is_coloured_by_each_value(client: TestClient, folder:
     assert page.count('#inspector">') == size, "each token has an address"
 
 
-def test_an_episode_is_copied_as_its_record_and_its_tokens_as_a_table(client: TestClient, folder: Path) -> None:
+def test_an_episode_is_exported_as_json_and_csv(client: TestClient, folder: Path) -> None:
     stored = read_stored(folder, "trained", ITERATION)[3]
     address = f"/run/trained/episodes/{ITERATION}/3"
     assert from_json(Trajectory, client.get(f"{address}?format=json").text) == stored
@@ -169,7 +177,7 @@ def test_the_turns_of_an_episode_have_titles_and_rewards(client: TestClient) -> 
     assert set(own[len(own) // 2 :]) == {"t0"}, "the second turn has no values"
 
 
-def test_the_overview_leads_to_the_tokens_of_its_sample_episodes(client: TestClient) -> None:
+def test_the_overview_links_to_sample_episodes(client: TestClient) -> None:
     page = client.get("/run/trained/").text
     links = re.findall(r'href="(/run/trained/episodes[/?][^"]*)"', page)
     assert {f"/run/trained/episodes/{ITERATION}/0", f"/run/trained/episodes?iteration={ITERATION}"} <= set(links)
@@ -186,8 +194,8 @@ def test_the_overview_leads_to_the_tokens_of_its_sample_episodes(client: TestCli
 
 
 def test_a_long_episode_is_shown_in_parts(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_TOKENS", 10)
-    monkeypatch.setattr(module, "MOST_TOKENS_BESIDE", 6)
+    monkeypatch.setattr(module, "MAX_TOKENS", 10)
+    monkeypatch.setattr(module, "MAX_TOKENS_BESIDE", 6)
     size = len(TOKENIZER.encode("What is 1 + 1?").ids) + len(TOKENIZER.encode(f"step 2: {HOSTILE}").ids)
     page = client.get("/run/old/episodes/2/1").text
     assert len(re.findall('<span class="(?:g|t[0-9])" title', page)) == 16

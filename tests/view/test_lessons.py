@@ -28,8 +28,7 @@ from palaestra.core.records import (
     Usage,
 )
 from palaestra.recipes.teach.settings import TeachSettings
-from palaestra.runs.calls import CallLog
-from palaestra.runs.ledger import Spending
+from palaestra.runs.provenance import CallLog, Spending
 from palaestra.teachers.quality.base import Broken, CheckReport, Dropped, Inspection
 from palaestra.view import make_app
 
@@ -53,9 +52,30 @@ def write_lessons(folder: Path) -> None:
     broken = Broken("scorer", Failure(FailureCause.SCORER, "it broke"), (6, 7, 8), True, tuple(held))
     log, secret = CallLog(), "sk-" + "a1B2" * 10
     pictures = Message("user", (TextPart(f"Draw {HOSTILE}"), ImagePart("data:image/png;base64," + "A" * 9000)))
-    log.add("k1", "1/lesson", "openai:writer", [Message("system", f"the key {secret}"), pictures], Completion("an answer"), Spending(1, 0, Usage(100, 20), 1.5, 0.25))  # fmt: skip
-    log.add("k2", "1/lesson", "openai:writer", [Message("user", "again")], Completion("stored", usage=Usage(7, 8)), Spending())  # fmt: skip
-    log.add("k3", "1/lesson", "openai:writer", [Message("user", "third")], Failure(FailureCause.REFUSED, "no \ud800"), Spending(2, 0, Usage(), 0.5, 0.0, unpriced=2))  # fmt: skip
+    log.add(
+        "k1",
+        "1/lesson",
+        "openai:writer",
+        [Message("system", f"the key {secret}"), pictures],
+        Completion("an answer"),
+        Spending(1, 0, Usage(100, 20), 1.5, 0.25),
+    )
+    log.add(
+        "k2",
+        "1/lesson",
+        "openai:writer",
+        [Message("user", "again")],
+        Completion("stored", usage=Usage(7, 8)),
+        Spending(),
+    )
+    log.add(
+        "k3",
+        "1/lesson",
+        "openai:writer",
+        [Message("user", "third")],
+        Failure(FailureCause.REFUSED, "no \ud800"),
+        Spending(2, 0, Usage(), 0.5, 0.0, unpriced=2),
+    )
     with create(folder, TeachSettings(rounds=1, lesson_size=6)) as run:
         before = attempts(8, 1)
         long = replace(before[0], completion=Completion(f"{LINE} the end"), outcome=Score(1.0, {"extracted": HOSTILE}))
@@ -92,18 +112,31 @@ def count_rows(client: TestClient, path: str) -> int:
     return page.text.count("data-row")
 
 
-def test_examples_are_filtered_by_round_state_skill_check_and_text(client: TestClient) -> None:
+def test_examples_are_filtered(client: TestClient) -> None:
     assert "3 kept, 3 dropped, 3 withheld" in read_text(client, "/run/taught/examples")
     for query, count in {
-        "": 9, "state=dropped": 3, "check=scorer": 6, "check=solved": 0, "skill=addition&subskill=carry": 9, "skill=clock": 0,
-        "round=1&state=kept": 3, "round=2": 0, "q=Add 1": 4, "q=ADD 11 AND": 1, "q=100%25 a_b": 9, "q=100%25 axb": 0, "q=messages": 0,
-        "state=nonsense": 0, "page=99": 9, "round=x": 9,
-    }.items():  # fmt: skip
+        "": 9,
+        "state=dropped": 3,
+        "check=scorer": 6,
+        "check=solved": 0,
+        "skill=addition&subskill=carry": 9,
+        "skill=clock": 0,
+        "round=1&state=kept": 3,
+        "round=2": 0,
+        "q=Add 1": 4,
+        "q=ADD 11 AND": 1,
+        "q=100%25 a_b": 9,
+        "q=100%25 axb": 0,
+        "q=messages": 0,
+        "state=nonsense": 0,
+        "page=99": 9,
+        "round=x": 9,
+    }.items():
         assert count_rows(client, f"/run/taught/examples?{query}") == count, query
     assert count_rows(client, "/run/old/examples?round=2&skill=clock") == 4
 
 
-def test_an_example_shows_the_checks_that_it_passed_and_the_one_that_dropped_it(client: TestClient) -> None:
+def test_an_example_shows_the_results_of_its_checks(client: TestClient) -> None:
     dropped = read_text(client, "/run/taught/examples/1/dropped/1")
     assert "scorer: wrong answer" in dropped
     assert "got 1" in dropped
@@ -142,10 +175,18 @@ def test_problems_are_filtered_by_what_became_of_them(client: TestClient) -> Non
     head = read_text(client, "/run/taught/problems")
     assert "4 turned right, 2 turned wrong, 6 still right, 7 still wrong, 1 failed" in head
     for query, count in {
-        "": 20, "change=turned right": 4, "change=turned right&skill=clock": 4, "change=turned right&skill=addition": 0,
-        "change=failed": 1, "from=0&to=0&change=right": 8, "from=1&to=1": 20, "q=the engine broke": 1, "q=Question clock": 10,
-        "q=token_ids": 0, "change=nonsense": 20,
-    }.items():  # fmt: skip
+        "": 20,
+        "change=turned right": 4,
+        "change=turned right&skill=clock": 4,
+        "change=turned right&skill=addition": 0,
+        "change=failed": 1,
+        "from=0&to=0&change=right": 8,
+        "from=1&to=1": 20,
+        "q=the engine broke": 1,
+        "q=Question clock": 10,
+        "q=token_ids": 0,
+        "change=nonsense": 20,
+    }.items():
         assert count_rows(client, f"/run/taught/problems?{query}") == count, query
     assert count_rows(client, "/run/measured/problems?change=mixed") == 4
     assert "1 of 2 right" in read_text(client, "/run/measured/problems?change=mixed")
@@ -153,7 +194,7 @@ def test_problems_are_filtered_by_what_became_of_them(client: TestClient) -> Non
     assert count_rows(client, "/run/old/problems?split=validation&from=1&to=2&change=turned right") == 3
 
 
-def test_a_problem_shows_every_answer_with_its_verdict_and_a_long_line_is_cut(client: TestClient) -> None:
+def test_a_problem_shows_every_answer_and_cuts_long_lines(client: TestClient) -> None:
     page = client.get("/run/taught/problem?split=test&id=addition/carry/0")
     assert len(page.text) < 200_000, "a line of 10 MB is cut"
     assert "more characters" in page.text
@@ -166,7 +207,7 @@ def test_a_problem_shows_every_answer_with_its_verdict_and_a_long_line_is_cut(cl
     assert client.get("/run/taught/problem?split=test&id=none").status_code == 404
 
 
-def test_teacher_calls_show_prompt_answer_and_cost_without_keys_and_images(client: TestClient) -> None:
+def test_teacher_calls_show_cost_without_keys_and_images(client: TestClient) -> None:
     text = read_text(client, "/run/taught/calls")
     assert "3; 100 tokens in, 20 out, $0.25 and 2 unpriced calls" in text.replace("\N{NARROW NO-BREAK SPACE}", " ")
     assert "from the cache" in text
@@ -188,8 +229,8 @@ def test_runs_without_stored_calls_open(client: TestClient) -> None:
 
 def test_tabs_follow_the_recipe(client: TestClient) -> None:
     for run, titles in {
-        "taught": ["Overview", "Examples", "Problems", "Teacher calls", "Settings"],
-        "measured": ["Overview", "Problems", "Settings"],
+        "taught": ["Overview", "Examples", "Problems", "Teacher calls", "Charts", "Log", "Settings"],
+        "measured": ["Overview", "Problems", "Log", "Settings"],
     }.items():
         tabs = client.get(f"/run/{run}/").text.split('class="tabs"')[1].split("</span>")[0]
         assert re.findall(r">([^<>\n]+)</a>", tabs) == titles

@@ -24,7 +24,6 @@ def export(
     to: Annotated[
         str,
         typer.Option(
-            "--to",
             metavar="TARGET",
             help="For an environment a library, see `palaestra list exporters`. For a run: dataset (trajectories, lessons "
             "and evaluations) or model (the trained student or policy), as a folder for the Hugging Face hub.",
@@ -32,19 +31,18 @@ def export(
     ],
     out: Annotated[
         str,
-        typer.Option("--out", help="The folder to write; by default the name of the package, or RUN/exported-TARGET."),
+        typer.Option(help="The folder to write; by default the name of the package, or RUN/exported-TARGET."),
     ] = "",
     env_option: Annotated[
         list[str] | None,
         typer.Option(
-            "--env-option",
             metavar="NAME=VALUE",
             help="An option of the environment, several times.",
             rich_help_panel=PACKAGE,
         ),
     ] = None,
     name: Annotated[
-        str, typer.Option("--name", help="The name of the package; by default from the id.", rich_help_panel=PACKAGE)
+        str, typer.Option(help="The name of the package; by default from the id.", rich_help_panel=PACKAGE)
     ] = "",
     push: Annotated[
         str,
@@ -74,15 +72,15 @@ def export(
     from palaestra.integrations.export.base import export_environment
     from palaestra.recipes.settings import parse_options
 
-    folder = export_environment(source, to, out, parse_options(env_option or (), "env_options"), name)
+    folder = export_environment(source, to, out, parse_options(env_option or (), "env_kwargs"), name)
     say(f"package: {folder}")
     say(f"install it with: pip install {folder.resolve()}")  # A bare name would be a package of PyPI.
 
 
 def _export_run(run: str, to: str, out: str, push: str, private: bool, merge: bool) -> None:
     from palaestra.recipes.export.dataset import export_dataset
+    from palaestra.recipes.export.hub import check_push, push_folder
     from palaestra.recipes.export.model import export_model
-    from palaestra.recipes.export.push import check_push, push_folder
 
     if push:
         check_push(push)

@@ -3,26 +3,35 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 from traceback import print_exception
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.table import Table
+from typer.core import TyperGroup
 
 from palaestra import __version__
-from palaestra.cli import research as research_commands
+from palaestra.cli import recipes
+from palaestra.cli.data import data
+from palaestra.cli.doctor import doctor
 from palaestra.cli.export import export
 from palaestra.cli.listing import KINDS, list_entries
-from palaestra.cli.options import TrainCommand, from_settings
+from palaestra.cli.new import new
+from palaestra.cli.options import make_completion
+from palaestra.cli.recipes import Learners, finish_evaluate, finish_teach, finish_train
 from palaestra.cli.serve import serve
 from palaestra.cli.terminal import (
     INTERRUPTED,
+    LOOK,
+    MEASURE,
+    RUNS,
+    START,
     TRACEBACK,
     Commands,
     StoppedError,
+    add_lazy_command,
     console,
     explain,
     mask_output,
@@ -30,231 +39,30 @@ from palaestra.cli.terminal import (
     say,
 )
 from palaestra.cli.view import view
-from palaestra.core.errors import RunError, SettingsError, UnknownNameError
-from palaestra.core.events import ignore
-from palaestra.core.interrupts import raise_on_sigterm
-from palaestra.core.ranks import read_launch_rank
-from palaestra.recipes.executor_settings import INLINE
+from palaestra.core.errors import SettingsError, UnknownNameError
+from palaestra.core.interrupts import raise_on_sigterm, read_launch_rank
+from palaestra.core.records import Json, ignore
 from palaestra.recipes.progress import RunProgress, TrainProgress, plain_console
-
-LEARN, MEASURE, RUNS, LOOK = "Learn", "Measure", "Runs", "Available"
-"""The panels of `palaestra --help`."""
 
 app = typer.Typer(
     cls=Commands,
-    add_completion=False,
     pretty_exceptions_enable=False,
     help="Train, teach and evaluate language models in Gymnasium environments.",
-    epilog="Start with `palaestra teach`, then `palaestra list`. Each command has `--help`.",
+    epilog="Start with `palaestra doctor` and `palaestra teach`, then `palaestra list`. Each command has `--help`.",
 )
 models_app = typer.Typer(invoke_without_command=True, help="List the registered models, or download one.")
+
+
 app.add_typer(models_app, name="models", rich_help_panel=LOOK)
 app.command(rich_help_panel=MEASURE)(serve)
 app.command(rich_help_panel=RUNS)(view)
+app.command(rich_help_panel=START)(doctor)
+app.command(rich_help_panel=START)(new)
+app.command(rich_help_panel=START)(data)
 app.command(rich_help_panel=LOOK)(export)
+recipes.register(app)
 
-Out = Annotated[
-    str, typer.Option("--out", help="The run folder; a new one below runs/ if not given.", rich_help_panel="Run")
-]
-Learners = Annotated[
-    int,
-    typer.Option(
-        help="Train with this many processes on a Ray cluster (RAY_ADDRESS, or this machine).",
-        rich_help_panel="Cluster",
-    ),
-]
 Folder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
-
-
-def _finish_teach(result: Any) -> None:
-    from palaestra.cli.tables import gain_table, test_rounds_table
-    from palaestra.recipes.teach.summary import describe_changes, describe_lessons
-    from palaestra.report import write_report
-
-    console.print(gain_table(result.summary))
-    if "test_rounds" in result.summary:
-        console.print(test_rounds_table(result.summary["test_rounds"]))
-    page = write_report(result.folder)
-    s = result.summary
-    failures = sum(s["failures"].values())
-    for line in (describe_changes(s), *describe_lessons(s)):
-        if line:
-            say(line)
-    if s["kept_round"] != s["rounds"]:
-        kept = f"round {s['kept_round']}" if s["kept_round"] else "the untaught student"
-        say(f"kept: {kept}, the best on validation")
-    say(f"{s['rounds']} rounds, {s['examples']} examples, {failures} failures, {s['seconds']:.0f} s; report: {page}")
-    say(f"run: {result.folder}")
-    if s["gain"] is None:
-        raise RunError(f"no gain could be measured: {_causes(s)}")
-
-
-def _finish_evaluate(result: Any) -> None:
-    from palaestra.cli.tables import further_metrics, report_table
-    from palaestra.report import write_report
-    from palaestra.runs.ledger import describe_cost
-
-    s = result.summary
-    console.print(report_table(result.report, "answers" if s["samples"] > 1 else "problems"))
-    for line in further_metrics(s):
-        say(line)
-    say(
-        f"{s['problems']} problems, {s['prompt_tokens']} tokens in, {s['completion_tokens']} out, {s['seconds']:.0f} s, "
-        f"{describe_cost(s)}; report: {write_report(result.folder)}"
-    )
-    say(f"run: {result.folder}")
-    if result.report.accuracy is None:
-        raise RunError(f"no answer could be scored: {_causes(s)}")
-
-
-def _causes(summary: Mapping[str, Any]) -> str:
-    """Describe the failures by cause: the count, and the message of the first."""
-    messages = summary["first_failures"]
-    return "; ".join(f"{count} x {cause}: {messages.get(cause, '')}" for cause, count in summary["failures"].items())
-
-
-def _teach(
-    settings: Any,
-    out: Out = "",
-    seeds: Annotated[int, typer.Option(help="Run a study of this many seeds.", rich_help_panel="Run")] = 1,
-    grid: Mapping[str, list[str]] | None = None,
-) -> None:
-    """Teach a student in rounds and measure the gain on a test split.
-
-    Several seeds, or several values separated by commas (--teacher a,b --state on,off), run a study. The runs of a
-    study are distributed by --executor; in a single run, the workers score answers and write with a local writer.
-    """
-    from palaestra.recipes.teach import recipe as teach
-
-    if seeds != 1 or grid:
-        _study(settings, out, seeds, grid or {})
-        return
-    quiet()
-    with RunProgress(console, settings.rounds) as progress:
-        result = teach.teach(settings, out=out, listener=progress)
-    _finish_teach(result)
-
-
-def _study(settings: Any, out: str, seeds: int, grid: Mapping[str, list[str]]) -> None:
-    from palaestra.cli.tables import study_table
-    from palaestra.recipes.teach.study import study
-    from palaestra.report import write_report
-    from palaestra.runs.run import new_folder
-
-    quiet()
-    folder = Path(out) if out else new_folder("study")
-    try:
-        with RunProgress(console, settings.rounds) as progress:
-            result = study(
-                replace(settings, executor=INLINE),
-                grid,
-                seeds,
-                out=folder,
-                executor=settings.executor,
-                resources=settings.resources,
-                listener=progress,
-            )
-    except KeyboardInterrupt as error:
-        error.add_note(f"the same command, with --out {folder}")
-        raise
-    console.print(study_table(result))
-    for note in result.notes:
-        say(f"note: {note}")
-    say(f"report: {write_report(result.folder)}")
-    say(f"study: {result.folder}")
-    if result.failed:
-        total = sum(len(row.runs) for row in result.rows)
-        raise RunError(
-            f"{result.failed} of {total} runs failed; the same command with --out {result.folder} tries them again"
-        )
-
-
-def _evaluate(settings: Any, out: Out = "") -> None:
-    """Measure the accuracy of a model on a task, by skill, with intervals."""
-    from palaestra.recipes.evaluate import recipe as evaluate
-
-    quiet()
-    with RunProgress(console) as progress:
-        result = evaluate.evaluate(settings, out=out, listener=progress)
-    _finish_evaluate(result)
-
-
-def _finish_train(result: Any) -> None:
-    from palaestra.cli.tables import outcome_table
-    from palaestra.report import write_report
-
-    console.print(outcome_table(result.summary))
-    s = result.summary
-    failures = sum(s["failures"].values())
-    say(
-        f"{s['iterations']} iterations, {s['episodes']} episodes, {s['decisions']} decisions, {failures} failures, "
-        f"{s['seconds']:.0f} s; report: {write_report(result.folder)}"
-    )
-    say(f"model: {result.folder / 'model'}")
-    say(f"run: {result.folder}")
-
-
-def _train(settings: Any, out: Out = "", learners: Learners = 0) -> None:
-    """Train a policy in an environment by reinforcement learning: PPO, GRPO, RLOO or REINFORCE."""
-    from palaestra.recipes.train import recipe as train
-
-    quiet()
-    if read_launch_rank() > 0:
-        train.train(settings, listener=ignore)
-        return
-    train.check(settings)
-    with TrainProgress(console) as progress:
-        if learners:
-            from palaestra.recipes.train.learners import train_on_ray
-
-            result = train_on_ray(settings, learners, out=out, listener=progress)
-        else:
-            result = train.train(settings, out=out, listener=progress)
-    _finish_train(result)
-
-
-def _train_reward(settings: Any) -> None:
-    """Train a reward model on comparisons and measure its accuracy and calibration."""
-    from palaestra.cli.tables import reward_table
-    from palaestra.recipes.train.reward_model import train_reward
-
-    quiet()
-    with RunProgress(console) as progress:
-        model = train_reward(settings=settings, listener=progress)
-    console.print(reward_table(model))
-    if model.folder is not None:
-        say(f"model: {model.folder}")
-
-
-def _pretrain(settings: Any) -> None:
-    """Train the embedded model `nano` or `nano-vlm` from scratch."""
-    from palaestra.cli.tables import report_table
-    from palaestra.recipes.train.pretrain import pretrain
-
-    quiet()
-    with RunProgress(console) as progress:
-        report = pretrain(settings, listener=progress)
-    console.print(report_table(report))
-    say(f"checkpoint: {settings.out}")
-
-
-def _register() -> None:
-    from palaestra.recipes.evaluate.settings import EvaluateSettings
-    from palaestra.recipes.teach.settings import STUDY_SETTINGS, TeachSettings
-    from palaestra.recipes.train.pretrain import PretrainSettings
-    from palaestra.recipes.train.reward_model import RewardSettings
-    from palaestra.recipes.train.settings import TrainSettings, make_settings
-
-    train = from_settings(TrainSettings, _train, build_settings=make_settings)
-    app.command("train", cls=TrainCommand, rich_help_panel=LEARN)(train)
-    app.command("train-reward", rich_help_panel=LEARN)(from_settings(RewardSettings, _train_reward))
-    app.command("teach", rich_help_panel=LEARN)(from_settings(TeachSettings, _teach, several=STUDY_SETTINGS))
-    app.command("evaluate", rich_help_panel=MEASURE)(from_settings(EvaluateSettings, _evaluate))
-    app.command("pretrain", rich_help_panel=LEARN)(from_settings(PretrainSettings, _pretrain))
-    research_commands.register(app)
-
-
-_register()
 
 
 @app.command(rich_help_panel=RUNS)
@@ -287,16 +95,15 @@ def resume(
     from palaestra.recipes.resume import resume as resume_run
     from palaestra.runs.run import Run
 
+    options: Json = {"max_cost": max_cost, "max_calls": max_calls, "max_tokens": max_tokens}
+    options |= {"categories": categories, "executor": executor, "parallel": parallel, "device": device}
+    changes = {name: value for name, value in options.items() if value is not None}
     quiet()
-    options = {
-        "max_cost": max_cost, "max_calls": max_calls, "max_tokens": max_tokens, "categories": categories, "executor": executor,
-        "parallel": parallel, "device": device,
-    }  # fmt: skip
-    changes: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     if (run / bench.PLAN).exists():
+        from palaestra.cli.research import finish_bench
+
         with RunProgress(console) as progress:
-            result = resume_run(run, listener=progress, trust=trust, **changes)
-        research_commands.finish_bench(result)
+            finish_bench(resume_run(run, listener=progress, trust=trust, **changes))
         return
     with Run.open(run, read_only=True) as opened:
         recipe, settings = opened.recipe, opened.settings
@@ -312,8 +119,16 @@ def resume(
             result = resume_on_ray(run, learners, listener=progress, trust=trust, **changes)
         else:
             result = resume_run(run, listener=progress, trust=trust, **changes)
-    finish = {"teach": _finish_teach, "evaluate": _finish_evaluate, "train": _finish_train}
-    finish.get(recipe, research_commands.finish)(result)
+    finish_run: dict[str, Callable[..., None]] = {
+        "teach": finish_teach,
+        "evaluate": finish_evaluate,
+        "train": finish_train,
+    }
+    if recipe == "research":
+        from palaestra.cli.research import finish
+
+        finish_run["research"] = finish
+    finish_run[recipe](result)
 
 
 @app.command(rich_help_panel=RUNS)
@@ -322,7 +137,6 @@ def report(
     figures: Annotated[
         list[str] | None,
         typer.Option(
-            "--figures",
             metavar="FORMAT",
             help="Also write the figures (svg, png) or the tables (csv, tex) as files. May be repeated.",
         ),
@@ -338,16 +152,25 @@ def report(
     say(f"run: {run}")
 
 
+@app.command(rich_help_panel=RUNS)
+def diagnose(run: Folder) -> None:
+    """Find what keeps a run from learning, with the number, the threshold and the option to try."""
+    from palaestra.cli.recipes import print_warnings
+    from palaestra.runs.run import Run
+
+    with Run.open(run, read_only=True) as opened:
+        if not print_warnings(opened):
+            say("no known problem found")
+
+
 @app.command(rich_help_panel=MEASURE)
 def compare(
     first: Folder,
     second: Folder,
-    out: Annotated[
-        Path | None, typer.Option("--out", help="Write the comparison as an HTML page to this file.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Write the comparison as an HTML page to this file.")] = None,
 ) -> None:
     """Compare two runs on the same problems, with a paired test."""
-    from palaestra.cli.tables import comparison_table
+    from palaestra.cli.terminal import comparison_table
     from palaestra.recipes.evaluate.compare import compare as compare_runs
     from palaestra.report import write_comparison
 
@@ -359,8 +182,24 @@ def compare(
         say(f"page: {write_comparison(result, out)}")
 
 
+def _build_research() -> TyperGroup:
+    from palaestra.cli.research import build_commands
+
+    return build_commands()
+
+
+add_lazy_command(app, "research", MEASURE, "Run an agent on a research task.", _build_research)
+
+
 @app.command("list", rich_help_panel=LOOK)
-def list_(kind: Annotated[str, typer.Argument(help=f"One of {', '.join(KINDS)}; all if not given.")] = "") -> None:
+def list_(
+    kind: Annotated[
+        str,
+        typer.Argument(
+            help=f"One of {', '.join(KINDS)}; all if not given.", autocompletion=lambda incomplete: list(KINDS)
+        ),
+    ] = "",
+) -> None:
     """List tasks, skills, teachers, students, models, environments, algorithms and more."""
     if kind and kind not in KINDS:
         raise UnknownNameError("kind", kind, KINDS)
@@ -382,7 +221,7 @@ def models(context: typer.Context) -> None:
 @models_app.command("list")
 def models_list() -> None:
     """List the registered models and whether each is on this machine."""
-    from palaestra.engines.models import MODELS, is_available
+    from palaestra.models.registry import MODELS, is_available
 
     table = Table(box=None, show_header=False)
     for name, description in MODELS.items():
@@ -394,9 +233,13 @@ def models_list() -> None:
 
 
 @models_app.command("get")
-def models_get(name: Annotated[str, typer.Argument(help="A registered name or a hub id.")]) -> None:
+def models_get(
+    name: Annotated[
+        str, typer.Argument(help="A registered name or a hub id.", autocompletion=make_completion("models"))
+    ],
+) -> None:
     """Download a model, verify it and print its folder."""
-    from palaestra.engines.models import get
+    from palaestra.models.registry import get
 
     quiet()
     with RunProgress(console) as progress:

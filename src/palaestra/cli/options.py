@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
-from functools import partial
+from collections.abc import Callable, Collection, Mapping, Sequence
+from copy import copy
+from dataclasses import MISSING, fields
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -13,44 +13,52 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 import typer
 from typer.core import TyperCommand
 
-from palaestra.core.errors import SettingsError
-from palaestra.core.plugins import load_plugins
-from palaestra.recipes.executor_settings import ExecutorSettings
-from palaestra.recipes.settings import build, load_values
+from palaestra.cli.listing import list_entries
+from palaestra.cli.terminal import announce_loading, show_options
+from palaestra.core.records import Values
+from palaestra.core.registry import load_plugins
+from palaestra.recipes.settings import ExecutorSettings, build, load_values, parse_options
 
-GROUPS: Mapping[str, tuple[str, ...]] = {
-    "Task": (
-        "task", "task_options", "env", "env_options", "skills", "split", "problems", "limit", "shots", "validation_tasks",
-        "test_tasks", "validation", "test", "test_every_round", "mlgym", "datasets_path", "held_out_path", "test_size",
-        "validation_size",
+PANELS = (
+    "Task",
+    "Model",
+    "Teacher",
+    "Agent",
+    "Learning",
+    "Sampling",
+    "Rollouts",
+    "Evaluation",
+    "Limits on model calls",
+    "Run",
+    "Cluster",
+)
+"""The panels of `--help`, in the order of use."""
+HELP_ALL = "--help-all"
+USUAL = ("out", "seeds", "tasks", "agents")
+"""Parameters of commands, beside their settings, that `--help` shows."""
+EXAMPLES = {
+    "train": (
+        "palaestra train --env palaestra/CoT-v0 --model nano",
+        "palaestra train --prompts data.jsonl --reward my_rewards.py:length",
+        "palaestra train --env CartPole-v1 --iterations 40",
     ),
-    "Model": (
-        "model", "model_name", "student", "policy", "method", "rank", "critic", "width", "layers", "window", "activation",
-        "normalize_observations", "scale_actions", "engine", "engine_options", "engine_batch", "device", "microbatch_size",
-        "gradient_checkpointing", "threads",
+    "teach": (
+        "palaestra teach --task data.jsonl --student smollm2",
+        "palaestra teach --teacher skill_tree --rounds 3 --seeds 5",
+        "palaestra teach --writer openai:gpt-4o-mini --max-cost 2",
     ),
-    "Rollouts": ("rollout", "max_staleness", "importance_clip_max"),
-    "Teacher": (
-        "teacher", "teacher_options", "writer", "planner", "prompts", "state", "references", "quality", "checks", "verify",
-        "verifier", "discover",
-        "skills_file", "categories", "discover_train", "rounds", "lesson_size", "budget", "top_up", "accumulate",
+    "evaluate": (
+        "palaestra evaluate --task data.jsonl --model smollm2",
+        "palaestra evaluate --model runs/my-run --limit 100",
+        "palaestra evaluate --model openai:gpt-4o-mini --max-cost 1",
     ),
-    "Agent": (
-        "agent", "agent_config", "tools", "parser", "commands", "history", "strategy", "demonstration",
-        "format_errors", "format_penalty", "memory", "sandbox", "context",
+    "research": (
+        "palaestra research --task grid_maze --agent baseline",
+        "palaestra research --model openai:gpt-4o-mini --max-cost 1",
+        "palaestra research bench --tasks all --agents baseline,reference",
     ),
-    "Sampling": ("temperature", "top_p", "max_tokens", "answer_tokens", "samples", "stop", "prompt"),
-    "Limits on model calls": ("max_cost", "max_calls", "call_timeout", "in_flight", "cache"),
-    "Evaluation": ("evaluate_every", "evaluation"),
-    "Cluster": ("executor", "parallel", "worker_cpus", "worker_gpus", "worker_memory"),
-    "Run": (
-        "plugins", "settings_file", "out", "tags", "seed", "seeds", "checkpoint_every", "checkpoint_seconds", "checkpoints", "keep",
-        "keep_trajectories", "keep_alternatives", "tensorboard", "wandb", "trackio", "workers", "dry_run", "reward_model_path", "resume_checkpoint",
-    ),
-}  # fmt: skip
-"""The panels of `--help` with the settings in each."""
-LEARNING = "Learning"
-"""The panel of all other settings; for `research` it is "Agent"."""
+}
+"""Examples that end the help of a command."""
 SettingsFile = Annotated[
     Path | None,
     typer.Option(
@@ -58,6 +66,18 @@ SettingsFile = Annotated[
         help="A file of settings (JSON, YAML or TOML), or a run's settings.json; options override it.",
         rich_help_panel="Run",
     ),
+]
+
+
+def _show_all(context: typer.Context, value: bool) -> None:
+    if value:
+        show_options(context.command.params)
+        typer.echo(context.get_help())
+        raise typer.Exit
+
+
+_HelpAll = Annotated[
+    bool, typer.Option(HELP_ALL, is_eager=True, callback=_show_all, help="Show every option and exit.")
 ]
 
 _CLUSTER = ExecutorSettings.__dataclass_fields__
@@ -76,7 +96,7 @@ def from_settings(
     command: Callable[..., None],
     several: Sequence[str] = (),
     without: Sequence[str] = (),
-    build_settings: Callable[[Mapping[str, Any]], Any] | None = None,
+    build_settings: Callable[[Values, Collection[str]], Any] | None = None,
 ) -> Callable[..., None]:
     """Make a command that has every field of `kind` as an option, and calls `command(settings, **rest)`.
 
@@ -87,34 +107,44 @@ def from_settings(
         several: options that take several values, separated by commas. The settings hold the first of them; all of
             them are passed to `command` as `grid`.
         without: fields that get no option.
-        build_settings: builds the settings from plain values; by default `palaestra.recipes.settings.build`.
+        build_settings: builds the settings from plain values and the names that the command line has given; by default
+            `palaestra.recipes.settings.build`.
     """
     own = [
         p
         for name, p in inspect.signature(command, eval_str=True).parameters.items()
         if name not in ("settings", "grid")
     ]
-    rest_group = "Agent" if "agent" in get_type_hints(kind) else LEARNING
-    groups = {f.name: _find_group(f.name, rest_group) for f in fields(kind)}
-    options = make_options(kind, groups, without=without)
-    order = [*GROUPS, LEARNING]
-    options.sort(key=lambda option: order.index(groups[option.name]))
+    usual = {f.name for f in fields(kind) if f.metadata.get("usual")}
+    panels = {f.name: f.metadata.get("panel", "Learning") for f in fields(kind)}
+    options = make_options(kind, panels, without=without)
+    options.sort(key=lambda option: PANELS.index(panels[option.name]))
     options.append(
         inspect.Parameter("settings_file", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=SettingsFile)
     )
+    if usual:
+        options = [_hide(p) if p.name not in usual else p for p in options]
+        own = [_hide(p) if p.name not in USUAL else p for p in own]
+        options.append(
+            inspect.Parameter("help_all", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=_HelpAll)
+        )
 
     def call(**given: Any) -> None:
         path = given.pop("settings_file")
+        given.pop("help_all", None)
         rest = {p.name: given.pop(p.name) for p in own}
         given |= given.pop("hyperparameters", None) or {}  # Collected by `TrainCommand`.
         values = {
-            name: tuple(v) if isinstance(v, list) else v for name, v in given.items() if v is not None and v != []
+            name: parse_options(v, name) if name.endswith("_kwargs") else tuple(v) if isinstance(v, list) else v
+            for name, v in given.items()
+            if v is not None and v != []
         }
         grid = {name: str(values[name]).split(",") for name in several if "," in str(values.get(name, ""))}
         values |= {name: choices[0] for name, choices in grid.items()}
+        names = set(values)
         if path:
             values = {**load_values(path, overridden=values), **values}
-        settings = (build_settings or partial(build, kind))(values)
+        settings = build_settings(values, names) if build_settings else build(kind, values)
         command(settings, **rest, **({"grid": grid} if several else {}))
 
     call.__signature__ = inspect.Signature([*options, *(p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own)])  # type: ignore[attr-defined]
@@ -124,7 +154,7 @@ def from_settings(
 
 def make_options(
     kind: type[Any],
-    groups: Mapping[str, str],
+    panels: Mapping[str, str],
     *,
     without: Sequence[str] = (),
     presets: Sequence[str] = (),
@@ -133,7 +163,7 @@ def make_options(
     """Make an option for every field of a settings dataclass.
 
     Arguments:
-        groups: the panel of each field in `--help`.
+        panels: the panel of each field in `--help`.
         without: fields without an option.
         presets: fields whose default depends on the environment.
         hidden: whether the options are left out of `--help`.
@@ -145,10 +175,11 @@ def make_options(
             continue
         hint, name, metavar = _remove_none(hints[f.name]), name_flag(f.name), None
         flag = f"--{name}"
-        if f.default == ():
+        has_pairs = f.name.endswith("_kwargs")
+        if f.default == () or has_pairs:
             flag = flag.removesuffix("s")  # Given several times, each with one value: --skill addition --skill clock.
-            metavar = "NAME=VALUE" if f.name.endswith("_options") else "FILE|MODULE" if f.name == "plugins" else "TEXT"
-            hint = list[str]
+            metavar = "NAME=VALUE" if has_pairs else "FILE|MODULE" if f.name == "plugins" else None
+            hint = list[str] if has_pairs else list[get_args(hint)[0]]  # type: ignore[misc]
         elif get_origin(hint) is Literal:
             hint, metavar = str, "|".join(choice for choice in get_args(hint) if choice)
         elif get_origin(hint) is Mapping:
@@ -160,12 +191,41 @@ def make_options(
             help=f.metadata["help"],
             metavar=metavar,
             show_default="by environment" if f.name in presets else _describe_default(f.default),
-            rich_help_panel=groups[f.name],
-            hidden=hidden or get_origin(hints[f.name]) is Mapping,
+            rich_help_panel=panels[f.name],
+            hidden=hidden or (get_origin(hints[f.name]) is Mapping and not has_pairs),
+            autocompletion=make_completion(f.metadata.get("names", ""), hints[f.name]),
         )
         annotation: Any = Annotated[hint | None, option]
         options.append(inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation))
     return options
+
+
+def _hide(parameter: inspect.Parameter) -> inspect.Parameter:
+    """Return a copy of an option that `--help` does not show. Parameters without an option stay the same."""
+    hint, *metadata = get_args(parameter.annotation) or (parameter.annotation, None)
+    if not isinstance(metadata[0], typer.models.OptionInfo):
+        return parameter
+    option = copy(metadata[0])
+    option.hidden = True
+    return parameter.replace(annotation=Annotated[hint, option])
+
+
+def make_completion(kind: str, hint: Any = None) -> Callable[[str], list[tuple[str, str]]] | None:
+    """Make the function that completes a value in a shell with the names of a kind, or the choices of a `Literal`."""
+    choices = (
+        [str(choice) for choice in get_args(_remove_none(hint))] if get_origin(_remove_none(hint)) is Literal else []
+    )
+    if not kind and not choices:
+        return None
+
+    def complete(incomplete: str) -> list[tuple[str, str]]:
+        if kind == "environments":
+            from gymnasium import registry
+
+            return list({**dict.fromkeys(registry, ""), **list_entries(kind)}.items())
+        return list(list_entries(kind).items()) if kind else [(choice, "") for choice in choices]
+
+    return complete
 
 
 def _remove_none(hint: Any) -> Any:
@@ -176,18 +236,19 @@ def _remove_none(hint: Any) -> Any:
     return kind
 
 
+def format_examples(command: str) -> str | None:
+    """Return the examples of a command for the end of its help, if it has any."""
+    return "\n\n".join(("Examples:", *EXAMPLES[command])) if command in EXAMPLES else None
+
+
 def name_flag(name: str) -> str:
-    return name.replace("_", "-")
-
-
-def _find_group(name: str, rest_group: str) -> str:
-    group = next((group for group, names in GROUPS.items() if name in names), rest_group)
-    return rest_group if (group, rest_group) == ("Teacher", "Agent") else group
+    """The option of a setting, without dashes: `env-option` for `env_kwargs`, which is given once per name and value."""
+    return name.replace("_kwargs", "_option").replace("_", "-")
 
 
 def _describe_default(default: Any) -> str | bool:
     """Return the default for `--help`. `False` shows none; the help text then explains the empty value."""
-    if default is None or default in ("", ()):
+    if default is None or default is MISSING or default in ("", ()):
         return False
     if isinstance(default, (int, float)) and default == -1:
         return "automatic"
@@ -198,19 +259,22 @@ class TrainCommand(TyperCommand):
     """Adds the hyperparameters of all registered algorithms, also those of plugins, to the options of `train`.
 
     With `--algorithm NAME` the help lists the hyperparameters of that algorithm only. Those of other algorithms are
-    parsed as well, so that the error can name the algorithm that does not have them.
+    parsed as well, so that the error can name the algorithm that does not have them. The help without an algorithm lists
+    the usual ones, and loads no algorithm.
     """
 
     _hyperparameters: Sequence[Any] = ()
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        from palaestra.recipes.train.settings import RENAMED
-
-        for name, new in RENAMED.items():
-            if any(argument.split("=")[0] == f"--{name_flag(name)}" for argument in args):
-                raise SettingsError(f"option '--{name_flag(name)}' is now '--{name_flag(new)}'")
-        load_plugins(_find_values(args, "--plugin"))
-        self._hyperparameters = _make_hyperparameter_options(next(iter(_find_values(args, "--algorithm")), ""))
+        chosen = next(iter(_find_values(args, "--algorithm")), "")
+        short = ctx.resilient_parsing or ("--help" in args and not chosen)
+        if not short:
+            if not {"--help", HELP_ALL} & set(args):
+                announce_loading()
+            load_plugins(_find_values(args, "--plugin"))
+        self._hyperparameters = _make_hyperparameter_options(chosen, short)
+        if ctx.resilient_parsing:
+            show_options(self._hyperparameters)
         rest = super().parse_args(ctx, args)
         # Typer passes only the parameters of the function: all hyperparameters are the value of one of them.
         ctx.params["hyperparameters"] = {option.name: ctx.params.pop(option.name) for option in self._hyperparameters}
@@ -220,10 +284,14 @@ class TrainCommand(TyperCommand):
         return [*super().get_params(ctx), *self._hyperparameters]
 
 
-def _make_hyperparameter_options(chosen: str) -> Sequence[Any]:
-    """Make options for the hyperparameters of all algorithms. If `chosen` exists, those of the others are hidden."""
-    from palaestra.learn.algorithms import ALGORITHMS
-    from palaestra.recipes.train.settings import list_preset_names
+def _make_hyperparameter_options(chosen: str, short: bool = False) -> Sequence[Any]:
+    """Make options for the hyperparameters of all algorithms. If `chosen` exists, those of the others are hidden.
+
+    Arguments:
+        short: make only those that all algorithms have, which loads no algorithm, and hide the unusual ones.
+    """
+    from palaestra.recipes.train.presets import list_preset_names
+    from palaestra.rl.algorithms import ALGORITHMS, AlgorithmConfig
 
     names = sorted(ALGORITHMS.names(), key=lambda name: name != chosen)
     panel = (
@@ -232,11 +300,16 @@ def _make_hyperparameter_options(chosen: str) -> Sequence[Any]:
         else "Hyperparameters (of one algorithm: --algorithm NAME --help)"
     )
     options: dict[str, inspect.Parameter] = {}
+    if short:
+        names, panels = [], {f.name: "Learning" for f in fields(AlgorithmConfig)}
+        usual = {f.name for f in fields(AlgorithmConfig) if f.metadata["usual"]}
+        shared = make_options(AlgorithmConfig, panels, presets=[*panels])
+        options = {p.name: p if p.name in usual else _hide(p) for p in shared}
     for name in names:
         config = ALGORITHMS.get(name).Config
-        groups = dict.fromkeys((f.name for f in fields(config)), panel)
+        panels = dict.fromkeys((f.name for f in fields(config)), panel)
         hidden = chosen in names and name != chosen
-        for option in make_options(config, groups, presets=list_preset_names(name), hidden=hidden):
+        for option in make_options(config, panels, presets=list_preset_names(name), hidden=hidden):
             options.setdefault(option.name, option)
 
     def command(**values: Any) -> None: ...
@@ -250,6 +323,6 @@ def _make_hyperparameter_options(chosen: str) -> Sequence[Any]:
 
 def _find_values(args: Sequence[str], option: str) -> list[str]:
     """Return the values of an option in an unparsed command line."""
-    pairs = zip(args, [*args[1:], ""], strict=True)
+    pairs = zip(args, [*args[1:], ""], strict=False)
     values = [following for argument, following in pairs if argument == option]
     return values + [argument.partition("=")[2] for argument in args if argument.startswith(f"{option}=")]

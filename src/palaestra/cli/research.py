@@ -4,47 +4,57 @@ from __future__ import annotations
 
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
+from typer.core import TyperGroup
 
-from palaestra.cli.options import ExecutorName, WorkerCpus, WorkerGpus, WorkerMemory, from_settings
+from palaestra.cli.options import ExecutorName, WorkerCpus, WorkerGpus, WorkerMemory, format_examples, from_settings
 from palaestra.cli.terminal import INTERRUPTED, console, quiet, say
 from palaestra.core.errors import RunError, SettingsError
-from palaestra.recipes.executor_settings import INLINE, ExecutorSettings
 from palaestra.recipes.progress import RunProgress
-from palaestra.runs.ledger import describe_cost
+from palaestra.recipes.settings import INLINE, ExecutorSettings
+from palaestra.runs.provenance import describe_cost
 
-app = typer.Typer(
-    invoke_without_command=True, subcommand_metavar="[bench|tasks|mcp]", add_completion=False,
-    help="Run an agent on a research task.",
-)  # fmt: skip
+if TYPE_CHECKING:
+    from palaestra.recipes.research.bench import BenchResult
+    from palaestra.recipes.research.recipe import ResearchResult
+
 NAMED = ("task", "agent", "seed")
-OF_THE_AGENT = (
-    "agent", "model", "max_cost", "max_calls", "max_tokens", "call_timeout", "context", "answer_tokens", "temperature", "top_p", "tools",
-    "parser", "history", "format_errors", "format_penalty", "cache", "device",
-)  # fmt: skip
+CALLS = (
+    "model",
+    "max_cost",
+    "max_calls",
+    "max_tokens",
+    "call_timeout",
+    "context",
+    "answer_tokens",
+    "temperature",
+    "top_p",
+)
+OF_THE_AGENT = (*CALLS, "agent", "tools", "parser", "history", "format_errors", "format_penalty", "cache", "device")
 """Settings that do not apply to an MCP client, which is the agent itself."""
 SILENT = "0 messages: the agent wrote nothing; its score is that of the starter files"
 
-Out = Annotated[str, typer.Option("--out", help="The run folder; by default a new one below runs/.")]
-BenchOut = Annotated[str, typer.Option("--out", help="The folder of the bench. Repeat it to continue a stopped bench.")]
-Tasks = Annotated[str, typer.Option("--tasks", help="Comma-separated tasks, or all.")]
-Agents = Annotated[str, typer.Option("--agents", help="Comma-separated agents: baseline,model:NAME,script:FILE.")]
-SeedCount = Annotated[int, typer.Option("--seeds", help="Runs of every agent on every task, with different seeds.")]
-FirstSeed = Annotated[int, typer.Option("--seed", help="The first seed.")]
-Workers = Annotated[int, typer.Option("--workers", help="Parallel runs.")]
+Out = Annotated[str, typer.Option(help="The run folder; by default a new one below runs/.")]
+BenchOut = Annotated[str, typer.Option(help="The folder of the bench. Repeat it to continue a stopped bench.")]
+Tasks = Annotated[str, typer.Option(help="Comma-separated tasks, or all.")]
+Agents = Annotated[str, typer.Option(help="Comma-separated agents: baseline,model:NAME,script:FILE.")]
+SeedCount = Annotated[int, typer.Option(help="Runs of every agent on every task, with different seeds.")]
+FirstSeed = Annotated[int, typer.Option(help="The first seed.")]
+Workers = Annotated[int, typer.Option(help="Parallel runs.")]
 TotalCost = Annotated[
     float,
-    typer.Option("--total-cost", help="Maximum dollars of all runs together (--max-cost is per run); 0: no limit."),
+    typer.Option(help="Maximum dollars of all runs together (--max-cost is per run); 0: no limit."),
 ]
 
 
-def finish(result: Any) -> None:
+def finish(result: ResearchResult) -> None:
     """Print the result of a research run and write its report."""
-    from palaestra.cli.tables import format_score
+    from palaestra.cli.terminal import format_score
     from palaestra.recipes.research.episode_player import describe_departure, describe_end, is_silent
     from palaestra.report import write_report
 
@@ -53,14 +63,12 @@ def finish(result: Any) -> None:
     better = f"{s['metric']}, {s['direction']} is better"
     submitted = len(s["attempts"]) - s["validations"]
     scores = f"{s['validations']}" + (f", and {submitted} submitted" if submitted else "")
-    for name, value in (
-        ("submission, test split", f"{format_score(s['best_submission'])} ({better})"),
-        ("baseline, test split", format_score(s["baseline"])),
-        ("best validation", f"{format_score(s['best_attempt'])} of {scores}; baseline {format_score(s['baseline_validation'])}"),
-        ("reward", "none" if s["reward"] is None else f"{s['reward']:.4g} ({s['outcome']})"),
-        ("ended", describe_end(s["stop_reason"], s["note"])),
-    ):  # fmt: skip
-        table.add_row(name, value)
+    best = f"{format_score(s['best_attempt'])} of {scores}; baseline {format_score(s['baseline_validation'])}"
+    table.add_row("submission, test split", f"{format_score(s['best_submission'])} ({better})")
+    table.add_row("baseline, test split", format_score(s["baseline"]))
+    table.add_row("best validation", best)
+    table.add_row("reward", "none" if s["reward"] is None else f"{s['reward']:.4g} ({s['outcome']})")
+    table.add_row("ended", describe_end(s["stop_reason"], s["note"]))
     console.print(table)
     if is_silent(s):
         say(SILENT)
@@ -84,9 +92,9 @@ def finish(result: Any) -> None:
         raise RunError(f"the run failed: {s['failure']['cause']}: {s['failure']['message']}")
 
 
-def finish_bench(result: Any) -> None:
+def finish_bench(result: BenchResult) -> None:
     """Print the standings of a bench and write its report."""
-    from palaestra.cli.tables import standings_tables
+    from palaestra.cli.terminal import standings_tables
     from palaestra.report import write_report
 
     if result.standings is not None:
@@ -114,10 +122,10 @@ def _research(settings: Any, caller: typer.Context, out: Out = "") -> None:
     agent = research.check(settings)
     quiet()
     if agent.interactive:  # The agent uses the terminal.
-        finish(research.research(settings, out=out, progress=False))
+        finish(research.run_research(settings, out=out, progress=False))
         return
     with RunProgress(console) as progress:
-        result = research.research(settings, out=out, listener=progress)
+        result = research.run_research(settings, out=out, listener=progress)
     finish(result)
 
 
@@ -136,17 +144,23 @@ def _bench(
     out: BenchOut = "",
 ) -> None:
     """Run tasks x agents x seeds and compare the agents by performance profiles. A stopped bench can be continued."""
-    from dataclasses import replace
-
     from palaestra.recipes.research.bench import bench
 
     quiet()
     cluster = ExecutorSettings(executor, worker_cpus, worker_gpus, worker_memory)
     with RunProgress(console) as progress:
         result = bench(
-            replace(settings, seed=seed), tasks=_tasks(tasks, settings.mlgym), agents=_names(agents), seeds=seeds, workers=workers,
-            total_cost=total_cost, executor=executor, resources=cluster.resources, out=out, listener=progress,
-        )  # fmt: skip
+            replace(settings, seed=seed),
+            tasks=_tasks(tasks, settings.mlgym),
+            agents=_names(agents),
+            seeds=seeds,
+            workers=workers,
+            total_cost=total_cost,
+            executor=executor,
+            resources=cluster.resources,
+            out=out,
+            listener=progress,
+        )
     finish_bench(result)
 
 
@@ -159,7 +173,7 @@ def _tasks(text: str, mlgym: str) -> list[str]:
 
 
 def _of_checkout(mlgym: str) -> list[str]:
-    from palaestra.research.mlgym import mlgym_names
+    from palaestra.integrations.mlgym import mlgym_names
 
     names = mlgym_names(mlgym)
     if not names:
@@ -171,7 +185,6 @@ def _names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
-@app.command("tasks")
 def tasks(
     mlgym: Annotated[str, typer.Option(help="List the tasks of this MLGym checkout instead.")] = "",
     measure: Annotated[
@@ -209,7 +222,7 @@ def tasks(
 
 
 def _measure(names: list[str], write: str) -> None:
-    from palaestra.recipes.research.task_table import MeasuredTask, format_table, measure_tasks, replace_table
+    from palaestra.recipes.research.recipe import MeasuredTask, format_table, measure_tasks, replace_table
 
     def tell(row: MeasuredTask) -> None:
         scores = f"baseline {row.baseline.test.score:.4g}, reference {row.reference.test.score:.4g}"
@@ -225,7 +238,7 @@ def _measure(names: list[str], write: str) -> None:
 
 def _mcp(settings: Any, out: Out = "") -> None:
     """Serve a task over the Model Context Protocol on stdin and stdout. Progress goes to stderr."""
-    from palaestra.cli.tables import format_score
+    from palaestra.cli.terminal import format_score
     from palaestra.recipes.research.mcp_server import serve_research
     from palaestra.report import write_report
 
@@ -238,11 +251,22 @@ def _mcp(settings: Any, out: Out = "") -> None:
         sys.stderr.flush()
 
 
-def register(parent: typer.Typer) -> None:
-    """Add the commands below `palaestra research`."""
+def build_commands() -> TyperGroup:
+    """Build `palaestra research` with its subcommands."""
     from palaestra.recipes.research.settings import ResearchSettings
 
+    app = typer.Typer(
+        name="research",
+        invoke_without_command=True,
+        subcommand_metavar="[bench|tasks|mcp]",
+        add_completion=False,
+        help="Run an agent on a research task.",
+        epilog=format_examples("research"),
+    )
     app.callback(invoke_without_command=True)(from_settings(ResearchSettings, _research))
+    app.command("tasks")(tasks)
     app.command("bench")(from_settings(ResearchSettings, _bench, without=NAMED))
     app.command("mcp")(from_settings(ResearchSettings, _mcp, without=OF_THE_AGENT))
-    parent.add_typer(app, name="research", rich_help_panel="Measure")
+    group = typer.main.get_command(app)
+    assert isinstance(group, TyperGroup)
+    return group

@@ -8,53 +8,51 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from palaestra.core.access import is_loopback, list_host_names
+from palaestra.cli.terminal import quiet
+from palaestra.core.access import is_loopback, list_host_names, listen
 from palaestra.core.errors import MissingExtraError, SettingsError
+from palaestra.core.records import Json
 from palaestra.core.secrets import mask_data
 
 if TYPE_CHECKING:
-    from palaestra.engines.server import OpenAIServer
+    from palaestra.serving.server import OpenAIServer
 
 
 def serve(
     model: Annotated[
-        str, typer.Option("--model", help="The model: a registered name, a folder, a hub id or a run folder.")
+        str, typer.Option(help="The model: a registered name, a folder, a hub id or a run folder.")
     ] = "nano",
-    host: Annotated[str, typer.Option("--host", help="The address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="The port; 0: a free one.")] = 8000,
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0: a free one.")] = 8000,
     api_key: Annotated[
         str,
         typer.Option(
-            "--api-key",
             envvar="PALAESTRA_API_KEY",
             help="The key that clients must send. Default: none on localhost, a random one on other addresses.",
         ),
     ] = "",
     max_tokens: Annotated[
-        int, typer.Option("--max-tokens", min=1, help="Maximum completion tokens of requests that set no limit.")
+        int, typer.Option(min=1, help="Maximum completion tokens of requests that set no limit.")
     ] = 512,
-    max_batch: Annotated[int, typer.Option("--max-batch", min=1, help="Maximum completions in a batch.")] = 128,
+    max_batch: Annotated[int, typer.Option(min=1, help="Maximum completions in a batch.")] = 128,
     max_wait: Annotated[
         float,
         typer.Option(
-            "--max-wait",
             min=0.0,
             help="Seconds without a new request after which a batch starts, for engines other than transformers.",
         ),
     ] = 0.01,
     max_body: Annotated[
-        int, typer.Option("--max-body", min=1, help="Maximum MiB of a request's body; a larger one has status 413.")
+        int, typer.Option(min=1, help="Maximum MiB of a request's body; a larger one has status 413.")
     ] = 32,
     max_characters: Annotated[
-        int, typer.Option("--max-characters", min=1, help="Maximum characters of a request's prompts or messages.")
+        int, typer.Option(min=1, help="Maximum characters of a request's prompts or messages.")
     ] = 10 * 2**20,
-    max_prompts: Annotated[
-        int, typer.Option("--max-prompts", min=1, help="Maximum completions of a request: prompts times n.")
-    ] = 2048,
+    max_prompts: Annotated[int, typer.Option(min=1, help="Maximum completions of a request: prompts times n.")] = 2048,
     max_requests: Annotated[
-        int, typer.Option("--max-requests", min=1, help="Maximum open requests; a further one has status 429.")
+        int, typer.Option(min=1, help="Maximum open requests; a further one has status 429.")
     ] = 1024,
-    device: Annotated[str, typer.Option("--device", help="The device of a local model, for example cuda.")] = "",
+    device: Annotated[str, typer.Option(help="The device of a local model, for example cuda.")] = "",
     capture: Annotated[
         bool,
         typer.Option(
@@ -63,23 +61,21 @@ def serve(
         ),
     ] = False,
     env: Annotated[
-        str, typer.Option("--env", help="With --capture: a turn environment for each session, at /sessions/NAME/env.")
+        str, typer.Option(help="With --capture: a turn environment for each session, at /sessions/NAME/env.")
     ] = "",
     env_option: Annotated[
-        list[str] | None, typer.Option("--env-option", help="Option of the environment as name=value (value in JSON).")
+        list[str] | None, typer.Option(help="Option of the environment as name=value (value in JSON).")
     ] = None,
     max_sessions: Annotated[
         int,
-        typer.Option(
-            "--max-sessions", min=1, help="With --capture: maximum open sessions; a further one has status 429."
-        ),
+        typer.Option(min=1, help="With --capture: maximum open sessions; a further one has status 429."),
     ] = 1024,
     trajectories: Annotated[
         Path | None,
-        typer.Option("--trajectories", help="With --capture: append each ended session to this JSONL file."),
+        typer.Option(help="With --capture: append each ended session to this JSONL file."),
     ] = None,
     temperature: Annotated[
-        float, typer.Option("--temperature", min=0.01, help="With --capture: the sampling temperature of all calls.")
+        float, typer.Option(min=0.01, help="With --capture: the sampling temperature of all calls.")
     ] = 1.0,
     override_sampling: Annotated[
         bool,
@@ -88,38 +84,44 @@ def serve(
             help="With --capture: replace other sampling parameters of calls by the policy's instead of rejecting them.",
         ),
     ] = False,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="With --capture: the seed of samples and episodes.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="With --capture: the seed of samples and episodes.")] = 0,
 ) -> None:
     """Serve a model with OpenAI's API (chat completions, completions, models) until Ctrl-C."""
     from palaestra.engines.base import close_engine
     from palaestra.engines.factory import check_model, open_engine
-    from palaestra.engines.server import OpenAIServer
+    from palaestra.models.registry import check_device
+    from palaestra.serving.server import OpenAIServer
 
     try:
         import uvicorn
     except ImportError as error:
         raise MissingExtraError("uvicorn", "serve", "serving a model") from error
     check_model(model)
+    check_device(device)
+    if not capture and (env or trajectories or override_sampling):
+        raise SettingsError("--env, --trajectories and --override-sampling need --capture")
+    socket = listen(host, port)  # Before the model is loaded; clients wait until it is.
+    quiet()
+    typer.echo(f"loading {model}", err=True)
     if not is_loopback(host) and not api_key:
         api_key = secrets.token_urlsafe(24)
         typer.echo(f"API key: {api_key}")
-    limits: dict[str, Any] = {
-        "api_key": api_key, "max_tokens": max_tokens, "max_batch": max_batch, "max_wait": max_wait,
-        "max_body": max_body * 2**20, "max_characters": max_characters, "max_prompts": max_prompts,
-        "max_requests": max_requests,
-    }  # fmt: skip
+    limits: Json = {
+        "api_key": api_key,
+        "max_tokens": max_tokens,
+        "max_batch": max_batch,
+        "max_wait": max_wait,
+    }
+    limits |= {"max_body": max_body * 2**20, "max_characters": max_characters}
+    limits |= {"max_prompts": max_prompts, "max_requests": max_requests}
     server: OpenAIServer
     if capture:
         limits |= {"temperature": temperature, "override_sampling": override_sampling, "max_sessions": max_sessions}
         server = _make_session_server(model, device, env, env_option or [], trajectories, seed, **limits)
     else:
-        if env or trajectories or override_sampling:
-            raise SettingsError("--env, --trajectories and --override-sampling need --capture")
         server = OpenAIServer(open_engine(model, device=device), model, **limits)
     app = server.make_app(list_host_names(host))
-    config = uvicorn.Config(app, host=host, port=port, log_level="warning", timeout_graceful_shutdown=5)
-    socket = config.bind_socket()
-    socket.listen()  # Clients may connect as soon as they read the address.
+    config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=5)
     shown = f"[{host}]" if ":" in host else host
     url = f"http://{shown}:{socket.getsockname()[1]}"
     typer.echo(f"serving {model} at {url}/sessions/NAME/v1" if capture else f"serving {model} at {url}/v1")
@@ -131,21 +133,21 @@ def serve(
 
 
 def _make_session_server(
-    model: str, device: str, env: str, env_options: list[str], trajectories: Path | None, seed: int, **options: Any
+    model: str, device: str, env: str, env_kwargs: list[str], trajectories: Path | None, seed: int, **options: Any
 ) -> OpenAIServer:
     """Make the server of `--capture`. Raises before a model is loaded if a name or an option is wrong."""
     import json
 
     from palaestra.core.seeding import Seeds
     from palaestra.engines.base import check_serves_weights, get_scheme
-    from palaestra.engines.factory import get_engine_scheme
-    from palaestra.engines.session_server import SessionServer
+    from palaestra.engines.factory import get_engine_class
     from palaestra.envs.factory import check_options, detect_kind, make_turn_env
     from palaestra.envs.turn.player import TurnEpisodePlayer
     from palaestra.recipes.settings import parse_options
+    from palaestra.serving.session_server import SessionServer
 
     check_serves_weights(get_scheme(model), "model")
-    values = parse_options(env_options, "env_option")
+    values = parse_options(env_kwargs, "env_option")
     if env:
         if detect_kind(env, values) != "turn":
             raise SettingsError(f"option '--env': expected a turn environment; got {env}")
@@ -154,12 +156,12 @@ def _make_session_server(
     def make_player(episode: int) -> TurnEpisodePlayer:
         return TurnEpisodePlayer(make_turn_env(env, 1, values, autoreset=False).envs[0], episode)
 
-    def append(record: dict[str, Any]) -> None:
+    def append(record: Json) -> None:
         if trajectories is not None:
             with trajectories.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(mask_data(record)) + "\n")
 
-    engine = get_engine_scheme(model).open_for_rollouts(model, device=device)
+    engine = get_engine_class(model).open_for_rollouts(model, device=device)
     return SessionServer(
         engine, model, seeds=Seeds(seed), make_player=make_player if env else None, on_end=append, **options
     )

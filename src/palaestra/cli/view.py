@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from palaestra.core.access import list_host_names
+from palaestra.core.access import list_host_names, listen
 from palaestra.core.errors import MissingExtraError, RunError
 
 
@@ -18,11 +18,11 @@ def view(
         list[Path] | None,
         typer.Argument(metavar="[RUNS]...", help="Folders with runs, or run folders. Default: runs/."),
     ] = None,
-    host: Annotated[str, typer.Option("--host", help="The address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="The port; 0: a free one.")] = 0,
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0: a free one.")] = 0,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")] = True,
 ) -> None:
-    """Show runs in the browser, while they go on, until Ctrl-C. The pages only read, and need no network."""
+    """Show runs in the browser, while they go on, until Ctrl-C. The pages need no network. They change only names and notes."""
     try:
         import uvicorn
 
@@ -35,9 +35,8 @@ def view(
             raise RunError(f"there is no folder {folder}; name a folder with runs: palaestra view FOLDER")
     token = secrets.token_urlsafe(24)
     app = make_app(folders, token, list_host_names(host))
-    config = uvicorn.Config(app, host=host, port=port, log_level="warning", timeout_graceful_shutdown=1)
-    socket = config.bind_socket()
-    socket.listen()  # A browser may connect as soon as it has the address.
+    socket = listen(host, port)
+    config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1)
     shown = f"[{host}]" if ":" in host else host
     address = f"http://{shown}:{socket.getsockname()[1]}/?token={token}"
     typer.echo(f"runs of {', '.join(map(str, folders))}: {address}")

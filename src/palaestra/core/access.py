@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import socket
 from collections.abc import Collection
 from ipaddress import ip_address
 from urllib.parse import urlsplit
+
+from palaestra.core.errors import SettingsError
 
 
 def is_loopback(host: str) -> bool:
@@ -24,6 +28,24 @@ def list_host_names(host: str) -> frozenset[str]:
     (['127.0.0.1', '::1', 'localhost'], frozenset())
     """
     return frozenset() if host in ("0.0.0.0", "::") else frozenset({host.lower(), "localhost", "127.0.0.1", "::1"})
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Open the socket of a server. Clients may connect at once.
+
+    Raises:
+        SettingsError: the port is in use, or the address is not one of this machine.
+    """
+    try:
+        return socket.create_server(
+            (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=2048
+        )
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            advice = f"port {port} is in use; choose another with --port, or 0 for a free one"
+        else:
+            advice = "expected an address of this machine, for example 127.0.0.1, and a port that this user may open"
+        raise SettingsError(f"cannot listen on {host}, port {port}: {error.strerror}; {advice}") from error
 
 
 def find_access_error(host: str, origin: str | None, hosts: Collection[str]) -> str:

@@ -8,14 +8,13 @@ line prints its location and exits with code 1.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
 
 
 class PalaestraError(Exception):
     """Base class of every error that a user can act on."""
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         """Pickle without calling `__init__`, whose arguments are not always `args`."""
         return _rebuild, (type(self), self.args, self.__dict__)
 
@@ -115,7 +114,7 @@ class StorageError(PalaestraError):
     """Writing to the disk failed: no space or no permission. Earlier data is intact."""
 
 
-def _rebuild(kind: type[PalaestraError], args: tuple[Any, ...], attributes: dict[str, Any]) -> PalaestraError:
+def _rebuild(kind: type[PalaestraError], args: tuple[object, ...], attributes: Mapping[str, object]) -> PalaestraError:
     error = kind.__new__(kind, *args)
     error.__dict__.update(attributes)
     return error

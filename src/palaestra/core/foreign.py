@@ -7,7 +7,9 @@ gives each caller a state of its own and restores the former state afterwards, s
 from __future__ import annotations
 
 import random
+import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -15,11 +17,40 @@ from typing import Any, TypeVar
 import numpy as np
 
 from palaestra.core.errors import PalaestraError
-from palaestra.core.plugins import describe_error
+from palaestra.core.registry import describe_error
 
 T = TypeVar("T")
 _LOCK = threading.RLock()
 """Held while the global generators have the state of one caller."""
+
+
+@contextmanager
+def quiet_libraries() -> Iterator[None]:
+    """Hide the progress bars of transformers and the messages of datasets, and restore the user's setting afterwards.
+
+    A library that is not imported yet is not imported for this.
+    """
+    bars: Any = sys.modules.get("transformers.utils.logging")
+    data: Any = sys.modules.get("datasets.utils")
+    hides_bars = bars is not None and bars.is_progress_bar_enabled()
+    hides_data = data is not None and not data.are_progress_bars_disabled()
+    level = data.logging.get_verbosity() if data is not None else 0
+    try:
+        if hides_bars:
+            bars.disable_progress_bar()
+        if hides_data:
+            data.disable_progress_bars()
+        if data is not None:
+            data.logging.set_verbosity(data.logging.CRITICAL)
+        yield
+    finally:
+        if hides_bars:
+            with warnings.catch_warnings(action="ignore"):  # Those of the hub may be disabled by its variable.
+                bars.enable_progress_bar()
+        if hides_data:
+            data.enable_progress_bars()
+        if data is not None:
+            data.logging.set_verbosity(level)
 
 
 class ForeignCallError(PalaestraError):
@@ -42,7 +73,8 @@ class GlobalRandom:
     """
 
     def __init__(self, seed: int) -> None:
-        self._states: tuple[Any, Any] = (random.Random(seed).getstate(), _make_numpy_state(seed))
+        numpy_state = np.random.RandomState(seed % 2**32).get_state()
+        self._states: tuple[Any, Any] = random.Random(seed).getstate(), numpy_state
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -57,7 +89,7 @@ class GlobalRandom:
                 _set_states(former)
 
 
-def call_foreign(name: str, function: Callable[..., T], *arguments: Any, seconds: float) -> T:
+def call_foreign(name: str, function: Callable[..., T], *arguments: object, seconds: float) -> T:
     """Call a function of another package in a thread and wait for its result.
 
     A call that exceeds its time keeps its thread, which ends with the process. Python cannot stop it.
@@ -93,10 +125,6 @@ def call_foreign(name: str, function: Callable[..., T], *arguments: Any, seconds
     if isinstance(errors[0], PalaestraError):
         raise errors[0]
     raise ForeignCallError(f"{name} raised {describe_error(errors[0])}") from errors[0]
-
-
-def _make_numpy_state(seed: int) -> Any:
-    return np.random.RandomState(seed % 2**32).get_state()
 
 
 def _get_states() -> tuple[Any, Any]:

@@ -1,7 +1,8 @@
-"""Stop on Ctrl-C and SIGTERM at a point where the work can be saved."""
+"""The interrupts of a process, and its rank among several."""
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Callable
@@ -77,3 +78,13 @@ class HeldInterrupts:
         if not first:
             self.release()
         self.notify()
+
+
+def read_launch_size() -> int:
+    """The number of processes that torchrun has started; 1 without torchrun."""
+    return int(os.environ["WORLD_SIZE"]) if "TORCHELASTIC_RUN_ID" in os.environ else 1
+
+
+def read_launch_rank() -> int:
+    """The number of this process among them. Only rank 0 prints and writes."""
+    return int(os.environ["RANK"]) if "TORCHELASTIC_RUN_ID" in os.environ else 0

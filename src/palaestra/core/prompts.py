@@ -37,7 +37,7 @@ class Prompts:
 
     def __init__(self, base: Path, folder: Path | None = None) -> None:
         self.base, self.folder = base, folder
-        self._bound: dict[str, Any] = {}
+        self._bound: dict[str, object] = {}
         if folder is None:
             return
         if not folder.is_dir():
@@ -68,7 +68,7 @@ class Prompts:
         """Return the names of the prompts, for example `"open_ended/write"`."""
         return list(self._names)
 
-    def bind(self, **variables: Any) -> Prompts:
+    def bind(self, **variables: object) -> Prompts:
         """Return the same templates with default values for variables. Arguments of `render` take precedence."""
         self._environment  # noqa: B018  (created before the copy, so that templates are compiled only once)
         other = copy.copy(self)
@@ -101,7 +101,7 @@ class Prompts:
         )
         return meta.find_undeclared_variables(parsed) - set(optional)
 
-    def render(self, name: str, **variables: Any) -> str:
+    def render(self, name: str, **variables: object) -> str:
         """Render a template to text.
 
         Raises:
@@ -125,7 +125,7 @@ class Prompts:
         except (TemplateError, TypeError, ValueError, ArithmeticError, OSError, RecursionError) as error:
             raise PromptError(f"the prompt {self._place(name, error)}: {type(error).__name__}: {error}") from error
 
-    def messages(self, name: str, **variables: Any) -> tuple[Message, ...]:
+    def messages(self, name: str, **variables: object) -> tuple[Message, ...]:
         """Render a prompt to messages: the optional system message and the user message."""
         user = Message("user", self.render(name, **variables))
         if f"{name}.system" in self._names:

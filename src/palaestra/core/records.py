@@ -1,21 +1,25 @@
-"""Frozen records that all time-scales share: messages, problems, completions, scores, lessons, trajectories.
-
-A `Failure` has a cause and never counts as a score of zero. Text in records can always be encoded as UTF-8: lone surrogates
-are replaced when a record is created (`palaestra.core.text`).
-"""
+"""Records that all rooms share: problems, answers, trajectories, requests to a model, and progress events."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from numbers import Real
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
-from palaestra.core.checks import short_repr
+from palaestra.core.errors import SettingsError
+from palaestra.core.settings import check_ranges, setting, short_repr
 from palaestra.core.text import clean_fields
 
+Json: TypeAlias = dict[str, Any]
+Values: TypeAlias = Mapping[str, Any]
+"""Plain values by name."""
 Role = Literal["system", "user", "assistant", "tool"]
+LOCAL_SCHEME = "transformers"
+"""The scheme of models in this process. A model name without a scheme has this one."""
+NOTICE = "notice"
+"""The phase of an event with a message for the user. The text is in `data["text"]`."""
 
 
 class Split(StrEnum):
@@ -166,10 +170,7 @@ class Usage:
     completion_tokens: int = 0
 
     def __add__(self, other: Usage) -> Usage:
-        return Usage(
-            self.prompt_tokens + other.prompt_tokens,
-            self.completion_tokens + other.completion_tokens,
-        )
+        return Usage(self.prompt_tokens + other.prompt_tokens, self.completion_tokens + other.completion_tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -395,3 +396,94 @@ class Trajectory:
     @property
     def total_reward(self) -> float:
         return float(sum(self.rewards))
+
+
+Answer = Completion | Failure
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """Sampling parameters."""
+
+    max_tokens: int = setting(64, "Maximum number of tokens per completion.", low=1)
+    temperature: float = setting(0.0, "0 means greedy decoding; 1 samples from the model's own distribution.", low=0)
+    top_p: float = setting(1.0, "Sample from the smallest set of tokens with this total probability.", above=0, high=1)
+    top_k: int = setting(0, "Sample from this many of the most likely tokens; 0 means all.", low=0)
+    stop: tuple[str, ...] = setting((), "Strings that end a completion; they are not part of its text.")
+    count: int = setting(1, "Number of completions per prompt.", low=1)
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+        if not all(self.stop):
+            raise SettingsError(f"setting 'stop': expected non-empty strings; got {self.stop!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One prompt with its sampling parameters and seed.
+
+    The same request produces the same tokens in any batch.
+
+    Arguments:
+        schema: JSON text of the JSON schema for the answer; empty for none. Engines without `reads_schema` ignore it.
+        tools: JSON text of the tools that the model may call, a list in OpenAI's format; empty for none. Calls are in
+            the completion's `tool_calls` if a service parses them, otherwise in its text.
+        prompt_ids: exact token ids to continue, instead of `messages`. Only local engines accept them.
+    """
+
+    messages: tuple[Message, ...]
+    sampling: Sampling = Sampling()
+    seed: int = 0
+    schema: str = ""
+    tools: str = ""
+    prompt_ids: tuple[int, ...] = ()
+
+
+@runtime_checkable
+class Engine(Protocol):
+    """Generates completions. `BaseEngine` adds the optional attributes."""
+
+    name: str
+
+    def generate(self, requests: Sequence[Request]) -> list[list[Answer]]:
+        """Answer every request in order, with `sampling.count` completions or failures each."""
+        ...
+
+
+def reads_schema(engine: Engine) -> bool:
+    """Whether an engine enforces `Request.schema`."""
+    return bool(getattr(engine, "reads_schema", False))
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A step of progress.
+
+    Arguments:
+        phase: the current activity, for example `"train"` or `"evaluate validation"`.
+        done, total: the progress; `total` is 0 if unknown.
+        round: the round of the run; 0 is before the first.
+        data: values to display, for example `{"loss": 0.31}`.
+    """
+
+    phase: str
+    done: int = 0
+    total: int = 0
+    round: int = 0
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+
+def notice(text: str) -> Event:
+    """Make an event with a message for the user.
+
+    >>> notice("stopping after this iteration").data["text"]
+    'stopping after this iteration'
+    """
+    return Event(NOTICE, data={"text": text})
+
+
+Listener = Callable[[Event], None]
+
+
+def ignore(event: Event) -> None:
+    """A listener that does nothing."""

@@ -24,7 +24,7 @@ from palaestra.core.errors import EngineError
 MASK = "***"
 URL_USER = "PALAESTRA_URL_USER"
 """The environment variable with user and password of a masked URL."""
-MIN_LENGTH = 8
+_MIN_LENGTH = 8
 """Minimum length of a known secret. Shorter values occur in ordinary text."""
 _PREFIX = 16
 """Length of a part at the start of a secret that is masked as well: a message may end within a key."""
@@ -109,7 +109,7 @@ def mask_data(value: T) -> T:
     return masked
 
 
-def mask_rows(rows: Iterable[Sequence[Any]]) -> Iterator[list[Any]]:
+def mask_rows(rows: Iterable[Sequence[object]]) -> Iterator[list[object]]:
     """Replace the secrets in the texts of database rows. A text that is JSON stays JSON, and its numbers stay exact.
 
     >>> next(mask_rows([(1, '{"error": "sk-abcdefghijklmnop1234", "token_ids": [1, 2]}')]))
@@ -121,7 +121,7 @@ def mask_rows(rows: Iterable[Sequence[Any]]) -> Iterator[list[Any]]:
 
 
 def _mask_json(text: str, pattern: re.Pattern[str]) -> str:
-    if len(text) < MIN_LENGTH or pattern.search(text) is None:
+    if len(text) < _MIN_LENGTH or pattern.search(text) is None:
         return text
     if text[0] in '{["':
         try:
@@ -136,8 +136,8 @@ def _mask_json(text: str, pattern: re.Pattern[str]) -> str:
 def mask_settings(value: Any, name: str = "") -> Any:
     """Mask settings: what `mask` finds, values with a name like a secret's, and query values in URLs.
 
-    >>> mask_settings({"writer": "https://host/v1?key=1#m", "env_options": {"api_key": "abc", "size": 3}})
-    {'writer': 'https://host/v1?***#m', 'env_options': {'api_key': '***', 'size': 3}}
+    >>> mask_settings({"writer": "https://host/v1?key=1#m", "env_kwargs": {"api_key": "abc", "size": 3}})
+    {'writer': 'https://host/v1?***#m', 'env_kwargs': {'api_key': '***', 'size': 3}}
     """
     if isinstance(value, Mapping):
         return {key: mask_settings(part, str(key)) for key, part in value.items()}
@@ -166,7 +166,7 @@ def mask_arguments(arguments: Sequence[str]) -> list[str]:
     ]
 
 
-def is_masked(value: Any) -> bool:
+def is_masked(value: object) -> bool:
     """Whether a setting had a secret that was not stored, other than the password of a URL (`restore_url`)."""
     if isinstance(value, Mapping):
         return any(map(is_masked, value.values()))
@@ -177,7 +177,7 @@ def is_masked(value: Any) -> bool:
 
 def _mask_nested(value: Any, pattern: re.Pattern[str]) -> Any:
     if isinstance(value, str):
-        return pattern.sub(_replace, value) if len(value) >= MIN_LENGTH else value
+        return pattern.sub(_replace, value) if len(value) >= _MIN_LENGTH else value
     if isinstance(value, Mapping):
         return {_mask_nested(key, pattern): _mask_nested(part, pattern) for key, part in value.items()}
     if isinstance(value, list | tuple):
@@ -206,7 +206,7 @@ def _is_secret_name(name: str) -> bool:
 
 
 def _is_distinct(value: str) -> bool:
-    return len(value.strip()) >= MIN_LENGTH and value.lower() not in _ORDINARY
+    return len(value.strip()) >= _MIN_LENGTH and value.lower() not in _ORDINARY
 
 
 @functools.lru_cache(16)
@@ -246,4 +246,4 @@ def _list_variants(secret: str) -> set[str]:
         for code in (base64.b64encode(padded), base64.urlsafe_b64encode(padded)):
             variants.add(code.decode()[start:whole])
     variants |= {json.dumps(variant)[1:-1] for variant in variants}  # JSON inside of JSON.
-    return {variant for variant in variants if len(variant) >= MIN_LENGTH}
+    return {variant for variant in variants if len(variant) >= _MIN_LENGTH}

@@ -1,13 +1,9 @@
-"""Named random streams.
-
-Palaestra does not use the global generators of `random`, NumPy or torch. If a library or a user's environment needs them,
-their state is restored afterwards. Random choices come from a `Seeds`, which derives independent streams by name: the same
-root seed and name give the same stream on every machine and in any order.
-"""
+"""Seeded randomness: streams by name, and the random order of batches."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,3 +36,18 @@ class Seeds:
     def generator(self) -> np.random.Generator:
         """Return a new NumPy generator at the start of this stream."""
         return np.random.default_rng(self.integer())
+
+
+def plan_batches(lengths: Sequence[int], batch_size: int, generator: np.random.Generator) -> Iterator[list[int]]:
+    """Plan one epoch: every index once, in batches of similar length and random order.
+
+    Sorting within windows of a few batches avoids most of the padding and keeps the batches mixed.
+    """
+    order = generator.permutation(len(lengths))
+    window = 8 * batch_size
+    batches = []
+    for start in range(0, len(order), window):
+        near = sorted(order[start : start + window].tolist(), key=lambda index: lengths[index])
+        batches += [near[k : k + batch_size] for k in range(0, len(near), batch_size)]
+    for position in generator.permutation(len(batches)):
+        yield batches[position]

@@ -15,12 +15,12 @@ import numpy as np
 
 from palaestra.core.records import Attempt, Failure, Majority, Problem, Report
 
-Z95 = 1.959963984540054
-METADATA_SLICES = ("level", "type")
+_Z95 = 1.959963984540054
+_METADATA_SLICES = ("level", "type")
 """Metadata of a problem by which reports are sliced across skills."""
-YES_NO = ("yes", "no"), ("true", "false")
+_YES_NO = ("yes", "no"), ("true", "false")
 """References that count as a closed set of answers, if the problem's metadata have no `choices`."""
-MAX_DENOMINATOR = 5040
+_MAX_DENOMINATOR = 5040
 """Resolution of `sign_flip_test`. Fractions of up to ten answers are exact."""
 _T95_SMALL = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706)
 
@@ -47,11 +47,11 @@ def wilson_interval(correct: float, count: float) -> tuple[float, float]:
     """
     if count == 0:
         return 0.0, 1.0
-    rate, z2 = correct / count, Z95**2
-    centre = (rate + z2 / (2 * count)) / (1 + z2 / count)
-    half = Z95 * math.sqrt(rate * (1 - rate) / count + z2 / (4 * count**2)) / (1 + z2 / count)
+    rate, z2 = correct / count, _Z95**2
+    center = (rate + z2 / (2 * count)) / (1 + z2 / count)
+    half = _Z95 * math.sqrt(rate * (1 - rate) / count + z2 / (4 * count**2)) / (1 + z2 / count)
     # Rounding must not push a rate of 0 or 1 out of its own interval.
-    return max(0.0, min(rate, centre - half)), min(1.0, max(rate, centre + half))
+    return max(0.0, min(rate, center - half)), min(1.0, max(rate, center + half))
 
 
 def cluster_interval(counts: Sequence[tuple[int, int]]) -> tuple[float, float]:
@@ -77,8 +77,11 @@ def cluster_interval(counts: Sequence[tuple[int, int]]) -> tuple[float, float]:
     return wilson_interval(rate * effective, effective)
 
 
-def mean_interval(values: Sequence[float]) -> Mean:
+def mean_interval(values: Sequence[float], low: float = -math.inf, high: float = math.inf) -> Mean:
     """The mean of `values` with Student's 95 % interval.
+
+    Arguments:
+        low, high: the range of the values; the interval does not leave it.
 
     >>> mean = mean_interval([1.0, 2.0, 3.0, 4.0])
     >>> round(mean.value, 2), round(mean.low, 2), round(mean.high, 2)
@@ -86,13 +89,13 @@ def mean_interval(values: Sequence[float]) -> Mean:
     """
     count = len(values)
     if count == 0:
-        return Mean(math.nan, -math.inf, math.inf, 0)
+        return Mean(math.nan, low, high, 0)
     mean = math.fsum(values) / count
     if count == 1:
-        return Mean(mean, -math.inf, math.inf, 1)
+        return Mean(mean, low, high, 1)
     deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (count - 1))
     half = _t95(count - 1) * deviation / math.sqrt(count)
-    return Mean(mean, mean - half, mean + half, count)
+    return Mean(mean, max(low, mean - half), min(high, mean + half), count)
 
 
 def rate_interval(values: Sequence[float], clusters: Sequence[str] = ()) -> Mean:
@@ -158,7 +161,7 @@ def _t95(freedom: int) -> float:
     """The 97.5 % quantile of Student's t: a table for the first values, then the expansion in 1/freedom."""
     if freedom <= len(_T95_SMALL):
         return _T95_SMALL[freedom - 1]
-    z, v = Z95, freedom
+    z, v = _Z95, freedom
     return (
         z
         + (z**3 + z) / (4 * v)
@@ -204,14 +207,10 @@ def compute_paired_gain(before: Sequence[float], after: Sequence[float], cluster
     factor = _design_effect(changes, clusters) if clusters else 1.0
     change, squares = math.fsum(changes) / factor, math.fsum(c * c for c in changes) / factor + 1.0
     total = count / factor + 2.0
-    centre = change / total
-    half = Z95 * math.sqrt(squares - change**2 / total) / total
-    return Gain(
-        points,
-        max(-100.0, min(points, 100.0 * (centre - half))),
-        min(100.0, max(points, 100.0 * (centre + half))),
-        count,
-    )
+    center = change / total
+    half = _Z95 * math.sqrt(squares - change**2 / total) / total
+    low, high = 100.0 * (center - half), 100.0 * (center + half)
+    return Gain(points, max(-100.0, min(points, low)), min(100.0, max(points, high)), count)
 
 
 def t_test(differences: Sequence[float]) -> float | None:
@@ -258,7 +257,7 @@ def sign_flip_test(changes: Sequence[Fraction]) -> float:
     >>> sign_flip_test([Fraction(1), Fraction(-1), Fraction(0)])
     1.0
     """
-    scale = min(math.lcm(*(change.denominator for change in changes)), MAX_DENOMINATOR) if changes else 1
+    scale = min(math.lcm(*(change.denominator for change in changes)), _MAX_DENOMINATOR) if changes else 1
     steps = [abs(round(change * scale)) for change in changes if change]
     observed = abs(sum(round(change * scale) for change in changes))
     if not steps:
@@ -303,7 +302,7 @@ def report_on(attempts: Sequence[Attempt], name: str = "all") -> Report:
 def slice_by_metadata(attempts: Sequence[Attempt]) -> Mapping[str, tuple[Report, ...]]:
     """Report the accuracy by level and by type, if the problems' metadata contain them."""
     slices: dict[str, tuple[Report, ...]] = {}
-    for name in METADATA_SLICES:
+    for name in _METADATA_SLICES:
         groups: dict[str, list[Attempt]] = {}
         for attempt in attempts:
             if (value := attempt.problem.metadata.get(name)) is not None:
@@ -340,7 +339,7 @@ def find_majority(problems: Collection[Problem]) -> Majority | None:
     kinds: dict[tuple[str, ...], Counter[str]] = {}
     for problem in problems:
         reference = problem.reference.strip().lower()
-        choices = tuple(problem.metadata.get("choices") or next((pair for pair in YES_NO if reference in pair), ()))
+        choices = tuple(problem.metadata.get("choices") or next((pair for pair in _YES_NO if reference in pair), ()))
         if not choices:
             return None
         kinds.setdefault(choices, Counter())[reference] += 1

@@ -49,7 +49,7 @@ def clean(value: Any) -> Any:
     return clean_text(value) if isinstance(value, str) else value
 
 
-def clean_fields(record: Any, *names: str) -> None:
+def clean_fields(record: object, *names: str) -> None:
     """Clean fields of a frozen dataclass. Called in its `__post_init__`."""
     for name in names:
         value = getattr(record, name)

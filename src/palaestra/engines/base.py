@@ -19,21 +19,33 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
-from palaestra.core.errors import EngineError, SettingsError
-from palaestra.core.events import Listener, ignore
-from palaestra.core.records import Completion, Failure, FailureCause, Message, Usage
+from palaestra.chat.rendering import prompt_ids, with_tools
+from palaestra.core.errors import EngineError, MissingExtraError, SettingsError
+from palaestra.core.records import (
+    LOCAL_SCHEME,
+    Answer,
+    Completion,
+    Engine,
+    Failure,
+    FailureCause,
+    Listener,
+    Message,
+    Request,
+    Usage,
+    ignore,
+)
 from palaestra.core.registry import Registry
-from palaestra.core.settings import check_ranges, setting
 
 if TYPE_CHECKING:
     import torch
+    from transformers import PreTrainedTokenizerBase
 
-LOCAL_SCHEME = "transformers"
-"""The scheme for names without one."""
+T = TypeVar("T")
+
 ENGINES = Registry("engine", "palaestra.engines")
-ENGINES.register(LOCAL_SCHEME, "palaestra.engines.models:LocalModels", "a transformers model in this process")
+ENGINES.register(LOCAL_SCHEME, "palaestra.engines.factory:LocalModels", "a transformers model in this process")
 ENGINES.register("vllm", "palaestra.engines.vllm:VLLMEngine", "a model in vLLM, in this process: vllm:MODEL")
 ENGINES.register("mock", "palaestra.engines.mock:MockEngine", "a fixed answer, for tests: mock:ANSWER")
 for _scheme, _description in {
@@ -107,61 +119,12 @@ class Price:
         return (usage.prompt_tokens * self.prompt + usage.completion_tokens * self.completion) / 1e6
 
 
-@dataclass(frozen=True, slots=True)
-class Sampling:
-    """Sampling parameters."""
-
-    max_tokens: int = setting(64, "Maximum number of tokens per completion.", low=1)
-    temperature: float = setting(0.0, "0 means greedy decoding; 1 samples from the model's own distribution.", low=0)
-    top_p: float = setting(1.0, "Sample from the smallest set of tokens with this total probability.", above=0, high=1)
-    top_k: int = setting(0, "Sample from this many of the most likely tokens; 0 means all.", low=0)
-    stop: tuple[str, ...] = setting((), "Strings that end a completion; they are not part of its text.")
-    count: int = setting(1, "Number of completions per prompt.", low=1)
-
-    def __post_init__(self) -> None:
-        check_ranges(self)
-        if not all(self.stop):
-            raise SettingsError(f"setting 'stop': expected non-empty strings; got {self.stop!r}")
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """One prompt with its sampling parameters and seed.
-
-    The same request produces the same tokens in any batch.
-
-    Arguments:
-        schema: JSON text of the JSON schema for the answer; empty for none. Engines without `reads_schema` ignore it.
-        tools: JSON text of the tools that the model may call, a list in OpenAI's format; empty for none. Calls are in
-            the completion's `tool_calls` if a service parses them, otherwise in its text.
-        prompt_ids: exact token ids to continue, instead of `messages`. Only local engines accept them.
-    """
-
-    messages: tuple[Message, ...]
-    sampling: Sampling = Sampling()
-    seed: int = 0
-    schema: str = ""
-    tools: str = ""
-    prompt_ids: tuple[int, ...] = ()
-
-
-Answer = Completion | Failure
 Slot = tuple[int, int]
 """The position of one answer: the index of its request, and the index of the completion within the request."""
+EMPTY = Failure(FailureCause.INVALID_REQUEST, "the prompt is empty")
 ABORTED = Failure(FailureCause.UNAVAILABLE, "the request was aborted")
 OnToken = Callable[[Slot, int, int], None]
 OnAnswer = Callable[[Slot, Answer], None]
-
-
-@runtime_checkable
-class Engine(Protocol):
-    """Generates completions. `BaseEngine` adds the optional attributes."""
-
-    name: str
-
-    def generate(self, requests: Sequence[Request]) -> list[list[Answer]]:
-        """Answer every request in order, with `sampling.count` completions or failures each."""
-        ...
 
 
 @runtime_checkable
@@ -195,8 +158,8 @@ class EngineScheme:
 
     @classmethod
     def open(cls, name: str, *, device: str = "", listener: Listener = ignore, **options: Any) -> Engine:
-        """Open a model. `options` are further arguments of the engine."""
-        raise NotImplementedError
+        """Open a model; by default, with its name as the only argument. `options` are further arguments of the engine."""
+        return cls(name)  # type: ignore[call-arg, return-value]
 
     @classmethod
     def open_for_rollouts(
@@ -238,10 +201,6 @@ class BaseEngine(EngineScheme):
     identity: str = ""
     reads_schema: bool = False
 
-    @classmethod
-    def open(cls, name: str, *, device: str = "", listener: Listener = ignore, **options: Any) -> Engine:
-        return cls(name)  # type: ignore[call-arg]
-
     def generate(self, requests: Sequence[Request]) -> list[list[Answer]]:
         raise NotImplementedError
 
@@ -267,11 +226,6 @@ def require_exact(completion: Completion, name: str) -> Completion:
             "OpenAIEngine(..., exact=True)"
         )
     return completion
-
-
-def reads_schema(engine: Engine) -> bool:
-    """Whether an engine enforces `Request.schema`."""
-    return isinstance(engine, BaseEngine) and engine.reads_schema
 
 
 class CallMonitor:
@@ -357,3 +311,43 @@ class WeightsEngine(RolloutEngine, Protocol):
     def unload_adapter(self) -> None:
         """Use the base model from now on."""
         ...
+
+
+def encode_prompt(
+    name: str,
+    tokenizer: PreTrainedTokenizerBase,
+    request: Request,
+    encode_images: Callable[[Sequence[Message]], T] | None = None,
+) -> list[int] | T | Failure:
+    """Encode the prompt of a request.
+
+    Arguments:
+        name: the name of the model, for errors.
+        encode_images: encodes a conversation of a model that reads images; `None` encodes it as text.
+
+    Returns:
+        The token ids, the result of `encode_images`, or a failure if the request is invalid.
+    """
+    from palaestra.models.images import ImageError
+
+    try:
+        if encode_images is None and any(message.has_image for message in request.messages):
+            return Failure(FailureCause.INVALID_REQUEST, f"{name} reads text only; the prompt has an image")
+        if request.prompt_ids:
+            return list(request.prompt_ids)
+        if encode_images is not None:
+            return encode_images(with_tools(request.messages, request.tools) if request.tools else request.messages)
+        ids = prompt_ids(tokenizer, request.messages, request.tools)
+    except MissingExtraError:
+        raise
+    except ImageError as error:
+        return Failure(FailureCause.INVALID_REQUEST, str(error))
+    except Exception as error:  # A chat template may raise anything.
+        return Failure(FailureCause.INVALID_REQUEST, f"the chat template rejected the prompt: {error}")
+    return ids or EMPTY
+
+
+def context_failure(name: str, tokens: int, context: int) -> Failure:
+    """The failure of a prompt that is longer than the model's context."""
+    message = f"the prompt has {tokens} tokens; {name} reads at most {context}, including the answer"
+    return Failure(FailureCause.CONTEXT_LENGTH, message)

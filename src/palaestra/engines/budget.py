@@ -26,7 +26,7 @@ from typing import Any
 from palaestra.core.errors import BudgetSpentError, SettingsError
 from palaestra.core.records import Usage
 from palaestra.engines.base import ENGINES, EngineScheme, Price, get_scheme, is_remote
-from palaestra.runs.ledger import Spending
+from palaestra.runs.provenance import Spending
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +153,7 @@ class Budget:
         return f"; the answers so far are stored: {advice}" if self.resumable else ""
 
 
-VARIABLE = "PALAESTRA_PRICES"
+_VARIABLE = "PALAESTRA_PRICES"
 
 
 def strip_date(model: str) -> str:
@@ -188,7 +188,7 @@ class Prices:
         Raises:
             SettingsError: the file cannot be read, or an entry is not a price.
         """
-        file = path or (Path(os.environ[VARIABLE]).expanduser() if os.environ.get(VARIABLE) else None)
+        file = path or (Path(os.environ[_VARIABLE]).expanduser() if os.environ.get(_VARIABLE) else None)
         if file is None:
             return cls()
         try:
@@ -226,7 +226,7 @@ def missing_price(name: str) -> SettingsError:
     """The error for a cost limit on a model without a known price."""
     return SettingsError(
         f"a cost limit needs the price of {name}; add it to a price table: "
-        f'{VARIABLE}=prices.json with {{"{name}": [prompt, completion]}}, dollars per million tokens'
+        f'{_VARIABLE}=prices.json with {{"{name}": [prompt, completion]}}, dollars per million tokens'
     )
 
 

@@ -15,23 +15,23 @@ from pathlib import Path
 from typing import Any
 
 from palaestra.core.errors import BudgetSpentError, SettingsError
-from palaestra.core.records import Completion, Failure, FailureCause, ImagePart, Message, TextPart, Usage
-from palaestra.engines.base import (
+from palaestra.core.records import (
     Answer,
-    BaseEngine,
-    CallMonitor,
+    Completion,
     Engine,
-    MonitoredEngine,
-    Price,
+    Failure,
+    FailureCause,
+    ImagePart,
+    Message,
     Request,
-    Slot,
-    is_remote,
+    TextPart,
+    Usage,
     reads_schema,
 )
+from palaestra.engines.base import BaseEngine, CallMonitor, MonitoredEngine, Price, Slot, is_remote
 from palaestra.engines.budget import Budget, Prices, Reservation, missing_price
 from palaestra.runs.cache import Cache, digest
-from palaestra.runs.calls import CallLog
-from palaestra.runs.ledger import Spending
+from palaestra.runs.provenance import CallLog, Spending
 
 CACHED_FAILURES = {FailureCause.CONTEXT_LENGTH, FailureCause.REFUSED, FailureCause.MALFORMED}
 """Failures that the same request would have again. Requests with other failures are sent again."""
@@ -93,7 +93,7 @@ class CachedEngine(BaseEngine):
         self.price = (prices or Prices.load()).find(engine.name) if paid else _FREE
         if self.price is None and self.budget.limits_money:
             raise missing_price(engine.name)
-        self.estimate = PromptEstimate()
+        self.estimate = _PromptEstimate()
 
     def at(self, phase: str) -> CachedEngine:
         """Return the same engine, cache and budget for another phase of the run."""
@@ -131,7 +131,7 @@ class CachedEngine(BaseEngine):
             if missing:
                 time.sleep(_WAIT)
         if self.log is not None:
-            costs = self.cache.find_calls(self.owner, self.phase)
+            costs = self.cache.spent_by_key(self.owner, self.phase)
             for group, request in zip(keys, requests, strict=True):
                 for key in group:
                     spent = costs.get(key, Spending())
@@ -248,7 +248,7 @@ class _CallMeter(CallMonitor):
         return answers
 
 
-class PromptEstimate:
+class _PromptEstimate:
     """Estimates the tokens of a prompt from its bytes and from the usage of earlier calls.
 
     Before the first call it assumes one token per byte; then 1.25 times the highest ratio of tokens to bytes so far.
@@ -270,16 +270,16 @@ class PromptEstimate:
 def request_keys(identity: str, request: Request) -> tuple[str, ...]:
     """Return the cache keys of a request's completions: hashes of everything that determines them."""
     sampling = request.sampling
+    numbers = float(sampling.temperature), float(sampling.top_p)
     parts = {
         "identity": identity,
         "messages": [_key(message) for message in request.messages],
-        "sampling": [sampling.max_tokens, float(sampling.temperature), float(sampling.top_p), sampling.top_k,
-                     list(sampling.stop)],
+        "sampling": [sampling.max_tokens, *numbers, sampling.top_k, list(sampling.stop)],
         "seed": request.seed,
         "schema": request.schema,
         **({"tools": request.tools} if request.tools else {}),
         **({"prompt_ids": list(request.prompt_ids)} if request.prompt_ids else {}),
-    }  # fmt: skip
+    }
     return tuple(digest({**parts, "index": index}) for index in range(sampling.count))
 
 

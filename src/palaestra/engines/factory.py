@@ -1,4 +1,4 @@
-"""Open any model by its name, with or without a cache of its answers."""
+"""Open any model by its name, with or without a cache of its answers. Names without a scheme are local models."""
 
 from __future__ import annotations
 
@@ -8,18 +8,54 @@ from pathlib import Path
 from typing import Any
 
 from palaestra.core.errors import SettingsError, UnknownNameError
-from palaestra.core.events import Listener, ignore
-from palaestra.core.records import Problem
-from palaestra.engines.base import ENGINES, Engine, EngineScheme, get_scheme
-from palaestra.engines.budget import Budget, Prices
+from palaestra.core.records import Engine, Listener, Problem, ignore
+from palaestra.engines.base import ENGINES, EngineScheme, RolloutEngine, get_scheme
+from palaestra.engines.budget import Budget
 from palaestra.engines.cached import CachedEngine
-from palaestra.runs.cache import Cache
-from palaestra.runs.calls import CallLog
+from palaestra.models import registry as models
+from palaestra.runs.cache import Cache, digest
+from palaestra.runs.provenance import CallLog
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9_+.-]*):")
 
 
-def get_engine_scheme(name: str) -> type[EngineScheme]:
+class LocalModels(EngineScheme):
+    """Models in this process. Their calls are free, and a hash of their files identifies them in the cache."""
+
+    remote = False
+    serves_weights = True
+
+    @classmethod
+    def check(cls, name: str) -> None:
+        models.check(name)
+
+    @classmethod
+    def open(cls, name: str, *, device: str = "", listener: Listener = ignore, **options: Any) -> Engine:
+        from palaestra.engines.transformers import TransformersEngine
+
+        return TransformersEngine.from_loaded(models.load(name, device=device, listener=listener))
+
+    @classmethod
+    def open_for_rollouts(
+        cls, name: str, *, device: str = "", listener: Listener = ignore, **options: Any
+    ) -> RolloutEngine:
+        """Open a copy of the model. `options` are arguments of `TransformersEngine`, for example `batch_size`."""
+        from palaestra.engines.transformers import TransformersEngine
+
+        loaded = models.load(name, device=device, listener=listener)
+        return TransformersEngine(loaded.weights, loaded.tokenizer, name, processed_logprobs=True, **options)
+
+    @classmethod
+    def identify(cls, name: str) -> str:
+        folder = Path(models.locate(name))
+        return digest(models.hash_files(folder)) if folder.is_dir() else f"hub:{name}"
+
+    @classmethod
+    def reads_images(cls, name: str) -> bool | None:
+        return models.reads_images(name)
+
+
+def get_engine_class(name: str) -> type[EngineScheme]:
     """Return the engine class for the scheme of a model name.
 
     Raises:
@@ -28,18 +64,18 @@ def get_engine_scheme(name: str) -> type[EngineScheme]:
     scheme = _SCHEME.match(name)
     if scheme is not None and scheme[1] not in ENGINES.names() and not Path(name).exists():
         raise UnknownNameError("engine", scheme[1], ENGINES.names())
-    engine_scheme: type[EngineScheme] = ENGINES.get(get_scheme(name))
-    return engine_scheme
+    engine: type[EngineScheme] = ENGINES.get(get_scheme(name))
+    return engine
 
 
 def check_model(name: str) -> None:
     """Raise if a model does not exist or its service cannot be called. Loads and writes nothing."""
-    get_engine_scheme(name).check(name)
+    get_engine_class(name).check(name)
 
 
 def check_reads(name: str, problems: Iterable[Problem]) -> None:
     """Raise if problems have images and the model is known to read text only."""
-    if get_engine_scheme(name).reads_images(name) is not False:
+    if get_engine_class(name).reads_images(name) is not False:
         return
     if any(message.has_image for problem in problems for message in problem.messages):
         raise SettingsError(
@@ -57,7 +93,7 @@ def open_engine(name: str, *, device: str = "", listener: Listener = ignore, **o
         listener: receives events about downloads and about repeated calls to a service.
         options: arguments of the engine, for example `in_flight` of `OpenAIEngine`.
     """
-    return get_engine_scheme(name).open(name, device=device, listener=listener, **options)
+    return get_engine_class(name).open(name, device=device, listener=listener, **options)
 
 
 def open_cached(
@@ -66,9 +102,7 @@ def open_cached(
     *,
     engine: Engine | None = None,
     budget: Budget | None = None,
-    prices: Prices | None = None,
     owner: str = "",
-    phase: str = "",
     log: CallLog | None = None,
     **settings: Any,
 ) -> CachedEngine:
@@ -79,7 +113,5 @@ def open_cached(
         log: collects prompts and answers; `None` for no record.
     """
     engine = engine or open_engine(name, **settings)
-    identity = get_engine_scheme(name).identify(name)
-    return CachedEngine(
-        engine, cache, budget=budget, prices=prices, owner=owner, phase=phase, identity=identity, log=log
-    )
+    identity = get_engine_class(name).identify(name)
+    return CachedEngine(engine, cache, budget=budget, owner=owner, identity=identity, log=log)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from palaestra.core.events import Listener, ignore
-from palaestra.core.records import Completion, Failure, FailureCause, Usage
-from palaestra.engines.base import Answer, BaseEngine, Request
+from palaestra.core.records import Answer, Completion, Failure, FailureCause, Listener, Request, Usage, ignore
+from palaestra.engines.base import BaseEngine
 
 Script = Mapping[str, str | Failure] | Callable[[Request, int], str | Failure]
 

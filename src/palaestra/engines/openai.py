@@ -12,7 +12,7 @@ import json
 import logging
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -21,12 +21,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from palaestra.core.errors import EngineError, SettingsError
-from palaestra.core.events import Event, Listener, ignore
-from palaestra.core.records import Failure, FailureCause, Usage
+from palaestra.core.records import Answer, Event, Failure, FailureCause, Json, Listener, Request, Usage, ignore
 from palaestra.core.secrets import mask
 from palaestra.core.seeding import Seeds
-from palaestra.engines.base import Answer, BaseEngine, CallMonitor, Price, Request, Slot
-from palaestra.engines.models import hash_files
+from palaestra.engines.base import BaseEngine, CallMonitor, Price, Slot
 from palaestra.engines.openai_endpoint import RETRY, WAITING, Endpoint, RetryPolicy, find_list_price
 from palaestra.engines.openai_format import (
     LIMITS,
@@ -37,6 +35,7 @@ from palaestra.engines.openai_format import (
     decode_response,
     parse_response,
 )
+from palaestra.models.registry import hash_files
 from palaestra.runs.cache import digest
 
 if TYPE_CHECKING:
@@ -90,7 +89,7 @@ class OpenAIEngine(BaseEngine):
         timeout: float = 600.0,
         exact: bool = False,
         identity: str = "",
-        extra: Mapping[str, Any] = MappingProxyType({}),
+        extra: Mapping[str, object] = MappingProxyType({}),
         listener: Listener = ignore,
     ) -> None:
         if in_flight < 1 or timeout <= 0:
@@ -263,7 +262,7 @@ class OpenAIEngine(BaseEngine):
         return wait
 
     async def _call(
-        self, client: AsyncOpenAI, body: Mapping[str, Any], request: Request, heard: dict[Slot, float], slot: Slot
+        self, client: AsyncOpenAI, body: Json, request: Request, heard: dict[Slot, float], slot: Slot
     ) -> tuple[Answer | CallError, Usage | None]:
         """Make one call.
 
@@ -292,9 +291,9 @@ class OpenAIEngine(BaseEngine):
         except BrokenAnswerError as error:
             return classify_error(error, self.endpoint, body), error.usage
         except TimeoutError:
-            message = f"no answer within {self.timeout:g} s" if silent else (
-                f"no data for {self.stall:g} s, or no complete answer after {self.timeout:g} s"
-            )  # fmt: skip
+            message = f"no answer within {self.timeout:g} s"
+            if not silent:
+                message = f"no data for {self.stall:g} s, or no complete answer after {self.timeout:g} s"
             return classify_error(BrokenAnswerError(message, silent=silent), self.endpoint, body), None
         except Exception as error:  # Errors of the client and of httpx.
             return classify_error(error, self.endpoint, body), None
@@ -347,7 +346,7 @@ class _Batch:
                 return None if verdict is True else verdict
 
 
-def _run(work: Any) -> None:
+def _run(work: Coroutine[None, None, None]) -> None:
     """Run a coroutine, also if an event loop is already running, as in a notebook."""
     try:
         asyncio.get_running_loop()

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
 
-AZURE_VERSION = "2024-10-21"
-LIST_PRICES: Mapping[str, Price] = {
+_AZURE_VERSION = "2024-10-21"
+_LIST_PRICES: Mapping[str, Price] = {
     "gpt-4o": Price(2.50, 10.00),
     "gpt-4o-mini": Price(0.15, 0.60),
     "gpt-4.1": Price(2.00, 8.00),
@@ -53,7 +53,7 @@ def find_list_price(name: str) -> Price | None:
     if name.startswith(("http://localhost", "http://127.0.0.1")):
         return Price(0.0, 0.0)
     scheme, _, model = name.partition(":")
-    return LIST_PRICES.get(model, LIST_PRICES.get(strip_date(model))) if scheme in ("openai", "azure") else None
+    return _LIST_PRICES.get(model, _LIST_PRICES.get(strip_date(model))) if scheme in ("openai", "azure") else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,15 +132,10 @@ class Endpoint:
         self.check()
         from openai import AsyncAzureOpenAI, AsyncOpenAI, DefaultAsyncHttpxClient
 
-        http_client = DefaultAsyncHttpxClient(verify=load_certificates())
-        common: dict[str, Any] = {
-            "api_key": self.key(),
-            "max_retries": 0,
-            "timeout": timeout,
-            "http_client": http_client,
-        }
+        http = DefaultAsyncHttpxClient(verify=load_certificates())
+        common: dict[str, Any] = {"api_key": self.key(), "max_retries": 0, "timeout": timeout, "http_client": http}
         if self.kind == "azure":
-            version = os.environ.get("OPENAI_API_VERSION") or AZURE_VERSION
+            version = os.environ.get("OPENAI_API_VERSION") or _AZURE_VERSION
             return AsyncAzureOpenAI(azure_endpoint=self.url, api_version=version, **common)
         return AsyncOpenAI(base_url=self.url, **common)
 

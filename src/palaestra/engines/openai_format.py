@@ -12,25 +12,29 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from palaestra.chat.rendering import to_chat_call
+from palaestra.chat.structured import instruct, response_format
 from palaestra.core.errors import EngineError
 from palaestra.core.records import (
+    Answer,
     Completion,
     Failure,
     FailureCause,
     ImagePart,
+    Json,
     Message,
+    Request,
     StopReason,
     TextPart,
     ToolCall,
     Usage,
+    Values,
 )
 from palaestra.core.secrets import mask, mask_data
 from palaestra.core.seeding import Seeds
-from palaestra.engines.base import Answer, Request
 from palaestra.engines.openai_endpoint import Endpoint, parse_retry_after
-from palaestra.engines.structured import instruct, response_format
 
-OPTIONAL = ("temperature", "top_p", "seed", "stop", "logprobs", "response_format", "return_token_ids")
+_OPTIONAL = ("temperature", "top_p", "seed", "stop", "logprobs", "response_format", "return_token_ids")
 """Options that are left out if a server rejects them. `stop` is then applied to the returned text, and a schema is
 described in the prompt. For the others the engine logs a warning."""
 LIMITS = ("max_completion_tokens", "max_tokens")
@@ -38,9 +42,9 @@ LIMITS = ("max_completion_tokens", "max_tokens")
 _TOO_LONG = re.compile(
     r"context.{0,12}(length|window|size)|too many tokens|maximum.{0,20}tokens|too long", re.IGNORECASE
 )
-MAX_TOKENS = 10**9
+_MAX_TOKENS = 10**9
 """Maximum plausible token count of one call."""
-REASONING = ("reasoning_content", "reasoning")
+_REASONING = ("reasoning_content", "reasoning")
 """Fields of a message with the model's reasoning. An answer may consist of reasoning only."""
 _FILTERED = ("content_filter", "content_policy_violation", "ResponsibleAIPolicyViolation")
 
@@ -59,8 +63,8 @@ class BrokenAnswerError(Exception):
 
 
 def build_body(
-    endpoint: Endpoint, request: Request, sample: int, without: Collection[str], extra: Mapping[str, Any]
-) -> dict[str, Any]:
+    endpoint: Endpoint, request: Request, sample: int, without: Collection[str], extra: Mapping[str, object]
+) -> Json:
     """Build the JSON body of one call, for one completion of the request.
 
     Arguments:
@@ -73,7 +77,7 @@ def build_body(
     if request.prompt_ids:
         raise ValueError("expected messages; only a model on this machine can continue token ids")
     sampling, messages = request.sampling, request.messages
-    options: dict[str, Any] = {"temperature": sampling.temperature, **extra}
+    options: Json = {"temperature": sampling.temperature, **extra}
     if sampling.top_p < 1:
         options["top_p"] = sampling.top_p
     if sampling.top_k:
@@ -98,7 +102,7 @@ def build_body(
     }
 
 
-def to_chat_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
+def to_chat_messages(messages: Sequence[Message]) -> list[Json]:
     """Convert a conversation to dictionaries of the chat format.
 
     A tool message that answers no call becomes a user message. Calls without an answer are left out, because some servers
@@ -109,14 +113,10 @@ def to_chat_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
     return [_message(message, answered) for message in messages]
 
 
-def _message(message: Message, answered: Collection[str]) -> dict[str, Any]:
+def _message(message: Message, answered: Collection[str]) -> Json:
     calls = [call for call in message.tool_calls if call.id in answered]
     if calls:
-        return {
-            "role": message.role,
-            "content": message.text or None,
-            "tool_calls": [to_chat_call(call) for call in calls],
-        }
+        return {"role": message.role, "content": message.text or None, "tool_calls": list(map(to_chat_call, calls))}
     if message.role == "tool" and message.tool_call_id in answered:
         return {"role": "tool", "tool_call_id": message.tool_call_id, "content": message.text}
     role = "user" if message.role == "tool" else message.role
@@ -131,12 +131,7 @@ def _message(message: Message, answered: Collection[str]) -> dict[str, Any]:
     return {"role": role, "content": parts}
 
 
-def to_chat_call(call: ToolCall) -> dict[str, Any]:
-    """Convert a tool call to the chat format."""
-    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-
-
-def parse_message(data: Mapping[str, Any]) -> Message:
+def parse_message(data: Values) -> Message:
     """Parse a message of the chat format, as `to_chat_messages` writes it.
 
     Raises:
@@ -232,7 +227,7 @@ def parse_response(data: Any, stop: Sequence[str] = ()) -> tuple[Answer, Usage |
             text = "".join(part.get("text", "") for part in text)
         if text is not None and not isinstance(text, str):
             raise TypeError(f"the content is of type {type(text).__name__}")
-        if text is None and not (message.get("tool_calls") or finish == "length" or any(map(message.get, REASONING))):
+        if text is None and not (message.get("tool_calls") or finish == "length" or any(map(message.get, _REASONING))):
             message = "the answer has no content: it is null, without a tool call, a refusal or reasoning"
             return Failure(FailureCause.MALFORMED, message), usage
         text, ids = text or "", tuple(int(token) for token in choice.get("token_ids") or ())
@@ -262,7 +257,7 @@ def read_usage(data: Any) -> Usage | None:
     """Parse the billed tokens; `None` if the server does not report them.
 
     Raises:
-        ValueError: a count is not an integer from 0 to `MAX_TOKENS`.
+        ValueError: a count is not an integer from 0 to `_MAX_TOKENS`.
 
     >>> read_usage({"prompt_tokens": 3, "completion_tokens": 2})
     Usage(prompt_tokens=3, completion_tokens=2)
@@ -274,7 +269,7 @@ def read_usage(data: Any) -> Usage | None:
     counts = [data.get(name) for name in ("prompt_tokens", "completion_tokens")]
     for count in counts:
         integral = type(count) is int or (isinstance(count, float) and count.is_integer())
-        if count is not None and not (integral and 0 <= count <= MAX_TOKENS):
+        if count is not None and not (integral and 0 <= count <= _MAX_TOKENS):
             raise ValueError(f"the server's usage has an impossible token count: {str(count)[:80]}")
     return None if counts == [None, None] else Usage(int(counts[0] or 0), int(counts[1] or 0))
 
@@ -302,7 +297,7 @@ class CallError:
     connected: bool = True
 
 
-def classify_error(error: Exception, endpoint: Endpoint, body: Mapping[str, Any]) -> CallError:
+def classify_error(error: Exception, endpoint: Endpoint, body: Mapping[str, object]) -> CallError:
     """Classify the error of a call: the client's, the network's, or `BrokenAnswerError`."""
     status = getattr(error, "status_code", None)
     if not isinstance(status, int):
@@ -345,9 +340,9 @@ def _read_reason(error: Exception) -> str:
     return " ".join(mask(str(reason or error)).split())[:300]
 
 
-def _find_refused_option(error: Exception, reason: str, body: Mapping[str, Any]) -> str:
+def _find_refused_option(error: Exception, reason: str, body: Mapping[str, object]) -> str:
     """Return the option that the server rejects, if it can be changed or left out; empty otherwise."""
-    names = [name for name in (*LIMITS, *OPTIONAL) if name in body]
+    names = [name for name in (*LIMITS, *_OPTIONAL) if name in body]
     parameter = str(getattr(error, "param", None) or "").split(".")[0]
     if not re.search(
         r"support|unknown|unrecogni[sz]ed|unexpected|not permitted|not allowed|extra|invalid schema", reason, re.I

@@ -9,45 +9,41 @@ With a processor, prompts may contain images. All prompts of a batch have image 
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count, groupby
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from palaestra.core.errors import MissingExtraError
-from palaestra.core.records import Completion, Failure, FailureCause, StopReason, Usage
+from palaestra.chat.rendering import end_ids
+from palaestra.core.errors import SettingsError
+from palaestra.core.records import Answer, Completion, Failure, FailureCause, Request, Sampling, StopReason, Usage
 from palaestra.core.seeding import Seeds
-from palaestra.engines.base import ABORTED, Answer, BaseEngine, OnAnswer, OnToken, Request, Sampling, Slot
-from palaestra.engines.chat import end_ids, prompt_ids, with_tools
-from palaestra.engines.cpu.kernels import select_matmul_kernels
-from palaestra.engines.families import original_context, position_limit, takes_padding, takes_slots
-from palaestra.engines.gpu.memory import count_cache_rows
-from palaestra.engines.images import (
-    ImageError,
-    Shapes,
-    VisualPrompt,
-    batch_inputs,
-    has_image,
-    image_shapes,
-    visual_prompt,
-)
-from palaestra.engines.slots import Stepper, make_stepper
+from palaestra.engines.base import ABORTED, EMPTY, BaseEngine, OnAnswer, OnToken, Slot, context_failure, encode_prompt
+from palaestra.kernels.cpu import select_matmul_kernels
+from palaestra.kernels.gpu.device import count_cache_rows
+from palaestra.kernels.slots import Stepper, make_stepper
+from palaestra.models.families import original_context, position_limit, takes_padding, takes_slots
+from palaestra.models.images import Shapes, VisualPrompt, batch_inputs, image_shapes, visual_prompt
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
+
+    from palaestra.models.registry import LoadedModel
 
 
-LONGEST = 4096
+_MAX_SLOT_TOKENS = 4096
 """Number of tokens of a sequence for which a GPU has to have memory in every slot."""
-FAST_PARAMETERS = 20_000_000
+_MAX_FAST_PARAMETERS = 20_000_000
 """Maximum size of a model for the fast decoding step."""
-PATIENCE = 8
+_MAX_WAIT_STEPS = 8
 """Maximum number of steps that a sequence waits for others, so that their prompts are read together."""
 
 
@@ -88,7 +84,7 @@ class TransformersEngine(BaseEngine):
     """Generates with a causal language model of transformers, with or without image input.
 
     Arguments:
-        model, tokenizer: as loaded by `palaestra.engines.models.load`.
+        model, tokenizer: as loaded by `palaestra.models.registry.load`.
         name: the model's name in the ledger.
         batch_size: maximum number of completions per batch. A GPU with little free memory has fewer.
         processor: the processor of an image-text-to-text checkpoint; without one, prompts with images fail.
@@ -102,7 +98,7 @@ class TransformersEngine(BaseEngine):
         tokenizer: PreTrainedTokenizerBase,
         name: str = "",
         batch_size: int = 128,
-        processor: Any = None,
+        processor: ProcessorMixin | None = None,
         processed_logprobs: bool = False,
     ) -> None:
         self.model, self.tokenizer, self.batch_size, self.processor = model, tokenizer, batch_size, processor
@@ -123,11 +119,26 @@ class TransformersEngine(BaseEngine):
         self._is_aborted: Callable[[int], bool] | None = None
         # Only the logits of the last position are needed.
         forward = inspect.signature(model.forward).parameters
-        self._last_only: dict[str, Any] = {"logits_to_keep": 1} if "logits_to_keep" in forward else {}
+        self._last_only: dict[str, int] = {"logits_to_keep": 1} if "logits_to_keep" in forward else {}
         # Some models have position ids in three dimensions for images.
         self._positions: Any = None
         if processor is not None:
             self._positions = next((m.get_rope_index for m in model.modules() if hasattr(m, "get_rope_index")), None)
+
+    @classmethod
+    def from_loaded(cls, model: LoadedModel, batch_size: int = 128, *, plain: bool = False) -> TransformersEngine:
+        """Make an engine of a loaded model. `plain` sends the plain text instead of applying the chat template.
+
+        Raises:
+            SettingsError: `plain` for a model that reads images, which needs its template.
+        """
+        tokenizer = model.tokenizer
+        if plain:
+            if model.processor is not None:
+                raise SettingsError(f"{model.name} needs its chat template to read images; set the prompt to 'chat'")
+            tokenizer = copy.deepcopy(tokenizer)
+            tokenizer.chat_template = None
+        return cls(model.weights, tokenizer, model.name, batch_size, model.processor)
 
     def generate_streaming(self, requests: Sequence[Request], on_token: OnToken) -> list[list[Answer]]:
         """See `StreamingEngine`."""
@@ -207,27 +218,11 @@ class TransformersEngine(BaseEngine):
 
     def _prompt(self, request: Request) -> tuple[list[int], VisualPrompt | None] | Failure:
         """Return the token ids of a prompt and its processed images."""
-        if self.processor is None and has_image(request.messages):
-            return Failure(FailureCause.INVALID_REQUEST, f"{self.name} reads text only; the prompt has an image")
-        visual: VisualPrompt | None = None
-        try:
-            if request.prompt_ids:
-                prompt = list(request.prompt_ids)
-            elif self.processor is None:
-                prompt = prompt_ids(self.tokenizer, request.messages, request.tools)
-            else:
-                messages = with_tools(request.messages, request.tools) if request.tools else request.messages
-                visual = visual_prompt(self.processor, messages)
-                prompt = visual.ids
-        except MissingExtraError:
-            raise
-        except ImageError as error:
-            return Failure(FailureCause.INVALID_REQUEST, str(error))
-        except Exception as error:  # A chat template may raise anything.
-            return Failure(FailureCause.INVALID_REQUEST, f"the chat template rejected the prompt: {error}")
-        if not prompt:
-            return Failure(FailureCause.INVALID_REQUEST, "the prompt is empty")
-        return prompt, visual
+        encode_images = partial(visual_prompt, self.processor) if self.processor is not None else None
+        prompt = encode_prompt(self.name, self.tokenizer, request, encode_images)
+        if isinstance(prompt, VisualPrompt):
+            return (prompt.ids, prompt) if prompt.ids else EMPTY
+        return prompt if isinstance(prompt, Failure) else (prompt, None)
 
     def _make_rows(self, index: int, request: Request) -> list[_Row]:
         """Return one row per completion. The rows of an invalid request have their answer: the failure."""
@@ -236,10 +231,7 @@ class TransformersEngine(BaseEngine):
         context = self._original if len(prompt) <= self._original else self.context
         room = context - len(prompt)
         if failure is None and room < 1:
-            failure = Failure(
-                FailureCause.CONTEXT_LENGTH,
-                f"the prompt has {len(prompt)} tokens; {self.name} reads at most {context}, including the answer",
-            )
+            failure = context_failure(self.name, len(prompt), context)
         limit = min(request.sampling.max_tokens, room)
         rows = []
         for k in range(request.sampling.count):
@@ -291,10 +283,10 @@ class TransformersEngine(BaseEngine):
     def _decode_slots(self, rows: list[_Row], take: Callable[[int], list[_Row]] | None) -> None:
         """Generate with continuous batching. `rows` keeps the unfinished rows, including those from `take`."""
         if self._stepper is None:
-            small = sum(parameter.numel() for parameter in self.model.parameters()) <= FAST_PARAMETERS
+            small = sum(parameter.numel() for parameter in self.model.parameters()) <= _MAX_FAST_PARAMETERS
             slots = self.batch_size
             if self.model.device.type == "cuda":
-                longest = min(self.context, LONGEST)
+                longest = min(self.context, _MAX_SLOT_TOKENS)
                 slots = min(slots, count_cache_rows(self.model.config, self.model.dtype, self.model.device, longest))
             self._stepper = make_stepper(self.model, slots, fast=small)
         stepper, device = self._stepper, self.model.device
@@ -310,7 +302,7 @@ class TransformersEngine(BaseEngine):
             waiting = deque(self._drop_aborted(waiting))
             ready = min(len(waiting), len(free))
             waited = waited + 1 if ready else 0
-            if ready and (4 * ready >= len(active) or waited > PATIENCE):
+            if ready and (4 * ready >= len(active) or waited > _MAX_WAIT_STEPS):
                 starting = {free.pop(): waiting.popleft() for _ in range(ready)}
                 with select_matmul_kernels():
                     logits_SV = stepper.start({slot: row.prompt for slot, row in starting.items()}, logits_SV)
@@ -335,7 +327,7 @@ class TransformersEngine(BaseEngine):
                 with select_matmul_kernels():
                     logits_SV = stepper.step(tokens_S)
 
-    def _extend(self, rows: list[_Row], logits_BV: torch.Tensor, choose: Chooser) -> torch.Tensor:
+    def _extend(self, rows: list[_Row], logits_BV: torch.Tensor, choose: _Chooser) -> torch.Tensor:
         """Choose the next token of every row and append it to unfinished rows. Returns the tokens."""
         if not bool(torch.isfinite(logits_BV.amax(-1)).all()):
             raise ValueError("the model's logits are not finite")
@@ -364,7 +356,7 @@ class TransformersEngine(BaseEngine):
             mask_BT[index, length - len(row.prompt) :] = 1
         input_ids_BT, mask_BT = input_ids_BT.to(device), mask_BT.to(device)
         position_ids_BT = (mask_BT.cumsum(-1) - 1).clamp(min=0)
-        images: dict[str, Any] = {}
+        images: dict[str, torch.Tensor] = {}
         visual = [row.visual for row in rows if row.visual is not None]
         if visual and visual[0].inputs:
             images = batch_inputs(visual, length, device, self.model.dtype)
@@ -429,10 +421,10 @@ class TransformersEngine(BaseEngine):
         )
 
 
-Chooser = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
+_Chooser = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 
 
-def _make_chooser(rows: list[_Row], device: torch.device, processed: bool) -> Chooser:
+def _make_chooser(rows: list[_Row], device: torch.device, processed: bool) -> _Chooser:
     """Return the function that samples the next tokens of a batch: `logits_BV -> (chosen_B, logprobs_B)`."""
     if all(row.sampling.temperature == 0 for row in rows):
         return _greedy

@@ -22,18 +22,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from palaestra.core.errors import EngineError, MissingExtraError, ModelError, SettingsError
-from palaestra.core.events import Listener, ignore
-from palaestra.core.records import Completion, Failure, FailureCause, StopReason, Usage
+from palaestra.core.records import (
+    Answer,
+    Completion,
+    Failure,
+    FailureCause,
+    Listener,
+    Message,
+    Request,
+    StopReason,
+    Usage,
+    ignore,
+)
 from palaestra.core.seeding import Seeds
-from palaestra.engines.base import ABORTED, Answer, BaseEngine, OnAnswer, OnToken, Request, strip_scheme
-from palaestra.engines.chat import prompt_ids, with_tools
-from palaestra.engines.families import has_dynamic_rope, original_context
-from palaestra.engines.models import LocalModels, export_merged
+from palaestra.engines.base import ABORTED, BaseEngine, OnAnswer, OnToken, context_failure, encode_prompt, strip_scheme
+from palaestra.engines.factory import LocalModels
+from palaestra.models.families import has_dynamic_rope, original_context
+from palaestra.models.registry import export_merged
 
 if TYPE_CHECKING:
     import torch
 
-DEFAULTS = {
+_DEFAULTS = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "VLLM_LOGGING_LEVEL": "ERROR",
     "VLLM_CPU_KVCACHE_SPACE": "4",  # GiB, of the CPU build
@@ -41,7 +51,7 @@ DEFAULTS = {
     "VLLM_NO_USAGE_STATS": "1",
 }
 """Environment variables of vLLM that are set unless the user has set them."""
-LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+_LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """The values that vLLM accepts for the largest rank of adapters."""
 
 
@@ -118,7 +128,7 @@ class VLLMEngine(BaseEngine):
     ) -> None:
         if find_spec("vllm") is None:
             raise MissingExtraError("vllm", "vllm", "the vLLM engine")
-        for variable, value in DEFAULTS.items():
+        for variable, value in _DEFAULTS.items():
             os.environ.setdefault(variable, value)
         options.setdefault("use_tqdm_on_load", False)
         # Otherwise grammars allow any whitespace, and a weak model fills its answer with it.
@@ -127,7 +137,7 @@ class VLLMEngine(BaseEngine):
             # vLLM's CPU build cannot sample with a seed from a prompt that it reads in parts.
             options.setdefault("enable_chunked_prefill", False)
         if max_lora_rank:
-            rank = next((rank for rank in LORA_RANKS if rank >= max_lora_rank), max_lora_rank)
+            rank = next((rank for rank in _LORA_RANKS if rank >= max_lora_rank), max_lora_rank)
             options = {"enable_lora": True, "max_lora_rank": rank, **options}
         self.name = name or model
         self._colocated = _is_learner()
@@ -163,12 +173,11 @@ class VLLMEngine(BaseEngine):
         answers: list[list[Answer]] = [[] for _ in requests]
         batch = []
         for index, request in enumerate(requests):
-            prompt, parameters = self._make_prompt(request), self._make_parameters(request)
-            if isinstance(prompt, Failure) or isinstance(parameters, Failure):
-                failure = prompt if isinstance(prompt, Failure) else parameters
-                answers[index] = [failure] * request.sampling.count
+            prompt = self._make_input(request)
+            if isinstance(prompt, Failure):
+                answers[index] = [prompt] * request.sampling.count
             else:
-                batch.append((index, prompt, parameters))
+                batch.append((index, *prompt))
         for index, completions in self._generate_batch(batch):
             answers[index] = completions
         return answers
@@ -219,11 +228,11 @@ class VLLMEngine(BaseEngine):
 
     def _start(self, name: str, request: Request) -> Failure | None:
         """Add a request to vLLM's queue. Returns a failure if it is invalid."""
-        prompt, parameters = self._make_prompt(request), self._make_parameters(request)
-        if isinstance(prompt, Failure) or isinstance(parameters, Failure):
-            return prompt if isinstance(prompt, Failure) else parameters
+        prompt = self._make_input(request)
+        if isinstance(prompt, Failure):
+            return prompt
         try:
-            self._llm.llm_engine.add_request(name, prompt, parameters, lora_request=self._adapter)
+            self._llm.llm_engine.add_request(name, *prompt, lora_request=self._adapter)
         except Exception as error:  # vLLM may raise anything.
             return self._to_failure(error)
         return None
@@ -285,60 +294,51 @@ class VLLMEngine(BaseEngine):
                 engine.engine_core.shutdown()
             self._llm = None
 
-    def _make_prompt(self, request: Request) -> dict[str, Any] | Failure:
-        """Return the prompt in vLLM's format, or a failure if it is invalid or too long."""
+    def _make_input(self, request: Request) -> tuple[dict[str, Any], Any] | Failure:
+        """Return the prompt and the `SamplingParams` of a request, or a failure if vLLM does not accept them."""
+        from vllm.exceptions import VLLMValidationError
+
         prompt = self._encode_prompt(request)
-        length = 0 if isinstance(prompt, Failure) else len(prompt.get("prompt_token_ids", ()))
-        if length >= self.context:
-            return Failure(
-                FailureCause.CONTEXT_LENGTH,
-                f"the prompt has {length} tokens; {self.name} reads at most {self.context}, including the answer",
-            )
-        return prompt
+        if isinstance(prompt, Failure):
+            return prompt
+        if (length := len(prompt.get("prompt_token_ids", ()))) >= self.context:
+            return context_failure(self.name, length, self.context)
+        try:
+            return prompt, self._make_parameters(request)
+        except (ValueError, VLLMValidationError) as error:  # For example a temperature of 3.
+            return self._to_failure(error)
 
     def _encode_prompt(self, request: Request) -> dict[str, Any] | Failure:
-        from palaestra.engines.images import ImageError, has_image, load_images, render_prompt
+        from palaestra.models.images import has_image
 
-        if self.processor is None and has_image(request.messages):
-            return Failure(FailureCause.INVALID_REQUEST, f"{self.name} reads text only; the prompt has an image")
-        try:
-            if self.processor is not None and has_image(request.messages):
-                messages = with_tools(request.messages, request.tools) if request.tools else request.messages
-                text, _ = render_prompt(self.processor, messages)
-                return {"prompt": text, "multi_modal_data": {"image": load_images(messages)}}
-            ids = list(request.prompt_ids) or prompt_ids(self.tokenizer, request.messages, request.tools)
-        except MissingExtraError:
-            raise
-        except ImageError as error:
-            return Failure(FailureCause.INVALID_REQUEST, str(error))
-        except Exception as error:  # A chat template may raise anything.
-            return Failure(FailureCause.INVALID_REQUEST, f"the chat template rejected the prompt: {error}")
-        if not ids:
-            return Failure(FailureCause.INVALID_REQUEST, "the prompt is empty")
-        return {"prompt_token_ids": ids}
+        reads_images = self.processor is not None and has_image(request.messages)
+        prompt = encode_prompt(self.name, self.tokenizer, request, self._encode_images if reads_images else None)
+        return {"prompt_token_ids": prompt} if isinstance(prompt, list) else prompt
+
+    def _encode_images(self, messages: Sequence[Message]) -> dict[str, Any]:
+        from palaestra.models.images import load_images, render_prompt
+
+        text, _ = render_prompt(self.processor, messages)
+        return {"prompt": text, "multi_modal_data": {"image": load_images(messages)}}
 
     def _make_parameters(self, request: Request) -> Any:
-        """Return vLLM's `SamplingParams`, or a failure if vLLM does not accept the values, such as a temperature of 3."""
-        from vllm.exceptions import VLLMValidationError
+        """Return vLLM's `SamplingParams` of a request. Raises vLLM's errors for values that it does not accept."""
         from vllm.sampling_params import SamplingParams, StructuredOutputsParams
 
         sampling = request.sampling
-        try:
-            return SamplingParams(
-                n=sampling.count,
-                temperature=sampling.temperature,
-                top_p=sampling.top_p,
-                top_k=sampling.top_k,
-                max_tokens=sampling.max_tokens,
-                stop=list(sampling.stop),
-                stop_token_ids=sorted(self._end_ids),
-                seed=Seeds(request.seed).derive("vllm").integer() >> 8 if sampling.temperature > 0 else None,
-                logprobs=0,
-                flat_logprobs=True,  # Lists of numbers instead of a dictionary per token.
-                structured_outputs=StructuredOutputsParams(json=request.schema) if request.schema else None,
-            )
-        except (ValueError, VLLMValidationError) as error:
-            return Failure(FailureCause.INVALID_REQUEST, f"vLLM: {_first_line(error)}")
+        return SamplingParams(
+            n=sampling.count,
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            top_k=sampling.top_k,
+            max_tokens=sampling.max_tokens,
+            stop=list(sampling.stop),
+            stop_token_ids=sorted(self._end_ids),
+            seed=Seeds(request.seed).derive("vllm").integer() >> 8 if sampling.temperature > 0 else None,
+            logprobs=0,
+            flat_logprobs=True,  # Lists of numbers instead of a dictionary per token.
+            structured_outputs=StructuredOutputsParams(json=request.schema) if request.schema else None,
+        )
 
     def _generate_batch(self, batch: list[tuple[int, dict[str, Any], Any]]) -> Iterator[tuple[int, list[Answer]]]:
         """Generate one batch. If vLLM rejects it, generate its halves, so that an invalid request fails alone."""

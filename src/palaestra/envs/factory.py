@@ -2,29 +2,42 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorEnv
 
 from palaestra.core.errors import EnvError, PalaestraError, SettingsError, UnknownNameError, suggest
-from palaestra.core.plugins import describe_error, find_reference, import_code, is_reference
+from palaestra.core.registry import (
+    check_signature,
+    describe_error,
+    find_reference,
+    import_code,
+    is_reference,
+    make_reference,
+)
+from palaestra.core.settings import short_repr
 from palaestra.envs import PREFIXES
 from palaestra.envs.problems import resolve_task
 from palaestra.envs.token.base import TokenEnv, TokenVectorEnv
 from palaestra.envs.token.contract import TokenEnvContract
 from palaestra.envs.turn.base import TurnEnv
 from palaestra.envs.turn.vector import TurnVectorEnv
+from palaestra.envs.types import GymEnv, GymSpace, GymVectorEnv, Info, Options
 from palaestra.envs.wrappers.plain_tokens import PlainTokenVectorEnv, is_plain_token_env
 from palaestra.envs.wrappers.slots import CheckedVectorEnv, SlotVectorEnv, read_bootstrap
 from palaestra.tasks.base import check_skills
 
+T = TypeVar("T")
 
-def get_spec(env_id: str) -> Any:
+
+def get_spec(env_id: str) -> EnvSpec:
     """Return the spec of an environment.
 
     Arguments:
@@ -52,6 +65,8 @@ def get_spec(env_id: str) -> Any:
             return EnvSpec(name, vector_entry_point=kind)  # type: ignore[arg-type]
         if isinstance(kind, type) and issubclass(kind, gymnasium.Env):
             return EnvSpec(name, entry_point=kind)  # type: ignore[arg-type]
+        if is_reference(env_id) and inspect.isfunction(kind):
+            return EnvSpec(name, entry_point=kind)
     try:
         return gymnasium.spec(name)
     except (gymnasium.error.DeprecatedEnv, gymnasium.error.VersionNotFound, gymnasium.error.NamespaceNotFound) as error:
@@ -63,7 +78,47 @@ def get_spec(env_id: str) -> Any:
         raise UnknownNameError("environment", env_id, list(newest.values())) from None
 
 
-def detect_kind(env_id: str, options: Mapping[str, Any]) -> Literal["token", "turn", "control"]:
+def describe_env(env: object) -> tuple[str, Info]:
+    """Return the id and the options of an environment that is given as a class, a function that makes one, or an instance.
+
+    An instance of a registered environment is made anew from its spec for every slot; any other instance is copied.
+
+    Raises:
+        EnvError: it is none of these, or the instance cannot be copied.
+    """
+    if isinstance(env, type) or (callable(env) and not isinstance(env, gymnasium.Env | VectorEnv)):
+        return make_reference(env), {}
+    if not isinstance(env, gymnasium.Env | VectorEnv):
+        raise EnvError(f"env must be an id, a class, a function or an environment; got {short_repr(env)}")
+    spec = env.spec
+    registered = None if spec is None or spec.additional_wrappers else gymnasium.registry.get(spec.id)
+    # Another limit of steps is no argument of the environment: such an instance is copied.
+    keeps_limit = spec is not None and registered is not None and spec.max_episode_steps == registered.max_episode_steps
+    if spec is not None and keeps_limit and _is_plain(spec.kwargs):
+        return spec.id, dict(spec.kwargs)
+    if isinstance(env, VectorEnv):
+        raise EnvError(
+            f"a vector environment is made for the run; pass the class {type(env.unwrapped).__name__} or its id"
+        )
+    try:
+        copy.deepcopy(env)
+    except Exception as error:  # The user's environment may raise anything.
+        raise EnvError(
+            f"the environment {env} cannot be copied for each slot: {describe_error(error)}; pass its class, or a function "
+            "that makes one"
+        ) from None
+    return make_reference(lambda: copy.deepcopy(env), name=type(env.unwrapped).__name__), {}
+
+
+def _is_plain(options: Options) -> bool:
+    """Whether JSON can hold the options."""
+    try:
+        return bool(json.loads(json.dumps(options)) == options)
+    except (TypeError, ValueError):
+        return False
+
+
+def detect_kind(env_id: str, options: Options) -> Literal["token", "turn", "control"]:
     """Return the kind of the environment's actions: tokens, turns or classic actions. Loads no model."""
     spec = get_spec(env_id)
     if _find_class(spec, TokenVectorEnv, TokenEnv) is not None:
@@ -80,7 +135,7 @@ def detect_kind(env_id: str, options: Mapping[str, Any]) -> Literal["token", "tu
         env.close()
 
 
-def get_observation_space(env_id: str, options: Mapping[str, Any]) -> gymnasium.Space[Any]:
+def get_observation_space(env_id: str, options: Options) -> GymSpace:
     """Return the observation space of a single environment."""
     env = _make_one(env_id, options)
     try:
@@ -89,7 +144,7 @@ def get_observation_space(env_id: str, options: Mapping[str, Any]) -> gymnasium.
         env.close()
 
 
-def check_options(env_id: str, options: Mapping[str, Any]) -> None:
+def check_options(env_id: str, options: Options) -> None:
     """Raise for an unknown option, task or skill of a language-model environment. Makes and loads nothing."""
     spec = get_spec(env_id)
     names: list[str] = []
@@ -99,22 +154,24 @@ def check_options(env_id: str, options: Mapping[str, Any]) -> None:
             continue
         if not isinstance(kind, type) or not issubclass(kind, (TokenEnv, TokenVectorEnv, TurnEnv, TurnVectorEnv)):
             return
+        if load_package := getattr(kind, "load_package", None):
+            load_package()
         names += _list_parameters(kind)
     if not names:
         return
     for option in options:
         if option not in names:
             raise SettingsError(
-                f"setting 'env_options': {env_id} has no option '{option}'; {suggest(option, dict.fromkeys(names))}"
+                f"setting 'env_kwargs': {env_id} has no option '{option}'; {suggest(option, dict.fromkeys(names))}"
             )
     given = {**spec.kwargs, **options}
-    if isinstance(given.get("task"), str) and "task_options" in names:
-        task = resolve_task(given["task"], given.get("task_options"))
+    if isinstance(given.get("task"), str) and "task_kwargs" in names:
+        task = resolve_task(given["task"], given.get("task_kwargs"))
         skills = given.get("skills", ())
         check_skills(task, [skills] if isinstance(skills, str) else skills)
 
 
-def make_token_env(env_id: str, num_envs: int, options: Mapping[str, Any], **own: Any) -> TokenEnvContract:
+def make_token_env(env_id: str, num_envs: int, options: Options, **own: Any) -> TokenEnvContract:
     """Make a token environment with `num_envs` slots.
 
     Arguments:
@@ -143,9 +200,7 @@ def make_token_env(env_id: str, num_envs: int, options: Mapping[str, Any], **own
     return PlainTokenVectorEnv(lambda: _make_single(env_id, options), num_envs, **own)
 
 
-def make_turn_env(
-    env_id: str, num_envs: int, options: Mapping[str, Any], *, held_out: bool = False, **own: Any
-) -> TurnVectorEnv:
+def make_turn_env(env_id: str, num_envs: int, options: Options, *, held_out: bool = False, **own: Any) -> TurnVectorEnv:
     """Make a turn environment with `num_envs` slots. Uses its native vector environment if it has one.
 
     Arguments:
@@ -163,7 +218,7 @@ def make_turn_env(
     return TurnVectorEnv(lambda: _make_single(env_id, options), num_envs, **own)
 
 
-def make_single_turn_env(env_id: str, options: Mapping[str, Any]) -> TurnEnv:
+def make_single_turn_env(env_id: str, options: Options) -> TurnEnv:
     """Make one turn environment, without Gymnasium's wrappers.
 
     Raises:
@@ -176,7 +231,7 @@ def make_single_turn_env(env_id: str, options: Mapping[str, Any]) -> TurnEnv:
     return env.unwrapped
 
 
-def turn_options(env_id: str, options: Mapping[str, Any]) -> dict[str, Any]:
+def turn_options(env_id: str, options: Options) -> Info:
     """The training options of a turn environment: the user's, with defaults from `TurnEnv.learned_from`.
 
     Raises:
@@ -194,15 +249,13 @@ def turn_options(env_id: str, options: Mapping[str, Any]) -> dict[str, Any]:
     if held_out and all(effective.get(name) == value for name, value in held_out.items()):
         values = ", ".join(f"{name}={value}" for name, value in held_out.items())
         raise SettingsError(
-            f"setting 'env_options': {env_id} with {values} selects the held-out episodes, which are reserved for "
+            f"setting 'env_kwargs': {env_id} with {values} selects the held-out episodes, which are reserved for "
             f"evaluation; set another value of {' or '.join(held_out)} for training"
         )
     return training
 
 
-def make_control_env(
-    env_id: str, num_envs: int, options: Mapping[str, Any], own_seeds: bool = False
-) -> VectorEnv[Any, Any, Any]:
+def make_control_env(env_id: str, num_envs: int, options: Options, own_seeds: bool = False) -> GymVectorEnv:
     """Make a classic environment with `num_envs` slots. Uses its native vector environment if it has one with the same spaces.
 
     Arguments:
@@ -228,32 +281,36 @@ def make_control_env(
     return SlotVectorEnv(lambda: _make_single(env_id, options), num_envs, env_id)
 
 
-def _get_spaces(env: Any) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]]:
+def _get_spaces(env: GymEnv | GymVectorEnv) -> tuple[GymSpace, GymSpace]:
     """The observation and action space of a single environment, or of one slot of a vector environment."""
     if isinstance(env, VectorEnv):
         return env.single_observation_space, env.single_action_space
     return env.observation_space, env.action_space
 
 
-def _make_one(env_id: str, options: Mapping[str, Any]) -> Any:
+def _make_one(env_id: str, options: Options) -> GymEnv | GymVectorEnv:
     """Make a single environment, or a vector environment of one slot if there is no single one."""
     return (
         _make_single(env_id, options) if get_spec(env_id).entry_point is not None else _make_native(env_id, 1, options)
     )
 
 
-def _make_native(env_id: str, num_envs: int, options: Mapping[str, Any]) -> VectorEnv[Any, Any, Any]:
+def _make_native(env_id: str, num_envs: int, options: Options) -> GymVectorEnv:
     own = {"num_envs": num_envs, "vectorization_mode": "vector_entry_point"}
-    env: VectorEnv[Any, Any, Any] = _call(env_id, gymnasium.make_vec, options, id=get_spec(env_id), **own)
+    return _call(env_id, gymnasium.make_vec, options, id=get_spec(env_id), **own)
+
+
+def _make_single(env_id: str, options: Options) -> GymEnv:
+    env = _call(env_id, gymnasium.make, options, id=get_spec(env_id), disable_env_checker=True)
+    own, kind = env.unwrapped, type(env.unwrapped).__name__
+    if missing := [name for name in ("observation_space", "action_space") if getattr(own, name, None) is None]:
+        raise EnvError(f"{env_id} is not a Gymnasium environment: {kind} has no '{missing[0]}'")
+    check_signature(own.reset, f"{kind}.reset", keywords=("seed", "options"), error=EnvError)
+    check_signature(own.step, f"{kind}.step", "action", error=EnvError)
     return env
 
 
-def _make_single(env_id: str, options: Mapping[str, Any]) -> gymnasium.Env[Any, Any]:
-    env: gymnasium.Env[Any, Any] = _call(env_id, gymnasium.make, options, id=get_spec(env_id), disable_env_checker=True)
-    return env
-
-
-def _call(env_id: str, make: Callable[..., Any], options: Mapping[str, Any], **own: Any) -> Any:
+def _call(env_id: str, make: Callable[..., T], options: Options, **own: Any) -> T:
     try:
         return make(**options, **own)
     except (PalaestraError, KeyboardInterrupt):
@@ -266,7 +323,7 @@ def _call(env_id: str, make: Callable[..., Any], options: Mapping[str, Any], **o
         raise EnvError(f"cannot make {env_id}: {describe_error(error)}") from error
 
 
-def _select_accepted(kind: type, given: Mapping[str, Any]) -> dict[str, Any]:
+def _select_accepted(kind: type, given: Options) -> Info:
     """Select the arguments that the constructor of `kind` accepts."""
     parameters = inspect.signature(kind).parameters
     everything = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
@@ -289,7 +346,7 @@ def _list_parameters(kind: type) -> list[str]:
     return []
 
 
-def _load_entry(spec: Any, entry: Any) -> Any:
+def _load_entry(spec: EnvSpec, entry: object) -> Any:
     """Load the object of an entry point."""
     if not isinstance(entry, str):
         return entry
@@ -301,7 +358,7 @@ def _load_entry(spec: Any, entry: Any) -> Any:
         raise EnvError(f"cannot load {spec.id} from {entry}: {describe_error(error)}") from error
 
 
-def _find_class(spec: Any, *kinds: type) -> Any:
+def _find_class(spec: EnvSpec, *kinds: type) -> Any:
     """Return the class of a spec, vector or single, if it is one of `kinds`; `None` otherwise."""
     for entry in (spec.vector_entry_point, spec.entry_point):
         target = _load_entry(spec, entry)

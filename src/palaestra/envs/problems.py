@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from palaestra.core.checks import check_integer, short_repr
 from palaestra.core.errors import EnvError, TooFewProblemsError
 from palaestra.core.records import Problem, Split
+from palaestra.core.settings import check_integer, short_repr
+from palaestra.envs.types import Options
 from palaestra.tasks.base import EVERY, Task, check_skills, get_hooks, make_task
 from palaestra.tasks.evaluate import draw_problems
 
@@ -15,7 +15,7 @@ DEFAULT_PROBLEMS = 200
 """Default number of problems per skill."""
 
 
-def resolve_task(task: Any, options: Mapping[str, Any] | None = None) -> Task:
+def resolve_task(task: str | Task, options: Options | None = None) -> Task:
     """Return a task by its name. A task object is returned unchanged.
 
     Arguments:
@@ -28,8 +28,7 @@ def resolve_task(task: Any, options: Mapping[str, Any] | None = None) -> Task:
         return make_task(task, **(options or {}))
     if not all(callable(getattr(task, name, None)) for name in ("skills", "problems", "score")):
         raise EnvError(f"task must be a name or a Task; got {short_repr(task)}")
-    checked: Task = task
-    return checked
+    return task
 
 
 def select_problems(

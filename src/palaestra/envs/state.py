@@ -20,9 +20,8 @@ import numpy as np
 import torch
 from gymnasium.envs.registration import EnvSpec
 
-BIT_GENERATORS: dict[str, Any] = {
-    kind.__name__: kind for kind in (np.random.PCG64, np.random.PCG64DXSM, np.random.MT19937, np.random.Philox, np.random.SFC64)
-}  # fmt: skip
+_GENERATOR_CLASSES = (np.random.PCG64, np.random.PCG64DXSM, np.random.MT19937, np.random.Philox, np.random.SFC64)
+_BIT_GENERATORS: dict[str, Any] = {kind.__name__: kind for kind in _GENERATOR_CLASSES}
 _SEQUENCES: dict[str, Any] = {kind.__name__: kind for kind in (list, tuple, set, frozenset)}
 _MAPPINGS: dict[str, Any] = {kind.__name__: kind for kind in (dict, OrderedDict)}
 _UNCHANGING = (type, ModuleType, EnvSpec, np.dtype, np.ufunc)
@@ -76,7 +75,7 @@ class _Writer:
             return {kind.__name__: [[self.write(key), self.write(entry)] for key, entry in value.items()]}
         if kind is deque:
             return {"deque": [self.write(entry) for entry in value], "maxlen": value.maxlen}
-        if kind is np.random.Generator and type(value.bit_generator).__name__ in BIT_GENERATORS:
+        if kind is np.random.Generator and type(value.bit_generator).__name__ in _BIT_GENERATORS:
             bits = value.bit_generator
             seeds = bits.seed_seq
             origin = [seeds.entropy, seeds.spawn_key, seeds.pool_size, seeds.n_children_spawned]
@@ -162,7 +161,7 @@ class _Reader:
             seeds = np.random.SeedSequence(
                 entropy, spawn_key=spawn_key, pool_size=pool_size, n_children_spawned=spawned
             )
-            bits = BIT_GENERATORS[state["bit_generator"]](seeds)
+            bits = _BIT_GENERATORS[state["bit_generator"]](seeds)
             bits.state = state
             return np.random.Generator(bits)
         if tag == "random_state":

@@ -15,26 +15,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from functools import partial
-from types import TracebackType
 from typing import Any, Self
 from weakref import WeakSet
 
 from palaestra.core.errors import ExecutorError
-from palaestra.core.events import Listener, ignore
-from palaestra.core.records import Failure
+from palaestra.core.records import Failure, Listener, ignore
 from palaestra.core.registry import Registry
 from palaestra.executors.pool import ATTEMPTS, Pool
-from palaestra.executors.workers import (
-    Item,
-    Raised,
-    Resources,
-    Result,
-    Shared,
-    State,
-    Value,
-    Worker,
-    make_released_error,
-)
+from palaestra.executors.workers import RELEASED, Item, Raised, Resources, Result, Shared, State, Value, Worker
 
 __all__ = ["ATTEMPTS", "EXECUTORS", "Executor", "InlineExecutor", "Pool", "Resources", "Shared", "open_executor"]
 
@@ -86,9 +74,7 @@ class Executor(ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def map(
@@ -167,7 +153,7 @@ class _InlineShared(Shared[Value]):
 
     def get(self) -> Value:
         if not self._value:
-            raise make_released_error()
+            raise ExecutorError(RELEASED)
         return self._value[0]
 
     def release(self) -> None:
@@ -178,11 +164,11 @@ class _InlineWorker(Worker[State]):
     def __init__(self, make_state: Callable[[], State]) -> None:
         self._make_state = make_state
 
-    def start(self) -> Future[Any]:
+    def start(self) -> Future[object]:
         self._state = self._make_state()
         return _complete(None)
 
-    def submit(self, function: Callable[[State, Any], Any], item: Any) -> Future[Any]:
+    def submit(self, function: Callable[[State, Item], object], item: Item) -> Future[object]:
         try:
             return _complete(function(self._state, item))
         except MemoryError:
@@ -206,7 +192,7 @@ def open_executor(name: str) -> Executor:
     return executor
 
 
-def _complete(result: Any) -> Future[Any]:
-    future: Future[Any] = Future()
+def _complete(result: object) -> Future[object]:
+    future: Future[object] = Future()
     future.set_result(result)
     return future

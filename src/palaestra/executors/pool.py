@@ -9,19 +9,17 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 from itertools import count, islice
-from types import TracebackType
-from typing import Any, Generic, Self
+from typing import Generic, Self, cast
 
 from palaestra.core.errors import ExecutorError
-from palaestra.core.events import Listener, notice
-from palaestra.core.records import Failure, FailureCause
+from palaestra.core.records import Failure, FailureCause, Listener, notice
 from palaestra.executors.workers import Item, Raised, Result, State, Worker, WorkerLost
 
 ATTEMPTS = 3
 """How often an item runs if its worker dies, and how often a worker is started again without a result in between."""
-INTERVAL = 5.0
+_INTERVAL = 5.0
 """Seconds between two checks of the connection while workers are busy."""
-PATIENCE = 60.0
+_NOTICE_SECONDS = 60.0
 """Seconds without a running worker after which a notice is sent."""
 WINDOW = 4
 """Items per worker that are read ahead of the results. It bounds the memory of `map`."""
@@ -45,9 +43,9 @@ class Pool(Generic[State]):
         self.make_worker, self.count_workers, self.check_connection = make_worker, count_workers, check_connection
         self.attempts, self.listener = attempts, listener
         self._workers: set[Worker[State]] = set()
-        self._starting: dict[Future[Any], Worker[State]] = {}
-        self._checking: dict[Future[Any], Worker[State]] = {}
-        self._running: dict[Future[Any], tuple[Worker[State], _Entry]] = {}
+        self._starting: dict[Future[object], Worker[State]] = {}
+        self._checking: dict[Future[object], Worker[State]] = {}
+        self._running: dict[Future[object], tuple[Worker[State], _Entry]] = {}
         self._idle: list[Worker[State]] = []
         self._waiting: deque[_Entry] = deque()
         self._lost_starts = 0
@@ -89,7 +87,7 @@ class Pool(Generic[State]):
                     result = order.popleft().result
                     if isinstance(result, Raised):
                         result.throw()
-                    yield result
+                    yield cast("Result | Failure", result)
         finally:
             for entry in order:
                 entry.is_done = True
@@ -106,9 +104,7 @@ class Pool(Generic[State]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _assign(self, size: int) -> None:
@@ -132,35 +128,38 @@ class Pool(Generic[State]):
             raise ExecutorError("the pool is closed; open another one")
 
     def _check_idle(self) -> None:
-        """Ask all idle workers whether they live, so that no item counts the death of a worker that it never reached."""
-        for worker in self._idle:
-            self._checking[worker.submit(_answer, None)] = worker
+        """Ask all idle workers whether they live, so that no item counts the death of a worker that it never reached.
+
+        Workers that were asked before are asked again: their answer may be older than their death.
+        """
+        workers = [*self._idle, *self._checking.values()]
+        self._checking = {worker.submit(_answer, None): worker for worker in workers}
         self._idle.clear()
 
     def _collect(self) -> None:
         """Wait for a worker, then take all available results."""
         start, is_told = time.monotonic(), bool(self._running)
-        while not (ended := wait(self._list_futures(), INTERVAL, return_when=FIRST_COMPLETED).done):
+        while not (ended := wait(self._list_futures(), _INTERVAL, return_when=FIRST_COMPLETED).done):
             self.check_connection()
-            if not is_told and time.monotonic() - start > PATIENCE:
+            if not is_told and time.monotonic() - start > _NOTICE_SECONDS:
                 self.listener(notice("waiting for a worker to start; other programs may use the cluster"))
                 is_told = True
         self._check_open()
         self._take(ended)
 
-    def _list_futures(self) -> list[Future[Any]]:
+    def _list_futures(self) -> list[Future[object]]:
         return [*self._starting, *self._checking, *self._running]
 
-    def _take(self, ended: Iterable[Future[Any]]) -> None:
+    def _take(self, ended: Iterable[Future[object]]) -> None:
         for future in ended:
             if future in self._starting:
                 self._take_started(future, self._starting.pop(future))
             elif future in self._checking:
                 self._take_checked(future, self._checking.pop(future))
-            else:
+            elif future in self._running:  # Otherwise it is the answer of a worker that was asked again.
                 self._take_result(future, *self._running.pop(future))
 
-    def _take_started(self, future: Future[Any], worker: Worker[State]) -> None:
+    def _take_started(self, future: Future[object], worker: Worker[State]) -> None:
         try:
             result = _get_result(future)
         except WorkerLost as error:
@@ -175,7 +174,7 @@ class Pool(Generic[State]):
             result.throw()
         self._idle.append(worker)
 
-    def _take_checked(self, future: Future[Any], worker: Worker[State]) -> None:
+    def _take_checked(self, future: Future[object], worker: Worker[State]) -> None:
         try:
             future.result()
         except WorkerLost as error:
@@ -184,7 +183,7 @@ class Pool(Generic[State]):
         else:
             self._idle.append(worker)
 
-    def _take_result(self, future: Future[Any], worker: Worker[State], entry: _Entry) -> None:
+    def _take_result(self, future: Future[object], worker: Worker[State], entry: _Entry) -> None:
         try:
             result = _get_result(future)
         except WorkerLost as error:
@@ -204,6 +203,8 @@ class Pool(Generic[State]):
             result = Raised(error)
         self._lost_starts = 0
         self._idle.append(worker)
+        if entry.is_done:  # an item of an abandoned map: the worker may have died since
+            self._check_idle()
         entry.finish(result)
 
     def _remove(self, worker: Worker[State]) -> None:
@@ -215,18 +216,18 @@ class Pool(Generic[State]):
 class _Entry:
     """An item, its number from 1, and how many of its workers died. It is done if it has a result or its map ended."""
 
-    function: Callable[[Any, Any], Any]
-    item: Any
+    function: Callable[..., object]
+    item: object
     number: int
     losses: int = 0
     is_done: bool = False
-    result: Any = None
+    result: object = None
 
-    def finish(self, result: Any) -> None:
+    def finish(self, result: object) -> None:
         self.result, self.is_done = result, True
 
 
-def _get_result(future: Future[Any]) -> Any:
+def _get_result(future: Future[object]) -> object:
     """The result of a worker. A worker without memory counts as lost, because its state may be damaged."""
     result = future.result()
     if isinstance(result, Raised) and isinstance(result.error, MemoryError):
@@ -234,5 +235,5 @@ def _get_result(future: Future[Any]) -> Any:
     return result
 
 
-def _answer(state: Any, item: None) -> None:
+def _answer(state: object, item: None) -> None:
     """Do nothing, in a worker that lives."""

@@ -15,25 +15,26 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from palaestra.core.errors import ExecutorError
 from palaestra.executors.base import Executor
-from palaestra.executors.packing import pack, unpack
 from palaestra.executors.workers import (
+    RELEASED,
+    Item,
     Resources,
     Shared,
     State,
     Value,
     Worker,
-    WorkerLost,
     call,
     hide_progress_bars,
-    make_released_error,
+    pack,
+    translate_errors,
+    unpack,
 )
 
-CORES = os.cpu_count() or 1
-_STATE: list[Any] = []
+_CORES = os.cpu_count() or 1
+_STATE: list[object] = []
 """The state of this process, if it is a worker."""
 
 
@@ -50,10 +51,10 @@ class ProcessExecutor(Executor):
     def __init__(self, argument: str = "") -> None:
         if argument and not argument.isdecimal():
             raise ExecutorError(f"expected the number of processes as in 'processes:4'; got 'processes:{argument}'")
-        super().__init__(int(argument) if argument else CORES)
+        super().__init__(int(argument) if argument else _CORES)
 
     def make_worker(self, make_state: Callable[[], State], resources: Resources) -> Worker[State]:
-        return _ProcessWorker(make_state, max(1, CORES // self.workers))
+        return _ProcessWorker(make_state, max(1, _CORES // self.workers))
 
     def make_shared(self, value: Value) -> Shared[Value]:
         file, path = tempfile.mkstemp(prefix="palaestra-", suffix=".shared")
@@ -74,14 +75,14 @@ class _SharedFile(Shared[Value]):
     def __init__(self, path: str) -> None:
         self._path = path
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[type[_SharedFile[Value]], tuple[str]]:
         return _SharedFile, (self._path,)
 
     def get(self) -> Value:
         try:
             file = open(self._path, "rb")  # noqa: SIM115
         except FileNotFoundError:
-            raise make_released_error() from None
+            raise ExecutorError(RELEASED) from None
         with file:
             data, lengths = pickle.load(file)
             buffers, end = [], file.tell()
@@ -109,17 +110,17 @@ class _ProcessWorker(Worker[State]):
         self._make_state = make_state
         self._pid: int | None = None
 
-    def start(self) -> Future[Any]:
+    def start(self) -> Future[object]:
         self._pool.submit(os.getpid).add_done_callback(self._set_pid)
-        return _translate(self._pool.submit(call, _make, self._make_state))
+        return translate_errors(self._pool.submit(call, _make, self._make_state), _describe_loss)
 
-    def submit(self, function: Callable[[State, Any], Any], item: Any) -> Future[Any]:
+    def submit(self, function: Callable[[State, Item], object], item: Item) -> Future[object]:
         try:
-            return _translate(self._pool.submit(call, _apply, function, item))
+            future = self._pool.submit(call, _apply, function, item)
         except BrokenProcessPool as error:
-            lost: Future[Any] = Future()
-            lost.set_exception(error)
-            return _translate(lost)
+            future = Future()
+            future.set_exception(error)
+        return translate_errors(future, _describe_loss)
 
     def stop(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
@@ -142,31 +143,19 @@ def _initialize(threads: int) -> None:
         threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
 
 
-def _end_with(parent: Any) -> None:
+def _end_with(parent: multiprocessing.process.BaseProcess) -> None:
     parent.join()
     os._exit(1)
 
 
-def _make(make_state: Callable[[], Any]) -> None:
+def _make(make_state: Callable[[], object]) -> None:
     _STATE[:] = [make_state()]
 
 
-def _apply(function: Callable[[Any, Any], Any], item: Any) -> Any:
+def _apply(function: Callable[..., object], item: object) -> object:
     return function(_STATE[0], item)
 
 
-def _translate(future: Future[Any]) -> Future[Any]:
-    """Return a future like the given one that raises `WorkerLost` for a broken pool."""
-    translated: Future[Any] = Future()
-
-    def finish(ended: Future[Any]) -> None:
-        error = None if ended.cancelled() else ended.exception()
-        if ended.cancelled() or isinstance(error, BrokenProcessPool):
-            translated.set_exception(WorkerLost("its process ended; it was killed or ran out of memory"))
-        elif error is not None:
-            translated.set_exception(error)
-        else:
-            translated.set_result(ended.result())
-
-    future.add_done_callback(finish)
-    return translated
+def _describe_loss(error: BaseException | None) -> str:
+    lost = error is None or isinstance(error, BrokenProcessPool)
+    return "its process ended; it was killed or ran out of memory" if lost else ""

@@ -8,24 +8,30 @@ import socket
 import sys
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from palaestra.core.errors import ExecutorError, MissingExtraError
 from palaestra.executors.base import Executor
-from palaestra.executors.packing import pack, unpack
 from palaestra.executors.workers import (
+    RELEASED,
+    Item,
     Resources,
     Shared,
     State,
     Value,
     Worker,
-    WorkerLost,
     call,
     hide_progress_bars,
-    make_released_error,
+    pack,
+    translate_errors,
+    unpack,
 )
+
+if TYPE_CHECKING:
+    from ray import ObjectRef
 
 
 class RayExecutor(Executor):
@@ -54,8 +60,7 @@ class RayExecutor(Executor):
                 ray.init(address=argument or None, logging_level="warning")
         except (OSError, RuntimeError, ValueError) as error:
             where = f"at {argument}" if argument else "of this machine"
-            first_line = str(error).strip().split("\n")[0]
-            raise ExecutorError(f"cannot use the Ray cluster {where}: {first_line}") from error
+            raise ExecutorError(f"cannot use the Ray cluster {where}: {_first_line(error)}") from error
         self._head = ray.get_runtime_context().gcs_address
         super().__init__(max(1, int(ray.cluster_resources().get("CPU", 1))))
 
@@ -122,14 +127,14 @@ def _check_reachable(address: str) -> None:
 class _SharedObject(Shared[Value]):
     """An object in Ray's object store, on the node of this process. Ray copies it to other nodes when they ask for it."""
 
-    def __init__(self, reference: Any) -> None:
-        self._reference = reference
+    def __init__(self, reference: ObjectRef) -> None:
+        self._reference: ObjectRef | None = reference
 
     def get(self) -> Value:
         import ray
 
         if self._reference is None:
-            raise make_released_error()
+            raise ExecutorError(RELEASED)
         try:
             value: Value = unpack(*ray.get(self._reference))
         except ray.exceptions.RayError as error:
@@ -143,45 +148,38 @@ class _SharedObject(Shared[Value]):
 class _Actor:
     """An actor: stores a state and calls functions with it."""
 
-    def start(self, make_state: Callable[[], Any]) -> Any:
+    def start(self, make_state: Callable[[], object]) -> object:
         def make() -> None:
             hide_progress_bars()
             self._state = make_state()
 
         return call(make)
 
-    def apply(self, function: Callable[[Any, Any], Any], item: Any) -> Any:
+    def apply(self, function: Callable[..., object], item: object) -> object:
         return call(function, self._state, item)
 
 
 class _RayWorker(Worker[State]):
-    def __init__(self, ray: Any, make_state: Callable[[], State], resources: Resources) -> None:
+    def __init__(self, ray: ModuleType, make_state: Callable[[], State], resources: Resources) -> None:
         self._ray, self._make_state = ray, make_state
-        options: dict[str, Any] = {"num_cpus": resources.cpus, "num_gpus": resources.gpus, "max_restarts": 0}
-        if resources.memory:
-            options["memory"] = resources.memory
+        memory = {"memory": resources.memory} if resources.memory else {}
+        options = {"num_cpus": resources.cpus, "num_gpus": resources.gpus, "max_restarts": 0, **memory}
         self._actor = ray.remote(_Actor).options(**options).remote()
 
-    def start(self) -> Future[Any]:
-        return self._translate(self._actor.start.remote(self._make_state))
+    def start(self) -> Future[object]:
+        return translate_errors(self._actor.start.remote(self._make_state).future(), _describe_loss)
 
-    def submit(self, function: Callable[[State, Any], Any], item: Any) -> Future[Any]:
-        return self._translate(self._actor.apply.remote(function, item))
+    def submit(self, function: Callable[[State, Item], object], item: Item) -> Future[object]:
+        return translate_errors(self._actor.apply.remote(function, item).future(), _describe_loss)
 
     def stop(self) -> None:
         self._ray.kill(self._actor)
 
-    def _translate(self, reference: Any) -> Future[Any]:
-        """Return a future of the result. Ray's errors become `WorkerLost`; exceptions of the function are results."""
-        translated: Future[Any] = Future()
 
-        def finish(ended: Future[Any]) -> None:
-            error = ended.exception()
-            if error is None:
-                translated.set_result(ended.result())
-            else:
-                first_line = str(error).strip().split("\n")[0]
-                translated.set_exception(WorkerLost(f"{type(error).__name__}: {first_line}"))
+def _describe_loss(error: BaseException | None) -> str:
+    """Every error of Ray means that the worker is lost; exceptions of the function are results."""
+    return f"{type(error).__name__}: {_first_line(error)}"
 
-        reference.future().add_done_callback(finish)
-        return translated
+
+def _first_line(error: BaseException | None) -> str:
+    return str(error).strip().split("\n")[0]

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from palaestra.core.errors import EnvError, RewardError
 from palaestra.core.records import Message
 from palaestra.envs.factory import make_single_turn_env
 from palaestra.envs.turn.base import Action
 from palaestra.envs.turn.player import TurnEpisodePlayer
+from palaestra.envs.types import Options
+
+T = TypeVar("T")
 
 
 class EpisodeSession(TurnEpisodePlayer):
@@ -20,7 +23,7 @@ class EpisodeSession(TurnEpisodePlayer):
 
     Arguments:
         env_id: an environment as `palaestra train --env` accepts it.
-        env_options: arguments of the environment.
+        env_kwargs: arguments of the environment.
 
     Raises:
         EnvError: it cannot be made, or it is not a turn environment.
@@ -35,10 +38,10 @@ class EpisodeSession(TurnEpisodePlayer):
         ((), True, 1.0)
     """
 
-    def __init__(self, env_id: str, env_options: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, env_id: str, env_kwargs: Options | None = None) -> None:
         self.env_id = env_id
         # The environments of other packages limit the time of a call themselves; a step of research may take hours.
-        super().__init__(make_single_turn_env(env_id, env_options or {}), max_call_seconds=threading.TIMEOUT_MAX)
+        super().__init__(make_single_turn_env(env_id, env_kwargs or {}), max_call_seconds=threading.TIMEOUT_MAX)
 
     @property
     def result(self) -> float | None:
@@ -54,7 +57,7 @@ class EpisodeSession(TurnEpisodePlayer):
     def close(self) -> None:
         self.env.close()
 
-    def _call(self, method: str, function: Callable[[], Any]) -> Any:
+    def _call(self, method: str, function: Callable[[], T]) -> T | None:
         result = super()._call(method, function)
         if isinstance(self.error, EnvError) and not isinstance(self.error, RewardError):
             raise self.error

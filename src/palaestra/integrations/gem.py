@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from importlib.util import find_spec
-from typing import Any
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
-from palaestra.core.checks import short_repr
-from palaestra.core.errors import EnvError, MissingExtraError, UnknownNameError
+from palaestra.core.errors import EnvError, UnknownNameError
+from palaestra.core.settings import short_repr
 from palaestra.envs.turn.foreign import ForeignEnv, ForeignStep, ForeignVectorEnv
+from palaestra.envs.types import Info, Options
+from palaestra.integrations import load_library
+
+if TYPE_CHECKING:
+    import gem
 
 
-class GemEnv(ForeignEnv):
+class GemEnv(ForeignEnv["gem.Env"]):
     """An environment of GEM. The reward of a turn is GEM's.
 
     Arguments:
@@ -27,21 +32,20 @@ class GemEnv(ForeignEnv):
 
     sample_actions = tuple(f"\\boxed{{{n}}}" for n in (1, 2, 10, 4))
 
-    def make(self) -> Any:
-        gem = load_gem()
+    def make(self) -> gem.Env:
+        package = load_gem()
         from gem.envs.registration import ENV_REGISTRY
 
         if self.env_id not in ENV_REGISTRY:
             raise UnknownNameError("environment of GEM", self.env_id, ENV_REGISTRY)
-        return gem.make(self.env_id, **self.env_options)
+        return package.make(self.env_id, **self.env_kwargs)
 
-    def start(self, env: Any, seed: int | None, options: Mapping[str, Any]) -> str:
+    def start(self, env: gem.Env, seed: int | None, options: Options) -> str:
         observation, info = _unpack(env, "reset", env.reset(seed=seed, **options), 2)
         return _join(env, "reset", observation, info)
 
-    def play(self, env: Any, text: str) -> ForeignStep:
-        result = _unpack(env, "step", env.step(text), 5)
-        observation, reward, terminated, truncated, info = result
+    def play(self, env: gem.Env, text: str) -> ForeignStep:
+        observation, reward, terminated, truncated, info = _unpack(env, "step", env.step(text), 5)
         from gem.utils.constants import LanguageGameReward as rewards
 
         over = bool(terminated or truncated)
@@ -56,32 +60,27 @@ class GemVectorEnv(ForeignVectorEnv):
     kind = GemEnv
 
 
-def load_gem() -> Any:
+def load_gem() -> ModuleType:
     """Import GEM without its change of the logging configuration. Raises `MissingExtraError` if it is not installed."""
-    if find_spec("gem") is None:
-        raise MissingExtraError("gem-llm", "gem", "an environment of GEM")
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
-    import gem
-    import gem.envs
-
+    package = load_library("gem", "gem-llm", "gem", "an environment of GEM")
+    import_module("gem.envs")
     root.handlers[:] = handlers
     root.setLevel(level)
-    return gem
+    return package
 
 
-def _unpack(env: Any, method: str, result: Any, length: int) -> Any:
+def _unpack(env: gem.Env, method: str, result: object, length: int) -> tuple[Any, ...]:
     if not isinstance(result, tuple) or len(result) != length or not isinstance(result[-1], dict):
-        raise EnvError(
-            f"{type(env).__name__}.{method} returned {short_repr(result)}; expected a tuple of {length} that ends with a dict"
-        )
+        what = f"{type(env).__name__}.{method} returned {short_repr(result)}"
+        raise EnvError(f"{what}; expected a tuple of {length} that ends with a dict")
     return result
 
 
-def _join(env: Any, method: str, observation: Any, info: Any) -> str:
+def _join(env: gem.Env, method: str, observation: object, info: Info) -> str:
     """The observation with GEM's suffix, which asks for the next action."""
     if not isinstance(observation, str):
-        raise EnvError(
-            f"{type(env).__name__}.{method} returned {short_repr(observation)} as observation; expected a text"
-        )
+        what = f"{type(env).__name__}.{method} returned the observation {short_repr(observation)}"
+        raise EnvError(f"{what}; expected a text")
     return "\n".join(part.strip() for part in (observation, str(info.get("suffix") or "")) if part.strip())

@@ -6,7 +6,7 @@ its seed. The hash of its question decides its split, so the splits do not overl
 The package's scorers pay for answers that merely contain the reference, and for some wrong answers. Two rules precede
 them. Only the text after the last "Answer:" (or inside the last `<answer>` tags) is scored. Only a full score counts,
 unless `partial_credit` is set. Some scorers evaluate the answer: with `eval`, which is replaced by `ast.literal_eval`, or
-with sympy, which gets an answer only if it is a plain formula (`GRAMMARS`). The source of each scorer is searched for such
+with sympy, which gets an answer only if it is a plain formula (`_GRAMMARS`). The source of each scorer is searched for such
 calls, not that of the functions that it calls: those of version 0.1.23 were read.
 """
 
@@ -20,28 +20,33 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib.util import find_spec
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from palaestra.core.checks import check_number, short_repr
-from palaestra.core.errors import MissingExtraError, SettingsError, TaskError, UnknownNameError
+from palaestra.core.errors import SettingsError, TaskError, UnknownNameError
 from palaestra.core.foreign import ForeignCallError, GlobalRandom, call_foreign
-from palaestra.core.records import Completion, Example, Failure, FailureCause, Message, Problem, Score, Split
+from palaestra.core.records import Completion, Example, Failure, FailureCause, Json, Message, Problem, Score, Split
+from palaestra.core.settings import check_number, short_repr
+from palaestra.envs.types import Options
+from palaestra.integrations import load_library
 from palaestra.tasks.base import get_split
 from palaestra.tasks.procedural import Family, ProceduralTask
 
-INSTRUCTION = 'End with "Answer:" and the answer alone.'
-DEFAULT = "default"
+if TYPE_CHECKING:
+    from reasoning_gym.factory import ProceduralDataset
+
+_INSTRUCTION = 'End with "Answer:" and the answer alone.'
+_DEFAULT = "default"
 """The subskill of a data set without a curriculum."""
-DEFAULT_LEVELS = (0, 1, 2)
-MAX_ANSWER = 10_000
+_DEFAULT_LEVELS = (0, 1, 2)
+_MAX_ANSWER = 10_000
 """Longer answers are wrong."""
-MAX_ENTRIES = 4096
+_MAX_ENTRIES = 4096
 """Number of generated problems that are kept in memory."""
-MAX_FORMULA = 400
-MAX_BRACKET_POWERS = 2
+_MAX_FORMULA = 400
+_MAX_BRACKET_POWERS = 2
 """Nested powers of brackets can be astronomically large."""
 NONSENSE = "zq zq"
 """An answer that no scorer should accept."""
@@ -59,34 +64,34 @@ _ARITHMETIC = re.compile(rf"(?:{_NUMBER}|{_TIMES}|[-+/()\s])*")
 _BRACKET_POWER = re.compile(r"\)\s*\*\*")
 
 
-def is_arithmetic(answer: str) -> bool:
+def _is_arithmetic(answer: str) -> bool:
     """Whether an answer consists of numbers, `+ - * /` and brackets.
 
-    >>> is_arithmetic("(3 + 4) * 2"), is_arithmetic("9**9**9"), is_arithmetic("a.b")
+    >>> _is_arithmetic("(3 + 4) * 2"), _is_arithmetic("9**9**9"), _is_arithmetic("a.b")
     (True, False, False)
     """
-    return len(answer) <= MAX_FORMULA and _ARITHMETIC.fullmatch(answer) is not None
+    return len(answer) <= _MAX_FORMULA and _ARITHMETIC.fullmatch(answer) is not None
 
 
-def is_formula(answer: str) -> bool:
+def _is_formula(answer: str) -> bool:
     """Whether an answer is a formula of numbers, letters, well-known functions and powers up to 99.
 
-    >>> is_formula("3*x**2 + sin(x) + C"), is_formula("2**3**4"), is_formula("().__class__")
+    >>> _is_formula("3*x**2 + sin(x) + C"), _is_formula("2**3**4"), _is_formula("().__class__")
     (True, False, False)
     """
-    is_small = len(answer) <= MAX_FORMULA and len(_BRACKET_POWER.findall(answer)) <= MAX_BRACKET_POWERS
+    is_small = len(answer) <= _MAX_FORMULA and len(_BRACKET_POWER.findall(answer)) <= _MAX_BRACKET_POWERS
     return is_small and _FORMULA.fullmatch(answer) is not None
 
 
-GRAMMARS: Mapping[str, Callable[[str], bool]] = {
-    "puzzle24": is_arithmetic,
-    "countdown": is_arithmetic,
-    "simple_integration": is_formula,
-    "intermediate_integration": is_formula,
-    "polynomial_multiplication": is_formula,
+_GRAMMARS: Mapping[str, Callable[[str], bool]] = {
+    "puzzle24": _is_arithmetic,
+    "countdown": _is_arithmetic,
+    "simple_integration": _is_formula,
+    "intermediate_integration": _is_formula,
+    "polynomial_multiplication": _is_formula,
 }
 """The answers that a scorer may give to sympy, by data set. Other answers are compared with the reference as texts."""
-TRUSTED = frozenset({"bitwise_arithmetic", "number_sorting"})
+_TRUSTED = frozenset({"bitwise_arithmetic", "number_sorting"})
 """Data sets whose scorers evaluate only texts of the package, never the answer."""
 
 
@@ -125,9 +130,9 @@ class ReasoningGym(ProceduralTask[Draft]):
         self,
         datasets: str,
         /,
-        levels: Sequence[int] = DEFAULT_LEVELS,
-        config: Mapping[str, Any] | None = None,
-        instruction: str = INSTRUCTION,
+        levels: Sequence[int] = _DEFAULT_LEVELS,
+        config: Options | None = None,
+        instruction: str = _INSTRUCTION,
         partial_credit: bool = False,
         max_seconds: float = 30.0,
     ) -> None:
@@ -135,16 +140,14 @@ class ReasoningGym(ProceduralTask[Draft]):
         self.instruction, self.partial_credit = instruction, partial_credit
         self.max_seconds = check_number("max_seconds", max_seconds, minimum=0.001, error=SettingsError)
         self._configs = {name: _make_configs(name, levels, config or {}) for name in _list_names(datasets)}
-        self._scorers: dict[tuple[str, str], Any] = {}
-        self._entries: dict[tuple[str, str, int], Mapping[str, Any]] = {}
+        self._scorers: dict[tuple[str, str], ProceduralDataset] = {}
+        self._entries: dict[tuple[str, str, int], Json] = {}
         for name in self._configs:
             self._check_dataset(name)
 
     def family(self) -> Family[Draft]:
-        return {
-            name: {level: partial(self._draw, name, level) for level in configs}
-            for name, configs in self._configs.items()
-        }
+        configs = self._configs.items()
+        return {name: {level: partial(self._draw, name, level) for level in levels} for name, levels in configs}
 
     def get_split(self, skill: str, draft: Draft) -> Split:
         return get_split(f"{skill}|{draft.question}")
@@ -164,19 +167,18 @@ class ReasoningGym(ProceduralTask[Draft]):
 
     def example(self, skill: str, subskill: str, draft: Draft) -> Example:
         if not draft.answer:
-            raise TaskError(
-                f"reasoning-gym's {skill} has no reference answers; it can be evaluated and trained, not taught"
-            )
+            raise TaskError(f"reasoning-gym's {skill} has no reference answers, so it cannot be taught")
         return Example(self._ask(draft), f"Answer: {draft.answer}", skill, subskill, draft.answer)
 
     def score(self, problem: Problem, completion: Completion) -> Score | Failure:
-        answer = extract_answer(completion.text, several_lines=_has_lines(problem.reference))
-        evidence = {"extracted": answer or "", "expected": problem.reference}
-        if answer is None or len(answer) > MAX_ANSWER:
+        reference = problem.reference  # It may be unknown.
+        answer = _extract_answer(completion.text, several_lines=not reference or "\n" in reference.strip())
+        evidence = {"extracted": answer or "", "expected": reference}
+        if answer is None or len(answer) > _MAX_ANSWER:
             return Score(0.0, {**evidence, "outcome": "no_answer" if answer is None else "too_long"})
-        grammar = GRAMMARS.get(problem.skill)
+        grammar = _GRAMMARS.get(problem.skill)
         if grammar is not None and not grammar(answer):
-            return Score(float(answer == problem.reference), evidence)
+            return Score(float(answer == reference), evidence)
         try:
             entry = self._generate(problem.skill, problem.subskill, int(problem.metadata["seed"]))
             value = self._call_scorer(problem.skill, problem.subskill, answer, entry)
@@ -189,7 +191,7 @@ class ReasoningGym(ProceduralTask[Draft]):
         evidence["package_score"] = f"{value:.4g}"
         return Score(value if self.partial_credit or value >= 1.0 else 0.0, evidence)
 
-    def _call_scorer(self, name: str, level: str, answer: str, entry: Mapping[str, Any]) -> Any:
+    def _call_scorer(self, name: str, level: str, answer: str, entry: Json) -> object:
         scorer = self._scorers[name, level].score_answer
         with GlobalRandom(0).active():
             return call_foreign(f"the scorer of {name}", scorer, answer, entry, seconds=self.max_seconds)
@@ -206,19 +208,19 @@ class ReasoningGym(ProceduralTask[Draft]):
             raise TaskError(f"cannot generate a problem of {self.name} with seed {seed}: {error}") from error
         return Draft(seed, entry["question"], entry["answer"] or "")
 
-    def _generate(self, name: str, level: str, seed: int) -> Mapping[str, Any]:
+    def _generate(self, name: str, level: str, seed: int) -> Json:
         """The package's entry of a seed, from the cache or generated."""
         key = name, level, seed
         if key not in self._entries:
-            if len(self._entries) >= MAX_ENTRIES:
+            if len(self._entries) >= _MAX_ENTRIES:
                 self._entries.clear()
             self._entries[key] = self._generate_entry(*key)
         return self._entries[key]
 
-    def _generate_entry(self, name: str, level: str, seed: int) -> Mapping[str, Any]:
+    def _generate_entry(self, name: str, level: str, seed: int) -> Json:
         """Generate the problem of a seed. The first data set of a level is kept to score its answers."""
 
-        def generate() -> Any:
+        def generate() -> tuple[ProceduralDataset, Json]:
             kind = _load_factory().DATASETS[name][0]
             dataset = kind(config=replace(self._configs[name][level], seed=seed, size=1))
             return dataset, dataset[0]
@@ -227,14 +229,11 @@ class ReasoningGym(ProceduralTask[Draft]):
             dataset, entry = call_foreign(f"reasoning-gym's {name}", generate, seconds=self.max_seconds)
         question, answer = (entry.get("question"), entry.get("answer")) if isinstance(entry, Mapping) else (None, None)
         if not isinstance(question, str) or not isinstance(answer, str | None):
-            raise TaskError(
-                f"reasoning-gym's {name} generated {short_repr(entry)}; expected a question and an answer, both texts"
-            )
+            raise TaskError(f"reasoning-gym's {name} generated {short_repr(entry)}; expected question and answer texts")
         self._scorers.setdefault((name, level), dataset)
-        checked: Mapping[str, Any] = entry
-        return checked
+        return entry
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> Json:
         """Copies and other processes generate their own data sets."""
         return {**vars(self), "_scorers": {}, "_entries": {}}
 
@@ -253,13 +252,13 @@ class ReasoningGym(ProceduralTask[Draft]):
                 raise TaskError(f"the scorer of reasoning-gym's {name} accepts any answer, for example {NONSENSE!r}")
 
 
-def extract_answer(text: str, several_lines: bool = False) -> str | None:
+def _extract_answer(text: str, several_lines: bool = False) -> str | None:
     """The answer in a response: inside the last `<answer>` tags, or after the last "Answer:"; `None` if it has neither.
 
     Arguments:
         several_lines: take all lines after "Answer:" instead of its own line.
 
-    >>> extract_answer("3+4=7. Answer: 7"), extract_answer("It is 7."), extract_answer("<answer> 7 </answer>")
+    >>> _extract_answer("3+4=7. Answer: 7"), _extract_answer("It is 7."), _extract_answer("<answer> 7 </answer>")
     ('7', None, '7')
     """
     tagged = _TAGS.findall(text)
@@ -272,18 +271,9 @@ def extract_answer(text: str, several_lines: bool = False) -> str | None:
     return (rest if several_lines else rest.partition("\n")[0].strip()) or None
 
 
-def _has_lines(reference: str) -> bool:
-    """Whether an answer may have several lines: the reference has, or it is unknown."""
-    return not reference or "\n" in reference.strip()
-
-
-def _load_factory() -> Any:
-    if find_spec("reasoning_gym") is None:
-        raise MissingExtraError("reasoning-gym", "reasoning-gym", "a task of reasoning-gym")
-    import reasoning_gym  # noqa: F401  (registers the data sets)
-    from reasoning_gym import factory
-
-    return factory
+def _load_factory() -> ModuleType:
+    # Its package is imported first, which registers the data sets.
+    return load_library("reasoning_gym.factory", "reasoning-gym", "reasoning-gym", "a task of reasoning-gym")
 
 
 def _list_names(datasets: str) -> list[str]:
@@ -299,24 +289,23 @@ def _list_names(datasets: str) -> list[str]:
     return names
 
 
-def _protect_scorer(name: str, kind: Any) -> None:
+def _protect_scorer(name: str, kind: type[ProceduralDataset]) -> None:
     """Make sure that a scorer cannot run an answer as code. In its module `eval` becomes `ast.literal_eval`."""
     source = inspect.getsource(kind.score_answer)
-    if name not in TRUSTED and _EVAL.search(source):
+    if name not in _TRUSTED and _EVAL.search(source):
         vars(sys.modules[kind.__module__])["eval"] = ast.literal_eval
-    if name not in GRAMMARS and _PARSE.search(source):
-        raise TaskError(
-            f"the scorer of reasoning-gym's {name} evaluates the answer as code, which is unsafe; choose another data set"
-        )
+    if name not in _GRAMMARS and _PARSE.search(source):
+        raise TaskError(f"the scorer of reasoning-gym's {name} runs answers as code; choose another data set")
 
 
-def _make_configs(name: str, levels: Sequence[int], fields: Mapping[str, Any]) -> dict[str, Any]:
+def _make_configs(name: str, levels: Sequence[int], fields: Options) -> Json:
     """The configurations of a data set by subskill: one for each level of its curriculum."""
     factory = _load_factory()
     try:
         if not levels or not factory.has_curriculum(name):
-            return {DEFAULT: factory.DATASETS[name][1](**fields)}
-        configs, highest = dict[str, Any](), 0
+            return {_DEFAULT: factory.DATASETS[name][1](**fields)}
+        configs: Json = {}
+        highest = 0
         for level in levels:
             curriculum = factory.create_curriculum(name)
             highest = max((len(part.levels) for part in curriculum.attributes.values()), default=1) - 1

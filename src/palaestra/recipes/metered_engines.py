@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from palaestra.core.events import Event, Listener, ignore
+from palaestra.core.records import Event, Json, Listener, Values, ignore
 from palaestra.recipes.settings import require
 
 if TYPE_CHECKING:
-    from palaestra.engines.base import Answer, Engine, Request
+    from palaestra.core.records import Answer, Engine, Request
     from palaestra.engines.budget import Budget
     from palaestra.engines.cached import CachedEngine
     from palaestra.runs.cache import Cache
-    from palaestra.runs.calls import CallLog
-    from palaestra.runs.ledger import Spending
+    from palaestra.runs.provenance import CallLog, Spending
     from palaestra.runs.run import Run
 
 CALL_TIMEOUT = 600.0
@@ -42,8 +41,8 @@ class CallSettings(Protocol):
     def max_calls(self) -> int: ...
     @property
     def max_tokens(self) -> int: ...
-
-    def parse_engine_options(self) -> dict[str, Any]: ...
+    @property
+    def engine_kwargs(self) -> Values: ...
 
 
 class MeteredEngines:
@@ -63,8 +62,8 @@ class MeteredEngines:
         owner: str,
         budget: Budget,
         listener: Listener = ignore,
-        service: Mapping[str, Any] = MappingProxyType({}),
-        local: Mapping[str, Any] = MappingProxyType({}),
+        service: Values = MappingProxyType({}),
+        local: Values = MappingProxyType({}),
         log: CallLog | None = None,
     ) -> None:
         self.cache, self.owner, self.budget, self.listener = cache, owner, budget, listener
@@ -120,12 +119,15 @@ def meter_engines(
     with open_cache(settings.cache) as cache:
         owner = run.store.id
         budget = Budget(
-            max_cost=settings.max_cost or None, max_calls=settings.max_calls or None,
-            max_tokens=settings.max_tokens or None, spent=cache.spent(owner), within=within,
+            max_cost=settings.max_cost or None,
+            max_calls=settings.max_calls or None,
+            max_tokens=settings.max_tokens or None,
+            spent=cache.spent(owner),
+            within=within,
             resumable=resumable,
-        )  # fmt: skip
+        )
         service = service_options(settings.call_timeout, in_flight=settings.in_flight)
-        engines = MeteredEngines(cache, owner, budget, listener, service, settings.parse_engine_options(), log)
+        engines = MeteredEngines(cache, owner, budget, listener, service, settings.engine_kwargs, log)
         try:
             yield engines
         finally:
@@ -134,7 +136,7 @@ def meter_engines(
 
 def open_cache(path: str = "") -> Cache:
     """Open the cache of model answers at `path`, or the user's cache if `path` is empty."""
-    from palaestra.engines.models import cache_folder
+    from palaestra.models.registry import cache_folder
     from palaestra.runs.cache import Cache
     from palaestra.runs.files import storage_errors
 
@@ -170,7 +172,7 @@ def check_prices(max_cost: float, *models: str) -> None:
             check_price(name)
 
 
-def service_options(call_timeout: float, **options: Any) -> dict[str, Any]:
+def service_options(call_timeout: float, **options: Any) -> Json:
     """Arguments of `OpenAIEngine`: `call_timeout` limits each call and all of its retries together."""
     from palaestra.engines.openai_endpoint import RetryPolicy
 

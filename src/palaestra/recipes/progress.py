@@ -6,12 +6,14 @@ Recipes emit `Event`s. The classes here draw them, for the command line and for 
 from __future__ import annotations
 
 import os
+import platform
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -19,10 +21,15 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text, TextType
 
-from palaestra.core.events import NOTICE, Event, Listener, ignore, notice
-from palaestra.core.records import Report
-from palaestra.core.secrets import mask
+from palaestra.core.errors import MissingExtraError
+from palaestra.core.records import NOTICE, Event, Listener, Report, ignore, notice
+from palaestra.core.secrets import mask, mask_settings
 from palaestra.engines.openai_endpoint import RETRY, WAITING
+from palaestra.recipes.settings import to_plain
+
+if TYPE_CHECKING:
+    from palaestra.recipes.train.settings import TrainSettings
+    from palaestra.runs.run import Run
 
 SWITCH = "PALAESTRA_PROGRESS"
 """The environment variable that disables the progress display of Python calls if it is 0."""
@@ -31,6 +38,29 @@ HEARTBEAT = 10.0
 ITERATION_SECONDS = 1.0
 """Without a terminal: minimum seconds between the lines of two iterations."""
 BARS = "▁▂▃▄▅▆▇█"
+METRICS = (
+    ("reward", "reward", "{:.3f}"),
+    ("last 100 episodes", "recent_return", "{:.2f}"),
+    ("KL of the update", "approx_kl", "{:.4f}"),
+    ("KL to the reference", "reference_kl", "{:.3f} nats per response"),
+    ("clipped", "clip_fraction", "{:.1%}"),
+    ("log-probs, engine vs learner", "sampling_logprob_difference", "{:.5f} nats per token"),
+    ("entropy", "entropy", "{:.3f} nats"),
+    ("mean value", "value_mean", "{:.3f}"),
+    ("explained variance", "explained_variance", "{:.2f}"),
+    ("groups without variance", "frac_reward_zero_std", "{:.0%}"),
+    ("length", "length", "{:.1f}"),
+    ("truncated", "truncated", "{:.0%}"),
+    ("tool calls per episode", "tools/call_frequency", "{:.2f}"),
+    ("failed tool calls", "tools/failure_frequency", "{:.0%}"),
+    ("malformed tool calls", "tools/malformed", "{:.0f}"),
+    ("gradient norm", "grad_norm", "{:.2f}"),
+    ("tokens/s", "tokens_per_second", "{:.0f}"),
+    ("steps/s", "steps_per_second", "{:.0f}"),
+)
+"""The metrics of an iteration that are shown: title, name and format."""
+TRACKERS = ("tensorboard", "wandb", "trackio")
+"""The settings that enable a tracker; each is also the name of its package and of its extra."""
 
 
 class MaskingConsole(Console):
@@ -71,6 +101,22 @@ def show_progress(
             yield drawing
 
 
+def log_events(run: Run, listener: Listener) -> Listener:
+    """Return a listener that also writes the events to the log of a run, as the lines of a plain display."""
+    stream: Any = run.log
+    console = MaskingConsole(file=stream, force_terminal=False, width=1000)
+    rounds = run.settings.get("rounds", 0)
+    lines = TrainProgress(console) if run.recipe == "train" else RunProgress(console, rounds)
+    if run.summary is None:
+        run.log.add(f"{run.recipe} starts in process {os.getpid()} on {platform.node()}")
+
+    def listen(event: Event) -> None:
+        lines(event)
+        listener(event)
+
+    return listen
+
+
 def announce_start(recipe: str, folder: Path | str, **settings: str) -> Event:
     """Return the notice that a run starts with: the recipe, its main settings and the run folder.
 
@@ -96,9 +142,13 @@ class RunProgress:
     def __init__(self, console: Console, rounds: int = 0) -> None:
         self.console, self.rounds = console, rounds
         self._bar = Progress(
-            TextColumn("{task.description:<28}", markup=False), BarColumn(bar_width=30), MofNCompleteColumn(), TimeElapsedColumn(),
-            TextColumn("{task.fields[data]}", markup=False), console=console,
-        )  # fmt: skip
+            TextColumn("{task.description:<28}", markup=False),
+            BarColumn(bar_width=30),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[data]}", markup=False),
+            console=console,
+        )
         self._task = self._bar.add_task("starting", total=None, data="")
         self._phase = ""
         self._reports: dict[int, Report] = {}
@@ -255,29 +305,6 @@ class TrainProgress(RunProgress):
         return table
 
 
-METRICS = (
-    ("reward", "reward", "{:.3f}"),
-    ("last 100 episodes", "recent_return", "{:.2f}"),
-    ("KL of the update", "approx_kl", "{:.4f}"),
-    ("KL to the reference", "reference_kl", "{:.3f} nats per response"),
-    ("clipped", "clip_fraction", "{:.1%}"),
-    ("log-probs, engine vs learner", "sampling_logprob_difference", "{:.5f} nats per token"),
-    ("entropy", "entropy", "{:.3f} nats"),
-    ("mean value", "value_mean", "{:.3f}"),
-    ("explained variance", "explained_variance", "{:.2f}"),
-    ("groups without variance", "frac_reward_zero_std", "{:.0%}"),
-    ("length", "length", "{:.1f}"),
-    ("truncated", "truncated", "{:.0%}"),
-    ("tool calls per episode", "tools/call_frequency", "{:.2f}"),
-    ("failed tool calls", "tools/failure_frequency", "{:.0%}"),
-    ("malformed tool calls", "tools/malformed", "{:.0f}"),
-    ("gradient norm", "grad_norm", "{:.2f}"),
-    ("tokens/s", "tokens_per_second", "{:.0f}"),
-    ("steps/s", "steps_per_second", "{:.0f}"),
-)
-"""The metrics of an iteration that are shown: title, name and format."""
-
-
 def list_metrics(metrics: Mapping[str, float]) -> list[tuple[str, str]]:
     """Return the titles and values of the metrics of an iteration."""
     rows = [(title, form.format(metrics[name])) for title, name, form in METRICS if name in metrics]
@@ -329,3 +356,64 @@ def _describe_held_out(metrics: Mapping[str, float]) -> str:
         return f"unknown, no episode was scored{failed}"
     reward, low, high = (metrics[f"test_reward{end}"] for end in ("", "_low", "_high"))
     return f"{reward:.3f} [{low:.3f}, {high:.3f}] of {metrics['test_count']:.0f} episodes{failed}"
+
+
+def check_trackers(settings: TrainSettings) -> None:
+    """Raise if the package of an enabled tracker is not installed.
+
+    Raises:
+        MissingExtraError: names the install command.
+    """
+    for name in TRACKERS:
+        if getattr(settings, name) and find_spec(name) is None:
+            raise MissingExtraError(name, name, f"the setting '{name}'")
+
+
+class Trackers:
+    """Logs metrics to the trackers that the settings enable.
+
+    The event files of TensorBoard are in `tensorboard/` of the run folder, those of Weights & Biases in `wandb/`. Weights &
+    Biases and trackio are configured by their own environment variables (`WANDB_MODE`, `TRACKIO_DIR`, ...). A resumed run
+    continues its entry in both.
+
+    Arguments:
+        run_id: the unique id of the run.
+    """
+
+    def __init__(self, folder: Path, settings: TrainSettings, run_id: str) -> None:
+        self.tensorboard: Any = None
+        self.wandb: Any = None
+        self.trackio: Any = None
+        name, config = folder.resolve().name, mask_settings(to_plain(settings))
+        if settings.tensorboard:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self.tensorboard = SummaryWriter(str(folder / "tensorboard"))
+        if settings.wandb:
+            import wandb
+
+            self.wandb = wandb.init(
+                project=settings.wandb, dir=str(folder), config=config, name=name, id=run_id, resume="allow"
+            )
+        if settings.trackio:
+            import trackio
+
+            self.trackio = trackio.init(
+                project=settings.trackio, name=f"{name}-{run_id[:8]}", config=config, resume="allow", embed=False
+            )
+
+    def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
+        if self.tensorboard is not None:
+            for name, value in metrics.items():
+                self.tensorboard.add_scalar(name, value, iteration)
+        if self.wandb is not None:
+            self.wandb.log(dict(metrics), step=iteration)
+        if self.trackio is not None:
+            self.trackio.log(dict(metrics), step=iteration)
+
+    def close(self) -> None:
+        if self.tensorboard is not None:
+            self.tensorboard.close()
+        for tracker in (self.wandb, self.trackio):
+            if tracker is not None:
+                tracker.finish()

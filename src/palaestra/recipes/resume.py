@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from palaestra.core.errors import RunError, SettingsError
-from palaestra.core.events import Listener
-from palaestra.core.plugins import describe_error
-from palaestra.core.ranks import read_launch_rank
+from palaestra.core.interrupts import read_launch_rank
+from palaestra.core.records import Json, Listener, Values
+from palaestra.core.registry import describe_error
 from palaestra.core.secrets import is_masked
 from palaestra.recipes.progress import RunProgress, TrainProgress, show_progress
 from palaestra.recipes.settings import build, read_run_settings, read_values
@@ -28,12 +27,7 @@ CHANGEABLE = {
 
 
 def resume(
-    folder: str | Path,
-    *,
-    listener: Listener | None = None,
-    progress: bool = True,
-    trust: bool = False,
-    **changes: Any,
+    folder: str | Path, *, listener: Listener | None = None, progress: bool = True, trust: bool = False, **changes: Any
 ) -> Any:
     """Resume a run that was stopped or killed. The result is the same as without the interruption.
 
@@ -70,7 +64,7 @@ def resume(
         _check_changes(bench.RECIPE, changes)
         with show_progress(listener, progress, RunProgress) as listener:
             return bench.resume(folder, listener=listener, trust=trust, **changes)
-    recipes: dict[str, Any] = {"teach": teach, "evaluate": evaluate, "train": train, "research": research}
+    recipes: Json = {"teach": teach, "evaluate": evaluate, "train": train, "research": research}
     # Only rank 0 of several processes writes the run.
     with Run.open(folder, read_only=read_launch_rank() > 0, trust=trust) as run:
         if run.recipe not in recipes:
@@ -85,7 +79,7 @@ def resume(
             return recipes[run.recipe].resume(run, listener=listener, **changes)
 
 
-def _check_changes(recipe: str, changes: Mapping[str, Any]) -> None:
+def _check_changes(recipe: str, changes: Values) -> None:
     for name in changes:
         if name not in CHANGEABLE.get(recipe, ()):
             raise SettingsError(f"a {recipe} run cannot be resumed with another {name}; leave it out")
@@ -109,12 +103,12 @@ def load_policy(folder: str | Path, *, device: str = "") -> Any:
         >>> from palaestra import load_policy                            # doctest: +SKIP
         >>> policy = load_policy("runs/train-20250101-120000")           # doctest: +SKIP
     """
-    from palaestra.engines import models
-    from palaestra.recipes.train.loop import WEIGHTS, find_newest_checkpoint
+    from palaestra.models import registry as models
+    from palaestra.rl.loop import WEIGHTS, find_newest_checkpoint
 
     folder = Path(folder)
     if (folder / WEIGHTS).exists():
-        return _load_checkpoint(build(TrainSettings, read_values(folder / "settings.json")), folder, folder, device)
+        return _load_checkpoint(build(TrainSettings, read_values(folder / "settings.json")), folder, device)
     with Run.open(folder, read_only=True) as run:
         if run.recipe == "teach":
             return models.load(str(folder), device=device or str(run.settings.get("device", "")))
@@ -123,22 +117,17 @@ def load_policy(folder: str | Path, *, device: str = "") -> Any:
         newest = find_newest_checkpoint(run.checkpoints)
         if newest is None:
             raise RunError(f"the run {folder} has no checkpoint yet; resume it first: palaestra resume {folder}")
-        return _load_checkpoint(read_run_settings(TrainSettings, run), newest, folder, device)
+        return _load_checkpoint(read_run_settings(TrainSettings, run), newest, device)
 
 
-def _load_checkpoint(settings: TrainSettings, checkpoint: Path, folder: Path, device: str) -> Any:
+def _load_checkpoint(settings: TrainSettings, checkpoint: Path, device: str) -> Any:
     """Build the policy of a checkpoint from data alone, and load its weights."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     from palaestra.recipes.train.build import build_policy
-    from palaestra.recipes.train.loop import POLICY, WEIGHTS, load_weights
+    from palaestra.rl.loop import POLICY, WEIGHTS, load_weights
 
-    if not (checkpoint / POLICY).exists():
-        raise RunError(
-            f"{checkpoint} has no {POLICY}: an earlier version of Palaestra wrote it; resume({str(folder)!r}).policy is "
-            "the policy of the run, and runs the code of its environment"
-        )
     check_own_file(checkpoint / WEIGHTS, writable=False)
     try:
         policy = build_policy(replace(settings, device=device or settings.device), read_json(checkpoint / POLICY))

@@ -1,22 +1,30 @@
-"""Settings of a recipe: one dataclass for the Python call, the command line and the settings file."""
+"""Settings of a recipe: one dataclass for the Python call, the command line and the settings file. Also the settings that recipes share."""
 
 from __future__ import annotations
 
 import json
 import re
 import tomllib
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import MISSING, asdict, fields, replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import MISSING, asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from palaestra.core.errors import RunError, SettingsError, suggest
-from palaestra.core.plugins import is_reference, make_absolute, make_reference
+from palaestra.core.records import LOCAL_SCHEME, Json, Listener, notice
+from palaestra.core.registry import is_reference, is_temporary, make_absolute, make_reference
+from palaestra.core.settings import setting
+from palaestra.engines.base import apply_engine, check_serves_weights
+from palaestra.executors.base import EXECUTORS, Resources
+from palaestra.recipes.own_data import is_dataset, store_data
 from palaestra.runs.files import read_json, read_text
 from palaestra.runs.run import Run
 from palaestra.runs.trust import check_trust, list_code
+from palaestra.tasks.sources import HUB, is_data
 
 S = TypeVar("S")
+_DATA = ("task", "prompts")
+"""Settings that name data: a file, a folder, or a dataset on the hub."""
 
 
 def build(kind: type[S], values: Mapping[str, Any]) -> S:
@@ -40,6 +48,10 @@ def build(kind: type[S], values: Mapping[str, Any]) -> S:
     except ValidationError as error:
         first = error.errors()[0]
         name = ".".join(str(part) for part in first["loc"]) or "settings"
+        if name.endswith("_kwargs") and first["type"] == "dict_type":
+            raise SettingsError(
+                f"setting '{name}': expected names and values, for example {{'name': 1}}; got {first['input']!r}"
+            ) from error
         raise SettingsError(f"setting '{name}': {first['msg'].lower()}; got {first['input']!r}") from error
 
 
@@ -51,25 +63,71 @@ def resolve_settings(
 ) -> S:
     """Return the settings of a Python call, which passes either a settings object or single values as keywords.
 
-    Classes among the values (a task, a teacher, an environment) become references. Paths of the user's code become
-    absolute, so that a run can be resumed from another folder.
+    Classes and functions among the values (a task, a teacher, a reward) become references, and data becomes a file. Paths of
+    the user's code become absolute, so that a run can be resumed from another folder.
 
     Arguments:
         build_settings: builds the settings from the keywords; by default `build`.
     """
     if settings is not None and values:
         raise SettingsError(f"pass either settings or single values; got settings and {', '.join(sorted(values))}")
+    if settings is not None and not isinstance(settings, kind):
+        raise SettingsError(
+            f"expected settings of type {kind.__name__}, or single values; got {type(settings).__name__}"
+        )
     if settings is None:
-        values = {name: make_reference(v) if isinstance(v, type) else v for name, v in values.items()}
+        values = {name: _to_plain_value(name, value) for name, value in values.items()}
         settings = build_settings(values) if build_settings is not None else build(kind, values)
-    changes: dict[str, Any] = {}
-    for f in fields(settings):  # type: ignore[arg-type]
-        value = getattr(settings, f.name)
-        if f.name == "plugins":
-            changes[f.name] = tuple(map(make_absolute, value))
-        elif isinstance(value, str) and is_reference(value):
-            changes[f.name] = make_absolute(value)
-    return replace(settings, **changes) if changes else settings  # type: ignore[type-var]
+    changes: Json = {f.name: _make_paths_absolute(f.name, getattr(settings, f.name)) for f in fields(settings)}  # type: ignore[arg-type]
+    return replace(settings, **changes)  # type: ignore[type-var]
+
+
+def _to_plain_value(name: str, value: Any) -> Any:
+    """Replace classes, functions, paths and data by texts that name them, at any depth."""
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {key: _to_plain_value(name, entry) for key, entry in value.items()}
+    if name in _DATA and not isinstance(value, str | type) and (is_dataset(value) or isinstance(value, list | tuple)):
+        return store_data(value)
+    if isinstance(value, list | tuple):
+        return [_to_plain_value(name, entry) for entry in value]
+    return make_reference(value) if callable(value) else value
+
+
+def _make_paths_absolute(name: str, value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _make_paths_absolute("", entry) for key, entry in value.items()}
+    if isinstance(value, tuple):
+        return tuple(_make_paths_absolute(name, entry) for entry in value)
+    if not isinstance(value, str):
+        return value
+    if name in _DATA and is_data(value) and not value.startswith(HUB):
+        return str(Path(value).expanduser().resolve())
+    return make_absolute(value) if name == "plugins" or is_reference(value) else value
+
+
+def warn_if_temporary(settings: Any, listener: Listener) -> None:
+    """Tell the user if a run cannot be resumed by another process, because it uses objects that no file defines."""
+    names = sorted({text for text in _list_texts(to_plain(settings)) if is_temporary(text)})
+    if names:
+        listener(
+            notice(
+                f"this run cannot be resumed by another process, because no file defines {', '.join(names)}; define it at the "
+                "top level of a file to resume the run"
+            )
+        )
+
+
+def _list_texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for entry in value.values():
+            yield from _list_texts(entry)
+    elif isinstance(value, list | tuple):
+        for entry in value:
+            yield from _list_texts(entry)
 
 
 def load_run_settings(kind: type[S], run: Run) -> S:
@@ -90,7 +148,7 @@ def read_run_settings(kind: type[S], run: Run) -> S:
         raise RunError(f"the run folder is damaged: {run.folder / 'settings.json'}: {error}") from error
 
 
-def read_values(path: Path) -> dict[str, Any]:
+def read_values(path: Path) -> Json:
     """Read plain values from a file of settings in JSON, YAML or TOML, or from the `settings.json` of a run folder."""
     suffix = path.suffix.lower()
     kind = {".toml": "TOML", ".yaml": "YAML", ".yml": "YAML"}.get(suffix, "JSON")
@@ -108,7 +166,7 @@ def read_values(path: Path) -> dict[str, Any]:
     return values
 
 
-def load_values(path: Path, overridden: Collection[str] = ()) -> dict[str, Any]:
+def load_values(path: Path, overridden: Collection[str] = ()) -> Json:
     """Read the values for a new run, as `read_values` does.
 
     Arguments:
@@ -142,7 +200,7 @@ def _parse_yaml(text: str) -> Any:
         raise ValueError(str(error)) from error
 
 
-def to_plain(settings: Any) -> dict[str, Any]:
+def to_plain(settings: Any) -> Json:
     """Convert settings to plain values for a JSON file."""
     return {name: list(v) if isinstance(v, tuple) else v for name, v in asdict(settings).items()}
 
@@ -152,16 +210,16 @@ def list_settings(kind: type[Any]) -> list[tuple[str, Any, str]]:
     return [(f.name, None if f.default is MISSING else f.default, f.metadata.get("help", "")) for f in fields(kind)]
 
 
-def parse_options(texts: Sequence[str], name: str) -> dict[str, Any]:
-    """Parse options of the form `name=value`. Values are JSON; anything else is a string.
+def parse_options(texts: Sequence[str], name: str) -> Json:
+    """Parse options of the command line of the form `name=value`. Values are JSON; anything else is a string.
 
     Arguments:
         name: the name of the setting, for error messages.
 
-    >>> parse_options(["path=data", "shots=4"], "task_options")
+    >>> parse_options(["path=data", "shots=4"], "task_kwargs")
     {'path': 'data', 'shots': 4}
     """
-    options: dict[str, Any] = {}
+    options: Json = {}
     for text in texts:
         key, equals, value = text.partition("=")
         require(bool(equals and key), f"setting '{name}': expected name=value; got {text!r}")
@@ -172,7 +230,84 @@ def parse_options(texts: Sequence[str], name: str) -> dict[str, Any]:
     return options
 
 
+def check_effects(settings: Any, *rules: tuple[object, str, Collection[str]]) -> None:
+    """Raise for the first setting that differs from its default and has no effect on this run.
+
+    Arguments:
+        rules: whether several settings have an effect, why they have none, and their names.
+    """
+    for has_effect, reason, names in rules:
+        for f in fields(settings):
+            default = f.default if f.default_factory is MISSING else f.default_factory()
+            if not has_effect and f.name in names and getattr(settings, f.name) != default:
+                raise SettingsError(f"setting '{f.name}' has no effect {reason}")
+
+
 def require(condition: bool, message: str) -> None:
     """Raise `SettingsError(message)` if `condition` is false."""
     if not condition:
         raise SettingsError(message)
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """Base class of the settings of recipes."""
+
+    name: str = setting("", "Name of the run in lists and reports; the viewer can change it.", panel="Run")
+    tags: tuple[str, ...] = setting(
+        (), "Words of your own for the list of runs, which can be searched and grouped by them.", panel="Run"
+    )
+
+
+INLINE = "inline"
+WORKER_SETTINGS = ("worker_cpus", "worker_gpus", "worker_memory")
+
+
+@dataclass(frozen=True)
+class ExecutorSettings:
+    """Base class of the settings of recipes that use an executor."""
+
+    executor: str = setting(
+        INLINE,
+        "Where independent parts run: inline, processes:N, or ray:ADDRESS (ray alone: this machine).",
+        panel="Cluster",
+    )
+    worker_cpus: float = setting(1.0, "CPU cores of a Ray worker.", above=0, panel="Cluster")
+    worker_gpus: float = setting(0.0, "GPUs of a Ray worker; fractions are allowed.", low=0, panel="Cluster")
+    worker_memory: float = setting(0.0, "Memory of a Ray worker in GB; 0: unspecified.", low=0, panel="Cluster")
+
+    def check_executor(self) -> None:
+        """Raise if there is no such executor, or if the resources of its workers are given and it has none."""
+        scheme, _, argument = self.executor.partition(":")
+        EXECUTORS.check(scheme)
+        if scheme != "ray":  # Ray may start a cluster.
+            EXECUTORS.get(scheme)(argument).close()
+        check_effects(self, (scheme == "ray", "without the executor ray", WORKER_SETTINGS))
+
+    @property
+    def resources(self) -> Resources:
+        return Resources(self.worker_cpus, self.worker_gpus, int(self.worker_memory * 1e9))
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """Base class of the settings of recipes that generate with local models."""
+
+    engine: str = setting(
+        LOCAL_SCHEME, "What generates with local models: transformers or vllm.", panel="Model", names="engines"
+    )
+    engine_kwargs: Mapping[str, Any] = setting(
+        {}, "Arguments of vllm.LLM for --engine vllm, for example max_model_len=4096.", panel="Model"
+    )
+
+    def resolve_model(self, name: str) -> str:
+        """Return the name of a model with its engine: `vllm:nano` for `nano`. A name with a scheme does not change."""
+        return apply_engine(name, self.engine)
+
+    def check_engine(self) -> None:
+        """Raise if the engine cannot load local weights, or if it has no options. Loads nothing."""
+        check_serves_weights(self.engine, "engine")
+        require(
+            self.engine != LOCAL_SCHEME or not self.engine_kwargs,
+            f"setting 'engine_kwargs': the engine '{LOCAL_SCHEME}' has no options; set 'engine' to 'vllm'",
+        )

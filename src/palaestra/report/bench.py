@@ -5,31 +5,30 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
 
 from markupsafe import Markup
 
+from palaestra.core.records import Json
 from palaestra.recipes.research.bench import BenchEpisode, BenchResult
 from palaestra.recipes.research.episode_player import is_silent
 from palaestra.recipes.research.settings import ResearchSettings
 from palaestra.report.charts import MetricPoint, Panel, Series, draw_sample, line_chart, line_style
 from palaestra.report.formatting import causes, plain, plural
 from palaestra.report.parts import setting_rows
-from palaestra.report.svg import Point
+from palaestra.report.svg import Plot, Point
 from palaestra.research.standings.standings import BASELINE, Measure, MethodCell, Profile, Standings
 from palaestra.research.tasks.task import Direction
 from palaestra.runs.provenance import read_provenance
 
-COSTS = (
-    "seconds", "calls", "calls_again", "prompt_tokens", "completion_tokens", "cost", "unpriced_calls",
-    "unmeasured_calls",
-)  # fmt: skip
+_UNKNOWN_COSTS = ("unpriced_calls", "unmeasured_calls")
+_COSTS = ("seconds", "calls", "calls_again", "prompt_tokens", "completion_tokens", "cost", *_UNKNOWN_COSTS)
 
 
-def bench_page(result: BenchResult) -> dict[str, Any]:
+def bench_page(result: BenchResult) -> Json:
     """Show the runs of a bench so far."""
     agents = [_make_agent_row(name, [e for e in result.episodes if e.agent == name]) for name in result.agents]
     standings = result.standings
+    profiles = profiles_part(standings, result.silent) if standings else None
     areas = standings.profile(Measure.SUBMISSION).areas if standings else ()
     negative = {e.task for e in result.episodes if e.summary is not None and e.summary["baseline"] < 0}
     return {
@@ -39,19 +38,20 @@ def bench_page(result: BenchResult) -> dict[str, Any]:
         "seeds": result.seeds,
         "runs": [_make_run(result, episode) for episode in sorted(result.episodes, key=lambda e: _order(result, e))],
         "runs_ended": sum(e.summary is not None for e in result.episodes),
-        "profiles": None if standings is None else profiles_part(standings, result.silent),
+        "profiles": profiles,
+        "figures": [("profiles", m["title"], [m["chart"]]) for m in profiles["measures"]] if profiles else (),
         "best": max((a for a in areas if a.method != BASELINE), key=lambda area: area.area, default=None),
         "negative": [task for task in result.tasks if task in negative],
         "failures": dict(sorted(sum((Counter(row["failures"]) for row in agents), Counter[str]()).items())),
-        "costs": {name: sum(row["costs"][name] for row in agents) for name in COSTS},
+        "costs": {name: sum(row["costs"][name] for row in agents) for name in _COSTS},
         "settings": setting_rows(result.settings, ResearchSettings),
         "provenance": read_provenance(result.folder),
     }
 
 
-def _make_agent_row(name: str, episodes: list[BenchEpisode]) -> dict[str, Any]:
+def _make_agent_row(name: str, episodes: list[BenchEpisode]) -> Json:
     """Summarize the runs of an agent: how they ended, and their costs."""
-    ended: list[dict[str, Any]] = [e.summary for e in episodes if e.summary is not None]
+    ended: list[Json] = [e.summary for e in episodes if e.summary is not None]
     failures: Counter[str] = sum((Counter(summary["failures"]) for summary in ended), Counter())
     return {
         "name": name,
@@ -60,11 +60,11 @@ def _make_agent_row(name: str, episodes: list[BenchEpisode]) -> dict[str, Any]:
         "silent": sum(map(is_silent, ended)),
         "reasons": dict(Counter(str(summary["stop_reason"]).replace("_", " ") for summary in ended).most_common()),
         "failures": dict(sorted(failures.items())),
-        "costs": {cost: sum(summary.get(cost, 0) for summary in ended) for cost in COSTS},
+        "costs": {cost: sum(summary.get(cost, 0) for summary in ended) for cost in _COSTS},
     }
 
 
-def _make_run(result: BenchResult, episode: BenchEpisode) -> dict[str, Any]:
+def _make_run(result: BenchResult, episode: BenchEpisode) -> Json:
     started = (episode.folder / "settings.json").exists()
     # The path is relative to the bench's page, so that the folder can be moved.
     address = (episode.folder / "report.html").relative_to(result.folder).as_posix() if started else ""
@@ -78,9 +78,7 @@ def _order(result: BenchResult, episode: BenchEpisode) -> tuple[int, int, int]:
 # Performance profiles
 
 
-def profiles_part(
-    standings: Standings, silent: Callable[[str, str], bool] = lambda task, method: False
-) -> dict[str, Any]:
+def profiles_part(standings: Standings, silent: Callable[[str, str], bool] = lambda task, method: False) -> Json:
     """Show standings: curves, areas (the largest first) and the scores of each task.
 
     Arguments:
@@ -105,7 +103,7 @@ def profiles_part(
     }
 
 
-def profile_chart(standings: Standings, measure: Measure) -> Markup:
+def profile_chart(standings: Standings, measure: Measure) -> Plot:
     """Draw a step curve for each method: the fraction of tasks on which its ratio to the best is at most 10^τ."""
     profile = standings.profile(measure)
     series = []
@@ -117,7 +115,8 @@ def profile_chart(standings: Standings, measure: Measure) -> Markup:
     areas = "; ".join(f"{area.method} {area.area:.3f}" for area in profile.areas)
     label = f"performance profiles by {measure}, areas: {areas}"
     panel = Panel("share of tasks (%)", series, (0.0, 100.0))
-    return line_chart([panel], "τ: within a factor of 10^τ of the best", label)
+    legend = tuple((line_sample(standings, method), method) for method in standings.methods)
+    return line_chart([panel], "τ: within a factor of 10^τ of the best", label, legend=legend)
 
 
 def steps(profile: Profile, method: str, limit: float) -> list[Point]:
@@ -137,13 +136,11 @@ def line_sample(standings: Standings, method: str) -> Markup:
 
 
 def _choose_line(standings: Standings, method: str) -> tuple[str, str]:
-    """Return the colour and the dash pattern of a method's line."""
+    """Return the color and the dash pattern of a method's line."""
     return ("s6", "4 4") if method == BASELINE else line_style(standings.methods.index(method))
 
 
-def _make_score_row(
-    standings: Standings, profile: Profile, task: str, silent: Callable[[str, str], bool]
-) -> dict[str, Any]:
+def _make_score_row(standings: Standings, profile: Profile, task: str, silent: Callable[[str, str], bool]) -> Json:
     """Make the row of a task: the best score of each method with its interval and a note about its runs."""
     direction, baseline = standings.directions[task], profile.cell(task, BASELINE).score or 0.0
     cells = []

@@ -2,41 +2,58 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from statistics import fmean, median
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 from markupsafe import Markup
 
-from palaestra.core.records import Report
+from palaestra.core.records import Json, Report
 from palaestra.report.formatting import NOTHING, counts, interval, percent, plain, tick_words, whole
-from palaestra.report.svg import Point, Scale, circle, drawing, element, line, number, polyline, text, ticks
+from palaestra.report.svg import (
+    EMPTY,
+    Legend,
+    Plot,
+    Point,
+    Scale,
+    circle,
+    drawing,
+    element,
+    line,
+    log_ticks,
+    number,
+    polyline,
+    text,
+    ticks,
+)
 
-WIDTH, PLOT, GAP, FOOT = 520, 240, 26, 46
+_WIDTH, _PLOT, _GAP, _FOOT = 520, 240, 26, 46
 """Width of a chart; height of a plot, of the gap between two panels, and of the space below the last panel."""
-LEFT, RIGHT, TOP = 62, 18, 14
-SMALL_WIDTH, SMALL_PLOT = 190, 78
-COLOURS = 6
-"""Number of line colours in the style sheet."""
-LINE_COLOURS = 5
-"""Colours of many lines; the sixth is that of a baseline."""
-DASHES = ("", "8 3", "2 3", "9 3 2 3")
-"""Dash patterns of many lines, one for each repetition of the colours."""
-MOST_POINTS = 400
+_LEFT, _RIGHT, _TOP = 62, 18, 14
+_SMALL_WIDTH, _SMALL_PLOT = 190, 78
+_COLORS = 6
+"""Number of line colors in the style sheet."""
+_LINE_COLORS = 5
+"""Colors of many lines; the sixth is that of a baseline."""
+_DASHES = ("", "8 3", "2 3", "9 3 2 3")
+"""Dash patterns of many lines, one for each repetition of the colors."""
+_MAX_POINTS = 400
 """Maximum points of one line; a screen shows no more."""
-MARKED = 40
+_MAX_MARKS = 40
 """Maximum points of a line that have a mark each; more marks would hide the line."""
 NOISY = 80
-"""With more points than this, a small chart draws means of neighbours, and the points themselves faintly."""
-PATH = 24
-"""Maximum points of a path; more are averaged with their neighbours."""
-BARS = 60
-"""Maximum bars of a chart; more are averaged with their neighbours."""
-LISTED = 60
+"""With more points than this, a small chart draws means of neighbors, and the points themselves faintly."""
+_MAX_PATH_POINTS = 24
+"""Maximum points of a path; more are averaged with their neighbors."""
+_MAX_LISTED = 60
 """Maximum rows of the table behind a chart; if there are more positions, evenly spaced ones are listed."""
-RAW_ROUNDS = 4
+_LOSS_SMOOTHING = 0.9
+"""The weight of the past in the mean of the training loss."""
+MAX_RAW_ROUNDS = 4
 """Maximum rounds for which single batches are drawn; more would hide the means."""
 
 T = TypeVar("T")
@@ -66,7 +83,7 @@ class Series:
 
     Arguments:
         name: for the text for screen readers; an unnamed series is left out of it.
-        class_: a colour of the style sheet, `s1` to `s6`.
+        class_: a color of the style sheet, `s1` to `s6`.
         style: a line with its band; marks with whiskers; marks alone; a line alone; a path from mark to mark; or a ring.
         labels: a text above each point; fewer labels than points belong to the last points.
         dashes: the dash pattern of the line.
@@ -84,11 +101,16 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """Series that share a y axis. Without `y_range`, the axis fits the values."""
+    """Series that share a y axis. Without `y_range`, the axis fits the values.
+
+    Arguments:
+        log: draw a logarithmic axis; all values are above 0.
+    """
 
     y_label: str
     series: Sequence[Series]
     y_range: tuple[float, float] | None = None
+    log: bool = False
 
 
 def metric_points(table: Metrics, name: str, *, along: str = "", count: str = "") -> list[MetricPoint]:
@@ -108,59 +130,87 @@ def metric_points(table: Metrics, name: str, *, along: str = "", count: str = ""
 
 
 def line_chart(
-    panels: Sequence[Panel], x_label: str, label: str, *, x_high: float = 0.0, small: bool = False, table: bool = True
-) -> Markup:
+    panels: Sequence[Panel],
+    x_label: str,
+    label: str,
+    *,
+    x_high: float = 0.0,
+    x_range: tuple[float, float] | None = None,
+    small: bool = False,
+    table: bool = True,
+    legend: Legend = (),
+) -> Plot:
     """Draw panels one above the other over one x axis, with a folded table of the values behind them.
 
     Arguments:
         label: the start of the text for screen readers.
         x_high: the end of the x axis, if the points do not reach it.
+        x_range: the whole x axis, instead of one that starts at 0 and fits the points.
         small: draw a small multiple, without axis names and without a table.
         table: whether there is a table; no, if the page has one of its own.
+        legend: the marks with their meanings.
     """
     panels = [replace(p, series=[s for s in p.series if s.points]) for p in panels]
     places = [r.x for panel in panels for series in panel.series for r in series.points]
     integral = all(place == round(place) for place in places)
-    width, left = (SMALL_WIDTH, 48) if small else (WIDTH, LEFT)
-    x = Scale(min([0.0, *places]), max([1.0 if integral else 1e-9, x_high, *places]), left, width - RIGHT)
+    width, left = (_SMALL_WIDTH, 48) if small else (_WIDTH, _LEFT)
+    ends = x_range or (min([0.0, *places]), max([1.0 if integral else 1e-9, x_high, *places]))
+    x = Scale(*ends, left, width - _RIGHT)
     x_ticks = [x.low, x.high] if small else [t for t in ticks(x.low, x.high, 6) if not integral or t == round(t)]
-    plot, top = SMALL_PLOT if small else PLOT if len(panels) == 1 else 0.62 * PLOT, 8.0 if small else float(TOP)
+    plot, top = _SMALL_PLOT if small else _PLOT if len(panels) == 1 else 0.62 * _PLOT, 8.0 if small else float(_TOP)
     parts: list[Markup] = []
+    drawn: list[Json] = []
     for panel in panels:
-        low, high = panel.y_range or axis_range([r for series in panel.series for r in series.points])
-        y = Scale(low, high, top + plot, top)
+        low, high = panel.y_range or axis_range([r for series in panel.series for r in series.points], panel.log)
+        if panel.y_label.endswith("(%)"):
+            low, high = max(0.0, low), min(100.0, high)
+        y = Scale(low, high, top + plot, top, panel.log)
         last = panel is panels[-1]
         parts += _draw_axes(x, y, x_ticks if last else [], 5 if len(panels) == 1 and not small else 4)
         if not small:
             parts += _draw_axis_names(x, y, x_label if last else "", panel.y_label)
         for series in panel.series:
             parts += _draw_series(series, x, y)
-        top += plot + GAP
+            drawn += _list_points(series, series.column or series.name or panel.y_label or label, y)
+        top += plot + _GAP
     named = [_describe_series(series) for panel in panels for series in panel.series if series.name]
-    height = top - GAP + (18 if small else FOOT)
+    height = top - _GAP + (18 if small else _FOOT)
     words = ": ".join([label, "; ".join(named)] if named else [label])
-    picture = drawing(width, height, words, *parts, class_="chart")
     shown = {s.column or s.name: s.points for panel in panels for s in panel.series if s.column or s.name}
-    return picture if small or not table or not shown else picture + make_table(shown, x_label)
+    values = _make_table(shown, x_label) if table and shown and not small else EMPTY
+    axis = {"label": x_label or "iteration", "scale": [*ends, x.start, x.end]}
+    data = json.dumps({"x": axis, "series": drawn}, separators=(",", ":")) if drawn else ""
+    return Plot(width, height, words, Markup("").join(parts), legend=legend, table=values, data=data)
 
 
-def make_table(columns: Mapping[str, Sequence[MetricPoint]], x_label: str) -> Markup:
-    """The values of curves by position on the x axis, at most `LISTED` positions, folded."""
+def _list_points(series: Series, name: str, y: Scale) -> Iterator[Json]:
+    """Yield the points of a series for the viewer's script: x, value, and the ends of the interval. Faint lines have none."""
+    if series.style not in ("ring", "points") and not series.class_.startswith(("raw", "level")):
+        rows = [
+            [r.x, r.value] if r.low is None or r.high is None else [r.x, r.value, r.low, r.high] for r in series.points
+        ]
+        points = [[float(f"{value:.5g}") for value in row] for row in thin(rows)]
+        scale = [y.low, y.high, y.start, y.end, int(y.log)]
+        yield {"name": name, "class": series.class_, "scale": scale, "points": points}
+
+
+def _make_table(columns: Mapping[str, Sequence[MetricPoint]], x_label: str) -> Markup:
+    """The values of curves by position on the x axis, at most `_MAX_LISTED` positions, folded."""
     places = sorted({point.x for points in columns.values() for point in points})
-    shown = [*places[: -1 : -(-len(places) // LISTED)], *places[-1:]]
+    shown = [*places[: -1 : -(-len(places) // _MAX_LISTED)], *places[-1:]]
     by_place = [{point.x: point for point in points} for points in columns.values()]
     head = [element("th", name, scope="col") for name in (x_label, *columns)]
-    rows = [
-        element("tr", element("th", f"{x:.0f}" if x == round(x) else plain(x), scope="row"), *(_write_cell(points.get(x)) for points in by_place))
-        for x in shown
-    ]  # fmt: skip
+    rows = []
+    for x in shown:
+        name = element("th", f"{x:.0f}" if x == round(x) else plain(x), scope="row")
+        rows.append(element("tr", name, *(_write_cell(points.get(x)) for points in by_place)))
     table = element("table", element("thead", element("tr", *head)), element("tbody", *rows), class_="numbers")
     return element("details", element("summary", "Values"), element("div", table, class_="scroll"), class_="values")
 
 
-def table_behind(charts: Sequence[Mapping[str, Any]], x_label: str) -> Markup:
+def table_behind(charts: Sequence[Json], x_label: str) -> Markup:
     """One table for several small charts, each with its `name` and its `points`."""
-    return make_table({chart["name"] or "no name": chart["points"] for chart in charts}, x_label)
+    return _make_table({chart["name"] or "no name": chart["points"] for chart in charts}, x_label)
 
 
 def _write_cell(point: MetricPoint | None) -> Markup:
@@ -170,13 +220,13 @@ def _write_cell(point: MetricPoint | None) -> Markup:
     return element("td", plain(point.value) + (f" ({span(point)}{count})" if point.low is not None else ""))
 
 
-def small_chart(points: Sequence[MetricPoint], last: int, label: str, level: float) -> Markup:
+def small_chart(points: Sequence[MetricPoint], last: int, label: str, level: float) -> Plot:
     """Draw one metric by iteration as a small chart. A `level` within the axis is a dashed line."""
     low, high = axis_range(points)
     noisy = len(points) > NOISY
     series = [Series("", points, "raw after" if noisy else "after", "line")]
     if noisy:
-        series.append(Series("", average_neighbours(points, MARKED), "after", "line"))
+        series.append(Series("", average_neighbors(points, _MAX_MARKS), "after", "line"))
     series.append(Series("", points[-1:], "after", "points"))
     if low < level < high:
         series.append(Series("", [MetricPoint(0, x, level) for x in (0, last)], "level", "line"))
@@ -184,58 +234,46 @@ def small_chart(points: Sequence[MetricPoint], last: int, label: str, level: flo
     return line_chart([Panel("", series, (low, high))], "", text, x_high=last, small=True)
 
 
-def bar_chart(table: Metrics, names: Mapping[str, str], y_label: str, label: str) -> Markup:
-    """Draw a stacked bar for each iteration from the metrics in `names` (with their classes), bottom to top."""
-    rows = sorted(table.items())
-    size = max(1, math.ceil(len(rows) / BARS))
-    groups = [rows[k : k + size] for k in range(0, len(rows), size)]
-    means = [{name: fmean(row.get(name, 0.0) for _, row in group) for name in names} for group in groups]
-    first, last = rows[0][0], rows[-1][0]
-    tallest = max(sum(mean.values()) for mean in means) * 1.05 or 1.0
-    x, y = Scale(first - 0.5, last + 0.5, LEFT, WIDTH - RIGHT), Scale(0, tallest, TOP + PLOT, TOP)
-    parts = _draw_axes(x, y, [t for t in ticks(first, last, 6) if t == round(t)], 5)
-    parts += _draw_axis_names(x, y, "iteration", y_label)
-    for group, mean in zip(groups, means, strict=True):
-        start, end, below = x(group[0][0] - 0.5), x(group[-1][0] + 0.5), 0.0
-        gap = min(2.0, 0.2 * (end - start))
-        for name, class_ in names.items():
-            top = below + mean[name]
-            place = {"x": start + gap / 2, "y": y(top), "width": end - start - gap, "height": y(below) - y(top)}
-            parts.append(element("rect", class_=f"bar {class_}", **place))
-            below = top
-    picture = drawing(WIDTH, TOP + PLOT + FOOT, label, *parts, class_="chart")
-    return picture + make_table({name: metric_points(table, name) for name in names}, "iteration")
+def average_neighbors(points: Sequence[MetricPoint], most: int = _MAX_PATH_POINTS) -> list[MetricPoint]:
+    """Reduce points to at most `most` by averaging neighbors. A mean of several has no interval.
 
-
-def average_neighbours(points: Sequence[MetricPoint], most: int = PATH) -> list[MetricPoint]:
-    """Reduce points to at most `most` by averaging neighbours, assumed to be independent.
-
-    >>> [(point.x, point.value) for point in average_neighbours([MetricPoint(1, 0.0, 1.0), MetricPoint(2, 2.0, 3.0)], 1)]
+    >>> [(point.x, point.value) for point in average_neighbors([MetricPoint(1, 0.0, 1.0), MetricPoint(2, 2.0, 3.0)], 1)]
     [(1.0, 2.0)]
     """
     size = max(1, math.ceil(len(points) / most))
-    if size == 1:
-        return list(points)
+    parts = [points[k : k + size] for k in range(0, len(points), size)] if size > 1 else []
+    means = [MetricPoint(part[-1].iteration, fmean(r.x for r in part), fmean(r.value for r in part)) for part in parts]
+    return means or list(points)
+
+
+def smooth(points: Sequence[MetricPoint], weight: float) -> list[MetricPoint]:
+    """The exponential mean of points and of their intervals, without a bias towards the first.
+
+    >>> [round(r.value, 2) for r in smooth([MetricPoint(k, k, float(k)) for k in (1, 2, 4)], 0.5)]
+    [1.0, 1.67, 3.0]
+    """
+    total = norm = low = high = 0.0
     means = []
-    for k in range(0, len(points), size):
-        part = points[k : k + size]
-        mean = MetricPoint(part[-1].iteration, fmean(r.x for r in part), fmean(r.value for r in part))
-        halves = [(r.high - r.low) / 2 for r in part if r.low is not None and r.high is not None]
-        if len(halves) == len(part):
-            half = math.hypot(*halves) / len(part)
-            mean = replace(mean, low=mean.value - half, high=mean.value + half)
-        known = [r.count for r in part if r.count is not None]
-        means.append(replace(mean, count=sum(known)) if len(known) == len(part) else mean)
+    for r in points:
+        total, norm = weight * total + r.value, weight * norm + 1
+        ends: tuple[float | None, float | None] = (None, None)
+        if r.low is not None and r.high is not None:
+            low, high = weight * low + r.value - r.low, weight * high + r.high - r.value
+            ends = (total - low) / norm, (total + high) / norm
+        means.append(MetricPoint(r.iteration, r.x, total / norm, *ends, r.count))
     return means
 
 
-def axis_range(points: Sequence[MetricPoint]) -> tuple[float, float]:
+def axis_range(points: Sequence[MetricPoint], log: bool = False) -> tuple[float, float]:
     """Return the range of the y axis: all values, and intervals unless they would compress the values.
 
     The interval of two or three episodes can be much wider than the rest of the chart, and a single outlier can be far
     away: both are cut at the edge.
     """
     values = sorted(r.value for r in points)
+    if log:
+        low, high = (values[0], values[-1]) if values else (1.0, 10.0)
+        return (low / 1.1, high * 1.1) if high > 1.5 * low else (low / 2, high * 2)
     cut = len(values) // 20
     inner = values[cut : len(values) - cut] or [0.0]
     spread = inner[-1] - inner[0]
@@ -254,8 +292,8 @@ def axis_range(points: Sequence[MetricPoint]) -> tuple[float, float]:
 
 
 def thin(curve: Sequence[T]) -> list[T]:
-    """Return at most `MOST_POINTS` points of a curve, including the last."""
-    step = math.ceil(len(curve) / MOST_POINTS)
+    """Return at most `_MAX_POINTS` points of a curve, including the last."""
+    step = math.ceil(len(curve) / _MAX_POINTS)
     return [*curve[: -1 if curve else None : step], *curve[-1:]] if step > 1 else list(curve)
 
 
@@ -272,12 +310,12 @@ def span(point: MetricPoint | None) -> str:
 
 
 def line_style(place: int) -> tuple[str, str]:
-    """Return the colour and the dash pattern of one of many lines.
+    """Return the color and the dash pattern of one of many lines.
 
     >>> line_style(0), line_style(5)
     (('s1', ''), ('s1', '8 3'))
     """
-    return f"s{place % LINE_COLOURS + 1}", DASHES[place // LINE_COLOURS % len(DASHES)]
+    return f"s{place % _LINE_COLORS + 1}", _DASHES[place // _LINE_COLORS % len(_DASHES)]
 
 
 def draw_sample(label: str, class_: str, dashes: str) -> Markup:
@@ -286,8 +324,8 @@ def draw_sample(label: str, class_: str, dashes: str) -> Markup:
 
 
 def _draw_axes(x: Scale, y: Scale, x_ticks: Sequence[float], y_count: int) -> list[Markup]:
-    y_ticks = ticks(y.low, y.high, y_count)
-    x_words, y_words = tick_words(x_ticks), tick_words(y_ticks)
+    y_ticks = log_ticks(y.low, y.high) if y.log else ticks(y.low, y.high, y_count)
+    x_words, y_words = tick_words(x_ticks), (lambda value: f"{value:g}") if y.log else tick_words(y_ticks)
     parts = [line((x.start, y.start), (x.end, y.start), "axis")]
     for value in y_ticks:
         parts += [
@@ -305,7 +343,7 @@ def _draw_axes(x: Scale, y: Scale, x_ticks: Sequence[float], y_count: int) -> li
 def _draw_axis_names(x: Scale, y: Scale, x_label: str, y_label: str) -> list[Markup]:
     middle = (y.start + y.end) / 2
     return [
-        text((x.start + x.end) / 2, y.start + FOOT - 8, x_label, "axis-name", "middle"),
+        text((x.start + x.end) / 2, y.start + _FOOT - 8, x_label, "axis-name", "middle"),
         text(13, middle, y_label, "axis-name", "middle", transform=f"rotate(-90 13 {number(middle)})"),
     ]
 
@@ -342,20 +380,15 @@ def _draw_series(series: Series, x: Scale, y: Scale) -> list[Markup]:
     return [
         *bands,
         polyline(thin(places), f"line {class_}", series.dashes),
-        *(marks if len(points) <= MARKED else ()),
+        *(marks if len(points) <= _MAX_MARKS else ()),
         *texts,
     ]
 
 
 def _split_by_interval(points: Sequence[MetricPoint]) -> list[list[MetricPoint]]:
     """Return the groups of consecutive points with an interval. The value of a single episode has none."""
-    stretches: list[list[MetricPoint]] = [[]]
-    for point in points:
-        if point.low is not None and point.high is not None:
-            stretches[-1].append(point)
-        elif stretches[-1]:
-            stretches.append([])
-    return [stretch for stretch in stretches if stretch]
+    groups = groupby(points, lambda r: r.low is not None and r.high is not None)
+    return [list(group) for is_known, group in groups if is_known]
 
 
 def _draw_whisker(point: MetricPoint, x: Scale, y: Scale, class_: str) -> list[Markup]:
@@ -394,7 +427,7 @@ class Moment:
 
 def accuracy_chart(
     moments: Sequence[Moment], label: str, kept: Moment | None = None, *, most: int = 0, small: bool = False
-) -> Markup:
+) -> Plot:
     """Draw accuracy over the training examples so far, with a ring around the kept round.
 
     Arguments:
@@ -424,39 +457,27 @@ def accuracy_point(moment: Moment) -> MetricPoint:
     return MetricPoint(moment.round, moment.examples, value, low, high, title=title)
 
 
-def loss_chart(curves: Mapping[int, Sequence[tuple[int, float]]]) -> Markup:
-    """Draw the training loss by step, one line per round: the running mean, and each batch faintly."""
+def loss_chart(curves: Mapping[int, Sequence[tuple[int, float]]]) -> Plot:
+    """Draw the training loss by step, one line per round: the exponential mean, and each batch faintly."""
     shown = {round_: [MetricPoint(s, s, loss) for s, loss in curve] for round_, curve in curves.items() if curve}
-    means = {round_: [MetricPoint(s, s, loss) for s, loss in running_mean(curves[round_])] for round_ in shown}
+    means = {round_: smooth(curve, _LOSS_SMOOTHING) for round_, curve in shown.items()}
     # A single hard batch must not flatten the rest: the axis ends at the 98th percentile.
     losses = sorted(point.value for curve in shown.values() for point in curve)
     tallest = max(losses[int(0.98 * (len(losses) - 1))], *(p.value for mean in means.values() for p in mean)) * 1.05
     series = [
-        Series("", curve, f"raw {round_colour(round_)}", "line")
+        Series("", curve, f"raw {round_color(round_)}", "line")
         for round_, curve in shown.items()
-        if len(shown) <= RAW_ROUNDS
+        if len(shown) <= MAX_RAW_ROUNDS
     ]
     for round_, mean in means.items():
-        dashes, name = "6 3" if round_ > COLOURS else "", f"round {round_}, running mean"
-        series.append(Series("", mean, round_colour(round_), "line", dashes=dashes, column=name))
+        dashes, name = "6 3" if round_ > _COLORS else "", f"round {round_}, mean"
+        series.append(Series("", mean, round_color(round_), "line", dashes=dashes, column=name))
     ends = ", ".join(f"round {round_} ends at {mean[-1].value:.2f}" for round_, mean in means.items())
     panel = Panel("training loss (nats per token)", series, (0.0, tallest))
-    return line_chart([panel], "training step (batch) of the round", f"training loss: {ends}")
+    legend = tuple((round_color(round_), f"round {round_}") for round_ in curves)
+    return line_chart([panel], "training step (batch) of the round", f"training loss: {ends}", legend=legend)
 
 
-def round_colour(round_: int) -> str:
+def round_color(round_: int) -> str:
     """Return the style class of a round's line."""
-    return f"s{(round_ - 1) % COLOURS + 1}"
-
-
-def running_mean(curve: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
-    """Average each loss with those before it, over a tenth of the curve but at least eight batches.
-
-    A shorter curve is averaged over half its length. The first steps, which have too few predecessors, are left out.
-
-    >>> running_mean([(1, 2.0), (2, 4.0), (3, 8.0), (4, 2.0)])
-    [(2, 3.0), (3, 6.0), (4, 5.0)]
-    """
-    window = max(1, min(max(8, len(curve) // 10), len(curve) // 2))
-    losses = [loss for _, loss in curve]
-    return [(curve[k][0], sum(losses[k + 1 - window : k + 1]) / window) for k in range(window - 1, len(curve))]
+    return f"s{(round_ - 1) % _COLORS + 1}"

@@ -6,16 +6,17 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
 from palaestra.core.records import Report
 from palaestra.core.statistics import Mean
-from palaestra.recipes.teach.study import StudyArm
-from palaestra.report.charts import round_colour
+from palaestra.report.charts import round_color
 from palaestra.report.formatting import counts, format_signed, interval, percent, plural, shorten, whole
 from palaestra.report.svg import (
     BAR_WIDTH,
+    Plot,
     Point,
     Scale,
     circle,
@@ -29,16 +30,19 @@ from palaestra.report.svg import (
     ticks,
 )
 
+if TYPE_CHECKING:
+    from palaestra.recipes.teach.study import StudyArm
+
 Allocation = Mapping[int, Mapping[tuple[str, str], int]]
 """Number of examples by round, and by skill and subskill."""
 
 
 # The allocation of examples
 
-ALLOCATION_LABEL, ALLOCATION_TOTAL, ALLOCATION_ROW = 150, 46, 22
+_ALLOCATION_LABEL, _ALLOCATION_TOTAL, _ALLOCATION_ROW = 150, 46, 22
 
 
-def count_examples(allocation: Allocation, skill: str, subskill: str | None = None) -> int:
+def count_allocated(allocation: Allocation, skill: str, subskill: str | None = None) -> int:
     """Count the examples of a skill (of one of its subskills, if given) over all rounds."""
     return sum(
         n for parts in allocation.values() for (s, p), n in parts.items() if s == skill and subskill in (None, p)
@@ -53,49 +57,51 @@ def allocation_rows(allocation: Allocation) -> list[tuple[str, str, list[tuple[i
     return [(*key, [(n, -(-5 * n // most)) for n in (parts.get(key, 0) for parts in rounds)]) for key in keys]
 
 
-def allocation_bars(allocation: Allocation, skills: Sequence[str]) -> Markup:
+def allocation_bars(allocation: Allocation, skills: Sequence[str]) -> Plot:
     """Draw a bar for each skill and round. Its length is the number of examples; it is cut at its subskills."""
     rounds = sorted(allocation)
     sums = {(skill, r): sum(n for (s, _), n in allocation[r].items() if s == skill) for skill in skills for r in rounds}
     column_width = 130 if len(rounds) <= 5 else 84
     unit = (column_width - 34) / max([1, *sums.values()])
-    bottom = 26 + ALLOCATION_ROW * len(skills)
-    width, height = ALLOCATION_LABEL + column_width * len(rounds) + ALLOCATION_TOTAL, bottom + 24
+    bottom = 26 + _ALLOCATION_ROW * len(skills)
+    width, height = _ALLOCATION_LABEL + column_width * len(rounds) + _ALLOCATION_TOTAL, bottom + 24
     parts = [
         text(width - 4, 15, "all", "head", "end"),
         text(width - 4, height - 6, str(sum(sums.values())), "tick", "end"),
     ]
     for column, round_ in enumerate(rounds):
-        left = ALLOCATION_LABEL + column_width * column
+        left = _ALLOCATION_LABEL + column_width * column
         parts += [
             text(left, 15, f"round {round_}", "head"),
             line((left, 22), (left, bottom), "axis"),
             text(left, height - 6, plural(sum(allocation[round_].values()), "example"), "tick"),
         ]
         for row, skill in enumerate(skills):
-            x, top = left + 1.0, 26 + ALLOCATION_ROW * row
+            x, top = left + 1.0, 26 + _ALLOCATION_ROW * row
             inside = sorted((p, n) for (s, p), n in allocation[round_].items() if s == skill)
             for k, (subskill, n) in enumerate(inside):
                 hint = f"{skill}: {subskill or 'no subskill'}: {plural(n, 'example')} in round {round_}"
-                # Separate neighbouring subskills by one unit.
-                size = {"x": x, "y": top + 4.0, "width": max(0.8, n * unit - 1), "height": ALLOCATION_ROW - 8.0}
+                # Separate neighboring subskills by one unit.
+                size = {"x": x, "y": top + 4.0, "width": max(0.8, n * unit - 1), "height": _ALLOCATION_ROW - 8.0}
                 parts.append(element("rect", element("title", hint), class_=f"part{k % 2}", **size))
                 x += n * unit
             parts.append(text(x + 4, top + 15, str(sums[skill, round_] or "·"), "tick"))
     for row, skill in enumerate(skills):
-        y = 26 + ALLOCATION_ROW * row + 15
+        y = 26 + _ALLOCATION_ROW * row + 15
         parts.append(text(0, y, shorten(skill or "no skill", 20), "label"))
         parts.append(text(width - 4, y, str(sum(sums[skill, r] for r in rounds)), "label", "end"))
     by_skill = [f"{skill} {', '.join(str(sums[skill, r]) for r in rounds)}" for skill in skills]
-    return drawing(width, height, f"examples by skill and round: {'; '.join(by_skill)}", *parts, class_="chart wide")
+    return Plot(
+        width, height, f"examples by skill and round: {'; '.join(by_skill)}", Markup("").join(parts), "chart wide"
+    )
 
 
 # The skill tree
 
-TREE_ROW, TREE_GAP, TREE_HEAD, RADIUS = 20.0, 12.0, 34.0, 9.0
-ROOT, SKILL, FORK, LEAF = 22.0, 66.0, 222.0, 272.0
-TREE_WIDTH = 670
-COLUMNS = {"accuracy": 470.0, "95 % interval": 548.0, "right": 594.0, "examples": 662.0}
+_TREE_ROW, _TREE_GAP, _TREE_HEAD, _RADIUS = 20.0, 12.0, 34.0, 9.0
+_ROOT, _SKILL, _FORK, _LEAF = 22.0, 66.0, 222.0, 272.0
+_TREE_WIDTH = 670
+_COLUMNS = {"accuracy": 470.0, "95 % interval": 548.0, "right": 594.0, "examples": 662.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,18 +122,18 @@ class SkillNode:
     @property
     def height(self) -> float:
         """A row for each subskill, and at least two for the skill's own two lines."""
-        return max(2, len(self.children)) * TREE_ROW
+        return max(2, len(self.children)) * _TREE_ROW
 
 
-def build_tree(report: Report | None, allocation: Allocation) -> tuple[SkillNode, ...]:
+def build_skill_nodes(report: Report | None, allocation: Allocation) -> tuple[SkillNode, ...]:
     """Build a node for each skill and subskill that has problems or examples."""
 
     def slices(part: Report | None) -> dict[str, Report]:
         return {inner.name: inner for inner in part.slices} if part is not None else {}
 
     def build(name: str, part: Report | None, skill: str, subskill: str | None, *children: SkillNode) -> SkillNode:
-        rounds = [r for r in allocation if count_examples({r: allocation[r]}, skill, subskill)]
-        return SkillNode(name, part, count_examples(allocation, skill, subskill), min(rounds, default=None), children)
+        rounds = [r for r in allocation if count_allocated({r: allocation[r]}, skill, subskill)]
+        return SkillNode(name, part, count_allocated(allocation, skill, subskill), min(rounds, default=None), children)
 
     skills = slices(report)
     given = {key for parts in allocation.values() for key in parts}
@@ -140,39 +146,39 @@ def build_tree(report: Report | None, allocation: Allocation) -> tuple[SkillNode
     return tuple(nodes)
 
 
-def draw_tree(nodes: Sequence[SkillNode], root: str) -> Markup:
+def draw_tree(nodes: Sequence[SkillNode], root: str) -> Plot:
     """Draw the tree of `nodes` below `root`."""
     largest = max([1, *(node.examples for node in nodes)])
     name = f"{shorten(root, 30)} · {plural(sum(node.examples for node in nodes), 'example')}"
     # The name of the root is written vertically beside the tree; a small tree is padded to its length.
-    natural = sum(node.height + TREE_GAP for node in nodes)
+    natural = sum(node.height + _TREE_GAP for node in nodes)
     padding = max(0.0, 7.6 * len(name) - natural) / 2
     branches, marks = [], []
-    y, centre = TREE_HEAD + padding, TREE_HEAD + padding + (natural - TREE_GAP) / 2
+    y, center = _TREE_HEAD + padding, _TREE_HEAD + padding + (natural - _TREE_GAP) / 2
     for node in nodes:
         middle = y + node.height / 2
-        first = middle - (len(node.children) - 1) * TREE_ROW / 2
-        branches.append(_draw_branch((ROOT, centre), (SKILL, middle), node))
+        first = middle - (len(node.children) - 1) * _TREE_ROW / 2
+        branches.append(_draw_branch((_ROOT, center), (_SKILL, middle), node))
         marks += _draw_skill(node, middle, largest)
         if node.children:
-            branches.append(_draw_branch((SKILL, middle), (FORK, middle), node))
+            branches.append(_draw_branch((_SKILL, middle), (_FORK, middle), node))
         for k, leaf in enumerate(node.children):
-            branches.append(_draw_branch((FORK, middle), (LEAF, first + k * TREE_ROW), leaf))
-            marks.append(_draw_leaf(node, leaf, first + k * TREE_ROW, largest))
-        y += node.height + TREE_GAP
+            branches.append(_draw_branch((_FORK, middle), (_LEAF, first + k * _TREE_ROW), leaf))
+            marks.append(_draw_leaf(node, leaf, first + k * _TREE_ROW, largest))
+        y += node.height + _TREE_GAP
     stem = [
-        element("rect", element("title", name), x=ROOT - 7, y=centre - 7, width=14, height=14, rx=3, class_="root"),
-        text(10, centre, name, "skill-name", "middle", transform=f"rotate(-90 10 {number(centre)})"),
+        element("rect", element("title", name), x=_ROOT - 7, y=center - 7, width=14, height=14, rx=3, class_="root"),
+        text(10, center, name, "skill-name", "middle", transform=f"rotate(-90 10 {number(center)})"),
     ]
     head = [
-        *(text(x, 14, title, "head", "end") for title, x in COLUMNS.items()),
-        text(SKILL, 14, "skill", "head"),
-        text(LEAF + 12, 14, "subskill", "head"),
-        line((0, 21), (TREE_WIDTH, 21), "grid"),
+        *(text(x, 14, title, "head", "end") for title, x in _COLUMNS.items()),
+        text(_SKILL, 14, "skill", "head"),
+        text(_LEAF + 12, 14, "subskill", "head"),
+        line((0, 21), (_TREE_WIDTH, 21), "grid"),
     ]
     leaves = sum(len(node.children) for node in nodes)
     label = f"skill tree with {plural(len(nodes), 'skill')} and {plural(leaves, 'subskill')}"
-    return drawing(TREE_WIDTH, y + padding, label, *head, *branches, *stem, *marks, class_="chart tree")
+    return Plot(_TREE_WIDTH, y + padding, label, Markup("").join([*head, *branches, *stem, *marks]), "chart tree")
 
 
 def area_legend(nodes: Sequence[SkillNode]) -> Markup:
@@ -189,9 +195,9 @@ def area_legend(nodes: Sequence[SkillNode]) -> Markup:
 def _draw_skill(node: SkillNode, y: float, largest: int) -> list[Markup]:
     report = node.report
     figures = f"{percent(report)} [{interval(report)}]".replace(" %", "") if report is not None else "not asked"
-    x = SKILL + RADIUS + 5
+    x = _SKILL + _RADIUS + 5
     return [
-        _draw_node(node, node.name, (SKILL, y), largest),
+        _draw_node(node, node.name, (_SKILL, y), largest),
         text(x, y - 5, shorten(node.name or "no skill", 20), "skill-name halo"),
         text(x, y + 13, f"{figures} · {node.examples} ex.", "tick halo"),
     ]
@@ -201,28 +207,28 @@ def _draw_leaf(skill: SkillNode, leaf: SkillNode, y: float, largest: int) -> Mar
     report = leaf.report
     right = "–" if report is None else f"{report.correct}/{report.count}"
     cells = (percent(report), interval(report).replace(" %", ""), right, str(leaf.examples))
-    parts = [_draw_node(leaf, f"{skill.name}: {leaf.name}", (LEAF, y), largest)]
+    parts = [_draw_node(leaf, f"{skill.name}: {leaf.name}", (_LEAF, y), largest)]
     if leaf.first_round is not None:
         width = 7.0 + 6.0 * len(str(leaf.first_round))
-        x = LEAF - 19 - width / 2
+        x = _LEAF - 19 - width / 2
         parts.append(element("rect", x=x, y=y - 6.5, width=width, height=13, rx=6.5, class_="round"))
         parts.append(text(x + width / 2, y + 3.5, str(leaf.first_round), "round-name", "middle"))
-    parts.append(text(LEAF + 14, y + 4, shorten(leaf.name, 20), "label" if leaf.examples else "label faint"))
-    for (column, x), value in zip(COLUMNS.items(), cells, strict=True):
+    parts.append(text(_LEAF + 14, y + 4, shorten(leaf.name, 20), "label" if leaf.examples else "label faint"))
+    for (column, x), value in zip(_COLUMNS.items(), cells, strict=True):
         parts.append(text(x, y + 4, value, "label" if column == "accuracy" else "tick", "end"))
     return element("g", *parts, data_skill=skill.name, data_subskill=leaf.name)
 
 
 def _draw_node(node: SkillNode, name: str, place: Point, largest: int) -> Markup:
-    """Draw a circle. Its colour is the accuracy, in five steps of 20 points; its area is the number of examples."""
+    """Draw a circle. Its color is the accuracy, in five steps of 20 points; its area is the number of examples."""
     report, data = node.report, "no examples"
     if node.first_round is not None:
         data = f"{plural(node.examples, 'example')}, first in round {node.first_round}"
-    colour = "unknown"
+    color = "unknown"
     if report is not None and report.accuracy is not None:
-        colour = f"a{min(4, int(5 * report.accuracy + 1e-9))}"
+        color = f"a{min(4, int(5 * report.accuracy + 1e-9))}"
     title = f"{name}: {percent(report)} ({interval(report)}; {counts(report)}); {data}"
-    return circle(place, _radius(node.examples, largest), f"node {colour}", title)
+    return circle(place, _radius(node.examples, largest), f"node {color}", title)
 
 
 def _draw_branch(start: Point, end: Point, node: SkillNode) -> Markup:
@@ -234,19 +240,17 @@ def _draw_branch(start: Point, end: Point, node: SkillNode) -> Markup:
 
 def _radius(examples: int, largest: int) -> float:
     """The area is proportional to the examples; without examples it is a dot."""
-    return max(2.2, RADIUS * math.sqrt(examples / largest))
+    return max(2.2, _RADIUS * math.sqrt(examples / largest))
 
 
 # The arms of a study
 
-ARM_WIDTH, ARM_LABEL, ARM_RIGHT, ARM_ROW, ARM_TOP, ARM_FOOT = 960, 210, 20, 52, 10, 44
-CLOSE, STEP, LEVELS = 9.0, 8.0, 3
-"""Dots nearer than `CLOSE` are moved apart by `STEP`, on up to `LEVELS` levels."""
+_ARM_WIDTH, _ARM_LABEL, _ARM_RIGHT, _ARM_ROW, _ARM_TOP, _ARM_FOOT = 960, 210, 20, 52, 10, 44
+_CLOSE, _STEP, _LEVELS = 9.0, 8.0, 3
+"""Dots nearer than `_CLOSE` are moved apart by `_STEP`, on up to `_LEVELS` levels."""
 
 
-def seed_points(
-    rows: Sequence[StudyArm], seeds: Sequence[int], address: Callable[[StudyArm, int], str]
-) -> Markup | None:
+def seed_points(rows: Sequence[StudyArm], seeds: Sequence[int], address: Callable[[StudyArm, int], str]) -> Plot | None:
     """Draw a row for each arm: a dot for each seed's gain, and the mean below. Lines join the dots of one seed.
 
     Arguments:
@@ -256,31 +260,32 @@ def seed_points(
     if not values:
         return None
     low, high = _find_range(values, [row.gain for row in rows], room=max(values) - min(values))
-    x = Scale(low, high, ARM_LABEL, ARM_WIDTH - ARM_RIGHT)
-    bottom = ARM_TOP + ARM_ROW * len(rows)
-    centre = (ARM_LABEL + ARM_WIDTH - ARM_RIGHT) / 2
-    parts = [text(centre, bottom + ARM_FOOT - 8, "gain in points on the test problems", "axis-name", "middle")]
+    x = Scale(low, high, _ARM_LABEL, _ARM_WIDTH - _ARM_RIGHT)
+    bottom = _ARM_TOP + _ARM_ROW * len(rows)
+    center = (_ARM_LABEL + _ARM_WIDTH - _ARM_RIGHT) / 2
+    parts = [text(center, bottom + _ARM_FOOT - 8, "gain in points on the test problems", "axis-name", "middle")]
     for value in ticks(low, high, 7):
         parts += [
-            line((x(value), ARM_TOP), (x(value), bottom), "axis" if value == 0 else "grid"),
+            line((x(value), _ARM_TOP), (x(value), bottom), "axis" if value == 0 else "grid"),
             text(x(value), bottom + 16, format_tick(value), "tick", "middle"),
         ]
-    levels = [ARM_TOP + ARM_ROW * place + 22.0 for place in range(len(rows))]
+    levels = [_ARM_TOP + _ARM_ROW * place + 22.0 for place in range(len(rows))]
     dots = [_place_dots(row, x, y) for row, y in zip(rows, levels, strict=True)]
-    colours = {seed: round_colour(place) for place, seed in enumerate(seeds, 1)}
+    colors = {seed: round_color(place) for place, seed in enumerate(seeds, 1)}
     for seed in seeds:
-        parts.append(polyline([places[seed] for places in dots if seed in places], f"line thin {colours[seed]}"))
+        parts.append(polyline([places[seed] for places in dots if seed in places], f"line thin {colors[seed]}"))
     for row, places, y in zip(rows, dots, levels, strict=True):
         parts.append(element("text", element("title", row.name), shorten(row.name, 28), x=0, y=y + 4, class_="label"))
         parts += draw_mean(row.gain, x, y + 14)
         for seed in seeds:
             if seed in places:
-                mark = circle(places[seed], 4.5, f"mark {colours[seed]}", _describe_run(row, seed))
+                mark = circle(places[seed], 4.5, f"mark {colors[seed]}", _describe_run(row, seed))
                 link = address(row, seed)
                 parts.append(element("a", mark, href=link) if link else mark)
     means = "; ".join(f"{row.name} {format_signed(row.gain.value)}" for row in rows if row.gain.count)
     label = f"gains in points, means over the seeds: {means}"
-    return drawing(ARM_WIDTH, bottom + ARM_FOOT, label, *parts, class_="chart wide")
+    legend = tuple((f"dot {color}", f"seed {seed}") for seed, color in colors.items())
+    return Plot(_ARM_WIDTH, bottom + _ARM_FOOT, label, Markup("").join(parts), "chart wide", legend)
 
 
 def difference_scale(differences: Sequence[Mean]) -> Scale:
@@ -313,9 +318,9 @@ def _place_dots(row: StudyArm, x: Scale, y: float) -> dict[int, Point]:
     places: dict[int, Point] = {}
     last, level = -math.inf, 0
     for seed, gain in sorted(row.gains.items(), key=lambda item: (item[1], item[0])):
-        level = (level + 1) % LEVELS if x(gain) - last < CLOSE else 0
+        level = (level + 1) % _LEVELS if x(gain) - last < _CLOSE else 0
         last = x(gain)
-        places[seed] = (last, y - STEP * level)
+        places[seed] = (last, y - _STEP * level)
     return places
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from palaestra.core.records import Report, StopReason
+from palaestra.core.records import Json, Report, StopReason
 from palaestra.core.statistics import Comparison, Mean, report_on, slice_by_metadata
 from palaestra.recipes.evaluate.compare import CompareResult
 from palaestra.recipes.evaluate.settings import EvaluateSettings
@@ -14,7 +12,7 @@ from palaestra.runs.run import Run
 from palaestra.tasks.evaluate import measures, outcomes
 
 
-def evaluate_page(run: Run) -> dict[str, Any]:
+def evaluate_page(run: Run) -> Json:
     """Read the results of an evaluate run so far."""
     # The summary is written last. Read it first, so that the store contains everything that it mentions.
     summary = run.summary
@@ -43,19 +41,19 @@ def evaluate_page(run: Run) -> dict[str, Any]:
     }
 
 
-def _make_slice(report: Report, inner: bool) -> dict[str, Any]:
+def _make_slice(report: Report, inner: bool) -> Json:
     """Make the row of a skill, or (`inner`) of a subskill."""
     return {"report": report, "inner": inner, "picture": rate_bar(report)}
 
 
-def compare_page(result: CompareResult) -> dict[str, Any]:
+def compare_page(result: CompareResult) -> Json:
     """Show the comparison of two runs."""
     first, second = result.first, result.second
     names = first.folder.resolve().name, second.folder.resolve().name
     # If a problem has several answers, the first is shown.
     left, right = ([a for a in side.attempts if a.sample == 0] for side in (first, second))
 
-    def make_row(part: Comparison) -> dict[str, Any]:
+    def make_row(part: Comparison) -> Json:
         return {"part": part, "picture": rate_bar(part.first, part.second)}
 
     return {

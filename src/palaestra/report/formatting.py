@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Any
+from pathlib import Path
 
 from palaestra.core.records import Report
 from palaestra.core.statistics import Gain, Mean
-from palaestra.runs.ledger import describe_cost
+from palaestra.runs.provenance import describe_cost
 
 NOTHING = "–"
 """Text for a missing number."""
@@ -115,6 +114,28 @@ def whole(value: float) -> str:
     ['1', '234', '567']
     """
     return f"{value:,.0f}".replace(",", "\N{NARROW NO-BREAK SPACE}")
+
+
+def clock(value: float) -> str:
+    """Format a duration in hours, minutes and seconds: the same unit for every row of a column.
+
+    >>> clock(12.34), clock(139.3), clock(36_620)
+    ('0:00:12', '0:02:19', '10:10:20')
+    """
+    minutes, rest = divmod(int(value), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"
+
+
+def short_path(text: str) -> str:
+    """Shorten an absolute path: relative to the current folder or, with a tilde, to the home folder.
+
+    >>> short_path(f"{Path.cwd()}/data/a.jsonl"), short_path("palaestra/CoT-v0"), short_path("/far/away")
+    ('data/a.jsonl', 'palaestra/CoT-v0', '/far/away')
+    """
+    for folder, name in ((Path.cwd(), ""), (Path.home(), "~/")):
+        if text.startswith(f"{folder}/"):
+            return name + text.removeprefix(f"{folder}/")
+    return text
 
 
 def seconds(value: float) -> str:
@@ -225,13 +246,3 @@ def tick_words(values: Sequence[float]) -> Callable[[float], str]:
     if decimals > 4:
         return lambda value: f"{value:.0e}".replace("-", "−") if value else "0"
     return lambda value: (whole(value) if decimals == 0 else f"{value:.{decimals}f}").replace("-", "−")
-
-
-FILTERS: dict[str, Callable[..., Any]] = {
-    function.__name__: function
-    for function in (
-        percent, interval, chance, counts, majority, points, points_interval, whole, seconds, dollars, causes, plural,
-        phase_name, plain, share,
-    )
-} | {"cost": describe_cost, "shell_join": shlex.join}  # fmt: skip
-"""The filters of the templates."""

@@ -1,4 +1,4 @@
-"""Results in notebooks: a result shows its main figures and a curve, and `palaestra.view(result)` its whole report."""
+"""Results in notebooks: a result shows its main figures and a curve, and `palaestra.show(result)` its whole report."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import re
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import Any
 
 from palaestra.core.errors import RunError
-from palaestra.recipes.evaluate.compare import CompareResult
-from palaestra.report.figures import find_parts
-from palaestra.report.page import render_comparison, render_page
+from palaestra.report.figures import PageFigure
+from palaestra.report.page import render_comparison, render_with_figures
 
-BOX = re.compile(
-    r'<p class="name">(?P<name>.*?)</p>\s*<p class="big">(?P<big>.*?)</p>\s*(?:<p class="detail">(?P<detail>.*?)</p>)?', re.DOTALL
-)  # fmt: skip
+_BOX = re.compile(
+    r'<p class="name">(?P<name>.*?)</p>\s*<p class="big">(?P<big>.*?)</p>\s*'
+    r'(?:<p class="detail">(?P<detail>.*?)</p>)?',
+    re.DOTALL,
+)
 """A main figure of a report: its name, its value and its interval."""
 
 
@@ -44,7 +44,7 @@ class InlineReport:
         return f"InlineReport({self.title!r}); a notebook shows the page"
 
 
-def view(result: Any, height: int = 720) -> InlineReport:
+def show(result: object, height: int = 720) -> InlineReport:
     """Show the report of a result, or of the folder of a run, in the output of a notebook's cell.
 
     Arguments:
@@ -55,39 +55,38 @@ def view(result: Any, height: int = 720) -> InlineReport:
         RunError: the folder has no run, is damaged, or its recipe has no report.
 
     Example:
-        >>> palaestra.view(palaestra.teach(teacher="skill_tree"))       # doctest: +SKIP
+        >>> palaestra.show(palaestra.teach(teacher="skill_tree"))       # doctest: +SKIP
     """
-    title = "comparison" if isinstance(result, CompareResult) else str(_find_folder(result))
-    return InlineReport(title, _render(result), height)
+    title, page, _ = _render(result)
+    return InlineReport(title or "comparison", page, height)
 
 
-def draw_result(result: Any) -> str:
+def draw_result(result: object) -> str:
     """Draw the main figures of a result and its first curve as HTML that needs no style sheet."""
-    page = _render(result)
+    folder, page, figures = _render(result)
     boxes = "".join(
         '<div style="display:inline-block;vertical-align:top;margin:0 28px 8px 0">'
         f'<div style="font-size:12px;opacity:.75">{box["name"]}</div>'
         f'<div style="font-size:22px;font-weight:600">{box["big"]}</div>'
         f'<div style="font-size:12px;opacity:.75">{box["detail"] or ""}</div></div>'
-        for box in BOX.finditer(page)
+        for box in _BOX.finditer(page)
     )
-    figures, _ = find_parts(page)
     picture = ""
-    if figures:
-        data = base64.b64encode(figures[0].write_svg().encode()).decode()
-        picture = (
-            f'<img alt="{escape(figures[0].label)}" style="max-width:100%" src="data:image/svg+xml;base64,{data}">'
-        )
-    name = "" if isinstance(result, CompareResult) else f"<code>{escape(str(_find_folder(result)))}</code>"
+    for figure in figures[:1]:
+        data = base64.b64encode(figure.write("svg")).decode()
+        label = escape(figure.plot.label)
+        picture = f'<img alt="{label}" style="max-width:100%" src="data:image/svg+xml;base64,{data}">'
+    name = f"<code>{escape(folder)}</code>" if folder else ""
     return f"<div><div>{boxes}</div>{picture}<div>{name}</div></div>"
 
 
-def _render(result: Any) -> str:
-    return render_comparison(result) if isinstance(result, CompareResult) else render_page(_find_folder(result))
+def _render(result: object) -> tuple[str, str, list[PageFigure]]:
+    """Return the folder of a result, empty for a comparison, its page and its figures."""
+    from palaestra.recipes.evaluate.compare import CompareResult
 
-
-def _find_folder(result: Any) -> Path:
+    if isinstance(result, CompareResult):
+        return "", render_comparison(result), []
     folder = getattr(result, "folder", result)
     if not isinstance(folder, str | Path):
         raise RunError(f"expected a result or the folder of a run; got {type(result).__name__}")
-    return Path(folder)
+    return str(folder), *render_with_figures(Path(folder))

@@ -2,34 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import re
+import shlex
+from collections.abc import Iterable, Sequence
 from functools import cache
+from inspect import isfunction
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
 from palaestra.core.errors import RunError
-from palaestra.recipes.evaluate.compare import CompareResult
-from palaestra.recipes.research.bench import PLAN as BENCH
-from palaestra.recipes.research.bench import read_bench
-from palaestra.recipes.teach.recipe import write_lessons
-from palaestra.recipes.teach.study import PLAN, read_study
-from palaestra.report.bench import bench_page
+from palaestra.core.records import Json
+from palaestra.core.registry import load_reference
+from palaestra.recipes.diagnosis import diagnose
+from palaestra.report import formatting
 from palaestra.report.charts import span, table_behind
-from palaestra.report.evaluate import compare_page, evaluate_page
-from palaestra.report.figures import FORMATS, write_parts
-from palaestra.report.formatting import FILTERS
-from palaestra.report.research import research_page
-from palaestra.report.teach import study_page, teach_page
-from palaestra.report.train import train_page
+from palaestra.report.figures import FORMATS, PageFigure, find_tables, name_figures, write_parts
+from palaestra.report.notes import read_notes
 from palaestra.runs.files import write_text
+from palaestra.runs.log import read_failure, read_log
+from palaestra.runs.provenance import describe_cost
 from palaestra.runs.run import Run
 from palaestra.version import __version__
 
-_PAGES: dict[str, Callable[[Run], dict[str, Any]]] = {
-    "evaluate": evaluate_page, "teach": teach_page, "train": train_page, "research": research_page,
-}  # fmt: skip
+if TYPE_CHECKING:
+    from palaestra.recipes.evaluate.compare import CompareResult
+
+_RECIPES = ("evaluate", "teach", "train", "research")
+"""The recipes with a report. The page of each is imported when it is needed, and with it the recipe."""
+STUDY, BENCH = "study.json", "bench.json"
+"""The files with the plan of a study, and of a bench."""
+_LOG_LINES = 12
+"""Lines of the log on the page of a run that has not ended."""
+_MIN_CONTENTS = 4
+"""Minimum sections of a page with a table of contents."""
+_DATA = re.compile(r' data-chart="[^"]*"')
+"""The values of a chart for the script of the viewer, which reports do not have."""
+_SECTIONS = re.compile(r'<section id="([^"]+)">\s*<h2>(.*?)</h2>', re.DOTALL)
 
 
 def write_report(folder: str | Path) -> Path:
@@ -48,13 +59,19 @@ def write_report(folder: str | Path) -> Path:
         PosixPath('runs/teach-20250101-120000/report.html')
     """
     folder = Path(folder)
-    if (folder / PLAN).exists():
+    if (folder / STUDY).exists():
+        from palaestra.recipes.teach.study import read_study
+
         study = read_study(folder)
         _write_runs(study.run_folder(row, seed) for row in study.rows for seed in study.seeds)
     elif (folder / BENCH).exists():
+        from palaestra.recipes.research.bench import read_bench
+
         _write_runs(episode.folder for episode in read_bench(folder).episodes)
     template, page = read_page(folder)
     if template == "teach":
+        from palaestra.recipes.export.tables import write_lessons
+
         with Run.open(folder, read_only=True) as run:
             write_lessons(run)
     path = folder / "report.html"
@@ -62,7 +79,7 @@ def write_report(folder: str | Path) -> Path:
     return path
 
 
-def read_page(folder: Path, with_texts: bool = True) -> tuple[str, dict[str, Any]]:
+def read_page(folder: Path, with_texts: bool = True) -> tuple[str, Json]:
     """Return the name of the template for the folder of a run, a study or a bench, and what it shows.
 
     Arguments:
@@ -71,18 +88,32 @@ def read_page(folder: Path, with_texts: bool = True) -> tuple[str, dict[str, Any
     Raises:
         RunError: the folder has no run, is damaged, or its recipe has no report.
     """
-    if (folder / PLAN).exists():
+    if (folder / STUDY).exists():
+        from palaestra.recipes.teach.study import read_study
+        from palaestra.report.teach import study_page
+
         return "study", study_page(read_study(folder))
     if (folder / BENCH).exists():
+        from palaestra.recipes.research.bench import read_bench
+        from palaestra.report.bench import bench_page
+
         return "bench", bench_page(read_bench(folder))
     with Run.open(folder, read_only=True) as run:
-        if run.recipe not in _PAGES:
-            raise RunError(
-                f"recipe {run.recipe!r} has no report ({folder}); recipes with a report: {', '.join(_PAGES)}"
-            )
-        if run.recipe == "research":
-            return run.recipe, research_page(run, with_texts)
-        return run.recipe, _PAGES[run.recipe](run)
+        if run.recipe not in _RECIPES:
+            known = ", ".join(_RECIPES)
+            raise RunError(f"recipe {run.recipe!r} has no report ({folder}); recipes with a report: {known}")
+        make_page = load_reference(f"palaestra.report.{run.recipe}:{run.recipe}_page")
+        options = {"with_texts": with_texts} if run.recipe == "research" else {}
+        return run.recipe, {**make_page(run, **options), **_read_end(run)}
+
+
+def _read_end(run: Run) -> Json:
+    """Read why a run failed, the last lines of its log, what keeps it from learning, and the user's notes."""
+    error = str((run.summary or {}).get("error") or "")
+    failure = read_failure(run.folder, error) if error or run.summary is None else None
+    lines = read_log(run.folder)[-_LOG_LINES:] if run.summary is None or failure else []
+    diagnoses = [] if failure else diagnose(run)
+    return {"failure": failure, "log": lines, "notes": read_notes(run.folder, run.settings), "diagnoses": diagnoses}
 
 
 def write_comparison(result: CompareResult, path: Path) -> Path:
@@ -97,18 +128,20 @@ def write_comparison(result: CompareResult, path: Path) -> Path:
 
 def render_comparison(result: CompareResult) -> str:
     """The comparison of two runs as one HTML page."""
+    from palaestra.report.evaluate import compare_page
+
     names = f"{result.first.folder.resolve().name} and {result.second.folder.resolve().name}"
     return _render("compare", compare_page(result), names)
 
 
-def render_page(folder: Path) -> str:
-    """The report of a run, a study or a bench as it is at the moment, as one HTML page.
+def render_with_figures(folder: Path) -> tuple[str, list[PageFigure]]:
+    """Render the current report of a run, a study or a bench as one HTML page. Returns it with its figures.
 
     Raises:
         RunError: the folder has no run, is damaged, or its recipe has no report.
     """
     template, page = read_page(folder)
-    return _render(template, page, folder.resolve().name)
+    return _render(template, page, folder.resolve().name), name_figures(page.get("figures", ()))
 
 
 def write_figures(folder: str | Path, target: str | Path | None = None, formats: Sequence[str] = FORMATS) -> list[Path]:
@@ -125,11 +158,24 @@ def write_figures(folder: str | Path, target: str | Path | None = None, formats:
         StorageError: a file cannot be written.
     """
     folder = Path(folder)
-    return write_parts(render_page(folder), Path(target) if target is not None else folder / "figures", formats)
+    page, figures = render_with_figures(folder)
+    target = Path(target) if target is not None else folder / "figures"
+    return write_parts([*figures, *find_tables(page)], target, formats)
 
 
-def _render(template: str, page: dict[str, Any], folder: str) -> str:
-    return make_environment().get_template(f"{template}.html.j2").render(page=page, folder=folder, version=__version__)
+def _render(template: str, page: Json, folder: str) -> str:
+    html = make_environment().get_template(f"{template}.html.j2").render(page=page, folder=folder, version=__version__)
+    return add_contents(_DATA.sub("", html))
+
+
+def add_contents(html: str) -> str:
+    """Add links to the sections of a long page below its header."""
+    sections = [(name, Markup(title).striptags()) for name, title in _SECTIONS.findall(html)]
+    if len(sections) < _MIN_CONTENTS:
+        return html
+    links = (Markup('<a href="#{}">{}</a>').format(*section) for section in sections)
+    contents = Markup('<nav class="contents" aria-label="On this page">{}</nav>').format(Markup(" ").join(links))
+    return html.replace("</header>", f"</header>\n{contents}", 1)
 
 
 def _write_runs(folders: Iterable[Path]) -> None:
@@ -151,5 +197,7 @@ def make_environment(*packages: str) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(FILTERS | {"span": span, "table_behind": table_behind})
+    # Every function of the module is a filter.
+    environment.filters |= {name: function for name, function in vars(formatting).items() if isfunction(function)}
+    environment.filters |= {"span": span, "table_behind": table_behind, "cost": describe_cost, "shell_join": shlex.join}
     return environment

@@ -5,15 +5,15 @@ A part is plain data for the templates.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
-from palaestra.core.records import Attempt, Failure, ImagePart, Message
+from palaestra.core.records import Attempt, Failure, ImagePart, Json, Message, Values
 from palaestra.core.statistics import measure_gain, report_on
 from palaestra.recipes.settings import list_settings
+from palaestra.report.formatting import short_path
 from palaestra.report.svg import rate_bar
-from palaestra.runs.ledger import describe_cost
-from palaestra.runs.provenance import read_provenance
+from palaestra.runs.provenance import describe_cost, read_provenance
 from palaestra.runs.run import Run
 
 SHOWN = 9
@@ -29,7 +29,7 @@ T = TypeVar("T")
 # Skills before and after
 
 
-def make_skill_row(name: str, before: Sequence[Attempt], after: Sequence[Attempt], examples: int = 0) -> dict[str, Any]:
+def make_skill_row(name: str, before: Sequence[Attempt], after: Sequence[Attempt], examples: int = 0) -> Json:
     """Compare the attempts before and after, with the examples that were taught."""
     first = report_on(before, name) if before else None
     second = report_on(after, name) if after else None
@@ -43,7 +43,7 @@ def make_skill_rows(
     before: Sequence[Attempt],
     after: Sequence[Attempt],
     examples: Callable[[str], int] = lambda skill: 0,
-) -> list[dict[str, Any]]:
+) -> list[Json]:
     """Make a row for each skill, the largest gain first."""
     rows = []
     for skill in skills if before else ():
@@ -60,7 +60,7 @@ def compare_attempts(
     after: Sequence[Attempt],
     names: tuple[str, str] = ("Before", "After"),
     load: Callable[[int, Attempt], Attempt] = lambda side, attempt: attempt,
-) -> list[dict[str, Any]]:
+) -> list[Json]:
     """Sample the problems that became right, stayed wrong and became wrong, among those scored both times.
 
     Arguments:
@@ -81,7 +81,7 @@ def compare_attempts(
     return groups
 
 
-def right_and_wrong(attempts: Sequence[Attempt]) -> list[dict[str, Any]]:
+def right_and_wrong(attempts: Sequence[Attempt]) -> list[Json]:
     """Sample wrong, right and failed attempts; the last only if there are any."""
     groups = []
     for title, correct in (("Wrong", False), ("Right", True), ("Failed", None)):
@@ -99,7 +99,7 @@ def _make_group(
     total: int,
     headings: Sequence[str],
     load: Callable[[int, Attempt], Attempt] = lambda side, attempt: attempt,
-) -> dict[str, Any]:
+) -> Json:
     shown = spread(chosen, lambda attempts: attempts[0].problem.skill)
     samples = [_make_sample([load(side, a) for side, a in enumerate(attempts)], headings) for attempts in shown]
     return {"title": title, "explanation": explanation, "count": len(chosen), "total": total, "samples": samples}
@@ -127,7 +127,7 @@ def spread(items: Sequence[T], kind: Callable[[T], str], most: int = SHOWN) -> l
     return sorted(taken[:most], key=kind)
 
 
-def _make_sample(attempts: Sequence[Attempt], headings: Sequence[str]) -> dict[str, Any]:
+def _make_sample(attempts: Sequence[Attempt], headings: Sequence[str]) -> Json:
     """One problem with the responses to it."""
     problem = attempts[0].problem
     responses = []
@@ -164,15 +164,29 @@ def list_images(messages: Iterable[Message]) -> list[str]:
     return [url for url in urls if url.startswith("data:image/") and len(url) <= LARGEST]
 
 
-def truncate(text: str) -> str:
-    """Cut a text to `LONGEST` characters and state how many are missing."""
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]} … ({len(text) - LONGEST} more characters)"
+def truncate(text: str, most: int = LONGEST) -> str:
+    """Cut a text to `most` characters and state how many are missing."""
+    return text if len(text) <= most else f"{text[:most]} … ({len(text) - most} more characters)"
 
 
 # Costs, settings, provenance
 
 
-def make_appendix(run: Run, kind: type[Any], unpriced_phases: tuple[str, ...] = ()) -> dict[str, Any]:
+def describe_learner(settings: Values) -> str:
+    """The model that a run trains or asks: the language model, the policy with its size, or the agent.
+
+    >>> describe_learner({"policy": "mlp", "model": "nano", "layers": 2, "width": 64})
+    'mlp 2×64'
+    """
+    policy = settings.get("policy") or "lm"
+    if policy != "lm":
+        size = f" {settings['layers']}×{settings['width']}" if policy != "cnn" and "layers" in settings else ""
+        return f"{policy}{size}"
+    model = settings.get("student") or settings.get("model") or settings.get("agent") or ""
+    return short_path(str(model).rstrip("/"))
+
+
+def make_appendix(run: Run, kind: type[Any], unpriced_phases: tuple[str, ...] = ()) -> Json:
     """Collect the costs by phase, the settings and the provenance of a run.
 
     Arguments:
@@ -180,7 +194,7 @@ def make_appendix(run: Run, kind: type[Any], unpriced_phases: tuple[str, ...] = 
         unpriced_phases: suffixes of the phases whose calls have no known price.
     """
     total = run.store.total()
-    costs: list[dict[str, Any]] = [
+    costs: list[Json] = [
         {"phase": phase, "total": cost, "unpriced": bool(cost.calls) and phase.endswith(unpriced_phases)}
         for phase, cost in run.store.costs().items()
     ]
@@ -196,7 +210,7 @@ def make_appendix(run: Run, kind: type[Any], unpriced_phases: tuple[str, ...] = 
     }
 
 
-def setting_rows(settings: Mapping[str, Any], kind: type[Any]) -> list[dict[str, Any]]:
+def setting_rows(settings: Values, kind: type[Any]) -> list[Json]:
     """List settings with their documentation from the fields of `kind`."""
     known = {name: (default, help_) for name, default, help_ in list_settings(kind)}
     rows = []

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
 
-from markupsafe import Markup
-
-from palaestra.core.records import Message
+from palaestra.core.records import Json, Message
 from palaestra.envs.turn.base import transcript
 from palaestra.recipes.research.episode_player import is_silent
 from palaestra.recipes.research.settings import ResearchSettings
 from palaestra.report.charts import MetricPoint, Panel, Series, line_chart
 from palaestra.report.formatting import plain, shorten
 from palaestra.report.parts import make_appendix
-from palaestra.research.workspace.step_record import Step
-from palaestra.runs.browse.steps import read_light_steps
+from palaestra.report.svg import Plot
+from palaestra.research.workspace.workspace import Step
+from palaestra.runs.browse import read_light_steps
 from palaestra.runs.run import Run
 
-OPEN = 3
+_OPEN = 3
 """Number of steps at the end of a conversation that are expanded when the page opens."""
-SHORT = 90
+_SHORT = 90
 FOLDERS = re.compile(r":/(?!/)(?:.*/)?(?=[^/]+$)")
 """The folders of an absolute path in an agent's name, but not those of a URL."""
 REASONS = {
@@ -36,7 +34,7 @@ REASONS = {
     "failed": "something outside the agent failed: there is no score",
     "interrupted": "the user stopped the run",
 }
-OUTCOMES = {
+_OUTCOMES = {
     "": "no submission with a score",
     "scored": "gain over the baseline, on the task's scale",
     "invalid": "the lowest of the task: the submission could not be judged",
@@ -45,7 +43,7 @@ OUTCOMES = {
 }
 
 
-def research_page(run: Run, with_texts: bool = True) -> dict[str, Any]:
+def research_page(run: Run, with_texts: bool = True) -> Json:
     """Read the episodes of a research run so far.
 
     Arguments:
@@ -64,6 +62,10 @@ def research_page(run: Run, with_texts: bool = True) -> dict[str, Any]:
     if summary and summary["best_submission"] is not None:
         ahead = _is_better(summary["best_submission"], summary["baseline"], summary["direction"])
     agent = str(run.settings.get("agent", ""))
+    shown = [_make_episode(number, steps, number == kept) for number, steps in episodes.items()]
+    for episode in shown:
+        result = ": the result" if episode["kept"] and summary else ""
+        episode["title"] = f"Episode {episode['number'] + 1}{result}" if len(shown) > 1 else "Episode"
     return {
         "ended": summary is not None,
         "task": (summary or first).get("task", run.settings.get("task", "")),
@@ -73,18 +75,19 @@ def research_page(run: Run, with_texts: bool = True) -> dict[str, Any]:
         "start": first,
         "summary": summary,
         "reasons": REASONS,
-        "outcome": OUTCOMES[(summary or {}).get("outcome", "")],
+        "outcome": _OUTCOMES[(summary or {}).get("outcome", "")],
         "ahead": ahead,
         "silent": summary is not None and is_silent(summary),
         "with_texts": with_texts,
-        "episodes": [_make_episode(number, steps, number == kept) for number, steps in episodes.items()],
+        "episodes": shown,
         "steps": sum(step.message is not None for steps in episodes.values() for step in steps),
         "failures": (summary or {}).get("failures", {}),
         "appendix": make_appendix(run, ResearchSettings),
+        "figures": [(f"episode-{e['number']}", e["title"], [e["chart"]]) for e in shown],
     }
 
 
-def validation_chart(steps: Sequence[Step]) -> Markup | None:
+def validation_chart(steps: Sequence[Step]) -> Plot | None:
     """Draw the validation scores of an episode by message, with the best so far and the baseline."""
     first, points = steps[0].info, list_validations(steps)
     if not points or "baseline_validation" not in first:
@@ -119,7 +122,7 @@ def list_validations(steps: Sequence[Step]) -> list[MetricPoint]:
     ]
 
 
-def _make_episode(number: int, steps: Sequence[Step], kept: bool) -> dict[str, Any]:
+def _make_episode(number: int, steps: Sequence[Step], kept: bool) -> Json:
     end = steps[-1]
     turns = [step for step in steps if step.position]
     return {
@@ -129,17 +132,17 @@ def _make_episode(number: int, steps: Sequence[Step], kept: bool) -> dict[str, A
         "stop_reason": end.stop_reason,
         "note": end.note or (end.failure.message if end.failure is not None else ""),
         "opening": [_make_message(message) for message in steps[0].observation],
-        "turns": [_make_turn(step, place >= len(turns) - OPEN) for place, step in enumerate(turns)],
+        "turns": [_make_turn(step, place >= len(turns) - _OPEN) for place, step in enumerate(turns)],
         "chart": validation_chart(steps),
     }
 
 
-def _make_turn(step: Step, is_open: bool) -> dict[str, Any]:
+def _make_turn(step: Step, is_open: bool) -> Json:
     first = next((line for line in step.action.splitlines() if line.strip()), "")
     messages = (*((step.message,) if step.message is not None else ()), *step.observation)
     return {
         "step": step,
-        "line": shorten(first or ("no readable action" if step.message is not None else "ended from outside"), SHORT),
+        "line": shorten(first or ("no readable action" if step.message is not None else "ended from outside"), _SHORT),
         "messages": [_make_message(message) for message in messages],
         "validated": [float(score) for score in step.info.get("validated") or ()],
         "open": is_open,

@@ -1,4 +1,4 @@
-"""SVG elements, scales, and pictures of intervals in table rows. Colours and fonts are classes of the style sheet."""
+"""SVG elements, scales, and pictures of intervals in table rows. Colors and fonts are classes of the style sheet."""
 
 from __future__ import annotations
 
@@ -16,6 +16,9 @@ BAR_WIDTH = 220
 """Width of a picture in a table row."""
 
 Point = tuple[float, float]
+EMPTY = Markup("")
+Legend = tuple[tuple[str, str], ...]
+"""Marks with their meanings. A mark is a class of the style sheet (`s1`, `dot s2`, `block s3`), or a drawing."""
 
 
 def number(value: float) -> str:
@@ -43,12 +46,37 @@ def element(tag: str, *children: str, **attributes: str | float) -> Markup:
     return Markup(f"<{tag}{written}>{''.join(escape(child) for child in children)}</{tag}>")
 
 
-def drawing(width: float, height: float, label: str, *children: str, class_: str = "") -> Markup:
+def drawing(width: float, height: float, label: str, *children: str, class_: str = "", **more: str) -> Markup:
     """Build a picture that scales with its container. `label` is the text for screen readers."""
     box = f"0 0 {number(width)} {number(height)}"
     return element(
-        "svg", *children, viewBox=box, width=width, height=height, role="img", aria_label=label, class_=class_
+        "svg", *children, viewBox=box, width=width, height=height, role="img", aria_label=label, class_=class_, **more
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """A figure of a page, which can also be saved as a file.
+
+    Arguments:
+        label: what it shows, for screen readers.
+        legend: explained below the figure; a page writes it as text.
+        table: the values behind it, which follow it in a page.
+        data: its series as JSON, for the values that the viewer shows under the pointer.
+    """
+
+    width: float
+    height: float
+    label: str
+    content: Markup
+    class_: str = "chart"
+    legend: Legend = ()
+    table: Markup = EMPTY
+    data: str = ""
+
+    def __html__(self) -> str:
+        more = {"data_chart": self.data} if self.data else {}
+        return drawing(self.width, self.height, self.label, self.content, class_=self.class_, **more) + self.table
 
 
 def text(
@@ -62,9 +90,9 @@ def line(start: Point, end: Point, class_: str) -> Markup:
     return element("line", x1=start[0], y1=start[1], x2=end[0], y2=end[1], class_=class_)
 
 
-def circle(centre: Point, radius: float, class_: str, title: str = "") -> Markup:
+def circle(center: Point, radius: float, class_: str, title: str = "") -> Markup:
     hint = (element("title", title),) if title else ()
-    return element("circle", *hint, cx=centre[0], cy=centre[1], r=radius, class_=class_)
+    return element("circle", *hint, cx=center[0], cy=center[1], r=radius, class_=class_)
 
 
 def polyline(points: Sequence[Point], class_: str, dashes: str = "", tag: str = "polyline") -> Markup:
@@ -74,7 +102,7 @@ def polyline(points: Sequence[Point], class_: str, dashes: str = "", tag: str = 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Maps values from `low` to `high` to coordinates from `start` to `end`.
+    """Maps values from `low` to `high` to coordinates from `start` to `end`. On a logarithmic scale `low` is above 0.
 
     >>> Scale(0, 100, 10, 210)(50)
     110.0
@@ -84,8 +112,11 @@ class Scale:
     high: float
     start: float
     end: float
+    log: bool = False
 
     def __call__(self, value: float) -> float:
+        if self.log:
+            return Scale(math.log(self.low), math.log(self.high), self.start, self.end)(math.log(value))
         return self.start + (value - self.low) / ((self.high - self.low) or 1.0) * (self.end - self.start)
 
     def clamp(self, value: float) -> float:
@@ -109,6 +140,20 @@ def ticks(low: float, high: float, about: int = 5) -> list[float]:
     return [float(k * step) for k in range(first, last + 1)]
 
 
+def log_ticks(low: float, high: float) -> list[float]:
+    """Return round values from `low` to `high` on a logarithmic scale; those of `ticks` if the range is narrow.
+
+    >>> log_ticks(0.03, 8)
+    [0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0]
+    """
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    if high < 5 * low:
+        return ticks(low, high)
+    steps = (1, 2, 5) if len(decades) <= 4 else (1,)
+    values = [float(f"{step}e{k}") for k in decades[:: -(-len(decades) // 8)] for step in steps]
+    return [value for value in values if low <= value <= high]
+
+
 # Intervals in table rows
 
 _RATES = Scale(0, 1, 12, BAR_WIDTH - 12)
@@ -125,7 +170,7 @@ def rate_bar(*reports: Report | None) -> Markup:
     for place, (name, report) in enumerate(zip(names, reports, strict=True)):
         if report is not None and report.accuracy is not None:
             y = 9.0 + 10 * place
-            parts += draw_interval(_RATES, y, report.low, report.high, name)
+            parts += _draw_interval(_RATES, y, report.low, report.high, name)
             parts.append(circle((_RATES(report.accuracy), y), 4, f"mark {name}"))
     return drawing(
         BAR_WIDTH, height, label if len(reports) > 1 else label.removeprefix("after "), *parts, class_="inline"
@@ -155,11 +200,11 @@ def draw_mean(mean: Mean, x: Scale, y: float) -> list[Markup]:
         return []
     middle = x(mean.value)
     diamond = [(middle - 6, y), (middle, y - 6), (middle + 6, y), (middle, y + 6)]
-    bounds = draw_interval(x, y, mean.low, mean.high, "mean") if mean.count > 1 else []
+    bounds = _draw_interval(x, y, mean.low, mean.high, "mean") if mean.count > 1 else []
     return [*bounds, polyline(diamond, "mark mean", tag="polygon")]
 
 
-def draw_interval(x: Scale, y: float, low: float, high: float, class_: str) -> list[Markup]:
+def _draw_interval(x: Scale, y: float, low: float, high: float, class_: str) -> list[Markup]:
     """Draw a horizontal interval. An end outside the scale is cut and has no end mark."""
     ends = [(x.clamp(end), x.low <= end <= x.high) for end in (low, high)]
     caps = [line((end, y - 3), (end, y + 3), f"whisker {class_}") for end, inside in ends if inside]

@@ -5,23 +5,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any
 from urllib.parse import quote
 
-from palaestra.core.records import Attempt, Lesson, Split
+from palaestra.core.records import Attempt, Json, Lesson, Split
 from palaestra.core.statistics import Gain, find_best, measure_changes, measure_gain, report_on
-from palaestra.recipes.teach.lessons import Delivery, add_up
 from palaestra.recipes.teach.settings import TeachSettings
 from palaestra.recipes.teach.study import COSTS, StudyArm, StudyResult
-from palaestra.recipes.teach.summary import CALLING, count_calls, list_unpriced
-from palaestra.report.charts import RAW_ROUNDS, Moment, accuracy_chart, accuracy_point, loss_chart, round_colour
+from palaestra.recipes.teach.summary import CALLING, Delivery, add_up, count_calls, list_unpriced
+from palaestra.report.charts import MAX_RAW_ROUNDS, Moment, accuracy_chart, accuracy_point, loss_chart
 from palaestra.report.diagrams import (
     Allocation,
     allocation_bars,
     allocation_rows,
     area_legend,
-    build_tree,
-    count_examples,
+    build_skill_nodes,
+    count_allocated,
     difference_scale,
     draw_tree,
     format_tick,
@@ -30,8 +28,7 @@ from palaestra.report.diagrams import (
 from palaestra.report.formatting import causes, plural
 from palaestra.report.parts import compare_attempts, make_appendix, make_skill_row, make_skill_rows, setting_rows
 from palaestra.report.svg import mean_bar, rate_axis, scale_axis, ticks
-from palaestra.runs.ledger import describe_cost
-from palaestra.runs.provenance import read_provenance
+from palaestra.runs.provenance import describe_cost, read_provenance
 from palaestra.runs.run import Run
 from palaestra.tasks.group import divide_attempts
 from palaestra.teachers.quality.base import Inspection
@@ -41,16 +38,16 @@ from palaestra.teachers.tree.records import skill_rewards
 
 Attempts = Mapping[str, list[Attempt]]
 """Attempts by phase, for example `2/validation`."""
-Rewards = Sequence[Mapping[str, Gain]]
+_Rewards = Sequence[Mapping[str, Gain]]
 """The reward of each skill by round. The skill `""` means all problems."""
-STAGE_NAMES = {
+_STAGE_NAMES = {
     "names": "the skills of the problems are named",
     "categories": "the names are clustered",
     "assignment": "the problems are assigned",
 }
 
 
-def teach_page(run: Run) -> dict[str, Any]:
+def teach_page(run: Run) -> Json:
     """Read the rounds of a teach run so far."""
     # The summary is written last. Read it first, so that the store contains everything that it mentions.
     ended, settings = run.summary is not None, run.settings
@@ -70,9 +67,15 @@ def teach_page(run: Run) -> dict[str, Any]:
         {a.problem.skill for part in phases.values() for a in part} | {s for p in allocation.values() for s, _ in p}
     )
     lessons = {round_: lesson for round_ in run.store.lesson_rounds() if (lesson := run.store.lesson(round_))}
-    rewards = rewards_by_round(measured)
+    rewards = _rewards_by_round(measured)
     curves = run.store.curves()
-    nodes = build_tree(moments[-1].report if moments else None, allocation)
+    multiples = _multiples(skills, moments)
+    curve = accuracy_chart(moments, "validation accuracy", kept) if moments else None
+    test_curve = accuracy_chart(tests, "test accuracy", kept) if tests else None
+    losses = loss_chart(curves) if any(curves.values()) else None
+    bars = allocation_bars(allocation, skills) if allocation else None
+    nodes = build_skill_nodes(moments[-1].report if moments else None, allocation)
+    tree = draw_tree(nodes, str(settings.get("task", "task"))) if nodes else None
     failures = sum((Counter(report_on(part).failures) for part in phases.values()), Counter[str]())
     unpriced = list_unpriced(settings) if count_calls(run) else []
     delivered = add_up(list(run.store.deliveries(Delivery).values()))
@@ -85,7 +88,6 @@ def teach_page(run: Run) -> dict[str, Any]:
         "settings": settings,
         "rounds": done,
         "examples": examples,
-        "error": (run.summary or {}).get("error", ""),
         "lessons": delivered,
         "calls": count_calls(run),
         "cost": describe_cost(cost),
@@ -95,31 +97,36 @@ def teach_page(run: Run) -> dict[str, Any]:
         "kept": kept,
         "overall": make_skill_row("all skills", before, after, examples),
         "changes": measure_changes(before, after),
-        "skills": make_skill_rows(skills, before, after, lambda skill: count_examples(allocation, skill)),
+        "skills": make_skill_rows(skills, before, after, lambda skill: count_allocated(allocation, skill)),
         "tasks": _task_rows(run, before, after, allocation),
         "validation_tasks": _validation_tasks(run, whole, allocation),
         "test_moments": tests,
-        "test_curve": accuracy_chart(tests, "test accuracy", kept) if tests else None,
+        "test_curve": test_curve,
         "axis": rate_axis(),
         "moments": moments,
-        "curve": accuracy_chart(moments, "validation accuracy", kept) if moments else None,
-        "multiples": _multiples(skills, moments),
-        "losses": loss_chart(curves) if any(curves.values()) else None,
-        "loss_rounds": [(round_, round_colour(round_)) for round_ in curves],
-        "loss_batches": len(curves) <= RAW_ROUNDS,
-        "allocation": allocation_bars(allocation, skills) if allocation else None,
+        "curve": curve,
+        "multiples": multiples,
+        "losses": losses,
+        "loss_batches": len(curves) <= MAX_RAW_ROUNDS,
+        "allocation": bars,
         "allocation_rounds": sorted(allocation),
         "allocation_rows": allocation_rows(allocation),
-        "tree": draw_tree(nodes, str(settings.get("task", "task"))) if nodes else None,
+        "tree": tree,
         "tree_area": area_legend(nodes) if nodes else None,
-        "discovery": discovery_part(run),
-        "rewards": reward_rows(rewards, lessons, allocation, skills),
-        "decisions": decisions_by_round(rewards, lessons),
+        "discovery": _discovery_part(run),
+        "rewards": _reward_rows(rewards, lessons, allocation, skills),
+        "decisions": _decisions_by_round(rewards, lessons),
         "inspections": run.store.inspections(Inspection),
         "samples": compare_attempts(
             before, after, load=lambda side, a: _load_attempt(run, whole, (before, after)[side], a)
         ),
         "appendix": make_appendix(run, TeachSettings, CALLING if unpriced else ()),
+        "figures": (
+            ("curves", "Learning curves", [curve, test_curve, losses]),
+            ("curves", "By skill", [multiple["picture"] for multiple in multiples]),
+            ("data", "Training data", [bars]),
+            ("tree", "Skill tree", [tree]),
+        ),
     }
 
 
@@ -147,7 +154,7 @@ def accuracy_by_round(phases: Attempts, allocation: Allocation, split: Split = S
     ]
 
 
-def _multiples(skills: Sequence[str], moments: Sequence[Moment]) -> list[dict[str, Any]]:
+def _multiples(skills: Sequence[str], moments: Sequence[Moment]) -> list[Json]:
     """Make a small chart for each skill with validation problems."""
     most = max((moment.examples for moment in moments), default=0)
     multiples = []
@@ -164,9 +171,7 @@ def _multiples(skills: Sequence[str], moments: Sequence[Moment]) -> list[dict[st
 # Several tasks
 
 
-def _task_rows(
-    run: Run, before: Sequence[Attempt], after: Sequence[Attempt], allocation: Allocation
-) -> list[dict[str, Any]]:
+def _task_rows(run: Run, before: Sequence[Attempt], after: Sequence[Attempt], allocation: Allocation) -> list[Json]:
     """Make a row for each test task of a run with several tasks."""
     if not _has_several_tasks(run):
         return []
@@ -198,7 +203,7 @@ def _has_several_tasks(run: Run) -> bool:
 # Discovered skills
 
 
-def discovery_part(run: Run) -> dict[str, Any] | None:
+def _discovery_part(run: Run) -> Json | None:
     """Read the results of skill discovery; `None` if the skills are the task's own."""
     stages = run.store.skills(SkillMap)
     skills = overview(stages)
@@ -207,7 +212,7 @@ def discovery_part(run: Run) -> dict[str, Any] | None:
     pairs = {"problems that the categories come from": skills.agreement, "test problems": skills.agreement_test}
     return {
         "overview": skills,
-        "under_way": "" if skills.stage == TEST else STAGE_NAMES[skills.stage],
+        "under_way": "" if skills.stage == TEST else _STAGE_NAMES[skills.stage],
         "file": run.settings.get("skills_file"),
         "saw": "questions with their expected answers" if run.settings.get("references") else "questions",
         "has_own": OWN in stages,
@@ -233,7 +238,7 @@ def _list_troubles(skills: Overview) -> list[str]:
 # Rewards and decisions
 
 
-def rewards_by_round(measured: Sequence[Sequence[Attempt]]) -> list[dict[str, Gain]]:
+def _rewards_by_round(measured: Sequence[Sequence[Attempt]]) -> list[dict[str, Gain]]:
     """Return the rewards of all finished rounds.
 
     Arguments:
@@ -246,16 +251,16 @@ def rewards_by_round(measured: Sequence[Sequence[Attempt]]) -> list[dict[str, Ga
     ]
 
 
-def reward_rows(
-    rewards: Rewards, lessons: Mapping[int, Lesson], allocation: Allocation, skills: Sequence[str]
-) -> list[dict[str, Any]]:
+def _reward_rows(
+    rewards: _Rewards, lessons: Mapping[int, Lesson], allocation: Allocation, skills: Sequence[str]
+) -> list[Json]:
     """Make a row for all skills together, then one for each skill, with a cell for each round.
 
     A cell has the reward (`None` until the round is over), the examples, and the teacher's actions with their reasons.
     """
     rounds = range(1, max([*lessons, len(rewards)], default=0) + 1)
 
-    def make_cell(skill: str, round_: int) -> dict[str, Any]:
+    def make_cell(skill: str, round_: int) -> Json:
         decisions = lessons[round_].decisions if round_ in lessons else ()
         return {
             "reward": rewards[round_ - 1].get(skill) if round_ <= len(rewards) else None,
@@ -267,7 +272,7 @@ def reward_rows(
     return [{"name": skill, "cells": [make_cell(skill, round_) for round_ in rounds]} for skill in names]
 
 
-def decisions_by_round(rewards: Rewards, lessons: Mapping[int, Lesson]) -> list[dict[str, Any]]:
+def _decisions_by_round(rewards: _Rewards, lessons: Mapping[int, Lesson]) -> list[Json]:
     """List the teacher's decisions for each lesson.
 
     `rows` has each decision, and the reward of a skill beside its first decision. `idle` has the rewards of the skills
@@ -288,13 +293,14 @@ def decisions_by_round(rewards: Rewards, lessons: Mapping[int, Lesson]) -> list[
 # The page of a study
 
 
-def study_page(result: StudyResult) -> dict[str, Any]:
+def study_page(result: StudyResult) -> Json:
     """Show the runs of a study so far."""
     arms = [_make_arm(result, row) for row in result.rows]
     scale = difference_scale([pair.difference for pair in result.pairs])
-    pairs: list[dict[str, Any]] = [{"pair": pair, "picture": mean_bar(pair.difference, scale)} for pair in result.pairs]
+    pairs: list[Json] = [{"pair": pair, "picture": mean_bar(pair.difference, scale)} for pair in result.pairs]
     runs = [_make_run(result, row, seed) for row in result.rows for seed in result.seeds]
     first = result.rows[0].name
+    figure = seed_points(result.rows, result.seeds, lambda row, seed: _address(result, row, seed))
     costs = {name: sum(row.cost[name] for row in result.rows) for name in COSTS}
     unpriced = sorted({model for row in result.rows for model in row.unpriced})
     return {
@@ -307,8 +313,8 @@ def study_page(result: StudyResult) -> dict[str, Any]:
         "first": arms[0],
         "best": _find_best(arms),
         "arms": arms,
-        "figure": seed_points(result.rows, result.seeds, lambda row, seed: _address(result, row, seed)),
-        "seed_colours": [(seed, round_colour(place)) for place, seed in enumerate(result.seeds, 1)],
+        "figure": figure,
+        "figures": (("arms", "Arms", [figure]),),
         "axis": scale_axis(scale, ticks(scale.low, scale.high, 4), format_tick, "scale in points"),
         "against_first": [row for row in pairs if row["pair"].first == first],
         "other_pairs": [row for row in pairs if row["pair"].first != first],
@@ -325,7 +331,7 @@ def study_page(result: StudyResult) -> dict[str, Any]:
     }
 
 
-def _make_arm(result: StudyResult, row: StudyArm) -> dict[str, Any]:
+def _make_arm(result: StudyResult, row: StudyArm) -> Json:
     """Make the row of an arm: means over its seeds, the number of ended runs, and the pair with the first arm."""
     names = result.rows[0].name, row.name
     return {
@@ -339,14 +345,14 @@ def _make_arm(result: StudyResult, row: StudyArm) -> dict[str, Any]:
     }
 
 
-def _find_best(arms: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _find_best(arms: Sequence[Json]) -> Json:
     """Find the arm with the largest mean gain. While runs are missing, only the arms with the most runs count."""
     most = max(arm["row"].gain.count for arm in arms)
     complete = [arm for arm in arms if arm["row"].gain.count == most]
     return max(complete, key=lambda arm: arm["row"].gain.value if most else 0.0)
 
 
-def _make_run(result: StudyResult, row: StudyArm, seed: int) -> dict[str, Any]:
+def _make_run(result: StudyResult, row: StudyArm, seed: int) -> Json:
     summary, gain = row.runs[seed], None
     if summary is not None and summary["gain"] is not None:
         gain = Gain(summary["gain"], summary["gain_low"], summary["gain_high"], summary["problems"])

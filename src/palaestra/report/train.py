@@ -5,23 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
-from markupsafe import Markup
-
-from palaestra.core.records import Attempt, Split, Trajectory
+from palaestra.core.records import Attempt, Json, Split, Trajectory
 from palaestra.core.statistics import report_on
 from palaestra.recipes.train.settings import TrainSettings
 from palaestra.report.charts import (
-    BARS,
     NOISY,
     MetricPoint,
     Metrics,
     Panel,
     Series,
-    average_neighbours,
+    average_neighbors,
     axis_range,
-    bar_chart,
     line_chart,
     metric_points,
     small_chart,
@@ -37,27 +32,42 @@ from palaestra.report.formatting import (
     points,
     points_interval,
     share,
+    short_path,
 )
-from palaestra.report.parts import compare_attempts, make_appendix, make_skill_row, make_skill_rows, truncate
-from palaestra.report.svg import rate_axis
-from palaestra.runs.ledger import LedgerTotal
+from palaestra.report.parts import (
+    compare_attempts,
+    describe_learner,
+    make_appendix,
+    make_skill_row,
+    make_skill_rows,
+    truncate,
+)
+from palaestra.report.svg import Legend, Plot, rate_axis
+from palaestra.runs.browse import find_trajectory_keys
+from palaestra.runs.provenance import LedgerTotal
 from palaestra.runs.run import Run
 
-SAMPLES = 4
+_MAX_SAMPLES = 4
 """Maximum sample episodes of an iteration."""
-LISTED = 60
+_MAX_LISTED = 60
 """Maximum iterations in the table of metrics; if there are more, evenly spaced ones are listed."""
-PHASES = {
-    "model": "the policy acts", "environment": "environment: steps and rewards", "reference": "log-probs of the reference",
+_PHASES = {
+    "model": "the policy acts",
+    "environment": "environment: steps and rewards",
+    "reference": "log-probs of the reference",
     "alternatives": "alternatives of the stored tokens",
-    "update": "learning", "evaluate": "held-out evaluation",
-}  # fmt: skip
-COSTS = {"load": "loading", "train": "collecting and learning", "test": "held-out evaluation", "rest": "the rest"}
-SHARES = ("clip_fraction", "frac_reward_zero_std", "truncated")
+    "update": "learning",
+    "evaluate": "held-out evaluation",
+}
+_DIFFERENCE = "sampling_logprob_difference"
+_LIMITS = {"approx_kl": "target_kl", "grad_norm": "max_grad_norm"}
+"""Metrics with the hyperparameters that limit them."""
+_COSTS = {"load": "loading", "train": "collecting and learning", "test": "held-out evaluation", "rest": "the rest"}
+_SHARES = ("clip_fraction", "frac_reward_zero_std", "truncated")
 """Metrics from 0 to 1 that are shown in percent."""
 
 
-def train_page(run: Run) -> dict[str, Any]:
+def train_page(run: Run) -> Json:
     """Read the iterations of a train run so far."""
     # The summary is written last. Read it first, so that the store contains everything that it mentions.
     ended, summary = run.summary is not None, run.summary or {}
@@ -79,22 +89,33 @@ def train_page(run: Run) -> dict[str, Any]:
         if not asked and not summary.get("failures"):
             boxes = [_make_box("Change of the return", "none", f"after {plural(done, 'iteration')}")]
     appendix = _sum_costs(make_appendix(run, TrainSettings))
-    seconds, phases = seconds_by_phase(table, appendix["total"].seconds)
-    speed = metric_points(trained, "tokens_per_second" if language else "steps_per_second")
+    seconds, phases = _seconds_by_phase(table, appendix["total"].seconds)
+    unit = "tokens" if language else "steps"
+    speed = metric_points(trained, f"{unit}_per_second")
     decisions = _sum_metric(trained, "decisions")
     working = sum(v for row in trained.values() for n, v in row.items() if _is_phase(n) and n != "seconds_evaluate")
     episodes, failures = _sum_metric(trained, "episodes"), _sum_metric(trained, "failures")
     measured = {k: row for k, row in table.items() if "test_reward" in row or "test_failures" in row}
     test_failures = _sum_metric(measured, "test_failures")
     played = _sum_metric(measured, "test_count") + test_failures
+    health = _health_panel(trained, settings)
+    divergence = "Proxy against gold" if gold else "Reward against divergence"
+    charts: dict[str, Plot | None] = {
+        "reward": _reward_chart(reward, test, recent) if reward or test else None,
+        "accuracy": _accuracy_chart(whole),
+        "proxy_gold": _proxy_gold_chart(reward, gold) if gold else None,
+        "path": _path_chart(table, path, bool(test)) if path else None,
+        "phase_chart": _phase_chart(trained, phases),
+        "speed": _speed_chart(speed, f"{unit} per second") if speed else None,
+    }
     return {
         "ended": ended,
         "stopped_early": summary.get("stopped_early", False),
         "under_way": [(i, len(part)) for i, part in asked.items() if i not in whole],
-        "env": settings.get("env", ""),
-        "learner": str(settings.get("model" if language else "policy", "")).rstrip("/").rsplit("/", 1)[-1],
+        "env": short_path(str(settings.get("env", ""))),
+        "learner": describe_learner(settings),
         "language": language,
-        "unit": "tokens" if language else "steps",
+        "unit": unit,
         "algorithm": _name_algorithm(settings),
         "grouped": any("frac_reward_zero_std" in row for row in trained.values()),
         "seed": settings.get("seed", 0),
@@ -108,22 +129,20 @@ def train_page(run: Run) -> dict[str, Any]:
         "weights_sha256": summary.get("weights_sha256", ""),
         "boxes": boxes,
         "verdict": verdict,
-        "reward": _reward_chart(reward, test, recent) if reward or test else None,
-        "recent": bool(recent),
-        "held_out": bool(test),
-        "accuracy": _accuracy_chart(whole),
-        "path": _path_chart(table, path) if path else None,
-        "path_averaged": len(average_neighbours(path)) < len(path),
-        "proxy_gold": _proxy_gold_chart(reward, gold) if gold else None,
+        **charts,
+        "figures": (
+            ("reward", "Reward", [charts["reward"], charts["accuracy"]]),
+            ("divergence", divergence, [charts["proxy_gold"], charts["path"]]),
+            ("health", "Training metrics", [item["picture"] for item in health]),
+            ("time", "Time", [charts["phase_chart"], charts["speed"]]),
+        ),
+        "path_averaged": len(average_neighbors(path)) < len(path),
         "gold": (max(gold, key=lambda r: r.value), gold[-1]) if gold else None,
         "rows": _iteration_rows(table),
-        "health": health_panel(trained, settings),
+        "health": health,
         "noisy": done > NOISY,
         "phases": phases,
-        "phase_chart": _phase_chart(trained, phases),
-        "bars_averaged": done > BARS,
         "seconds": seconds,
-        "speed": _speed_chart(speed, "tokens per second" if language else "steps per second") if speed else None,
         "speed_mean": decisions / working if working else None,
         "episodes_to_read": _read_episodes(run, done) if language else [],
         "asked": bool(asked),
@@ -139,7 +158,7 @@ def _sum_metric(table: Metrics, name: str) -> int:
     return round(sum(row.get(name, 0.0) for row in table.values()))
 
 
-def _name_algorithm(settings: Mapping[str, Any]) -> str:
+def _name_algorithm(settings: Json) -> str:
     name, variant = str(settings.get("algorithm", "")), str(settings.get("hyperparameters", {}).get("variant", ""))
     name = variant if name == "grpo" and variant else name
     return {"dr_grpo": "Dr. GRPO"}.get(name, name.upper())
@@ -148,11 +167,11 @@ def _name_algorithm(settings: Mapping[str, Any]) -> str:
 # The headline
 
 
-def _make_box(name: str, big: str, *details: str) -> dict[str, Any]:
+def _make_box(name: str, big: str, *details: str) -> Json:
     return {"name": name, "big": big, "details": details}
 
 
-def _task_headline(overall: Mapping[str, Any], last: int) -> tuple[list[dict[str, Any]], str]:
+def _task_headline(overall: Json, last: int) -> tuple[list[Json], str]:
     before, after, gain = overall["before"], overall["after"], overall["gain"]
     scored = [points_interval(gain), f"on {plural(gain.count, 'problem')} scored both times"] if gain else []
     boxes = [
@@ -164,8 +183,8 @@ def _task_headline(overall: Mapping[str, Any], last: int) -> tuple[list[dict[str
 
 
 def _reward_headline(
-    reward: Sequence[MetricPoint], test: Sequence[MetricPoint], table: Metrics, summary: Mapping[str, Any]
-) -> tuple[list[dict[str, Any]], str]:
+    reward: Sequence[MetricPoint], test: Sequence[MetricPoint], table: Metrics, summary: Json
+) -> tuple[list[Json], str]:
     """Show the held-out reward before and after; without evaluations, the reward of the first and last iteration."""
     evaluations = [i for i, row in sorted(table.items()) if "test_reward" in row or "test_failures" in row]
     before = 0 if 0 in evaluations else None
@@ -194,7 +213,7 @@ def _reward_headline(
     return boxes, _verdict(change.low, change.high)
 
 
-def _reward_box(name: str, point: MetricPoint | None, table: Metrics, evaluation: int | None) -> dict[str, Any]:
+def _reward_box(name: str, point: MetricPoint | None, table: Metrics, evaluation: int | None) -> Json:
     """Show a reward, or why it is missing. `evaluation` is its iteration, `None` before it."""
     if point is not None:
         count = [] if point.count is None else [f"mean of {plural(point.count, 'episode')}"]
@@ -236,16 +255,23 @@ def _describe_iteration(iteration: int) -> list[str]:
 # Charts
 
 
-def _reward_chart(reward: Sequence[MetricPoint], test: Sequence[MetricPoint], recent: Sequence[MetricPoint]) -> Markup:
+def _reward_chart(reward: Sequence[MetricPoint], test: Sequence[MetricPoint], recent: Sequence[MetricPoint]) -> Plot:
     series = [
         Series("training", reward, "s1"),
         Series("mean of the last 100 episodes", recent, "s6", "line", dashes="6 4"),
         Series("held-out", test, "s2", "marks"),
     ]
-    return line_chart([Panel("reward of an episode", series)], "iteration", "reward by iteration", table=False)
+    marks = (
+        (reward, "s1", "training, with its 95\xa0% interval"),
+        (recent, "s6 dashed", "mean of the last 100 episodes"),
+        (test, "dot s2", "held-out, with its 95\xa0% interval"),
+    )
+    legend = tuple((mark, words) for points, mark, words in marks if points)
+    panel = Panel("reward of an episode", series)
+    return line_chart([panel], "iteration", "reward by iteration", table=False, legend=legend)
 
 
-def _accuracy_chart(whole: Mapping[int, Sequence[Attempt]]) -> Markup | None:
+def _accuracy_chart(whole: Mapping[int, Sequence[Attempt]]) -> Plot | None:
     reports = {iteration: report_on(attempts) for iteration, attempts in sorted(whole.items())}
     points = [
         MetricPoint(iteration, iteration, 100 * report.accuracy, 100 * report.low, 100 * report.high, report.count)
@@ -256,79 +282,71 @@ def _accuracy_chart(whole: Mapping[int, Sequence[Attempt]]) -> Markup | None:
     return line_chart([panel], "iteration", "held-out accuracy by iteration", table=False) if points else None
 
 
-def _path_chart(table: Metrics, path: Sequence[MetricPoint]) -> Markup:
+def _path_chart(table: Metrics, path: Sequence[MetricPoint], held_out: bool) -> Plot:
     """Draw training and held-out reward over the divergence from the reference; below it the gold reward."""
     test = metric_points(table, "test_reward", along="test_reference_kl", count="test_count")
     gold = metric_points(table, "gold_reward", along="reference_kl")
     series = [_path_series("training", path, "s1"), Series("held-out", test, "s2", "marks")]
     panels = [Panel("proxy reward" if gold else "reward", series)]
+    legend: Legend = (("s1", "training"), *((("dot s2", "held-out"),) if held_out else ()))
     if gold:
         panels.append(Panel("gold reward", [_path_series("gold", gold, "s3")]))
-    return line_chart(
-        panels, "KL to the reference (nats per response)", "reward against the divergence from the reference"
-    )
+        legend += (("s3", "gold"),)
+    label = "reward against the divergence from the reference"
+    return line_chart(panels, "KL to the reference (nats per response)", label, legend=legend)
 
 
 def _path_series(name: str, points: Sequence[MetricPoint], class_: str) -> Series:
-    shown = average_neighbours(points)
+    shown = average_neighbors(points)
     labels = [str(point.iteration) if point in (shown[0], shown[-1]) else "" for point in shown]
     return Series(name, shown, class_, "path", labels=labels)
 
 
-def _proxy_gold_chart(reward: Sequence[MetricPoint], gold: Sequence[MetricPoint]) -> Markup:
+def _proxy_gold_chart(reward: Sequence[MetricPoint], gold: Sequence[MetricPoint]) -> Plot:
     panels = [Panel("proxy reward", [Series("proxy", reward, "s1")])] if reward else []
     panels.append(Panel("gold reward", [Series("gold", gold, "s3")]))
-    return line_chart(panels, "iteration", "proxy and gold reward by iteration", table=False)
+    legend = (("s1", "proxy: the training reward"), ("s3", "gold: the intended reward"))
+    return line_chart(panels, "iteration", "proxy and gold reward by iteration", table=False, legend=legend)
 
 
-def _speed_chart(speed: Sequence[MetricPoint], y_label: str) -> Markup:
+def _speed_chart(speed: Sequence[MetricPoint], y_label: str) -> Plot:
     panel = Panel(y_label, [Series(y_label, speed, "s6")], (0.0, axis_range(speed)[1]))
     return line_chart([panel], "iteration", "speed by iteration")
 
 
-def health_panel(trained: Metrics, settings: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _health_panel(trained: Metrics, settings: Json) -> list[Json]:
     """Show the metrics that exist. A metric that the last iteration lacks is shown with its iteration."""
     language = settings.get("policy") == "lm"
     unit = "token" if language else "decision"
     shown = [
-        ("approx_kl", "KL of the update", f"nats per {unit}, between the new and the collecting policy", "target_kl"),
-        ("reference_kl", "KL to the reference", "nats per response", ""),
-        ("clip_fraction", "Clip fraction", "% of ratios outside the clipping range", ""),
-        (
-            "sampling_logprob_difference",
-            "Engine and learner",
-            "mean difference of their log-probs, in nats per token",
-            "",
-        ),
-        (
-            "sampling_logprob_difference_max",
-            "Engine and learner, maximum",
-            "of the differences of log-probs, in nats",
-            "",
-        ),
-        ("staleness", "Staleness", "updates between the sampling and the learning weights", ""),
-        ("entropy", "Entropy", f"nats per {unit}", ""),
-        ("value_mean", "Mean value", "of the critic, over all decisions", ""),
-        ("return_mean", "Mean return", f"discounted, from each {unit} on: the target of the critic", ""),
-        ("explained_variance", "Explained variance", "of returns by the critic; 1 is all, below 0 worse than none", ""),
-        ("frac_reward_zero_std", "Groups without variance", "% with equal rewards", ""),
-        ("length", "Response length" if language else "Episode length", "tokens" if language else "steps", ""),
-        ("turns", "Turns", "messages of the model per episode", ""),
-        ("truncated", "Truncated", f"% of {'messages' if metric_points(trained, 'turns') else 'responses'}", ""),
-        ("grad_norm", "Gradient norm", "before clipping", "max_grad_norm"),
+        ("approx_kl", "KL of the update", f"nats per {unit}, between the new and the collecting policy"),
+        ("reference_kl", "KL to the reference", "nats per response"),
+        ("clip_fraction", "Clip fraction", "% of ratios outside the clipping range"),
+        (_DIFFERENCE, "Engine and learner", "mean difference of their log-probs, in nats per token"),
+        (f"{_DIFFERENCE}_max", "Engine and learner, maximum", "of the differences of log-probs, in nats"),
+        ("staleness", "Staleness", "updates between the sampling and the learning weights"),
+        ("entropy", "Entropy", f"nats per {unit}"),
+        ("value_mean", "Mean value", "of the critic, over all decisions"),
+        ("return_mean", "Mean return", f"discounted, from each {unit} on: the target of the critic"),
+        ("explained_variance", "Explained variance", "of returns by the critic; 1 is all, below 0 worse than none"),
+        ("frac_reward_zero_std", "Groups without variance", "% with equal rewards"),
+        ("length", "Response length" if language else "Episode length", "tokens" if language else "steps"),
+        ("turns", "Turns", "messages of the model per episode"),
+        ("truncated", "Truncated", f"% of {'messages' if metric_points(trained, 'turns') else 'responses'}"),
+        ("grad_norm", "Gradient norm", "before clipping"),
     ]
     last, metrics = max(trained, default=0), []
-    for name, title, meaning, level in shown:
+    for name, title, meaning in shown:
         values = metric_points(trained, name)
         if not values:
             continue
-        limit = settings.get("hyperparameters", {}).get(level) or math.nan
+        limit = settings.get("hyperparameters", {}).get(_LIMITS.get(name)) or math.nan
         if not math.isnan(limit):
             meaning += f"; limit {plain(limit)}"
-        written = (share if name in SHARES else plain)(values[-1].value)
+        written = (share if name in _SHARES else plain)(values[-1].value)
         if values[-1].iteration < last:
             written += f" at {values[-1].iteration}"
-        drawn = [replace(r, value=100 * r.value) for r in values] if name in SHARES else values
+        drawn = [replace(r, value=100 * r.value) for r in values] if name in _SHARES else values
         picture = small_chart(drawn, last, title, limit)
         metrics.append({"name": title, "last": written, "meaning": meaning, "picture": picture, "points": drawn})
     return metrics
@@ -337,14 +355,14 @@ def health_panel(trained: Metrics, settings: Mapping[str, Any]) -> list[dict[str
 # Iterations and episodes
 
 
-def _iteration_rows(table: Metrics) -> list[dict[str, Any]]:
+def _iteration_rows(table: Metrics) -> list[Json]:
     def by_iteration(name: str, count: str = "") -> dict[int, MetricPoint]:
         return {point.iteration: point for point in metric_points(table, name, count=count)}
 
     reward, gold = by_iteration("reward"), by_iteration("gold_reward")
     test = by_iteration("test_reward", "test_count") | by_iteration("test_accuracy", "test_count")
     order = sorted(table)
-    step = max(1, math.ceil(len(order) / LISTED))
+    step = max(1, math.ceil(len(order) / _MAX_LISTED))
     return [
         {"iteration": i, "metrics": table[i], "reward": reward.get(i), "test": test.get(i), "gold": gold.get(i)}
         for k, i in enumerate(order)
@@ -352,20 +370,20 @@ def _iteration_rows(table: Metrics) -> list[dict[str, Any]]:
     ]
 
 
-def _read_episodes(run: Run, done: int) -> list[tuple[int, list[dict[str, Any]]]]:
+def _read_episodes(run: Run, done: int) -> list[tuple[int, list[Json]]]:
     """Read some stored episodes of the first, a middle and the last iteration."""
     chosen = sorted({1, (1 + done) // 2, done}) if done else []
     kept = []
     for iteration in chosen:
-        keys = run.store.find_trajectory_keys(iteration=iteration)
+        keys = find_trajectory_keys(run.store, iteration=iteration)
         # The episodes of a group are alike.
-        stored = [(k, run.store.trajectory(i, k)) for i, k in keys[:: -(-len(keys) // SAMPLES) or 1]]
+        stored = [(k, run.store.trajectory(i, k)) for i, k in keys[:: -(-len(keys) // _MAX_SAMPLES) or 1]]
         kept.append((iteration, [{"position": k, **_read_episode(t)} for k, t in stored if t is not None]))
     return [(iteration, episodes) for iteration, episodes in kept if episodes]
 
 
-def _read_episode(trajectory: Trajectory) -> dict[str, Any]:
-    info: Mapping[str, Any] = trajectory.infos[0] if trajectory.infos else {}
+def _read_episode(trajectory: Trajectory) -> Json:
+    info = dict(trajectory.infos[0]) if trajectory.infos else {}
     chosen = [
         logprob
         for segment in trajectory.segments
@@ -390,41 +408,43 @@ def _is_phase(name: str) -> bool:
     return name.startswith("seconds_")
 
 
-def seconds_by_phase(table: Metrics, ledger: float) -> tuple[float, list[dict[str, Any]]]:
+def _seconds_by_phase(table: Metrics, ledger: float) -> tuple[float, list[Json]]:
     """Return all seconds, and the seconds of each phase in the order of the work.
 
-    The class of a row is its colour in the chart; it is empty for phases that are not drawn.
+    The class of a row is its color in the chart; it is empty for phases that are not drawn.
     """
     names = {name for row in table.values() for name in row if _is_phase(name)}
     sums = {name: math.fsum(row.get(name, 0.0) for row in table.values()) for name in names}
-    order = [f"seconds_{name}" for name in PHASES]
+    order = [f"seconds_{name}" for name in _PHASES]
     # The ledger of a running run lacks the costs that are recorded at its end.
     total = max(ledger, sum(sums.values()))
-    rows: list[dict[str, Any]] = []
+    rows: list[Json] = []
     for name in sorted(sums, key=lambda name: (order.index(name) if name in order else len(order), name)):
         words = name.removeprefix("seconds_")
         class_ = "" if words == "evaluate" else f"s{sum(bool(row['class_']) for row in rows) % 6 + 1}"
-        rows.append({"key": name, "name": PHASES.get(words, words), "class_": class_, "seconds": sums[name]})
+        rows.append({"key": name, "name": _PHASES.get(words, words), "class_": class_, "seconds": sums[name]})
     rest = total - sum(sums.values())
     if rows and rest > 0:
         rows.append({"key": "", "name": "the rest: loading, checkpoints, the store", "class_": "", "seconds": rest})
     return total, rows
 
 
-def _phase_chart(trained: Metrics, phases: Sequence[Mapping[str, Any]]) -> Markup | None:
-    drawn = {row["key"]: row for row in phases if row["class_"]}
+def _phase_chart(trained: Metrics, phases: Sequence[Json]) -> Plot | None:
+    drawn = [row for row in phases if row["class_"]]
     if not drawn or not trained:
         return None
-    sums = ", ".join(f"{row['name']} {row['seconds']:.1f}" for row in drawn.values())
-    names = {key: row["class_"] for key, row in drawn.items()}
-    return bar_chart(trained, names, "seconds per iteration", f"seconds per iteration by phase; total {sums}")
+    sums = ", ".join(f"{row['name']} {row['seconds']:.1f}" for row in drawn)
+    series = [Series(row["name"], metric_points(trained, row["key"]), row["class_"]) for row in drawn]
+    legend = tuple((row["class_"], row["name"]) for row in drawn)
+    label = f"seconds per iteration by phase; total {sums}"
+    return line_chart([Panel("seconds per iteration", series)], "iteration", label, legend=legend)
 
 
-def _sum_costs(appendix: dict[str, Any]) -> dict[str, Any]:
+def _sum_costs(appendix: Json) -> Json:
     """Add up the costs of all iterations, which would fill hundreds of rows."""
     sums: dict[str, LedgerTotal] = {}
     for row in appendix["costs"]:
-        kind = COSTS.get(row["phase"].rpartition("/")[2], row["phase"])
+        kind = _COSTS.get(row["phase"].rpartition("/")[2], row["phase"])
         known, total = sums.get(kind, LedgerTotal()), row["total"]
         sums[kind] = LedgerTotal(*(getattr(known, n) + getattr(total, n) for n in LedgerTotal.__dataclass_fields__))
     return {**appendix, "costs": [{"phase": kind, "total": total, "unpriced": False} for kind, total in sums.items()]}

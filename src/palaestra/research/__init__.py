@@ -1,5 +1,9 @@
-"""Research tasks: tasks, judging, workspaces, agents, standings, MLGym. The package is callable: `palaestra.research()`."""
+"""Research tasks: tasks, judging, workspaces, agents and standings."""
 
-from palaestra.core.plugins import make_callable
+from palaestra.envs import register_env
 
-make_callable(__name__, "palaestra.recipes.research.recipe:research")
+register_env(
+    "palaestra/Research-v0",
+    "palaestra.research.workspace.env:ResearchEnv",
+    "turn scale: work on a research task at a shell, scored against a baseline",
+)

@@ -21,15 +21,15 @@ import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from palaestra.core.errors import RunError
 from palaestra.core.records import Completion, Failure, Usage
 from palaestra.runs.files import MaskingConnection, from_json, storage_errors, to_json, transaction
-from palaestra.runs.ledger import Spending
+from palaestra.runs.provenance import Spending
 
-SCHEMA_VERSION = 1
-TIMEOUT = 30.0
+_SCHEMA_VERSION = 1
+_TIMEOUT = 30.0
 """Maximum seconds to wait for another process that writes."""
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -44,10 +44,16 @@ CREATE INDEX IF NOT EXISTS calls_of ON calls (owner, phase);
 """
 # Files of earlier releases do not have this table.
 _CLAIMS = "CREATE TABLE IF NOT EXISTS claims (key TEXT PRIMARY KEY, holder TEXT NOT NULL) WITHOUT ROWID"
+_SUMS = (
+    "COUNT(*), COALESCE(SUM(prompt_tokens), 0), COALESCE(SUM(completion_tokens), 0), COALESCE(SUM(seconds), 0.0), "
+    "COALESCE(SUM(money), 0.0), COALESCE(SUM(NOT priced), 0), COALESCE(SUM(NOT measured), 0), "
+    "COUNT(*) - COUNT(DISTINCT key)"
+)
+"""SQL for the cost of calls, in the order of the fields of `Spending`."""
 _KINDS: dict[str, type[Completion] | type[Failure]] = {"completion": Completion, "failure": Failure}
 
 
-def digest(parts: Any) -> str:
+def digest(parts: object) -> str:
     """Return the key of a request: a hash of plain data, the same in every process."""
     text = json.dumps(parts, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=20).hexdigest()
@@ -76,33 +82,24 @@ class Cache:
             if str(path) != ":memory:":
                 self.path.parent.mkdir(parents=True, exist_ok=True)
             self._db = sqlite3.connect(
-                path, isolation_level=None, timeout=TIMEOUT, check_same_thread=False, factory=MaskingConnection
+                path, isolation_level=None, timeout=_TIMEOUT, check_same_thread=False, factory=MaskingConnection
             )
         try:
             with storage_errors(self.path, "opening the cache"):
                 self._use_wal()
                 # A kill loses no committed answer. A power cut may lose the last ones, which are requested again.
                 self._db.execute("PRAGMA synchronous=NORMAL")
-                version = self._prepare()
-        except RunError as error:
+                self._prepare()
+        except BaseException as error:
             self._db.close()
-            if "damaged" in str(error):
-                raise RunError(
-                    f"{self.path} is not a cache or is damaged; delete it: its answers are requested again"
-                ) from error
+            if isinstance(error, RunError) and "damaged" in str(error):
+                advice = "delete it: its answers are requested again"
+                raise RunError(f"{self.path} is not a cache or is damaged; {advice}") from error
             raise
-        except BaseException:
-            self._db.close()
-            raise
-        if version != str(SCHEMA_VERSION):
-            self._db.close()
-            raise RunError(
-                f"the cache {self.path} has version {version}; expected {SCHEMA_VERSION}; delete it or use another"
-            )
 
     def _use_wal(self) -> None:
         """Turn on the write-ahead log. SQLite does not wait if another process does the same."""
-        deadline = time.monotonic() + TIMEOUT
+        deadline = time.monotonic() + _TIMEOUT
         while True:
             try:
                 self._db.execute("PRAGMA journal_mode=WAL")
@@ -112,18 +109,20 @@ class Cache:
                     raise
                 time.sleep(0.01)
 
-    def _prepare(self) -> str:
-        """Create missing tables. Returns the version of the schema."""
+    def _prepare(self) -> None:
+        """Check the version of the schema, and create missing tables."""
         exists = self._db.execute("SELECT 1 FROM sqlite_master WHERE name='meta'").fetchone()
         if not exists:
             self._db.executescript(
-                f"BEGIN IMMEDIATE; {_SCHEMA} INSERT OR IGNORE INTO meta VALUES ('schema', '{SCHEMA_VERSION}'); COMMIT;"
+                f"BEGIN IMMEDIATE; {_SCHEMA} INSERT OR IGNORE INTO meta VALUES ('schema', '{_SCHEMA_VERSION}'); COMMIT;"
             )
         version = str(self._db.execute("SELECT value FROM meta WHERE key='schema'").fetchone()[0])
-        exists = self._db.execute("SELECT 1 FROM sqlite_master WHERE name='claims'").fetchone()
-        if not exists and version == str(SCHEMA_VERSION):
+        if version != str(_SCHEMA_VERSION):
+            raise RunError(
+                f"the cache {self.path} has version {version}; expected {_SCHEMA_VERSION}; delete it or use another"
+            )
+        if not self._db.execute("SELECT 1 FROM sqlite_master WHERE name='claims'").fetchone():
             self._db.execute(_CLAIMS)
-        return version
 
     def close(self) -> None:
         with self._lock:
@@ -133,7 +132,7 @@ class Cache:
                 self._find_lock(self._holder).unlink(missing_ok=True)
                 self._alive = -1
 
-    def __enter__(self) -> Cache:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -148,13 +147,12 @@ class Cache:
 
     def get(self, keys: Iterable[str]) -> dict[str, Completion | Failure]:
         """Return the stored answers by key."""
-        answers: dict[str, Completion | Failure] = {}
+        query = "SELECT kind, data FROM answers WHERE key=?"
+        return {key: self._parse(*row) for key in keys for row in self._select(query, key)}
+
+    def _select(self, query: str, *values: object) -> list[Any]:
         with self._lock, storage_errors(self.path, "reading the cache"):
-            for key in keys:
-                row = self._db.execute("SELECT kind, data FROM answers WHERE key=?", (key,)).fetchone()
-                if row is not None:
-                    answers[key] = self._parse(*row)
-        return answers
+            return self._db.execute(query, values).fetchall()
 
     def _parse(self, kind: str, data: str) -> Completion | Failure:
         try:
@@ -263,18 +261,10 @@ class Cache:
                     (key, kind, to_json(answer), time.time(), call),
                 )
 
-    def find_calls(self, owner: str, phase: str) -> dict[str, Spending]:
+    def spent_by_key(self, owner: str, phase: str) -> dict[str, Spending]:
         """Return the cost of an owner's calls in a phase, by key."""
-        query = (
-            "SELECT key, COUNT(*), SUM(prompt_tokens), SUM(completion_tokens), SUM(seconds), SUM(money), "
-            "SUM(NOT priced), SUM(NOT measured) FROM calls WHERE owner=? AND phase=? GROUP BY key"
-        )
-        with self._lock, storage_errors(self.path, "reading the cache"):
-            rows = self._db.execute(query, (owner, phase)).fetchall()
-        return {
-            key: Spending(calls, 0, Usage(prompt, completion), seconds, money, unpriced, unmeasured, calls - 1)
-            for key, calls, prompt, completion, seconds, money, unpriced, unmeasured in rows
-        }
+        query = f"SELECT key, {_SUMS} FROM calls WHERE owner=? AND phase=? GROUP BY key"
+        return {key: _make_spending(sums) for key, *sums in self._select(query, owner, phase)}
 
     def hit(self, owner: str, phase: str, model: str, count: int) -> None:
         """Record that `count` answers came from the cache."""
@@ -292,12 +282,12 @@ class Cache:
         """
         where = "WHERE owner=? AND substr(phase, 1, ?)=?"
         values = (owner, len(phase), phase)
-        with self._lock, storage_errors(self.path, "reading the cache"):
-            calls, prompt, completion, seconds, money, unpriced, unmeasured, again = self._db.execute(
-                "SELECT COUNT(*), COALESCE(SUM(prompt_tokens), 0), COALESCE(SUM(completion_tokens), 0), "
-                "COALESCE(SUM(seconds), 0.0), COALESCE(SUM(money), 0.0), COALESCE(SUM(NOT priced), 0), "
-                f"COALESCE(SUM(NOT measured), 0), COUNT(*) - COUNT(DISTINCT key) FROM calls {where}",
-                values,
-            ).fetchone()
-            (hits,) = self._db.execute(f"SELECT COALESCE(SUM(count), 0) FROM hits {where}", values).fetchone()
-        return Spending(calls, hits, Usage(prompt, completion), seconds, money, unpriced, unmeasured, again)
+        [sums] = self._select(f"SELECT {_SUMS} FROM calls {where}", *values)
+        [(hits,)] = self._select(f"SELECT COALESCE(SUM(count), 0) FROM hits {where}", *values)
+        return _make_spending(sums, hits)
+
+
+def _make_spending(sums: Sequence[Any], hits: int = 0) -> Spending:
+    """Convert the `_SUMS` of calls."""
+    calls, prompt, completion, *others = sums
+    return Spending(calls, hits, Usage(prompt, completion), *others)

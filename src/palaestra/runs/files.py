@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 
 PARTIAL = ".partial"
-MAX_TEXT = 1 << 25
+_MAX_TEXT = 1 << 25
 """Maximum size in bytes of a text file that is read at once."""
 _MARKS = ("store.sqlite", "study.json", "bench.json")
 """Files by which the folder of a run, a study or a bench is recognized."""
 
 
-def write_json(path: Path, data: Any) -> None:
+def write_json(path: Path, data: object) -> None:
     """Write `data` as JSON, atomically. Secrets are masked."""
     write_bytes(path, clean_text(json.dumps(mask_data(data), indent=2, ensure_ascii=False) + "\n").encode())
 
@@ -112,14 +112,14 @@ def read_text(path: Path, *, follow_link: bool = False) -> str:
             status = os.fstat(stream.fileno())
             if not stat.S_ISREG(status.st_mode):
                 raise RunError(f"the file {path} cannot be read: it is a {_name_kind(status.st_mode)}")
-            data = stream.read(MAX_TEXT + 1)
+            data = stream.read(_MAX_TEXT + 1)
     except FileNotFoundError:
         raise
     except OSError as error:
         reason = "it is a link" if error.errno == errno.ELOOP else error.strerror
         raise RunError(f"the file {path} cannot be read: {reason}") from error
-    if len(data) > MAX_TEXT:
-        raise RunError(f"the file {path} cannot be read: it has more than {MAX_TEXT >> 20} MB")
+    if len(data) > _MAX_TEXT:
+        raise RunError(f"the file {path} cannot be read: it has more than {_MAX_TEXT >> 20} MB")
     try:
         return data.decode()
     except UnicodeDecodeError as error:
@@ -158,14 +158,14 @@ def write_folder(path: Path, write: Callable[[Path], None]) -> None:
     with storage_errors(path, f"writing the checkpoint {path.name}"):
         try:
             refuse_links(path.parent)
-            remove(partial)
+            _remove(partial)
             partial.mkdir(parents=True)
             write(partial)
             for file in partial.rglob("*"):
                 if file.is_file():
                     with open(file, "rb") as stream:
                         os.fsync(stream.fileno())
-            remove(path)
+            _remove(path)
             os.replace(partial, path)
         except BaseException as error:
             shutil.rmtree(partial, ignore_errors=True)
@@ -175,7 +175,7 @@ def write_folder(path: Path, write: Callable[[Path], None]) -> None:
             raise
 
 
-def remove(path: Path) -> None:
+def _remove(path: Path) -> None:
     """Remove a file, a link or a folder with its content, if it exists. The target of a link is kept."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
@@ -185,11 +185,8 @@ def remove(path: Path) -> None:
 
 def hash_file(path: Path) -> str:
     """Return the SHA-256 of a file."""
-    digest = hashlib.sha256()
     with open(path, "rb") as stream:
-        while block := stream.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -238,10 +235,10 @@ def storage_errors(path: Path, doing: str) -> Iterator[None]:
 class MaskingConnection(sqlite3.Connection):
     """A database that stores no secrets: those in the values of a statement are masked."""
 
-    def execute(self, sql: str, values: Sequence[Any] = (), /) -> sqlite3.Cursor:  # type: ignore[override]
+    def execute(self, sql: str, values: Sequence[object] = (), /) -> sqlite3.Cursor:  # type: ignore[override]
         return super().execute(sql, *mask_rows([values]))
 
-    def executemany(self, sql: str, rows: Iterable[Sequence[Any]], /) -> sqlite3.Cursor:  # type: ignore[override]
+    def executemany(self, sql: str, rows: Iterable[Sequence[object]], /) -> sqlite3.Cursor:  # type: ignore[override]
         return super().executemany(sql, mask_rows(rows))
 
 
@@ -271,10 +268,10 @@ def _full(path: Path, doing: str) -> str:
 T = TypeVar("T")
 
 
-_ADAPTERS: dict[Any, TypeAdapter[Any]] = {}
+_ADAPTERS: dict[object, TypeAdapter[Any]] = {}
 
 
-def _adapter(kind: Any) -> TypeAdapter[Any]:
+def _adapter(kind: type[T]) -> TypeAdapter[T]:
     """Return the adapter of a type. It is cached because building one is slow."""
     if kind not in _ADAPTERS:
         from pydantic import TypeAdapter
@@ -283,17 +280,16 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
     return _ADAPTERS[kind]
 
 
-def to_json(record: Any) -> str:
+def to_json(record: object) -> str:
     """Convert a record to JSON text."""
     return _adapter(type(record)).dump_json(record).decode()
 
 
 def from_json(kind: type[T], text: str | bytes) -> T:
     """Parse a record of `kind` from JSON text. Raises `ValueError` if it is invalid."""
-    record: T = _adapter(kind).validate_json(text)
-    return record
+    return _adapter(kind).validate_json(text)
 
 
-def to_data(record: Any) -> Any:
+def to_data(record: object) -> Any:
     """Convert a record to dictionaries, lists and plain values."""
     return _adapter(type(record)).dump_python(record, mode="json")

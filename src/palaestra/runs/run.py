@@ -3,25 +3,27 @@
 settings.json     the recipe and its settings, enough to start again
 store.sqlite      attempts, lessons, metrics, costs
 checkpoints/      weights, each folder written atomically
+code/             the user's Python files that the settings name, as they were at the start
 summary.json      the results, once the run has ended
 report.html       the results as a page
+log.txt           the events and warnings of the run, bounded in size
 traceback.txt     the last error, if the run failed
+notes.json        the name and the notes that the user gave the run in the viewer
 run.lock          held by the process that works on the run
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import time
 from contextlib import suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from traceback import format_exception
-from types import TracebackType
-from typing import Any
 
 from palaestra.core.errors import RunError, StorageError
+from palaestra.core.records import Json
 from palaestra.core.secrets import mask_settings
 from palaestra.runs.files import (
     PARTIAL,
@@ -32,32 +34,30 @@ from palaestra.runs.files import (
     write_json,
     write_text,
 )
-from palaestra.runs.ledger import LedgerEntry
+from palaestra.runs.log import TRACEBACK, RunLog, find_cause
+from palaestra.runs.provenance import LedgerEntry
 from palaestra.runs.store import Store
-from palaestra.runs.trust import record_trust
+from palaestra.runs.trust import copy_code, record_trust
 
 FORMAT = 1
-TRACEBACK = "traceback.txt"
-_PROBE = ".palaestra-"
-"""Prefix of the temporary folders of `check_folder`; a kill may leave one behind."""
 # Files that a start may leave behind if it is killed before it writes the settings.
-_UNFINISHED = {
-    "run.lock", "store.sqlite", "store.sqlite-journal", "store.sqlite-wal", "store.sqlite-shm", "settings.json" + PARTIAL
-}  # fmt: skip
+_STORE = ("store.sqlite", "store.sqlite-journal", "store.sqlite-wal", "store.sqlite-shm")
+_UNFINISHED = {"run.lock", *_STORE, f"settings.json{PARTIAL}"}
 
 
 class Run:
     """An open run folder, locked against other processes. Use `Run.create` or `Run.open`."""
 
-    def __init__(self, folder: Path, recipe: str, settings: dict[str, Any]) -> None:
+    def __init__(self, folder: Path, recipe: str, settings: Json) -> None:
         self.folder, self.recipe, self.settings = folder, recipe, settings
         self.trusted = False
         """Whether the user trusts the code that the folder names, although this user may not have started the run."""
+        self.log = RunLog(folder)
         self._lock: int | None = None
         self._store: Store | None = None
 
     @classmethod
-    def create(cls, folder: Path, recipe: str, settings: dict[str, Any]) -> Run:
+    def create(cls, folder: Path, recipe: str, settings: Json) -> Run:
         """Create a run in `folder`, which must be empty or not exist.
 
         Raises:
@@ -76,6 +76,7 @@ class Run:
             run._store = Store(folder / "store.sqlite", create=True)
             # The settings are written last: a folder with settings is a run.
             run.write_settings(settings)
+            copy_code(settings, folder / "code")
         except BaseException as error:
             if not isinstance(error, RunError):
                 run._clear()
@@ -99,17 +100,14 @@ class Run:
                 raise RunError(
                     f"{folder} already has a run; resume it with: palaestra resume {folder}, or choose another --out"
                 )
-            if folder.is_dir() and any(
-                entry.name not in _UNFINISHED and not entry.match(f"{_PROBE}*") for entry in folder.iterdir()
-            ):
+            names = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
+            if not _UNFINISHED.issuperset(names):
                 raise RunError(f"{folder} is not empty; choose another --out")
 
     def _clear(self) -> None:
         """Remove the files of a start that failed: it was killed, or the disk was full."""
         for name in _UNFINISHED - {"run.lock"}:
             (self.folder / name).unlink(missing_ok=True)
-        for probe in self.folder.glob(f"{_PROBE}*"):
-            probe.rmdir()
 
     @classmethod
     def open(cls, folder: Path, *, read_only: bool = False, trust: bool = False) -> Run:
@@ -128,14 +126,14 @@ class Run:
             if not (folder / "settings.json").exists():
                 raise RunError(f"{folder} is not a run folder: it has no settings.json")
         data = read_json(folder / "settings.json")
-        if not isinstance(data, dict) or not {"format", "recipe", "settings"} <= set(data):
-            raise RunError(f"the run folder is damaged: {folder / 'settings.json'} has no format, recipe or settings")
+        if not isinstance(data, dict) or "format" not in data:
+            raise RunError(f"the run folder is damaged: {folder / 'settings.json'} has no format")
         if data["format"] != FORMAT:
             raise RunError(
                 f"{folder} was written by another version of Palaestra (format {data['format']!r}, expected {FORMAT})"
             )
-        if not isinstance(data["recipe"], str) or not isinstance(data["settings"], dict):
-            raise RunError(f"the run folder is damaged: {folder / 'settings.json'} has an invalid recipe or settings")
+        if not isinstance(data.get("recipe"), str) or not isinstance(data.get("settings"), dict):
+            raise RunError(f"the run folder is damaged: {folder / 'settings.json'} has no valid recipe or settings")
         run = cls(folder, data["recipe"], data["settings"])
         run.trusted = trust
         if not read_only:
@@ -159,7 +157,7 @@ class Run:
         return self.folder / "checkpoints"
 
     @property
-    def summary(self) -> dict[str, Any] | None:
+    def summary(self) -> Json | None:
         """The results of a run that has ended; otherwise `None`."""
         path = self.folder / "summary.json"
         if not path.exists():
@@ -171,7 +169,7 @@ class Run:
             )
         return summary
 
-    def write_settings(self, settings: dict[str, Any]) -> None:
+    def write_settings(self, settings: Json) -> None:
         """Write the settings of a run that this user starts or continues."""
         self.settings = settings
         record_trust(self.recipe, mask_settings(settings))
@@ -186,7 +184,7 @@ class Run:
             with storage_errors(self.folder, "removing the summary of a failed run"):
                 (self.folder / "summary.json").unlink()
 
-    def write_summary(self, summary: dict[str, Any]) -> None:
+    def write_summary(self, summary: Json) -> None:
         write_json(self.folder / "summary.json", summary)
 
     def _acquire(self) -> None:
@@ -218,26 +216,30 @@ class Run:
             self._lock = None
 
     def __enter__(self) -> Run:
+        if self._lock is not None:
+            self.log.open()
+            with suppress(OSError):
+                (self.folder / TRACEBACK).unlink(missing_ok=True)  # A resumed run has not failed yet.
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, KeyboardInterrupt):
             error.add_note(f"palaestra resume {self.folder}")  # Shown to the user who stopped the run.
-        elif self._lock is not None:
-            self._write_traceback(error)
+        if self._lock is not None:
+            if isinstance(error, KeyboardInterrupt):
+                self.log.add("stopped by the user")
+            elif error is not None:
+                self._write_traceback(error)
+            self.log.close()
         self.close()
 
-    def _write_traceback(self, error: BaseException | None) -> None:
-        """Write the traceback of a failed run to `traceback.txt`. A successful run removes the file."""
-        path = self.folder / TRACEBACK
+    def _write_traceback(self, error: BaseException) -> None:
+        """Write the traceback of a failed run to `traceback.txt`, and its cause to the log."""
+        path, text = self.folder / TRACEBACK, "".join(format_exception(error))
+        self.log.add(f"failed: {find_cause(text)}")
         with suppress(OSError, StorageError):  # The error may be a full disk.
-            if error is None:
-                path.unlink(missing_ok=True)
-            else:
-                write_text(path, "".join(format_exception(error)))
-                error.add_note(f"traceback: {path}")
+            write_text(path, text)
+            error.add_note(f"traceback: {path}")
 
 
 class RunClock:
@@ -273,14 +275,14 @@ def check_folder(folder: Path) -> None:
 
     Raises:
         RunError: there is a file in its place or in the place of a parent.
-        StorageError: the disk is full or cannot be written to.
+        StorageError: this user may not write there.
     """
     with storage_errors(folder, "making the folder"):
         parent = next((path for path in (folder, *folder.parents) if path.exists()), folder)
         if not parent.is_dir():
             raise RunError(f"{parent} is a file, not a folder; choose another folder than {folder}")
-        with TemporaryDirectory(prefix=_PROBE, dir=parent):
-            pass  # Only creating a folder shows whether it is possible.
+        if not os.access(parent, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
 def new_folder(recipe: str, base: Path = Path("runs")) -> Path:

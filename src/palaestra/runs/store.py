@@ -9,21 +9,20 @@ from __future__ import annotations
 import math
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, TypeVar
 from uuid import uuid4
 
 from palaestra.core.errors import RunError
 from palaestra.core.records import Attempt, Decision, Example, Lesson, Trajectory
-from palaestra.runs.calls import CallRecord
 from palaestra.runs.files import MaskingConnection, check_own_file, from_json, storage_errors, to_json, transaction
-from palaestra.runs.ledger import LedgerEntry, LedgerTotal
+from palaestra.runs.provenance import CallRecord, LedgerEntry, LedgerTotal
 
 T = TypeVar("T")
 
-SCHEMA_VERSION = 5
+_SCHEMA_VERSION = 5
 _SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE attempts (phase TEXT, problem TEXT, sample INTEGER, correct INTEGER, data TEXT NOT NULL,
@@ -54,15 +53,11 @@ CREATE TABLE IF NOT EXISTS calls (position INTEGER PRIMARY KEY, key TEXT UNIQUE,
 
 _TEXTS = "texts"
 """The table that trajectories are searched in, without reading them. Runs of earlier versions do not have it."""
-_SPOKEN = " || ' ' || ".join(
-    f"COALESCE(json_extract(data, '$.infos[0].{name}'), '')" for name in ("prompt", "response")
-)
-"""The texts of a trajectory, in SQL."""
 MAX_SECONDS = 60.0
 """Maximum seconds of a query of a store that is open for reading only."""
-MAX_VALUE = 1 << 28
+_MAX_VALUE = 1 << 28
 """Maximum bytes of a value in such a store."""
-PROGRESS_STEPS = 1_000_000
+_PROGRESS_STEPS = 1_000_000
 """Steps of SQLite between two looks at the time."""
 
 
@@ -85,12 +80,12 @@ class Store:
             try:
                 self._db.execute("PRAGMA trusted_schema=OFF")
                 if read_only:
-                    self._db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_VALUE)
-                    self._db.set_progress_handler(self._is_late, PROGRESS_STEPS)
+                    self._db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_VALUE)
+                    self._db.set_progress_handler(self._is_late, _PROGRESS_STEPS)
                 if create:
                     self._db.execute("PRAGMA journal_mode=WAL")
                     self._db.executescript(
-                        f"BEGIN; {_SCHEMA} INSERT INTO meta VALUES ('schema', '{SCHEMA_VERSION}'), ('id', '{uuid4().hex}'); COMMIT;"
+                        f"BEGIN; {_SCHEMA} INSERT INTO meta VALUES ('schema', '{_SCHEMA_VERSION}'), ('id', '{uuid4().hex}'); COMMIT;"
                     )
                 self._db.execute("PRAGMA synchronous=FULL")
                 self._db.execute(f"PRAGMA query_only={'ON' if read_only else 'OFF'}")
@@ -99,7 +94,7 @@ class Store:
             except sqlite3.DatabaseError:
                 self._db.close()
                 raise
-        if version is None or version[0] != str(SCHEMA_VERSION):
+        if version is None or version[0] != str(_SCHEMA_VERSION):
             self._db.close()
             raise RunError(f"{path} was written by another version of Palaestra (schema {version and version[0]})")
 
@@ -120,28 +115,34 @@ class Store:
     def close(self) -> None:
         self._db.close()
 
-    @contextmanager
-    def _transaction(self, doing: str) -> Iterator[sqlite3.Connection]:
-        with transaction(self._db, self.path, doing) as db:
-            yield db
+    def _transaction(self, doing: str) -> AbstractContextManager[sqlite3.Connection]:
+        return transaction(self._db, self.path, doing)
 
-    def _read(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+    def select(self, query: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        """Return the rows of an SQL query."""
         with storage_errors(self.path, "reading the store"):
             self._deadline = time.monotonic() + MAX_SECONDS
             return self._db.execute(query, values).fetchall()
 
-    def select(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """Return the rows of an SQL query; for `palaestra.runs.browse`."""
-        return self._read(query, values)
-
     def has_table(self, name: str) -> bool:
         """Whether the store has a table. Runs of earlier versions lack some."""
-        return bool(self._read("SELECT 1 FROM sqlite_master WHERE type='table' AND name=?", (name,)))
+        return bool(self.select("SELECT 1 FROM sqlite_master WHERE type='table' AND name=?", (name,)))
 
     @property
     def id(self) -> str:
         """The unique id of the run, which does not depend on its folder."""
-        return str(self._read("SELECT value FROM meta WHERE key='id'")[0][0])
+        return str(self.select("SELECT value FROM meta WHERE key='id'")[0][0])
+
+    @property
+    def planned(self) -> int:
+        """The number of answers that the run asks for; 0 if it is not stored."""
+        rows = self.select("SELECT value FROM meta WHERE key='planned'")
+        return int(rows[0][0]) if rows else 0
+
+    def plan(self, answers: int) -> None:
+        """Store the number of answers that the run asks for, for its progress."""
+        with self._transaction("storing the plan") as db:
+            db.execute("INSERT OR REPLACE INTO meta VALUES ('planned', ?)", (str(answers),))
 
     # Attempts
 
@@ -173,7 +174,7 @@ class Store:
         return self._read_records(Attempt, query, phase, problem, sample).get(sample)
 
     def phases(self) -> list[str]:
-        return [phase for (phase,) in self._read("SELECT phase FROM attempts GROUP BY phase ORDER BY MIN(rowid)")]
+        return [phase for (phase,) in self.select("SELECT phase FROM attempts GROUP BY phase ORDER BY MIN(rowid)")]
 
     # Lessons
 
@@ -182,8 +183,8 @@ class Store:
         round_: int,
         lesson: Lesson,
         cost: LedgerEntry,
-        inspection: Any = None,
-        delivery: Any = None,
+        inspection: object = None,
+        delivery: object = None,
         calls: Sequence[CallRecord] = (),
     ) -> None:
         """Store a lesson as it will be taught.
@@ -210,7 +211,7 @@ class Store:
 
     def lesson(self, round_: int) -> Lesson | None:
         """Return the lesson of a round; `None` if it has not been written."""
-        rows = self._read("SELECT decisions FROM lessons WHERE round=?", (round_,))
+        rows = self.select("SELECT decisions FROM lessons WHERE round=?", (round_,))
         if not rows:
             return None
         query = "SELECT position, data FROM examples WHERE round=? ORDER BY position"
@@ -219,13 +220,13 @@ class Store:
 
     def lesson_rounds(self) -> list[int]:
         """Return the rounds whose lesson has been written."""
-        return [round_ for (round_,) in self._read("SELECT round FROM lessons ORDER BY round")]
+        return [round_ for (round_,) in self.select("SELECT round FROM lessons ORDER BY round")]
 
     def inspections(self, kind: type[T]) -> dict[int, T]:
         """Return the quality checks of each round's lesson, as records of `kind`."""
         return self._read_records(kind, "SELECT round, data FROM inspections ORDER BY round")
 
-    def add_delivery(self, round_: int, delivery: Any, cost: LedgerEntry, calls: Sequence[CallRecord] = ()) -> None:
+    def add_delivery(self, round_: int, delivery: object, cost: LedgerEntry, calls: Sequence[CallRecord] = ()) -> None:
         """Store the delivery of an order without a lesson. It is replaced when the round is repeated."""
         with self._transaction("storing a delivery") as db:
             db.execute("INSERT OR REPLACE INTO deliveries VALUES (?, ?)", (round_, to_json(delivery)))
@@ -237,7 +238,7 @@ class Store:
         return self._read_records(kind, "SELECT round, data FROM deliveries ORDER BY round")
 
     def add_skills(
-        self, stage: str, skills: Any, cost: LedgerEntry | None = None, calls: Sequence[CallRecord] = ()
+        self, stage: str, skills: object, cost: LedgerEntry | None = None, calls: Sequence[CallRecord] = ()
     ) -> None:
         """Store the result of a stage of skill discovery, with its cost."""
         with self._transaction("storing skills") as db:
@@ -262,7 +263,7 @@ class Store:
         """Return the number of examples by round, skill and subskill."""
         counts: dict[int, dict[tuple[str, str], int]] = {}
         query = "SELECT round, skill, subskill, COUNT(*) FROM examples GROUP BY round, skill, subskill ORDER BY round"
-        for round_, skill, subskill, count in self._read(query):
+        for round_, skill, subskill, count in self.select(query):
             counts.setdefault(round_, {})[skill, subskill] = count
         return counts
 
@@ -280,13 +281,13 @@ class Store:
 
     def weights_sha256(self, round_: int) -> str | None:
         """Return the hash of the weights after a round's training; `None` before it."""
-        rows = self._read("SELECT weights_sha256 FROM trainings WHERE round=?", (round_,))
+        rows = self.select("SELECT weights_sha256 FROM trainings WHERE round=?", (round_,))
         return str(rows[0][0]) if rows else None
 
     def curves(self) -> dict[int, list[tuple[int, float]]]:
         """Return the training loss by round: pairs of step and loss."""
         curves: dict[int, list[tuple[int, float]]] = {}
-        for round_, step, loss in self._read("SELECT round, step, loss FROM curves ORDER BY round, step"):
+        for round_, step, loss in self.select("SELECT round, step, loss FROM curves ORDER BY round, step"):
             curves.setdefault(round_, []).append((step, loss))
         return curves
 
@@ -317,51 +318,13 @@ class Store:
         metrics: dict[int, dict[str, float]] = {}
         where = f"WHERE name IN ({', '.join('?' * len(names))})" if names else ""
         query = f"SELECT iteration, name, value FROM metrics {where} ORDER BY iteration"
-        for iteration, name, value in self._read(query, names):
+        for iteration, name, value in self.select(query, names):
             metrics.setdefault(iteration, {})[name] = value
         return metrics
 
     def trajectories(self, iteration: int) -> list[Trajectory]:
         query = "SELECT position, data FROM trajectories WHERE iteration=? ORDER BY position"
         return list(self._read_records(Trajectory, query, iteration).values())
-
-    def find_trajectories(
-        self,
-        *,
-        iteration: int | None = None,
-        text: str = "",
-        group: int | None = None,
-        limit: int = 50,
-        offset: int = 0,
-    ) -> tuple[list[tuple[int, int, Trajectory]], int]:
-        """Return a page of the stored trajectories, with iteration and position, and the number of all that match.
-
-        Arguments:
-            text: what the prompt or the response must contain; letters of ASCII match in any case.
-            group: the group of episodes with the same prompt, as in their first `info`.
-        """
-        if text or group is not None:
-            # The records are searched once; the keys of all that match are small.
-            keys = self.find_trajectory_keys(iteration=iteration, text=text, group=group)
-            count, keys = len(keys), keys[offset : offset + limit]
-        else:
-            where, values = _match_trajectories(iteration)
-            count = int(self._read(f"SELECT COUNT(*) FROM trajectories {where}", values)[0][0])
-            query = (
-                f"SELECT iteration, position FROM trajectories {where} ORDER BY iteration, position LIMIT ? OFFSET ?"
-            )
-            keys = [(step, position) for step, position in self._read(query, (*values, limit, offset))]
-        stored = ((*key, self.trajectory(*key)) for key in keys)
-        return [(step, position, t) for step, position, t in stored if t is not None], count
-
-    def find_trajectory_keys(
-        self, *, iteration: int | None = None, text: str = "", group: int | None = None
-    ) -> list[tuple[int, int]]:
-        """Return iteration and position of all stored trajectories that match, as in `find_trajectories`."""
-        table = _TEXTS if self.has_table(_TEXTS) else "trajectories"
-        where, values = _match_trajectories(iteration, text, group, table)
-        query = f"SELECT iteration, position FROM {table} {where} ORDER BY iteration, position"
-        return [(step, position) for step, position in self._read(query, values)]
 
     def trajectory(self, iteration: int, position: int) -> Trajectory | None:
         """Return one stored trajectory; `None` if there is none."""
@@ -370,9 +333,8 @@ class Store:
 
     def trajectory_iterations(self) -> list[int]:
         """Return the iterations with stored trajectories."""
-        return [
-            iteration for (iteration,) in self._read("SELECT DISTINCT iteration FROM trajectories ORDER BY iteration")
-        ]
+        rows = self.select("SELECT DISTINCT iteration FROM trajectories ORDER BY iteration")
+        return [iteration for (iteration,) in rows]
 
     def forget_after(self, iteration: int) -> None:
         """Delete everything after a checkpoint. It will be repeated with the same result."""
@@ -388,7 +350,7 @@ class Store:
 
     # Steps of episodes at the turn scale
 
-    def save_step(self, episode: int, position: int, step: Any, costs: Sequence[LedgerEntry] = ()) -> None:
+    def save_step(self, episode: int, position: int, step: object, costs: Sequence[LedgerEntry] = ()) -> None:
         """Store a step of an episode with its cost. A repeated step replaces the first."""
         with self._transaction("storing a step") as db:
             db.execute("INSERT OR REPLACE INTO steps VALUES (?, ?, ?)", (episode, position, to_json(step)))
@@ -402,7 +364,7 @@ class Store:
 
     def episodes(self) -> list[int]:
         """Return the numbers of the episodes that have begun."""
-        return [episode for (episode,) in self._read("SELECT DISTINCT episode FROM steps ORDER BY episode")]
+        return [episode for (episode,) in self.select("SELECT DISTINCT episode FROM steps ORDER BY episode")]
 
     def forget_steps(self, episode: int, position: int) -> None:
         """Delete the steps of an episode from `position` on, after a repeated episode ended earlier."""
@@ -418,26 +380,26 @@ class Store:
     def total(self, phase: str = "") -> LedgerTotal:
         """Return the total cost, of all phases or of those that start with `phase`."""
         columns = ", ".join(f"COALESCE(SUM({c}), 0)" for c in LedgerTotal.__dataclass_fields__)
-        rows = self._read(f"SELECT {columns} FROM ledger WHERE substr(phase, 1, ?) = ?", (len(phase), phase))
+        rows = self.select(f"SELECT {columns} FROM ledger WHERE substr(phase, 1, ?) = ?", (len(phase), phase))
         return LedgerTotal(*rows[0])
 
     def costs(self) -> Mapping[str, LedgerTotal]:
         """Return the total cost of each phase."""
-        phases = [phase for (phase,) in self._read("SELECT phase FROM ledger GROUP BY phase ORDER BY MIN(id)")]
+        phases = [phase for (phase,) in self.select("SELECT phase FROM ledger GROUP BY phase ORDER BY MIN(id)")]
         columns = ", ".join(f"SUM({c})" for c in LedgerTotal.__dataclass_fields__)
-        return {p: LedgerTotal(*self._read(f"SELECT {columns} FROM ledger WHERE phase=?", (p,))[0]) for p in phases}
+        return {p: LedgerTotal(*self.select(f"SELECT {columns} FROM ledger WHERE phase=?", (p,))[0]) for p in phases}
 
-    def _read_records(self, kind: type[T], query: str, *values: Any) -> dict[Any, T]:
+    def _read_records(self, kind: type[T], query: str, *values: object) -> dict[Any, T]:
         """Read the records of a query that selects a key and the data."""
-        return {key: self.parse(kind, data) for key, data in self._read(query, values)}
+        return {key: self.parse(kind, data) for key, data in self.select(query, values)}
 
-    def parse(self, kind: Any, data: str) -> Any:
+    def parse(self, kind: type[T], data: str) -> T:
         """Read a record of `kind` from its JSON. Raises `RunError` if it is damaged."""
         try:
             return from_json(kind, data)
         except ValueError as error:
-            raise RunError(f"the run folder is damaged: {self.path} has an invalid record: "
-                           f"{str(error).splitlines()[0]}") from error  # fmt: skip
+            reason = str(error).splitlines()[0]
+            raise RunError(f"the run folder is damaged: {self.path} has an invalid record: {reason}") from error
 
 
 def _quote(name: str) -> str:
@@ -452,30 +414,6 @@ def _read_text(trajectory: Trajectory) -> tuple[int | None, str]:
     return group if isinstance(group, int) else None, f"{info.get('prompt', '')}\n{info.get('response', '')}"
 
 
-def _match_trajectories(
-    iteration: int | None, text: str = "", group: int | None = None, table: str = "trajectories"
-) -> tuple[str, tuple[Any, ...]]:
-    """The condition of a query for trajectories, with its values."""
-    conditions: dict[str, Any] = {}
-    if iteration is not None:
-        conditions["iteration = ?"] = iteration
-    if text and table == _TEXTS:
-        conditions["text LIKE ? ESCAPE '\\'"] = f"%{escape_like(text)}%"
-    elif text:
-        # The text as JSON has it is found without parsing; then it must be in the prompt or the response.
-        for column, wanted in (("data", to_json(text)[1:-1]), (_SPOKEN, text)):
-            conditions[f"{column} LIKE ? ESCAPE '\\'"] = f"%{escape_like(wanted)}%"
-    if group is not None:
-        column = "group_number" if table == _TEXTS else "json_extract(data, '$.infos[0].group')"
-        conditions[f"{column} = ?"] = group
-    return f"WHERE {' AND '.join(conditions)}" if conditions else "", tuple(conditions.values())
-
-
-def escape_like(text: str) -> str:
-    """Escape the wildcards of a text for LIKE with the escape character `\\`."""
-    return text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
-
-
 def _insert_metrics(db: sqlite3.Connection, verb: str, iteration: int, metrics: Mapping[str, float]) -> None:
     rows = [(iteration, name, float(value)) for name, value in metrics.items() if math.isfinite(value)]
     db.executemany(f"{verb} INTO metrics VALUES (?, ?, ?)", rows)
@@ -487,24 +425,23 @@ def _insert_calls(db: sqlite3.Connection, calls: Sequence[CallRecord]) -> None:
     db.execute(_CALLS)
     columns = ("phase", "model", "failed", "calls", "prompt_tokens", "completion_tokens", "money", "unpriced", "data")
     changes = ", ".join(f"{name}=excluded.{name}" for name in columns)
+    rows = []
+    for call in calls:
+        spent, failed = call.spent, call.failure is not None
+        numbers = (spent.calls, spent.usage.prompt_tokens, spent.usage.completion_tokens, spent.money, spent.unpriced)
+        rows.append((call.key, call.phase, call.model, failed, *numbers, to_json(call)))
     # A call that is found again in the cache, by a resumed run, keeps its cost.
     db.executemany(
         f"INSERT INTO calls (key, {', '.join(columns)}) VALUES ({', '.join('?' * (len(columns) + 1))}) "
         f"ON CONFLICT (key) DO UPDATE SET {changes} WHERE excluded.calls > 0",
-        [
-            (
-                call.key, call.phase, call.model, call.failure is not None, call.spent.calls,
-                call.spent.usage.prompt_tokens, call.spent.usage.completion_tokens, call.spent.money, call.spent.unpriced,
-                to_json(call),
-            )
-            for call in calls
-        ],
-    )  # fmt: skip
+        rows,
+    )
 
 
 def _insert_cost(db: sqlite3.Connection, cost: LedgerEntry) -> None:
+    tokens = cost.usage.prompt_tokens, cost.usage.completion_tokens
     db.execute(
         "INSERT INTO ledger (phase, model, calls, prompt_tokens, completion_tokens, seconds, money) "
         "VALUES (?, ?, ?, ?, ?, ?, ?)",
-        (cost.phase, cost.model, cost.calls, cost.usage.prompt_tokens, cost.usage.completion_tokens, cost.seconds, cost.money),
-    )  # fmt: skip
+        (cost.phase, cost.model, cost.calls, *tokens, cost.seconds, cost.money),
+    )

@@ -18,18 +18,17 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import Any
 
 from palaestra.core.errors import PalaestraError, RunError
-from palaestra.core.plugins import is_user_file
-from palaestra.runs.files import hash_file, read_json, write_json
+from palaestra.core.registry import is_user_file
+from palaestra.runs.files import hash_file, read_json, write_json, write_text
 
-HARMFUL = (
-    "plugins", "engine_options", "trainer_options", "mlgym", "prompts", "memory", "cache", "demonstration", "skills_file",
+_HARMFUL = (
+    "plugins", "engine_kwargs", "trainer_kwargs", "mlgym", "prompts", "reward", "memory", "cache", "demonstration", "skills_file",
     "agent_config",
 )  # fmt: skip
 """Settings that always name code, how to run it, or a file."""
-PREFIXES = {
+_PREFIXES = {
     "agent": ("model",),
     "device": ("cuda",),
     "executor": ("processes",),
@@ -38,20 +37,21 @@ PREFIXES = {
     **dict.fromkeys(("model", "student", "writer", "planner", "discover"), ("openai", "azure", "vllm", "transformers", "mock")),
 }  # fmt: skip
 """Prefixes of values that name no code, for example `openai:` of a model, by setting."""
-SANDBOX = "bubblewrap"
-FOLDERS = ("task", "places", "mlgym", "prompts")
+_SANDBOX = "bubblewrap"
+_FOLDERS = ("task", "places", "mlgym", "prompts")
 """Settings that name folders with code. Folders of models and data can be large, and no code in them is run."""
-COMMANDS = ("agent", "trainer_options")
+_COMMANDS = ("agent", "trainer_kwargs")
 """Settings that name programs."""
-CODE_SUFFIXES = (".py", ".sh", ".yaml", ".yml", ".toml", ".j2")
+_CODE_SUFFIXES = (".py", ".sh", ".yaml", ".yml", ".toml", ".j2")
 """Suffixes of files that can contain code."""
+_MAX_COPIES, _MAX_COPY = 20, 1 << 18
 _HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 _WORD = re.compile(r"[^\s=,\"'\[\]{}]+")
-ADVICE = "if you trust it, add --trust (in Python, trust=True); see docs/security.md"
+_ADVICE = "if you trust it, add --trust (in Python, trust=True); see docs/security.md"
 
 
 def check_trust(
-    folder: Path, recipe: str, settings: Mapping[str, Any], *, trust: bool = False, advice: str = ADVICE
+    folder: Path, recipe: str, settings: Mapping[str, object], *, trust: bool = False, advice: str = _ADVICE
 ) -> None:
     """Raise unless everything that the settings of a run name may be run.
 
@@ -67,20 +67,36 @@ def check_trust(
     if trust:
         record_trust(recipe, settings)
         return
-    record = _read_record(hash_settings(recipe, settings))
+    record = _read_record(_hash_settings(recipe, settings))
     if record is None:
-        raise RunError(f"you have not started the run {folder} on this machine, and its settings name code, files or "
-                       f"servers: {'; '.join(named[:20])}; {advice}")  # fmt: skip
+        listing = "; ".join(named[:20])
+        raise RunError(
+            f"you have not started the run {folder} on this machine, and its settings name code, files or servers: "
+            f"{listing}; {advice}"
+        )
     code = _hash_code(settings)
     changed = sorted(path for path in {*code, *record} if code.get(path) != record.get(path))
     if changed:
         raise RunError(f"code of the run {folder} has changed since you started it: {', '.join(changed)}; {advice}")
 
 
-def record_trust(recipe: str, settings: Mapping[str, Any]) -> None:
+def record_trust(recipe: str, settings: Mapping[str, object]) -> None:
     """Record that this user runs these settings. Settings that name no code need no record."""
     if list_code(recipe, settings):
-        _write_record(hash_settings(recipe, settings), _hash_code(settings))
+        _write_record(_hash_settings(recipe, settings), _hash_code(settings))
+
+
+def copy_code(settings: Mapping[str, object], folder: Path) -> None:
+    """Copy the Python files that settings name into `folder`, to keep what a run was started with.
+
+    Secrets are masked. Large files are left out.
+    """
+    for path in map(Path, list(_hash_code(settings))[:_MAX_COPIES]):
+        if path.suffix == ".py" and path.stat().st_size <= _MAX_COPY:
+            folder.mkdir(exist_ok=True)
+            copy = folder / path.name
+            copy = folder / f"{path.parent.name}-{path.name}" if copy.exists() else copy
+            write_text(copy, path.read_text(encoding="utf-8", errors="replace"))
 
 
 def is_own_pickle(data: bytes) -> bool:
@@ -99,33 +115,29 @@ def forget_pickle(path: Path) -> None:
         _find_record(hash_file(path)).unlink()
 
 
-def hash_settings(recipe: str, settings: Mapping[str, Any]) -> str:
+def _hash_settings(recipe: str, settings: Mapping[str, object]) -> str:
     """Return the hash of a run's recipe and settings, which does not depend on its folder."""
     return hashlib.sha256(json.dumps([recipe, settings], sort_keys=True, default=str).encode()).hexdigest()
 
 
-def list_code(recipe: str, settings: Mapping[str, Any]) -> list[str]:
+def list_code(recipe: str, settings: Mapping[str, object]) -> list[str]:
     """List the settings that could run code, read or write files, or contact a server, each as `name=value`.
 
     Everything counts that is not a plain word, because a registered name is the only value that never names code.
 
     >>> list_code("train", {"env": "CartPole-v1", "model": "openai:gpt-5", "seed": 3, "plugins": []})
     []
-    >>> list_code("train", {"env": "games.py:Chess", "env_options": ["opponent=players:random"], "agent": "bash"})
-    ['env=games.py:Chess', 'env_options=opponent=players:random', 'agent=bash']
+    >>> list_code("train", {"env": "games.py:Chess", "env_kwargs": {"opponent": "players:random"}, "agent": "bash"})
+    ['env=games.py:Chess', 'env_kwargs=players:random', 'agent=bash']
     """
     named = []
     for setting, value in settings.items():
-        commands = setting in HARMFUL or (setting == "agent" and recipe == "train")
+        commands = setting in _HARMFUL or (setting == "agent" and recipe == "train")
         for name, text in _list_texts(setting, value):
             if text and (commands or not _is_plain(setting, name, text)):
-                shown = text if len(text) <= 200 else f"{text[:197]}..."
+                shown = f"{setting}={text}" if len(text) <= 200 else f"{setting}={text[:197]}..."
                 # A terminal must not obey what somebody else has written.
-                named.append(
-                    "".join(
-                        sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in f"{setting}={shown}"
-                    )
-                )
+                named.append("".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in shown))
     return named
 
 
@@ -134,19 +146,19 @@ def _is_plain(setting: str, name: str, text: str) -> bool:
     if setting == "tags":
         return True
     if name == "sandbox" or "sandbox" in text:
-        return text in (SANDBOX, f"sandbox={SANDBOX}")
+        return text in (_SANDBOX, f"sandbox={_SANDBOX}")
     prefix, colon, rest = text.partition(":")
-    if colon and name == setting and prefix in PREFIXES.get(setting, ()):
+    if colon and name == setting and prefix in _PREFIXES.get(setting, ()):
         text = rest
     if re.search(r":\S|\.py\b|[~\\]", text):
         return False
     words = _WORD.findall(text)
-    if (name in FOLDERS or name != setting) and any(map(os.path.lexists, words)):
+    if (name in _FOLDERS or name != setting) and any(map(os.path.lexists, words)):
         return False
     return all("/" not in word or _HUB_ID.fullmatch(word) for word in words)
 
 
-def _list_texts(name: str, value: Any) -> Iterator[tuple[str, str]]:
+def _list_texts(name: str, value: object) -> Iterator[tuple[str, str]]:
     """Yield all texts in nested values, each with the name of its option, or of the setting."""
     if isinstance(value, str):
         option = re.match(r"(\w+)=", value)
@@ -160,7 +172,7 @@ def _list_texts(name: str, value: Any) -> Iterator[tuple[str, str]]:
             yield from _list_texts(name, entry)
 
 
-def _hash_code(settings: Mapping[str, Any]) -> dict[str, str]:
+def _hash_code(settings: Mapping[str, object]) -> dict[str, str]:
     """Return the hashes of all files of code that settings name, by path: files, folders of code, and modules."""
     paths: set[Path] = set()
     for setting, value in settings.items():
@@ -183,11 +195,11 @@ def _find_code(names: set[str], word: str) -> Iterator[Path]:
         with suppress(OSError, ValueError, RuntimeError):  # Not a path, for example a text with a null character.
             path = Path(part).expanduser()
             if path.is_file():
-                if path.suffix in CODE_SUFFIXES or (names.intersection(COMMANDS) and os.access(path, os.X_OK)):
+                if path.suffix in _CODE_SUFFIXES or (names.intersection(_COMMANDS) and os.access(path, os.X_OK)):
                     yield path.resolve()
-            elif path.is_dir() and names.intersection(FOLDERS):
+            elif path.is_dir() and names.intersection(_FOLDERS):
                 yield from (
-                    file for file in path.resolve().rglob("*") if file.suffix in CODE_SUFFIXES and file.is_file()
+                    file for file in path.resolve().rglob("*") if file.suffix in _CODE_SUFFIXES and file.is_file()
                 )
             elif ("plugins" in names or ":" in word) and (module := _locate_module(part)):
                 yield module

@@ -12,8 +12,8 @@ from contextlib import AbstractContextManager, suppress
 from typing import IO
 
 from palaestra.core.errors import SandboxError
-from palaestra.sandbox.base import KIB, MIB, Files
 from palaestra.sandbox.files import MAX_DEPTH, split_path
+from palaestra.sandbox.records import KIB, MIB, Files
 
 Stream = Callable[..., AbstractContextManager[IO[bytes]]]
 """Runs a command in a container and streams its output."""
@@ -34,13 +34,13 @@ cd "$0" && command -v find >/dev/null || exit
 echo listed
 exec find . -maxdepth {MAX_DEPTH + 1} -type f -print0 2>/dev/null
 """
-LISTED = 32 * MIB
+_MAX_LISTING = 32 * MIB
 """Maximum size of a listing in bytes."""
 BATCH = 64 * KIB
 """Bytes of names in one command: the number of arguments is limited."""
 
 
-def pack(files: Files) -> bytes:
+def make_archive(files: Files) -> bytes:
     """Return an archive of `files`, by relative path.
 
     Raises:
@@ -69,7 +69,7 @@ def list_names(stream: Stream, folder: str, most: int) -> list[str]:
             raise SandboxError(
                 "cannot list the files of the container: it does not answer; the image needs sh and find"
             )
-        *whole, _ = source.read(LISTED).split(b"\0")  # the last one may be incomplete
+        *whole, _ = source.read(_MAX_LISTING).split(b"\0")  # the last one may be incomplete
     names: list[str] = []
     for name in whole:
         with suppress(UnicodeDecodeError):
@@ -82,12 +82,8 @@ def list_names(stream: Stream, folder: str, most: int) -> list[str]:
     return sorted(names, key=files_first)[:most]
 
 
-def read_packed(
-    stream: Stream,
-    folder: str,
-    names: Iterable[str],
-    longest: int,
-    total: int | None = None,
+def read_archive(
+    stream: Stream, folder: str, names: Iterable[str], longest: int, total: int | None = None
 ) -> dict[str, bytes]:
     """Read the regular files among `names` in `folder` of a container; see `Shell.read_files`.
 

@@ -1,17 +1,44 @@
-"""The sandbox protocol: run an untrusted program and report its result."""
+"""The interface of sandboxes: run an untrusted program and report its result."""
 
 from __future__ import annotations
 
-import math
-import socket
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from enum import Enum
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import replace
 from os import PathLike
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import ClassVar
 
 from palaestra.core.errors import SandboxError
 from palaestra.core.registry import Registry
+from palaestra.sandbox.records import (
+    KIB,
+    MIB,
+    SHELL_LIMITS,
+    WAITING,
+    Limits,
+    SandboxCommand,
+    SandboxResult,
+    ShellResult,
+    Status,
+)
+from palaestra.sandbox.shell import RunningSandbox, Shell, ShellHost
+
+__all__ = [
+    "KIB",
+    "MIB",
+    "SANDBOXES",
+    "WAITING",
+    "Limits",
+    "Sandbox",
+    "SandboxCommand",
+    "SandboxResult",
+    "Shell",
+    "ShellResult",
+    "Status",
+    "make_sandbox",
+]
 
 SANDBOXES = Registry("sandbox", "palaestra.sandboxes")
 SANDBOXES.register(
@@ -23,242 +50,47 @@ SANDBOXES.register("docker", "palaestra.sandbox.containers:Docker", "a container
 SANDBOXES.register("podman", "palaestra.sandbox.containers:Podman", "a container of Podman")
 SANDBOXES.register("none", "palaestra.sandbox.local_host:NoSandbox", "no isolation at all, only limits; warns")
 
-KIB, MIB, GIB = 2**10, 2**20, 2**30
-WAITING = 8.0
-"""Wall time of a judged program in multiples of its CPU time."""
-MAX_LISTED = 10_000
-"""Maximum number of files that `Shell.list_files` returns by default."""
 
-Files = Mapping[str, bytes | str]
-"""Relative paths and contents."""
-
-
-class Status(Enum):
-    """How a program ended."""
-
-    OK = "ok"
-    """It exited with code 0."""
-    EXIT = "exit"
-    """It exited with another code. As in a shell, 127 means that the program does not exist."""
-    SIGNAL = "signal"
-    """A signal killed it, but no limit was exceeded: a crash, or a signal that it sent itself."""
-    WALL_TIME = "wall_time"
-    CPU_TIME = "cpu_time"
-    MEMORY = "memory"
-    PROCESSES = "processes"
-    """It had too many processes and threads."""
-    DISK = "disk"
-    """It wrote a file that is too large, or too many files. A full folder appears as an error of the program."""
-    OUTPUT = "output"
-
-    @property
-    def is_limit(self) -> bool:
-        """Whether the program exceeded a limit."""
-        return self not in (Status.OK, Status.EXIT, Status.SIGNAL)
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Resource limits of a program. A program that exceeds one is killed; the status names the limit.
-
-    CPU time, memory and processes are counted for all processes together. The kernel enforces them where control
-    groups are available; otherwise they are polled about fifty times a second (see `report_limits`). In a shell, wall
-    and CPU time are those of one command.
-    """
-
-    wall_seconds: float = 10.0
-    cpu_seconds: float = 10.0
-    memory: int = 512 * MIB
-    """Bytes. With control groups, kernel buffers and files in the sandbox's folders count too."""
-    processes: int = 64
-    """Processes and threads at the same time."""
-    open_files: int = 256
-    """Open files per process."""
-    file_size: int = 64 * MIB
-    """Largest file that may be written, in bytes."""
-    output: int = MIB
-    """Bytes of stdout, and of stderr, that are kept."""
-    disk: int = 256 * MIB
-    """Bytes in each writable folder: workspace, home, temporary folder, shared memory."""
-
-    @classmethod
-    def for_work(cls, seconds: float, cores: float = 1.0, **others: int) -> Self:
-        """Return the limits of a program that is judged: its CPU time measures its work, so that a busy machine does not
-        change the result. Wall time only ends a program that waits.
-
-        Arguments:
-            seconds: CPU time on each core.
-            cores: the number of cores that the program may use at the same time.
-            others: the other limits by name.
-        """
-        return cls(wall_seconds=WAITING * seconds + 1, cpu_seconds=cores * seconds, **others)
-
-    def __post_init__(self) -> None:
-        for item in fields(self):
-            value = getattr(self, item.name)
-            number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-            if not number or value <= 0 or ("seconds" not in item.name and not isinstance(value, int)):
-                kind = "number" if "seconds" in item.name else "whole number"
-                raise SandboxError(f"the limit {item.name} must be a {kind} above 0; got {value!r}")
-
-
-SHELL_LIMITS = Limits(
-    wall_seconds=60.0, cpu_seconds=3600.0, memory=4 * GIB, processes=512, open_files=1024, file_size=GIB,
-    output=64 * KIB, disk=2 * GIB,
-)  # fmt: skip
-"""Default limits of a shell."""
-
-
-@dataclass(frozen=True, slots=True)
-class SandboxResult:
-    """The result of a program."""
-
-    status: Status
-    exit_code: int
-    """As in a shell: 128 plus the signal if a signal killed it."""
-    stdout: bytes
-    stderr: bytes
-    seconds: float
-    """Wall time of the program, without the time to start the sandbox."""
-    stdout_truncated: bool = False
-    stderr_truncated: bool = False
-    peak_memory: int | None = None
-    """Bytes, as far as measured; None if the program ended before the first measurement."""
-    files: Mapping[str, bytes] = field(default_factory=dict)
-    """The files requested by `read_back` that exist as regular files."""
-
-    @property
-    def ok(self) -> bool:
-        return self.status is Status.OK
-
-    @property
-    def text(self) -> str:
-        """Stdout as text. Invalid UTF-8 becomes U+FFFD."""
-        return self.stdout.decode("utf-8", "replace")
-
-    @property
-    def error_text(self) -> str:
-        return self.stderr.decode("utf-8", "replace")
-
-    @property
-    def signal(self) -> int | None:
-        """The signal that killed the program, according to its exit code."""
-        return self.exit_code - 128 if 128 < self.exit_code <= 192 else None
-
-
-@dataclass(frozen=True, slots=True)
-class ShellResult:
-    """The result of one command of a shell."""
-
-    status: Status
-    exit_code: int
-    output: bytes
-    """Stdout and stderr, interleaved. If the output exceeds the limit, a note replaces its middle."""
-    seconds: float
-    truncated: bool = False
-    restarted: bool = False
-    """A new shell was started. The workspace is unchanged; variables and the current folder are lost."""
-    note: str = ""
-    """A remark of the sandbox: a timeout, a limit, a new shell."""
-
-    @property
-    def ok(self) -> bool:
-        return self.status is Status.OK
-
-    @property
-    def text(self) -> str:
-        """The output as text. Invalid UTF-8 becomes U+FFFD."""
-        return self.output.decode("utf-8", "replace")
-
-
-class Shell(Protocol):
-    """A persistent shell. Variables and the current folder are kept from one command to the next."""
-
-    workspace: str
-    """The path of the workspace inside the sandbox."""
-
-    def execute(self, command: str, timeout: float | None = None) -> ShellResult:
-        """Run a command, which may have several lines, and wait for its end.
-
-        Raises:
-            SandboxError: the shell is closed, or its sandbox failed. A failing command does not raise.
-        """
-        ...
-
-    def write_files(self, files: Files) -> None:
-        """Write files into the workspace, by relative path."""
-        ...
-
-    def read_files(
-        self, names: Sequence[str], longest: int | None = None, total: int | None = None
-    ) -> dict[str, bytes]:
-        """Read files of the workspace, by relative path. Missing files are left out; links are not followed.
-
-        Arguments:
-            longest: bytes to read of each file; by default the largest size that a file may have.
-            total: bytes to read of all files together. Files are read in the order of `names`; the first one that does
-                not fit is left out, with all files after it. Holes in sparse files count.
-        """
-        ...
-
-    def list_files(self, most: int = MAX_LISTED) -> list[str]:
-        """Return the relative paths of at most `most` regular files in the workspace. Links are not followed."""
-        ...
-
-    def close(self) -> None:
-        """Kill the shell and its processes, and delete its workspace if it is private."""
-        ...
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(self, *_: object) -> None: ...
-
-
-@runtime_checkable
-class Sandbox(Protocol):
-    """Runs code that a model wrote.
+class Sandbox(ABC):
+    """Runs code that a model wrote. A subclass implements `start`.
 
     Each `run` starts with an empty workspace and the given files, without network and without the files, environment
     and processes of the host. Nothing is left afterwards. A sandbox has no state; many threads can use it.
 
     Example:
-        >>> from palaestra.sandbox import Limits, make_sandbox
+        >>> from palaestra.sandbox import SandboxCommand, make_sandbox
         >>> sandbox = make_sandbox()  # doctest: +SKIP
-        >>> sandbox.run(["python3", "main.py"], {"main.py": "print(1 + 1)"}).text  # doctest: +SKIP
+        >>> sandbox.run(SandboxCommand(["python3", "main.py"], {"main.py": "print(1 + 1)"})).text  # doctest: +SKIP
         '2\\n'
     """
 
-    name: str
+    name: ClassVar[str]
 
-    def run(
-        self,
-        argv: Sequence[str],
-        files: Mapping[str, bytes | str] = {},
-        stdin: bytes | socket.socket = b"",
-        limits: Limits = Limits(),
-        env: Mapping[str, str] = {},
-        read_back: Sequence[str] = (),
-        workspace: str | PathLike[str] | None = None,
-        read_only: Mapping[str, str] = {},
-    ) -> SandboxResult:
+    @abstractmethod
+    def start(self, command: SandboxCommand) -> RunningSandbox:
+        """Start a sandbox for a program, or for a shell if the command has no `argv`. No program runs yet.
+
+        Raises:
+            SandboxError: the sandbox cannot start.
+        """
+
+    def run(self, command: SandboxCommand) -> SandboxResult:
         """Run a program until it ends or exceeds a limit.
-
-        Arguments:
-            argv: the program and its arguments. It runs in the workspace, without a shell.
-            files: files of the workspace, by relative path.
-            stdin: the program's input; or a socket for its stdin and stdout. When the other end of the socket is closed,
-                stdin ends. The result contains the output in either case.
-            limits: resource limits.
-            env: additions to the environment, which has PATH, HOME, LANG and little else.
-            read_back: relative paths of files to return. They are read when all processes are dead; links are not
-                followed.
-            workspace: a folder of the host to use as workspace. `limits.disk` does not apply there.
-            read_only: further paths to mount, from the path inside to that of the host.
 
         Raises:
             SandboxError: the sandbox could not run the program. Errors of the program are in the `SandboxResult`.
         """
-        ...
+        if not command.argv:
+            raise SandboxError("run needs a program; got an empty argv")
+        _check_workspace(command.workspace)
+        # By default, numeric libraries start a thread for each core, which would exceed the limit on processes.
+        with closing(self.start(replace(command, env={"OMP_NUM_THREADS": "1", **command.env}))) as running:
+            running.write_files(command.files)
+            result = running.run(command)
+            if command.read_back:
+                running.kill()
+                result = replace(result, files=running.read_files(command.read_back, command.limits.file_size))
+        return result
 
     def shell(
         self,
@@ -269,10 +101,27 @@ class Sandbox(Protocol):
         read_only: Mapping[str, str] = {},
     ) -> Shell:
         """Open a persistent shell (bash) in a private workspace, or in a folder of the host."""
-        ...
+        _check_workspace(workspace)
+        command = SandboxCommand((), limits=limits, env=env, workspace=workspace, read_only=read_only)
+
+        def start_host() -> ShellHost:
+            running = self.start(command)
+            try:
+                running.write_files(files)
+                return running.make_shell_host(limits)
+            except BaseException:
+                running.close()
+                raise
+
+        return Shell(start_host, limits)
 
 
-def make_sandbox(name: str = "bubblewrap", **options: Any) -> Sandbox:
+def _check_workspace(workspace: str | PathLike[str] | None) -> None:
+    if workspace is not None and not os.path.isdir(workspace):
+        raise SandboxError(f"the workspace must be an existing folder; got '{os.fspath(workspace)}'")
+
+
+def make_sandbox(name: str = "bubblewrap", **options: object) -> Sandbox:
     """Build the sandbox that is registered under `name`.
 
     Raises:

@@ -58,7 +58,7 @@ while read -r what; do
 done
 """
 
-STATUS = re.compile(rb"([0-9a-f]{32}) (?:([0-9]{1,3})|.*)", re.DOTALL)
+_STATUS = re.compile(rb"([0-9a-f]{32}) (?:([0-9]{1,3})|.*)", re.DOTALL)
 
 
 class StatusLine(NamedTuple):
@@ -77,7 +77,7 @@ class StatusLine(NamedTuple):
         7
         >>> StatusLine.parse(b"0123456789abcdef0123456789abcdef 256").code
         """
-        if (match := STATUS.fullmatch(line)) is None:
+        if (match := _STATUS.fullmatch(line)) is None:
             return None
         code = int(match[2] or 256)
         return cls(match[1], code if code < 256 else None)

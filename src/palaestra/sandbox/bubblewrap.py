@@ -21,24 +21,23 @@ from os import PathLike
 from pathlib import Path
 
 from palaestra.core.errors import SandboxError
-from palaestra.sandbox.base import Limits
-from palaestra.sandbox.bash_protocol import STEP
+from palaestra.sandbox.base import Limits, Sandbox, SandboxCommand
 from palaestra.sandbox.cgroups import ControlGroup, create_group
 from palaestra.sandbox.files import DEVICES, find_special_files, prepare_devices, reset_times
-from palaestra.sandbox.local_host import LocalSandbox, RunningSandbox, find_bash, make_supervisor_command
+from palaestra.sandbox.local_host import LocalProcesses, find_bash, prepare_command
 from palaestra.sandbox.processes import SPARE, ProcTree, limit_process
-from palaestra.sandbox.program import Child, make_memory_file, make_sealed_file
+from palaestra.sandbox.program import Child, make_memory_file
 from palaestra.sandbox.seccomp import seccomp_filter
 
-WORKSPACE, HOME = "/workspace", "/home/user"
-PRIVATE = ("/tmp", HOME, "/dev/shm")
-BASH = "/run/bash"
+_WORKSPACE, HOME = "/workspace", "/home/user"
+_PRIVATE = ("/tmp", HOME, "/dev/shm")
+_BASH = "/run/bash"
 """A bash that can be executed but not read; see `bash_protocol`."""
-INSTALL = (
+_INSTALL = (
     "install it with: sudo apt-get install bubblewrap (or your package manager), or use another sandbox: docker, podman"
 )
 
-NAMESPACES = (
+_NAMESPACES = (
     "--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try",
     "--die-with-parent", "--new-session", "--as-pid-1", "--cap-drop", "ALL", "--uid", "1000", "--gid", "1000",
     "--hostname", "sandbox",
@@ -47,15 +46,16 @@ NAMESPACES = (
 # are in a second mount namespace, while their root folder is in the first. Descriptor 8 of the first process keeps the
 # first namespace alive. It takes capabilities in the sandbox's own user namespace, which are dropped before any program
 # starts.
-MOUNT_CAPABILITIES = ("--cap-add", "CAP_SYS_ADMIN", "--cap-add", "CAP_SYS_CHROOT", "--cap-add", "CAP_SETPCAP")
-HIDE_MOUNTS = (
-    "/bin/sh", "-c",
+_MOUNT_CAPABILITIES = ("--cap-add", "CAP_SYS_ADMIN", "--cap-add", "CAP_SYS_CHROOT", "--cap-add", "CAP_SETPCAP")
+_HIDE_MOUNTS = (
+    "/bin/sh",
+    "-c",
     'exec 8</proc/self/ns/mnt 9</ && exec unshare --mount --propagation unchanged --root /proc/self/fd/9 --wd "$PWD" '
     'setpriv --ambient-caps=-all --inh-caps=-all --bounding-set=-all "$@"',
     "sh",
-)  # fmt: skip
-SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store")
-USERS = {
+)
+_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store")
+_USERS = {
     "passwd": f"root:x:0:0:root:/:/bin/sh\nuser:x:1000:1000:user:{HOME}:/bin/bash\n",
     "group": "root:x:0:\nuser:x:1000:\n",
     "hosts": "127.0.0.1 localhost sandbox\n::1 localhost\n",
@@ -63,15 +63,15 @@ USERS = {
 }
 _tried: set[str] = set()
 """The bwrap executables that have run a program."""
-INTERPRETER = ("bin", "lib", "lib64", "pyvenv.cfg")
-USERS_KEYS = ("keys", "key-users")
+_INTERPRETER = ("bin", "lib", "lib64", "pyvenv.cfg")
+_USERS_KEYS = ("keys", "key-users")
 """Files in /proc that every user may read but no program in a sandbox should."""
-GUARDED = ("kcore", "kmsg")
+_GUARDED = ("kcore", "kmsg")
 """Files in /proc that only a process with a capability can open."""
-SYSCTLS = ("kernel/ostype", "kernel/osrelease", "kernel/pid_max", "vm/overcommit_memory")
+_SYSCTLS = ("kernel/ostype", "kernel/osrelease", "kernel/pid_max", "vm/overcommit_memory")
 """Kernel settings that stay visible if this process is root; all others are hidden."""
 
-HINTS = {
+_HINTS = {
     "setting up uid map": "this system does not let users create namespaces; as root: sysctl kernel.apparmor_restrict_unprivileged_userns=0",
     "No permissions to create": "this system does not let users create namespaces; as root: sysctl kernel.unprivileged_userns_clone=1, or, in a container, start it with --security-opt seccomp=unconfined",
     "Creating new namespace failed": "this system does not let users create namespaces; as root: sysctl user.max_user_namespaces=10000, or, in a container, start it with --security-opt seccomp=unconfined",
@@ -80,7 +80,7 @@ HINTS = {
 }  # fmt: skip
 
 
-class Bubblewrap(LocalSandbox):
+class Bubblewrap(Sandbox):
     """The default sandbox.
 
     Arguments:
@@ -101,94 +101,90 @@ class Bubblewrap(LocalSandbox):
         read_only: Mapping[str, str] = {},
         hide: Sequence[str | PathLike[str]] = (),
         bwrap: str | None = None,
-        place: str = WORKSPACE,
+        place: str = _WORKSPACE,
         private: Sequence[str] = (),
     ) -> None:
         for path in (place, *private):
-            if not path.startswith("/") or path.rstrip("/") in ("", *SYSTEM, *PRIVATE) or ".." in path.split("/"):
+            if not path.startswith("/") or path.rstrip("/") in ("", *_SYSTEM, *_PRIVATE) or ".." in path.split("/"):
                 raise SandboxError(
-                    f"place must be an absolute path that is not a system folder, such as {WORKSPACE}; got {path!r}"
+                    f"place must be an absolute path that is not a system folder, such as {_WORKSPACE}; got {path!r}"
                 )
         program = shutil.which(bwrap or "bwrap")
         if program is None:
-            raise SandboxError(f"the sandbox needs bubblewrap, and {bwrap or 'bwrap'} is not on PATH; {INSTALL}")
+            raise SandboxError(f"the sandbox needs bubblewrap, and {bwrap or 'bwrap'} is not on PATH; {_INSTALL}")
         self.bwrap, self.read_only, self.place = program, dict(read_only), place.rstrip("/")
-        self.private = (*PRIVATE, *private)
+        self.private = (*_PRIVATE, *private)
         # The package itself contains graders and problem generators, which a program must not see.
         self.hide = [str(Path(path).resolve()) for path in (Path(__file__).parents[1], *hide)]
-        self._hidden = _inside(self.hide, {path: path for path in (*SYSTEM, *_interpreter())})
+        self._hidden = _inside(self.hide, {path: path for path in (*_SYSTEM, *_interpreter())})
         if program not in _tried:
-            result = self.run(["true"], limits=Limits(wall_seconds=30.0))
+            result = self.run(SandboxCommand(["true"], limits=Limits(wall_seconds=30.0)))
             if not result.ok:
                 raise SandboxError(f"the sandbox cannot run 'true': {result.status.value}, {result.error_text.strip()}")
             _tried.add(program)
 
-    def _start(
-        self,
-        command: Sequence[str] | None,
-        limits: Limits,
-        env: Mapping[str, str],
-        workspace: str | PathLike[str] | None,
-        read_only: Mapping[str, str],
-        pass_fds: Sequence[int] = (),
-    ) -> RunningSandbox:
-        bash, held = command is None, list[int]()
+    def start(self, command: SandboxCommand) -> LocalProcesses:
+        held = list[int]()
         try:
-            arguments = self._arguments(limits, workspace, {**self.read_only, **read_only}, held, bash)
-            for name, value in env.items():
+            arguments = self._arguments(command, held)
+            for name, value in command.env.items():
                 if not name or "=" in name or "\0" in name + value:
                     raise SandboxError(f"env needs non-empty names without '=', and no NUL characters; got {name!r}")
                 arguments += ["--setenv", name, value]
-            if command is None:
-                held.append(make_sealed_file(STEP))
-                command = make_supervisor_command(BASH, held[-1])
             reset_times(prepare_devices())
-            hide = HIDE_MOUNTS if _can_hide_mounts(self.bwrap) else ()
-            child = Child([self.bwrap, *arguments, "--", *hide, *command], environment(), [*held, *pass_fds])
+            hide = _HIDE_MOUNTS if _can_hide_mounts(self.bwrap) else ()
+            with prepare_command(command, _BASH) as (argv, files):
+                child = Child([self.bwrap, *arguments, "--", *hide, *argv], environment(), [*held, *files])
         finally:
             for file in held:
                 os.close(file)
+        group: ControlGroup | None = None
         try:
             first = child.wait_until_ready()
             if first < 0:
                 child.kill()
                 child.wait()
                 raise SandboxError(_explain(child.errors()))
-            limit_process(first, limits, own_users=True)
-            group = create_group(limits.memory, limits.processes + SPARE)
-            try:
-                if group is not None and not bash:  # the supervisor of a shell stays outside; see `LocalHost.start`
-                    group.add(first)
-                return _open_sandbox(child, first, self.place, self.private, workspace is None, group)
-            except BaseException:
-                child.close()
-                if group is not None:
-                    group.close()
-                raise
-        except OSError as error:
+            limit_process(first, command.limits, own_users=True)
+            group = create_group(command.limits.memory, command.limits.processes + SPARE)
+            if group is not None and command.argv:  # the supervisor of a shell stays outside; see `LocalHost.start`
+                group.add(first)
+            return self._open(child, first, group, own_workspace=command.workspace is None)
+        except BaseException as error:
             child.close()
-            raise SandboxError(f"cannot access the sandbox: {error}; /proc must be mounted without hidepid") from error
-        except BaseException:
-            child.close()
+            if group is not None:
+                group.close()
+            if isinstance(error, OSError):
+                hint = "/proc must be mounted without hidepid"
+                raise SandboxError(f"cannot access the sandbox: {error}; {hint}") from error
             raise
 
-    def _arguments(
-        self,
-        limits: Limits,
-        workspace: str | PathLike[str] | None,
-        read_only: Mapping[str, str],
-        held: list[int],
-        bash: bool,
-    ) -> list[str]:
+    def _open(self, child: Child, first: int, group: ControlGroup | None, own_workspace: bool) -> LocalProcesses:
+        """Open the processes and folders of a sandbox. The descriptors stay valid after its end."""
+        root = f"/proc/{first}/root"
+        with ExitStack() as undo:
+            tree = ProcTree(f"{root}/proc")
+            undo.callback(tree.close)
+            opened = []
+            for path in (self.place, *self.private):
+                opened.append(os.open(root + path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+                undo.callback(os.close, opened[-1])
+            folders = opened if own_workspace else opened[1:]
+            running = LocalProcesses(child, first, tree, opened[0], self.place, folders, group)
+            undo.pop_all()
+        return running
+
+    def _arguments(self, command: SandboxCommand, held: list[int]) -> list[str]:
         """Return the options of bwrap. Descriptors of files that it reads are added to `held`."""
+        workspace, read_only, bash = command.workspace, {**self.read_only, **command.read_only}, not command.argv
 
         def file_with(content: bytes) -> str:
             held.append(make_memory_file(content))
             return str(held[-1])
 
         hides_mounts = _can_hide_mounts(self.bwrap)
-        options = [*NAMESPACES, *(MOUNT_CAPABILITIES if hides_mounts else ()), *_system(terminals=bash)]
-        copies = {f"/etc/{name}": text.encode() for name, text in USERS.items()} | _sysctls()
+        options = [*_NAMESPACES, *(_MOUNT_CAPABILITIES if hides_mounts else ()), *_system(terminals=bash)]
+        copies = {f"/etc/{name}": text.encode() for name, text in _USERS.items()} | _sysctls()
         with suppress(OSError):
             copies["/etc/ld.so.cache"] = Path("/etc/ld.so.cache").read_bytes()
         for path, content in copies.items():
@@ -199,9 +195,8 @@ class Bubblewrap(LocalSandbox):
         shown, private = dict(read_only), [*self.private]
         if workspace is None:
             private.append(self.place)
-        size = (
-            ["--size", str(limits.disk)] if _knows_sizes(self.bwrap) else []
-        )  # otherwise only the monitor enforces the limit
+        # Without sizes, only the monitor enforces the limit.
+        size = ["--size", str(command.limits.disk)] if _knows_sizes(self.bwrap) else []
         for path in private:
             options += ["--perms", "0700", *size, "--tmpfs", path]
         # After the private folders, because the Python in use may be below one of them.
@@ -221,7 +216,7 @@ class Bubblewrap(LocalSandbox):
             for name in find_special_files(os.path.abspath(outside)):
                 options += ["--ro-bind", os.devnull, os.path.normpath(os.path.join(inside, name))]
         if bash:
-            options += ["--perms", "0111", "--file", file_with(_bash_itself()), BASH]
+            options += ["--perms", "0111", "--file", file_with(_bash_itself()), _BASH]
         if workspace is not None:
             options += ["--bind", os.path.abspath(workspace), self.place]
             shown[self.place] = os.fspath(workspace)
@@ -231,23 +226,6 @@ class Bubblewrap(LocalSandbox):
             options += ["--remount-ro", "/dev"]
         options += ["--remount-ro", "/", "--chdir", self.place]
         return options
-
-
-def _open_sandbox(
-    child: Child, first: int, place: str, private: Sequence[str], own_workspace: bool, group: ControlGroup | None
-) -> RunningSandbox:
-    """Open the processes and folders of a sandbox. The descriptors stay valid after its end."""
-    root = f"/proc/{first}/root"
-    with ExitStack() as undo:
-        tree = ProcTree(f"{root}/proc")
-        undo.callback(tree.close)
-        opened = []
-        for path in (place, *private):
-            opened.append(os.open(root + path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
-            undo.callback(os.close, opened[-1])
-        running = RunningSandbox(child, first, tree, opened[0], opened if own_workspace else opened[1:], group, place)
-        undo.pop_all()
-    return running
 
 
 def environment() -> dict[str, str]:
@@ -270,7 +248,7 @@ def _system(terminals: bool) -> tuple[str, ...]:
         terminals: whether programs can open pseudo-terminals, which takes more mounts.
     """
     options: list[str] = []
-    for path in SYSTEM:
+    for path in _SYSTEM:
         if os.path.islink(path):
             options += ["--symlink", os.readlink(path), path]
         elif os.path.isdir(path):
@@ -289,22 +267,23 @@ def _system(terminals: bool) -> tuple[str, ...]:
     # If this process is root, the sandbox's user owns /proc/sys and could change kernel settings. Writing to the memory
     # of other processes must be impossible as well.
     options += ["--remount-ro", "/proc", *(["--tmpfs", "/proc/sys"] if _sysctls() else [])]
-    if devices is None:
-        return (*options, "--dev", "/dev")
-    if not terminals:  # one mount instead of eight
+    if devices is not None and not terminals:  # one mount instead of eight
         return (*options, "--dev-bind", devices, "/dev")
-    return (*options, "--dev", "/dev", *(word for name in DEVICES for word in ("--dev-bind", f"{devices}/{name}", f"/dev/{name}")))  # fmt: skip
+    options += ["--dev", "/dev"]
+    for name in DEVICES if devices is not None else ():
+        options += ["--dev-bind", f"{devices}/{name}", f"/dev/{name}"]
+    return tuple(options)
 
 
 @cache
 def _find_hidden_proc_paths() -> tuple[str, ...]:
     """Return paths in /proc that an ordinary user cannot read but their owner root can; and the keys."""
-    hidden = [f"/proc/{name}" for name in USERS_KEYS if os.path.exists(f"/proc/{name}")]
+    hidden = [f"/proc/{name}" for name in _USERS_KEYS if os.path.exists(f"/proc/{name}")]
     folders = ["/proc"] if os.geteuid() == 0 else []
     while folders:
         with suppress(OSError), os.scandir(folders.pop()) as entries:
             for entry in entries:
-                if entry.name.isdigit() or entry.is_symlink() or entry.name in (*GUARDED, "sys"):
+                if entry.name.isdigit() or entry.is_symlink() or entry.name in (*_GUARDED, "sys"):
                     continue
                 if not entry.stat().st_mode & stat.S_IROTH:
                     hidden.append(entry.path)
@@ -318,7 +297,7 @@ def _sysctls() -> dict[str, bytes]:
     """Return the visible files of /proc/sys if this process is root: the kernel treats the sandbox's user as their owner."""
     if os.geteuid() != 0:
         return {}
-    paths = (f"/proc/sys/{name}" for name in SYSCTLS)
+    paths = (f"/proc/sys/{name}" for name in _SYSCTLS)
     return {path: Path(path).read_bytes() for path in paths if os.path.exists(path)}
 
 
@@ -330,7 +309,7 @@ def _interpreter() -> tuple[str, ...]:
     )
     outside = [prefix for prefix in prefixes if not Path(prefix).is_relative_to("/usr") and prefix != "/"]
     return tuple(
-        path for prefix in outside for name in INTERPRETER if os.path.lexists(path := os.path.join(prefix, name))
+        path for prefix in outside for name in _INTERPRETER if os.path.lexists(path := os.path.join(prefix, name))
     )
 
 
@@ -355,8 +334,8 @@ def _knows_sizes(bwrap: str) -> bool:
 @cache
 def _can_hide_mounts(bwrap: str) -> bool:
     """Whether programs can have an empty mount table. It takes util-linux, and a kernel that grants the capabilities."""
-    options = [*NAMESPACES, *MOUNT_CAPABILITIES, *_system(terminals=False), "--chdir", "/"]
-    command = [bwrap, *options, "--", *HIDE_MOUNTS, "cat", "/proc/self/mountinfo"]
+    options = [*_NAMESPACES, *_MOUNT_CAPABILITIES, *_system(terminals=False), "--chdir", "/"]
+    command = [bwrap, *options, "--", *_HIDE_MOUNTS, "cat", "/proc/self/mountinfo"]
     done = subprocess.run(command, env=environment(), capture_output=True, check=False, stdin=subprocess.DEVNULL)
     return done.returncode == 0 and not done.stdout
 
@@ -368,7 +347,7 @@ def _bash_itself() -> bytes:
 
 def _explain(message: str) -> str:
     hint = next(
-        (hint for words, hint in HINTS.items() if words in message),
+        (hint for words, hint in _HINTS.items() if words in message),
         "check the system's log, or use another sandbox: docker, podman",
     )
     return f"bubblewrap cannot create a sandbox here ({message or 'no error message'}); {hint}"

@@ -21,13 +21,15 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-PROC = Path("/proc")
+from palaestra.sandbox.files import open_descriptor
+
+_PROC = Path("/proc")
 LEAF = "palaestra-host"
 """The group of this process. In version 2 a group with limited children cannot contain processes itself."""
-PREFIX = "palaestra"
-MEMORY_AND_SWAP = "memory.memsw.limit_in_bytes"
-SYSTEMD_SECONDS = 3.0
-TCP_SHARE = 8
+_PREFIX = "palaestra"
+_MEMORY_AND_SWAP = "memory.memsw.limit_in_bytes"
+_SYSTEMD_SECONDS = 3.0
+_TCP_SHARE = 8
 """Fraction (1/8) of the memory limit for TCP and UDP buffers in version 1, which counts them separately."""
 
 
@@ -68,7 +70,7 @@ class Hierarchy(NamedTuple):
 
 
 # Names of files: the limit on memory, its use, its details, the count of kills; the number of tasks; CPU time.
-FILES = {
+_FILES = {
     1: {"memory": ("memory.limit_in_bytes", "memory.usage_in_bytes", "memory.stat", "memory.oom_control"),
         "pids": ("pids.current",), "cpu": ("cpuacct.usage",)},
     2: {"memory": ("memory.max", "memory.current", "memory.stat", "memory.events"),
@@ -107,10 +109,10 @@ class ControlGroup:
 
     def limit_memory(self, memory: int) -> None:
         """Set the memory limit. Swap is disabled."""
-        values = {FILES[self.version]["memory"][0]: memory, "memory.swap.max": 0}
+        values = {_FILES[self.version]["memory"][0]: memory, "memory.swap.max": 0}
         if self.version == 1:
-            values = {MEMORY_AND_SWAP: memory, "memory.kmem.tcp.limit_in_bytes": memory // TCP_SHARE}
-            limit = {FILES[1]["memory"][0]: memory}  # never above that of memory and swap together
+            values = {_MEMORY_AND_SWAP: memory, "memory.kmem.tcp.limit_in_bytes": memory // _TCP_SHARE}
+            limit = {_FILES[1]["memory"][0]: memory}  # never above that of memory and swap together
             values = values | limit if 0 < self._memory < memory else limit | values
         for name, value in values.items():
             with suppress(FileNotFoundError):  # the kernel may not account for swap
@@ -132,7 +134,7 @@ class ControlGroup:
 
     def read_memory(self) -> int:
         """Return the bytes used, without cached files."""
-        _, used, details, _ = FILES[self.version]["memory"]
+        _, used, details, _ = _FILES[self.version]["memory"]
         memory = int(self._read(used))
         counts, prefix = self._counts(details), "total_" if self.version == 1 else ""
         return max(0, memory - counts.get(f"{prefix}inactive_file", 0) - counts.get(f"{prefix}active_file", 0))
@@ -148,7 +150,7 @@ class ControlGroup:
         """Return how many processes the kernel has killed because the memory limit was reached."""
         if not self.limits_memory:
             return 0
-        events = self._read(FILES[self.version]["memory"][3])
+        events = self._read(_FILES[self.version]["memory"][3])
         if events != self._events:  # called after every command of a shell
             self._events, self._kills = events, int(events.partition(b"oom_kill ")[2].split()[0])
         return self._kills
@@ -163,7 +165,7 @@ class ControlGroup:
 
     def _read(self, name: str) -> bytes:
         if name not in self._open:
-            kind = next(kind for kind, names in FILES[self.version].items() if name in names)
+            kind = next(kind for kind, names in _FILES[self.version].items() if name in names)
             self._open[name] = os.open(f"{self.folders[kind]}/{name}", os.O_RDONLY | os.O_CLOEXEC)
         return os.pread(self._open[name], 16384, 0)
 
@@ -193,11 +195,8 @@ def _remove_all_busy() -> None:
 
 
 def _write(path: str, value: int) -> None:
-    file = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-    try:
+    with open_descriptor(path, os.O_WRONLY) as file:
         os.write(file, b"%d" % value)
-    finally:
-        os.close(file)
 
 
 def _remove(folder: str) -> bool:
@@ -270,22 +269,15 @@ def request_scope(own: Path = Path("/proc/self/cgroup")) -> bool:
         return False
     pid = str(os.getpid())
     properties = ["PIDs", "au", "1", pid, "Delegate", "b", "true", "CollectMode", "s", "inactive-or-failed"]
-    command = [
-        busctl, "--user", "call", "org.freedesktop.systemd1", "/org/freedesktop/systemd1",
-        "org.freedesktop.systemd1.Manager", "StartTransientUnit", "ssa(sv)a(sa(sv))",
-        f"palaestra-{pid}.scope", "replace", "3", *properties, "0",
-    ]  # fmt: skip
+    manager = ["org.freedesktop.systemd1", "/org/freedesktop/systemd1", "org.freedesktop.systemd1.Manager"]
+    unit = [f"palaestra-{pid}.scope", "replace", "3", *properties, "0"]
+    command = [busctl, "--user", "call", *manager, "StartTransientUnit", "ssa(sv)a(sa(sv))", *unit]
+    env = {**os.environ, "XDG_RUNTIME_DIR": runtime}
     try:
-        answer = subprocess.run(
-            command,
-            env={**os.environ, "XDG_RUNTIME_DIR": runtime},
-            capture_output=True,
-            timeout=SYSTEMD_SECONDS,
-            check=False,
-        )
+        answer = subprocess.run(command, env=env, capture_output=True, timeout=_SYSTEMD_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return False
-    end = time.monotonic() + SYSTEMD_SECONDS
+    end = time.monotonic() + _SYSTEMD_SECONDS
     while answer.returncode == 0 and time.monotonic() < end:  # the answer comes before the move
         if own.read_text() != before:
             return True
@@ -294,7 +286,7 @@ def request_scope(own: Path = Path("/proc/self/cgroup")) -> bool:
 
 
 def find_hierarchy(
-    proc: Path = PROC / "self", root: bool | None = None, request: Callable[[], bool] = request_scope
+    proc: Path = _PROC / "self", root: bool | None = None, request: Callable[[], bool] = request_scope
 ) -> tuple[Hierarchy | None, str]:
     """Find where groups can be created, or the reason why they cannot. Version 2 is preferred.
 
@@ -320,7 +312,8 @@ def find_hierarchy(
             folder = _locate(point, above, _read_own_groups(proc).get("", "/"))
             base, reason = _enable(folder, [str(os.getpid())]), "the group from systemd cannot be divided"
         else:
-            base, reason = None, "this user may not create control groups; start with: systemd-run --user --scope -p Delegate=yes COMMAND"  # fmt: skip
+            command = "systemd-run --user --scope -p Delegate=yes COMMAND"
+            base, reason = None, f"this user may not create control groups; start with: {command}"
         if base is not None:
             counted = [*_read_words(base / "cgroup.controllers"), "cpu"]  # cpu.stat needs no controller
             return Hierarchy(2, {kind: base for kind in ("memory", "pids", "cpu") if kind in counted}), ""
@@ -337,7 +330,8 @@ def _is_ours(folder: Path, root: bool) -> bool:
     """Whether this process may divide a group: it is alone in it, or it is root in a container."""
     if not os.access(folder, os.W_OK) or not os.access(folder / "cgroup.procs", os.W_OK):
         return False
-    return set(_read_words(folder / "cgroup.procs")) <= {str(os.getpid())} or (root and (folder / "cgroup.type").exists())  # fmt: skip
+    is_alone = set(_read_words(folder / "cgroup.procs")) <= {str(os.getpid())}
+    return is_alone or (root and (folder / "cgroup.type").exists())
 
 
 def _enable(base: Path, inside: list[str]) -> Path | None:
@@ -385,7 +379,7 @@ def _locate(point: str, above: str, path: str) -> Path:
 
 
 def _remove_stale(folder: Path) -> None:
-    for left in folder.glob(f"{PREFIX}-*-*-*"):
+    for left in folder.glob(f"{_PREFIX}-*-*-*"):
         pid, start = left.name.split("-")[1:3]
         if pid.isdigit() and _start_time(int(pid)) != start:
             _remove(str(left))
@@ -393,11 +387,11 @@ def _remove_stale(folder: Path) -> None:
 
 @cache
 def _own_prefix(pid: int) -> str:
-    return f"{PREFIX}-{pid}-{_start_time(pid)}"
+    return f"{_PREFIX}-{pid}-{_start_time(pid)}"
 
 
 def _start_time(pid: int) -> str:
     """Return when a process was started, in ticks; this distinguishes it from an earlier one with the same number."""
     with suppress(OSError):
-        return (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[19]
+        return (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[19]
     return ""

@@ -9,38 +9,37 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-import socket
 import subprocess
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
-from os import PathLike
 from typing import IO, ClassVar
 
 from palaestra.core.errors import SandboxError
-from palaestra.sandbox.archives import list_names, pack, read_packed
-from palaestra.sandbox.base import SHELL_LIMITS, Files, Limits, SandboxResult, Status
+from palaestra.sandbox.archives import list_names, make_archive, read_archive
+from palaestra.sandbox.base import Sandbox
 from palaestra.sandbox.bash_protocol import LOOP, STEP, StatusLine
 from palaestra.sandbox.files import split_path
-from palaestra.sandbox.processes import LOCKED, SIGNALS
+from palaestra.sandbox.processes import MAX_LOCKED, MAX_SIGNALS
 from palaestra.sandbox.program import Child, make_gated_command, supervise
-from palaestra.sandbox.shell import BURST, GRACE, START, BashShell, ShellHost, readable
+from palaestra.sandbox.records import Files, Limits, SandboxCommand, SandboxResult, Status
+from palaestra.sandbox.shell import BURST, GRACE, START, RunningSandbox, ShellHost, is_readable
 
-FETCH = 900.0
+_FETCH = 900.0
 """Seconds for an engine to start a container, which may include the download of the image."""
-CALL = 60.0
+_CALL = 60.0
 """Seconds for any other command of an engine."""
-WORKSPACE, HOME, NOBODY = "/workspace", "/home/user", "65534:65534"
+_WORKSPACE, _HOME, _NOBODY = "/workspace", "/home/user", "65534:65534"
 # The first process: it cannot be killed from inside, and ends when the other end of its stdin is closed.
-LIFELINE = "trap '' CHLD; echo ready; exec cat >/dev/null"
+_LIFELINE = "trap '' CHLD; echo ready; exec cat >/dev/null"
 # Commands are read from stdin; output goes to stdout, and the status to stderr. The script for each command is a file.
-FILES = 'printf %s "$1" >/tmp/.step && exec 56</tmp/.step 57<&0 58>&1 59>&2 60>&2 && rm /tmp/.step\nset --\n'
-OOM = "cat /sys/fs/cgroup/memory.events /sys/fs/cgroup/memory/memory.oom_control 2>/dev/null"
+_FILES = 'printf %s "$1" >/tmp/.step && exec 56</tmp/.step 57<&0 58>&1 59>&2 60>&2 && rm /tmp/.step\nset --\n'
+_OOM = "cat /sys/fs/cgroup/memory.events /sys/fs/cgroup/memory/memory.oom_control 2>/dev/null"
 
 
-class Container:
+class Container(Sandbox):
     """A sandbox whose programs run in containers of an engine.
 
     Arguments:
@@ -60,7 +59,7 @@ class Container:
         self,
         image: str = "python:3.11-slim",
         read_only: Mapping[str, str] = {},
-        place: str = WORKSPACE,
+        place: str = _WORKSPACE,
         private: Sequence[str] = (),
     ) -> None:
         engine = shutil.which(self.name)
@@ -71,97 +70,41 @@ class Container:
         if (answer := self._call("version")).returncode:
             raise SandboxError(f"{self.name} does not answer ({_line(answer.stderr)}); start it, or join its group")
 
-    def run(
-        self,
-        argv: Sequence[str],
-        files: Mapping[str, bytes | str] = {},
-        stdin: bytes | socket.socket = b"",
-        limits: Limits = Limits(),
-        env: Mapping[str, str] = {},
-        read_back: Sequence[str] = (),
-        workspace: str | PathLike[str] | None = None,
-        read_only: Mapping[str, str] = {},
-    ) -> SandboxResult:
-        """See `Sandbox.run`."""
-        if not argv:
-            raise SandboxError("run needs a program; got an empty argv")
-        env = {"OMP_NUM_THREADS": "1", **env}
-        with closing(_RunningContainer(self, limits, env, workspace, read_only)) as container:
-            container.write_files(files)
-            kernel = {"c": 0, "t": int(limits.cpu_seconds) + 1, "n": limits.open_files, "f": limits.file_size // 512}
-            bounded = "".join(f"ulimit -{letter} {value}; " for letter, value in kernel.items()) + 'exec "$@"'
-            command = [self.engine, "exec", "-i", container.name, "sh", "-c", bounded, "sh", *argv]
-            with Child(make_gated_command(command), os.environ, session=True) as child:
-                if child.wait_until_ready() < 0:
-                    raise SandboxError(f"cannot start {self.name}: {child.errors()}")
-                child.release()
-                result = supervise(child, stdin, limits, None, lambda: container.end(child))
-            if result.status is Status.SIGNAL and result.exit_code == 137 and container.out_of_memory():
-                result = replace(result, status=Status.MEMORY)
-            if not result.status.is_limit:
-                container.check_alive()
-                if read_back:
-                    container.sweep()
-                    result = replace(result, files=container.read_files(read_back, limits.file_size))
-        return result
+    def start(self, command: SandboxCommand) -> _RunningContainer:
+        if command.pass_fds:
+            raise SandboxError(f"the sandbox '{self.name}' does not support pass_fds: its programs run under an engine")
+        return _RunningContainer(self, command)
 
-    def shell(
-        self,
-        limits: Limits = SHELL_LIMITS,
-        files: Mapping[str, bytes | str] = {},
-        env: Mapping[str, str] = {},
-        workspace: str | PathLike[str] | None = None,
-        read_only: Mapping[str, str] = {},
-    ) -> BashShell:
-        """See `Sandbox.shell`. A timeout kills the background processes too."""
-
-        def start_host() -> _ContainerHost:
-            container = _RunningContainer(self, limits, env, workspace, read_only)
-            try:
-                container.write_files(files)
-                return _ContainerHost(container, limits)
-            except BaseException:
-                container.close()
-                raise
-
-        return BashShell(start_host, limits)
-
-    def options(
-        self,
-        limits: Limits,
-        env: Mapping[str, str],
-        workspace: str | PathLike[str] | None = None,
-        read_only: Mapping[str, str] = {},
-    ) -> list[str]:
+    def options(self, command: SandboxCommand) -> list[str]:
         """Return the options of `docker run` that confine a container."""
+        limits, workspace = command.limits, command.workspace
         mount = f"rw,exec,nosuid,nodev,mode=1777,size={limits.disk}"
-        user = NOBODY if workspace is None else f"{os.getuid()}:{os.getgid()}"
+        user = _NOBODY if workspace is None else f"{os.getuid()}:{os.getgid()}"
         options = [
             "--network=none", "--read-only", "--cap-drop=ALL", "--security-opt=no-new-privileges", f"--user={user}",
             "--ipc=private", "--hostname=sandbox", "--log-driver=none", "--stop-timeout=0",
             f"--memory={limits.memory}", f"--memory-swap={limits.memory}", f"--pids-limit={limits.processes + 8}",
             f"--ulimit=nofile={limits.open_files}", f"--ulimit=fsize={limits.file_size}", "--ulimit=core=0",
-            "--ulimit=msgqueue=0", f"--ulimit=sigpending={SIGNALS}", f"--ulimit=memlock={LOCKED}",
-            f"--tmpfs=/tmp:{mount}", f"--tmpfs={HOME}:{mount}", f"--shm-size={limits.disk}", f"--workdir={self.place}",
-            f"--env=HOME={HOME}", "--env=LANG=C.UTF-8", "--env=TERM=dumb",
+            "--ulimit=msgqueue=0", f"--ulimit=sigpending={MAX_SIGNALS}", f"--ulimit=memlock={MAX_LOCKED}",
+            f"--tmpfs=/tmp:{mount}", f"--tmpfs={_HOME}:{mount}", f"--shm-size={limits.disk}", f"--workdir={self.place}",
+            f"--env=HOME={_HOME}", "--env=LANG=C.UTF-8", "--env=TERM=dumb",
         ]  # fmt: skip
         options += [f"--tmpfs={path}:{mount}" for path in self.private]
-        options += [f"--env={name}={value}" for name, value in env.items()]
-        for inside, outside in {**self.read_only, **read_only}.items():
+        options += [f"--env={name}={value}" for name, value in command.env.items()]
+        for inside, outside in {**self.read_only, **command.read_only}.items():
             if not os.path.exists(outside):
                 raise SandboxError(f"read_only must map a path inside to an existing path; got {inside!r}: {outside!r}")
             options.append(f"--mount=type=bind,source={os.path.abspath(outside)},target={inside},readonly")
         if workspace is None:
             return [*options, f"--tmpfs={self.place}:{mount}"]
-        if not os.path.isdir(workspace):
-            raise SandboxError(f"the workspace must be an existing folder; got '{os.fspath(workspace)}'")
         return [*options, f"--mount=type=bind,source={os.path.abspath(workspace)},target={self.place}"]
 
-    def _call(self, *arguments: str, stdin: bytes = b"", seconds: float = CALL) -> subprocess.CompletedProcess[bytes]:
+    def _call(self, *arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
         try:
-            return subprocess.run([self.engine, *arguments], input=stdin, capture_output=True, timeout=seconds)
+            return subprocess.run([self.engine, *arguments], input=stdin, capture_output=True, timeout=_CALL)
         except subprocess.TimeoutExpired:
-            raise SandboxError(f"{self.name} {arguments[0]} did not answer within {seconds:.0f} s; is it overloaded?") from None  # fmt: skip
+            message = f"{self.name} {arguments[0]} did not answer within {_CALL:.0f} s; is it overloaded?"
+            raise SandboxError(message) from None
 
 
 class Docker(Container):
@@ -174,40 +117,68 @@ class Podman(Container):
     install = "install it with: sudo apt-get install podman (or your package manager), or use the sandbox 'bubblewrap'"
 
 
-class _RunningContainer:
+class _RunningContainer(RunningSandbox):
     """A container, from start to end."""
 
-    def __init__(
-        self,
-        sandbox: Container,
-        limits: Limits,
-        env: Mapping[str, str],
-        workspace: str | PathLike[str] | None,
-        read_only: Mapping[str, str],
-    ) -> None:
+    def __init__(self, sandbox: Container, command: SandboxCommand) -> None:
         self.sandbox, self.name, self.removed = sandbox, f"palaestra-{secrets.token_hex(8)}", False
-        options = sandbox.options(limits, env, workspace, read_only)
-        self.process = subprocess.Popen(
-            [sandbox.engine, "run", "-i", "--rm", "--name", self.name, *options, sandbox.image, "sh", "-c", LIFELINE],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
-        )  # fmt: skip
+        self.place = sandbox.place
+        options = sandbox.options(command)
+        lifeline = (sandbox.image, "sh", "-c", _LIFELINE)
+        self.process = self._open("run", "-i", "--rm", "--name", self.name, *options, *lifeline)
         assert self.process.stdout is not None
-        if not readable(self.process.stdout.fileno(), FETCH) or self.process.stdout.readline().strip() != b"ready":
+        if not is_readable(self.process.stdout.fileno(), _FETCH) or self.process.stdout.readline().strip() != b"ready":
             self.process.kill()
             _, errors = self.process.communicate()
-            raise SandboxError(f"{sandbox.name} cannot start a container of '{sandbox.image}': {_line(errors)}; try: {sandbox.name} pull {sandbox.image}")  # fmt: skip
+            raise SandboxError(
+                f"{sandbox.name} cannot start a container of '{sandbox.image}': {_line(errors)}; "
+                f"try: {sandbox.name} pull {sandbox.image}"
+            )
+
+    def _open(self, *arguments: str, buffer: int = -1, errors: int = subprocess.PIPE) -> subprocess.Popen[bytes]:
+        """Start a command of the engine with pipes to it."""
+        return subprocess.Popen(
+            [self.sandbox.engine, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            bufsize=buffer,
+            start_new_session=True,
+        )
+
+    def open_bash(self, script: str, *arguments: str) -> subprocess.Popen[bytes]:
+        bash = ("bash", "--norc", "--noprofile", "-c", script, "bash")
+        return self._open("exec", "-i", self.name, *bash, *arguments, buffer=0)
+
+    def run(self, command: SandboxCommand) -> SandboxResult:
+        limits = command.limits
+        kernel = {"c": 0, "t": int(limits.cpu_seconds) + 1, "n": limits.open_files, "f": limits.file_size // 512}
+        bounded = "".join(f"ulimit -{letter} {value}; " for letter, value in kernel.items()) + 'exec "$@"'
+        argv = [self.sandbox.engine, "exec", "-i", self.name, "sh", "-c", bounded, "sh", *command.argv]
+        with Child(make_gated_command(argv), os.environ, session=True) as child:
+            if child.wait_until_ready() < 0:
+                raise SandboxError(f"cannot start {self.sandbox.name}: {child.errors()}")
+            child.release()
+            result = supervise(child, command.stdin, limits, None, lambda: self.end(child))
+        if result.status is Status.SIGNAL and result.exit_code == 137 and self.out_of_memory():
+            result = replace(result, status=Status.MEMORY)
+        if result.status.is_limit:
+            self.remove()
+        else:
+            self.check_alive()
+        return result
+
+    def make_shell_host(self, limits: Limits) -> _ContainerHost:
+        return _ContainerHost(self)
 
     def call(self, *command: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
         return self.sandbox._call("exec", "-i", self.name, *command, stdin=stdin)
 
     @contextmanager
     def stream(self, *command: str) -> Iterator[IO[bytes]]:
-        """Stream the output of a command in the container. It is killed at the end of the context, or after `CALL` seconds."""
-        with subprocess.Popen(
-            [self.sandbox.engine, "exec", "-i", self.name, *command],
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True,
-        ) as process:  # fmt: skip
-            timer = threading.Timer(CALL, process.kill)
+        """Stream the output of a command in the container. It is killed at the end of the context, or after `_CALL` seconds."""
+        with self._open("exec", "-i", self.name, *command, errors=subprocess.DEVNULL) as process:
+            timer = threading.Timer(_CALL, process.kill)
             timer.start()
             try:
                 assert process.stdout is not None
@@ -219,28 +190,35 @@ class _RunningContainer:
     def write_files(self, files: Files) -> None:
         if not files:
             return
-        answer = self.call("tar", "-xf", "-", "-C", self.sandbox.place, stdin=pack(files))
+        answer = self.call("tar", "-xf", "-", "-C", self.place, stdin=make_archive(files))
         if answer.returncode:
             raise SandboxError(f"cannot put files into the container: {_line(answer.stderr)}; the image needs tar")
 
     def read_files(self, names: Iterable[str], longest: int, total: int | None = None) -> dict[str, bytes]:
+        if self.removed:  # the program exceeded a limit
+            return {}
         wanted = {name: "/".join(split_path(name)) for name in names}
-        contents = read_packed(self.stream, self.sandbox.place, wanted.values(), longest, total)
+        contents = read_archive(self.stream, self.place, wanted.values(), longest, total)
         return {name: contents[key] for name, key in wanted.items() if key in contents}
 
-    def sweep(self) -> None:
+    def list_files(self, most: int) -> list[str]:
+        return list_names(self.stream, self.place, most)
+
+    def kill(self) -> None:
         """Kill all processes but the first one."""
-        self.call("sh", "-c", "kill -9 -1")
+        if not self.removed:
+            self.call("sh", "-c", "kill -9 -1")
 
     def out_of_memory(self) -> bool:
-        counts = dict(
-            line.split()[:2] for line in self.call("sh", "-c", OOM).stdout.decode().splitlines() if " " in line
-        )
-        return counts.get("oom_kill", "0") != "0"
+        lines = self.call("sh", "-c", _OOM).stdout.decode().splitlines()
+        return any(line.startswith("oom_kill ") and line.split()[1] != "0" for line in lines)
 
     def check_alive(self) -> None:
         if self.process.poll() is not None:
-            raise SandboxError(f"the container ended before its program: {_line(self.process.communicate()[1])}; look at the log of {self.sandbox.name}")  # fmt: skip
+            errors = _line(self.process.communicate()[1])
+            raise SandboxError(
+                f"the container ended before its program: {errors}; look at the log of {self.sandbox.name}"
+            )
 
     def end(self, child: Child) -> None:
         self.remove()
@@ -261,22 +239,20 @@ class _RunningContainer:
 class _ContainerHost(ShellHost):
     """Hosts a shell in a container. Its processes are not visible from the host."""
 
-    def __init__(self, container: _RunningContainer, limits: Limits) -> None:
-        self.container, self.limits, self.workspace = container, limits, container.sandbox.place
+    running: _RunningContainer
+
+    def __init__(self, container: _RunningContainer) -> None:
+        self.running = container
         self._process: subprocess.Popen[bytes] | None = None
         self.stdin = self.output = self.status = self.control = -1
         self.status_bytes, self._partial, self._over = 0, b"", False
 
     def start(self, sweep: bool, seconds: float = START) -> None:
         if sweep:
-            self.container.sweep()
-        self.container.check_alive()
+            self.running.kill()
+        self.running.check_alive()
         self._leave()
-        command = ["bash", "--norc", "--noprofile", "-c", FILES + LOOP, "bash", STEP.decode()]
-        self._process = process = subprocess.Popen(
-            [self.container.sandbox.engine, "exec", "-i", self.container.name, *command],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0, start_new_session=True,
-        )  # fmt: skip
+        self._process = process = self.running.open_bash(_FILES + LOOP, STEP.decode())
         streams = [stream for stream in (process.stdin, process.stdout, process.stderr) if stream is not None]
         self.stdin, self.output, self.status = (stream.fileno() for stream in streams)
         self.control = self.status
@@ -284,12 +260,13 @@ class _ContainerHost(ShellHost):
             os.set_blocking(file, False)
         self._partial, self._over = b"", False
         lines, end = [], time.monotonic() + seconds
-        while (left := end - time.monotonic()) > 0 and not self._over and readable(self.status, left):
+        while (left := end - time.monotonic()) > 0 and not self._over and is_readable(self.status, left):
             for line in self._lines():
                 if line.startswith(b"hello "):
                     return
                 lines.append(line)
-        raise SandboxError(f"a shell cannot start in '{self.container.sandbox.image}': {_line(b' '.join([*lines, self._partial]))}; the image needs bash")  # fmt: skip
+        errors, image = _line(b" ".join([*lines, self._partial])), self.running.sandbox.image
+        raise SandboxError(f"a shell cannot start in '{image}': {errors}; the image needs bash")
 
     def read_status(self) -> list[StatusLine]:
         return [status for line in self._lines() if (status := StatusLine.parse(line)) is not None]
@@ -320,19 +297,10 @@ class _ContainerHost(ShellHost):
         return lines
 
     def end_shell(self) -> None:
-        self.container.sweep()
-
-    def write_files(self, files: Files) -> None:
-        self.container.write_files(files)
-
-    def list_files(self, most: int) -> list[str]:
-        return list_names(self.container.stream, self.workspace, most)
-
-    def read_files(self, names: Sequence[str], longest: int, total: int | None) -> dict[str, bytes]:
-        return self.container.read_files(names, longest, total)
+        self.running.kill()
 
     def close(self) -> None:
-        self.container.close()
+        super().close()
         self._leave()
 
     def _leave(self) -> None:

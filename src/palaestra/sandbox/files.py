@@ -12,17 +12,27 @@ from __future__ import annotations
 import os
 import stat
 import sys
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from itertools import islice
 
 from palaestra.core.errors import SandboxError
-from palaestra.sandbox.base import Files
+from palaestra.sandbox.records import Files
 
-MAX_DEPTH, MAX_PATH, MAX_NAMES = 64, 4096, 100_000
+MAX_DEPTH, _MAX_PATH, MAX_NAMES = 64, 4096, 100_000
 """Limits of a listing: depth of folders, length of paths, number of directory entries."""
-FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+@contextmanager
+def open_descriptor(path: str, flags: int, folder: int | None = None) -> Iterator[int]:
+    """Open a file by its path below the folder with descriptor `folder`, and close it at the end of the context."""
+    file = os.open(path, flags | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        yield file
+    finally:
+        os.close(file)
 
 
 def write_files(workspace: int, files: Files) -> None:
@@ -90,12 +100,12 @@ def list_files(workspace: int, most: int) -> list[str]:
                 os.close(trail.pop()[0])
             above, path = trail[-1] if trail else (workspace, "")
             with suppress(OSError):
-                trail.append((os.open(name, FOLDER_FLAGS, dir_fd=above), f"{path}{name}/" if depth else ""))
+                trail.append((os.open(name, _FOLDER_FLAGS, dir_fd=above), f"{path}{name}/" if depth else ""))
                 folder, path = trail[-1]
                 files, below, looked_at = _names_in(folder, MAX_NAMES - seen)
                 paths += [path + name for name in files[: most - len(paths)]]
                 seen += looked_at
-                if depth < MAX_DEPTH and len(path) < MAX_PATH:
+                if depth < MAX_DEPTH and len(path) < _MAX_PATH:
                     waiting += [(depth + 1, name) for name in reversed(below)]
     finally:
         for folder, _ in trail:
@@ -138,7 +148,7 @@ def _descend(workspace: int, names: list[str], make: bool) -> int:
             if make:
                 with suppress(FileExistsError):
                     os.mkdir(name, 0o755, dir_fd=folder)
-            below = os.open(name, FOLDER_FLAGS, dir_fd=folder)
+            below = os.open(name, _FOLDER_FLAGS, dir_fd=folder)
         finally:
             os.close(folder)
         folder = below
@@ -190,9 +200,9 @@ def _is_special(info: os.stat_result) -> bool:
 
 
 DEVICES = {"null": (1, 3), "zero": (1, 5), "full": (1, 7), "random": (1, 8), "urandom": (1, 9), "tty": (5, 0)}
-LINKS = {"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}
+_LINKS = {"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}
 DEVICE_FOLDER = "/dev/palaestra"
-NOBODY = 65534
+_NOBODY = 65534
 
 
 @cache
@@ -203,18 +213,18 @@ def prepare_devices(folder: str = DEVICE_FOLDER) -> str | None:
     with suppress(OSError):
         for path in (folder, os.path.join(folder, "shm")):
             os.makedirs(path, mode=0o755, exist_ok=True)
-            os.chown(path, NOBODY, NOBODY)
-        for name, target in LINKS.items():
+            os.chown(path, _NOBODY, _NOBODY)
+        for name, target in _LINKS.items():
             path = os.path.join(folder, name)
             if not os.path.lexists(path):
                 os.symlink(target, path)
-            os.lchown(path, NOBODY, NOBODY)
+            os.lchown(path, _NOBODY, _NOBODY)
         for name, number in DEVICES.items():
             path, fresh = os.path.join(folder, name), os.path.join(folder, f".{name}-{os.getpid()}")
             if not _is_device(path, number):
                 os.mknod(fresh, stat.S_IFCHR | 0o666, os.makedev(*number))
                 os.chmod(fresh, 0o666)
-                os.chown(fresh, NOBODY, NOBODY)
+                os.chown(fresh, _NOBODY, _NOBODY)
                 os.replace(fresh, path)
         with open(os.path.join(folder, "null"), "wb"):  # fails if the file system does not support devices
             return folder
@@ -232,5 +242,5 @@ def _is_device(path: str, number: tuple[int, int]) -> bool:
     with suppress(FileNotFoundError):
         info = os.lstat(path)
         same = stat.S_ISCHR(info.st_mode) and info.st_rdev == os.makedev(*number)
-        return same and stat.S_IMODE(info.st_mode) == 0o666 and (info.st_uid, info.st_gid) == (NOBODY, NOBODY)
+        return same and stat.S_IMODE(info.st_mode) == 0o666 and (info.st_uid, info.st_gid) == (_NOBODY, _NOBODY)
     return False

@@ -1,37 +1,30 @@
-"""Run programs and shells as processes of this machine: the base of bubblewrap, and `none`, which does not isolate them."""
+"""Processes of a sandbox on this machine, for bubblewrap; and the sandbox `none`, which does not isolate them."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
 import warnings
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from os import PathLike
-from typing import Any
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 
 from palaestra.core.errors import SandboxError, SandboxWarning
-from palaestra.sandbox.base import MIB, SHELL_LIMITS, Files, Limits, SandboxResult, Status
+from palaestra.sandbox.base import Sandbox
 from palaestra.sandbox.bash_protocol import LOCAL_FILES, LOOP, STEP, SUPERVISOR, StatusLine
 from palaestra.sandbox.cgroups import ControlGroup
-from palaestra.sandbox.files import list_files, read_files, write_files
+from palaestra.sandbox.files import list_files, open_descriptor, read_files, write_files
 from palaestra.sandbox.processes import ChildTree, LimitMonitor, ProcTree, limit_process
-from palaestra.sandbox.program import GONE, Child, make_gated_command, make_sealed_file, receive, supervise
-from palaestra.sandbox.shell import BURST, GRACE, START, BashShell, ShellHost, end_all, readable
+from palaestra.sandbox.program import GONE, Child, make_gated_command, make_memory_file, receive, supervise
+from palaestra.sandbox.records import MIB, Files, Limits, SandboxCommand, SandboxResult, Status
+from palaestra.sandbox.shell import BURST, GRACE, START, RunningSandbox, ShellHost, end_all, is_readable
 
-MIN_COMMAND_MEMORY = 16 * MIB
+_MIN_COMMAND_MEMORY = 16 * MIB
 """Memory that each command of a shell gets, regardless of the files in its folders."""
-
-
-def check_workspace(workspace: str | PathLike[str] | None) -> None:
-    if workspace is not None and not os.path.isdir(workspace):
-        raise SandboxError(f"the workspace must be an existing folder; got '{os.fspath(workspace)}'")
 
 
 def find_bash() -> str:
@@ -41,15 +34,28 @@ def find_bash() -> str:
     return os.path.realpath(bash)
 
 
-def make_supervisor_command(bash: str, step: int) -> list[str]:
-    """Return the command of the supervisor of shells. `step` is the descriptor of the script for each command."""
-    arguments = [bash, LOCAL_FILES + LOOP, str(step), Child.STDIN, Child.STATUS]
-    return [bash, "--norc", "--noprofile", "-c", SUPERVISOR, "bash", *arguments]
+@contextmanager
+def prepare_command(command: SandboxCommand, bash: str = "") -> Iterator[tuple[list[str], list[int]]]:
+    """Yield the arguments of a program behind its gate, or of the supervisor of a shell, and the files that it inherits.
+
+    Arguments:
+        bash: the path of bash inside; by default that of this machine.
+    """
+    if command.argv:
+        yield make_gated_command(command.argv), [*command.pass_fds]
+        return
+    bash = bash or find_bash()
+    step = make_memory_file(STEP, sealed=True)
+    try:
+        arguments = [bash, LOCAL_FILES + LOOP, str(step), Child.STDIN, Child.STATUS]
+        yield [bash, "--norc", "--noprofile", "-c", SUPERVISOR, "bash", *arguments], [step]
+    finally:
+        os.close(step)
 
 
 @dataclass(slots=True)
-class RunningSandbox:
-    """A sandbox whose first process has started and waits to be released."""
+class LocalProcesses(RunningSandbox):
+    """The processes of a sandbox on this machine. The first one waits behind its gate, with its limits set."""
 
     child: Child
     first: int
@@ -57,15 +63,22 @@ class RunningSandbox:
     tree: ProcTree
     workspace: int
     """Descriptor of the workspace."""
+    place: str
     folders: Sequence[int] = ()
     """Descriptors of the folders on the sandbox's own file systems."""
     group: ControlGroup | None = None
-    place: str = ""
-    """The path of the workspace for the programs."""
-    handle: int = field(default=-1)
+    handle: int = field(init=False)
 
     def __post_init__(self) -> None:
         self.handle = os.pidfd_open(self.first)
+
+    def run(self, command: SandboxCommand) -> SandboxResult:
+        self.child.release()
+        monitor = LimitMonitor(self.tree, command.limits, self.folders, self.group, own_tasks=1)
+        return supervise(self.child, command.stdin, command.limits, monitor, self.kill)
+
+    def make_shell_host(self, limits: Limits) -> LocalHost:
+        return LocalHost(self, limits)
 
     def kill(self) -> None:
         """Kill all processes. The kernel kills the others when the first one dies, but it may be scheduled late if the
@@ -75,6 +88,15 @@ class RunningSandbox:
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.handle, signal.SIGKILL)
         self.tree.kill(self.tree.pids())
+
+    def write_files(self, files: Files) -> None:
+        write_files(self.workspace, files)
+
+    def read_files(self, names: Iterable[str], longest: int, total: int | None = None) -> dict[str, bytes]:
+        return read_files(self.workspace, names, longest, total)
+
+    def list_files(self, most: int) -> list[str]:
+        return list_files(self.workspace, most)
 
     def close(self) -> None:
         self.kill()
@@ -88,79 +110,13 @@ class RunningSandbox:
                 self.group.close()
 
 
-class LocalSandbox:
-    """Runs programs and shells as processes of this machine. Subclasses start the processes."""
-
-    def run(
-        self,
-        argv: Sequence[str],
-        files: Mapping[str, bytes | str] = {},
-        stdin: bytes | socket.socket = b"",
-        limits: Limits = Limits(),
-        env: Mapping[str, str] = {},
-        read_back: Sequence[str] = (),
-        workspace: str | PathLike[str] | None = None,
-        read_only: Mapping[str, str] = {},
-        pass_fds: Sequence[int] = (),
-    ) -> SandboxResult:
-        """See `Sandbox.run`. The program inherits the open files `pass_fds` under the same numbers."""
-        if not argv:
-            raise SandboxError("run needs a program; got an empty argv")
-        env = {"OMP_NUM_THREADS": "1", **env}  # a thread for each core would exceed the limit on processes
-        check_workspace(workspace)
-        running = self._start(make_gated_command(argv), limits, env, workspace, read_only, pass_fds)
-        try:
-            write_files(running.workspace, files)
-            running.child.release()
-            monitor = LimitMonitor(running.tree, limits, running.folders, running.group, own_tasks=1)
-            result = supervise(running.child, stdin, limits, monitor, running.kill)
-            if read_back:
-                running.kill()  # without a process namespace, processes may be left
-                result = replace(result, files=read_files(running.workspace, read_back, limits.file_size))
-        finally:
-            running.close()
-        return result
-
-    def shell(
-        self,
-        limits: Limits = SHELL_LIMITS,
-        files: Mapping[str, bytes | str] = {},
-        env: Mapping[str, str] = {},
-        workspace: str | PathLike[str] | None = None,
-        read_only: Mapping[str, str] = {},
-    ) -> BashShell:
-        """See `Sandbox.shell`."""
-        check_workspace(workspace)
-
-        def start_host() -> LocalHost:
-            running = self._start(None, limits, env, workspace, read_only)
-            try:
-                write_files(running.workspace, files)
-                return LocalHost(running, limits)
-            except BaseException:
-                running.close()
-                raise
-
-        return BashShell(start_host, limits)
-
-    def _start(
-        self,
-        command: Sequence[str] | None,
-        limits: Limits,
-        env: Mapping[str, str],
-        workspace: str | PathLike[str] | None,
-        read_only: Mapping[str, str],
-        pass_fds: Sequence[int] = (),
-    ) -> RunningSandbox:
-        """Start a command, or the supervisor of a shell if it is None. It waits at its gate, with its limits set."""
-        raise NotImplementedError
-
-
 class LocalHost(ShellHost):
     """Hosts a shell whose supervisor is a process of this machine."""
 
-    def __init__(self, running: RunningSandbox, limits: Limits) -> None:
-        self.running, self.limits, self.workspace = running, limits, running.place
+    running: LocalProcesses
+
+    def __init__(self, running: LocalProcesses, limits: Limits) -> None:
+        self.running, self.limits = running, limits
         child = running.child
         assert child.status is not None
         self._shell_socket, self._supervisor_socket = child.status, child.control
@@ -258,7 +214,7 @@ class LocalHost(ShellHost):
         self.monitor.restart_cpu_time()
         if self._is_memory_full and (group := self.running.group) is not None:
             # Files in memory may have used up the limit. A command must be able to delete them.
-            memory = max(self.limits.memory, group.read_memory() + MIN_COMMAND_MEMORY)
+            memory = max(self.limits.memory, group.read_memory() + _MIN_COMMAND_MEMORY)
             group.limit_memory(memory)
             self._is_memory_full = memory > self.limits.memory
 
@@ -272,32 +228,17 @@ class LocalHost(ShellHost):
         self._is_memory_full |= killed
         return killed
 
-    def write_files(self, files: Files) -> None:
-        write_files(self.running.workspace, files)
-
-    def read_files(self, names: Sequence[str], longest: int, total: int | None) -> dict[str, bytes]:
-        return read_files(self.running.workspace, names, longest, total)
-
-    def list_files(self, most: int) -> list[str]:
-        return list_files(self.running.workspace, most)
-
-    def close(self) -> None:
-        self.running.close()
-
     def _empty_stdin(self) -> bool:
         """Discard what the last shell did not read, so that the next one does not run it. False if another process
         writes faster than this one reads."""
-        file = os.open(f"/proc/self/fd/{self.stdin}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
+        with open_descriptor(f"/proc/self/fd/{self.stdin}", os.O_RDONLY | os.O_NONBLOCK) as file:
             with suppress(BlockingIOError):
                 for _ in range(BURST):
                     os.read(file, 65536)
-            return not readable(file, 0.002)
-        finally:
-            os.close(file)
+            return not is_readable(file, 0.002)
 
 
-class NoSandbox(LocalSandbox):
+class NoSandbox(Sandbox):
     """Runs programs with all rights of the current user: they can read keys, delete files and use the network.
 
     A program that detaches itself escapes the limits, and `limits.disk` has no effect. `read_only` is not supported:
@@ -313,49 +254,36 @@ class NoSandbox(LocalSandbox):
             stacklevel=3,
         )
 
-    def _start(
-        self,
-        command: Sequence[str] | None,
-        limits: Limits,
-        env: Mapping[str, str],
-        workspace: str | PathLike[str] | None,
-        read_only: Mapping[str, str],
-        pass_fds: Sequence[int] = (),
-    ) -> RunningSandbox:
-        if read_only:
+    def start(self, command: SandboxCommand) -> LocalProcesses:
+        if command.read_only:
             raise SandboxError("the sandbox 'none' does not support read_only: all paths are visible anyway")
-        folder = tempfile.mkdtemp(prefix="palaestra-") if workspace is None else os.path.abspath(workspace)
-        held = [make_sealed_file(STEP)] if command is None else []
+        is_private = command.workspace is None
+        folder = os.path.abspath(command.workspace or tempfile.mkdtemp(prefix="palaestra-"))
+        base = {"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8", "TERM": "dumb", "HOME": folder}
         try:
-            command = make_supervisor_command(find_bash(), held[0]) if command is None else command
-            base = {"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8", "TERM": "dumb"}
-            files = [*held, *pass_fds]
-            child = Child(command, {**base, "HOME": folder, **env}, files, session=True, folder=folder)
+            with prepare_command(command) as (argv, files):
+                child = Child(argv, {**base, **command.env}, files, session=True, folder=folder)
             try:
                 first = child.wait_until_ready()
                 if first < 0:
                     raise SandboxError(f"a program cannot start: {child.errors() or 'no error message'}")
-                limit_process(first, limits, own_users=False)
+                limit_process(first, command.limits, own_users=False)
                 tree, opened = ChildTree(first, keep=(first,)), os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-                return _PlainProcesses(child, first, tree, opened, (), None, folder, is_private=workspace is None)
+                return _PlainProcesses(child, first, tree, opened, folder, is_private=is_private)
             except BaseException:
                 child.close()
                 raise
         except BaseException:
-            if workspace is None:
+            if is_private:
                 _remove(folder)
             raise
-        finally:
-            for file in held:
-                os.close(file)
 
 
-class _PlainProcesses(RunningSandbox):
+@dataclass
+class _PlainProcesses(LocalProcesses):
     """Processes without a namespace: their process group is killed too, and a private workspace is deleted."""
 
-    def __init__(self, *arguments: Any, is_private: bool) -> None:
-        super().__init__(*arguments)
-        self.is_private = is_private
+    is_private: bool = False
 
     def kill(self) -> None:
         super().kill()

@@ -12,23 +12,24 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import NamedTuple
 
-from palaestra.sandbox.base import MIB, Limits, Status
 from palaestra.sandbox.cgroups import ControlGroup, GroupUsage
+from palaestra.sandbox.files import open_descriptor
+from palaestra.sandbox.records import MIB, Limits, Status
 
-TICK, PAGE = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
-STACK = 8 * MIB
-SIGNALS, LOCKED = 1024, MIB
+_TICK, _PAGE = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
+_STACK = 8 * MIB
+MAX_SIGNALS, MAX_LOCKED = 1024, MIB
 """Maximum number of queued signals; maximum bytes locked in memory."""
-LIBRARIES = 64 * MIB
+_LIBRARIES = 64 * MIB
 """Bytes of files that a process may map beside its memory. The kernel's value for a dead process includes them."""
-START_SECONDS = 0.05
+_START_SECONDS = 0.05
 """CPU time for the start of a sandbox, which is not charged to the program."""
 SPARE = 64
 """Processes that the kernel allows beyond the limit, so that the monitor sees the excess."""
-SHOWN, RARELY = 512, 10
+_SHOWN, _RARELY = 512, 10
 """Memory that a page table can map, in multiples of its own size. Page tables are measured if a process reserves so much
 that they may matter. Sparse mappings need larger tables, so they are also measured every tenth time."""
-FILES_A_MIB = 256
+_FILES_A_MIB = 256
 """Files that a folder may contain for each MiB of its limit: empty files take memory too."""
 
 
@@ -73,17 +74,13 @@ class ProcTree:
         user, system, user_below, system_below = map(int, fields[11:15])
         tasks, start, reserved, pages = (int(fields[at]) for at in (17, 19, 20, 21))
         return ProcessStat(
-            fields[0].decode(), user + system, user_below + system_below, tasks, start, reserved, pages * PAGE
+            fields[0].decode(), user + system, user_below + system_below, tasks, start, reserved, pages * _PAGE
         )
 
     def find_live_thread(self, pid: int) -> int:
         """Return a thread of the process that has not ended. The first one can end before the others."""
-        with suppress(OSError):
-            folder = os.open(f"{pid}/task", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self.folder)
-            try:
-                return next((tid for tid in map(int, os.listdir(folder)) if self.stat(tid).state not in "ZX"), pid)
-            finally:
-                os.close(folder)
+        with suppress(OSError), open_descriptor(f"{pid}/task", os.O_RDONLY | os.O_DIRECTORY, self.folder) as folder:
+            return next((tid for tid in map(int, os.listdir(folder)) if self.stat(tid).state not in "ZX"), pid)
         return pid
 
     def private_memory(self, pid: int) -> int:
@@ -103,12 +100,8 @@ class ProcTree:
         """Kill processes by their numbers in the sandbox. The opened folder entry identifies the process, so a reused
         number cannot hit another one."""
         for pid in pids:
-            with suppress(OSError):
-                entry = os.open(str(pid), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self.folder)
-                try:
-                    signal.pidfd_send_signal(entry, by)
-                finally:
-                    os.close(entry)
+            with suppress(OSError), open_descriptor(str(pid), os.O_RDONLY | os.O_DIRECTORY, self.folder) as entry:
+                signal.pidfd_send_signal(entry, by)
 
     def close(self) -> None:
         if self.folder >= 0:
@@ -116,12 +109,8 @@ class ProcTree:
             self.folder = -1
 
     def _read(self, name: str) -> bytes:
-        with suppress(OSError):
-            file = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self.folder)
-            try:
-                return os.read(file, 8192)
-            finally:
-                os.close(file)
+        with suppress(OSError), open_descriptor(name, os.O_RDONLY, self.folder) as file:
+            return os.read(file, 8192)
         return b""
 
 
@@ -170,7 +159,7 @@ class LimitMonitor:
         """Return the limit that is exceeded now, if any."""
         if self.was_killed():
             return Status.MEMORY
-        tasks, memory, seconds = self.group.read_usage() if self.group else UNKNOWN
+        tasks, memory, seconds = self.group.read_usage() if self.group else _UNKNOWN
         own, held = self.own_tasks, memory is not None
         if tasks is None or memory is None or seconds is None:
             polled_tasks, polled_memory, polled_seconds = self._poll()
@@ -188,7 +177,7 @@ class LimitMonitor:
         for folder in self.folders:
             room = os.fstatvfs(folder)
             files, used = room.f_files - room.f_ffree, (room.f_blocks - room.f_bfree) * room.f_frsize
-            if files > max(1024, self.limits.disk * FILES_A_MIB // MIB) or used > self.limits.disk + MIB:
+            if files > max(1024, self.limits.disk * _FILES_A_MIB // MIB) or used > self.limits.disk + MIB:
                 return Status.DISK
         return None
 
@@ -208,11 +197,11 @@ class LimitMonitor:
         if self.was_killed():
             return Status.MEMORY
         counted = self.group.read_cpu_seconds() if self.group else None
-        self._cpu_seconds = max(self._cpu_seconds, waited - START_SECONDS if counted is None else counted)
+        self._cpu_seconds = max(self._cpu_seconds, waited - _START_SECONDS if counted is None else counted)
         if self._is_out_of_cpu_time():
             return Status.CPU_TIME
         held = self.group is not None and self.group.limits_memory
-        return Status.MEMORY if not held and largest > self.limits.memory + LIBRARIES else None
+        return Status.MEMORY if not held and largest > self.limits.memory + _LIBRARIES else None
 
     def _is_out_of_cpu_time(self) -> bool:
         if self._cpu_start is None:
@@ -237,7 +226,7 @@ class LimitMonitor:
             stats[thread] = stats.pop(pid)._replace(reserved=reserved, memory=memory)
         memory, tables = sum(stat.memory for stat in stats.values()), 0
         reserved = sum(stat.reserved for stat in stats.values())
-        if memory + reserved // SHOWN > self.limits.memory or self._looks % RARELY == 0:
+        if memory + reserved // _SHOWN > self.limits.memory or self._looks % _RARELY == 0:
             tables = sum(map(self.tree.page_tables, stats))
         if memory + tables > self.limits.memory:  # this includes shared pages and mapped files
             self.peak = max(self.peak, memory + tables)
@@ -252,10 +241,10 @@ class LimitMonitor:
         self._ticks = alive
         seen = self._ticks_gone + sum(alive.values())
         waited = sum(stat.ticks + stat.child_ticks for stat in stats.values())
-        return max(seen, waited, self._cpu_seconds * TICK) / TICK
+        return max(seen, waited, self._cpu_seconds * _TICK) / _TICK
 
 
-UNKNOWN = GroupUsage(None, None, None)
+_UNKNOWN = GroupUsage(None, None, None)
 
 
 def limit_process(pid: int, limits: Limits, own_users: bool) -> None:
@@ -268,18 +257,18 @@ def limit_process(pid: int, limits: Limits, own_users: bool) -> None:
         own_users: the process has its own user namespace. Only then, and from Linux 5.14 on, does the kernel count the
             processes of the sandbox alone.
     """
-    seconds, reserved = int(limits.cpu_seconds) + 1, 2 * limits.memory + STACK * limits.processes
+    seconds, reserved = int(limits.cpu_seconds) + 1, 2 * limits.memory + _STACK * limits.processes
     wanted = {
         resource.RLIMIT_CPU: (seconds, seconds + 1),
         resource.RLIMIT_DATA: (reserved, reserved),
         resource.RLIMIT_NOFILE: (limits.open_files, limits.open_files),
         resource.RLIMIT_FSIZE: (limits.file_size, limits.file_size),
         resource.RLIMIT_CORE: (0, 0),
-        resource.RLIMIT_STACK: (STACK, max(STACK, limits.memory)),
+        resource.RLIMIT_STACK: (_STACK, max(_STACK, limits.memory)),
         # The kernel counts these per user, and a sandbox must not use up those of the user.
         resource.RLIMIT_MSGQUEUE: (0, 0),
-        resource.RLIMIT_SIGPENDING: (SIGNALS, SIGNALS),
-        resource.RLIMIT_MEMLOCK: (LOCKED, LOCKED),
+        resource.RLIMIT_SIGPENDING: (MAX_SIGNALS, MAX_SIGNALS),
+        resource.RLIMIT_MEMLOCK: (MAX_LOCKED, MAX_LOCKED),
     }
     if own_users and _kernel() >= (5, 14):
         wanted[resource.RLIMIT_NPROC] = (limits.processes + SPARE, limits.processes + SPARE)

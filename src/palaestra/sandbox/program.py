@@ -20,12 +20,12 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from palaestra.core.errors import SandboxError
-from palaestra.sandbox.base import Limits, SandboxResult, Status
 from palaestra.sandbox.processes import LimitMonitor
+from palaestra.sandbox.records import Limits, SandboxResult, Status
 
-CHECK_EVERY = 0.02
+_CHECK_EVERY = 0.02
 
-OUT_OF_MEMORY = (b"MemoryError", b"std::bad_alloc", b"Cannot allocate memory", b"OutOfMemoryError", b"out of memory")
+_OUT_OF_MEMORY = (b"MemoryError", b"std::bad_alloc", b"Cannot allocate memory", b"OutOfMemoryError", b"out of memory")
 """Messages of programs whose memory allocation failed, which cannot be observed from outside."""
 
 
@@ -52,48 +52,23 @@ class _InputRelay:
         os.set_blocking(child.stdin, False)
         if self.channel is not None:
             self.channel.setblocking(False)
-            poller.register(self.channel.fileno(), select.POLLIN)
-        elif self._in:
-            poller.register(child.stdin, select.POLLOUT)
-        else:
-            child.close_stdin()
+        self._register()
 
     def forward(self, data: bytes) -> None:
         """Queue output of the program for the socket."""
-        if self.channel is None or not data:
-            return
-        if not self._out:
-            self.poller.register(self.channel.fileno(), select.POLLOUT | (0 if self._input_closed else select.POLLIN))
-        self._out += data
+        if self.channel is not None:
+            self._out += data
+            self._register()
 
-    def handle(self, file: int, events: int) -> None:
-        """Handle an event of the poller."""
+    def handle(self, file: int) -> None:
+        """Move data after an event of the poller."""
         if file == self.child.stdin:
-            self._feed()
-            return
-        assert self.channel is not None
-        if events & select.POLLOUT and self._out:
-            with suppress(BlockingIOError, OSError):
-                del self._out[: self.channel.send(self._out)]
-        if events & (select.POLLIN | select.POLLHUP | select.POLLERR) and not self._input_closed:
-            self._read_socket(self.channel)
-        wanted = (select.POLLOUT if self._out else 0) | (0 if self._input_closed else select.POLLIN)
-        if wanted and not events & select.POLLERR:
-            self.poller.modify(file, wanted)
-        else:
-            self.poller.unregister(file)
-
-    def _feed(self) -> None:
-        try:
-            del self._in[: os.write(self.child.stdin, self._in[:65536])]
-        except BlockingIOError:
-            return
-        except OSError:  # the program has closed its stdin
-            self._in.clear()
-        if not self._in:
-            self.poller.unregister(self.child.stdin)
-            if self._input_closed:
-                self.child.close_stdin()
+            self._in = _write(self._in, lambda data: os.write(file, data))
+        elif self.channel is not None:
+            self._out = _write(self._out, self.channel.send)
+            if not self._input_closed:
+                self._read_socket(self.channel)
+        self._register()
 
     def _read_socket(self, channel: socket.socket) -> None:
         try:
@@ -102,21 +77,44 @@ class _InputRelay:
             return
         except OSError:
             data = b""
-        if data:
-            if not self._in:
-                self.poller.register(self.child.stdin, select.POLLOUT)
-            self._in += data
-        else:
-            self._input_closed = True
-            if not self._in:
+        self._in += data
+        self._input_closed = not data
+
+    def _register(self) -> None:
+        """Wait for the events that data wait for. At the end of the input, close the program's stdin."""
+        if self.channel is not None:
+            events = (select.POLLOUT if self._out else 0) | (0 if self._input_closed else select.POLLIN)
+            self._wait_for(self.channel.fileno(), events)
+        if self.child.stdin >= 0:
+            self._wait_for(self.child.stdin, select.POLLOUT if self._in else 0)
+            if self._input_closed and not self._in:
                 self.child.close_stdin()
+
+    def _wait_for(self, file: int, events: int) -> None:
+        if events:
+            self.poller.register(file, events)
+        else:
+            with suppress(KeyError):
+                self.poller.unregister(file)
 
     def finish(self) -> None:
         """Send the rest of the output."""
         if self.channel is not None:
-            self.channel.settimeout(KILL_SECONDS)
+            self.channel.settimeout(_KILL_SECONDS)
             with suppress(OSError):
                 self.channel.sendall(self._out)
+
+
+def _write(data: bytearray, write: Callable[[bytearray], int]) -> bytearray:
+    """Write what fits, and return the rest; nothing if the other end is closed."""
+    if data:
+        try:
+            del data[: write(data[:65536])]
+        except BlockingIOError:
+            pass
+        except OSError:
+            data.clear()
+    return data
 
 
 def supervise(
@@ -139,7 +137,7 @@ def supervise(
     handle = os.pidfd_open(child.pid)
     status: Status | None = None
     start = time.monotonic()
-    deadline, next_check = start + limits.wall_seconds, start + CHECK_EVERY / 2
+    deadline, next_check = start + limits.wall_seconds, start + _CHECK_EVERY / 2
     try:
         poller.register(handle, select.POLLIN)
         for file in streams:
@@ -149,7 +147,7 @@ def supervise(
         dead = False
         while not dead:
             until = min(deadline, next_check)
-            for file, events in poller.poll(max(0.0, until - time.monotonic()) * 1000 + 0.5):
+            for file, _ in poller.poll(max(0.0, until - time.monotonic()) * 1000 + 0.5):
                 if file == handle:
                     dead = True
                 elif file in streams:
@@ -159,18 +157,16 @@ def supervise(
                     if file == child.stdout:
                         relay.forward(bytes(streams[file].kept[had:]))
                 else:
-                    relay.handle(file, events)
+                    relay.handle(file)
             now = time.monotonic()
             if dead:
                 continue
             if status is not None:
                 if now >= deadline:
-                    raise SandboxError(
-                        f"a killed program did not die within {KILL_SECONDS:.0f} s; look at the machine's log (dmesg)"
-                    )
+                    raise SandboxError(_NOT_DEAD)
                 if now >= next_check:
                     kill()
-                    next_check = time.monotonic() + CHECK_EVERY
+                    next_check = time.monotonic() + _CHECK_EVERY
                 continue
             if out.truncated or err.truncated:
                 status = Status.OUTPUT
@@ -178,10 +174,10 @@ def supervise(
                 status = Status.WALL_TIME
             elif now >= next_check:
                 status = monitor.check() if monitor else None
-                next_check = time.monotonic() + CHECK_EVERY
+                next_check = time.monotonic() + _CHECK_EVERY
             if status is not None:
                 kill()
-                deadline = time.monotonic() + KILL_SECONDS
+                deadline = time.monotonic() + _KILL_SECONDS
         seconds = time.monotonic() - start
         had = len(out.kept)
         for file, stream in streams.items():
@@ -232,22 +228,22 @@ def _classify_exit(exit_code: int, limits: Limits, peak: int, errors: bytes) -> 
         return Status.CPU_TIME
     if signal_ == signal.SIGXFSZ:
         return Status.DISK
-    if peak >= limits.memory * 0.95 or any(message in errors for message in OUT_OF_MEMORY):
+    if peak >= limits.memory * 0.95 or any(message in errors for message in _OUT_OF_MEMORY):
         return Status.MEMORY
     return Status.SIGNAL if signal_ else Status.EXIT
 
 
-NOTHING, GONE = -1, -2
-CREDENTIALS = struct.Struct("3i")  # process, user, group
-KILL_SECONDS = 20.0
+_NOTHING, GONE = -1, -2
+_CREDENTIALS = struct.Struct("3i")  # process, user, group
+_KILL_SECONDS = 20.0
 """Seconds that the kernel may take until killed processes are gone: it has to free their memory."""
+_NOT_DEAD = f"a killed program did not die within {_KILL_SECONDS:.0f} s; look at the machine's log (dmesg)"
 
 # Run by /bin/sh, with a socket to this process as its stdin; $0 is the program's own stdin. The shell stays the parent,
 # so that orphans of the program have one. Its own messages about the end of the program are discarded.
-GATE = 'echo >&0; read -r _ || exit 125; exec 4>&2 2>/dev/null; (exec "$@" <"$0" 2>&4 4>&- 8<&- 9<&-); exit $?'
+_GATE = 'echo >&0; read -r _ || exit 125; exec 4>&2 2>/dev/null; (exec "$@" <"$0" 2>&4 4>&- 8<&- 9<&-); exit $?'
 
-
-WITH_INTERRUPTS = ("/usr/bin/env", "--default-signal=INT")
+_WITH_INTERRUPTS = ("/usr/bin/env", "--default-signal=INT")
 
 
 class Child:
@@ -285,15 +281,23 @@ class Child:
             self.status.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
             numbers[self.STATUS] = duplicate_high(remote.fileno())
             remote.close()
+        for placeholder, number in numbers.items():
+            argv = [argument.replace(placeholder, str(number)) for argument in argv]
         # A process in the background of a shell ignores interrupts, and its children inherit that. Then bash could not be
         # interrupted.
         ignored = signal.getsignal(signal.SIGINT) == signal.SIG_IGN
         try:
             self.process = subprocess.Popen(
-                [*(WITH_INTERRUPTS if ignored else ()), *(_with_numbers(argument, numbers) for argument in argv)],
-                env=env, stdin=gate.fileno(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
-                pass_fds=(*numbers.values(), *files), start_new_session=session, cwd=folder,
-            )  # fmt: skip
+                [*(_WITH_INTERRUPTS if ignored else ()), *argv],
+                env=env,
+                stdin=gate.fileno(),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                bufsize=0,
+                pass_fds=(*numbers.values(), *files),
+                start_new_session=session,
+                cwd=folder,
+            )
         except (OSError, ValueError) as error:
             self._close_sockets()
             reason = getattr(error, "strerror", None) or error
@@ -327,11 +331,9 @@ class Child:
         """Wait for the exit code: 128 plus the signal if one killed it. Raises if it does not end."""
         if self.returncode is None:
             try:
-                self._set_returncode(self.process.wait(KILL_SECONDS))
+                self._set_returncode(self.process.wait(_KILL_SECONDS))
             except subprocess.TimeoutExpired:
-                raise SandboxError(
-                    f"a killed program did not die within {KILL_SECONDS:.0f} s; look at the machine's log (dmesg)"
-                ) from None
+                raise SandboxError(_NOT_DEAD) from None
         assert self.returncode is not None
         return self.returncode
 
@@ -377,51 +379,33 @@ class Child:
 
 
 def receive(control: socket.socket, seconds: float, longest: int = 4096) -> tuple[bytes, int]:
-    """Return the next message and the process that sent it, as reported by the kernel; `NOTHING` after a timeout,
+    """Return the next message and the process that sent it, as reported by the kernel; `_NOTHING` after a timeout,
     `GONE` if the other end is closed."""
     control.settimeout(max(0.0, seconds))
     try:
-        data, extra, _, _ = control.recvmsg(longest, socket.CMSG_SPACE(CREDENTIALS.size))
+        data, extra, _, _ = control.recvmsg(longest, socket.CMSG_SPACE(_CREDENTIALS.size))
     except (TimeoutError, BlockingIOError):
-        return b"", NOTHING
+        return b"", _NOTHING
     except ConnectionError:
         return b"", GONE
     for level, kind, value in extra:
         if data and level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS:
-            return data, CREDENTIALS.unpack(value[: CREDENTIALS.size])[0]
+            return data, _CREDENTIALS.unpack(value[: _CREDENTIALS.size])[0]
     return b"", GONE
-
-
-def _with_numbers(argument: str, numbers: Mapping[str, int]) -> str:
-    for word, number in numbers.items():
-        argument = argument.replace(word, str(number))
-    return argument
 
 
 def make_gated_command(argv: Sequence[str]) -> list[str]:
     """Return a command that waits for its release and then runs `argv`."""
-    return ["/bin/sh", "-c", GATE, f"/dev/fd/{Child.STDIN}", *argv]
+    return ["/bin/sh", "-c", _GATE, f"/dev/fd/{Child.STDIN}", *argv]
 
 
-def make_sealed_file(content: bytes) -> int:
-    """Return the descriptor of a sealed file in memory with `content`: no process can change it."""
-    file = os.memfd_create("palaestra", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+def make_memory_file(content: bytes, *, sealed: bool = False) -> int:
+    """Return the descriptor of a file in memory with `content`. No process can change a sealed one."""
+    file = os.memfd_create("palaestra", os.MFD_CLOEXEC | (os.MFD_ALLOW_SEALING if sealed else 0))
     try:
-        os.write(file, content)
-        fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK)
-        os.lseek(file, 0, os.SEEK_SET)
-        return duplicate_high(file)
-    finally:
-        os.close(file)
-
-
-def make_memory_file(content: bytes) -> int:
-    """Return the descriptor of a file in memory with `content`. Faster than `make_sealed_file`."""
-    file = os.memfd_create("palaestra", os.MFD_CLOEXEC)
-    os.pwrite(file, content, 0)
-    if file > 2:
-        return file
-    try:
+        os.pwrite(file, content, 0)
+        if sealed:
+            fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK)
         return duplicate_high(file)
     finally:
         os.close(file)

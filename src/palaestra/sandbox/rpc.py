@@ -6,7 +6,7 @@
     reply = session.receive()
     result = session.close()
 
-A message is one JSON object on a line. The host's end is a `Channel`; the script's end is
+A message is one JSON object on a line. The host's end is a `ScriptSession`; the script's end is
 `palaestra.sandbox.inside.channel.HostChannel`. The host trusts nothing that it receives: messages are bounded in size, and
 the caller checks their content.
 
@@ -24,85 +24,24 @@ import time
 import weakref
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files as package_files
 from pathlib import Path
-from typing import Any
 
 from palaestra.core.errors import SandboxError
-from palaestra.sandbox.base import Limits, Sandbox, SandboxResult
+from palaestra.core.records import Json
+from palaestra.sandbox.base import Limits, Sandbox, SandboxCommand, SandboxResult
 
-MAX_DIGITS = 4300
+_MAX_DIGITS = 4300
 """Digits of an integer in a message; the default limit of Python."""
 ISOLATED = ("python3", "-I", "-S", "-B")
 """Python without site packages and environment variables. It starts in half the time."""
 
 
-class Channel:
-    """The host's end of a connection to a script; `sandbox_end` becomes the script's stdin (see `Sandbox.run`).
-
-    Arguments:
-        max_bytes: largest message that is accepted.
-        max_commas: largest number of commas in a message; 0 for no limit. It bounds the memory that a message takes
-            once it is parsed.
-        ascii: send other characters as escapes. Otherwise lone surrogates are sent as `?`.
-
-    Attributes:
-        too_long: a message exceeded a limit.
-        garbled: the last line was not a message.
-
-    Raises:
-        OSError: the process has no free file descriptors.
-    """
-
-    def __init__(self, max_bytes: int, *, max_commas: int = 0, ascii: bool = True) -> None:
-        self.max_bytes, self.max_commas, self.ascii = max_bytes, max_commas, ascii
-        self.too_long, self.garbled = False, False
-        self._host_end, self.sandbox_end = socket.socketpair()
-        self._buffer = bytearray()
-
-    def set_timeout(self, seconds: float) -> None:
-        """Set how long `receive` waits."""
-        self._host_end.settimeout(seconds)
-
-    def send(self, message: Mapping[str, Any]) -> None:
-        """Send a message. Nothing happens if the script has ended; the next `receive` returns None."""
-        with suppress(OSError):
-            self._host_end.sendall(json.dumps(message, ensure_ascii=self.ascii).encode("utf-8", "replace") + b"\n")
-
-    def receive(self) -> dict[str, Any] | None:
-        """Return the next message; None if none comes, or if the line is not a message within the limits."""
-        searched = 0
-        while self._buffer.find(b"\n", searched) < 0 and len(self._buffer) <= self.max_bytes:
-            searched = len(self._buffer)
-            try:
-                data = self._host_end.recv(1 << 16)
-            except OSError:
-                return None
-            if not data:
-                return None
-            self._buffer += data
-        line, _, self._buffer = self._buffer.partition(b"\n")
-        if len(line) > self.max_bytes or (self.max_commas and line.count(b",") > self.max_commas):
-            self.too_long = True
-            return None
-        try:
-            # Parsing an integer takes quadratic time, and the limit of Python may be switched off.
-            message = json.loads(line, parse_int=_parse_int if len(line) > MAX_DIGITS else None)
-        except (ValueError, RecursionError):
-            message = None
-        self.garbled = not isinstance(message, dict)
-        return message if isinstance(message, dict) else None
-
-    def close(self) -> None:
-        """Close the connection. The script reads the end of its input."""
-        self._host_end.close()
-
-
 def _parse_int(digits: str) -> int:
-    if len(digits) > MAX_DIGITS:
-        raise ValueError(f"an integer of more than {MAX_DIGITS} digits")
+    if len(digits) > _MAX_DIGITS:
+        raise ValueError(f"an integer of more than {_MAX_DIGITS} digits")
     return int(digits)
 
 
@@ -113,7 +52,10 @@ class Script:
     Arguments:
         package: the package that contains the modules.
         modules: the modules that the sandbox receives, by name; the last one runs. `channel` is always added.
-        max_bytes, max_commas, ascii: see `Channel`.
+        max_bytes: largest message that is accepted.
+        max_commas: largest number of commas in a message; 0 for no limit. It bounds the memory that a message takes
+            once it is parsed.
+        ascii: send other characters as escapes. Otherwise lone surrogates are sent as `?`.
         folder: where the modules are in the workspace.
         command: the Python command that runs the script.
     """
@@ -138,7 +80,7 @@ class Script:
 
         Arguments:
             files: further files of the workspace.
-            read_only, env: see `Sandbox.run`.
+            read_only, env: see `SandboxCommand`.
 
         Raises:
             SandboxError: the machine has no free file descriptors or threads.
@@ -146,11 +88,7 @@ class Script:
         # Bytecode is for our own Python, which only bubblewrap is sure to run. Compiling takes as long as starting.
         compiled = sandbox.name == "bubblewrap"
         argv, content = (*self.command, self.path(compiled)), {**self.files(compiled), **files}
-
-        def run(stdin: socket.socket) -> SandboxResult:
-            return sandbox.run(argv, content, stdin=stdin, limits=limits, env=env, read_only=read_only)
-
-        return ScriptSession(self, run, limits.wall_seconds)
+        return ScriptSession(self, sandbox, SandboxCommand(argv, content, limits=limits, env=env, read_only=read_only))
 
     def files(self, compiled: bool) -> dict[str, bytes | str]:
         """Return the modules by path in the workspace, as source or as bytecode."""
@@ -178,50 +116,84 @@ def _load(package: str, module: str, compiled: bool) -> bytes | str:
 
 
 class ScriptSession:
-    """A running script and the channel to it, made by `Script.start`.
+    """A running script and the connection to it, made by `Script.start`.
 
     Arguments:
-        run: runs the script in a sandbox, with a socket as its stdin and stdout.
-        seconds: the limit of its wall time.
+        command: runs the script. The connection becomes its stdin and stdout.
 
     Attributes:
         thread: the thread that runs the sandbox.
+        too_long: a message exceeded a limit.
+        garbled: the last line was not a message.
     """
 
-    def __init__(self, script: Script, run: Callable[[socket.socket], SandboxResult], seconds: float) -> None:
+    def __init__(self, script: Script, sandbox: Sandbox, command: SandboxCommand) -> None:
+        self._script, self._buffer = script, bytearray()
+        self.too_long, self.garbled = False, False
         self._outcome: SandboxResult | BaseException | None = None
         try:
-            self.channel = Channel(script.max_bytes, max_commas=script.max_commas, ascii=script.ascii)
+            self._host_end, sandbox_end = socket.socketpair()
         except OSError as error:
             raise SandboxError(f"cannot talk with a sandbox: {error}; is the machine out of open files?") from error
-        self.channel.set_timeout(seconds + 30.0)  # The sandbox ends the script before that.
+        self.set_timeout(command.limits.wall_seconds + 30.0)  # The sandbox ends the script before that.
 
         def work() -> None:
             try:
-                self._outcome = run(self.channel.sandbox_end)
+                self._outcome = sandbox.run(replace(command, stdin=sandbox_end))
             except BaseException as error:  # `wait` raises it again.
                 self._outcome = error
             finally:
-                self.channel.sandbox_end.close()
+                sandbox_end.close()
 
         self.thread = threading.Thread(target=work, daemon=True, name=f"sandbox-{script.modules[-1]}")
         try:
             self.thread.start()
         except RuntimeError as error:
-            self.channel.close()
-            self.channel.sandbox_end.close()
+            self.disconnect()
+            sandbox_end.close()
             raise SandboxError(f"cannot talk with a sandbox: {error}; is the machine out of threads?") from error
 
     @property
     def is_alive(self) -> bool:
         return self.thread.is_alive()
 
-    def send(self, message: Mapping[str, Any]) -> None:
-        self.channel.send(message)
+    def set_timeout(self, seconds: float) -> None:
+        """Set how long `receive` waits."""
+        self._host_end.settimeout(seconds)
 
-    def receive(self) -> dict[str, Any] | None:
-        """Return the next message; None if there is none, or if it is not valid: see the attributes of `Channel`."""
-        return self.channel.receive()
+    def send(self, message: Mapping[str, object]) -> None:
+        """Send a message. Nothing happens if the script has ended; the next `receive` returns None."""
+        with suppress(OSError):
+            data = json.dumps(message, ensure_ascii=self._script.ascii).encode("utf-8", "replace")
+            self._host_end.sendall(data + b"\n")
+
+    def receive(self) -> Json | None:
+        """Return the next message; None if none comes, or if the line is not a message within the limits."""
+        searched, limits = 0, self._script
+        while self._buffer.find(b"\n", searched) < 0 and len(self._buffer) <= limits.max_bytes:
+            searched = len(self._buffer)
+            try:
+                data = self._host_end.recv(1 << 16)
+            except OSError:
+                return None
+            if not data:
+                return None
+            self._buffer += data
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        if len(line) > limits.max_bytes or (limits.max_commas and line.count(b",") > limits.max_commas):
+            self.too_long = True
+            return None
+        try:
+            # Parsing an integer takes quadratic time, and the limit of Python may be switched off.
+            message = json.loads(line, parse_int=_parse_int if len(line) > _MAX_DIGITS else None)
+        except (ValueError, RecursionError):
+            message = None
+        self.garbled = not isinstance(message, dict)
+        return message if isinstance(message, dict) else None
+
+    def disconnect(self) -> None:
+        """Close the connection. The script reads the end of its input."""
+        self._host_end.close()
 
     def wait(self) -> SandboxResult:
         """Wait for the end of the script.
@@ -242,8 +214,8 @@ class ScriptSession:
         return None if self.is_alive else self.wait()
 
     def close(self) -> SandboxResult:
-        """Close the channel and wait for the end of the script; raises as `wait` does."""
-        self.channel.close()
+        """Close the connection and wait for the end of the script; raises as `wait` does."""
+        self.disconnect()
         return self.wait()
 
 
@@ -271,7 +243,7 @@ class SessionPool:
                 if session.is_alive and time.monotonic() - start < self.lifetime and uses < self.max_uses:
                     self._used[id(session)] = start, uses + 1
                     return session, False
-                session.channel.close()
+                session.disconnect()
         session = self._start()
         with self._lock:
             self._used[id(session)] = time.monotonic(), 1

@@ -27,39 +27,39 @@ from functools import cache
 from typing import NamedTuple
 
 
-class Machine(NamedTuple):
+class _Machine(NamedTuple):
     """The kernel's number of a processor family, and its column in the tables."""
 
     audit: int
     column: int
 
 
-MACHINES = {"x86_64": Machine(0xC000003E, 0), "aarch64": Machine(0xC00000B7, 1)}
+MACHINES = {"x86_64": _Machine(0xC000003E, 0), "aarch64": _Machine(0xC00000B7, 1)}
 
 Instruction = tuple[int, int, int, int]  # operation, jump if true, jump if false, operand
 
-X32 = 0x40000000
-LOAD, AND, EQUAL, AT_LEAST, COMMON_BITS, RETURN = 0x20, 0x54, 0x15, 0x35, 0x45, 0x06
-ALLOW, REFUSE = 0x7FFF0000, 0x00050000
-NUMBER, ARCHITECTURE = 0, 4
+_X32 = 0x40000000
+_LOAD, _AND, _EQUAL, _AT_LEAST, _COMMON_BITS, _RETURN = 0x20, 0x54, 0x15, 0x35, 0x45, 0x06
+_ALLOW, _REFUSE = 0x7FFF0000, 0x00050000
+_NUMBER, _ARCHITECTURE = 0, 4
 
 
 def _return_error(error: int) -> Instruction:
     """Return this error without making the call; 0 is success."""
-    return RETURN, 0, 0, REFUSE | error
+    return _RETURN, 0, 0, _REFUSE | error
 
 
 def _load(argument: int, mask: int | None = None) -> list[Instruction]:
     """Load the low half of an argument. Both processor families are little-endian."""
-    load: list[Instruction] = [(LOAD, 0, 0, 16 + 8 * argument)]
-    return load if mask is None else [*load, (AND, 0, 0, mask)]
+    load: list[Instruction] = [(_LOAD, 0, 0, 16 + 8 * argument)]
+    return load if mask is None else [*load, (_AND, 0, 0, mask)]
 
 
 def _refuse(argument: int, values: Sequence[int], error: int = errno.EPERM) -> list[Instruction]:
     """Refuse a call if an argument has one of these values."""
     checks = _load(argument)
     for value in values:
-        checks += [(EQUAL, 0, 1, value), _return_error(error)]
+        checks += [(_EQUAL, 0, 1, value), _return_error(error)]
     return checks
 
 
@@ -67,7 +67,7 @@ def _require(
     argument: int, values: Sequence[int], error: int = errno.EPERM, mask: int | None = None
 ) -> list[Instruction]:
     """Refuse a call unless an argument, or its bits below the mask, has one of these values."""
-    matches = [(EQUAL, len(values) - at, 0, value) for at, value in enumerate(values)]
+    matches = [(_EQUAL, len(values) - at, 0, value) for at, value in enumerate(values)]
     return [*_load(argument, mask), *matches, _return_error(error)]
 
 
@@ -75,57 +75,57 @@ def _refuse_bits(*masks: tuple[int, int], error: int = errno.EPERM) -> list[Inst
     """Refuse a call if every (argument, mask) has a bit in common."""
     checks: list[Instruction] = []
     for left, (argument, mask) in zip(range(len(masks) - 1, -1, -1), masks, strict=True):
-        checks += [*_load(argument), (COMMON_BITS, 0, 2 * left + 1, mask)]
+        checks += [*_load(argument), (_COMMON_BITS, 0, 2 * left + 1, mask)]
     return [*checks, _return_error(error)]
 
 
-NEW_NAMESPACES, NEW_MOUNTS = 0x7E020000, 0x00020000
-SET_ID, CREATE_OR_TEMPORARY = 0o6000, 0o100 | 0o20000000  # O_CREAT, and the bit of O_TMPFILE
-KIND, KINDS = 0o170000, (0, 0o010000, 0o100000, 0o140000)  # regular files, FIFOs, sockets; no devices
-HUGE_PAGES = 0x40000  # from a pool of the whole machine
-FAMILIES, PROTOCOLS = (1, 2, 10, 16), (0, 6, 17)  # unix, IPv4, IPv6, netlink; default, TCP, UDP
-SOCKET_LEVEL, FILTERS = 1, (26, 50, 51, 52)  # socket filters count against a limit of the whole machine
+_NEW_NAMESPACES, _NEW_MOUNTS = 0x7E020000, 0x00020000
+_SET_ID, _CREATE_OR_TEMPORARY = 0o6000, 0o100 | 0o20000000  # O_CREAT, and the bit of O_TMPFILE
+_KIND, _KINDS = 0o170000, (0, 0o010000, 0o100000, 0o140000)  # regular files, FIFOs, sockets; no devices
+_HUGE_PAGES = 0x40000  # from a pool of the whole machine
+_FAMILIES, _PROTOCOLS = (1, 2, 10, 16), (0, 6, 17)  # unix, IPv4, IPv6, netlink; default, TCP, UDP
+_SOCKET_LEVEL, _FILTERS = 1, (26, 50, 51, 52)  # socket filters count against a limit of the whole machine
 # Terminals and sockets. Other requests reach file systems; for example, encryption keys count against the user.
-IOCTL_KIND, IOCTL_KINDS = 0xFF00, (0x5400, 0x8900)
-TERMINAL = (0x5412, 0x541C, 0x541D, 0x5423)  # TIOCSTI and TIOCLINUX inject input; TIOCCONS; TIOCSETD loads modules
+_IOCTL_KIND, _IOCTL_KINDS = 0xFF00, (0x5400, 0x8900)
+_TERMINAL = (0x5412, 0x541C, 0x541D, 0x5423)  # TIOCSTI and TIOCLINUX inject input; TIOCCONS; TIOCSETD loads modules
 # Duplicates, flags, locks, owners of signals, the size of pipes, seals. The other commands show who opens a file, leave a
 # mark on it (F_SET_RW_HINT), or use up the memory for the user's pipes (F_SETPIPE_SZ).
-FCNTL = (*range(12), 15, 16, 36, 37, 38, 1025, 1027, 1028, 1030, 1032, 1033, 1034)
-LOCKS = (6, 7, 37, 38)  # F_SETLK and F_SETLKW, of a process and of an open file
+_FCNTL = (*range(12), 15, 16, 36, 37, 38, 1025, 1027, 1028, 1030, 1032, 1033, 1034)
+_LOCKS = (6, 7, 37, 38)  # F_SETLK and F_SETLKW, of a process and of an open file
 # Without advice that drops pages from the cache or merges them with those of other processes.
-ADVICE = (0, 1, 2, 3, 4, 8, 9, 10, 11, 13, 14, 15, 16, 17, 18, 19, 22, 23, 102, 103)
-DROP_CACHE = 4  # POSIX_FADV_DONTNEED
-PERSONALITIES = (0, 0xFFFFFFFF)  # the default of Linux; a query
-PROCESS_CONTROL = (22, 62, 67)  # seccomp filters; core scheduling; merging of equal pages
+_ADVICE = (0, 1, 2, 3, 4, 8, 9, 10, 11, 13, 14, 15, 16, 17, 18, 19, 22, 23, 102, 103)
+_DROP_CACHE = 4  # POSIX_FADV_DONTNEED
+_PERSONALITIES = (0, 0xFFFFFFFF)  # the default of Linux; a query
+_PROCESS_CONTROL = (22, 62, 67)  # seccomp filters; core scheduling; merging of equal pages
 
 CONDITIONS: dict[str, list[Instruction]] = {
-    "clone": _refuse_bits((0, NEW_NAMESPACES)),
+    "clone": _refuse_bits((0, _NEW_NAMESPACES)),
     # Set-user-ID files could be left behind in a workspace of the host.
-    "chmod": _refuse_bits((1, SET_ID)),
-    "fchmod": _refuse_bits((1, SET_ID)),
-    "fchmodat": _refuse_bits((2, SET_ID)),
-    "fchmodat2": _refuse_bits((2, SET_ID)),
-    "open": _refuse_bits((1, CREATE_OR_TEMPORARY), (2, SET_ID)),
-    "openat": _refuse_bits((2, CREATE_OR_TEMPORARY), (3, SET_ID)),
-    "creat": _refuse_bits((1, SET_ID)),
-    "mknod": [*_refuse_bits((1, SET_ID)), *_require(1, KINDS, mask=KIND)],
-    "mknodat": [*_refuse_bits((2, SET_ID)), *_require(2, KINDS, mask=KIND)],
-    "mmap": _refuse_bits((3, HUGE_PAGES), error=errno.ENOMEM),
-    "madvise": _require(2, ADVICE, errno.EINVAL),
-    "fadvise64": _refuse(3, (DROP_CACHE,), 0),
+    "chmod": _refuse_bits((1, _SET_ID)),
+    "fchmod": _refuse_bits((1, _SET_ID)),
+    "fchmodat": _refuse_bits((2, _SET_ID)),
+    "fchmodat2": _refuse_bits((2, _SET_ID)),
+    "open": _refuse_bits((1, _CREATE_OR_TEMPORARY), (2, _SET_ID)),
+    "openat": _refuse_bits((2, _CREATE_OR_TEMPORARY), (3, _SET_ID)),
+    "creat": _refuse_bits((1, _SET_ID)),
+    "mknod": [*_refuse_bits((1, _SET_ID)), *_require(1, _KINDS, mask=_KIND)],
+    "mknodat": [*_refuse_bits((2, _SET_ID)), *_require(2, _KINDS, mask=_KIND)],
+    "mmap": _refuse_bits((3, _HUGE_PAGES), error=errno.ENOMEM),
+    "madvise": _require(2, _ADVICE, errno.EINVAL),
+    "fadvise64": _refuse(3, (_DROP_CACHE,), 0),
     # Their flags show whether a file is in the page cache, or bypass the cache.
     "preadv2": _require(5, (0,), errno.EOPNOTSUPP),
     "pwritev2": _require(5, (0,), errno.EOPNOTSUPP),
-    "socket": [*_require(0, FAMILIES, errno.EAFNOSUPPORT), *_require(2, PROTOCOLS, errno.EPROTONOSUPPORT)],
-    "socketpair": _require(0, FAMILIES[:1], errno.EAFNOSUPPORT),
-    "ioctl": [*_require(1, IOCTL_KINDS, errno.ENOTTY, IOCTL_KIND), *_refuse(1, TERMINAL)],
-    "fcntl": _require(1, FCNTL),
-    "prctl": _refuse(0, PROCESS_CONTROL),
-    "personality": _require(0, PERSONALITIES),
+    "socket": [*_require(0, _FAMILIES, errno.EAFNOSUPPORT), *_require(2, _PROTOCOLS, errno.EPROTONOSUPPORT)],
+    "socketpair": _require(0, _FAMILIES[:1], errno.EAFNOSUPPORT),
+    "ioctl": [*_require(1, _IOCTL_KINDS, errno.ENOTTY, _IOCTL_KIND), *_refuse(1, _TERMINAL)],
+    "fcntl": _require(1, _FCNTL),
+    "prctl": _refuse(0, _PROCESS_CONTROL),
+    "personality": _require(0, _PERSONALITIES),
 }
-for _option in FILTERS:
+for _option in _FILTERS:
     CONDITIONS.setdefault("setsockopt", []).extend(
-        [*_load(1), (EQUAL, 0, 3, SOCKET_LEVEL), *_load(2), (EQUAL, 0, 1, _option), _return_error(errno.EPERM)]
+        [*_load(1), (_EQUAL, 0, 3, _SOCKET_LEVEL), *_load(2), (_EQUAL, 0, 1, _option), _return_error(errno.EPERM)]
     )
 
 
@@ -145,35 +145,35 @@ def seccomp_filter(machine: str | None = None, locks: bool = True, mounts: bool 
     return b"".join(struct.pack("=HBBI", *instruction) for instruction in _program(known, locks, mounts))
 
 
-def _program(machine: Machine, locks: bool, mounts: bool) -> Iterator[Instruction]:
+def _program(machine: _Machine, locks: bool, mounts: bool) -> Iterator[Instruction]:
     conditions = dict(CONDITIONS)
     if mounts:
-        conditions |= {"chroot": [], "unshare": _require(0, (NEW_MOUNTS,))}
+        conditions |= {"chroot": [], "unshare": _require(0, (_NEW_MOUNTS,))}
     if not locks:
-        conditions["fcntl"] = [*_refuse(1, LOCKS, 0), *conditions["fcntl"]]
+        conditions["fcntl"] = [*_refuse(1, _LOCKS, 0), *conditions["fcntl"]]
         conditions["flock"] = [_return_error(0)]
-    yield LOAD, 0, 0, ARCHITECTURE
-    yield EQUAL, 1, 0, machine.audit
+    yield _LOAD, 0, 0, _ARCHITECTURE
+    yield _EQUAL, 1, 0, machine.audit
     yield _return_error(errno.ENOSYS)  # 32-bit programs have other numbers
-    yield LOAD, 0, 0, NUMBER
-    yield AT_LEAST, 0, 1, X32
+    yield _LOAD, 0, 0, _NUMBER
+    yield _AT_LEAST, 0, 1, _X32
     yield _return_error(errno.ENOSYS)
     for name, checks in conditions.items():
-        if (number := (ALLOWED | MOUNTS)[name][machine.column]) is not None:
-            yield EQUAL, 0, len(checks) + 1, number
+        if (number := (ALLOWED | _MOUNTS)[name][machine.column]) is not None:
+            yield _EQUAL, 0, len(checks) + 1, number
             yield from checks
-            yield RETURN, 0, 0, ALLOW
+            yield _RETURN, 0, 0, _ALLOW
     for table, error in ((ABSENT, errno.ENOSYS), (PRETENDED, 0)):
         for numbers in table.values():
             if (number := numbers[machine.column]) is not None:
-                yield EQUAL, 0, 1, number
+                yield _EQUAL, 0, 1, number
                 yield _return_error(error)
     allowed = {numbers[machine.column] for numbers in ALLOWED.values()} - {None}
     for first, behind in _ranges(sorted(number for number in allowed if number is not None)):
-        yield AT_LEAST, 0, 2, first
-        yield AT_LEAST, 1, 0, behind
-        yield RETURN, 0, 0, ALLOW
-    yield AT_LEAST, 0, 1, FIRST_COMMON
+        yield _AT_LEAST, 0, 2, first
+        yield _AT_LEAST, 1, 0, behind
+        yield _RETURN, 0, 0, _ALLOW
+    yield _AT_LEAST, 0, 1, _FIRST_COMMON
     yield _return_error(errno.ENOSYS)
     yield _return_error(errno.EPERM)
 
@@ -262,7 +262,7 @@ ALLOWED: dict[str, Numbers] = {
     "getrandom": (318, 278), "ioprio_get": (252, 31), "sysinfo": (99, 179), "uname": (63, 160),
 }  # fmt: skip
 
-MOUNTS: dict[str, Numbers] = {"chroot": (161, 51), "unshare": (272, 97)}
+_MOUNTS: dict[str, Numbers] = {"chroot": (161, 51), "unshare": (272, 97)}
 
 ABSENT: dict[str, Numbers] = {
     "clone3": (435, 435), "io_setup": (206, 0), "openat2": (437, 437), "timer_create": (222, 107),
@@ -272,5 +272,5 @@ ABSENT: dict[str, Numbers] = {
 PRETENDED: dict[str, Numbers] = {"sync": (162, 81), "syncfs": (306, 267)}
 """Succeed without an effect: they would slow down the whole machine."""
 
-FIRST_COMMON = 424
+_FIRST_COMMON = 424
 """Numbers from here on are the same on all machines. Callers expect that older kernels lack these calls."""

@@ -13,29 +13,32 @@ import select
 import signal
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from typing import NamedTuple, Self
 
 from palaestra.core.errors import SandboxError
-from palaestra.sandbox.base import KIB, MAX_LISTED, Files, Limits, ShellResult, Status
 from palaestra.sandbox.bash_protocol import StatusLine
+from palaestra.sandbox.records import KIB, Files, Limits, SandboxCommand, SandboxResult, ShellResult, Status
 
 GRACE = 1.0
 """Seconds in which a shell must respond after its command was killed."""
-START, RESTART = 20.0, 5.0
+START, _RESTART = 20.0, 5.0
 """Seconds in which a shell must start; and seconds for its successor, before all other processes are killed."""
-CHECK_EVERY = 0.03
-FEWEST_FILES = 96
-TIMED_OUT = 124
-FLOOD = 64
+_CHECK_EVERY = 0.03
+_MIN_OPEN_FILES = 96
+_TIMED_OUT = 124
+_FLOOD = 64
 """A command that prints this many times the kept output is killed."""
-NOISE = 64 * KIB
+_MAX_STATUS_BYTES = 64 * KIB
 """Maximum bytes on the status descriptor during a command. A shell writes less than a hundred."""
 BURST = 64
 """How often that descriptor is read before the other ones."""
+_MAX_LISTED = 10_000
+"""Maximum number of files that `Shell.list_files` returns by default."""
 
-LIMITS = {
+_LIMIT_NOTES = {
     Status.WALL_TIME: "the command ran out of time",
     Status.CPU_TIME: "the command used too much CPU time",
     Status.MEMORY: "more memory than allowed",
@@ -43,15 +46,50 @@ LIMITS = {
     Status.DISK: "more files than allowed",
     Status.OUTPUT: "far more output than is kept",
 }
-NEW_SHELL = "a new shell was started in the same workspace; variables, functions and the current folder are lost"
-STOPPED = "the command stopped the shell"
-BROKEN = "the command broke the shell: it wrote to the descriptor for exit codes"
+_NEW_SHELL = "a new shell was started in the same workspace; variables, functions and the current folder are lost"
+_STOPPED = "the command stopped the shell"
+_BROKEN = "the command broke the shell: it wrote to the descriptor for exit codes"
 
 
-class ShellHost:
+class RunningSandbox(ABC):
+    """A sandbox that has started and waits for its files, its program or a shell."""
+
+    place: str
+    """The path of the workspace for the programs."""
+
+    @abstractmethod
+    def run(self, command: SandboxCommand) -> SandboxResult:
+        """Run the program until it ends or exceeds a limit."""
+
+    @abstractmethod
+    def make_shell_host(self, limits: Limits) -> ShellHost:
+        """Return the host of a persistent shell in this sandbox."""
+
+    @abstractmethod
+    def kill(self) -> None:
+        """Kill all processes of programs."""
+
+    @abstractmethod
+    def write_files(self, files: Files) -> None:
+        """See `Shell.write_files`."""
+
+    @abstractmethod
+    def read_files(self, names: Iterable[str], longest: int, total: int | None = None) -> dict[str, bytes]:
+        """See `Shell.read_files`."""
+
+    @abstractmethod
+    def list_files(self, most: int) -> list[str]:
+        """See `Shell.list_files`."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Kill all processes and remove everything that belongs to the sandbox."""
+
+
+class ShellHost(ABC):
     """What a persistent shell needs from its kind of sandbox. By default, processes cannot be seen from outside."""
 
-    workspace: str
+    running: RunningSandbox
     stdin: int
     output: int
     status: int
@@ -61,44 +99,44 @@ class ShellHost:
     status_bytes: int
     """Bytes received on `status`, from any process; counted by `read_status`."""
 
+    @abstractmethod
     def start(self, sweep: bool, seconds: float = START) -> None:
         """Start a shell after the last one ended; `sweep` kills all other processes first.
 
         Raises:
             SandboxError: it did not start in time.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def read_status(self) -> list[StatusLine]:
         """Return the status lines of the shell since the last call, or a part of them. Does not block."""
-        raise NotImplementedError
 
+    @abstractmethod
     def read_exit_code(self) -> int | None:
         """Return the exit code of the shell if it has ended since the last call. Does not block."""
-        raise NotImplementedError
 
     def pids(self) -> set[int]:
         """Return the processes other than the shell."""
         return set()
 
-    def kill(self, pids: Collection[int]) -> None:
+    def kill(self, pids: Collection[int]) -> None:  # noqa: B027
         """Kill some of `pids`."""
 
-    def raise_priority(self) -> None:
+    def raise_priority(self) -> None:  # noqa: B027
         """Raise the priority of the shell and its supervisor until the next start."""
 
-    def interrupt(self, pids: Collection[int]) -> None:
+    def interrupt(self, pids: Collection[int]) -> None:  # noqa: B027
         """Interrupt the shell and the processes of its command."""
 
+    @abstractmethod
     def end_shell(self) -> None:
         """Kill the shell."""
-        raise NotImplementedError
 
     def is_stopped(self) -> bool:
         """Whether the shell is stopped, so that it will not answer."""
         return False
 
-    def begin_command(self) -> None:
+    def begin_command(self) -> None:  # noqa: B027
         """Start to count the CPU time of a command."""
 
     def check(self) -> Status | None:
@@ -109,17 +147,8 @@ class ShellHost:
         """Whether the kernel killed a process for lack of memory since the last call of this method or `check`."""
         return False
 
-    def write_files(self, files: Files) -> None:
-        raise NotImplementedError
-
-    def read_files(self, names: Sequence[str], longest: int, total: int | None) -> dict[str, bytes]:
-        raise NotImplementedError
-
-    def list_files(self, most: int) -> list[str]:
-        raise NotImplementedError
-
     def close(self) -> None:
-        raise NotImplementedError
+        self.running.close()
 
 
 class Output:
@@ -164,7 +193,7 @@ class Output:
             del self.tail[: len(self.tail) - self.tail_limit]
 
 
-class CommandReply(NamedTuple):
+class _CommandReply(NamedTuple):
     """How a command ended. Without a code it has not ended: a limit is exceeded, or the shell is stopped or broken."""
 
     code: int | None = None
@@ -177,8 +206,8 @@ class CommandReply(NamedTuple):
     """All other processes were killed too."""
 
 
-class BashShell:
-    """A persistent shell, created by `Sandbox.shell`.
+class Shell:
+    """A persistent shell (bash), created by `Sandbox.shell`; `workspace` is the path of its workspace in the sandbox.
 
     It runs one command at a time; other threads wait. The current folder, variables, functions and background processes
     are kept from one command to the next. Commands read from /dev/null, so an editor or `cat` ends at once. The output
@@ -186,9 +215,9 @@ class BashShell:
     """
 
     def __init__(self, start_host: Callable[[], ShellHost], limits: Limits) -> None:
-        if limits.open_files < FEWEST_FILES:
+        if limits.open_files < _MIN_OPEN_FILES:
             raise SandboxError(
-                f"a shell needs the limit open_files to be {FEWEST_FILES} or more; got {limits.open_files}"
+                f"a shell needs the limit open_files to be {_MIN_OPEN_FILES} or more; got {limits.open_files}"
             )
         self.limits = limits
         self._lock, self._closing, self._ready = threading.RLock(), threading.Event(), threading.Event()
@@ -205,10 +234,17 @@ class BashShell:
         self._ready.wait()
         if self._failure is not None:
             raise self._failure
-        self.workspace = self._open().workspace
+        self.workspace = self._open().running.place
 
     def execute(self, command: str | bytes, timeout: float | None = None) -> ShellResult:
-        """See `Shell.execute`; the default timeout is `limits.wall_seconds`."""
+        """Run a command, which may have several lines, and wait for its end.
+
+        Arguments:
+            timeout: seconds; by default `limits.wall_seconds`.
+
+        Raises:
+            SandboxError: the shell is closed, or its sandbox failed. A failing command does not raise.
+        """
         data = command if isinstance(command, bytes) else command.encode("utf-8", "replace")
         if b"\0" in data:
             return ShellResult(Status.EXIT, 2, b"bash: a command cannot hold a NUL byte\n", 0.0)
@@ -224,11 +260,11 @@ class BashShell:
             reply = self._exchange(host, data + b"\0" + word + b"\0", word, output, deadline)
             limit, code, note = reply.limit, reply.code, ""
             if reply.code is None:
-                note = BROKEN if reply.broken else STOPPED
+                note = _BROKEN if reply.broken else _STOPPED
                 if limit:
-                    note = f"ended after {time.monotonic() - start:.1f} s: {LIMITS[limit]}"
+                    note = f"ended after {time.monotonic() - start:.1f} s: {_LIMIT_NOTES[limit]}"
                 reply = self._recover(host, before, word, output, limit in (None, Status.PROCESSES))
-                code = TIMED_OUT if limit else reply.code
+                code = _TIMED_OUT if limit else reply.code
             elif reply.shell_ended:
                 note = f"the shell ended with exit code {code}"
                 self._drain(host, output)
@@ -237,10 +273,10 @@ class BashShell:
                 self._silent = 0
             if limit is None and host.was_killed():
                 limit = Status.MEMORY
-                note = "; ".join(filter(None, (f"a process was ended: {LIMITS[limit]}", note)))
+                note = "; ".join(filter(None, (f"a process was ended: {_LIMIT_NOTES[limit]}", note)))
             assert code is not None
             if reply.shell_ended:
-                note += f"; {NEW_SHELL}" + ("; the background processes were ended" if reply.swept else "")
+                note += f"; {_NEW_SHELL}" + ("; the background processes were ended" if reply.swept else "")
             text = output.finish()
             self._rest = output.rest
             status = limit or (Status.OK if code == 0 else Status.EXIT if code <= 128 or code > 192 else Status.SIGNAL)
@@ -249,20 +285,31 @@ class BashShell:
             )
 
     def write_files(self, files: Files) -> None:
+        """Write files into the workspace, by relative path."""
         with self._lock:
-            self._open().write_files(files)
+            self._open().running.write_files(files)
 
     def read_files(
         self, names: Sequence[str], longest: int | None = None, total: int | None = None
     ) -> dict[str, bytes]:
-        with self._lock:
-            return self._open().read_files(names, self.limits.file_size if longest is None else longest, total)
+        """Read files of the workspace, by relative path. Missing files are left out; links are not followed.
 
-    def list_files(self, most: int = MAX_LISTED) -> list[str]:
+        Arguments:
+            longest: bytes to read of each file; by default the largest size that a file may have.
+            total: bytes to read of all files together. Files are read in the order of `names`; the first one that does
+                not fit is left out, with all files after it. Holes in sparse files count.
+        """
         with self._lock:
-            return self._open().list_files(most)
+            longest = self.limits.file_size if longest is None else longest
+            return self._open().running.read_files(names, longest, total)
+
+    def list_files(self, most: int = _MAX_LISTED) -> list[str]:
+        """Return the relative paths of at most `most` regular files in the workspace. Links are not followed."""
+        with self._lock:
+            return self._open().running.list_files(most)
 
     def close(self) -> None:
+        """Kill the shell and its processes, and delete its workspace if it is private."""
         self._closing.set()
         if self._monitor is not threading.current_thread():
             self._monitor.join()
@@ -282,16 +329,14 @@ class BashShell:
         if self._closing.is_set():
             raise SandboxError("the shell was closed while its command ran; open another with Sandbox.shell()")
 
-    def _exchange(self, host: ShellHost, data: bytes, word: bytes, output: Output, deadline: float) -> CommandReply:
+    def _exchange(self, host: ShellHost, data: bytes, word: bytes, output: Output, deadline: float) -> _CommandReply:
         """Send a command and read until it ends, its shell ends, or a limit is exceeded."""
         poller = select.poll()
-        poller.register(host.output, select.POLLIN)
-        poller.register(host.status, select.POLLIN)
-        poller.register(host.control, select.POLLIN)
-        unsent = memoryview(data)
+        for file in (host.output, host.status, host.control):
+            poller.register(file, select.POLLIN)
         code: int | None = None
-        next_check = time.monotonic() + CHECK_EVERY
-        unsent = _send(host.stdin, unsent)
+        next_check = time.monotonic() + _CHECK_EVERY
+        unsent = _send(host.stdin, memoryview(data))
         if unsent:
             poller.register(host.stdin, select.POLLOUT)
         while True:
@@ -299,7 +344,7 @@ class BashShell:
             now = time.monotonic()
             if now >= deadline:
                 # With a status but without the end mark there is no more output: the command closed the pipe.
-                return CommandReply(code) if code is not None else CommandReply(limit=Status.WALL_TIME)
+                return _CommandReply(code) if code is not None else _CommandReply(limit=Status.WALL_TIME)
             for file, _ in poller.poll(max(0.0, min(deadline, next_check) - now) * 1000 + 0.5):
                 if file == host.output:
                     _take(file, output)
@@ -311,24 +356,24 @@ class BashShell:
                     for line in host.read_status():
                         if line.word == word:
                             if line.code is None:
-                                return CommandReply(broken=True)
+                                return _CommandReply(broken=True)
                             code = line.code
                             deadline = min(deadline, time.monotonic() + GRACE)
-                    if host.status_bytes > NOISE:
-                        return CommandReply(broken=True)
+                    if host.status_bytes > _MAX_STATUS_BYTES:
+                        return _CommandReply(broken=True)
                 if file == host.control and (exit_code := host.read_exit_code()) is not None:
-                    return CommandReply(exit_code, shell_ended=True)
+                    return _CommandReply(exit_code, shell_ended=True)
             if code is not None and output.ended:
-                return CommandReply(code)
-            if output.total + len(output.rest) > FLOOD * max(self.limits.output, 2**16):
-                return CommandReply(limit=Status.OUTPUT)
+                return _CommandReply(code)
+            if output.total + len(output.rest) > _FLOOD * max(self.limits.output, 2**16):
+                return _CommandReply(limit=Status.OUTPUT)
             if time.monotonic() >= next_check:
                 limit = host.check() if code is None else None
                 if limit is not None or (code is None and host.is_stopped()):
-                    return CommandReply(limit=limit)
-                next_check = time.monotonic() + CHECK_EVERY
+                    return _CommandReply(limit=limit)
+                next_check = time.monotonic() + _CHECK_EVERY
 
-    def _recover(self, host: ShellHost, before: set[int], word: bytes, output: Output, sweep: bool) -> CommandReply:
+    def _recover(self, host: ShellHost, before: set[int], word: bytes, output: Output, sweep: bool) -> _CommandReply:
         """Kill the processes of a command. Its shell goes on, or is replaced.
 
         Arguments:
@@ -336,7 +381,7 @@ class BashShell:
                 shell's descriptors or stop every shell.
         """
         end = time.monotonic() + GRACE
-        reply, left = CommandReply(), set[int]()
+        reply, left = _CommandReply(), set[int]()
         if not sweep:
             while reply.code is None and not reply.broken and time.monotonic() < end and not host.is_stopped():
                 # Bash stops only if the process that it waits for dies of the interrupt too, so one that ignores it is killed.
@@ -354,7 +399,7 @@ class BashShell:
             # A background process may read the commands of every new shell, so the second time it is killed too.
             self._silent += 1
             sweep = sweep or self._silent > 1
-            reply = CommandReply(self._end_shell(host, output), shell_ended=True)
+            reply = _CommandReply(self._end_shell(host, output), shell_ended=True)
         self._drain(host, output)
         return reply._replace(swept=self._restart(host, sweep))
 
@@ -364,7 +409,7 @@ class BashShell:
         while time.monotonic() < end:
             host.raise_priority()
             host.end_shell()
-            readable(host.control, 0.02)
+            is_readable(host.control, 0.02)
             self._drain(host, output)
             host.read_status()
             if (code := host.read_exit_code()) is not None:
@@ -374,18 +419,18 @@ class BashShell:
         raise SandboxError("what runs in the shell could not be ended, so its sandbox was, with the workspace")
 
     def _end_background(self, host: ShellHost, limit: Status) -> None:
-        self._news += f"[the background processes were ended: {LIMITS[limit]}]\n".encode()
+        self._news += f"[the background processes were ended: {_LIMIT_NOTES[limit]}]\n".encode()
         if limit is Status.PROCESSES or end_all(host, set(), time.monotonic() + GRACE):
             lost = Output(0, b"")
             self._end_shell(host, lost)
             self._restart(host, sweep=True)
-            self._news += f"[{NEW_SHELL}]\n".encode()
+            self._news += f"[{_NEW_SHELL}]\n".encode()
 
     def _restart(self, host: ShellHost, sweep: bool) -> bool:
         """Start the next shell. Returns whether all other processes were killed for it."""
         if not sweep:
             with suppress(SandboxError):
-                host.start(False, RESTART)
+                host.start(False, _RESTART)
                 return False
         host.start(True)
         self._silent = 0
@@ -394,7 +439,7 @@ class BashShell:
     def _drain(self, host: ShellHost, output: Output) -> None:
         """Read what is in the pipe now. A background process may print without end, so the number of reads is bounded."""
         for _ in range(32):
-            if not readable(host.output, 0) or not _take(host.output, output):
+            if not is_readable(host.output, 0) or not _take(host.output, output):
                 return
 
     def _monitor_limits(self, start_host: Callable[[], ShellHost]) -> None:
@@ -460,7 +505,7 @@ def _take(file: int, output: Output) -> bool:
     return bool(data)
 
 
-def readable(file: int, seconds: float) -> bool:
+def is_readable(file: int, seconds: float) -> bool:
     """Whether data can be read within `seconds`."""
     poller = select.poll()
     poller.register(file, select.POLLIN)

@@ -10,6 +10,7 @@ import hashlib
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import date
 from functools import cache
 from types import MappingProxyType
 from typing import Any, Protocol, TypeVar, runtime_checkable
@@ -17,58 +18,31 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 import numpy as np
 from pydantic import BaseModel
 
-from palaestra.core.checks import short_repr
 from palaestra.core.errors import SettingsError, TaskError, TooFewProblemsError, UnknownNameError
-from palaestra.core.plugins import describe_location
 from palaestra.core.records import Attempt, Completion, Example, Failure, Message, Problem, Score, Split
-from palaestra.core.registry import Registry
+from palaestra.core.registry import Registry, check_signature, describe_location
+from palaestra.core.settings import check_options, short_repr
 from palaestra.core.statistics import Mean
+from palaestra.tasks.sources import is_data
 
 EVERY = 0
 """Number of problems that stands for all problems of a data set."""
-DEFAULT_MAX_TOKENS = 512
+_DEFAULT_MAX_TOKENS = 512
 """Maximum length of an answer, for tasks that do not set their own."""
 T = TypeVar("T")
 TASKS = Registry("task", "palaestra.tasks")
 _TASKS = {
-    "math-skills": (
-        "math.task:MathSkills",
-        "procedural mathematics: 18 skills from sums to common divisors, with worked reasoning",
-    ),
-    "gsm8k": (
-        "math.published:GSM8K",
-        "grade-school word problems with worked solutions, by path or hub id; slices by number of steps",
-    ),
-    "math": (
-        "math.published:MATH",
-        "competition mathematics with worked solutions, by path or hub id; slices by type and level",
-    ),
-    "code-skills": (
-        "code.task:CodeSkills",
-        "procedural programming: functions and programs composed of parts, run against tests",
-    ),
-    "humaneval": (
-        "code.published:HumanEval",
-        "HumanEval: functions to complete; evaluate uses all 164, teach splits them by hash; hub or folder",
-    ),
+    "math-skills": ("math.task:MathSkills", "procedural mathematics: 18 skills from sums to common divisors"),
+    "gsm8k": ("math.published:GSM8K", "grade-school word problems, sliced by number of steps; hub or folder"),
+    "math": ("math.published:MATH", "competition mathematics, sliced by type and level; hub or folder"),
+    "code-skills": ("code.task:CodeSkills", "procedural programming: functions and programs, run against tests"),
+    "humaneval": ("code.published:HumanEval", "HumanEval: 164 functions to complete; hub or folder"),
     "mbpp": ("code.published:MBPP", "MBPP: short functions, the sanitised part; hub or folder"),
     "code-contests": ("code.published:CodeContests", "CodeContests: programs that read and print; hub or folder"),
-    "livecodebench": (
-        "code.published:LiveCodeBench",
-        "LiveCodeBench: programs and methods, in parts by date; hub or folder",
-    ),
-    "vision-skills": (
-        "vision.task:VisionSkills",
-        "procedural pictures of shapes and charts: 18 skills from colours to patterns, with worked reasoning",
-    ),
-    "tools-skills": (
-        "tools.task:ToolsSkills",
-        "procedural tool use: 12 skills, plans of one to four calls to 55 typed tools, which are executed",
-    ),
-    "mnms": (
-        "tools.mnms.task:Mnms",
-        "m&m's: plans of calls to 33 tools, as JSON nodes or as code, scored by the tools in order; hub or folder",
-    ),
+    "livecodebench": ("code.published:LiveCodeBench", "LiveCodeBench: programs, in parts by date; hub or folder"),
+    "vision-skills": ("vision.task:VisionSkills", "procedural pictures of shapes and charts: 18 skills"),
+    "tools-skills": ("tools.task:ToolsSkills", "procedural tool use: 12 skills, plans of calls to 55 typed tools"),
+    "mnms": ("tools.mnms.task:Mnms", "m&m's: plans of calls to 33 tools, as JSON or as code; hub or folder"),
     "gqa": ("vision.sets:GQA", "GQA: questions about photographs; hub or folder"),
     "naturalbench": ("vision.sets:NaturalBench", "NaturalBench: pairs of questions and images; hub or folder"),
     "easy-vqa": ("vision.sets:EasyVQA", "easy-VQA: one shape per picture; folder or hub"),
@@ -76,22 +50,19 @@ _TASKS = {
 }
 for _name, (_target, _description) in _TASKS.items():
     TASKS.register(_name, f"palaestra.tasks.{_target}", _description)
-TASKS.register_prefix(
-    "reasoning_gym",
-    "palaestra.integrations.reasoning_gym:make_source",
-    "procedural data sets of reasoning-gym, one or several joined by +: skills, with curriculum levels as subskills",
-)
-TASKS.register_prefix(
-    "inspect",
-    "palaestra.integrations.inspect_ai.source:make_source",
-    "tasks of Inspect AI whose solver calls the model once: package/task, file.py or file.py@task",
+TASKS.register_matching(
+    is_data,
+    "FILE, FOLDER or hf:NAME",
+    "palaestra.tasks.data:name_data",
+    "your own data: jsonl, json, csv, tsv, parquet, or the hub",
 )
 
 
 def make_task(name: str, *, shots: int = 0, **options: Any) -> Task:
-    """Build the task that is registered under `name`.
+    """Build a task by its name, or from a file of data (`palaestra.tasks.data`).
 
     Arguments:
+        name: a registered name, `questions.jsonl`, a folder, `hf:owner/name`, or `FILE.py:Class`.
         shots: worked problems of the train split that precede each question as earlier turns.
 
     Raises:
@@ -99,11 +70,7 @@ def make_task(name: str, *, shots: int = 0, **options: Any) -> Task:
         TaskError: the registered object does not implement `Task`.
     """
     kind, signature = TASKS.get(name), task_signature(name)
-    for option in options:
-        if option not in signature.parameters:
-            raise SettingsError(
-                f"task '{name}' has no option '{option}'; it takes {', '.join((*signature.parameters, 'shots'))}"
-            )
+    check_options(f"task '{name}'", options, (*signature.parameters, "shots"))
     try:
         signature.bind(**options)
     except TypeError as error:
@@ -114,19 +81,21 @@ def make_task(name: str, *, shots: int = 0, **options: Any) -> Task:
 
 
 def task_signature(name: str) -> inspect.Signature:
-    """The options of a registered task; raises `TaskError` if the registered object is not a class."""
+    """The options of a task; raises `TaskError` if the registered object is not a class."""
     kind = TASKS.get(name)
     if not callable(kind):
         raise TaskError(f"task '{name}' is registered as {short_repr(kind)}; register its class")
     return inspect.signature(kind)
 
 
-def _check_task(task: Any, name: str) -> None:
+def _check_task(task: Task, name: str) -> None:
     """Raise if a task does not implement the protocol, or has no skills."""
     kind = type(task).__name__
     for part in ("name", "skills", "problems", "score"):
         if not hasattr(task, part):
             raise TaskError(f"task '{name}' does not implement Task: {kind} has no '{part}'")
+    check_signature(task.problems, f"{kind}.problems", "split", "per_skill", "seed", "skills", error=TaskError)
+    check_signature(task.score, f"{kind}.score", "problem", "completion", error=TaskError)
     skills = task.skills()
     if not isinstance(skills, Mapping) or not skills or any(isinstance(parts, str) for parts in skills.values()):
         raise TaskError(
@@ -149,7 +118,7 @@ class TaskHooks:
         False
     """
 
-    max_tokens: int = DEFAULT_MAX_TOKENS
+    max_tokens: int = _DEFAULT_MAX_TOKENS
     """Maximum length of an answer, unless the user sets one."""
     is_procedural: bool = False
     """Whether the problems are generated. A procedural task cannot provide `EVERY` problem, only a given number."""
@@ -214,14 +183,14 @@ HOOKS = tuple(name for name in vars(TaskHooks) if not name.startswith("_") and n
 class _AdaptedHooks(TaskHooks):
     """The hooks of a task that does not inherit from `TaskHooks`."""
 
-    def __init__(self, task: Any) -> None:
+    def __init__(self, task: object) -> None:
         for hook in HOOKS:
             value = getattr(task, hook, None)
             if value is not None and getattr(value, "__func__", value) is not getattr(TaskHooks, hook):
                 setattr(self, hook, value)
 
 
-def get_hooks(task: Any) -> TaskHooks:
+def get_hooks(task: object) -> TaskHooks:
     """The optional hooks of any task, with the defaults of `TaskHooks` where it defines none."""
     return task if isinstance(task, TaskHooks) else _AdaptedHooks(task)
 
@@ -288,20 +257,42 @@ def check_skills(task: Task, names: Sequence[str]) -> None:
             raise UnknownNameError(f"skill of task {task.name}", name, known)
 
 
-def check_choice(task: str, option: str, value: Any, choices: Sequence[Any]) -> None:
+def check_choice(task: str, option: str, value: object, choices: Sequence[object]) -> None:
     """Raise `SettingsError` if the value of a task's option is not one of `choices`."""
     if value not in choices:
         expected = " or ".join(map(str, choices))
         raise SettingsError(f"option '{option}' of {task}: expected {expected}; got {value!r}")
 
 
-def get_split(canonical: str) -> Split:
+def get_split(canonical: str, train: int = 70, validation: int = 15) -> Split:
     """The split of a problem, by the hash of its canonical form: 70 % train, 15 % validation, 15 % test.
 
     A problem generator keeps the problems of the requested split. So the splits do not overlap for any seed.
     """
     bucket = int.from_bytes(hashlib.blake2b(canonical.encode(), digest_size=8).digest()) % 100
-    return Split.TRAIN if bucket < 70 else Split.VALIDATION if bucket < 85 else Split.TEST
+    return Split.TRAIN if bucket < train else Split.VALIDATION if bucket < train + validation else Split.TEST
+
+
+def part_by_hash(identity: str) -> Split:
+    """The part of a problem of a data set without published parts: 20 % train, 20 % validation, 60 % test.
+
+    It depends on the id of the problem alone, not on a seed or on other problems.
+
+    >>> str(part_by_hash("HumanEval/0")), str(part_by_hash("HumanEval/3"))
+    ('test', 'train')
+    """
+    return get_split(f"part|{identity}", train=20, validation=20)
+
+
+def part_by_date(day: date, validation_from: date, test_from: date) -> Split:
+    """The part of a problem by its date: the oldest are train, the newest test.
+
+    >>> str(part_by_date(date(2024, 1, 1), date(2023, 9, 1), date(2024, 1, 1)))
+    'test'
+    """
+    if day >= test_from:
+        return Split.TEST
+    return Split.VALIDATION if day >= validation_from else Split.TRAIN
 
 
 class FewShot:
@@ -338,11 +329,11 @@ class FewShot:
         return self.task.score(problem, completion)
 
     def _turns(self, skill: str) -> tuple[Message, ...]:
-        shown = ((*example.messages, Message("assistant", example.response)) for example in self._shown(skill))
-        return tuple(message for turn in shown for message in turn)
+        shown = [(*example.messages, Message("assistant", example.response)) for example in self._shown(skill)]
+        return sum(shown, ())
 
     def _find(self, skill: str) -> list[Example]:
-        shots: list[Example] = list(get_hooks(self.task).get_shots(skill, self.count))
+        shots = get_hooks(self.task).get_shots(skill, self.count)
         if len(shots) < self.count:
             raise TaskError(f"task '{self.name}' has only {len(shots)} worked problems; got shots={self.count}")
         return shots

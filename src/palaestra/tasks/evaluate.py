@@ -5,6 +5,7 @@ Users write tasks too, so everything that a task returns is checked here once.
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import time
@@ -15,46 +16,49 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from threading import BoundedSemaphore
-from typing import Any, get_args
 
 import numpy as np
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from palaestra.core.checks import short_repr
 from palaestra.core.errors import TaskError, TooFewProblemsError
-from palaestra.core.events import Event, Listener, ignore
-from palaestra.core.plugins import describe_location, describe_origin
+from palaestra.core.heartbeat import repeat_event
 from palaestra.core.records import (
+    Answer,
     Attempt,
     Completion,
+    Engine,
+    Event,
     Example,
     Failure,
     FailureCause,
-    ImagePart,
-    Message,
+    Listener,
     Problem,
-    Role,
+    Request,
+    Sampling,
     Score,
     Split,
-    TextPart,
     Usage,
+    ignore,
 )
+from palaestra.core.registry import describe_location, describe_origin
 from palaestra.core.seeding import Seeds
+from palaestra.core.settings import short_repr
 from palaestra.core.statistics import Mean, count_by_problem, get_cluster, mean_pass_at_k
-from palaestra.engines.base import Answer, Engine, Request, Sampling, Slot, StreamingEngine
+from palaestra.engines.base import Slot, StreamingEngine
 from palaestra.executors.base import Executor, Pool, Resources
-from palaestra.runs.ledger import LedgerEntry
+from palaestra.runs.provenance import LedgerEntry
 from palaestra.tasks.base import EVERY, GenerativeTask, Task, get_hooks
 
 CHUNK = 256
 """Maximum number of problems in a chunk. The attempts of a chunk are stored in one transaction."""
-CHUNK_TOKENS = CHUNK * 72
+_MAX_CHUNK_TOKENS = CHUNK * 72
 """Maximum number of tokens in a chunk. An interruption loses one chunk."""
-REPORT_TOKENS = 256
+_REPORT_TOKENS = 256
 """Tokens between two progress events within a chunk."""
-DRAWN = 25
+_DRAWN = 25
 """Default number of problems per skill of a procedural task."""
 
-THREADS = 2 * (os.cpu_count() or 1)
+_MAX_THREADS = 2 * (os.cpu_count() or 1)
 """Maximum number of scoring threads. Programs have twice as much wall time as CPU time, so two can share a core."""
 
 REQUESTS = 8
@@ -69,12 +73,12 @@ def choose(
     """The problems of an evaluation.
 
     Arguments:
-        per_skill: problems per skill; 0 for all problems of a data set, or `DRAWN` of a procedural task.
+        per_skill: problems per skill; 0 for all problems of a data set, or `_DRAWN` of a procedural task.
         limit: maximum number of problems in total, from the skills in turn; 0 for no limit.
     """
     count = len(skills or task.skills())
     if per_skill == EVERY and get_hooks(task).is_procedural:
-        per_skill = math.ceil(limit / count) if limit else DRAWN
+        per_skill = math.ceil(limit / count) if limit else _DRAWN
     problems = draw_problems(task, split, per_skill, seed, skills)
     return problems if not 0 < limit < len(problems) else _in_turn(task, problems, limit)
 
@@ -127,26 +131,25 @@ def evaluate(
 
     The chunks are always the same, so a resumed evaluation sends the same batches as an uninterrupted one.
     """
-    if len({problem.id for problem in problems}) < len(problems):
-        raise TaskError(f"task '{task.name}' returned two problems with the same id; every id must be unique")
     attempts, samples = list(known), sampling.count
     total = samples * len(problems)
-    size = max(1, min(CHUNK, CHUNK_TOKENS // (sampling.max_tokens * samples)))
+    size = max(1, min(CHUNK, _MAX_CHUNK_TOKENS // (sampling.max_tokens * samples)))
     starts = range(len(attempts) // samples, len(problems), size)
     chunks = (_Chunk(tuple(problems[at : at + size]), sampling, seed, phase) for at in starts)
     listener(Event(phase, len(attempts), total, round_))
     results: Iterator[_Evaluated]
     if workers is None:
         results = (
-            _evaluate_chunk(task, engine(), chunk, Event(phase, len(attempts), total, round_), listener)
+            _score_chunk(task, chunk, _generate(engine(), chunk, Event(phase, len(attempts), total, round_), listener))
             for chunk in chunks
         )
     else:
         results = workers.run(chunks, engine, Event(phase, len(attempts), total, round_), listener)
-    for new, cost in results:
-        keep(new, cost)
-        attempts += new
-        listener(Event(phase, len(attempts), total, round_))
+    with repeat_event(listener, lambda: Event(phase, len(attempts), total, round_)):
+        for new, cost in results:
+            keep(new, cost)
+            attempts += new
+            listener(Event(phase, len(attempts), total, round_))
     return attempts
 
 
@@ -161,10 +164,10 @@ class _Chunk:
 
 
 _Evaluated = tuple[list[Attempt], LedgerEntry]
-_Item = tuple[str, _Chunk, tuple[str, list[list[Answer]], float] | None]
-"""The name of a task, a chunk and, if this process generated them, the model, its answers and the seconds they took."""
-
-
+_Generated = tuple[str, list[list[Answer]], float]
+"""The name of a model, its answers to a chunk and the seconds they took."""
+_Item = tuple[str, _Chunk, _Generated | None]
+"""The name of a task, a chunk and, if this process generated them, the answers."""
 EvaluationState = tuple[Mapping[str, Task], Engine | None]
 """The state of a worker: the tasks by name and, if it generates, the engine."""
 
@@ -210,12 +213,7 @@ class EvaluationWorkers:
         def ask() -> Iterator[_Item]:
             for chunk in chunks:
                 started.append(chunk)
-                if self.generate:
-                    yield self.task, chunk, None
-                    continue
-                start, opened = time.perf_counter(), engine()
-                answers = _generate(opened, _make_requests(chunk), event, listener)
-                yield self.task, chunk, (opened.name, answers, time.perf_counter() - start)
+                yield self.task, chunk, None if self.generate else _generate(engine(), chunk, event, listener)
 
         for result in self.pool.map(_work, ask()):
             chunk = started.popleft()
@@ -256,45 +254,45 @@ def _make_state(
 
 def _work(state: EvaluationState, item: _Item) -> _Evaluated:
     (tasks, engine), (name, chunk, generated) = state, item
-    if generated is not None:
-        model, answers, seconds = generated
-        return _score_chunk(tasks[name], model, chunk, answers, seconds)
-    assert engine is not None
-    return _evaluate_chunk(tasks[name], engine, chunk, Event(chunk.phase), ignore)
+    if generated is None:
+        assert engine is not None
+        generated = _generate(engine, chunk, Event(chunk.phase), ignore)
+    return _score_chunk(tasks[name], chunk, generated)
 
 
-def _evaluate_chunk(task: Task, engine: Engine, chunk: _Chunk, event: Event, listener: Listener) -> _Evaluated:
-    start = time.perf_counter()
-    answers = _generate(engine, _make_requests(chunk), event, listener)
-    return _score_chunk(task, engine.name, chunk, answers, time.perf_counter() - start)
-
-
-def _score_chunk(task: Task, model: str, chunk: _Chunk, answers: list[list[Answer]], seconds: float) -> _Evaluated:
-    """Score the answers of a chunk; `seconds` is the time that they took."""
-    start = time.perf_counter()
-    attempts = _attempts(task, chunk.problems, answers)
-    usage = sum((a.usage for several in answers for a in several if isinstance(a, Completion)), Usage())
-    return attempts, LedgerEntry(chunk.phase, model, len(attempts), usage, seconds + time.perf_counter() - start)
-
-
-def _make_requests(chunk: _Chunk) -> list[Request]:
-    seeds = Seeds(chunk.seed)
-    return [Request(p.messages, chunk.sampling, seeds.derive("request", p.id).integer()) for p in chunk.problems]
-
-
-def _generate(engine: Engine, requests: Sequence[Request], event: Event, listener: Listener) -> list[list[Answer]]:
-    """Generate the answers of a chunk. A streaming engine reports its tokens, because a chunk may take minutes."""
-    if not isinstance(engine, StreamingEngine):
-        return engine.generate(requests)
-    tokens = 0
+def _generate(engine: Engine, chunk: _Chunk, event: Event, listener: Listener) -> _Generated:
+    """Generate the answers to a chunk. A streaming engine reports its tokens, because a chunk may take minutes."""
+    start, seeds, tokens = time.perf_counter(), Seeds(chunk.seed), itertools.count(1)
+    requests = [Request(p.messages, chunk.sampling, seeds.derive("request", p.id).integer()) for p in chunk.problems]
 
     def on_token(slot: Slot, position: int, token: int) -> None:
-        nonlocal tokens
-        tokens += 1
-        if tokens % REPORT_TOKENS == 0:
-            listener(replace(event, data={"tokens": tokens}))
+        if (count := next(tokens)) % _REPORT_TOKENS == 0:
+            listener(replace(event, data={"tokens": count}))
 
-    return engine.generate_streaming(requests, on_token)
+    if isinstance(engine, StreamingEngine):
+        answers = engine.generate_streaming(requests, on_token)
+    else:
+        answers = engine.generate(requests)
+    return engine.name, answers, time.perf_counter() - start
+
+
+def _score_chunk(task: Task, chunk: _Chunk, generated: _Generated) -> _Evaluated:
+    """Score the answers to a chunk."""
+    start, (model, answers, seconds) = time.perf_counter(), generated
+    asked = [
+        (problem, answer, sample)
+        for problem, several in zip(chunk.problems, answers, strict=True)
+        for sample, answer in enumerate(several)
+    ]
+    outcomes = iter(score_all(task, [(problem, a) for problem, a, _ in asked if isinstance(a, Completion)]))
+    attempts = [
+        Attempt(problem, None, answer, sample)
+        if isinstance(answer, Failure)
+        else Attempt(problem, answer, next(outcomes), sample)
+        for problem, answer, sample in asked
+    ]
+    usage = sum((a.usage for _, a, _ in asked if isinstance(a, Completion)), Usage())
+    return attempts, LedgerEntry(chunk.phase, model, len(attempts), usage, seconds + time.perf_counter() - start)
 
 
 def measures(task: Task | None, attempts: Sequence[Attempt], samples: int) -> dict[str, Mean]:
@@ -308,35 +306,16 @@ def measures(task: Task | None, attempts: Sequence[Attempt], samples: int) -> di
         metrics |= {f"pass@{k}": mean_pass_at_k(counts, k, clusters) for k in (*powers, samples)}
     if task is None:
         return metrics
-    own = get_hooks(task).metrics
-    figures: Any = own(attempts)
-    if isinstance(figures, Mapping) and all(isinstance(n, str) and isinstance(m, Mean) for n, m in figures.items()):
-        return metrics | dict(figures)
-    raise TaskError(
-        f"{type(task).__name__}.metrics returned {short_repr(figures)}{describe_location(own)}; "
-        "expected a mapping of names to palaestra.core.statistics.Mean"
-    )
+    own: object = get_hooks(task).metrics(attempts)
+    if isinstance(own, Mapping) and all(isinstance(n, str) and isinstance(m, Mean) for n, m in own.items()):
+        return metrics | dict(own)
+    raise _make_error(task, "metrics", short_repr(own), "a mapping of names to palaestra.core.statistics.Mean")
 
 
 def outcomes(attempts: Sequence[Attempt]) -> Mapping[str, int]:
     """How often each outcome occurs that scorers report (`passed`, `wrong_answer`, `time`, ...)."""
     names = (a.outcome.evidence.get("outcome") for a in attempts if isinstance(a.outcome, Score))
     return dict(Counter(outcome for outcome in names if outcome).most_common())
-
-
-def _attempts(task: Task, problems: Sequence[Problem], answers: Sequence[Sequence[Answer]]) -> list[Attempt]:
-    asked = [
-        (problem, answer, sample)
-        for problem, several in zip(problems, answers, strict=True)
-        for sample, answer in enumerate(several)
-    ]
-    outcomes = iter(score_all(task, [(problem, a) for problem, a, _ in asked if isinstance(a, Completion)]))
-    return [
-        Attempt(problem, None, answer, sample)
-        if isinstance(answer, Failure)
-        else Attempt(problem, answer, next(outcomes), sample)
-        for problem, answer, sample in asked
-    ]
 
 
 def draw_problems(task: Task, split: Split, per_skill: int, seed: int, skills: Sequence[str] = ()) -> list[Problem]:
@@ -346,25 +325,36 @@ def draw_problems(task: Task, split: Split, per_skill: int, seed: int, skills: S
         TaskError: the result is not a list of valid problems with unique ids. The message names the file and line of the method.
         TooFewProblemsError: the list is empty.
     """
-    problems: Any = task.problems(split, per_skill, seed, skills)
-    _check(task, problems, isinstance(problems, list | tuple), "a list of Problem")
+    problems: object = task.problems(split, per_skill, seed, skills)
+    if not isinstance(problems, list | tuple):
+        raise _make_error(task, "problems", short_repr(problems), "a list of Problem")
     if not problems:
         raise TooFewProblemsError(f"task '{task.name}' has no {split} problems; choose another split")
     seen: set[str] = set()
     for problem in problems:
-        _check(task, problem, isinstance(problem, Problem), "a list of Problem", " in a list")
-        for name in ("id", "reference", "skill", "subskill"):
-            value = getattr(problem, name)
-            _check(task, value, isinstance(value, str), "a text", f" as the {name} of a problem")
-        messages, metadata = problem.messages, problem.metadata
-        is_valid = isinstance(messages, tuple) and all(isinstance(m, Message) for m in messages)
-        _check(task, messages, is_valid, "a tuple of Message", " as the messages of a problem")
-        for message in messages:
-            _check_message(task, message)
-        _check(task, metadata, isinstance(metadata, Mapping), "a mapping", " as the metadata of a problem")
-        _check(task, problem.id, problem.id not in seen, "unique ids", " as the id of two problems")
+        if not isinstance(problem, Problem):
+            raise _make_error(task, "problems", f"{short_repr(problem)} in a list", "a list of Problem")
+        try:
+            _PROBLEM.validate_python((problem,))
+        except ValidationError as error:
+            first = error.errors()[0]
+            field = ".".join(str(part) for part in first["loc"][1:])
+            returned = f"{short_repr(first['input'])} as the {field} of a problem"
+            raise _make_error(task, "problems", returned, first["msg"].removeprefix("Input should be ")) from None
+        if problem.id in seen:
+            raise _make_error(task, "problems", f"{short_repr(problem.id)} as the id of two problems", "unique ids")
         seen.add(problem.id)
     return list(problems)
+
+
+# In a tuple, because pydantic accepts no configuration for a dataclass type itself.
+_PROBLEM = TypeAdapter(tuple[Problem], config=ConfigDict(revalidate_instances="always", strict=True))
+
+
+def _make_error(task: Task, method: str, returned: str, expected: str) -> TaskError:
+    """The error for a method of a task that returned something else than expected, with its file and line."""
+    location = describe_location(getattr(task, method))
+    return TaskError(f"{type(task).__name__}.{method} returned {returned}{location}; expected {expected}")
 
 
 def write_examples(
@@ -375,31 +365,13 @@ def write_examples(
     Raises:
         TaskError: the result is not a list of at most `count` examples. The message names the file and line of the method.
     """
-    returned: Any = task.write_examples(skill, subskill, count, generator)
-    is_valid = isinstance(returned, list | tuple) and all(isinstance(example, Example) for example in returned)
-    if is_valid and len(returned) <= count:
-        return tuple(returned)
-    what = f"{len(returned)} examples" if is_valid else short_repr(returned)
-    raise TaskError(
-        f"{type(task).__name__}.write_examples returned {what}{describe_location(task.write_examples)}; "
-        f"expected a list of {count} Example"
-    )
-
-
-def _check_message(task: Task, message: Message) -> None:
-    roles = get_args(Role)
-    _check(task, message.role, message.role in roles, f"one of {', '.join(roles)}", " as the role of a message")
-    parts = (message.content,) if isinstance(message.content, str) else message.content
-    is_valid = isinstance(parts, tuple) and all(isinstance(part, str | TextPart | ImagePart) for part in parts)
-    _check(task, message.content, is_valid, "a text, or a tuple of TextPart and ImagePart", " as a message's content")
-
-
-def _check(task: Task, value: Any, is_valid: bool, expected: str, where: str = "") -> None:
-    if not is_valid:
-        location = describe_location(task.problems)
-        raise TaskError(
-            f"{type(task).__name__}.problems returned {short_repr(value)}{where}{location}; expected {expected}"
-        )
+    returned: object = task.write_examples(skill, subskill, count, generator)
+    what = short_repr(returned)
+    if isinstance(returned, list | tuple) and all(isinstance(example, Example) for example in returned):
+        if len(returned) <= count:
+            return tuple(returned)
+        what = f"{len(returned)} examples"
+    raise _make_error(task, "write_examples", what, f"a list of {count} Example")
 
 
 def score(task: Task, problem: Problem, completion: Completion) -> Score | Failure:
@@ -414,20 +386,17 @@ def score(task: Task, problem: Problem, completion: Completion) -> Score | Failu
         return Failure(FailureCause.SCORER, f"{type(error).__name__}: {error}{describe_origin(error)}")
     if isinstance(outcome, Score | Failure):
         return outcome
-    raise TaskError(
-        f"{type(task).__name__}.score returned {short_repr(outcome)}{describe_location(task.score)}; "
-        "expected a Score or a Failure"
-    )
+    raise _make_error(task, "score", short_repr(outcome), "a Score or a Failure")
 
 
 def score_all(task: Task, answers: Sequence[tuple[Problem, Completion]]) -> list[Score | Failure]:
     """Score answers, in order; in several threads if the task allows it (`concurrent_scoring`)."""
     if len(answers) < 2 or not get_hooks(task).concurrent_scoring:
         return [score(task, *answer) for answer in answers]
-    with ThreadPoolExecutor(min(THREADS, len(answers)), "score") as threads:
+    with ThreadPoolExecutor(min(_MAX_THREADS, len(answers)), "score") as threads:
         return list(threads.map(lambda answer: score(task, *answer), answers))
 
 
 def scoring_slots(task: Task) -> BoundedSemaphore:
     """A semaphore for the threads that may call `task.score` at once."""
-    return BoundedSemaphore(THREADS if get_hooks(task).concurrent_scoring else 1)
+    return BoundedSemaphore(_MAX_THREADS if get_hooks(task).concurrent_scoring else 1)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
+from pydantic import BaseModel
 
 from palaestra.core.records import Attempt, Completion, Example, Failure, Problem, Score, Split
-from palaestra.tasks.base import GenerativeTask, Task, check_skills, get_hooks
+from palaestra.tasks.base import GenerativeTask, Task, WritableTask, check_skills, get_hooks
 from palaestra.tasks.evaluate import draw_problems, score, write_examples
 
-OWNER = "task_of_group"
+_OWNER = "task_of_group"
 """Metadata key of a problem from a task other than the main one: the name of the task, and the problem's id and skill there."""
 
 
@@ -95,17 +96,14 @@ class TaskGroup:
 
     def brief(self) -> str:
         """The briefs of the tasks that are taught."""
-        taught = {name: member.task for name, member in self.members.items() if member.is_taught}
+        taught = [name for name, member in self.members.items() if member.is_taught]
         if len(taught) == 1:
-            return str(getattr(self.members[self.main].task, "brief")())  # noqa: B009
-        briefs = (f"Skills of {name}: {getattr(task, 'brief')()}" for name, task in taught.items())  # noqa: B009
-        return "\n\n".join(briefs)
+            return self._get_writable(self.main).brief()
+        return "\n\n".join(f"Skills of {name}: {self._get_writable(name).brief()}" for name in taught)
 
-    def make_example(self, datum: Any, skill: str, subskill: str) -> Example:
+    def make_example(self, datum: BaseModel, skill: str, subskill: str) -> Example:
         name, own = self._split(skill)
-        task: Any = self.members[name].task
-        example: Example = task.make_example(datum, own, subskill)
-        return replace(example, skill=skill)
+        return replace(self._get_writable(name).make_example(datum, own, subskill), skill=skill)
 
     def get_shots(self, skill: str, count: int) -> list[Example]:
         name, own = self._split(skill)
@@ -124,15 +122,17 @@ class TaskGroup:
         """A problem of the member `name` with the group's id and skill."""
         if name == self.main:
             return problem
-        metadata = {**problem.metadata, OWNER: [name, problem.id, problem.skill]}
-        return replace(
-            problem, id=f"{name}/{problem.id}", skill=self._join(name, problem.skill), metadata=metadata
-        )  # fmt: skip
+        metadata = {**problem.metadata, _OWNER: [name, problem.id, problem.skill]}
+        skill = self._join(name, problem.skill)
+        return replace(problem, id=f"{name}/{problem.id}", skill=skill, metadata=metadata)
 
     def resolve_example(self, example: Example) -> tuple[str, Example]:
         """The member of an example, and the example with the member's own skill."""
         name, skill = self._split(example.skill)
         return name, replace(example, skill=skill)
+
+    def _get_writable(self, name: str) -> WritableTask:
+        return cast(WritableTask, self.members[name].task)
 
     def _join(self, name: str, skill: str) -> str:
         return skill if name == self.main else f"{name}/{skill}"
@@ -145,23 +145,18 @@ class TaskGroup:
         return self.main, skill
 
     def _resolve(self, problem: Problem) -> tuple[str, Problem]:
-        if OWNER not in problem.metadata:
+        if _OWNER not in problem.metadata:
             return self.main, problem
-        name, id_, skill = problem.metadata[OWNER]
-        metadata = {key: value for key, value in problem.metadata.items() if key != OWNER}
+        name, id_, skill = problem.metadata[_OWNER]
+        metadata = {key: value for key, value in problem.metadata.items() if key != _OWNER}
         return name, replace(problem, id=id_, skill=skill, metadata=metadata)
-
-
-def get_task_name(problem: Problem, main: str) -> str:
-    """The name of the task of a problem in a group."""
-    return str(problem.metadata[OWNER][0]) if OWNER in problem.metadata else main
 
 
 def divide_problems(problems: Sequence[Problem], main: str = "") -> dict[str, list[Problem]]:
     """Problems by the name of their task, in order."""
     parts: dict[str, list[Problem]] = {}
     for problem in problems:
-        parts.setdefault(get_task_name(problem, main), []).append(problem)
+        parts.setdefault(_get_task_name(problem, main), []).append(problem)
     return parts
 
 
@@ -169,5 +164,9 @@ def divide_attempts(attempts: Sequence[Attempt], main: str) -> dict[str, list[At
     """Attempts by the name of their task, in order."""
     parts: dict[str, list[Attempt]] = {}
     for attempt in attempts:
-        parts.setdefault(get_task_name(attempt.problem, main), []).append(attempt)
+        parts.setdefault(_get_task_name(attempt.problem, main), []).append(attempt)
     return parts
+
+
+def _get_task_name(problem: Problem, main: str) -> str:
+    return str(problem.metadata[_OWNER][0]) if _OWNER in problem.metadata else main

@@ -30,12 +30,11 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from itertools import combinations, pairwise
 
 from palaestra.core.records import Example, Problem, Split
-from palaestra.tasks.code.canonical import canonicalize, find_programs
-from palaestra.tasks.numerals import is_number, read_values
+from palaestra.tasks.grams import GramIndex, Shares, index_pairs
+from palaestra.tasks.readings import is_number
 from palaestra.tasks.texts import (
     LENGTH,
     SIGNS,
@@ -43,11 +42,10 @@ from palaestra.tasks.texts import (
     ExampleTexts,
     GivenAnswer,
     NormalText,
-    addresses,
-    digest_pictures,
-    normalise,
+    pictures,
     read_example,
     read_sentences,
+    read_solution,
     read_text,
     strip_instructions,
 )
@@ -56,36 +54,33 @@ SHARE = 0.7
 """Fraction of a question's grams from which an example counts as mostly copied."""
 COMMON = 10
 """Grams in more problems than this are wording of the task; with fewer than 50 problems, in a fifth of them."""
-SURE = 0.9
+_SURE = 0.9
 """Fraction from which it counts as copied regardless of the response."""
-SURE_LENGTH = 80
+_SURE_LENGTH = 80
 """Words of a question from which that holds even if the response has another program."""
-SHORT = 16
+_MAX_SHORT = 16
 """Maximum length of a short question in words. Its numbers and its answer identify it."""
-ALIKE = 0.5
+_ALIKE = 0.5
 """Fraction of a question's words that an example with the same short function must contain."""
-EVIDENCE = 7.0
+_EVIDENCE = 7.0
 """Evidence (negative logarithm of a probability) from which an example asks a problem in other words."""
-ANSWER_WEIGHT, WORDS_WEIGHT = 0.3, 8.0
+_ANSWER_WEIGHT, _WORDS_WEIGHT = 0.3, 8.0
 """Weights of the answer, which the numbers mostly determine, and of the fraction of shared words."""
-OTHER_SKILL = 3.0
+_OTHER_SKILL = 3.0
 """Evidence that an example of another skill needs in addition: 6 * 9 and a field of 6 by 9 are different problems."""
-MISSING = 2.0
+_MISSING = 2.0
 """Evidence that a missing number takes away."""
-PRIOR = 50
+_PRIOR = 50
 """Problems that the assumed frequencies of numbers are worth; they matter if few problems are held out."""
-SWAPPED = 2
+_MAX_SWAPPED = 2
 """Maximum number of distinct swapped words."""
-NAMED = 5
+_NAMED = 5
 """Minimum number of shared words of two questions that differ in names alone."""
-MAX_NUMBERS = 40
+_MAX_NUMBERS = 40
 """Distinct numbers of a text that are compared with those of problems."""
-MIN_PROGRAM = 300
+_MIN_PROGRAM = 300
 """Characters of the canonical form from which a function identifies its problem whatever the question says."""
 _ORDER = (Split.TEST, Split.VALIDATION, Split.TRAIN)
-Gram = tuple[str, ...]
-Shares = dict[int, tuple[int, float]]
-"""By index of the example: the index of a problem, and the fraction of its grams that the example contains."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,15 +103,6 @@ class Leak:
         return f"repeats a {self.split} problem"
 
 
-@dataclass(frozen=True, slots=True)
-class _Solution:
-    """The answer of a problem: its words, its value if it is one number, and its programs."""
-
-    words: tuple[str, ...]
-    value: Fraction | None
-    programs: frozenset[str]
-
-
 class HeldOut:
     """An index of held-out problems.
 
@@ -133,7 +119,7 @@ class HeldOut:
         if common is None:
             common = min(COMMON, max(1, len(self.held) // 5))
         prompts = [problem.messages[-1] for _, problem in self.held]
-        self.texts = [read_text(prompt.text, digest_pictures(addresses(prompt))) for prompt in prompts]
+        self.texts = [read_text(prompt.text, pictures(prompt)) for prompt in prompts]
         self._prompts = len(self.texts)
         own = {place: place for place in range(self._prompts)}
         for place, question in strip_instructions([problem for _, problem in self.held], common):
@@ -142,36 +128,40 @@ class HeldOut:
             self.texts.append(read_text(question, self.texts[place].pictures))
         # Instructions and lists of tools do not identify a problem: rewordings are compared with the question alone.
         self._questions = dict.fromkeys(own.values())
-        solutions = [_read_solution(problem) for _, problem in self.held[: self._prompts]]
-        self._solutions = [solutions[place] for place in range(self._prompts)]
-        self._solutions += [solutions[place] for place, index in own.items() if index >= self._prompts]
+        self._solutions = [read_solution(problem) for _, problem in self.held]
         # A frequent answer does not identify a problem.
-        self._answer_times = Counter(solution.words for solution in solutions)
+        self._answer_times = Counter(solution.words for solution in self._solutions[: self._prompts])
         few = max(1, self._prompts // 50)
         self._telling = [self._answer_times[solution.words] <= few for solution in self._solutions]
         self._whole: dict[tuple[str, tuple[str, ...]], int] = {}
         for place, text in enumerate(self.texts):
             self._whole.setdefault((text.pictures, text.words), place)
         self._content = [text.content for text in self.texts]
-        self._operations = [text.operations for text in self.texts]
         self._problems_with = Counter(n for place in self._questions for n in set(self.texts[place].numbers))
         times = Counter(word for place in self._questions for word in self._content[place])
         self._weights = {word: math.log(1 + self._prompts / count) for word, count in times.items()}
         self._vocabulary = {word for text in self.texts for word in text.words} | STOP_WORDS
-        self._by_numbers = self._index_numbers()
-        self._by_program = self._index_programs()
-        self._swappable = self._index_swappable()
-        self._anchors = self._index_anchors()
-        self._owners, self._counts = self._index_grams(common)
+        self._by_numbers = index_pairs(self._find_rare_numbers())
+        self._by_program = index_pairs(
+            ((self.texts[place].pictures, program), place)
+            for place in self._questions
+            for program in self._solutions[place].programs
+        )
+        # By the parts that stay the same if at most two words, or all names, are swapped.
+        self._swappable = index_pairs(
+            (key, place) for place in self._whole.values() for key in _parts(self.texts[place])
+        )
+        self._anchors = index_pairs(self._find_anchors())
+        self._grams = GramIndex(self.texts, self._prompts, length, common)
 
-    def find(self, examples: Sequence[Example], share: float = SHARE) -> list[Leak | None]:
+    def find(self, examples: Sequence[Example]) -> list[Leak | None]:
         """The problem that each example repeats, if any."""
-        return self.search(examples, share)[0]
+        return self.search(examples)[0]
 
     def search(self, examples: Sequence[Example], share: float = SHARE) -> tuple[list[Leak | None], Shares]:
         """Like `find`; also returns, for examples that mostly copy a problem with other numbers, that problem."""
         texts = [read_example(example, self._vocabulary.__contains__) for example in examples]
-        copied, templates = self._shares(texts, share)
+        copied, templates = self._grams.find_shares(texts, share)
         leaks: list[Leak | None] = []
         for at, (example, text) in enumerate(zip(examples, texts, strict=True)):
             problem, how = self._find_copy(example, text), "the question"
@@ -184,39 +174,29 @@ class HeldOut:
             leaks.append(None if problem is None else Leak(self.held[problem][0], self.held[problem][1].id, how))
         return leaks, templates
 
-    def shares(self, examples: Sequence[Example], least: float = SHARE) -> tuple[Shares, Shares]:
-        """The problem of which each example contains the largest fraction of grams, if that is at least `least`.
-
-        Disguised texts are not read. Returns two mappings: for problems whose numbers are all in the example, and for the others.
-        """
-        return self._shares([read_example(example, None) for example in examples], least)
-
     # Copies of a whole question
 
-    def _index_anchors(self) -> dict[tuple[str, str], list[tuple[int, int]]]:
-        """Questions of at least three words by their rarest pair of neighbouring words, with the position of the pair."""
+    def _find_anchors(self) -> Iterator[tuple[tuple[str, str], tuple[int, int]]]:
+        """The rarest pair of neighbouring words of each question of at least three words, and its position there."""
         times = Counter(pair for text in self.texts for pair in set(pairwise(text.words)))
-        anchors: dict[tuple[str, str], list[tuple[int, int]]] = {}
         for place in self._whole.values():
             pairs = list(pairwise(self.texts[place].words))
             if len(pairs) >= 2:
                 offset = min(range(len(pairs)), key=lambda at: times[pairs[at]])
-                anchors.setdefault(pairs[offset], []).append((place, offset))
-        return anchors
+                yield pairs[offset], (place, offset)
 
     def _find_copy(self, example: Example, texts: ExampleTexts) -> int | None:
         """The problem whose whole question is in a message or in the response."""
         for text in texts.asked:
             if (place := self._whole.get((text.pictures, text.words))) is not None:
                 return place
-        for text in texts.asked:
-            if (place := self._inside(text)) is not None:
-                return place
+        asked = texts.asked
         if any(pair in self._anchors for pair in pairwise(texts.everything.words)):
             # A question before numbers is complete if its sentence ends there.
-            for text in read_sentences(example, texts.everything.pictures):
-                if (place := self._inside(text)) is not None:
-                    return place
+            asked = asked + read_sentences(example, texts.everything.pictures)
+        for text in asked:
+            if (place := self._inside(text)) is not None:
+                return place
         for text in (texts.everything, *texts.disguised):
             if (place := self._inside(text, response=True)) is not None:
                 return place
@@ -242,39 +222,22 @@ class HeldOut:
             return False  # A common phrase in a longer text.
         before, after = words_[start - 1 : start], words_[end : end + 1]
         return not (
-            (before and _calculates(before[0]) and not words_[start].isalpha())
-            or (after and (_calculates(after[0]) or is_number(after[0])) and not words_[end - 1].isalpha())
+            (before and before[0] in SIGNS and not words_[start].isalpha())
+            or (after and (after[0] in SIGNS or is_number(after[0])) and not words_[end - 1].isalpha())
         )
 
     # Other words for the same question
 
-    def _index_numbers(self) -> dict[tuple[str, ...], list[int]]:
-        """Questions by images and two of their rarest numbers, or their only number."""
+    def _find_rare_numbers(self) -> Iterator[tuple[tuple[str, ...], int]]:
+        """The images and two of the rarest numbers of each question, or its only number."""
         times = self._problems_with
-        index: dict[tuple[str, ...], list[int]] = {}
         for place in self._questions:
             text = self.texts[place]
             rarest = sorted(text.numbers, key=lambda number: (times[number], number))
             # A question of many numbers is found even if one of them is missing.
             pairs = combinations(rarest[: 3 if len(rarest) > 3 else 2], 2) if len(rarest) > 1 else [tuple(rarest)]
             for pair in {tuple(sorted(pair)) for pair in pairs}:
-                index.setdefault((text.pictures, *pair), []).append(place)
-        return index
-
-    def _index_programs(self) -> dict[tuple[str, str], list[int]]:
-        index: dict[tuple[str, str], list[int]] = {}
-        for place in self._questions:
-            for program in self._solutions[place].programs:
-                index.setdefault((self.texts[place].pictures, program), []).append(place)
-        return index
-
-    def _index_swappable(self) -> dict[tuple[str, int, int, tuple[str, ...]], list[int]]:
-        """Questions by the parts that stay the same if at most two words, or all names, are swapped."""
-        index: dict[tuple[str, int, int, tuple[str, ...]], list[int]] = {}
-        for place in self._whole.values():
-            for key in _parts(self.texts[place]):
-                index.setdefault(key, []).append(place)
-        return index
+                yield (text.pictures, *pair), place
 
     def _find_program(self, texts: ExampleTexts) -> int | None:
         """The problem whose solution is a program of the response. A short function needs a similar question."""
@@ -282,7 +245,7 @@ class HeldOut:
         for program in texts.programs:
             for place in self._by_program.get((pictures, program), ()):
                 is_function = "FunctionDef" in program
-                if not is_function or len(program) >= MIN_PROGRAM or self._coverage(content, place) >= ALIKE:
+                if not is_function or len(program) >= _MIN_PROGRAM or self._coverage(content, place) >= _ALIKE:
                     return place
         return None
 
@@ -307,7 +270,7 @@ class HeldOut:
     def _candidates(self, text: NormalText) -> list[int]:
         """Questions with numbers of the text."""
         times = Counter(text.numbers) + Counter(text.implied)
-        numbers = sorted(times)[:MAX_NUMBERS]
+        numbers = sorted(times)[:_MAX_NUMBERS]
         keys: list[tuple[str, ...]] = [(number,) for number in numbers] + list(combinations(numbers, 2))
         keys += [(number, number) for number in numbers if times[number] > 1]
         keys += [()] if text.pictures else []
@@ -323,12 +286,8 @@ class HeldOut:
         skill: str,
     ) -> int | None:
         """The candidate that a text asks in other words."""
-        given, implied, content = Counter(text.numbers), Counter(text.implied), frozenset[str]()
         for place in candidates:
-            if not self._is_answered(texts, place, answers):
-                continue
-            content = content or text.content
-            if self._is_alike(text, given, implied, content, place, skill):
+            if self._is_answered(texts, place, answers) and self._is_alike(text, place, skill):
                 return place
         return None
 
@@ -350,48 +309,36 @@ class HeldOut:
         total = sum(self._weights[word] for word in self._content[place])
         return sum(self._weights[word] for word in self._content[place] & content) / total if total else 0.0
 
-    def _is_alike(
-        self,
-        text: NormalText,
-        given: Counter[str],
-        implied: Counter[str],
-        content: frozenset[str],
-        place: int,
-        skill: str,
-    ) -> bool:
+    def _is_alike(self, text: NormalText, place: int, skill: str) -> bool:
         """Whether a text asks a question whose answer it has.
 
         The evidence for that is the improbability of its numbers, of the answer and of its words. Numbers are the
         more improbable, the rarer they are in problems, and the less, the more others the text contains.
         """
         question = self.texts[place]
-        wanted = Counter(question.numbers)
-        lost = wanted - given - implied
+        given, wanted = Counter(text.numbers), Counter(question.numbers)
+        lost = wanted - given - Counter(text.implied)
         missing, extra, count = lost.total(), (given - wanted).total(), len(question.numbers)
         if missing > (count > 3):
             return False
         if question.pictures:
             return not missing
-        operations = self._operations[place]
+        operations = question.operations
         if count < 3 and operations and (named := text.operations) and not operations & named:
             return False
         same_skill = skill in ("", self.held[place][1].skill)
-        short = max(len(text.words), len(question.words)) <= SHORT
+        short = max(len(text.words), len(question.words)) <= _MAX_SHORT
         identified = count >= 3 or (short and (count == 2 or self._telling[place]))
         if identified and same_skill and not missing and not extra:
             return True
-        evidence = sum(self._rarity(number) * times for number, times in (wanted - lost).items())
-        evidence -= math.log(math.comb(count - missing + extra, count - missing)) + missing * MISSING
-        evidence += ANSWER_WEIGHT * self._rarity_of_answer(place) + WORDS_WEIGHT * self._coverage(content, place)
-        return evidence >= EVIDENCE + (0 if same_skill else OTHER_SKILL)
-
-    def _rarity(self, number: str) -> float:
-        """The negative logarithm of the probability that a problem contains a number."""
-        return _surprise(self._problems_with[number], self._prompts, number)
-
-    def _rarity_of_answer(self, place: int) -> float:
-        words = self._solutions[place].words
-        return _surprise(self._answer_times[words], self._prompts, words[0] if len(words) == 1 else "")
+        present = (wanted - lost).items()
+        evidence = sum(_surprise(self._problems_with[n], self._prompts, n) * times for n, times in present)
+        evidence -= math.log(math.comb(count - missing + extra, count - missing)) + missing * _MISSING
+        answer = self._solutions[place].words
+        number = answer[0] if len(answer) == 1 else ""
+        evidence += _ANSWER_WEIGHT * _surprise(self._answer_times[answer], self._prompts, number)
+        evidence += _WORDS_WEIGHT * self._coverage(text.content, place)
+        return evidence >= _EVIDENCE + (0 if same_skill else _OTHER_SKILL)
 
     def _is_swapped(self, text: NormalText, place: int, answers: Sequence[GivenAnswer]) -> bool:
         """Whether a question differs only in one or two words, wherever they occur."""
@@ -399,13 +346,13 @@ class HeldOut:
         asked = _align(text.words, question.words)
         swapped = {a: b for a, b in zip(question.words, asked, strict=False) if a != b}
         same = tuple(swapped.get(word, word) for word in question.words) == asked
-        if not same or len(swapped) > SWAPPED or not all(a.isalpha() and b.isalpha() for a, b in swapped.items()):
+        if not same or len(swapped) > _MAX_SWAPPED or not all(a.isalpha() and b.isalpha() for a, b in swapped.items()):
             return False
         shared = sum(word.isalpha() and word not in swapped for word in question.words)
-        if len(text.words) > len(asked) and shared < NAMED:
+        if len(text.words) > len(asked) and shared < _NAMED:
             return False  # A few words of a longer text.
         has_numbers, capitals = len(question.numbers) >= 2, all(a in question.capitals for a in swapped)
-        if has_numbers and capitals and shared >= NAMED and all(b in text.capitals for b in swapped.values()):
+        if has_numbers and capitals and shared >= _NAMED and all(b in text.capitals for b in swapped.values()):
             return True  # Names: the response is ignored.
         expected = [swapped.get(word, word) if capitals else word for word in self._solutions[place].words]
         return (has_numbers or self._telling[place]) and any(_contains(answer.words, expected) for answer in answers)
@@ -414,41 +361,9 @@ class HeldOut:
 
     def _is_copied(self, texts: ExampleTexts, place: int, share: float) -> bool:
         """Whether the shared fraction shows a copy, rather than the common wording of the task."""
-        if share < SURE or place not in self._questions:
+        if share < _SURE or place not in self._questions:
             return self._is_answered(texts, place, texts.answers)
-        return len(self.texts[place].words) >= SURE_LENGTH or not self._is_other_program(texts, place)
-
-    def _index_grams(self, common: int) -> tuple[dict[Gram, list[int]], list[int]]:
-        """The questions of each gram that is not common, and the number of such grams of each question."""
-        own = [_make_grams(text, self.length) if len(text.words) >= self.length else set() for text in self.texts]
-        # Each problem counts once: only its whole prompt.
-        times = Counter(gram for grams in own[: self._prompts] for gram in grams)
-        owners: dict[Gram, list[int]] = {}
-        for place, grams in enumerate(own):
-            for gram in grams:
-                if times[gram] <= common:
-                    owners.setdefault(gram, []).append(place)
-        counts = Counter(place for places in owners.values() for place in places)
-        return owners, [counts[place] for place in range(len(own))]
-
-    def _shares(self, texts: Sequence[ExampleTexts], least: float) -> tuple[Shares, Shares]:
-        """See `shares`; `texts` are those of each example."""
-        best: tuple[Shares, Shares] = ({}, {})
-        for example, text_ in enumerate(texts):
-            parts = [*text_.asked, text_.everything]
-            grams = {gram for text in parts for gram in _make_grams(text, self.length)}
-            hits = Counter(place for gram in grams for place in self._owners.get(gram, ()))
-            close = {k: n / self._counts[k] for k, n in hits.items() if n / self._counts[k] >= least - 1e-12}
-            if not close:
-                continue
-            numbers: Counter[str] = Counter()
-            for text in parts:
-                numbers |= Counter(text.numbers)
-            for problem, share in sorted(close.items()):
-                kind = best[0] if Counter(self.texts[problem].numbers) <= numbers else best[1]
-                if example not in kind or share > kind[example][1]:
-                    kind[example] = (problem, share)
-        return best
+        return len(self.texts[place].words) >= _SURE_LENGTH or not self._is_other_program(texts, place)
 
 
 def _contains(text: Sequence[str], part: Sequence[str]) -> bool:
@@ -468,15 +383,7 @@ def _align(text: tuple[str, ...], question: tuple[str, ...]) -> tuple[str, ...]:
 def _surprise(times: int, problems: int, number: str) -> float:
     """The negative logarithm of a smoothed frequency. Small whole numbers are assumed to be the most frequent."""
     small = int(number) if number.isascii() and number.isdigit() and len(number) < 6 else 500
-    return -math.log((times + PRIOR * max(0.002, 0.5 / (small + 3))) / (problems + PRIOR))
-
-
-def _read_solution(problem: Problem) -> _Solution:
-    words, worked = normalise(problem.reference), problem.metadata.get("worked")
-    values = read_values(words) if not any(map(str.isalpha, words)) else set()
-    is_value = len(values) == 1 and sum(map(is_number, words)) <= 1 + ("/" in words)
-    programs = {canonicalize(problem.reference)} | (find_programs(worked) if isinstance(worked, str) else set())
-    return _Solution(words, values.pop() if is_value else None, frozenset(programs - {""}))
+    return -math.log((times + _PRIOR * max(0.002, 0.5 / (small + 3))) / (problems + _PRIOR))
 
 
 def _parts(text: NormalText) -> Iterator[tuple[str, int, int, tuple[str, ...]]]:
@@ -486,13 +393,3 @@ def _parts(text: NormalText) -> Iterator[tuple[str, int, int, tuple[str, ...]]]:
         yield text.pictures, size, 3, tuple("" if word in text.capitals else word for word in text.words)
         for part in range(3):
             yield text.pictures, size, part, text.words[size * part // 3 : size * (part + 1) // 3]
-
-
-def _calculates(word: str) -> bool:
-    return word in SIGNS
-
-
-def _make_grams(text: NormalText, length: int) -> set[Gram]:
-    """The n-grams of a text that has at least `length` words."""
-    words = text.words
-    return {(text.pictures, *words[k : k + length]) for k in range(len(words) - length + 1)}

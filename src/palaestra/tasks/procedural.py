@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Generic, TypeVar
 
@@ -24,11 +24,33 @@ from palaestra.tasks.base import TaskHooks, check_skills
 D = TypeVar("D")
 Family = Mapping[str, Mapping[str, Callable[[np.random.Generator], D]]]
 """Skill -> subskill -> function that draws a draft."""
-
 MAX_DRAWS_PER_PROBLEM = 500
 """Draws without a new problem of the split after which a subskill counts as exhausted."""
 MAX_DRAWS_PER_FOUND = 60
 """The same for each problem drawn so far: the last of many problems takes many draws."""
+
+
+def between(rng: np.random.Generator, low: int, high: int) -> int:
+    """A whole number from `low` to `high`, both included."""
+    return int(rng.integers(low, high + 1))
+
+
+def pick(rng: np.random.Generator, choices: Sequence[str]) -> str:
+    return choices[int(rng.integers(len(choices)))]
+
+
+def phrase(rng: np.random.Generator, wordings: Sequence[str], **values: object) -> str:
+    """One of the wordings with the values inserted."""
+    return pick(rng, wordings).format(**values)
+
+
+def format_response(steps: Iterable[str], answer: str) -> str:
+    """The reasoning and the answer, as a student should write them.
+
+    >>> format_response(["3+4=7", "7+1=8."], "8")
+    '3+4=7. 7+1=8. Answer: 8'
+    """
+    return "".join(f"{step.strip().removesuffix('.')}. " for step in steps) + f"Answer: {answer}"
 
 
 class ProceduralTask(TaskHooks, ABC, Generic[D]):

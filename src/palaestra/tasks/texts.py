@@ -19,9 +19,8 @@ from functools import lru_cache
 
 from palaestra.core.errors import MissingExtraError
 from palaestra.core.records import Example, ImagePart, Message, Problem
-from palaestra.tasks.code.canonical import find_programs
-from palaestra.tasks.numerals import HAS_NUMBER, IMPLIED, is_number, read_values, to_figures
-from palaestra.tasks.readings import read_disguised
+from palaestra.tasks.code.canonical import canonicalize, find_programs
+from palaestra.tasks.readings import HAS_NUMBER, IMPLIED, is_number, read_disguised, read_values, to_figures
 
 _UNSPACED = "぀-ヿ㐀-鿿豈-﫿"
 """Scripts without spaces between words. Each character counts as a word."""
@@ -112,23 +111,23 @@ def without_numbers(tokens: Iterable[str]) -> list[str]:
 
 def pictures(message: Message) -> str:
     """A digest of the images of a message; empty if it has none."""
-    return digest_pictures(addresses(message))
+    return _digest_pictures(_addresses(message))
 
 
-def addresses(message: Message) -> list[str]:
+def _addresses(message: Message) -> list[str]:
     """The URLs of the images of a message."""
     return [] if isinstance(message.content, str) else [p.url for p in message.content if isinstance(p, ImagePart)]
 
 
-def digest_pictures(urls: Sequence[str]) -> str:
+def _digest_pictures(urls: Sequence[str]) -> str:
     """A digest of the pixels of images, independent of their location and format; empty without images."""
-    return digest(*map(_digest_picture, urls)) if urls else ""
+    return digest_texts(*map(_digest_picture, urls)) if urls else ""
 
 
 def _digest_picture(url: str) -> str:
     if url.startswith(("http://", "https://")):
         return url  # Remote images are not downloaded.
-    from palaestra.engines.images import ImageError, load_image
+    from palaestra.models.images import ImageError, load_image
 
     try:
         image = load_image(url)
@@ -137,7 +136,7 @@ def _digest_picture(url: str) -> str:
     return f"{image.size} {hashlib.blake2b(image.tobytes(), digest_size=12).hexdigest()}"
 
 
-def digest(*texts: str) -> str:
+def digest_texts(*texts: str) -> str:
     """A digest of texts that is the same on every machine."""
     hashed = hashlib.blake2b(digest_size=12)
     for text in texts:
@@ -167,7 +166,7 @@ _STOP_WORDS = (
 )
 STOP_WORDS = frozenset(_STOP_WORDS.split())
 """Words that tell nothing about the content of a question."""
-STEM = 5
+_STEM = 5
 """Letters of a word that are compared."""
 _CAPITAL = re.compile(r"\b[A-Z][^\W\d_]*")
 _ANSWER = re.compile(r"answer|####|boxed", re.IGNORECASE)
@@ -183,7 +182,7 @@ _ASKING = re.compile(
     r"|\b(?:what|which|how many|how much|compute|calculate|find|solve|add|subtract|multiply|divide|sort|convert)\b",
     re.IGNORECASE,
 )
-MAX_ITEMS = 50
+_MAX_ITEMS = 50
 """Questions of one message that are compared separately."""
 
 
@@ -212,7 +211,7 @@ class NormalText:
     def content(self) -> frozenset[str]:
         """Stems of the words that tell what the text is about, and the operations."""
         return frozenset(
-            OPERATIONS.get(word) or word[:STEM]
+            OPERATIONS.get(word) or word[:_STEM]
             for word in self.words
             if word in OPERATIONS or (word not in STOP_WORDS and word[0].isalpha())
         )
@@ -224,6 +223,15 @@ class GivenAnswer:
 
     words: tuple[str, ...]
     values: frozenset[Fraction]
+
+
+@dataclass(frozen=True, slots=True)
+class ProblemSolution:
+    """The answer of a problem: its words, its value if it is one number, and its programs."""
+
+    words: tuple[str, ...]
+    value: Fraction | None
+    programs: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,10 +258,10 @@ class ExampleTexts:
     programs: set[str]
 
 
-def normalise(text: str) -> tuple[str, ...]:
+def normalize(text: str) -> tuple[str, ...]:
     """The words of a text in normal form, numbers in figures.
 
-    >>> normalise("Twenty-five apples, 1,200.50 in all?")
+    >>> normalize("Twenty-five apples, 1,200.50 in all?")
     ('25', 'apples', '1200.5', 'in', 'all')
     """
     return read_text(text).words
@@ -267,49 +275,45 @@ def read_text(text: str, pictures: str = "") -> NormalText:
     return NormalText(tuple("1" if word == "one" else word for word in tokens), numbers, pictures, capitals, implied)
 
 
-def read_example(example: Example, is_known: Callable[[str], bool] | None) -> ExampleTexts:
+def read_example(example: Example, is_known: Callable[[str], bool]) -> ExampleTexts:
     """The texts of an example in normal form.
 
     Arguments:
-        is_known: see `read_disguised`; None to read no disguised texts.
+        is_known: see `read_disguised`.
     """
-
-    def undo(text: str) -> list[str]:
-        return list(read_disguised(text, is_known)) if is_known else []
-
-    urls = [url for message in example.messages for url in addresses(message)]
-    images = digest_pictures(urls)
+    urls = [url for message in example.messages for url in _addresses(message)]
+    images = _digest_pictures(urls)
     raw = [message.text for message in example.messages]
     messages = [read_text(text, images) for text in raw]
     asked = list(messages)
     if len(messages) > 1:
         users = [text for text, message in zip(messages, example.messages, strict=True) if message.role == "user"]
         asked += [_join(users, images), _join(messages, images)]
-    readings = [reading for text in raw for reading in undo(text)]
+    readings = [reading for text in raw for reading in read_disguised(text, is_known)]
     asked += [read_text(reading, images) for reading in readings]
     if len(urls) > 1:
-        asked += [replace(text, pictures=digest_pictures([url])) for url in urls for text in asked]
+        asked += [replace(text, pictures=_digest_pictures([url])) for url in urls for text in asked]
     response = read_text(example.response)
-    responses = undo(example.response)
-    items = [item for text in (*raw, *readings) for item in split_items(text)]
+    responses = list(read_disguised(example.response, is_known))
+    items = [item for text in (*raw, *readings) for item in _split_items(text)]
     for text in (example.response, *responses):
-        items += [sentence for sentence in _SENTENCE.split(text)[:MAX_ITEMS] if _ASKING.search(sentence)]
+        items += [sentence for sentence in _SENTENCE.split(text)[:_MAX_ITEMS] if _ASKING.search(sentence)]
     everything = _join([*messages, response], images)
     return ExampleTexts(
         asked,
         [read_text(item, images) for item in dict.fromkeys(items) if images or HAS_NUMBER.search(item)],
         everything,
-        [read_answer(text, example.reference) for text in (example.response, *responses)],
-        to_answer(everything.words),
+        [_read_answer(text, example.reference) for text in (example.response, *responses)],
+        _to_answer(everything.words),
         [read_text(text, images) for text in responses],
         find_programs(example.response),
     )
 
 
-def split_items(text: str) -> list[str]:
+def _split_items(text: str) -> list[str]:
     """The lines and questions of a text that contains several; otherwise nothing."""
     items = [item.strip() for item in _ITEM.split(text) if len(item.strip()) > 3]
-    return items[:MAX_ITEMS] if len(items) > 1 else []
+    return items[:_MAX_ITEMS] if len(items) > 1 else []
 
 
 def _join(texts: Sequence[NormalText], images: str) -> NormalText:
@@ -335,25 +339,34 @@ def strip_instructions(problems: Sequence[Problem], common: int) -> Iterator[tup
     times = Counter(sentence for several in sentences for sentence in set(several))
     for place, problem in enumerate(problems):
         question = problem.metadata.get("question")
-        if not isinstance(question, str) or len(normalise(question)) < 3:  # It may be the number of a question.
+        if not isinstance(question, str) or len(normalize(question)) < 3:  # It may be the number of a question.
             several = sentences[place]
             own = [k for k, part in enumerate(several) if times[part] <= common or part.endswith("?")]
             stripped = "\n".join(several[own[0] : own[-1] + 1]) if own else ""
             question = stripped[label.end() :] if (label := _LABEL.match(stripped)) else stripped
-            if len(normalise(question)) < LENGTH or question == "\n".join(several):
+            if len(normalize(question)) < LENGTH or question == "\n".join(several):
                 continue
         yield place, question
 
 
-def read_answer(response: str, reference: str = "") -> GivenAnswer:
+def _read_answer(response: str, reference: str = "") -> GivenAnswer:
     """The answer in a response: from the sentence that announces the answer, or all of it.
 
     The reference of the example is included, because a student that practises is rewarded by it.
     """
     mark = _ANSWER.search(response)
     start = max((m.end() for m in _SENTENCE.finditer(response) if mark and m.end() <= mark.start()), default=0)
-    return to_answer((*normalise(response[start:]), "\n", *normalise(reference)))
+    return _to_answer((*normalize(response[start:]), "\n", *normalize(reference)))
 
 
-def to_answer(words: tuple[str, ...]) -> GivenAnswer:
+def _to_answer(words: tuple[str, ...]) -> GivenAnswer:
     return GivenAnswer(words, frozenset(read_values(words)))
+
+
+def read_solution(problem: Problem) -> ProblemSolution:
+    """The answer of a problem in normal form."""
+    words, worked = normalize(problem.reference), problem.metadata.get("worked")
+    values = read_values(words) if not any(map(str.isalpha, words)) else set()
+    is_value = len(values) == 1 and sum(map(is_number, words)) <= 1 + ("/" in words)
+    programs = {canonicalize(problem.reference)} | (find_programs(worked) if isinstance(worked, str) else set())
+    return ProblemSolution(words, values.pop() if is_value else None, frozenset(programs - {""}))

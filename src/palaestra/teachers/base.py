@@ -8,48 +8,38 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from palaestra.core.checks import check_options, short_repr
 from palaestra.core.errors import LessonError, PalaestraError, SettingsError
-from palaestra.core.plugins import describe_location, describe_origin
 from palaestra.core.records import Decision, Example, Failure, Lesson
-from palaestra.core.registry import Registry
+from palaestra.core.registry import Registry, check_signature, describe_location, describe_origin
+from palaestra.core.settings import check_options, short_repr
+from palaestra.envs.lesson.state import StudentState, ValidationAttempt
 from palaestra.tasks.base import GenerativeTask, Task
 from palaestra.tasks.evaluate import write_examples
 
-if TYPE_CHECKING:
-    from palaestra.envs.lesson.state import StudentState
-if TYPE_CHECKING:
-    from palaestra.envs.lesson.state import ValidationAttempt
-
-
 TEACHERS = Registry("teacher", "palaestra.teachers")
-TEACHERS.register(
-    "no_state",
-    "palaestra.teachers.simple:NoState",
-    "the same number of examples for every skill; ignores the student's results",
-)
-TEACHERS.register(
-    "open_ended",
-    "palaestra.teachers.simple:OpenEnded",
-    "examples for single wrong answers of the student, sampled from all of them",
-)
-TEACHERS.register(
-    "skill_list",
-    "palaestra.teachers.simple:SkillList",
-    "examples by the wrong answers of each skill, for its subskills with the most errors",
-)
-TEACHERS.register(
-    "skill_tree",
-    "palaestra.teachers.skill_tree:SkillTree",
-    "one tree of subskills per skill: a policy explores and exploits, within limits",
-)
+for _name, _place, _help in (
+    ("no_state", "simple:NoState", "the same number of examples for every skill; ignores the student's results"),
+    ("open_ended", "simple:OpenEnded", "examples for single wrong answers of the student, sampled from all of them"),
+    (
+        "skill_list",
+        "simple:SkillList",
+        "examples by the wrong answers of each skill, for its subskills with the most errors",
+    ),
+    (
+        "skill_tree",
+        "skill_tree:SkillTree",
+        "one tree of subskills per skill: a policy explores and exploits, within limits",
+    ),
+):
+    TEACHERS.register(_name, f"palaestra.teachers.{_place}", _help)
 
 
 @runtime_checkable
@@ -111,6 +101,8 @@ def make_teacher(
         teacher: Teacher = kind(task, skills, **given)
     if not callable(getattr(teacher, "write", None)):
         raise LessonError(f"teacher '{name}' is not a teacher: {type(teacher).__name__} has no method 'write'")
+    owner = f"{type(teacher).__name__}.write"
+    check_signature(teacher.write, owner, "state", "size", "generator", error=LessonError)
     return teacher
 
 
@@ -127,9 +119,8 @@ def write_lesson(teacher: Teacher, name: str, state: StudentState, size: int, ge
     if not isinstance(lesson, Lesson):
         raise LessonError(f"teacher '{name}' must return a Lesson; its write returned {type(lesson).__name__}{where}")
     if isinstance(lesson.examples, Sized) and len(lesson.examples) > size:
-        raise LessonError(
-            f"teacher '{name}' must write at most {size} examples; it wrote {len(lesson.examples)}{where}"
-        )
+        count = len(lesson.examples)
+        raise LessonError(f"teacher '{name}' must write at most {size} examples; it wrote {count}{where}")
     return lesson
 
 
@@ -141,10 +132,8 @@ def _explain_errors(name: str, kind: Any) -> Iterator[None]:
     except Exception as error:
         if isinstance(error, PalaestraError) or str(getattr(kind, "__module__", "")).startswith("palaestra."):
             raise
-        message = " ".join(str(error).split())
-        raise LessonError(
-            f"teacher '{name}' raised {type(error).__name__}: {message}{describe_origin(error)}"
-        ) from error
+        message = f"{type(error).__name__}: {' '.join(str(error).split())}{describe_origin(error)}"
+        raise LessonError(f"teacher '{name}' raised {message}") from error
 
 
 def write_from_task(
@@ -158,20 +147,17 @@ def write_from_task(
 def list_decisions(orders: Sequence[Order], written: Sequence[Written]) -> tuple[Decision, ...]:
     """One decision per skill, action and reason, with the written examples; and one per kind of failure."""
     allocations: dict[tuple[str, str, str], dict[str, int]] = {}
-    failed: dict[tuple[str, str], int] = {}
+    failed: Counter[tuple[str, str]] = Counter()
     for order, result in zip(orders, written, strict=True):
         allocation = allocations.setdefault((order.skill, order.action, order.reason), {})
         for example in result.examples:
             other = order.skill and example.skill and example.skill != order.skill
             name = f"{example.skill}/{example.subskill}" if other else example.subskill
             allocation[name] = allocation.get(name, 0) + 1
-        for failure in result.failures:
-            failed[order.skill, failure.message] = failed.get((order.skill, failure.message), 0) + 1
+        failed.update((order.skill, failure.message) for failure in result.failures)
     decisions = [Decision(*key, allocation) for key, allocation in allocations.items()]
-    return (
-        *decisions,
-        *(Decision(skill, "failed", f"{count} x {message}") for (skill, message), count in failed.items()),
-    )
+    decisions += [Decision(skill, "failed", f"{count} x {message}") for (skill, message), count in failed.items()]
+    return tuple(decisions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,9 +208,7 @@ class TaskWriter:
         self.task = task
 
     def write(self, orders: Sequence[Order], generator: np.random.Generator) -> list[Written]:
-        return [
-            Written(write_examples(self.task, order.skill, order.subskill, order.count, generator))
-            if order.count
-            else Written(())
-            for order in orders
-        ]
+        written = []
+        for skill, subskill, count in ((order.skill, order.subskill, order.count) for order in orders):
+            written.append(Written(write_examples(self.task, skill, subskill, count, generator) if count else ()))
+        return written

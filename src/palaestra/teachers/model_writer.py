@@ -9,17 +9,16 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel, Field, create_model
 
+from palaestra.chat.structured import ask
 from palaestra.core.errors import SettingsError
-from palaestra.core.records import Example, Failure, FailureCause
-from palaestra.engines.base import Engine, Request, Sampling
-from palaestra.engines.structured import ask
+from palaestra.core.records import Engine, Example, Failure, FailureCause, Request, Sampling
 from palaestra.tasks.base import Task, UnusableError, WritableTask, get_hooks
 from palaestra.teachers.base import Order, Written
 from palaestra.teachers.prompts import TeacherPrompts
 
 ORDERED_SKILL = "ordered_skill"
 """The metadata key of an example whose skill was corrected: the skill that the teacher ordered."""
-SHOWN = 2
+_SHOWN = 2
 """Number of worked train problems in the prompt. They show the format of questions and answers."""
 
 
@@ -66,52 +65,49 @@ class ModelWriter:
     def write(self, orders: Sequence[Order], generator: np.random.Generator) -> list[Written]:
         # Each call writes at most `per_call` examples of one order.
         calls = [
-            (place, min(self.per_call, order.count - start))
+            (place, replace(order, count=min(self.per_call, order.count - start)))
             for place, order in enumerate(orders)
             for start in range(0, order.count, self.per_call)
         ]
         seeds = [int(seed) for seed in generator.integers(1 << 62, size=len(calls))]
         questions = [
-            Request(self._prompt(orders[place], count), self.sampling, seed)
-            for (place, count), seed in zip(calls, seeds, strict=True)
+            Request(self._prompt(order), self.sampling, seed) for (_, order), seed in zip(calls, seeds, strict=True)
         ]
 
         def complaint(index: int, answer: BaseModel) -> str:
             """Describe the errors of a valid answer. If fewer than half of the data are unusable, they are only left out."""
-            place, count = calls[index]
-            examples, unusable = self._examples(answer, orders[place], count)
+            examples, unusable = self._examples(answer, calls[index][1])
             return "; ".join(unusable[:3]) if len(unusable) > len(examples) else ""
 
         answers = ask(self.engine, questions, self.shape, tries=self.tries, check=complaint)
         written = [Written(()) for _ in orders]
-        for (place, count), answer in zip(calls, answers, strict=True):
+        for (place, order), answer in zip(calls, answers, strict=True):
+            examples, failures = list[Example](), [answer] if isinstance(answer, Failure) else []
+            if not isinstance(answer, Failure):
+                examples, unusable = self._examples(answer, order)
+                failures = [Failure(FailureCause.MALFORMED, why) for why in unusable]
             before = written[place]
-            if isinstance(answer, Failure):
-                written[place] = replace(before, failures=(*before.failures, answer))
-                continue
-            examples, unusable = self._examples(answer, orders[place], count)
-            failures = tuple(Failure(FailureCause.MALFORMED, why) for why in unusable)
             written[place] = Written((*before.examples, *examples), (*before.failures, *failures))
         return written
 
-    def _prompt(self, order: Order, count: int) -> tuple[Any, ...]:
+    def _prompt(self, order: Order) -> tuple[Any, ...]:
         known = order.skill in self.task.skills()
-        examples = get_hooks(self.task).get_shots(order.skill, SHOWN) if known else []
+        examples = get_hooks(self.task).get_shots(order.skill, _SHOWN) if known else []
         return self.prompts.messages(
             f"{self.teacher}/write",
             brief=self.task.brief(),
             skill=order.skill,
             subskill=order.subskill,
-            count=count,
+            count=order.count,
             hypothesis=order.hypothesis,
             errors=order.errors,
             shown=[(example.messages[-1].text, example.response) for example in examples],
         )
 
-    def _examples(self, answer: Any, order: Order, count: int) -> tuple[list[Example], list[str]]:
-        """At most `count` examples of an answer, and the reasons why other data are unusable."""
+    def _examples(self, answer: Any, order: Order) -> tuple[list[Example], list[str]]:
+        """At most `order.count` examples of an answer, and the reasons why other data are unusable."""
         examples, unusable = [], []
-        data = answer.data[:count]
+        data = answer.data[: order.count]
         get_hooks(self.task).prepare(data)
         for datum in data:
             try:

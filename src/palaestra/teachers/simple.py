@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Mapping
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
+from palaestra.envs.lesson.state import StudentState, ValidationAttempt
 from palaestra.tasks.base import Task
 from palaestra.teachers.base import Order, PlanningTeacher, Writer
-
-if TYPE_CHECKING:
-    from palaestra.envs.lesson.state import StudentState
-if TYPE_CHECKING:
-    from palaestra.envs.lesson.state import StudentState, ValidationAttempt
 
 
 class NoState(PlanningTeacher):
@@ -57,15 +53,9 @@ class OpenEnded(PlanningTeacher):
         drawn = [wrong[int(place)] for place in generator.permutation(len(wrong))[:count]]
         shares = share_out(size, dict.fromkeys(range(count), 1.0))
         seen = Counter(error.skill for error in drawn)
+        reasons = {skill: f"{n} of {count} sampled wrong answers" for skill, n in seen.items()}
         return [
-            Order(
-                error.skill,
-                error.subskill,
-                shares[place],
-                "mend",
-                f"{seen[error.skill]} of {count} sampled wrong answers",
-                errors=(error,),
-            )
+            Order(error.skill, error.subskill, shares[place], "mend", reasons[error.skill], errors=(error,))
             for place, error in enumerate(drawn)
         ]
 
@@ -111,10 +101,8 @@ class SkillList(PlanningTeacher):
             chosen = sorted(parts, key=lambda name: (-parts[name], order[name]))[: self.hypotheses]
             for part, count in share_out(share, {name: float(parts[name]) for name in chosen}).items():
                 errors = [attempt for attempt in wrong[skill] if attempt.subskill == part]
-                picked = generator.permutation(len(errors))[: self.shown]
-                orders.append(
-                    Order(skill, part, count, "mend", reason, errors=tuple(errors[int(place)] for place in picked))
-                )
+                picked = tuple(errors[int(place)] for place in generator.permutation(len(errors))[: self.shown])
+                orders.append(Order(skill, part, count, "mend", reason, errors=picked))
         return orders
 
 

@@ -5,28 +5,21 @@ In each round every skill takes one action, with a reason:
 - **explore**: open subskills without data;
 - **exploit**: give data to open subskills.
 
-A policy decides (`palaestra.teachers.tree.policies`), within limits that are enforced (`palaestra.teachers.tree.limits`).
+A policy decides (`palaestra.teachers.tree.policies`), within limits that are enforced (`palaestra.teachers.tree.records`).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from palaestra.core.errors import SettingsError
-from palaestra.engines.base import Engine
+from palaestra.core.records import Engine
+from palaestra.envs.lesson.state import StudentState
 from palaestra.tasks.base import Task
 from palaestra.teachers.base import Order, PlanningTeacher, TaskWriter, Writer
 from palaestra.teachers.prompts import TeacherPrompts
-from palaestra.teachers.tree.limits import TreeLimits, enforce
-from palaestra.teachers.tree.model import propose
-from palaestra.teachers.tree.policies import TreePolicy, make_policy
-from palaestra.teachers.tree.records import TreeAction, TreeState, build_tree
-
-if TYPE_CHECKING:
-    # Types only: listing the teachers must not import torch.
-    from palaestra.envs.lesson.state import StudentState
+from palaestra.teachers.tree.policies import TreePolicy, make_policy, propose
+from palaestra.teachers.tree.records import TreeAction, TreeLimits, TreeState, build_tree, enforce
 
 
 class SkillTree(PlanningTeacher):
@@ -73,7 +66,8 @@ class SkillTree(PlanningTeacher):
         super().__init__(task, skills, writer=writer)
         if isinstance(engine, str):
             raise SettingsError(f"option 'engine': expected an engine, not its name; got '{engine}'")
-        self._engine, self.proposals = engine, proposals
+        self.engine: Engine | None = engine if engine is not None else getattr(self.writer, "engine", None)
+        self.proposals = proposals
         self.prompts: TeacherPrompts = prompts or getattr(self.writer, "prompts", None) or TeacherPrompts()
         options = {"keep": keep, "threshold": threshold, "optimism": optimism}
         if isinstance(policy, str):
@@ -84,23 +78,16 @@ class SkillTree(PlanningTeacher):
         self.policy: TreePolicy = policy
         opens = policy.open_at_once if open_at_once is None else open_at_once
         self.limits = TreeLimits(cap, subskill_cap, max_subskills, opens)
-        if proposals and self.engine() is None:
+        if proposals and self.engine is None:
             raise SettingsError("proposals of subskills need a language model; pass an engine")
         if proposals and isinstance(self.writer, TaskWriter):
-            raise SettingsError(
-                "the task's own generators cannot write proposed subskills; choose a language model as the writer"
-            )
-
-    def engine(self) -> Engine | None:
-        """The language model. A recipe may replace the writer's engine in every round, so it is looked up each time."""
-        return self._engine if self._engine is not None else getattr(self.writer, "engine", None)
+            raise SettingsError("the task's own generators cannot write proposals; set 'writer' to a language model")
 
     def decide(self, state: StudentState, size: int, generator: np.random.Generator) -> list[TreeAction]:
         """Decide the actions of a round and enforce the limits."""
         tree = build_tree(state, self.skills)
-        engine = self.engine()
-        if self.proposals and engine is not None:
-            tree = build_tree(state, self.skills, self._propose(tree, engine, state, generator))
+        if self.proposals and self.engine is not None:
+            tree = build_tree(state, self.skills, self._propose(tree, self.engine, state, generator))
         return enforce(tree, self.policy.decide(tree, size, self.limits, generator), size, self.limits)
 
     def plan(self, state: StudentState, size: int, generator: np.random.Generator) -> list[Order]:

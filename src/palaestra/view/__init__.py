@@ -1,17 +1,12 @@
-"""The live viewer: every run of a folder in the browser. `palaestra.view(result)` shows a report in a notebook."""
+"""The live viewer: every run of a folder in the browser."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from palaestra.core.plugins import make_callable
-
 if TYPE_CHECKING:
     from palaestra.view.server import make_app
-
 __all__ = ["make_app"]
-
-make_callable(__name__, "palaestra.report.notebook:view")
 
 
 def __getattr__(name: str) -> Any:

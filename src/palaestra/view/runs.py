@@ -6,7 +6,7 @@ import math
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -14,25 +14,44 @@ from pathlib import Path
 from typing import Any, Literal
 
 from palaestra.core.errors import RunError
+from palaestra.core.records import Json
 from palaestra.core.text import clean, clean_text
-from palaestra.recipes.research.bench import PLAN as BENCH
-from palaestra.recipes.teach.study import PLAN as STUDY
+from palaestra.report.formatting import plain, short_path
+from palaestra.report.notes import NOTES, read_notes
+from palaestra.report.page import BENCH, STUDY
+from palaestra.report.parts import describe_learner
 from palaestra.runs.files import read_json, read_text
+from palaestra.runs.log import TRACEBACK, read_failure
 from palaestra.runs.provenance import read_provenance
-from palaestra.runs.run import TRACEBACK
 from palaestra.runs.store import Store
 
 Status = Literal["running", "ended", "failed", "stopped"]
-QUIET = 120.0
+_QUIET = 120.0
 """Seconds without a change after which a run of another machine counts as stopped."""
-DEPTH = 4
+_MAX_DEPTH = 4
 """Maximum depth of a run folder below the folder that is shown."""
-POINTS = 60
+_MAX_POINTS = 60
 """Maximum points of a sparkline."""
-MAIN_METRICS = ("test_accuracy", "test_reward", "reward", "recent_return")
-"""The metrics of a train run that its sparkline shows, the first that exists."""
-MAIN_COLUMNS = tuple(f"{name}{end}" for name in MAIN_METRICS for end in ("", "_low", "_high"))
+_MAIN_METRICS = ("test_accuracy", "test_reward", "reward", "recent_return")
+"""The metrics of a train run that are its main figure, the first that exists."""
+_MAIN_COLUMNS = tuple(f"{name}{end}" for name in _MAIN_METRICS for end in ("", "_low", "_high"))
 """These metrics and the ends of their intervals."""
+_CURVES = {
+    "train": "SELECT value FROM metrics WHERE name='reward' AND iteration > 0 ORDER BY iteration",
+    "teach": "SELECT AVG(correct) FROM attempts WHERE phase LIKE '%/validation' AND correct IS NOT NULL "
+    "GROUP BY phase ORDER BY CAST(phase AS INTEGER)",
+}
+"""The curve that a sparkline shows, by recipe."""
+_PROGRESS = {
+    "train": ("iterations", "SELECT COALESCE(MAX(iteration), 0) FROM metrics"),
+    "teach": (
+        "rounds",
+        "SELECT MAX(0, COUNT(DISTINCT phase) - 1) FROM attempts WHERE phase LIKE '%/validation'",
+    ),
+    "evaluate": ("planned", "SELECT COUNT(*) FROM attempts"),
+    "research": ("steps", "SELECT COALESCE(MAX(position), 0) FROM steps"),
+}
+"""By recipe: the setting with the planned steps, and how many are done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +63,12 @@ class RunCard:
         kind: the recipe, or `study` or `bench`.
         subject: what was learned or asked, for example the environment or the task.
         figure: the main number with the ends of its interval; `None` if there is none yet.
-        spark: the course of the main metric.
+        spark: the training curve.
+        done, planned: the finished and the planned iterations, rounds, answers or messages; 0 if unknown.
+        left: the seconds that a running run still needs, about; `None` if unknown.
         settings: the settings as stored.
-        problem: why the folder cannot be read; empty if it can.
+        name, notes: what the user called the run, and wrote about it.
+        problem: why the run failed, or why the folder cannot be read; empty otherwise.
     """
 
     id: str
@@ -59,13 +81,32 @@ class RunCard:
     figure: tuple[float, float | None, float | None] | None = None
     figure_name: str = ""
     spark: tuple[float, ...] = ()
+    done: int = 0
+    planned: int = 0
+    left: float | None = None
     started: str = ""
     seconds: float = 0.0
     money: float = 0.0
     host: str = ""
     tags: tuple[str, ...] = ()
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: Json = field(default_factory=dict)
+    name: str = ""
+    notes: str = ""
     problem: str = ""
+
+    @property
+    def label(self) -> str:
+        """The path of the folder, after the name if there is one."""
+        return f"{self.name} ({self.id})" if self.name else self.id
+
+    @property
+    def result(self) -> str:
+        """The main figure with its interval, in words; empty without one."""
+        if self.figure is None:
+            return ""
+        value, low, high = self.figure
+        interval = "" if low is None or high is None else f" ({plain(low)} to {plain(high)})"
+        return f"{self.figure_name} {plain(value)}{interval}"
 
 
 class RunIndex:
@@ -101,7 +142,7 @@ class RunIndex:
     def _find_folders(self) -> Iterator[Path]:
         seen: set[tuple[int, int]] = set()
         for root in self.roots:
-            yield from _find_runs(root, DEPTH, seen)
+            yield from _find_runs(root, _MAX_DEPTH, seen)
 
     def _read(self, folder: Path) -> RunCard:
         state = file_state(folder)
@@ -116,7 +157,8 @@ def file_state(folder: Path) -> tuple[int, ...]:
     """Numbers that change when a run writes something."""
     state: list[int] = []
     base = str(folder)  # Joining paths takes longer than reading their state.
-    for name in ("settings.json", "store.sqlite", "store.sqlite-wal", "summary.json", TRACEBACK, STUDY, BENCH):
+    files = ("settings.json", "store.sqlite", "store.sqlite-wal", "summary.json", TRACEBACK, NOTES, STUDY, BENCH)
+    for name in files:
         try:
             status = os.stat(f"{base}/{name}")
             # A reader of an ended run makes an empty -wal for a moment.
@@ -133,8 +175,9 @@ def read_card(folder: Path, run_id: str) -> RunCard:
             if os.path.lexists(folder / plan):
                 if not isinstance(read_json(folder / plan), dict):
                     raise RunError(f"{plan} is not an object")
-                subject = _clean_line(folder.name)
-                return RunCard(run_id, folder, kind, "ended", subject=subject, started=_read_start(folder))
+                subject, noted = _clean_line(folder.name), read_notes(folder)
+                card = RunCard(run_id, folder, kind, "ended", subject=subject, started=_read_start(folder))
+                return replace(card, name=noted.name, notes=noted.text)
         return _read_run(folder, run_id)
     except Exception as error:  # A folder of somebody else can be damaged in any way.
         reason = _clean_line(str(error).strip().partition("\n")[0] or type(error).__name__, 500)
@@ -146,18 +189,28 @@ def _read_run(folder: Path, run_id: str) -> RunCard:
     if not isinstance(stored, dict) or not isinstance(stored.get("settings"), dict):
         raise RunError("settings.json has no settings")
     settings, summary, provenance = clean(stored["settings"]), _read_summary(folder), read_provenance(folder)
+    status, noted = _read_status(folder, summary), read_notes(folder, settings)
+    failure = read_failure(folder, str(summary.get("error") or "")) if status == "failed" else None
     card = RunCard(
-        run_id, folder, _clean_line(stored["recipe"]), _read_status(folder, summary), settings=settings,
-        subject=_clean_line(settings.get("env") or settings.get("task") or ""),
-        model=_clean_line(_shorten(settings.get("student") or settings.get("model") or settings.get("agent") or "")),
+        run_id,
+        folder,
+        _clean_line(stored["recipe"]),
+        status,
+        subject=_clean_line(short_path(settings.get("env") or settings.get("task") or "")),
+        model=_clean_line(describe_learner(settings)),
         method=_clean_line(settings.get("teacher") or settings.get("algorithm") or ""),
-        tags=tuple(map(_clean_line, settings.get("tags", ()))), started=_read_start(folder, provenance),
+        started=_read_start(folder, provenance),
         host=_clean_line(provenance["started"].get("host", "")) if provenance else "",
-    )  # fmt: skip
+        tags=tuple(map(_clean_line, settings.get("tags", ()))),
+        settings=settings,
+        name=_clean_line(noted.name),
+        notes=noted.text,
+        problem=_clean_line(failure.cause, 500) if failure else "",
+    )
     return _add_results(card, summary)
 
 
-def _clean_line(value: Any, length: int = 200) -> str:
+def _clean_line(value: object, length: int = 200) -> str:
     """Return a value as one line of text that UTF-8 can encode, cut to a length."""
     text = re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]", "\N{REPLACEMENT CHARACTER}", clean_text(str(value)))
     return text if len(text) <= length else f"{text[: length - 1]}…"
@@ -170,30 +223,40 @@ def _read_finite(value: Any) -> float:
     return number
 
 
-def _add_results(card: RunCard, summary: Mapping[str, Any]) -> RunCard:
+def _add_results(card: RunCard, summary: Json) -> RunCard:
     store = Store(card.folder / "store.sqlite", read_only=True)
     try:
-        total, metrics = store.total(), store.metrics(*MAIN_COLUMNS) if card.kind == "train" else {}
+        total, metrics = store.total(), store.metrics(*_MAIN_COLUMNS) if card.kind == "train" else {}
+        curve = [_read_finite(value) for (value,) in store.select(_CURVES[card.kind])] if card.kind in _CURVES else []
+        card = _add_progress(card, store)
     finally:
         store.close()
-    name = next((name for name in MAIN_METRICS if any(name in row for row in metrics.values())), "")
+    name = next((name for name in _MAIN_METRICS if any(name in row for row in metrics.values())), "")
     course = [(row[name], row.get(f"{name}_low"), row.get(f"{name}_high")) for row in metrics.values() if name in row]
     figure, figure_name = _main_figure(summary)
     if figure is None and course:
         figure, figure_name = course[-1], name.replace("_", " ")
-    step = max(1, -(-len(course) // POINTS))
-    spark = [_read_finite(value) for value, _, _ in course]
     if figure is not None:
         value, *ends = figure
         low, high = (None if end is None else _read_finite(end) for end in ends)
         figure = _read_finite(value), low, high
-    return replace(
-        card, figure=figure, figure_name=figure_name, spark=(*spark[:-1:step], *spark[-1:]),
-        seconds=_read_finite(summary.get("seconds") or total.seconds), money=_read_finite(total.money),
-    )  # fmt: skip
+    seconds, money = _read_finite(summary.get("seconds") or total.seconds), _read_finite(total.money)
+    shown = (*curve[: -1 : max(1, -(-len(curve) // _MAX_POINTS))], *curve[-1:])
+    return replace(card, figure=figure, figure_name=figure_name, spark=shown, seconds=seconds, money=money)
 
 
-def _main_figure(summary: Mapping[str, Any]) -> tuple[tuple[float, float | None, float | None] | None, str]:
+def _add_progress(card: RunCard, store: Store) -> RunCard:
+    """Add how far a run is, and how long it still takes."""
+    if card.kind not in _PROGRESS:
+        return card
+    setting, count = _PROGRESS[card.kind]
+    done, planned = int(store.select(count)[0][0]), int(card.settings.get(setting) or store.planned)
+    working = card.status == "running" and 0 < done <= planned
+    left = _read_finite(store.total().seconds) * (planned - done) / done if working else None
+    return replace(card, done=done, planned=planned, left=left)
+
+
+def _main_figure(summary: Json) -> tuple[tuple[float, float | None, float | None] | None, str]:
     """The gain of a run that learned, or the result of one that measured."""
     unit = "points" if summary.get("unit") == "percent" else str(summary.get("unit") or "")
     for key, name in (("gain", "gain"), ("after", "result"), ("return", "return")):
@@ -204,7 +267,7 @@ def _main_figure(summary: Mapping[str, Any]) -> tuple[tuple[float, float | None,
     return None, ""
 
 
-def _read_status(folder: Path, summary: Mapping[str, Any]) -> Status:
+def _read_status(folder: Path, summary: Json) -> Status:
     if summary:
         return "failed" if summary.get("error") else "ended"
     if os.path.lexists(folder / TRACEBACK):
@@ -220,7 +283,7 @@ def _is_working(folder: Path) -> bool:
     newest = max(
         (folder / name).stat().st_mtime for name in ("store.sqlite", "store.sqlite-wal") if (folder / name).exists()
     )
-    if time.time() - newest < QUIET:
+    if time.time() - newest < _QUIET:
         return True
     try:
         os.kill(int(read_text(folder / "run.lock")), 0)
@@ -231,7 +294,7 @@ def _is_working(folder: Path) -> bool:
     return True
 
 
-def _read_summary(folder: Path) -> dict[str, Any]:
+def _read_summary(folder: Path) -> Json:
     if not os.path.lexists(folder / "summary.json"):
         return {}
     summary = read_json(folder / "summary.json")
@@ -240,7 +303,7 @@ def _read_summary(folder: Path) -> dict[str, Any]:
     return summary
 
 
-def _read_start(folder: Path, provenance: Mapping[str, Any] | None = None) -> str:
+def _read_start(folder: Path, provenance: Json | None = None) -> str:
     """When the run was started, in UTC; without its provenance, when its first file was written."""
     if provenance and provenance["started"].get("time"):
         return _clean_line(provenance["started"]["time"]).replace("T", " ").removesuffix("Z")
@@ -248,10 +311,6 @@ def _read_start(folder: Path, provenance: Mapping[str, Any] | None = None) -> st
         with suppress(OSError, ValueError, OverflowError):  # No such file, or a time out of range.
             return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime((folder / name).lstat().st_mtime))
     return ""
-
-
-def _shorten(model: str) -> str:
-    return str(model).rstrip("/").rsplit("/", 1)[-1]
 
 
 def _is_run(folder: Path) -> bool:

@@ -1,47 +1,75 @@
-"""The web server of the viewer. It reads run folders and writes nothing."""
+"""The web server of the viewer. It reads run folders; only the names and notes of runs can be changed."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from importlib.resources import files
+from collections.abc import AsyncIterator, Callable, Sequence
+from mimetypes import guess_type
 from pathlib import Path
-from typing import Any
-from urllib.parse import quote
+from urllib.parse import parse_qs, quote
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response, StreamingResponse
-from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp
 
 from palaestra.core.errors import PalaestraError, RunError
 from palaestra.core.text import clean_text
+from palaestra.report.notes import RunNotes, read_notes, write_notes
 from palaestra.view.access import TokenAccess
-from palaestra.view.calls import render_call, render_calls
-from palaestra.view.compare import MOST_RUNS, render_comparison
-from palaestra.view.episodes import (
-    make_episode_table,
-    make_token_table,
-    read_episode_json,
-    render_episode,
-    render_episodes,
+from palaestra.view.charts import MAX_CHARTED, render_charts
+from palaestra.view.conversation import render_conversation, render_pair, render_step, render_text
+from palaestra.view.episodes import render_episode, render_episodes
+from palaestra.view.lessons import render_call, render_calls, render_example, render_examples
+from palaestra.view.log import render_log
+from palaestra.view.pages import (
+    MAX_RUNS,
+    ViewerPage,
+    render,
+    render_comparison,
+    render_run,
+    render_runs,
+    render_settings,
 )
-from palaestra.view.examples import render_example, render_examples
-from palaestra.view.pages import render, render_run, render_runs, render_settings
 from palaestra.view.problems import render_problem, render_problems
 from palaestra.view.runs import RunCard, RunIndex, file_state
-from palaestra.view.save import add_links, save_part
-from palaestra.view.tables import FORMATS, export_table
-from palaestra.view.turns import read_text, render_conversation, render_pair, render_step
 
-POLL = 0.5
+_POLL = 0.5
 """Seconds between two looks at the files of a run."""
-STATIC = {"view.css": "text/css", "view.js": "text/javascript", "icon.svg": "image/svg+xml"}
+_LISTED = (
+    "id", "name", "kind", "status", "subject", "model", "method", "figure", "figure_name", "started", "seconds", "money",
+    "done", "planned", "left", "host", "tags", "notes", "problem",
+)  # fmt: skip
+"""What `/runs.json` has of each run, beside its settings."""
+_COLUMNS = "palaestra-columns"
+"""The cookie with the columns that the reader has chosen."""
+_MAX_BODY = 200_000
+"""Maximum bytes of a form."""
+_RUN_PAGES: dict[str, Callable[..., ViewerPage | Response | None]] = {
+    "episodes/{iteration:int}/{position:int}": render_episode,
+    "episodes": render_episodes,
+    "conversation/{episode:int}/{position:int}/{name}.txt": render_text,
+    "conversation/{episode:int}/{position:int}": render_step,
+    "conversation/{episode:int}": render_conversation,
+    "conversation": render_conversation,
+    "examples/{round:int}/{state}/{place:int}": render_example,
+    "examples": render_examples,
+    "problem": render_problem,
+    "problems": render_problems,
+    "calls/{position:int}": render_call,
+    "calls": render_calls,
+    "charts": lambda card, query: render_charts([card], query),
+    "log": render_log,
+    "": render_run,
+}
+"""The pages of a run, by their address. Each gets the run, the query and the values of the address."""
+_Page = Callable[[Request], ViewerPage | Response | None]
 
 
 def make_app(roots: Sequence[Path], token: str = "", hosts: frozenset[str] = frozenset()) -> ASGIApp:
@@ -54,194 +82,155 @@ def make_app(roots: Sequence[Path], token: str = "", hosts: frozenset[str] = fro
     """
     pages = _Pages(RunIndex(roots))
     routes = [
-        Route("/", pages.runs),
-        Route("/runs.json", pages.runs_json),
-        Route("/settings", pages.settings),
-        Route("/compare", pages.compare),
-        Route("/turns", pages.turns),
+        Route("/", _answer(pages.runs)),
+        Route("/runs.json", _answer(pages.runs_json)),
+        Route("/settings", _answer(lambda request: render_settings(pages.find_chosen(request, 1)))),
+        Route("/compare", _answer(lambda request: render_comparison(pages.find_chosen(request, 2)))),
+        Route(
+            "/charts",
+            _answer(lambda request: render_charts(pages.find_chosen(request, 1, MAX_CHARTED), request.query_params)),
+        ),
+        Route("/turns", _answer(pages.turns)),
         Route("/events", pages.events),
-        Route("/static/{name}", pages.static),
-        Route("/run/{run:path}/episodes/{iteration:int}/{position:int}", pages.episode),
-        Route("/run/{run:path}/episodes", pages.episodes),
-        Route("/run/{run:path}/conversation/{episode:int}/{position:int}/{name}.txt", pages.show(read_text)),
-        Route("/run/{run:path}/conversation/{episode:int}/{position:int}", pages.show(render_step)),
-        Route("/run/{run:path}/conversation/{episode:int}", pages.show(render_conversation)),
-        Route("/run/{run:path}/conversation", pages.show(render_conversation)),
-        Route("/run/{run:path}/examples/{round:int}/{state}/{place:int}", pages.show(render_example)),
-        Route("/run/{run:path}/examples", pages.show(render_examples)),
-        Route("/run/{run:path}/problem", pages.show(render_problem)),
-        Route("/run/{run:path}/problems", pages.show(render_problems)),
-        Route("/run/{run:path}/calls/{position:int}", pages.show(render_call)),
-        Route("/run/{run:path}/calls", pages.show(render_calls)),
-        Route("/run/{run:path}/report.html", pages.old_link),
-        Route("/run/{run:path}/", pages.run),
-    ]  # fmt: skip
-    for route in routes:
-        route.app = _guard(route.app)
+        Mount("/static", StaticFiles(packages=[("palaestra.view", "static")])),
+        Route("/run/{run:path}/report.html", _redirect),
+        Route("/run/{run:path}/notes", pages.write_notes, methods=["POST"]),
+        *(Route(f"/run/{{run:path}}/{path}", _answer(pages.show(page))) for path, page in _RUN_PAGES.items()),
+    ]
     app = Starlette(routes=routes, exception_handlers={HTTPException: _explain, PalaestraError: _explain})
     return TokenAccess(app, token, hosts)
 
 
-def _guard(app: ASGIApp) -> ASGIApp:
-    """Answer with an error page whatever a page raises: a folder of somebody else can be damaged in any way."""
+def _answer(make: _Page) -> Callable[[Request], Response]:
+    """Make the handler of a page, which Starlette calls in a thread: a page may read megabytes.
 
-    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+    Whatever a page raises becomes an error page: a folder of somebody else can be damaged in any way.
+    """
+
+    def answer(request: Request) -> Response:
         try:
-            await app(scope, receive, send)
+            page = make(request)
+            if page is None:
+                raise HTTPException(404, "this is not stored")
+            return page if isinstance(page, Response) else _send(request, page)
         except (HTTPException, PalaestraError):
             raise
         except Exception as error:
-            logging.getLogger(__name__).warning("%s cannot be shown", scope["path"], exc_info=True)
+            logging.getLogger(__name__).warning("%s cannot be shown", request.url.path, exc_info=True)
             raise RunError(f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}") from error
 
     return answer
+
+
+def _send(request: Request, page: ViewerPage) -> Response:
+    """Answer with a page, or with the part of it that `save` in the query names."""
+    query = request.query_params
+    if "save" not in query:
+        # A run may contain texts that UTF-8 cannot encode.
+        return HTMLResponse(clean_text(page.add_links(request.url.path, query.multi_items())))
+    match page.find_part(query["save"]):
+        case part, kind:
+            headers = {"content-disposition": f'attachment; filename="{quote(query["save"])}"'}
+            return Response(part.write(kind), media_type=guess_type(query["save"])[0], headers=headers)
+    raise HTTPException(404, f"this page has no figure or table {query['save']}")
+
+
+def _explain(request: Request, error: Exception) -> Response:
+    status, reason = (error.status_code, error.detail) if isinstance(error, HTTPException) else (500, str(error))
+    return HTMLResponse(clean_text(render("problem", {"reason": reason}).html), status)
+
+
+def _redirect(request: Request) -> Response:
+    """The reports of studies and benches link to the reports of their runs."""
+    return RedirectResponse(f"/run/{quote(request.path_params['run'])}/")
 
 
 class _Pages:
     def __init__(self, index: RunIndex) -> None:
         self.index = index
 
-    async def runs(self, request: Request) -> Response:
-        return await _html(request, lambda: render_runs(self.index.cards(), request.query_params))
+    def runs(self, request: Request) -> Response:
+        query, known = request.query_params, request.cookies.get(_COLUMNS, "")
+        columns = query.getlist("column") or [name for name in known.split(".") if name]
+        response = _send(request, render_runs(self.index.cards(), query, columns))
+        if "column" in query:
+            response.set_cookie(_COLUMNS, ".".join(columns), max_age=10**8, httponly=True, samesite="strict")
+        return response
 
-    async def runs_json(self, request: Request) -> Response:
-        cards = await run_in_threadpool(self.index.cards)
-        return JSONResponse([_to_data(card) for card in cards])
+    async def write_notes(self, request: Request) -> Response:
+        """Change the name or the notes of a run, then show the page that the form was on."""
+        body = b""
+        async for part in request.stream():
+            body += part
+            if len(body) > _MAX_BODY:
+                raise HTTPException(413, f"a form may have at most {_MAX_BODY} bytes")
+        form = {name: values[-1] for name, values in parse_qs(body.decode(), keep_blank_values=True).items()}
+        card = await run_in_threadpool(self.find, request.path_params["run"])
+        stored = await run_in_threadpool(read_notes, card.folder, card.settings)
+        name, text = form.get("name", stored.name), form.get("text", stored.text).replace("\r\n", "\n")
+        notes = RunNotes(" ".join(name.split()), text.strip())
+        await run_in_threadpool(write_notes, card.folder, notes)
+        back = f"/?{form['query']}" if "query" in form else f"/run/{quote(card.id)}/"
+        return RedirectResponse(back, 303)
 
-    async def settings(self, request: Request) -> Response:
-        cards = self._find_chosen(request, 1)
-        return await _html(request, lambda: render_settings(cards))
+    def runs_json(self, request: Request) -> Response:
+        rows = []
+        for card in self.index.cards():
+            settings = json.loads(json.dumps(card.settings, default=str), parse_constant=str)
+            row = {name: getattr(card, name) for name in _LISTED}
+            rows.append({**row, "settings": settings})
+        return JSONResponse(rows)
 
-    async def compare(self, request: Request) -> Response:
-        cards = self._find_chosen(request, 2)
-        return await _html(request, lambda: render_comparison(cards))
+    def show(self, make: Callable[..., ViewerPage | Response | None]) -> _Page:
+        """Make a page of a run."""
 
-    async def run(self, request: Request) -> Response:
-        card = self._find(request.path_params["run"])
-        return await _html(request, lambda: render_run(card))
+        def render_page(request: Request) -> ViewerPage | Response | None:
+            values = dict(request.path_params)
+            return make(self.find(values.pop("run")), request.query_params, **values)
 
-    async def episodes(self, request: Request) -> Response:
-        card, query = self._find(request.path_params["run"]), request.query_params
-        if query.get("format") in FORMATS:
-            return await run_in_threadpool(lambda: export_table(make_episode_table(card, query), query["format"]))
-        return _page(await run_in_threadpool(render_episodes, card, query))
+        return render_page
 
-    async def episode(self, request: Request) -> Response:
-        """One episode as a page, its record as JSON, or its tokens as CSV."""
-        card, query = self._find(request.path_params["run"]), request.query_params
-        place = request.path_params["iteration"], request.path_params["position"]
-        if query.get("format") == "json":
-            record = await run_in_threadpool(read_episode_json, card, *place)
-            answer = None if record is None else Response(record, media_type="application/json")
-        elif query.get("format") == "csv":
-            table = await run_in_threadpool(make_token_table, card, *place)
-            answer = None if table is None else export_table(table, "csv")
-        else:
-            page = await run_in_threadpool(render_episode, card, *place, query)
-            answer = None if page is None else _page(page)
-        if answer is None:
-            raise HTTPException(404, "this episode is not stored")
-        return answer
-
-    async def turns(self, request: Request) -> Response:
+    def turns(self, request: Request) -> ViewerPage | None:
         """Two conversations: `left` and `right` are RUN or RUN:EPISODE; or two chosen runs."""
         query = request.query_params
         names = [query["left"], query["right"]] if "left" in query and "right" in query else query.getlist("run")
         sides = [self._find_episode(name) for name in names]
         if len(sides) != 2 or any(card.kind != "research" for card, _ in sides):
             raise HTTPException(404, "choose two research runs in the list first")
-        choices = [card for card in await run_in_threadpool(self.index.cards) if card.kind == "research"]
-        page = await run_in_threadpool(render_pair, sides, choices, query)
-        if page is None:
-            raise HTTPException(404, "this episode is not stored")
-        return _page(page)
-
-    def _find_episode(self, name: str) -> tuple[RunCard, int]:
-        run, colon, number = name.rpartition(":")
-        return (self._find(run), int(number)) if colon and number.isdecimal() else (self._find(name), 0)
-
-    def show(self, render_page: Callable[..., str | Response | None]) -> Callable[[Request], Awaitable[Response]]:
-        """Make the handler of a page of a run. The page gets the query and the other parts of the path."""
-
-        async def answer(request: Request) -> Response:
-            values = dict(request.path_params)
-            card = self._find(values.pop("run"))
-            page = await run_in_threadpool(render_page, card, request.query_params, **values)
-            if page is None:
-                raise HTTPException(404, "this is not stored")
-            return page if isinstance(page, Response) else await _html(request, lambda: page)
-
-        return answer
-
-    async def old_link(self, request: Request) -> Response:
-        """The reports of studies and benches link to the reports of their runs."""
-        return RedirectResponse(f"/run/{quote(request.path_params['run'])}/")
-
-    async def static(self, request: Request) -> Response:
-        name = request.path_params["name"]
-        if name not in STATIC:
-            raise HTTPException(404, "no such file")
-        return Response((files("palaestra.view") / "static" / name).read_bytes(), media_type=STATIC[name])
+        return render_pair(sides, [card for card in self.index.cards() if card.kind == "research"], query)
 
     async def events(self, request: Request) -> Response:
         """Server-sent events: one whenever the run, or any run, has written something."""
         name = request.query_params.get("run", "")
-        card = self._find(name) if name else None
-        look = (
-            (lambda: file_state(card.folder)) if card else (lambda: [file_state(c.folder) for c in self.index.cards()])
-        )
+        card = self.find(name) if name else None
+
+        def look() -> object:
+            return [file_state(c.folder) for c in ([card] if card else self.index.cards())]
+
         return StreamingResponse(_watch(request, look), media_type="text/event-stream")
 
-    def _find_chosen(self, request: Request, least: int) -> list[RunCard]:
-        names = list(dict.fromkeys(request.query_params.getlist("run")))
-        if not least <= len(names) <= MOST_RUNS:
-            raise HTTPException(404, f"choose {least} to {MOST_RUNS} runs in the list first; {len(names)} are chosen")
-        return [self._find(name) for name in names]
-
-    def _find(self, name: str) -> RunCard:
+    def find(self, name: str) -> RunCard:
         card = self.index.find(name.strip("/"))
         if card is None:
             raise HTTPException(404, f"there is no run '{name}' here")
         return card
 
+    def find_chosen(self, request: Request, least: int, most: int = MAX_RUNS) -> list[RunCard]:
+        names = list(dict.fromkeys(request.query_params.getlist("run")))
+        if not least <= len(names) <= most:
+            raise HTTPException(404, f"choose {least} to {most} runs in the list first; {len(names)} are chosen")
+        return [self.find(name) for name in names]
 
-async def _watch(request: Request, look: Callable[[], Any]) -> AsyncIterator[str]:
+    def _find_episode(self, name: str) -> tuple[RunCard, int]:
+        run, colon, number = name.rpartition(":")
+        return (self.find(run), int(number)) if colon and number.isdecimal() else (self.find(name), 0)
+
+
+async def _watch(request: Request, look: Callable[[], object]) -> AsyncIterator[str]:
     state = await run_in_threadpool(look)
     yield "retry: 2000\n\n"
     while not await request.is_disconnected():
-        await asyncio.sleep(POLL)
+        await asyncio.sleep(_POLL)
         now = await run_in_threadpool(look)
         yield ": still here\n\n" if now == state else "event: change\ndata: 1\n\n"
         state = now
-
-
-async def _html(request: Request, make: Callable[[], str]) -> Response:
-    """Render in a thread: a page may read megabytes. With `save` in the query, answer with that part of the page."""
-    query = request.query_params
-    if "save" not in query:
-        return _page(await run_in_threadpool(lambda: add_links(make(), request.url.path, query.multi_items())))
-    part = await run_in_threadpool(lambda: save_part(make(), query["save"]))
-    if part is None:
-        raise HTTPException(404, f"this page has no figure or table {query['save']}")
-    name = quote(query["save"])
-    return Response(part[0], media_type=part[1], headers={"content-disposition": f'attachment; filename="{name}"'})
-
-
-def _page(text: str, status: int = 200) -> Response:
-    """Make the answer with a page. A run may contain texts that UTF-8 cannot encode."""
-    return HTMLResponse(clean_text(text), status)
-
-
-async def _explain(request: Request, error: Exception) -> Response:
-    status = error.status_code if isinstance(error, HTTPException) else 500
-    reason = error.detail if isinstance(error, HTTPException) else str(error)
-    page = render("problem", reason=reason, query={}, folder="", run=None, tab="")
-    return _page(page, status)
-
-
-def _to_data(card: RunCard) -> dict[str, Any]:
-    names = ("id", "kind", "status", "subject", "model", "method", "figure", "figure_name", "started", "seconds", "money", "host", "tags")  # fmt: skip
-    return {
-        **{name: getattr(card, name) for name in names},
-        "settings": json.loads(json.dumps(card.settings, default=str), parse_constant=str),
-    }

@@ -5,19 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from markupsafe import Markup, escape
 
+from palaestra.chat.tool_formats import split_reasoning
 from palaestra.core.records import Message
-from palaestra.engines.tool_formats.base import split_reasoning
 from palaestra.report.parts import read_message
 
-SHORT, LONG = 300, 50_000
+_SHORT, LONG = 300, 50_000
 """Characters of a text in a list, and on a page of its own."""
-FENCE = "```"
+_FENCE = "```"
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]{0,64}[ -/]{0,8}[@-~]|\][^\x07\x1b]{0,2000}(?:\x07|\x1b\\)|[@-Z\\^_])")
-"""Terminal sequences: colours and movements (CSI), titles and links (OSC), and those of one letter."""
+"""Terminal sequences: colors and movements (CSI), titles and links (OSC), and those of one letter."""
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 """Other control characters, and those that change the direction of the text."""
 
@@ -75,8 +75,7 @@ def cut_text(text: str, most: int, link: str = "") -> ShownText:
     return ShownText(text[:most], max(0, len(text) - most), link)
 
 
-@dataclass(frozen=True, slots=True)
-class MessagePart:
+class MessagePart(NamedTuple):
     """A part of a model's message: its reasoning, prose or code."""
 
     kind: Literal["reasoning", "prose", "code"]
@@ -98,7 +97,7 @@ def split_message(text: str) -> Iterator[MessagePart]:
     lines: list[str] = []
     is_code = False
     for line in answer.split("\n"):
-        if line.lstrip().startswith(FENCE):
+        if line.lstrip().startswith(_FENCE):
             yield from _make_part(is_code, lines)
             lines, is_code = [], not is_code
         else:
@@ -131,7 +130,7 @@ def join_messages(messages: tuple[Message, ...]) -> str:
     return "\n\n".join(f"{message.role}: {read_message(message)}" for message in messages)
 
 
-def excerpt(text: str, wanted: str = "", most: int = SHORT, at_end: bool = False) -> str:
+def excerpt(text: str, wanted: str = "", most: int = _SHORT, at_end: bool = False) -> str:
     """Show a part of a text in a list: the place of what was searched for, or the beginning or the end.
 
     >>> excerpt("0123456789", "56", 4), excerpt("0123456789", "", 4), excerpt("0123456789", "", 4, at_end=True)
@@ -144,8 +143,3 @@ def excerpt(text: str, wanted: str = "", most: int = SHORT, at_end: bool = False
     start = min(start, len(text) - most)
     end = start + most
     return f"{'… ' if start else ''}{text[start:end]}{' …' if end < len(text) else ''}"
-
-
-def cut(text: str, most: int) -> str:
-    """Cut a text and say how much is missing; 0 keeps all of it."""
-    return text if not most or len(text) <= most else f"{text[:most]} … ({len(text) - most} more characters)"

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 from tokenizers import Tokenizer
 
-from palaestra.core.records import Segment, Trajectory
+from palaestra.core.records import Json, Segment, Trajectory
 from palaestra.view.texts import make_visible
 
-CONTEXT = 8
+_CONTEXT = 8
 """Tokens before a part that are decoded with it: a character may begin there."""
 
 
@@ -66,7 +65,7 @@ class ShownToken:
             return f"token {self.place}, id {self.id}, given"
         lines = [
             f"token {self.place}, id {self.id}",
-            f"log-prob {_round(self.logprob):.3f} ({format_probability(self.logprob)})",
+            f"log-prob {_round(self.logprob):.3f} ({_format_probability(self.logprob)})",
         ]
         if self.advantage is not None:
             lines.append(f"advantage {_round(self.advantage):+.3f}")
@@ -80,7 +79,7 @@ class ShownToken:
 
     def describe_alternatives(self) -> str:
         """The alternatives with their probabilities, the most likely first."""
-        return ", ".join(f"{a.text!r} {format_probability(a.logprob)}" for a in self.alternatives)
+        return ", ".join(f"{a.text!r} {_format_probability(a.logprob)}" for a in self.alternatives)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +108,7 @@ def read_segments(
     ids = [token for segment in trajectory.segments for token in segment.token_ids]
     end = len(ids) if count is None else min(len(ids), start + count)
     texts = _decode_part(ids, start, end, tokenizer)
-    decode_one = _make_decoder(tokenizer)
+    decode = _make_decoder(tokenizer)
     turns = sum(any(segment.chosen) for segment in trajectory.segments)
     segments, first, turn = [], 0, 0
     for position, segment in enumerate(trajectory.segments):
@@ -117,7 +116,7 @@ def read_segments(
         turn += own
         places = range(max(start, first), min(end, last))
         if places:
-            tokens = [_read_token(segment, k - first, k, texts[k - start], decode_one) for k in places]
+            tokens = [_read_token(segment, k - first, k, texts[k - start], decode) for k in places]
             reward = trajectory.rewards[turn - 1] if own and 1 < turns == len(trajectory.rewards) else None
             segments.append(ShownSegment(_name_segment(own, position, turn, turns), own, reward, tokens))
         first = last
@@ -130,23 +129,21 @@ def _name_segment(own: bool, position: int, turn: int, turns: int) -> str:
     return "Prompt" if position == 0 else "Environment"
 
 
-def _read_token(segment: Segment, k: int, place: int, text: str, decode_one: Any) -> ShownToken:
+def _read_token(segment: Segment, k: int, place: int, text: str, decode: Callable[[int], str]) -> ShownToken:
     if not segment.chosen[k]:
         return ShownToken(place, text, segment.token_ids[k], False)
     best = segment.alternatives[k] if segment.alternatives else ()
-    return ShownToken(
-        place, text, segment.token_ids[k], True, segment.logprobs[k],
-        segment.advantages[k] if segment.advantages else None,
-        segment.entropies[k] if segment.entropies else None,
-        segment.reference_logprobs[k] if segment.reference_logprobs else None,
-        tuple(Alternative(decode_one(id_), id_, logprob) for id_, logprob in best),
-    )  # fmt: skip
+    optional = (segment.advantages, segment.entropies, segment.reference_logprobs)
+    advantage, entropy, reference = (stored[k] if stored else None for stored in optional)
+    alternatives = tuple(Alternative(decode(id_), id_, logprob) for id_, logprob in best)
+    token, logprob = segment.token_ids[k], segment.logprobs[k]
+    return ShownToken(place, text, token, True, logprob, advantage, entropy, reference, alternatives)
 
 
-def format_probability(logprob: float) -> str:
+def _format_probability(logprob: float) -> str:
     """Format the probability of a log-prob.
 
-    >>> format_probability(math.log(0.5)), format_probability(-12.0)
+    >>> _format_probability(math.log(0.5)), _format_probability(-12.0)
     ('50.0 %', '6.1e-04 %')
     """
     percent = 100 * math.exp(min(0.0, logprob))
@@ -158,7 +155,7 @@ def _round(value: float) -> float:
     return round(value, 3) + 0.0
 
 
-def _make_decoder(tokenizer: Tokenizer | None) -> Any:
+def _make_decoder(tokenizer: Tokenizer | None) -> Callable[[int], str]:
     """A function that decodes single tokens and remembers their texts."""
     if tokenizer is None:
         return str
@@ -168,7 +165,7 @@ def _make_decoder(tokenizer: Tokenizer | None) -> Any:
 def _decode_part(ids: Sequence[int], start: int, end: int, tokenizer: Tokenizer | None) -> list[str]:
     if tokenizer is None:
         return [f"{token} " for token in ids[start:end]]
-    before = max(0, start - CONTEXT)
+    before = max(0, start - _CONTEXT)
     return _decode_each(ids[before:end], tokenizer)[start - before :]
 
 
@@ -189,7 +186,7 @@ def _decode_each(ids: Sequence[int], tokenizer: Tokenizer) -> list[str]:
     return texts
 
 
-def find_tokenizer(folder: Path, settings: Mapping[str, Any]) -> Tokenizer | None:
+def find_tokenizer(folder: Path, settings: Json) -> Tokenizer | None:
     """The tokenizer of a run's model, if its file is on this machine."""
     model = str(settings.get("model") or settings.get("student") or "")
     places = [folder / "model", Path(model)] if model else [folder / "model"]

@@ -41,7 +41,7 @@ def test_halving_finds_every_number_and_not_listening_few() -> None:
     assert 0.2 < sum(deaf) / 70 < 0.65
 
 
-def test_a_message_without_a_number_costs_an_attempt_and_may_cost_reward() -> None:
+def test_a_message_without_a_number_costs_an_attempt() -> None:
     env = GuessEnv(attempts=2, format_penalty=0.5)
     env.reset(seed=0)
     observation, reward, terminated, _, _ = env.step("I do not know.")
@@ -81,7 +81,7 @@ def test_held_out_factors_are_others() -> None:
         env = CalculatorEnv(split=split, offer=False)
         asked = {env.reset(seed=seed)[0].messages[0].text for seed in range(60)}
         seen[split] = {"*".join(sorted(q.removeprefix("What is ").removesuffix("?").split(" * "))) for q in asked}
-        assert {get_split(f"calculator|{one}") for one in seen[split]} == {split}
+        assert {get_split(f"calculator|{item}") for item in seen[split]} == {split}
     assert not seen["train"] & seen["test"]
     assert CalculatorEnv.held_out == {"split": "test"}
 

@@ -46,7 +46,7 @@ class Wrong(TurnEnv):
     [
         (HELLO, HELLO),
         ([HELLO], HELLO),
-        ((one for one in [HELLO]), HELLO),
+        ((text for text in [HELLO]), HELLO),
         ("hello", HELLO),
         (["hello"], HELLO),
         ({"role": "user", "content": "hello"}, HELLO),
@@ -63,7 +63,7 @@ def test_messages_may_be_written_in_several_ways(given: Any, expected: Message) 
     observation, _, terminated, _, info = env.step("a")
     assert observation.messages == (expected, Message("assistant", "a"), expected)
     assert terminated and info["stop_reason"] is TurnStopReason.SOLVED  # noqa: PT018
-    assert Wrong(one for one in [HELLO]).reset(seed=0)[0].messages == (HELLO,)
+    assert Wrong(text for text in [HELLO]).reset(seed=0)[0].messages == (HELLO,)
 
 
 @pytest.mark.parametrize("reward", [1, True, np.float32(1), np.array(1.0), np.int64(1)])
@@ -81,31 +81,31 @@ def test_what_failed_has_no_reward_whatever_stands_there() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "cause"),
     [
-        (None, "returned None: expected a Reply"),
-        ("no", "returned 'no': expected a Reply"),
-        (Reply(None), "object is not iterable"),  # type: ignore[arg-type]
-        (Reply((5,)), "expected a Message, its dictionary or a text; got 5"),  # type: ignore[arg-type]
-        (Reply((Message("user", None),)), "expected a Message, its dictionary or a text"),  # type: ignore[arg-type]
-        (Reply((Message("boss", "x"),)), "expected a Message, its dictionary or a text"),  # type: ignore[arg-type]
-        (Reply(({"content": "x"},)), "expected the role system, user, assistant or tool; got None"),
-        (Reply(({"role": "user"},)), "expected a text or a list of parts as content; got NoneType"),
-        (Reply(({"role": "user", "content": [5]},)), "expected a message part of type text"),
-        (Reply(reward=None), "must be a string or a real number"),  # type: ignore[arg-type]
-        (Reply(reward=[1.0, 2.0]), "must be a string or a real number"),  # type: ignore[arg-type]
-        (Reply(reward=math.nan), "expected a finite number as the reward"),
-        (Reply(reward=-math.inf), "expected a finite number as the reward"),
-        (Reply(stop="zzz"), "'zzz' is not a valid TurnStopReason"),
-        (Reply(failure="broke"), "expected a Failure or None as the failure"),  # type: ignore[arg-type]
-        (Reply(info=None), "object is not iterable"),  # type: ignore[arg-type]
+        (None, "None: .*Reply"),
+        ("no", "'no': .*Reply"),
+        (Reply(None), "expected messages"),  # type: ignore[arg-type]
+        (Reply((5,)), "Message, .*; got 5"),  # type: ignore[arg-type]
+        (Reply((Message("user", None),)), "a Message, its dictionary"),  # type: ignore[arg-type]
+        (Reply((Message("boss", "x"),)), "a Message, its dictionary"),  # type: ignore[arg-type]
+        (Reply(({"content": "x"},)), "role .*; got None"),
+        (Reply(({"role": "user"},)), "content; got NoneType"),
+        (Reply(({"role": "user", "content": [5]},)), "message part"),
+        (Reply(reward=None), "real number"),  # type: ignore[arg-type]
+        (Reply(reward=[1.0, 2.0]), "real number"),  # type: ignore[arg-type]
+        (Reply(reward=math.nan), "finite number .*reward"),
+        (Reply(reward=-math.inf), "finite number .*reward"),
+        (Reply(stop="zzz"), "'zzz' .*TurnStopReason"),
+        (Reply(failure="broke"), "a Failure or None"),  # type: ignore[arg-type]
+        (Reply(info=None), "not iterable"),  # type: ignore[arg-type]
     ],
 )
-def test_a_reply_that_is_none_is_refused_in_one_line(given: Any, said: str) -> None:
+def test_a_reply_that_is_none_is_refused_in_one_line(given: Any, cause: str) -> None:
     answers, cuts = Wrong(answered=given), Wrong(answered=Reply(), end=given, max_turns=1)
     for env, method in ((answers, "respond"), (cuts, "truncate")):
         env.reset(seed=0)
-        with pytest.raises(EnvError, match=f"^Wrong.{method} returned .*{said.removeprefix('returned ')}") as caught:
+        with pytest.raises(EnvError, match=rf"^Wrong\.{method} returned .*{cause}") as caught:
             env.step("a")
         assert "\n" not in str(caught.value) and len(str(caught.value)) < 300  # noqa: PT018
         assert env.over
@@ -145,5 +145,5 @@ def test_training_on_a_wrong_environment_ends_with_that_line(
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 2
-    said = "error: Wrong.respond returned None: expected a Reply (my_wrong_turns.py, line 6)"
-    assert capsys.readouterr().err.strip().splitlines()[-1] == said
+    cause = "error: Wrong.respond returned None: expected a Reply (my_wrong_turns.py, line 6)"
+    assert capsys.readouterr().err.strip().splitlines()[-1] == cause

@@ -74,10 +74,12 @@ def test_neither_reference_nor_tests_are_ever_told() -> None:
     for text in ("wrong", "half", ""):
         observation, _, _, _, info = env.step(text)
         assert SECRET not in f"{observation} {info} {env.render()}"
-    told = [message.text for message in observation.messages if message.role == "user"][1:]
-    assert told[0] == "That is not right: wrong answer, 2 of 5 tests passed, your answer was read as wrong. Try again."
-    assert told[1].endswith("your answer was read as half, its score is 0.5. Try again.")
-    assert "no answer was found in it" in told[2]
+    replies = [message.text for message in observation.messages if message.role == "user"][1:]
+    assert (
+        replies[0] == "That is not right: wrong answer, 2 of 5 tests passed, your answer was read as wrong. Try again."
+    )
+    assert replies[1].endswith("your answer was read as half, its score is 0.5. Try again.")
+    assert "no answer was found in it" in replies[2]
     assert feedback(Score(0.0)) == "That is not right. Try again."
 
 
@@ -111,10 +113,16 @@ def test_every_family_of_tasks_is_an_environment() -> None:
 
 def test_slots_share_their_problems_and_groups_start_alike() -> None:
     env = gymnasium.make_vec(
-        "palaestra/Task-v0", 4, vectorization_mode="vector_entry_point", task="math-skills", skills=["clock"], problems=9, group_size=2
-    )  # fmt: skip
+        "palaestra/Task-v0",
+        4,
+        vectorization_mode="vector_entry_point",
+        task="math-skills",
+        skills=["clock"],
+        problems=9,
+        group_size=2,
+    )
     assert isinstance(env, TaskVectorEnv)
-    assert len({id(one.problem_set) for one in env.envs}) == 1  # type: ignore[attr-defined]
+    assert len({id(member.problem_set) for member in env.envs}) == 1  # type: ignore[attr-defined]
     observations, infos = env.reset(seed=0)
     assert observations[0] == observations[1] and infos["skill"].tolist() == ["clock"] * 4  # noqa: PT018
     env.close()
@@ -141,20 +149,20 @@ def test_what_is_measured_on_are_other_problems() -> None:
 def test_where_nobody_says_how_many_a_skill_gives_what_it_has() -> None:
     """Up to 200: of some skills there are not that many that are kept for the test."""
     skills = ["clock", "percent"]
-    found = Counter(p.skill for p in ProblemSet("math-skills", "test", skills=skills).problems)
-    assert found["clock"] == 200
-    assert 20 < found["percent"] < 200
-    assert found["percent"] == len(ProblemSet("math-skills", "test", found["percent"], "percent").problems)
-    for count in (found["percent"] + 1, 200):
-        with pytest.raises(TooFewProblemsError, match="has fewer than") as caught:
+    counts = Counter(p.skill for p in ProblemSet("math-skills", "test", skills=skills).problems)
+    assert counts["clock"] == 200
+    assert 20 < counts["percent"] < 200
+    assert counts["percent"] == len(ProblemSet("math-skills", "test", counts["percent"], "percent").problems)
+    for count in (counts["percent"] + 1, 200):
+        with pytest.raises(TooFewProblemsError) as caught:
             ProblemSet("math-skills", "test", count, skills)
-        assert caught.value.available == found["percent"]
-        assert pickle.loads(pickle.dumps(caught.value)).available == found["percent"]
+        assert caught.value.available == counts["percent"]
+        assert pickle.loads(pickle.dumps(caught.value)).available == counts["percent"]
     env = gymnasium.make("palaestra/Task-v0", split="test", skills=skills)
-    assert len(env.unwrapped.problem_set.problems) == sum(found.values())  # type: ignore[attr-defined]
+    assert len(env.unwrapped.problem_set.problems) == sum(counts.values())  # type: ignore[attr-defined]
 
 
-def test_a_skill_without_problems_is_left_out_unless_it_was_asked_for() -> None:
+def test_a_skill_without_problems_is_left_out() -> None:
     class Small(Riddles):
         def problems(self, split: Split, per_skill: int, seed: int, skills: Sequence[str] = ()) -> list[Problem]:
             chosen = skills or list(self.skills())
@@ -162,23 +170,23 @@ def test_a_skill_without_problems_is_left_out_unless_it_was_asked_for() -> None:
             return [p for skill in chosen for p in take(held.get(skill, []), per_skill, self, split, skill)]
 
     assert len(ProblemSet(Small()).problems) == 3
-    with pytest.raises(TooFewProblemsError, match="skill 'hard' of riddles has 0 train problems"):
+    with pytest.raises(TooFewProblemsError, match=r"'hard' .*0 train problems"):
         ProblemSet(Small(), skills=["hard"])
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "reason"),
     [
-        ({"task": "math-skils"}, "did you mean 'math-skills'"),
-        ({"skills": ["clok"]}, "did you mean 'clock'"),
-        ({"split": "tset"}, "split must be one of train"),
-        ({"attempts": 0}, "attempts must be a whole number of at least 1; got 0"),
-        ({"problems": 0}, "problems must be at least 1 per skill"),
-        ({"task_options": {"x": 1}}, "has no option 'x'"),
+        ({"task": "math-skils"}, "'math-skills'"),
+        ({"skills": ["clok"]}, "'clock'"),
+        ({"split": "tset"}, "split .*train"),
+        ({"attempts": 0}, "attempts .*at least 1; got 0"),
+        ({"problems": 0}, "problems .*at least 1 per skill"),
+        ({"task_kwargs": {"x": 1}}, "'x'"),
     ],
 )
-def test_a_wrong_argument_is_one_line(wrong: dict[str, Any], said: str) -> None:
+def test_a_wrong_argument_is_one_line(wrong: dict[str, Any], reason: str) -> None:
     for make in (TaskEnv, TaskVectorEnv):
-        with pytest.raises(PalaestraError, match=said) as caught:
+        with pytest.raises(PalaestraError, match=reason) as caught:
             make(**wrong)
         assert "\n" not in str(caught.value)

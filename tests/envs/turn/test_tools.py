@@ -9,15 +9,15 @@ from typing import Any, Literal
 import gymnasium
 import pytest
 
+from palaestra.chat.encoder import ChatEncoder
+from palaestra.chat.rendering import prompt_ids
 from palaestra.core.errors import EnvError
 from palaestra.core.records import Message, ToolCall
 from palaestra.core.seeding import Seeds
-from palaestra.engines.chat import prompt_ids
-from palaestra.engines.chat_encoder import ChatEncoder
-from palaestra.engines.models import LoadedModel
 from palaestra.envs.turn import Reply, ToolEnv, TurnVectorEnv
 from palaestra.envs.turn.games import CalculatorEnv, calculator_examples
 from palaestra.envs.turn.tools import MAX_CALLS
+from palaestra.models.registry import LoadedModel
 
 
 def convert(value: float, unit: Literal["km", "mile"] = "km") -> float:
@@ -43,13 +43,13 @@ class Lengths(ToolEnv):
         return Reply(reward=float("2000" in message.text), stop="submitted")
 
 
-def call(env: Any, *calls: tuple[str, str]) -> tuple[list[str], dict[str, Any]]:
-    message = Message("assistant", "", tuple(ToolCall(*one, id=f"call{k}") for k, one in enumerate(calls)))
+def call_tools(env: Any, *calls: tuple[str, str]) -> tuple[list[str], dict[str, Any]]:
+    message = Message("assistant", "", tuple(ToolCall(*item, id=f"call{k}") for k, item in enumerate(calls)))
     observation, reward, terminated, truncated, info = env.step(message)
     assert (reward, terminated, truncated) == (0.0, False, False)
     answers = observation.messages[-len(calls) :]
     assert [answer.role for answer in answers] == ["tool"] * len(calls)
-    assert [answer.tool_call_id for answer in answers] == [one.id for one in message.tool_calls]
+    assert [answer.tool_call_id for answer in answers] == [item.id for item in message.tool_calls]
     return [answer.text for answer in answers], info
 
 
@@ -57,7 +57,7 @@ def test_calls_are_executed_and_other_messages_are_answers() -> None:
     env = Lengths()
     env.reset(seed=0)
     assert env.tools[0]["function"]["name"] == "convert"
-    texts, info = call(env, ("convert", '{"value": 2}'), ("convert", '{"value": 1, "unit": "mile"}'))
+    texts, info = call_tools(env, ("convert", '{"value": 2}'), ("convert", '{"value": 1, "unit": "mile"}'))
     assert texts == ["2000.0", "1609.344"]
     assert (info["tool_calls"], info["tool_errors"]) == (2, 0)
     assert env.step("They are 2000.")[1:3] == (1.0, True)
@@ -78,7 +78,7 @@ def test_calls_are_executed_and_other_messages_are_answers() -> None:
 def test_a_call_that_cannot_be_executed_is_answered_and_counted(name: str, arguments: str, error: str) -> None:
     env = Lengths()
     env.reset(seed=0)
-    texts, info = call(env, (name, arguments), ("convert", '{"value": 2}'))
+    texts, info = call_tools(env, (name, arguments), ("convert", '{"value": 2}'))
     assert texts[0].startswith("error: ")
     assert error in texts[0]
     assert texts[1] == "2000.0"
@@ -88,7 +88,7 @@ def test_a_call_that_cannot_be_executed_is_answered_and_counted(name: str, argum
 def test_a_message_with_too_many_calls_is_answered_in_full() -> None:
     env = Lengths()
     env.reset(seed=0)
-    texts, info = call(env, *[("convert", '{"value": 2}')] * (MAX_CALLS + 2))
+    texts, info = call_tools(env, *[("convert", '{"value": 2}')] * (MAX_CALLS + 2))
     assert texts[-3:] == ["2000.0", *["error: a message has at most 16 calls"] * 2]
     assert info["tool_errors"] == 2
 
@@ -97,7 +97,7 @@ def test_a_function_without_types_or_descriptions_is_no_tool() -> None:
     def bare(value, unit: str = "km"):  # type: ignore[no-untyped-def]
         """A length."""
 
-    with pytest.raises(EnvError, match="the function 'bare' cannot be a tool: expected type hints"):
+    with pytest.raises(EnvError, match=r"'bare' .*type hints"):
         ToolEnv([bare])
 
 
@@ -108,7 +108,7 @@ def test_the_calculator_can_be_called_as_a_tool() -> None:
     observation, _ = env.reset(seed=0)
     first, second = inner.factors
     assert observation.messages[-1].text == f"What is {first} * {second}?"
-    texts, info = call(env, ("calculate", f'{{"expression": "{first}*{second}"}}'))
+    texts, info = call_tools(env, ("calculate", f'{{"expression": "{first}*{second}"}}'))
     assert texts == [str(first * second)]
     assert info["tool_errors"] == 0
     assert env.step(f"It is {first * second}.")[1:3] == (1.0, True)
@@ -120,7 +120,7 @@ def test_the_calculator_can_be_called_as_a_tool() -> None:
     assert not CalculatorEnv().tools
 
 
-def test_the_examples_of_a_warm_up_have_the_tokens_of_an_episode(nano: LoadedModel) -> None:
+def test_warm_up_examples_have_the_tokens_of_an_episode(nano: LoadedModel) -> None:
     env, tokenizer = CalculatorEnv(tools=True), nano.tokenizer
     end = int(tokenizer.eos_token_id)
     encoder = ChatEncoder(tokenizer, tools=json.dumps(list(env.tools)))

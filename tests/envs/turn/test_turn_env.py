@@ -22,8 +22,8 @@ import palaestra  # noqa: F401  (registers the environments)
 from palaestra.core.errors import EnvError, RewardError
 from palaestra.core.records import Failure, FailureCause, ImagePart, Message, TextPart, ToolCall
 from palaestra.envs.turn import Reply, TurnEnv, TurnStopReason
+from palaestra.envs.turn.base import AssistantSpace, observation_space
 from palaestra.envs.turn.games import CalculatorEnv, GuessEnv
-from palaestra.envs.turn.records import AssistantSpace, observation_space
 from palaestra.envs.turn.tasks import TaskEnv
 
 GAMES = [("palaestra/Guess-v0", {}), ("palaestra/Calculator-v0", {}), ("palaestra/Task-v0", {"problems": 3})]
@@ -62,9 +62,7 @@ class Echo(TurnEnv):
 
 
 @pytest.mark.parametrize(("name", "arguments"), GAMES)
-def test_everything_that_is_registered_passes_the_checker_without_a_warning(
-    name: str, arguments: dict[str, Any]
-) -> None:
+def test_registered_environments_pass_the_checker(name: str, arguments: dict[str, Any]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         check_env(gymnasium.make(name, render_mode="ansi", **arguments).unwrapped, skip_render_check=False)
@@ -142,10 +140,10 @@ def test_limits_cut_and_hand_in_what_is_there() -> None:
 
 
 @pytest.mark.parametrize("action", [3, None, Message("user", "no"), ["a"]])
-def test_what_is_no_assistants_message_is_refused_and_changes_nothing(action: Any) -> None:
+def test_an_invalid_action_is_rejected_without_effect(action: Any) -> None:
     env = Echo()
     observation, _ = env.reset(seed=0)
-    with pytest.raises(EnvError, match="expected an assistant's text"):
+    with pytest.raises(EnvError, match="assistant's text"):
         env.step(action)
     assert env.conversation() == observation
     assert not env.over
@@ -238,7 +236,7 @@ def test_a_closed_environment_says_so(kind: type[Echo]) -> None:
     env.close()
     env.close()
     for use in (lambda: env.step("hello"), lambda: env.stop(TurnStopReason.COST), lambda: env.reset(seed=0)):
-        with pytest.raises(EnvError, match=f"this {kind.__name__} is closed; make another"):
+        with pytest.raises(EnvError, match=f"{kind.__name__} is closed"):
             use()
     assert not isinstance(env, Rude) or env.ended == 4
 
@@ -254,11 +252,11 @@ def test_a_message_without_content_is_the_empty_text() -> None:
     ("content", "calls"),
     [(5, ()), ((3,), ()), ((TextPart(None),), ()), ([TextPart("a")], ()), ("x", 5), ("x", (3,))],  # type: ignore[arg-type]
 )
-def test_a_message_that_is_none_is_refused_and_asking_for_it_never_raises(content: Any, calls: Any) -> None:
+def test_invalid_messages_are_not_in_the_action_space(content: Any, calls: Any) -> None:
     message, env = Message("assistant", content, calls), Echo()
     assert message not in AssistantSpace()
     env.reset(seed=0)
-    with pytest.raises(EnvError, match="expected an assistant's text or message"):
+    with pytest.raises(EnvError, match="assistant's text"):
         env.step(message)
     assert not env.over
 
@@ -288,15 +286,15 @@ def test_observations_are_values_that_later_turns_do_not_change() -> None:
     assert kept.messages == before and kept.state == {"turn": 0}  # noqa: PT018
 
 
-def test_a_conversation_goes_to_an_openai_client_and_its_answer_comes_back() -> None:
+def test_conversations_convert_to_openai_and_back() -> None:
     env = Echo()
     observation, _ = env.reset(seed=0)
     sent = json.loads(json.dumps(observation.openai()))
     assert sent == [{"role": message.role, "content": message.text} for message in observation.messages]
     call = {"id": "a", "type": "function", "function": {"name": "look", "arguments": '{"at": 1}'}}
     answer = {"role": "assistant", "content": None, "tool_calls": [call], "refusal": None}
-    said = env.step(answer)[0].messages[2]
-    assert said == Message("assistant", "", (ToolCall("look", '{"at": 1}', "a"),))
+    reply = env.step(answer)[0].messages[2]
+    assert reply == Message("assistant", "", (ToolCall("look", '{"at": 1}', "a"),))
     for wrong in (
         {"role": "user", "content": "x"},
         {"content": "x"},
@@ -304,5 +302,5 @@ def test_a_conversation_goes_to_an_openai_client_and_its_answer_comes_back() -> 
         {"role": "assistant", "tool_calls": [{}]},
     ):
         env.reset(seed=0)
-        with pytest.raises(EnvError, match="expected an assistant's text or message"):
+        with pytest.raises(EnvError, match="assistant's text"):
             env.step(wrong)

@@ -50,7 +50,7 @@ class Count(TurnEnv):
         Count.closed += 1
 
 
-def openings(observations: Sequence[Any]) -> list[str]:
+def make_openings(observations: Sequence[Any]) -> list[str]:
     return [observation.messages[0].text for observation in observations]
 
 
@@ -58,12 +58,12 @@ def test_slots_keep_their_order_and_groups_their_seed() -> None:
     env = TurnVectorEnv(Count, 6, group_size=2)
     observations, infos = env.reset(seed=5)
     assert infos["active"].all() and infos["turn"].tolist() == [0] * 6  # noqa: PT018
-    first = openings(observations)
+    first = make_openings(observations)
     assert first[0] == first[1] and first[2] == first[3] and first[4] == first[5]  # noqa: PT018
     assert len(set(first)) == 3
     single = Count()
-    assert openings([single.reset(seed=6)[0]]) == [first[2]]
-    assert openings(env.reset(seed=[9, 8, 7, 6, 5, None])[0])[3:5] == [first[2], first[0]]
+    assert make_openings([single.reset(seed=6)[0]]) == [first[2]]
+    assert make_openings(env.reset(seed=[9, 8, 7, 6, 5, None])[0])[3:5] == [first[2], first[0]]
     _, rewards, terminated, truncated, infos = env.step([str(k) for k in range(6)])
     assert rewards.tolist() == [0, 1, 2, 3, 4, 5]
     assert not terminated.any() and not truncated.any() and "final_obs" not in infos  # noqa: PT018
@@ -87,7 +87,7 @@ def test_a_finished_slot_starts_anew_in_the_same_step() -> None:
     assert infos["turn"].tolist() == [0, 0]
 
 
-def test_without_autoreset_a_finished_slot_rests_and_a_mask_starts_it_anew() -> None:
+def test_a_mask_resets_idle_slots_without_autoreset() -> None:
     env = TurnVectorEnv(Count, 3, autoreset=False)
     assert env.metadata["autoreset_mode"] is AutoresetMode.DISABLED
     env.reset(seed=[1, 2, 3])
@@ -99,14 +99,14 @@ def test_without_autoreset_a_finished_slot_rests_and_a_mask_starts_it_anew() -> 
     rested, rewards, terminated, truncated, infos = env.step(["1", "ignored", "raise"])
     assert rewards.tolist() == [1, 0, 0] and not terminated.any() and not truncated.any()  # noqa: PT018
     assert rested[1:] == observations[1:] and infos["turn"].tolist() == [2, None, None]  # noqa: PT018
-    with pytest.raises(EnvError, match="slot 1 has no episode to stop"):
+    with pytest.raises(EnvError, match="slot 1 has no episode"):
         env.stop({1: TurnStopReason.COST})
     for mask in (np.array([True]), np.array([1, 0, 0])):
-        with pytest.raises(EnvError, match="expected one bool per slot as reset_mask"):
+        with pytest.raises(EnvError, match="reset_mask"):
             env.reset(options={"reset_mask": mask})
 
 
-def test_some_slots_are_stopped_from_outside_and_the_others_stay() -> None:
+def test_stopped_slots_end_and_other_slots_stay() -> None:
     env = TurnVectorEnv(Count, 3, autoreset=False)
     before, _ = env.reset(seed=0)
     observations, rewards, terminated, truncated, infos = env.stop({2: "context"})
@@ -140,10 +140,10 @@ def test_a_wrong_action_moves_no_slot(failures: str) -> None:
         assert [slot.unwrapped.turn for slot in env.envs] == [0, 0, 0]  # type: ignore[attr-defined]
     _, rewards, terminated, _, infos = env.step(["1", "2", {"role": "assistant", "content": "3"}])
     assert rewards.tolist() == [1, 2, 3] and terminated.all(), "nothing was lost"  # noqa: PT018
-    assert [final.messages[0] for final in infos["final_obs"]] == [one.messages[0] for one in before]
+    assert [final.messages[0] for final in infos["final_obs"]] == [item.messages[0] for item in before]
 
 
-def test_an_action_is_for_the_wrapper_where_that_has_a_space_of_its_own() -> None:
+def test_a_wrapper_with_its_own_space_gets_its_actions() -> None:
     space = gymnasium.spaces.Discrete(9)
     env = TurnVectorEnv(lambda: gymnasium.wrappers.TransformAction(Count(), str, space), 2)
     env.reset(seed=0)
@@ -172,7 +172,7 @@ def test_a_marked_failure_ends_its_own_episode() -> None:
         env.step([3, 3, 3, 3])  # type: ignore[list-item]
 
 
-def test_a_slot_whose_next_episode_cannot_start_is_tried_again_in_the_next_step() -> None:
+def test_a_failed_reset_is_retried_in_the_next_step() -> None:
     env = TurnVectorEnv(Count, 2, failures="mark")
     env.reset(seed=0)
     _, _, terminated, _, infos = env.step(["break", "1"])
@@ -194,13 +194,13 @@ def test_a_slot_whose_next_episode_cannot_start_is_tried_again_in_the_next_step(
 def test_a_step_needs_a_reset_before_it() -> None:
     for autoreset in (True, False):
         env = TurnVectorEnv(Count, 2, autoreset=autoreset, failures="mark")
-        with pytest.raises(gymnasium.error.ResetNeeded, match="call reset"):
+        with pytest.raises(gymnasium.error.ResetNeeded):
             env.step(["1", "1"])
         env.reset(seed=np.int64(5), options={"reset_mask": np.array([True, False])})
         assert env.step(["1", "1"])[1].tolist() == [1, 0], "a slot that was never reset has nothing to do"
 
 
-def test_infos_have_the_masks_of_gymnasium_and_suit_its_wrappers() -> None:
+def test_infos_have_gymnasium_masks_and_suit_its_wrappers() -> None:
     wrappers = gymnasium.wrappers.vector
     env = wrappers.DictInfoToList(wrappers.RecordEpisodeStatistics(TurnVectorEnv(Count, 3)))
     _, infos = env.reset(seed=0)
@@ -240,27 +240,27 @@ def test_making_and_closing() -> None:
     env = TurnVectorEnv(Count, 3)
     env.close()
     assert Count.closed == 3
-    made = iter([Count, Count, lambda: 1 / 0])
+    instances = iter([Count, Count, lambda: 1 / 0])
     lock = threading.Lock()
 
     def make() -> Any:
         with lock:
-            chosen = next(made)
+            chosen = next(instances)
         return chosen()
 
     with pytest.raises(ZeroDivisionError):
         TurnVectorEnv(make, 3)
     assert Count.closed == 5, "those that could be made are closed again"
-    with pytest.raises(EnvError, match="expected a turn environment; got CartPoleEnv"):
+    with pytest.raises(EnvError, match="got CartPoleEnv"):
         TurnVectorEnv(lambda: gymnasium.make("CartPole-v1"), 2)
-    for wrong, told in (
-        ({"num_envs": 0}, "num_envs must be a whole number of at least 1; got 0"),
-        ({"num_envs": 1.5}, "num_envs must be a whole number of at least 1; got 1.5"),
-        ({"num_envs": 2, "group_size": 0}, "group_size must be a whole number of at least 1; got 0"),
-        ({"num_envs": 4, "group_size": 3}, "num_envs must be a multiple of the group size 3; got 4"),
-        ({"num_envs": 2, "failures": "hide"}, "failures must be 'raise' or 'mark'; got 'hide'"),
+    for wrong, lines in (
+        ({"num_envs": 0}, "num_envs .*at least 1; got 0"),
+        ({"num_envs": 1.5}, "num_envs .*at least 1; got 1.5"),
+        ({"num_envs": 2, "group_size": 0}, "group_size .*at least 1; got 0"),
+        ({"num_envs": 4, "group_size": 3}, "num_envs .*group size 3; got 4"),
+        ({"num_envs": 2, "failures": "hide"}, "failures .*'raise' or 'mark'; got 'hide'"),
     ):
-        with pytest.raises(EnvError, match=f"^{told}$"):
+        with pytest.raises(EnvError, match=f"^{lines}$"):
             TurnVectorEnv(Count, **wrong)  # type: ignore[arg-type]
 
 
@@ -270,7 +270,7 @@ def test_a_closed_environment_says_so() -> None:
     env.close()
     env.close()
     for use in (lambda: env.step(["1", "1"]), lambda: env.reset(seed=0), lambda: env.stop({0: "cost"})):
-        with pytest.raises(EnvError, match="this TurnVectorEnv is closed; make another"):
+        with pytest.raises(EnvError, match="TurnVectorEnv is closed"):
             use()
 
 
@@ -278,7 +278,7 @@ def test_a_closed_environment_says_so() -> None:
 def test_one_action_a_slot(actions: Any) -> None:
     env = TurnVectorEnv(Count, 2)
     env.reset(seed=0)
-    with pytest.raises(EnvError, match="expected one action per slot, 2 in total"):
+    with pytest.raises(EnvError, match=r"action .*2 in total"):
         env.step(actions)
-    with pytest.raises(EnvError, match="expected one seed per slot, 2 in total; got 3"):
+    with pytest.raises(EnvError, match=r"seed .*2 in total; got 3"):
         env.reset(seed=[1, 2, 3])

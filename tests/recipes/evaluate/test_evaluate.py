@@ -11,10 +11,9 @@ from chat_server import Call, Reply, Server, error
 from rich.console import Console
 
 from palaestra import compare, evaluate
-from palaestra.cli.tables import comparison_table, report_table
+from palaestra.cli.terminal import comparison_table, report_table
 from palaestra.core.errors import BudgetSpentError, RunError, SettingsError, TaskError
-from palaestra.core.events import Event
-from palaestra.core.records import Completion, Message, Problem, Score, Split
+from palaestra.core.records import Completion, Event, Message, Problem, Score, Split
 from palaestra.core.statistics import pass_at_k
 from palaestra.engines.openai_endpoint import RETRY
 from palaestra.recipes.evaluate import recipe
@@ -28,14 +27,14 @@ SAMPLED = {"skills": SKILLS, "problems": 4, "samples": 5, "temperature": 1.0, "s
 
 
 @pytest.fixture(scope="module")
-def sampled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def sampled_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "sampled"
     evaluate(out=folder, **SAMPLED)
     return folder
 
 
-def test_several_answers_to_each_problem_give_pass_at_k(sampled: Path) -> None:
-    with Run.open(sampled, read_only=True) as run:
+def test_several_answers_to_each_problem_give_pass_at_k(sampled_run: Path) -> None:
+    with Run.open(sampled_run, read_only=True) as run:
         attempts, summary = run.store.attempts("0/test"), run.summary
     assert summary is not None
     assert Counter(a.problem.id for a in attempts) == {a.problem.id: 5 for a in attempts}
@@ -50,7 +49,7 @@ def test_several_answers_to_each_problem_give_pass_at_k(sampled: Path) -> None:
 
 
 def test_a_stopped_evaluation_goes_on_to_the_same_answers(
-    sampled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sampled_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("palaestra.tasks.evaluate.CHUNK", 3)
     stopped = 0
@@ -67,13 +66,13 @@ def test_a_stopped_evaluation_goes_on_to_the_same_answers(
         assert len(run.store.attempts("0/test")) == 2 * 3 * 5
         recipe.resume(run)
         again = run.store.attempts("0/test")
-    with Run.open(sampled, read_only=True) as whole:
+    with Run.open(sampled_run, read_only=True) as whole:
         expected = whole.store.attempts("0/test")
     assert [a.completion.text for a in again if a.completion] == [a.completion.text for a in expected if a.completion]
     assert [a.outcome for a in again] == [a.outcome for a in expected]
 
 
-def test_the_limit_is_spread_over_the_skills_and_every_takes_all(tmp_path: Path) -> None:
+def test_limit_is_spread_over_skills_and_every_takes_all(tmp_path: Path) -> None:
     task = make_task("math-skills")
     assert len(choose(task, Split.TEST, 0, 0)) == 25 * len(task.skills())
     assert Counter(p.skill for p in choose(task, Split.TEST, 0, 0, SKILLS, limit=5)) == {SKILLS[0]: 3, SKILLS[1]: 2}
@@ -81,12 +80,14 @@ def test_the_limit_is_spread_over_the_skills_and_every_takes_all(tmp_path: Path)
         {"question": f"{n}?", "answer": "1+1\n" * steps + f"#### {n}"} for n in range(20) for steps in [2 + (n > 14)]
     ]
     for split in ("train", "test"):
-        (tmp_path / f"{split}.jsonl").write_text("\n".join(json.dumps(row | {"question": split + row["question"]}) for row in rows))  # fmt: skip
+        (tmp_path / f"{split}.jsonl").write_text(
+            "\n".join(json.dumps(row | {"question": split + row["question"]}) for row in rows)
+        )
     published = make_task("gsm8k", path=str(tmp_path))
     assert len(choose(published, Split.TEST, 0, 0)) == 20
     chosen = choose(published, Split.TEST, 0, 0, limit=12)
     assert Counter(p.skill for p in chosen) == {"two_steps": 7, "three_steps": 5}
-    with pytest.raises(TaskError, match="skill 'two_steps' of gsm8k has 15 test problems, fewer than 16"):
+    with pytest.raises(TaskError, match=r"'two_steps' .*15 .*16"):
         choose(published, Split.TEST, 16, 0, ["two_steps"])
 
 
@@ -119,11 +120,11 @@ def test_shots_and_a_plain_prompt_change_what_is_asked(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "expected"),
     [
-        ({"samples": 2}, "'samples': 2 answers at temperature 0 would all be the same; set a temperature"),
+        ({"samples": 2}, "'samples': 2 answers at temperature 0"),
         ({"limit": -1}, "'limit'"),
-        ({"stop": ["", "x"]}, "'stop': expected non-empty strings"),
-        ({"task_options": ["shots=2"]}, "use the setting 'shots' for shots"),
-        ({"task_options": ["pth=x"]}, "task 'math-skills' has no option 'pth'; it takes shots"),
+        ({"stop": ["", "x"]}, "'stop'"),
+        ({"task_kwargs": {"shots": 2}}, "'shots'"),
+        ({"task_kwargs": {"pth": "x"}}, "'math-skills' has no option 'pth'"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(values: dict[str, object], expected: str, tmp_path: Path) -> None:
@@ -133,36 +134,36 @@ def test_settings_that_make_no_sense_are_refused(values: dict[str, object], expe
     assert not (tmp_path / "run").exists()
 
 
-def test_two_runs_are_compared_problem_by_problem_and_drawn(sampled: Path, tmp_path: Path) -> None:
+def test_two_runs_are_compared_problem_by_problem_and_drawn(sampled_run: Path, tmp_path: Path) -> None:
     evaluate(out=tmp_path / "greedy", skills=SKILLS, problems=3, seed=1)
-    result = compare(sampled, tmp_path / "greedy")
-    found = result.comparison
-    assert (found.gain.count, found.first.count, found.second.count) == (6, 30, 6)
-    assert {part.name for part in found.parts} == set(SKILLS)
-    assert 0 <= found.p_value <= 1
+    result = compare(sampled_run, tmp_path / "greedy")
+    outcome = result.comparison
+    assert (outcome.gain.count, outcome.first.count, outcome.second.count) == (6, 30, 6)
+    assert {part.name for part in outcome.parts} == set(SKILLS)
+    assert 0 <= outcome.p_value <= 1
     assert "left out: 2 problems (asked of the first only)" in result.notes
     assert "setting 'temperature' differs: 1.0 and 0.0" in result.notes
     page = write_comparison(result, tmp_path / "page.html").read_text()
     assert page.count("<svg") == 4
     assert "greedy against sampled" in page
     assert "http" not in page.replace("http://www.w3.org", "")
-    report = write_report(sampled).read_text()
+    report = write_report(sampled_run).read_text()
     assert "pass@4" in report
 
 
-def test_runs_that_cannot_be_compared_say_why(sampled: Path, tmp_path: Path) -> None:
+def test_runs_that_cannot_be_compared_say_why(sampled_run: Path, tmp_path: Path) -> None:
     evaluate(out=tmp_path / "other", skills=["clock"], problems=1)
-    with pytest.raises(RunError, match="have no scored problem in common; use the same split, seed and skills"):
-        compare(sampled, tmp_path / "other")
+    with pytest.raises(RunError, match="problem in common"):
+        compare(sampled_run, tmp_path / "other")
     with Run.create(tmp_path / "empty", "evaluate", {"task": "math-skills"}):
         pass
-    with pytest.raises(RunError, match="contains no answers to compare"):
-        compare(sampled, tmp_path / "empty")
+    with pytest.raises(RunError, match="no answers"):
+        compare(sampled_run, tmp_path / "empty")
     settings = json.loads((tmp_path / "other" / "settings.json").read_text())
     settings["settings"]["task"] = "gsm8k"
     (tmp_path / "other" / "settings.json").write_text(json.dumps(settings))
-    with pytest.raises(RunError, match=r"expected two runs on one task; .* is on math-skills, .* on gsm8k"):
-        compare(sampled, tmp_path / "other")
+    with pytest.raises(RunError, match=r"math-skills, .*gsm8k"):
+        compare(sampled_run, tmp_path / "other")
 
 
 def test_a_model_behind_a_service_is_asked_scored_and_paid_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,11 +178,11 @@ def test_a_model_behind_a_service_is_asked_scored_and_paid_for(tmp_path: Path, m
     with Server(script) as server:
         (tmp_path / "prices.json").write_text(json.dumps({server.model: [1.0, 2.0]}))
         monkeypatch.setenv("PALAESTRA_PRICES", str(tmp_path / "prices.json"))
-        told: list[Event] = []
-        result = evaluate(out=tmp_path / "run", model=server.model, skills=SKILLS, problems=3, listener=told.append)
-        with pytest.raises(SettingsError, match="applies its own chat template"):
+        reported: list[Event] = []
+        result = evaluate(out=tmp_path / "run", model=server.model, skills=SKILLS, problems=3, listener=reported.append)
+        with pytest.raises(SettingsError, match="chat template"):
             evaluate(out=tmp_path / "plain", model=server.model, prompt="plain")
-    assert ["come back later" in event.data["reason"] for event in told if event.phase == RETRY] == [True]
+    assert ["come back later" in event.data["reason"] for event in reported if event.phase == RETRY] == [True]
     summary = result.summary
     assert (summary["report"]["correct"], summary["report"]["count"]) == (5, 6)
     expected = (summary["prompt_tokens"] + 2 * summary["completion_tokens"]) / 1e6
@@ -189,15 +190,15 @@ def test_a_model_behind_a_service_is_asked_scored_and_paid_for(tmp_path: Path, m
 
 
 def test_data_that_changed_is_read_again(tmp_path: Path) -> None:
-    def asked(number: int) -> str:
+    def evaluate_number(number: int) -> str:
         for split in ("train", "test"):
             row = {"question": f"{split} {number}?", "answer": f"1+1\n2+2\n#### {number}"}
             (tmp_path / f"{split}.jsonl").write_text(json.dumps(row))
-        evaluate(out=tmp_path / f"run{number}", task="gsm8k", task_options=(f"path={tmp_path}",), max_tokens=2)
+        evaluate(out=tmp_path / f"run{number}", task="gsm8k", task_kwargs={"path": tmp_path}, max_tokens=2)
         with Run.open(tmp_path / f"run{number}", read_only=True) as run:
             return run.store.attempts("0/test")[0].problem.reference
 
-    assert (asked(1), asked(2)) == ("1", "2")
+    assert (evaluate_number(1), evaluate_number(2)) == ("1", "2")
 
 
 class Statements:
@@ -221,9 +222,7 @@ class Statements:
         return Score(float(completion.text.strip().lower() == problem.reference))
 
 
-def test_the_majority_class_stands_beside_the_accuracy_of_a_set_of_yes_and_no(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_yes_no_accuracy_is_shown_with_majority_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(TASKS._entries, "statements", Statements)
     evaluate(task="statements", max_tokens=4, out=tmp_path / "first")
     result = evaluate(task="statements", max_tokens=4, out=tmp_path / "second")
@@ -244,42 +243,42 @@ def test_the_majority_class_stands_beside_the_accuracy_of_a_set_of_yes_and_no(
 
 
 @pytest.fixture
-def unpriced(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    """A server under an address whose price nobody knows."""
+def unpriced_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    """A server whose price is unknown."""
     monkeypatch.delenv("PALAESTRA_PRICES", raising=False)
     with Server(lambda call, before: Reply("4")) as server:
         yield server
 
 
 def test_a_model_without_a_price_is_shown_as_unpriced(
-    unpriced: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    unpriced_server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from palaestra.cli.main import _finish_evaluate
+    from palaestra.cli.recipes import finish_evaluate
 
-    result = evaluate(model=unpriced.model.replace("127.0.0.1", "0.0.0.0"), limit=3, out=tmp_path / "run")
+    result = evaluate(model=unpriced_server.model.replace("127.0.0.1", "0.0.0.0"), limit=3, out=tmp_path / "run")
     s = result.summary
     assert (s["calls"], s["cost"], s["unpriced_calls"], s["unmeasured_calls"]) == (3, 0.0, 3, 0)
-    assert s["prompt_tokens"] == unpriced.prompt_tokens
-    _finish_evaluate(result)
+    assert s["prompt_tokens"] == unpriced_server.prompt_tokens
+    finish_evaluate(result)
     assert ", unpriced; report:" in " ".join(capsys.readouterr().out.split())
     page = (tmp_path / "run" / "report.html").read_text()
     assert "3 calls went to a model without a known price" in page
     assert "$0.00" not in page
-    free = evaluate(model=unpriced.model, limit=3, out=tmp_path / "free").summary
+    free = evaluate(model=unpriced_server.model, limit=3, out=tmp_path / "free").summary
     assert (free["cost"], free["unpriced_calls"]) == (0.0, 0)
 
 
-def test_a_limit_in_dollars_ends_an_evaluation_that_goes_on_with_a_larger_one(
-    unpriced: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_cost_limit_stops_evaluation_and_a_larger_one_resumes(
+    unpriced_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "prices.json").write_text('{"scripted": [1000, 1000]}')
     monkeypatch.setenv("PALAESTRA_PRICES", str(tmp_path / "prices.json"))
-    with pytest.raises(BudgetSpentError, match="raise --max-cost and resume"):
-        evaluate(model=unpriced.model, max_cost=0.15, limit=12, out=tmp_path / "run")
-    asked = len(unpriced.calls)
+    with pytest.raises(BudgetSpentError, match="--max-cost"):
+        evaluate(model=unpriced_server.model, max_cost=0.15, limit=12, out=tmp_path / "run")
+    asked = len(unpriced_server.calls)
     assert 0 < asked < 12
     with Run.open(tmp_path / "run") as run:
         s = recipe.resume(run, max_cost=50.0).summary
-    assert len(unpriced.calls) == 12  # What was answered before is in the run folder.
+    assert len(unpriced_server.calls) == 12  # What was answered before is in the run folder.
     assert s["calls"] == 12
-    assert s["cost"] == pytest.approx((unpriced.prompt_tokens + unpriced.completion_tokens) / 1000)
+    assert s["cost"] == pytest.approx((unpriced_server.prompt_tokens + unpriced_server.completion_tokens) / 1000)

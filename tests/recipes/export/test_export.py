@@ -27,30 +27,40 @@ from palaestra.core.records import (
     Score,
     ToolCall,
 )
-from palaestra.engines.models import LoadedModel
+from palaestra.models.registry import LoadedModel
 from palaestra.recipes.export.dataset import export_dataset
+from palaestra.recipes.export.hub import push_folder
 from palaestra.recipes.export.model import export_model
-from palaestra.recipes.export.push import push_folder
 from palaestra.recipes.settings import to_plain
 from palaestra.recipes.teach.settings import TeachSettings
 from palaestra.runs.files import read_json, write_json
-from palaestra.runs.ledger import LedgerEntry
+from palaestra.runs.provenance import LedgerEntry
 from palaestra.runs.run import Run
 
 TOKEN = "hf_localtokenforatest"
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     result = train(
-        env="palaestra/Guess-v0", iterations=2, episodes=8, num_envs=8, group_size=4, max_tokens=8, evaluation=4, threads=1,
-        device="cpu", progress=False, keep_trajectories=4, out=tmp_path_factory.mktemp("export") / "run",
-    )  # fmt: skip
+        env="palaestra/Guess-v0",
+        iterations=2,
+        episodes=8,
+        num_envs=8,
+        group_size=4,
+        max_tokens=8,
+        evaluation=4,
+        threads=1,
+        device="cpu",
+        progress=False,
+        keep_trajectories=4,
+        out=tmp_path_factory.mktemp("export") / "run",
+    )
     return result.folder
 
 
 @pytest.fixture
-def taught(tmp_path: Path) -> Path:
+def teach_run(tmp_path: Path) -> Path:
     """A run of `teach` with two rounds, an evaluation with a failure, and a secret in its settings."""
     settings = to_plain(TeachSettings(rounds=2))
     call = Message("assistant", "", (ToolCall("add", '{"a": 1}', "c1"),))
@@ -77,11 +87,11 @@ def read_card(folder: Path) -> tuple[dict[str, Any], str]:
     return yaml.safe_load(header), body
 
 
-def test_trajectories_are_a_dataset_with_exact_tokens(trained: Path, tmp_path: Path) -> None:
+def test_trajectories_are_a_dataset_with_exact_tokens(trained_run: Path, tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets")
-    folder = export_dataset(trained, tmp_path / "data")
+    folder = export_dataset(trained_run, tmp_path / "data")
     rows = datasets.load_dataset(str(folder), split="train", cache_dir=str(tmp_path / "cache"))
-    with Run.open(trained, read_only=True) as run:
+    with Run.open(trained_run, read_only=True) as run:
         stored = [(k, t) for k in (1, 2) for t in run.store.trajectories(k)]
         summary = run.summary
     assert len(rows) == len(stored) == 8
@@ -96,17 +106,21 @@ def test_trajectories_are_a_dataset_with_exact_tokens(trained: Path, tmp_path: P
         assert row["failure"] is None
     header, body = read_card(folder)
     assert header["configs"] == [
-        {"config_name": "trajectories", "default": True, "data_files": [{"split": "train", "path": "trajectories/train.parquet"}]}
-    ]  # fmt: skip
+        {
+            "config_name": "trajectories",
+            "default": True,
+            "data_files": [{"split": "train", "path": "trajectories/train.parquet"}],
+        }
+    ]
     assert header["size_categories"] == "n<1K"
     assert "grpo with nano on palaestra/Guess-v0" in body
     assert f"| after | {summary['after']:.4g} |" in body  # type: ignore[index]
-    assert str(trained) not in body
+    assert str(trained_run) not in body
 
 
-def test_lessons_and_evaluations_are_configurations_of_a_dataset(taught: Path, tmp_path: Path) -> None:
+def test_lessons_and_evaluations_are_dataset_configs(teach_run: Path, tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets")
-    folder = export_dataset(taught, tmp_path / "data")
+    folder = export_dataset(teach_run, tmp_path / "data")
     cache = str(tmp_path / "cache")
     lessons = datasets.load_dataset(str(folder), split="train", cache_dir=cache)
     assert [row["round"] for row in lessons] == [1, 2]
@@ -125,22 +139,22 @@ def test_lessons_and_evaluations_are_configurations_of_a_dataset(taught: Path, t
     assert "The run has not ended." in body
 
 
-def test_a_language_model_is_a_folder_that_transformers_loads(trained: Path, tmp_path: Path) -> None:
+def test_a_language_model_is_a_folder_that_transformers_loads(trained_run: Path, tmp_path: Path) -> None:
     from huggingface_hub import ModelCard
     from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
-    folder = export_model(trained, tmp_path / "model")
+    folder = export_model(trained_run, tmp_path / "model")
     names = {path.name for path in folder.iterdir()}
     assert names >= {"README.md", "config.json", "generation_config.json", "model.safetensors", "tokenizer.json"}
     model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
-    trained_weights = load_policy(trained, device="cpu").model.state_dict()
+    trained_weights = load_policy(trained_run, device="cpu").model.state_dict()
     assert all(torch.equal(tensor, trained_weights[name]) for name, tensor in model.state_dict().items())
     assert (
         tokenizer.apply_chat_template([{"role": "user", "content": "Guess."}], tokenize=False)
         == "<|user|>Guess.<|end|>"
     )
     assert GenerationConfig.from_pretrained(folder).eos_token_id == 1
-    summary = json.loads((trained / "summary.json").read_text())
+    summary = json.loads((trained_run / "summary.json").read_text())
     card = ModelCard.load(folder / "README.md")
     assert (card.data.library_name, card.data.pipeline_tag) == ("transformers", "text-generation")
     assert {"palaestra", "reinforcement-learning", "grpo"} <= set(card.data.tags)
@@ -156,10 +170,22 @@ def test_an_adapter_without_a_base_on_the_hub_is_merged(fresh_nano: LoadedModel,
     fresh_nano.weights.save_pretrained(tmp_path / "base")
     fresh_nano.tokenizer.save_pretrained(tmp_path / "base")
     result = train(
-        env="palaestra/Guess-v0", iterations=1, episodes=8, num_envs=8, group_size=4, max_tokens=8, evaluation=0, threads=1,
-        device="cpu", progress=False, method="lora", rank=2, learning_rate=1e-2, model=str(tmp_path / "base"),
+        env="palaestra/Guess-v0",
+        iterations=1,
+        episodes=8,
+        num_envs=8,
+        group_size=4,
+        max_tokens=8,
+        evaluation=0,
+        threads=1,
+        device="cpu",
+        progress=False,
+        method="lora",
+        rank=2,
+        learning_rate=1e-2,
+        model=str(tmp_path / "base"),
         out=tmp_path / "run",
-    )  # fmt: skip
+    )
     folder = export_model(result.folder, tmp_path / "model")
     assert not (folder / "adapter_config.json").exists()
     merged, base = load_file(folder / "model.safetensors"), fresh_nano.weights.state_dict()
@@ -170,7 +196,7 @@ def test_an_adapter_without_a_base_on_the_hub_is_merged(fresh_nano: LoadedModel,
     assert str(tmp_path) not in body
 
 
-def test_a_policy_of_a_classic_environment_is_loaded_from_its_folder(tmp_path: Path) -> None:
+def test_policy_of_classic_env_is_loaded_from_its_folder(tmp_path: Path) -> None:
     result = train(
         env="CartPole-v1",
         iterations=1,
@@ -182,19 +208,22 @@ def test_a_policy_of_a_classic_environment_is_loaded_from_its_folder(tmp_path: P
         out=tmp_path / "run",
     )
     values = read_json(result.folder / "settings.json")
-    secrets = {"wandb": "https://me:password@host/project", "env_options": ["token=abcdefgh12345678"]}
+    secrets = {"wandb": "https://me:password@host/project", "env_kwargs": {"token": "abcdefgh12345678"}}
     write_json(result.folder / "settings.json", {**values, "settings": values["settings"] | secrets})
     folder = export_model(result.folder, tmp_path / "policy")
     for name in ("settings.json", "README.md"):
         text = (folder / name).read_text(encoding="utf-8")
         assert "https://***@host" in text
-        assert "token=***" in text
+        assert "***" in text.partition("token")[2][:20]
         assert "password" not in text
         assert "abcdefgh" not in text
         assert str(tmp_path) not in text
     assert {path.name for path in folder.iterdir()} == {
-        "README.md", "policy.json", "policy.safetensors", "settings.json",
-    }  # fmt: skip
+        "README.md",
+        "policy.json",
+        "policy.safetensors",
+        "settings.json",
+    }
     again, weights = load_policy(folder), result.policy.state_dict()
     assert all(torch.equal(tensor, weights[name]) for name, tensor in again.state_dict().items())
     header, body = read_card(folder)
@@ -203,11 +232,11 @@ def test_a_policy_of_a_classic_environment_is_loaded_from_its_folder(tmp_path: P
 
 
 def test_a_push_uploads_every_file_and_needs_the_right_token(
-    taught: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    teach_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import huggingface_hub.constants
 
-    folder = export_dataset(taught, tmp_path / "data")
+    folder = export_dataset(teach_run, tmp_path / "data")
     with open_local_hub(TOKEN) as hub:
         monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", hub.address)
         monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
@@ -215,14 +244,14 @@ def test_a_push_uploads_every_file_and_needs_the_right_token(
         url = push_folder(folder, "me/lessons", "dataset", private=True)
         repository = hub.repositories["datasets/me/lessons"]
         monkeypatch.setenv("HF_TOKEN", "hf_anothertoken")
-        with pytest.raises(RunError, match="the hub did not accept me/lessons"):
+        with pytest.raises(RunError, match="me/lessons"):
             push_folder(folder, "me/lessons", "dataset")
     assert url.endswith("/datasets/me/lessons")
     assert repository["private"]
     local = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     assert {name: data for name, data in repository["files"].items() if name != ".gitattributes"} == local
     monkeypatch.setenv("HF_TOKEN", TOKEN)
-    with pytest.raises(RunError, match="the hub did not accept"):  # The server is gone.
+    with pytest.raises(RunError, match="me/lessons"):  # The server is gone.
         push_folder(folder, "me/lessons", "dataset")
 
 
@@ -239,20 +268,20 @@ def test_a_push_uploads_every_file_and_needs_the_right_token(
     ],
 )
 def test_wrong_exports_are_refused_before_anything_is_written(
-    taught: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arguments: list[str], reason: str
+    teach_run: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arguments: list[str], reason: str
 ) -> None:
-    monkeypatch.chdir(taught)
+    monkeypatch.chdir(teach_run)
     monkeypatch.delenv("HF_TOKEN", raising=False)
     monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
-    before = sorted(taught.rglob("*"))
-    result = CliRunner().invoke(app, ["export", str(taught), *arguments])
+    before = sorted(teach_run.rglob("*"))
+    result = CliRunner().invoke(app, ["export", str(teach_run), *arguments])
     assert isinstance(result.exception, PalaestraError)
     assert reason in str(result.exception)
-    assert sorted(taught.rglob("*")) == before
+    assert sorted(teach_run.rglob("*")) == before
 
 
-def test_the_command_writes_a_dataset_beside_the_run(taught: Path) -> None:
+def test_the_command_writes_a_dataset_beside_the_run(teach_run: Path) -> None:
     pytest.importorskip("pyarrow")
-    result = CliRunner().invoke(app, ["export", str(taught), "--to", "dataset"])
+    result = CliRunner().invoke(app, ["export", str(teach_run), "--to", "dataset"])
     assert result.exit_code == 0, result.output
-    assert (taught / "exported-dataset" / "lessons" / "train.parquet").exists()
+    assert (teach_run / "exported-dataset" / "lessons" / "train.parquet").exists()

@@ -18,9 +18,9 @@ from chat_server import Call, Reply, Server
 from number_task import number_task
 from rich.console import Console
 
-from palaestra.cli.tables import standings_tables
+from palaestra.cli.terminal import standings_tables
 from palaestra.core.errors import EngineError, RunError, SettingsError, TaskError, TotalSpentError
-from palaestra.core.events import Event
+from palaestra.core.records import Event
 from palaestra.recipes.progress import RunProgress
 from palaestra.recipes.research.bench import bench, read_bench, resume
 from palaestra.recipes.research.settings import ResearchSettings
@@ -29,18 +29,22 @@ from palaestra.research.standings.standings import BASELINE, Measure
 
 
 @pytest.fixture(scope="module")
-def number(tmp_path_factory: pytest.TempPathFactory) -> str:
+def number_folder(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(number_task(tmp_path_factory.mktemp("task")))
 
 
-def test_a_good_solution_is_ranked_above_submit_the_baseline(number: str, tmp_path: Path) -> None:
-    told: list[Event] = []
+def test_a_good_solution_is_ranked_above_submit_the_baseline(number_folder: str, tmp_path: Path) -> None:
+    shown: list[Event] = []
     result = bench(
-        tasks=[number, "prisoners_dilemma"], agents=["baseline", "reference"], seeds=1, workers=2, out=tmp_path / "bench",
-        listener=told.append,
-    )  # fmt: skip
+        tasks=[number_folder, "prisoners_dilemma"],
+        agents=["baseline", "reference"],
+        seeds=1,
+        workers=2,
+        out=tmp_path / "bench",
+        listener=shown.append,
+    )
     assert result.ended
-    assert sorted(event.done for event in told if event.phase == "bench") == [1, 2, 3, 4]
+    assert sorted(event.done for event in shown if event.phase == "bench") == [1, 2, 3, 4]
     assert result.standings is not None
     for measure in Measure:
         profile = result.standings.profile(measure)
@@ -54,8 +58,9 @@ def test_a_good_solution_is_ranked_above_submit_the_baseline(number: str, tmp_pa
     with open(tmp_path / "bench" / "table.csv", newline="") as stream:
         rows = list(csv.DictReader(stream))
     assert [(row["agent"], float(row["best_submission"]) > float(row["baseline"])) for row in rows][:2] == [
-        ("baseline", False), ("reference", True),
-    ]  # fmt: skip
+        ("baseline", False),
+        ("reference", True),
+    ]
     page = write_report(tmp_path / "bench").read_text()
     assert len(list((tmp_path / "bench").rglob("provenance.json"))) == 5  # Of the bench and of each run.
     assert 'id="provenance"' in page
@@ -63,9 +68,9 @@ def test_a_good_solution_is_ranked_above_submit_the_baseline(number: str, tmp_pa
     assert 'href="prisoners_dilemma/reference-seed0/report.html"' in page
     assert all((episode.folder / "report.html").exists() for episode in result.episodes)
     # Again, it has nothing to play.
-    told.clear()
-    assert resume(tmp_path / "bench", listener=told.append).standings == result.standings
-    assert told == []
+    shown.clear()
+    assert resume(tmp_path / "bench", listener=shown.append).standings == result.standings
+    assert shown == []
 
 
 PROGRAM = """
@@ -76,18 +81,18 @@ bench(tasks=[sys.argv[1]], agents=["baseline", "script:" + sys.argv[3]], seeds=2
 """
 
 
-def test_a_killed_bench_goes_on_and_plays_no_finished_run_again(number: str, tmp_path: Path) -> None:
+def test_a_killed_bench_goes_on_and_plays_no_finished_run_again(number_folder: str, tmp_path: Path) -> None:
     slow = tmp_path / "slow.txt"
     slow.write_text("echo 20 > answer.txt\n%%\nsleep 1.5\n%%\nsubmit\n")
     folder = tmp_path / "bench"
-    arguments = [sys.executable, "-c", PROGRAM, number, str(folder), str(slow)]
+    arguments = [sys.executable, "-c", PROGRAM, number_folder, str(folder), str(slow)]
     process = subprocess.Popen(arguments, env=os.environ | {"OMP_NUM_THREADS": "1"})
     deadline = time.monotonic() + 60
     # Killed when one run has ended and another one is under way.
     while time.monotonic() < deadline:
-        found = read_bench(folder).episodes if (folder / "bench.json").exists() else ()
-        if any(e.summary for e in found) and any(
-            not e.summary and (e.folder / "settings.json").exists() for e in found
+        actual = read_bench(folder).episodes if (folder / "bench.json").exists() else ()
+        if any(e.summary for e in actual) and any(
+            not e.summary and (e.folder / "settings.json").exists() for e in actual
         ):
             break
         time.sleep(0.01)
@@ -105,20 +110,20 @@ def test_a_killed_bench_goes_on_and_plays_no_finished_run_again(number: str, tmp
     assert all((path / "summary.json").stat().st_mtime_ns == when for path, when in before.items())
 
 
-def test_a_run_that_cannot_be_made_stops_no_other(number: str, tmp_path: Path) -> None:
+def test_a_run_that_cannot_be_made_stops_no_other(number_folder: str, tmp_path: Path) -> None:
     settings = ResearchSettings(cache=str(tmp_path / "calls.sqlite"))
     nobody = "model:http://127.0.0.1:9/v1#nobody"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("palaestra.engines.openai_endpoint.RetryPolicy.wait", lambda *_: None)
         with pytest.raises(EngineError, match="no server answers"):
-            bench(settings, tasks=[number], agents=[nobody, "baseline"], out=tmp_path / "bench")
-    found = read_bench(tmp_path / "bench")
-    assert [e.summary is not None for e in found.episodes] == [False, True]
+            bench(settings, tasks=[number_folder], agents=[nobody, "baseline"], out=tmp_path / "bench")
+    actual = read_bench(tmp_path / "bench")
+    assert [e.summary is not None for e in actual.episodes] == [False, True]
     assert not (tmp_path / "bench" / "summary.json").exists()
 
 
-def test_what_all_runs_may_spend_together_stops_the_bench_and_more_of_it_goes_on(
-    number: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_total_cost_stops_the_bench_and_more_resumes_it(
+    number_folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prices = tmp_path / "prices.json"
     prices.write_text(json.dumps({"http://127.0.0.1*": [100.0, 100.0]}))
@@ -128,74 +133,80 @@ def test_what_all_runs_may_spend_together_stops_the_bench_and_more_of_it_goes_on
     def answer(call: Call, before: int) -> Reply:
         return Reply(f"```\n{commands[sum(message['role'] == 'assistant' for message in call.body['messages'])]}\n```")
 
-    def play(name: str, total: float) -> dict[str, float]:
+    def run_bench(name: str, total: float) -> dict[str, float]:
         settings = ResearchSettings(model=server.model, answer_tokens=50, cache=str(tmp_path / f"{name}.sqlite"))
         bench(
-            settings, tasks=[number], agents=["model"], seeds=4, workers=2, total_cost=total, out=tmp_path / name
-        )  # fmt: skip
+            settings, tasks=[number_folder], agents=["model"], seeds=4, workers=2, total_cost=total, out=tmp_path / name
+        )
         return json.loads((tmp_path / name / "summary.json").read_text())
 
     with Server(answer) as server:
-        cost = play("free", 0.0)["cost"]
+        cost = run_bench("free", 0.0)["cost"]
         assert (len(server.calls), cost > 0) == (12, True)
         server.calls.clear()
-        with pytest.raises(TotalSpentError, match=r"larger --total-cost\. [0-3] of 4 runs have ended"):
-            play("limited", 0.6 * cost)
+        with pytest.raises(TotalSpentError, match=r"--total-cost\. [0-3] of 4 runs"):
+            run_bench("limited", 0.6 * cost)
         assert not (tmp_path / "limited" / "summary.json").exists()
         # Nobody was told that there is no money: no run has ended by it, and no dollar too many was spent.
-        found = read_bench(tmp_path / "limited")
-        assert {e.summary["stop_reason"] for e in found.episodes if e.summary} <= {"submitted"}
-        made = len(server.calls)
-        assert 3 <= made < 12
+        actual = read_bench(tmp_path / "limited")
+        assert {e.summary["stop_reason"] for e in actual.episodes if e.summary} <= {"submitted"}
+        created = len(server.calls)
+        assert 3 <= created < 12
         with pytest.raises(TotalSpentError):  # What was spent before counts.
-            play("limited", 0.6 * cost)
-        assert len(server.calls) == made
-        after = play("limited", 2 * cost)
+            run_bench("limited", 0.6 * cost)
+        assert len(server.calls) == created
+        after = run_bench("limited", 2 * cost)
         assert len(server.calls) == 12
         assert after["cost"] == pytest.approx(cost)
         assert after["total_cost"] == 2 * cost
     prices.write_text("{}")
-    with pytest.raises(SettingsError, match="needs the price of https://elsewhere"):
-        bench(ResearchSettings(model="https://elsewhere/v1#x"), tasks=[number], agents=["model"], total_cost=1.0, out=tmp_path / "x")  # fmt: skip
+    with pytest.raises(SettingsError, match="price of https://elsewhere"):
+        bench(
+            ResearchSettings(model="https://elsewhere/v1#x"),
+            tasks=[number_folder],
+            agents=["model"],
+            total_cost=1.0,
+            out=tmp_path / "x",
+        )
     assert not (tmp_path / "x").exists()
 
 
-def test_a_task_of_a_folder_goes_by_its_name_and_an_agent_as_it_was_given(
-    number: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_folder_tasks_go_by_their_name(number_folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "good.txt").write_text("echo 20 > answer.txt\n%%\nsubmit\n")
     monkeypatch.chdir(tmp_path)
-    result = bench(tasks=[os.path.relpath(number)], agents=["script:good.txt"], out="bench")
+    result = bench(tasks=[os.path.relpath(number_folder)], agents=["script:good.txt"], out="bench")
     assert [(e.task, e.agent) for e in result.episodes] == [("number", "script:good.txt")]
     assert (tmp_path / "bench" / "number" / "script_good.txt-seed0").is_dir()
     with open(tmp_path / "bench" / "table.csv", newline="") as stream:
         assert [(row["task"], row["agent"]) for row in csv.DictReader(stream)] == [("number", "script:good.txt")]
-    assert number not in write_report(tmp_path / "bench").read_text().split("<h2>Settings")[0]
+    assert number_folder not in write_report(tmp_path / "bench").read_text().split("<h2>Settings")[0]
     # One that was stopped goes on from anywhere.
     shutil.rmtree(tmp_path / "bench" / "number")
     monkeypatch.chdir(tmp_path.parent)
     again = resume(tmp_path / "bench")
     assert [e.summary["best_submission"] for e in again.episodes if e.summary] == [21.0]
-    shutil.copytree(number, tmp_path / "copy")
-    with pytest.raises(SettingsError, match="each task of a bench must be named once; 'number'"):
-        bench(tasks=[number, str(tmp_path / "copy")], agents=["baseline"], out=tmp_path / "twice")
+    shutil.copytree(number_folder, tmp_path / "copy")
+    with pytest.raises(SettingsError, match="'number'"):
+        bench(tasks=[number_folder, str(tmp_path / "copy")], agents=["baseline"], out=tmp_path / "twice")
 
 
-def test_a_broken_task_stops_no_other_and_leaves_no_run_behind(number: str, tmp_path: Path) -> None:
+def test_a_broken_task_stops_no_other_and_leaves_no_run_behind(number_folder: str, tmp_path: Path) -> None:
     broken = tmp_path / "broken"
-    shutil.copytree(number, broken)
+    shutil.copytree(number_folder, broken)
     (broken / "task.yaml").write_text((broken / "task.yaml").read_text().replace("name: number", "name: broken"))
     (broken / "evaluator.py").write_text("def evaluate(evaluation):\n    return {}\n")
-    with pytest.raises(TaskError, match="cannot be judged"):
-        bench(tasks=[str(broken), number], agents=["baseline"], out=tmp_path / "bench")
+    with pytest.raises(TaskError, match="judged"):
+        bench(tasks=[str(broken), number_folder], agents=["baseline"], out=tmp_path / "bench")
     assert sorted(path.name for path in (tmp_path / "bench").iterdir()) == ["bench.json", "number", "provenance.json"]
 
 
-def test_an_agent_that_never_spoke_is_marked_in_the_table_and_on_the_page(number: str, tmp_path: Path) -> None:
+def test_silent_agents_are_marked(number_folder: str, tmp_path: Path) -> None:
     settings = ResearchSettings(context=20, cache=str(tmp_path / "calls.sqlite"))
     nobody = "model:http://127.0.0.1:9/v1#nobody"
-    told: list[Event] = []
-    result = bench(settings, tasks=[number], agents=[nobody, "baseline"], out=tmp_path / "bench", listener=told.append)
+    shown: list[Event] = []
+    result = bench(
+        settings, tasks=[number_folder], agents=[nobody, "baseline"], out=tmp_path / "bench", listener=shown.append
+    )
     assert (result.silent("number", nobody), result.silent("number", "baseline")) == (True, False)
     with open(tmp_path / "bench" / "table.csv", newline="") as stream:
         assert [(row["steps"], row["silent"]) for row in csv.DictReader(stream)] == [("0", "True"), ("2", "False")]
@@ -212,34 +223,34 @@ def test_an_agent_that_never_spoke_is_marked_in_the_table_and_on_the_page(number
     assert "° 0 messages: the agent wrote nothing" in out.getvalue()
     out.truncate(0)
     progress = RunProgress(console)
-    for event in told:
+    for event in shown:
         progress(event)
     assert f"number, {nobody}, seed 0: 6 (baseline 6), 0 messages\n" in out.getvalue()
     assert "number, baseline, seed 0: 6 (baseline 6)\n" in out.getvalue()
 
 
-def test_another_bench_or_a_run_is_not_written_over(number: str, tmp_path: Path) -> None:
-    bench(tasks=[number], agents=["baseline"], out=tmp_path / "bench")
-    with pytest.raises(RunError, match="contains another bench"):
-        bench(tasks=[number], agents=["reference"], out=tmp_path / "bench")
-    with pytest.raises(RunError, match="contains no bench"):
-        bench(tasks=[number], agents=["baseline"], out=next((tmp_path / "bench").glob("*/baseline-seed0")))
+def test_another_bench_or_a_run_is_not_written_over(number_folder: str, tmp_path: Path) -> None:
+    bench(tasks=[number_folder], agents=["baseline"], out=tmp_path / "bench")
+    with pytest.raises(RunError, match="another bench"):
+        bench(tasks=[number_folder], agents=["reference"], out=tmp_path / "bench")
+    with pytest.raises(RunError, match="no bench"):
+        bench(tasks=[number_folder], agents=["baseline"], out=next((tmp_path / "bench").glob("*/baseline-seed0")))
     (tmp_path / "foreign").mkdir()
     (tmp_path / "foreign" / "thesis.tex").touch()
-    with pytest.raises(RunError, match="is not empty and contains no bench"):
-        bench(tasks=[number], agents=["baseline"], out=tmp_path / "foreign")
+    with pytest.raises(RunError, match="not empty"):
+        bench(tasks=[number_folder], agents=["baseline"], out=tmp_path / "foreign")
     assert [path.name for path in (tmp_path / "foreign").iterdir()] == ["thesis.tex"]
 
 
-def test_wrong_names_are_said_at_once(number: str, tmp_path: Path) -> None:
-    for tasks, agents, said in (
-        ([number], ["human"], "does not support interactive agents"),
-        ([number], ["best_of:2:human"], "does not support interactive agents"),
-        ([number], ["model"], "set --model to"),
-        ([number], [], "at least 1 agent"),
-        ([number], ["baseline", "baseline"], "named once"),
+def test_wrong_names_are_said_at_once(number_folder: str, tmp_path: Path) -> None:
+    for tasks, agents, expected in (
+        ([number_folder], ["human"], "interactive"),
+        ([number_folder], ["best_of:2:human"], "interactive"),
+        ([number_folder], ["model"], "--model"),
+        ([number_folder], [], "at least 1 agent"),
+        ([number_folder], ["baseline", "baseline"], "once"),
         ([], ["baseline"], "at least 1 task"),
     ):
-        with pytest.raises(SettingsError, match=said):
+        with pytest.raises(SettingsError, match=expected):
             bench(tasks=tasks, agents=agents, out=tmp_path / "bench")
     assert not (tmp_path / "bench").exists()

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import sketching
+import sketch_generator
 from chat_server import Call, Reply, Server
 from PIL import Image
 
@@ -21,15 +21,15 @@ from palaestra.tasks.vision.image_generators.base import Description
 from palaestra.teachers.quality.base import Inspection
 
 SMALL: dict[str, Any] = {
-    "task": "vision-skills", "task_options": ("images=sketch,size=64", "images_seed=3"), "student": "nano-vlm",
+    "task": "vision-skills", "task_kwargs": {"images": "sketch,size=64", "images_seed": 3}, "student": "nano-vlm",
     "skills": ("colour",), "rounds": 1, "lesson_size": 6, "validation": 1, "test": 1, "epochs": 1, "threads": 1,
     "teacher": "no_state", "checks": ("readable", "scorer", "picture", "duplicates"),
 }  # fmt: skip
 WORDS = ("a red disc", "a blue disc", "a forbidden thing", "nothing", "a green disc", "a yellow disc")
 
 
-def describe(call: Call, times: int) -> Reply:
-    """Two described pictures for each kind of question; in all, one is not generated, and one shows nothing."""
+def reply_descriptions(call: Call, times: int) -> Reply:
+    """Reply with two descriptions per kind of question. One of them is refused, and one gives an empty image."""
     kinds = list(make_task("vision-skills").skills()["colour"])
     asked = re.search(r'rite 2 new data .* of the kind "(\w+)"', call.asked)
     assert asked, call.asked
@@ -47,28 +47,26 @@ def describe(call: Call, times: int) -> Reply:
 
 
 @pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def use_own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PALAESTRA_CACHE", str(tmp_path / "cache"))
-    sketching.Sketch.asked.clear()
+    sketch_generator.SketchGenerator.asked.clear()
 
 
 def list_generated() -> list[str]:
-    return [words for asked in sketching.Sketch.asked for words in asked]
+    return [words for asked in sketch_generator.SketchGenerator.asked for words in asked]
 
 
-def test_described_pictures_are_painted_once_checked_taught_and_the_same_after_a_kill(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    generate = sketching.Sketch.generate
+def test_described_images_are_generated_once_across_a_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    generate = sketch_generator.SketchGenerator.generate
 
-    def interrupted(
-        self: sketching.Sketch, descriptions: Sequence[Description], seed: int
+    def generate_or_stop(
+        self: sketch_generator.SketchGenerator, descriptions: Sequence[Description], seed: int
     ) -> list[Image.Image | Failure]:
         if len(list_generated()) + len(descriptions) > 4:
             raise KeyboardInterrupt
         return generate(self, descriptions, seed)
 
-    with Server(describe) as server:
+    with Server(reply_descriptions) as server:
         settings = SMALL | {"writer": server.model, "cache": str(tmp_path / "calls.sqlite"), "top_up": 0}
         whole = teach.teach(out=tmp_path / "whole", **settings)
         calls, once = len(server.calls), list_generated()
@@ -79,13 +77,13 @@ def test_described_pictures_are_painted_once_checked_taught_and_the_same_after_a
 
         # Killed while it paints, and resumed: the same lesson, and nothing that was generated is generated again.
         monkeypatch.setenv("PALAESTRA_CACHE", str(tmp_path / "other"))
-        sketching.Sketch.asked.clear()
-        monkeypatch.setattr(sketching.Sketch, "generate", interrupted)
+        sketch_generator.SketchGenerator.asked.clear()
+        monkeypatch.setattr(sketch_generator.SketchGenerator, "generate", generate_or_stop)
         with pytest.raises(KeyboardInterrupt):
             teach.teach(out=tmp_path / "killed", **settings)
         before = list_generated()
         assert 0 < len(before) < len(WORDS)
-        monkeypatch.setattr(sketching.Sketch, "generate", generate)
+        monkeypatch.setattr(sketch_generator.SketchGenerator, "generate", generate)
         with Run.open(tmp_path / "killed") as run:
             resumed = teach.resume(run)
         later = list_generated()[len(before) :]
@@ -109,12 +107,12 @@ def test_described_pictures_are_painted_once_checked_taught_and_the_same_after_a
     assert "the image shows nothing" in write_report(tmp_path / "whole").read_text()
 
 
-def test_a_published_set_without_a_painter_and_an_unknown_painter_are_refused_before_anything_is_written(
+def test_missing_or_unknown_image_generator_is_refused_early(
     tmp_path: Path,
 ) -> None:
     values = SMALL | {"writer": "http://127.0.0.1:9/v1#nobody"}
-    with pytest.raises(SettingsError, match="has no schema for a language model"):
-        teach.teach(out=tmp_path / "run", **(values | {"task": "gqa", "task_options": (), "skills": ()}))
-    with pytest.raises(UnknownNameError, match="did you mean 'sketch'"):
-        teach.teach(out=tmp_path / "run", **(values | {"task_options": ("images=scetch",)}))
+    with pytest.raises(SettingsError, match="no schema"):
+        teach.teach(out=tmp_path / "run", **(values | {"task": "gqa", "task_kwargs": {}, "skills": ()}))
+    with pytest.raises(UnknownNameError, match="'sketch'"):
+        teach.teach(out=tmp_path / "run", **(values | {"task_kwargs": {"images": "scetch"}}))
     assert not (tmp_path / "run").exists()

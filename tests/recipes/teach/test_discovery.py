@@ -33,42 +33,42 @@ NAMED = 2 * VALIDATION + 2  # The one that it does not name is asked twice more.
 CALLS = NAMED + 1 + 1 + 2 * TEST
 
 
-def run_of(server: Server, folder: Path, **values: Any) -> teach.TeachResult:
+def run_discovery(server: Server, folder: Path, **values: Any) -> teach.TeachResult:
     model = {"writer": server.model, "discover": server.model, "cache": str(folder.parent / "calls.sqlite")}
     return teach.teach(out=folder, **(SMALL | model | values))
 
 
-def stages(server: Server, start: int = 0) -> dict[str, int]:
+def count_stages(server: Server, start: int = 0) -> dict[str, int]:
     return dict(Counter(map(stage_of, server.calls[start:])))
 
 
-def questions(split: Split, count: int) -> set[str]:
+def list_questions(split: Split, count: int) -> set[str]:
     return {problem.messages[-1].text for problem in MathSkills().problems(split, count, 0, SKILLS)}
 
 
-def same(summary: dict[str, Any]) -> dict[str, Any]:
+def drop_costs(summary: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in summary.items() if name not in DIFFERENT}
 
 
-def test_teachers_go_by_discovered_skills_and_the_same_run_again_makes_no_call(tmp_path: Path) -> None:
+def test_teachers_use_discovered_skills_and_rerun_makes_no_call(tmp_path: Path) -> None:
     with Server(skilled) as server:
-        first = run_of(server, tmp_path / "first").summary
+        first = run_discovery(server, tmp_path / "first").summary
         calls = len(server.calls)
-        again = run_of(server, tmp_path / "again").summary
+        again = run_discovery(server, tmp_path / "again").summary
         assert len(server.calls) == calls
-        tree = run_of(server, tmp_path / "tree", teacher="skill_tree", categories=3).summary
-        assert set(stages(server, calls)) == {"cluster", "assign", "write"}  # The names are known.
+        tree = run_discovery(server, tmp_path / "tree", teacher="skill_tree", categories=3).summary
+        assert set(count_stages(server, calls)) == {"cluster", "assign", "write"}  # The names are known.
     assert (first["calls"], again["calls"]) == (calls, 0)
-    assert same(first) == same(again)
-    found = first["discovery"]
-    numbers, shapes = (found["categories"][name] for name in ("numbers", "shapes"))
+    assert drop_costs(first) == drop_costs(again)
+    result = first["discovery"]
+    numbers, shapes = (result["categories"][name] for name in ("numbers", "shapes"))
     assert (numbers["problems"], shapes["problems"]) == (VALIDATION, VALIDATION)
     assert (numbers["test"], shapes["test"]) == (TEST, TEST)
     assert (numbers["gold"], shapes["gold"]) == ({"addition": VALIDATION}, {"geometry": VALIDATION})
     assert shapes["names"] == {"perimeter of a field": 2, "area of a field": 1, "side of a field": 1}
-    assert found["agreement"]["adjusted_rand"] == found["agreement_test"]["purity"] == 1.0
-    assert (found["unnamed"], found["unassigned"], found["repairs"]) == ({"malformed": 1}, {}, [])
-    assert (found["reasked"], found["wanted"], found["problems"], found["test"]) == ({"names": 2}, 2, 8, 4)
+    assert result["agreement"]["adjusted_rand"] == result["agreement_test"]["purity"] == 1.0
+    assert (result["unnamed"], result["unassigned"], result["repairs"]) == ({"malformed": 1}, {}, [])
+    assert (result["reasked"], result["wanted"], result["problems"], result["test"]) == ({"names": 2}, 2, 8, 4)
     assert set(first["by_skill"]) == {"numbers", "shapes"}
     assert set(tree["by_skill"]) == {"numbers", "shapes", "sides"}
     assert sum(part["problems"] for part in first["by_skill"].values()) == 2 * TEST
@@ -85,40 +85,40 @@ def test_teachers_go_by_discovered_skills_and_the_same_run_again_makes_no_call(t
 
 
 @pytest.fixture(scope="module")
-def with_train(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any], list[Call]]:
-    """A run that names train problems too: its folder, what it discovered, and the calls it made."""
+def train_discovery(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any], list[Call]]:
+    """A run that also names train problems: its folder, its discovery and its calls."""
     folder = tmp_path_factory.mktemp("discovery") / "run"
     with Server(skilled) as server:
-        found = run_of(server, folder, discover_train=2).summary["discovery"]
-        return folder, found, list(server.calls)
+        result = run_discovery(server, folder, discover_train=2).summary["discovery"]
+        return folder, result, list(server.calls)
 
 
 def test_test_problems_shape_nothing_and_no_teacher_sees_them(
-    with_train: tuple[Path, dict[str, Any], list[Call]],
+    train_discovery: tuple[Path, dict[str, Any], list[Call]],
 ) -> None:
-    _, _, calls = with_train
-    shaping = questions(Split.VALIDATION, VALIDATION) | questions(Split.TRAIN, 2)
+    _, _, calls = train_discovery
+    shaping = list_questions(Split.VALIDATION, VALIDATION) | list_questions(Split.TRAIN, 2)
     by_stage: dict[str, list[Call]] = {}
     for call in calls:
         by_stage.setdefault(stage_of(call), []).append(call)
     assert {question_of(call) for call in by_stage["name"]} == shaping
-    assert {question_of(call) for call in by_stage["assign"]} == {SHY, *questions(Split.TEST, TEST)}
-    told = json.dumps([call.body for call in (*by_stage["cluster"], *by_stage["write"])])
-    assert not [question for question in questions(Split.TEST, TEST) if question in told]
+    assert {question_of(call) for call in by_stage["assign"]} == {SHY, *list_questions(Split.TEST, TEST)}
+    reported = json.dumps([call.body for call in (*by_stage["cluster"], *by_stage["write"])])
+    assert not [question for question in list_questions(Split.TEST, TEST) if question in reported]
     secrets = {problem.id for problem in MathSkills().problems(Split.VALIDATION, VALIDATION, 0, SKILLS)}
     assert not [secret for secret in secrets if secret in json.dumps([call.body for call in calls])]
 
 
-def test_the_report_shows_categories_their_names_and_the_agreement_with_words_for_it(
-    with_train: tuple[Path, dict[str, Any], list[Call]],
+def test_report_shows_categories_names_and_agreement(
+    train_discovery: tuple[Path, dict[str, Any], list[Call]],
 ) -> None:
-    folder, found, _ = with_train
+    folder, result, _ = train_discovery
     page = write_report(folder).read_text()
     section = page[page.index('<section id="discovery">') :].split("</section>")[0]
-    for row in found["categories"].values():
+    for row in result["categories"].values():
         assert all(f"{name}&nbsp;{count}" in section for name, count in row["names"].items())
         assert all(f"{name}&nbsp;{count}" in section for name, count in row["gold"].items())
-    assert f"<td>{found['agreement']['adjusted_rand']:.2f}</td>" in section
+    assert f"<td>{result['agreement']['adjusted_rand']:.2f}</td>" in section
     assert "0 is chance" in section
     assert "1 problem could not be named (malformed 1)" in section
     assert "retried 2 times because an answer was invalid (names 2)" in section
@@ -130,13 +130,11 @@ def test_the_report_shows_categories_their_names_and_the_agreement_with_words_fo
     asked = [*task.problems(Split.VALIDATION, VALIDATION, 0, SKILLS), *task.problems(Split.TRAIN, 2, 0, SKILLS)]
     with Run.open(folder, read_only=True) as run:
         compared = agreement(run.store.skills(SkillMap)["assignment"], map_own_skills(task, asked))
-    assert (found["agreement"]["problems"], compared.problems) == (len(asked), len(asked))
-    assert found["agreement"]["adjusted_rand"] == compared.adjusted_rand
+    assert (result["agreement"]["problems"], compared.problems) == (len(asked), len(asked))
+    assert result["agreement"]["adjusted_rand"] == compared.adjusted_rand
 
 
-def test_stopped_at_every_stage_it_goes_on_and_asks_nothing_twice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_discovery_resumes_after_each_stage_without_new_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last instant before a stage is stored is the worst: all its calls are made, and none of it is in the store."""
     add, stopped = Store.add_skills, []
 
@@ -147,15 +145,17 @@ def test_stopped_at_every_stage_it_goes_on_and_asks_nothing_twice(
         add(self, stage, *rest)
 
     with Server(skilled) as server:
-        whole = run_of(server, tmp_path / "whole", cache=str(tmp_path / "other.sqlite"))
-        calls = stages(server)
+        whole = run_discovery(server, tmp_path / "whole", cache=str(tmp_path / "other.sqlite"))
+        calls = count_stages(server)
         assert {name: calls[name] for name in ("name", "cluster", "assign")} == {
-            "name": NAMED, "cluster": 1, "assign": 1 + 2 * TEST,
-        }  # fmt: skip
-        made = len(server.calls)
+            "name": NAMED,
+            "cluster": 1,
+            "assign": 1 + 2 * TEST,
+        }
+        built = len(server.calls)
         monkeypatch.setattr(Store, "add_skills", stop)
         with pytest.raises(KeyboardInterrupt):
-            run_of(server, tmp_path / "run")
+            run_discovery(server, tmp_path / "run")
         page = write_report(tmp_path / "run").read_text()
         assert "The run has not ended" in page
         assert "Discovered skills" not in page
@@ -165,19 +165,19 @@ def test_stopped_at_every_stage_it_goes_on_and_asks_nothing_twice(
                     teach.resume(run)
                 assert done in run.store.skills(SkillMap)
                 assert "The discovery has not ended" in write_report(tmp_path / "run").read_text()
-            found = teach.resume(run)
+            result = teach.resume(run)
             spent = run.store.total("skill discovery")
         assert stopped == ["names", "categories", "assignment", "test"]
-        assert stages(server, made) == calls
-    assert same(found.summary) == same(whole.summary)
-    assert found.summary["calls"] == whole.summary["calls"]
+        assert count_stages(server, built) == calls
+    assert drop_costs(result.summary) == drop_costs(whole.summary)
+    assert result.summary["calls"] == whole.summary["calls"]
     assert spent.calls == CALLS
 
 
-def test_a_spent_budget_stops_the_discovery_and_counts_every_token(tmp_path: Path) -> None:
+def test_spent_budget_stops_discovery_and_counts_all_tokens(tmp_path: Path) -> None:
     with Server(skilled) as server:
-        with pytest.raises(BudgetSpentError, match="raise --max-calls and resume"):
-            run_of(server, tmp_path / "run", max_calls=5, in_flight=2)
+        with pytest.raises(BudgetSpentError, match="--max-calls"):
+            run_discovery(server, tmp_path / "run", max_calls=5, in_flight=2)
         assert len(server.calls) == 5
         with Run.open(tmp_path / "run") as run:
             assert (run.store.skills(SkillMap), run.store.phases()) == ({}, [])
@@ -196,10 +196,10 @@ def test_a_spent_budget_stops_the_discovery_and_counts_every_token(tmp_path: Pat
         assert summary["calls"] == len(server.calls)
 
 
-def test_a_model_that_names_nothing_ends_the_run_with_its_words_and_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_model_that_names_nothing_ends_run_with_its_reply(tmp_path: Path) -> None:
     with Server(lambda call, times: Reply("I would\nrather not.")) as server:
-        with pytest.raises(TaskError, match=r"named the skill of none of 8 problems \(malformed 8\)") as caught:
-            run_of(server, tmp_path / "run")
+        with pytest.raises(TaskError, match=r"none of 8 problems \(malformed 8\)") as caught:
+            run_discovery(server, tmp_path / "run")
         assert "I would rather not." in str(caught.value)
         assert "another model" in str(caught.value)
         assert "\n" not in str(caught.value)
@@ -207,64 +207,64 @@ def test_a_model_that_names_nothing_ends_the_run_with_its_words_and_leaves_nothi
         with Run.open(tmp_path / "run") as run:
             assert (run.store.skills(SkillMap), run.store.phases(), run.summary) == ({}, [], None)
             assert run.store.total("skill discovery").calls == calls == 24
-            with pytest.raises(TaskError, match="named the skill of none"):
+            with pytest.raises(TaskError):
                 teach.resume(run)
         assert len(server.calls) == calls
     assert "The run has not ended" in write_report(tmp_path / "run").read_text()
 
 
-def test_names_that_cannot_be_clustered_are_kept_and_another_number_goes_on_from_them(tmp_path: Path) -> None:
-    def two_is_too_hard(call: Call, times: int) -> Reply:
+def test_unclustered_names_are_kept_for_other_categories(tmp_path: Path) -> None:
+    def fail_at_two(call: Call, times: int) -> Reply:
         hard = stage_of(call) == "cluster" and "exactly 2" in call.body["messages"][0]["content"]
         return Reply('{"groups": 2}') if hard else skilled(call, times)
 
-    with Server(two_is_too_hard) as server:
-        with pytest.raises(TaskError, match="named the skills of 7 of 8 problems but made no categories"):
-            run_of(server, tmp_path / "run")
+    with Server(fail_at_two) as server:
+        with pytest.raises(TaskError, match=r"7 of 8 problems .*no categories"):
+            run_discovery(server, tmp_path / "run")
         with Run.open(tmp_path / "run") as run:
             assert set(run.store.skills(SkillMap)) == {"names", "own"}
             before = len(server.calls)
             with pytest.raises(SettingsError, match="'categories'"):
                 teach.resume(run, categories=-1)
-            found = teach.resume(run, categories=3).summary["discovery"]
+            result = teach.resume(run, categories=3).summary["discovery"]
             assert run.settings["categories"] == 3
-        assert "name" not in stages(server, before)
-    assert set(found["categories"]) == {"numbers", "shapes", "sides"}
-    assert found["agreement"]["adjusted_rand"] < 1.0 == found["agreement"]["purity"]
+        assert "name" not in count_stages(server, before)
+    assert set(result["categories"]) == {"numbers", "shapes", "sides"}
+    assert result["agreement"]["adjusted_rand"] < 1.0 == result["agreement"]["purity"]
 
 
-def test_other_categories_name_nothing_again_as_long_as_nothing_was_taught(tmp_path: Path) -> None:
+def test_other_categories_reuse_names_until_a_lesson_is_taught(tmp_path: Path) -> None:
     with Server(skilled) as server:
-        straight = run_of(server, tmp_path / "straight", categories=3, cache=str(tmp_path / "other.sqlite"))
+        straight = run_discovery(server, tmp_path / "straight", categories=3, cache=str(tmp_path / "other.sqlite"))
         with pytest.raises(BudgetSpentError):
-            run_of(server, tmp_path / "run", max_calls=CALLS)
+            run_discovery(server, tmp_path / "run", max_calls=CALLS)
         before = len(server.calls)
         with Run.open(tmp_path / "run") as run:
             assert set(run.store.phases()) == {"0/validation", "0/test"}
-            found = teach.resume(run, categories=3, max_calls=100)
-            assert stages(server, before)["cluster"] == 1
-            assert "name" not in stages(server, before)
+            result = teach.resume(run, categories=3, max_calls=100)
+            assert count_stages(server, before)["cluster"] == 1
+            assert "name" not in count_stages(server, before)
             # The student's answers are stored under the skills as they are now.
             skills = {attempt.problem.skill for phase in run.store.phases() for attempt in run.store.attempts(phase)}
             assert skills == {"numbers", "shapes", "sides"}
-            with pytest.raises(RunError, match=r"start a new run, which reuses the names: .*--categories 2"):
+            with pytest.raises(RunError, match=r"new run.*--categories 2"):
                 teach.resume(run, categories=2)
             assert run.settings["categories"] == 3
-        assert same(found.summary) == same(straight.summary)
+        assert drop_costs(result.summary) == drop_costs(straight.summary)
 
 
 @pytest.mark.parametrize(
     ("values", "expected"),
     [
-        ({"writer": "task"}, "the generators of task 'math-skills' support its own skills only"),
-        ({"discover": ""}, "setting 'categories' needs a model that discovers skills"),
-        ({"discover": "", "categories": 0, "discover_train": 3}, "setting 'discover_train'"),
+        ({"writer": "task"}, "'math-skills' .*own skills only"),
+        ({"discover": ""}, "'categories' .*discovers skills"),
+        ({"discover": "", "categories": 0, "discover_train": 3}, "'discover_train'"),
         ({"discover": "openai:gpt-4o-mini"}, "OPENAI_API_KEY"),
-        ({"discover": "nanoo"}, "did you mean 'nano'"),
-        ({"categories": -1}, "'categories': expected at least 0"),
+        ({"discover": "nanoo"}, "'nano'"),
+        ({"categories": -1}, "'categories': .*at least 0"),
     ],
 )
-def test_a_discovery_that_cannot_be_is_refused_before_anything_is_written(
+def test_invalid_discovery_is_refused_before_writing(
     values: dict[str, Any], expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)

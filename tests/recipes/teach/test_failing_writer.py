@@ -5,8 +5,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+import processes
 import pytest
-import warm
 from chat_server import Call, Reply, Server, error
 
 from palaestra.core.errors import WriterError
@@ -14,7 +14,7 @@ from palaestra.recipes.teach import recipe as teach
 from palaestra.recipes.teach.settings import TeachSettings
 from palaestra.recipes.teach.study import study
 from palaestra.report import write_report
-from palaestra.runs.browse.calls import CallFilter, find_calls
+from palaestra.runs.browse import CallFilter, find_calls
 from palaestra.runs.run import Run
 
 SMALL: dict[str, Any] = {
@@ -23,19 +23,19 @@ SMALL: dict[str, Any] = {
 }  # fmt: skip
 
 
-def total(left: int, right: int) -> dict[str, str]:
-    found = str(left + right)
-    return {"question": f"What is {left}+{right}?", "reasoning": f"{left}+{right}={found}", "answer": found}
+def make_sum(left: int, right: int) -> dict[str, str]:
+    result = str(left + right)
+    return {"question": f"What is {left}+{right}?", "reasoning": f"{left}+{right}={result}", "answer": result}
 
 
-def sums(call: Call, lost: int = 0) -> Reply:
-    """As many sums as are wanted, but for `lost`; different in every call."""
+def reply_sums(call: Call, lost: int = 0) -> Reply:
+    """Reply with `lost` sums fewer than requested, different in every call."""
     wanted = int((re.search(r"rite (\d+) new", call.asked) or ["", "1"])[1])
     start = 1000 + int(call.body["seed"]) % 8000
-    return Reply(json.dumps({"data": [total(start + 7 * k, 111 + k) for k in range(max(1, wanted - lost))]}))
+    return Reply(json.dumps({"data": [make_sum(start + 7 * k, 111 + k) for k in range(max(1, wanted - lost))]}))
 
 
-def settings(server: Server, folder: Path, **values: Any) -> dict[str, Any]:
+def make_settings(server: Server, folder: Path, **values: Any) -> dict[str, Any]:
     return SMALL | {"writer": server.model, "cache": str(folder / "calls.sqlite")} | values
 
 
@@ -47,12 +47,10 @@ def settings(server: Server, folder: Path, **values: Any) -> dict[str, Any]:
         (Reply("I would rather not.", usage=False), "malformed"),
     ],
 )
-def test_a_writer_that_brings_nothing_ends_the_run_with_its_cause_and_without_a_gain(
-    reply: Reply, cause: str, tmp_path: Path
-) -> None:
+def test_empty_lesson_ends_run_with_its_cause_and_no_gain(reply: Reply, cause: str, tmp_path: Path) -> None:
     with Server(lambda call, times: reply) as server:
         with pytest.raises(Exception, match=re.escape(cause)) as caught:
-            teach.teach(out=tmp_path / "run", **settings(server, tmp_path))
+            teach.teach(out=tmp_path / "run", **make_settings(server, tmp_path))
         calls = len(server.calls)
     assert "\n" not in str(caught.value)
     with Run.open(tmp_path / "run", read_only=True) as run:
@@ -65,25 +63,25 @@ def test_a_writer_that_brings_nothing_ends_the_run_with_its_cause_and_without_a_
     assert summary["unmeasured_calls"] == (0 if reply.usage else calls)
     assert sum(summary["writer_failures"].values()) > 0
     page = write_report(tmp_path / "run").read_text()
-    assert "The run failed and has no gain." in page
+    assert "none: the run failed" in page
     assert "has not ended" not in page
     assert (f"{calls} unmeasured calls" in page) == (not reply.usage)
 
 
-def test_the_command_says_so_and_the_run_goes_on_when_the_writer_answers_again(tmp_path: Path) -> None:
+def test_command_reports_failed_writer_and_run_resumes_later(tmp_path: Path) -> None:
     options = [f"--skill={name}" for name in SMALL["skills"]] + [
         f"--{name.replace('_', '-')}={value}" for name, value in SMALL.items() if name != "skills"
     ]
-    with Server(lambda call, times: error(400, "not today") if times == 0 else sums(call)) as server:
+    with Server(lambda call, times: error(400, "not today") if times == 0 else reply_sums(call)) as server:
         model = server.model.replace("127.0.0.1", "0.0.0.0")  # Known servers of this machine cost nothing.
         own = [f"--writer={model}", f"--cache={tmp_path / 'calls.sqlite'}", f"--out={tmp_path / 'run'}"]
-        result = warm.command("teach", *options, *own)
+        result = processes.run_command("teach", *options, *own)
         assert result.returncode == 2, result
         assert result.stderr.startswith(f"error: writer '{model}' delivered none of 12 examples in round 1: ")
         assert "invalid_request" in result.stderr
         assert f"palaestra resume {tmp_path / 'run'}" in result.stderr
         assert "gain" not in result.stdout
-        result = warm.command("resume", tmp_path / "run")
+        result = processes.run_command("resume", tmp_path / "run")
         assert result.returncode == 0, result.stderr
         sent = len(server.calls)
     with Run.open(tmp_path / "run", read_only=True) as run:
@@ -104,23 +102,23 @@ def test_the_command_says_so_and_the_run_goes_on_when_the_writer_answers_again(t
     assert "$0.00 and" not in (tmp_path / "run" / "report.html").read_text()
 
 
-def test_a_lesson_that_came_short_is_topped_up_and_the_same_run_again_asks_nothing(tmp_path: Path) -> None:
+def test_short_lesson_is_topped_up_and_rerun_makes_no_call(tmp_path: Path) -> None:
     """The first answers lack one example of four, and hold one that cannot be used and one that a check drops."""
 
     def script(call: Call, times: int) -> Reply:
         if "rite 4 new" in call.asked:
-            said = json.loads(sums(call, lost=1).text or "")
-            said["data"][0]["answer"] = "1\n2"
-            said["data"][1]["reasoning"] = "1+1=3"
-            return Reply(json.dumps(said))
-        return sums(call)
+            text = json.loads(reply_sums(call, lost=1).text or "")
+            text["data"][0]["answer"] = "1\n2"
+            text["data"][1]["reasoning"] = "1+1=3"
+            return Reply(json.dumps(text))
+        return reply_sums(call)
 
     with Server(script) as server:
-        first = teach.teach(out=tmp_path / "first", **settings(server, tmp_path))
+        first = teach.teach(out=tmp_path / "first", **make_settings(server, tmp_path))
         calls = len(server.calls)
-        again = teach.teach(out=tmp_path / "again", **settings(server, tmp_path))
+        again = teach.teach(out=tmp_path / "again", **make_settings(server, tmp_path))
         assert len(server.calls) == calls
-        short = teach.teach(out=tmp_path / "short", **settings(server, tmp_path, top_up=0))
+        short = teach.teach(out=tmp_path / "short", **make_settings(server, tmp_path, top_up=0))
     summary = first.summary
     assert (summary["ordered"], summary["delivered"], summary["examples"]) == (12, 12, 12)
     assert (summary["ordered_again"], summary["writer_failures"]) == (1, {"malformed": 3})
@@ -141,8 +139,11 @@ def test_a_lesson_that_came_short_is_topped_up_and_the_same_run_again_asks_nothi
     assert (short.summary["ordered"], short.summary["delivered"]) == (12, 3)
 
 
-def test_a_study_shows_no_gain_of_an_arm_whose_writer_failed_and_says_that_data_are_unequal(tmp_path: Path) -> None:
-    with Server(lambda call, times: error(400, "not today")) as dead, Server(lambda c, t: sums(c, lost=1)) as weak:
+def test_study_shows_no_gain_for_an_arm_with_failed_writer(tmp_path: Path) -> None:
+    with (
+        Server(lambda call, times: error(400, "not today")) as dead,
+        Server(lambda c, t: reply_sums(c, lost=1)) as weak,
+    ):
         values = SMALL | {"cache": str(tmp_path / "calls.sqlite"), "top_up": 0}
         grid = {"writer": ["task", dead.model, weak.model]}
         result = study(TeachSettings(**values), grid, 1, out=tmp_path / "study")
@@ -167,12 +168,12 @@ def test_a_study_shows_no_gain_of_an_arm_whose_writer_failed_and_says_that_data_
         assert len(weak.calls) == calls
 
 
-def test_a_writer_that_stops_answering_in_a_later_round_ends_the_run_where_it_stands(tmp_path: Path) -> None:
+def test_writer_that_fails_in_a_later_round_ends_the_run(tmp_path: Path) -> None:
     with (
-        Server(lambda call, times: sums(call) if len(server.calls) <= 3 else error(400, "not today")) as server,
+        Server(lambda call, times: reply_sums(call) if len(server.calls) <= 3 else error(400, "not today")) as server,
         pytest.raises(WriterError, match="in round 2"),
     ):
-        teach.teach(out=tmp_path / "run", **settings(server, tmp_path, rounds=2))
+        teach.teach(out=tmp_path / "run", **make_settings(server, tmp_path, rounds=2))
     with Run.open(tmp_path / "run", read_only=True) as run:
         assert (run.summary or {})["gain"] is None
         assert ((run.summary or {})["delivered"], (run.summary or {})["rounds"]) == (12, 1)

@@ -10,7 +10,7 @@ import pytest
 from chat_server import Call, Reply, Server, error
 
 from palaestra.core.errors import BudgetSpentError, SettingsError
-from palaestra.core.events import Event
+from palaestra.core.records import Event
 from palaestra.engines.openai_endpoint import RETRY
 from palaestra.recipes.teach import recipe as teach
 from palaestra.report import write_report
@@ -23,8 +23,8 @@ SMALL: dict[str, Any] = {
 }  # fmt: skip
 
 
-def sums(call: Call, times: int) -> Reply:
-    """As many sums as are wanted, different in every call; the last of them is wrong."""
+def reply_sums(call: Call, times: int) -> Reply:
+    """Reply with the requested number of sums, different in every call. The last one is wrong."""
     wanted = int((re.search(r"rite (\d+) new", call.asked) or ["", "1"])[1])
     start = 100 + zlib.crc32(call.asked.encode()) % 50 + int(call.body.get("seed", 0)) % 400
     data = []
@@ -40,16 +40,16 @@ def sums(call: Call, times: int) -> Reply:
     return Reply(json.dumps({"hypothesis": "It does not carry.", "data": data}))
 
 
-def run_of(server: Server, folder: Path, **values: Any) -> teach.TeachResult:
+def run_writer(server: Server, folder: Path, **values: Any) -> teach.TeachResult:
     settings = SMALL | {"writer": server.model, "cache": str(folder.parent / "calls.sqlite")} | values
     return teach.teach(out=folder, **settings)
 
 
-def test_a_model_writes_checks_decide_and_the_same_run_again_makes_no_call(tmp_path: Path) -> None:
-    with Server(sums) as server:
-        first = run_of(server, tmp_path / "first")
+def test_model_writes_checks_filter_and_rerun_makes_no_call(tmp_path: Path) -> None:
+    with Server(reply_sums) as server:
+        first = run_writer(server, tmp_path / "first")
         calls = len(server.calls)
-        again = run_of(server, tmp_path / "again")
+        again = run_writer(server, tmp_path / "again")
         assert len(server.calls) == calls > 0
     assert (first.summary["calls"], again.summary["calls"]) == (calls, 0)
     different = {"seconds", "calls", "prompt_tokens", "completion_tokens"}
@@ -74,28 +74,32 @@ def test_a_model_writes_checks_decide_and_the_same_run_again_makes_no_call(tmp_p
     assert "Quality checks" in page
 
 
-def test_a_spent_budget_stops_cleanly_and_goes_on_with_a_larger_one(tmp_path: Path) -> None:
-    with Server(sums) as server:
-        whole = run_of(server, tmp_path / "whole", cache=str(tmp_path / "other.sqlite"))
+def test_spent_budget_stops_and_a_larger_one_resumes(tmp_path: Path) -> None:
+    with Server(reply_sums) as server:
+        whole = run_writer(server, tmp_path / "whole", cache=str(tmp_path / "other.sqlite"))
         calls = len(server.calls)
         assert calls >= 3
-        with pytest.raises(BudgetSpentError, match="raise --max-calls and resume"):
-            run_of(server, tmp_path / "run", max_calls=2)
+        with pytest.raises(BudgetSpentError, match="--max-calls"):
+            run_writer(server, tmp_path / "run", max_calls=2)
         assert len(server.calls) == calls + 2
         with Run.open(tmp_path / "run") as run:
             assert run.store.lesson(1) is None
-            found = teach.resume(run, max_calls=100)
+            result = teach.resume(run, max_calls=100)
             assert run.settings["max_calls"] == 100
         assert len(server.calls) == 2 * calls  # What was answered before is not asked again.
-    assert found.summary["weights_sha256"] == whole.summary["weights_sha256"]
+    assert result.summary["weights_sha256"] == whole.summary["weights_sha256"]
 
 
-def test_several_calls_of_the_teacher_make_one_lesson_and_the_state_may_be_hidden(tmp_path: Path) -> None:
-    told: list[Event] = []
-    with Server(lambda call, times: sums(call, times) if len(server.calls) > 1 else error(503, "later")) as server:
-        result = run_of(server, tmp_path / "run", accumulate=2, state="off", quality="off", listener=told.append)
+def test_several_teacher_calls_make_one_lesson(tmp_path: Path) -> None:
+    reported: list[Event] = []
+    with Server(
+        lambda call, times: reply_sums(call, times) if len(server.calls) > 1 else error(503, "later")
+    ) as server:
+        result = run_writer(
+            server, tmp_path / "run", accumulate=2, state="off", quality="off", listener=reported.append
+        )
         asked = "\n".join(call.asked for call in server.calls)
-    assert ["later" in event.data["reason"] for event in told if event.phase == RETRY] == [True]
+    assert ["later" in event.data["reason"] for event in reported if event.phase == RETRY] == [True]
     assert result.summary["examples"] == 12
     assert "It answered" not in asked
     assert (result.summary["delivered"], result.summary["dropped"]) == (12, {})
@@ -105,9 +109,9 @@ def test_several_calls_of_the_teacher_make_one_lesson_and_the_state_may_be_hidde
     ("values", "expected"),
     [
         ({"writer": "openai:gpt-4o-mini"}, "OPENAI_API_KEY"),
-        ({"checks": ("scorr",)}, "did you mean 'scorer'"),
-        ({"teacher_options": ("cup=1",)}, "has no option 'cup'"),
-        ({"prompts": "/no/such/folder"}, "the prompt folder /no/such/folder does not exist"),
+        ({"checks": ("scorr",)}, "'scorer'"),
+        ({"teacher_kwargs": {"cup": 1}}, "'cup'"),
+        ({"prompts": "/no/such/folder"}, "/no/such/folder"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_written(

@@ -20,8 +20,8 @@ SMALL: dict[str, Any] = {
 
 
 @pytest.fixture
-def contests(tmp_path: Path) -> str:
-    """Problems of three days, one for each part, as LiveCodeBench publishes them."""
+def contest_options(tmp_path: Path) -> dict[str, str]:
+    """The task options for a folder of problems in the format of LiveCodeBench, two per split."""
     try:
         make_sandbox()
     except SandboxError as error:
@@ -29,46 +29,56 @@ def contests(tmp_path: Path) -> str:
     rows = []
     for number, day in enumerate(("2023-06-01", "2023-10-01", "2024-03-01") * 2):
         cases = json.dumps([{"input": f"{number}\n", "output": f"{number + 5}\n", "testtype": "stdin"}])
-        rows.append({
-            "question_id": f"q{number}", "question_content": f"Read n. Print n plus 5, case {number}.", "platform": "atcoder",
-            "difficulty": "easy", "contest_date": f"{day}T00:00:00", "public_test_cases": cases, "private_test_cases": cases,
-        })  # fmt: skip
+        rows.append(
+            {
+                "question_id": f"q{number}",
+                "question_content": f"Read n. Print n plus 5, case {number}.",
+                "platform": "atcoder",
+                "difficulty": "easy",
+                "contest_date": f"{day}T00:00:00",
+                "public_test_cases": cases,
+                "private_test_cases": cases,
+            }
+        )
     folder = tmp_path / "data"
     folder.mkdir()
     (folder / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return f"path={folder}"
+    return {"path": str(folder)}
 
 
-def program(factor: int, *outputs: int) -> dict[str, Any]:
+def make_program(factor: int, *outputs: int) -> dict[str, Any]:
     tests = [{"input": str(n), "output": str(output)} for n, output in enumerate(outputs)]
     statement = f"The input is one whole number. Print it times {factor}, on one line."
     return {"statement": statement, "solution": f"n = int(input())\nprint({factor} * n)", "tests": tests}
 
 
-def test_a_writer_teaches_programs_and_those_that_fail_their_own_tests_are_dropped(
-    contests: str, tmp_path: Path
-) -> None:
+def test_programs_that_fail_their_own_tests_are_dropped(contest_options: dict[str, str], tmp_path: Path) -> None:
     def write(call: Call, times: int) -> Reply:
         if "all tests expect the same output; give tests with different outputs" in call.asked:
-            return Reply(json.dumps({"data": [program(7, 0, 7)]}))
+            return Reply(json.dumps({"data": [make_program(7, 0, 7)]}))
         kind = next(
             kind
             for kind in ("easy", "medium", "hard")
             if f'of the kind "{kind}"' in json.dumps(call.body["messages"]).replace("\\", "")
         )
-        data = {"easy": program(3, 0, 0), "medium": program(8, 0, 7), "hard": program(11, 0, 11, 22)}
+        data = {"easy": make_program(3, 0, 0), "medium": make_program(8, 0, 7), "hard": make_program(11, 0, 11, 22)}
         return Reply(json.dumps({"data": [data[kind]]}))
 
     with Server(write) as server:
-        found = teach.teach(
-            out=tmp_path / "run", writer=server.model, cache=str(tmp_path / "calls.sqlite"), lesson_size=3, top_up=0,
-            task_options=(contests,), **SMALL,
-        )  # fmt: skip
+        result = teach.teach(
+            out=tmp_path / "run",
+            writer=server.model,
+            cache=str(tmp_path / "calls.sqlite"),
+            lesson_size=3,
+            top_up=0,
+            task_kwargs=contest_options,
+            **SMALL,
+        )
     assert len(server.calls) == 4  # The one whose tests tell nothing was asked again, with the reason.
     assert all("Each test is an input with the exact output" in json.dumps(call.body) for call in server.calls)
-    assert found.summary["examples"] == 2
-    assert found.summary["dropped"] == {"executes: fails its tests": 1}
-    with Run.open(found.folder, read_only=True) as run:
+    assert result.summary["examples"] == 2
+    assert result.summary["dropped"] == {"executes: fails its tests": 1}
+    with Run.open(result.folder, read_only=True) as run:
         lesson = run.store.lesson(1)
     assert lesson is not None
     assert sorted(example.metadata["tests"]["outputs"] for example in lesson.examples) == [
@@ -77,7 +87,7 @@ def test_a_writer_teaches_programs_and_those_that_fail_their_own_tests_are_dropp
     ]
 
 
-def test_plans_are_evaluated_with_the_measures_of_their_benchmark(tmp_path: Path) -> None:
+def test_plans_are_evaluated_by_the_metrics_of_their_benchmark(tmp_path: Path) -> None:
     plan = [{"id": 0, "name": "image captioning", "args": {"image": "a.jpg"}}]
     rows = [{"id": k, "user_request": f"What is on a.jpg? ({k})", "plan_str": str(plan)} for k in range(4)]
     data = tmp_path / "data"
@@ -89,8 +99,11 @@ def test_plans_are_evaluated_with_the_measures_of_their_benchmark(tmp_path: Path
         return Reply(json.dumps({"nodes": plan if right else [plan[0] | {"name": "count"}]}))
 
     with Server(answer) as server:
-        found = evaluate(
-            out=tmp_path / "run", task="mnms", task_options=(f"path={data}",), model=server.model,
-        )  # fmt: skip
-    assert found.report.accuracy == 0.5
-    assert {"tool F1", "argument name F1", "edge F1", "edit distance"} <= set(json.dumps(found.summary).split('"'))
+        result = evaluate(
+            out=tmp_path / "run",
+            task="mnms",
+            task_kwargs={"path": data},
+            model=server.model,
+        )
+    assert result.report.accuracy == 0.5
+    assert {"tool F1", "argument name F1", "edge F1", "edit distance"} <= set(json.dumps(result.summary).split('"'))

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from palaestra.core.errors import LessonError, ModelError, RunError, SettingsError, TaskError, UnknownNameError
-from palaestra.core.events import Event
-from palaestra.core.records import Lesson, Split
+from palaestra.core.records import Event, Lesson, Split
 from palaestra.core.statistics import measure_gain
 from palaestra.recipes.evaluate import recipe as evaluate
 from palaestra.recipes.teach import recipe as teach
@@ -22,10 +21,10 @@ TINY = {**SMALL, "lesson_size": 6, "validation": 2, "test": 2, "epochs": 1, "ans
 @pytest.fixture(scope="module")
 def result(tmp_path_factory: pytest.TempPathFactory) -> teach.TeachResult:
     events: list[Event] = []
-    found = teach.teach(out=tmp_path_factory.mktemp("runs") / "run", listener=events.append, **SMALL)
+    outcome = teach.teach(out=tmp_path_factory.mktemp("runs") / "run", listener=events.append, **SMALL)
     phases = {event.phase for event in events}
     assert {"load", "lesson", "train", "0/validation", "2/test"} <= phases
-    return found
+    return outcome
 
 
 def test_the_summary_has_the_promised_figures(result: teach.TeachResult) -> None:
@@ -66,20 +65,20 @@ def test_the_metrics_are_those_of_the_attempts_in_the_store(result: teach.TeachR
         assert set(run.store.curves()) == {1, 2}
 
 
-def test_the_reward_of_every_round_and_skill_is_in_the_store_and_the_summary(result: teach.TeachResult) -> None:
+def test_rewards_of_rounds_and_skills_are_stored(result: teach.TeachResult) -> None:
     with Run.open(result.folder) as run:
         metrics = run.store.metrics()
         measured = [run.store.attempts(f"{round_}/validation") for round_ in range(3)]
     assert set(metrics) == {1, 2}
     for skill in ("", *result.summary["by_skill"]):
-        told = (result.summary["by_skill"][skill] if skill else result.summary)["rewards"]
+        reported = (result.summary["by_skill"][skill] if skill else result.summary)["rewards"]
         name = f"reward/{skill}" if skill else "reward"
-        assert [one["round"] for one in told] == [1, 2]
-        for one, (before, after) in zip(told, pairwise(measured), strict=True):
+        assert [item["round"] for item in reported] == [1, 2]
+        for item, (before, after) in zip(reported, pairwise(measured), strict=True):
             gain = measure_gain(*([a for a in part if skill in ("", a.problem.skill)] for part in (before, after)))
-            assert (one["points"], one["problems"]) == (pytest.approx(gain.points, abs=0.01), gain.count)
-            assert one["low"] <= one["points"] <= one["high"]
-            row = metrics[one["round"]]
+            assert (item["points"], item["problems"]) == (pytest.approx(gain.points, abs=0.01), gain.count)
+            assert item["low"] <= item["points"] <= item["high"]
+            row = metrics[item["round"]]
             assert (row[name], row[f"{name}_count"]) == (pytest.approx(gain.points / 100), gain.count)
     assert [metrics[round_]["reward"] for round_ in (1, 2)] == pytest.approx(result.trajectory.rewards)
 
@@ -105,10 +104,10 @@ def test_resuming_a_finished_run_changes_nothing(result: teach.TeachResult) -> N
 
 def test_the_taught_student_evaluates_as_the_run_said(result: teach.TeachResult, tmp_path: Path) -> None:
     weights = str(result.folder / "checkpoints" / "round-2")
-    found = evaluate.evaluate(model=weights, skills=SMALL["skills"], problems=8, out=tmp_path / "e")
-    assert 100 * found.report.accuracy == pytest.approx(result.summary["after"], abs=0.01)  # type: ignore[operator]
+    outcome = evaluate.evaluate(model=weights, skills=SMALL["skills"], problems=8, out=tmp_path / "e")
+    assert 100 * outcome.report.accuracy == pytest.approx(result.summary["after"], abs=0.01)  # type: ignore[operator]
     with Run.open(tmp_path / "e") as run:
-        assert evaluate.resume(run).summary == found.summary
+        assert evaluate.resume(run).summary == outcome.summary
         assert run.store.phases() == [f"0/{Split.TEST}"]
 
 
@@ -122,7 +121,7 @@ def test_a_damaged_checkpoint_is_noticed_before_it_is_used(result: teach.TeachRe
     weights.write_bytes(data)
     with Run.open(tmp_path / "copy") as run:
         run.store._db.execute("DELETE FROM attempts WHERE phase='2/test'")
-        with pytest.raises(RunError, match="were changed after they were saved"):
+        with pytest.raises(RunError, match="changed after"):
             teach.resume(run)
 
 
@@ -145,8 +144,8 @@ def test_bad_names_are_refused_before_anything_is_written(
     assert not (tmp_path / "run").exists()
 
 
-def test_more_problems_than_there_are_is_refused_before_anything_is_written(tmp_path: Path) -> None:
-    with pytest.raises(TaskError, match="fewer than 100000 test problems"):
+def test_too_many_problems_are_refused_before_writing(tmp_path: Path) -> None:
+    with pytest.raises(TaskError, match="100000 test problems"):
         teach.teach(out=tmp_path / "run", test=100_000)
     with pytest.raises(TaskError, match="given twice"):
         evaluate.evaluate(out=tmp_path / "run", skills=("clock", "clock"))
@@ -154,9 +153,9 @@ def test_more_problems_than_there_are_is_refused_before_anything_is_written(tmp_
 
 
 def test_a_model_that_cannot_be_loaded_leaves_no_run(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="cannot load the model"):
+    with pytest.raises(ModelError, match="nobody/nothing"):
         teach.teach(out=tmp_path / "run", student="nobody/nothing")
-    with pytest.raises(SettingsError, match="torch cannot compute on 'nowhere'"):
+    with pytest.raises(SettingsError, match="'nowhere'"):
         teach.teach(out=tmp_path / "run", device="nowhere")
     assert not (tmp_path / "run").exists()
 
@@ -173,12 +172,10 @@ class Lazy:
         return self.other.write(state, size, generator) if self.mended else Lesson(())  # type: ignore[arg-type]
 
 
-def test_a_lesson_that_cannot_be_taught_is_not_stored_and_the_run_goes_on_with_a_better_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_lesson_is_not_stored_and_run_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(TEACHERS._entries, "lazy", Lazy)
     values = {**TINY, "teacher": "lazy", "rounds": 1}
-    with pytest.raises(LessonError, match="teacher 'lazy' wrote a lesson that cannot be taught"):
+    with pytest.raises(LessonError, match="'lazy'"):
         teach.teach(out=tmp_path / "run", **values)  # type: ignore[arg-type]
     monkeypatch.setattr(Lazy, "mended", True)
     with Run.open(tmp_path / "run") as run:
@@ -187,7 +184,7 @@ def test_a_lesson_that_cannot_be_taught_is_not_stored_and_the_run_goes_on_with_a
 
 
 @pytest.mark.parametrize("learning", ["preference", "practice"])
-def test_a_student_may_learn_in_other_ways_and_go_on_from_the_last_round(learning: str, tmp_path: Path) -> None:
+def test_student_learns_by_other_methods_from_last_round(learning: str, tmp_path: Path) -> None:
     values = {
         "skills": ("average",),
         "rounds": 2,
@@ -197,13 +194,13 @@ def test_a_student_may_learn_in_other_ways_and_go_on_from_the_last_round(learnin
         "threads": 1,
         "epochs": 1,
     }
-    options = ("passes=1.0", "problems=4", "group_size=2") if learning == "practice" else ("samples=2",)
-    found = teach.teach(out=tmp_path / "run", learning=learning, student_options=options, start="last", **values)
-    assert found.summary["examples"] == 16
+    options = {"passes": 1.0, "problems": 4, "group_size": 2} if learning == "practice" else {"samples": 2}
+    outcome = teach.teach(out=tmp_path / "run", learning=learning, student_kwargs=options, start="last", **values)
+    assert outcome.summary["examples"] == 16
     with Run.open(tmp_path / "run") as run:
         first, second = (run.store.weights_sha256(round_) for round_ in (1, 2))
-        assert first != second == found.summary["weights_sha256"]
+        assert first != second == outcome.summary["weights_sha256"]
         assert teach.resume(run).summary["weights_sha256"] == second
-    with pytest.raises(SettingsError, match="has no option 'bata'"):
-        teach.teach(out=tmp_path / "other", learning=learning, student_options=("bata=1",), **values)
+    with pytest.raises(SettingsError, match="'bata'"):
+        teach.teach(out=tmp_path / "other", learning=learning, student_kwargs={"bata": 1}, **values)
     assert not (tmp_path / "other").exists()

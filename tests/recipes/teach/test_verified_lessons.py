@@ -25,7 +25,7 @@ SMALL: dict[str, Any] = {
 }  # fmt: skip
 
 
-def start(server: Server, folder: Path, **values: Any) -> teach.TeachResult:
+def run_writer(server: Server, folder: Path, **values: Any) -> teach.TeachResult:
     settings = SMALL | {"writer": server.model, "cache": str(folder.parent / "calls.sqlite")} | values
     return teach.teach(out=folder, **settings)
 
@@ -40,8 +40,13 @@ def write_figs(call: Call, times: int) -> Reply:
     for k in range(int(wanted[1])):
         left, right = start + 1000 + 97 * k, start + 2011 + 89 * k
         answer = str(left + right + 7 * (k % 2))
-        data.append({"question": f"Ada picks {left} figs, then {right} figs more. How many figs has she?",
-                     "reasoning": f"She has both, {answer} in all", "answer": answer})  # fmt: skip
+        data.append(
+            {
+                "question": f"Ada picks {left} figs, then {right} figs more. How many figs has she?",
+                "reasoning": f"She has both, {answer} in all",
+                "answer": answer,
+            }
+        )
     data[-1] = {"question": f"What is {start}+40?", "reasoning": f"{start}+40={start + 40}", "answer": str(start + 40)}
     return Reply(json.dumps({"data": data}))
 
@@ -50,7 +55,7 @@ def test_agreement_is_paid_once_and_shown(tmp_path: Path) -> None:
     values: dict[str, Any] = {"verify": "agreement:2"}
     with Server(write_figs) as server:
         with pytest.raises(BudgetSpentError):
-            start(server, tmp_path / "run", max_calls=9, **values)
+            run_writer(server, tmp_path / "run", max_calls=9, **values)
         with Run.open(tmp_path / "run") as run:
             result = teach.resume(run, max_calls=100)
             costs = run.store.costs()
@@ -77,7 +82,7 @@ def test_agreement_is_paid_once_and_shown(tmp_path: Path) -> None:
 
 def test_unverified_answers_have_an_estimated_error_rate(tmp_path: Path) -> None:
     with Server(write_figs) as server:
-        summary = start(server, tmp_path / "run").summary
+        summary = run_writer(server, tmp_path / "run").summary
     verification = summary["verification"]
     assert verification["unverified"] > 0
     assert (verification["examined"], verification["error_rate"]) == (4, 0.0)
@@ -89,9 +94,9 @@ def test_a_writer_off_the_topic_is_dropped_not_withheld(tmp_path: Path) -> None:
     capital = {"question": "What is the capital of France?", "reasoning": "It is known", "answer": "Paris"}
     with (
         Server(lambda call, times: Reply(json.dumps({"data": [capital]}))) as server,
-        pytest.raises(WriterError, match="no answer in the response") as caught,
+        pytest.raises(WriterError, match="no answer") as caught,
     ):
-        start(server, tmp_path / "run")
+        run_writer(server, tmp_path / "run")
     assert "failed to run" not in str(caught.value)
 
 
@@ -106,27 +111,27 @@ def test_a_writer_off_the_topic_is_dropped_not_withheld(tmp_path: Path) -> None:
     ],
 )
 def test_settings_of_a_verifier_that_cannot_work_are_refused(values: dict[str, Any]) -> None:
-    with pytest.raises(SettingsError, match="setting 'verif"):
+    with pytest.raises(SettingsError, match="'verif"):
         TeachSettings(**values)
 
 
-def answer(skill: str, count: int, correct: int) -> list[Attempt]:
+def make_attempts(skill: str, count: int, correct: int) -> list[Attempt]:
     problems = [Problem(f"{skill}/{k}", (), "", skill) for k in range(count)]
     return [Attempt(problem, Completion(""), Score(float(k < correct))) for k, problem in enumerate(problems)]
 
 
 def test_a_skill_that_fell_beyond_chance_is_named() -> None:
     skills = [f"skill {k}" for k in range(17)]
-    before = [*answer("multiplication", 25, 25), *(a for skill in skills for a in answer(skill, 25, 12))]
-    after = [*answer("multiplication", 25, 12), *(a for skill in skills for a in answer(skill, 25, 24))]
+    before = [*make_attempts("multiplication", 25, 25), *(a for skill in skills for a in make_attempts(skill, 25, 12))]
+    after = [*make_attempts("multiplication", 25, 12), *(a for skill in skills for a in make_attempts(skill, 25, 24))]
     changes = measure_changes(before, after)
     assert [change.skill for change in changes if change.fell] == ["multiplication"]
     assert changes[0].gain.points == -52
-    within = measure_changes(before, [*answer("multiplication", 25, 21), *after[25:]])
+    within = measure_changes(before, [*make_attempts("multiplication", 25, 21), *after[25:]])
     assert (within[0].gain.points, within[0].fell) == (-16, False)
 
 
-def summarize(gain: float, adjusted: float) -> dict[str, Any]:
+def make_summary(gain: float, adjusted: float) -> dict[str, Any]:
     rows = {"adding": 20.0, "multiplying": gain}
     return {
         "fell": ["multiplying"] if adjusted < 0.05 else [],
@@ -138,12 +143,12 @@ def summarize(gain: float, adjusted: float) -> dict[str, Any]:
 
 
 def test_the_terminal_names_what_fell() -> None:
-    assert describe_changes(summarize(-40, 0.01)).startswith("fell: multiplying -40.0 [-49.0, -31.0]")
-    assert describe_changes(summarize(-8, 0.9)).endswith("lower, within chance: multiplying -8.0")
+    assert describe_changes(make_summary(-40, 0.01)).startswith("fell: multiplying -40.0 [-49.0, -31.0]")
+    assert describe_changes(make_summary(-8, 0.9)).endswith("lower, within chance: multiplying -8.0")
     assert describe_changes({"fell": [], "by_skill": {}}) == ""
 
 
 def test_a_study_finds_small_falls_over_its_seeds() -> None:
-    fallen = _find_fallen_skills([summarize(gain, 1.0) for gain in (-8.0, -20.0, -12.0, -16.0, -12.0, -16.0)])
+    fallen = _find_fallen_skills([make_summary(gain, 1.0) for gain in (-8.0, -20.0, -12.0, -16.0, -12.0, -16.0)])
     assert list(fallen) == ["multiplying"]
     assert (fallen["multiplying"].value, fallen["multiplying"].count) == (-14.0, 6)

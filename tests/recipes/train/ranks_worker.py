@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from palaestra import resume, train
-from palaestra.learn.distributed import join_processes
+from palaestra.rl.distributed.ranks import join_processes
 
 if __name__ == "__main__":
     with join_processes("cpu"):

@@ -15,9 +15,9 @@ from test_ranks import CASES, assert_equal_runs, copy_unfinished, make_job
 
 from palaestra import train
 from palaestra.core.errors import ExecutorError, RankError
-from palaestra.core.events import Event
+from palaestra.core.records import Event
 from palaestra.recipes.train.learners import resume_on_ray, train_on_ray
-from palaestra.recipes.train.settings import make_settings
+from palaestra.recipes.train.presets import make_settings
 
 
 def main(folder: Path) -> None:
@@ -41,9 +41,9 @@ def main(folder: Path) -> None:
                 cluster.remove_node(cluster.worker_nodes.copy().pop(), allow_graceful=False)
 
         dying = make_settings({**values, "iterations": 100_000})
-        with pytest.raises(RankError, match="can be resumed from its last checkpoint"):
+        with pytest.raises(RankError):
             train_on_ray(dying, 2, out=folder / "dying", listener=kill)
-        with pytest.raises(ExecutorError, match="no room for 3 learners"):
+        with pytest.raises(ExecutorError, match="3 learners"):
             resume_on_ray(folder / "again", 3)
         resume_on_ray(folder / "again", 1)
         assert_equal_runs(folder / "one", folder / "again")

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from palaestra import train
-from palaestra.cli.tables import outcome_table
+from palaestra.cli.terminal import outcome_table
 from palaestra.recipes.train.recipe import describe_equal_returns
 from palaestra.report import write_report
 
@@ -20,7 +20,7 @@ def row(low: float, high: float, cut: int, count: int, prefix: str = "") -> dict
 
 
 @pytest.mark.parametrize(
-    ("table", "told"),
+    ("table", "description"),
     [
         ({0: row(-200, -200, 20, 20, "test_"), 1: row(-200, -200, 9, 9)}, "every episode had the return -200 and reached a limit"),
         ({1: row(0, 0, 0, 9), 2: row(0, 0, 0, 9)}, "every episode had the return 0"),
@@ -32,19 +32,25 @@ def row(low: float, high: float, cut: int, count: int, prefix: str = "") -> dict
         ({}, ""),
     ],
 )  # fmt: skip
-def test_equal_returns_are_told_from_returns_that_differ(table: dict[int, Any], told: str) -> None:
-    assert describe_equal_returns(table) == told
+def test_equal_returns_are_told_from_returns_that_differ(table: dict[int, Any], description: str) -> None:
+    assert describe_equal_returns(table) == description
 
 
 def test_mountain_car_reports_that_all_returns_were_equal(tmp_path: Path) -> None:
     result = train(
-        env="MountainCar-v0", iterations=2, num_envs=2, n_steps=200, evaluation=2, normalize_observations=False, out=tmp_path / "run"
-    )  # fmt: skip
-    told = "every episode had the return -200 and reached a limit"
-    assert result.summary["equal_returns"] == told
+        env="MountainCar-v0",
+        iterations=2,
+        num_envs=2,
+        n_steps=200,
+        evaluation=2,
+        normalize_observations=False,
+        out=tmp_path / "run",
+    )
+    description = "every episode had the return -200 and reached a limit"
+    assert result.summary["equal_returns"] == description
     console = Console(record=True, width=200)
     console.print(outcome_table(result.summary))
-    assert console.export_text().strip() == f"{result.summary['algorithm']} in MountainCar-v0: {told}"
+    assert console.export_text().strip() == f"{result.summary['algorithm']} in MountainCar-v0: {description}"
     page = write_report(result.folder).read_text()
     assert "Every episode had the return -200 and reached a limit." in page
     assert "Held-out reward before" not in page

@@ -9,61 +9,45 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.envs.classic_control import CartPoleEnv
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
+from small_training import CONTROL, Stop, same, stop_after
 
 from palaestra.core.errors import (
     EnvError,
     ModelError,
     PalaestraError,
     RewardError,
-    RunError,
     SettingsError,
     UnknownNameError,
 )
+from palaestra.engines.transformers import TransformersEngine
 from palaestra.envs.token import TokenVectorEnv
-from palaestra.learn.grpo import GRPOConfig
-from palaestra.learn.ppo import PPOConfig
-from palaestra.learn.reinforce import REINFORCEConfig
-from palaestra.learn.rloo import RLOOConfig
 from palaestra.recipes.resume import load_policy
 from palaestra.recipes.settings import build, list_settings, to_plain
+from palaestra.recipes.train.presets import fill_presets, make_settings
 from palaestra.recipes.train.recipe import Iteration, TrainResult, resume, train
-from palaestra.recipes.train.settings import TrainSettings, fill_presets, make_settings
+from palaestra.recipes.train.settings import TrainSettings
 from palaestra.report import write_report
+from palaestra.rl.grpo import GRPOConfig
+from palaestra.rl.ppo import PPOConfig
+from palaestra.rl.reinforce import REINFORCEConfig
+from palaestra.rl.rloo import RLOOConfig
 from palaestra.runs.run import Run
 
-TOKEN = {"env": "CoTEnv-v0", "env_options": ("problems=10", 'skills=["clock", "percent"]'), "iterations": 4, "episodes": 16,
+TOKEN = {"env": "CoTEnv-v0", "env_kwargs": {"problems": 10, "skills": ["clock", "percent"]}, "iterations": 4, "episodes": 16,
              "num_envs": 16, "group_size": 4, "evaluation": 4, "checkpoint_every": 2, "threads": 1, "max_tokens": 32}  # fmt: skip
-CONTROL = {"env": "CartPole-v1", "iterations": 5, "num_envs": 4, "n_steps": 16, "batch_size": 32, "n_epochs": 2, "evaluation": 3, "checkpoint_every": 2, "threads": 1}  # fmt: skip
 
 
-class Stop(Exception):
-    pass
-
-
-def run(folder: Path, **values: Any) -> TrainResult:
+def train_into(folder: Path, **values: Any) -> TrainResult:
     return train(out=folder, **values)
-
-
-def stop_after(iteration: int) -> Any:
-    def callback(done: Iteration) -> None:
-        if done.number == iteration:
-            raise Stop
-
-    return callback
-
-
-def same(a: dict[str, Any], b: dict[str, Any]) -> bool:
-    return {k: v for k, v in a.items() if k != "seconds"} == {k: v for k, v in b.items() if k != "seconds"}
 
 
 @pytest.fixture(scope="module")
 def token_run(tmp_path_factory: pytest.TempPathFactory) -> TrainResult:
-    return run(tmp_path_factory.mktemp("train") / "whole", **TOKEN)
+    return train_into(tmp_path_factory.mktemp("train") / "whole", **TOKEN)
 
 
-def test_a_run_leaves_metrics_trajectories_attempts_checkpoints_and_a_model(token_run: TrainResult) -> None:
+def test_run_leaves_metrics_records_checkpoints_and_a_model(token_run: TrainResult) -> None:
     summary = token_run.summary
     started = json.loads((token_run.folder / "provenance.json").read_text())["started"]
     assert started["models"]["nano"]["sha256"]
@@ -71,8 +55,19 @@ def test_a_run_leaves_metrics_trajectories_attempts_checkpoints_and_a_model(toke
     assert (summary["iterations"], summary["episodes"], summary["problems"]) == (4, 64, 8)
     with Run.open(token_run.folder, read_only=True) as opened:
         metrics = opened.store.metrics()
-        assert {"reward", "reward_low", "approx_kl", "clip_fraction", "entropy", "length", "frac_reward_zero_std",
-                "seconds_model", "seconds_environment", "seconds_update", "tokens_per_second"} <= set(metrics[1])  # fmt: skip
+        assert {
+            "reward",
+            "reward_low",
+            "approx_kl",
+            "clip_fraction",
+            "entropy",
+            "length",
+            "frac_reward_zero_std",
+            "seconds_model",
+            "seconds_environment",
+            "seconds_update",
+            "tokens_per_second",
+        } <= set(metrics[1])
         assert {"test_accuracy", "test_accuracy_low"} <= set(metrics[0])
         kept = opened.store.trajectories(4)
         assert len(kept) == 4
@@ -92,7 +87,7 @@ def test_a_run_leaves_metrics_trajectories_attempts_checkpoints_and_a_model(toke
         assert all(chosen.chosen) and all(p <= 0 for p in chosen.logprobs)  # noqa: PT018
         assert opened.store.phases() == ["0/test", "4/test"]
         assert opened.store.total().completion_tokens > 0
-    from palaestra.engines import models
+    from palaestra.models import registry as models
 
     assert models.load(str(token_run.folder / "model"), device="cpu").tokenizer.eos_token == "<|end|>"
     assert (
@@ -101,9 +96,9 @@ def test_a_run_leaves_metrics_trajectories_attempts_checkpoints_and_a_model(toke
     )
 
 
-def test_the_same_seed_gives_the_same_run_and_another_seed_another(token_run: TrainResult, tmp_path: Path) -> None:
-    assert same(run(tmp_path / "again", **TOKEN).summary, token_run.summary)
-    other = run(tmp_path / "other", **{**TOKEN, "seed": 1, "iterations": 1, "evaluation": 0})
+def test_seed_determines_the_run(token_run: TrainResult, tmp_path: Path) -> None:
+    assert same(train_into(tmp_path / "again", **TOKEN).summary, token_run.summary)
+    other = train_into(tmp_path / "other", **{**TOKEN, "seed": 1, "iterations": 1, "evaluation": 0})
     assert other.summary["weights_sha256"] != token_run.summary["weights_sha256"]
 
 
@@ -117,34 +112,16 @@ def test_a_stopped_language_model_goes_on_to_the_same_weights(
         assert same(resume(opened).summary, token_run.summary)
         with Run.open(token_run.folder, read_only=True) as whole:
             mine, theirs = opened.store.metrics(), whole.store.metrics()
-            timeless = [{k: v for k, v in f[4].items() if "second" not in k} for f in (mine, theirs)]
+            timeless = [
+                {k: v for k, v in f[4].items() if "second" not in k and not k.startswith("system/")}
+                for f in (mine, theirs)
+            ]
             assert timeless[0] == timeless[1]
             assert [opened.store.trajectories(k) for k in (1, 4)] == [whole.store.trajectories(k) for k in (1, 4)]
 
 
-@pytest.mark.parametrize(
-    "more",
-    [
-        {},
-        {"policy": "transformer"},
-        {"env": "Pendulum-v1", "normalize_observations": True},
-        {"algorithm": "grpo", "group_size": 2},
-    ],
-    ids=["mlp", "transformer", "slots", "groups"],
-)
-def test_a_stopped_control_policy_goes_on_in_the_middle_of_its_episodes(tmp_path: Path, more: dict[str, Any]) -> None:
-    settings = {**CONTROL, **more}
-    if "algorithm" in more:
-        del settings["batch_size"]
-    whole = run(tmp_path / "whole", **settings)
-    with pytest.raises(Stop):
-        train(out=tmp_path / "run", callbacks=[stop_after(3)], **settings)
-    with Run.open(tmp_path / "run") as opened:
-        assert same(resume(opened).summary, whole.summary)
-
-
 def test_a_policy_of_an_earlier_version_acts_without_a_scale(tmp_path: Path) -> None:
-    result = run(tmp_path / "run", **{**CONTROL, "env": "Pendulum-v1", "iterations": 1, "evaluation": 0})
+    result = train_into(tmp_path / "run", **{**CONTROL, "env": "Pendulum-v1", "iterations": 1, "evaluation": 0})
     assert load_policy(tmp_path / "run").head.half_range == result.policy.head.half_range == 2.0
     path = tmp_path / "run" / "settings.json"
     data = json.loads(path.read_text())
@@ -153,47 +130,19 @@ def test_a_policy_of_an_earlier_version_acts_without_a_scale(tmp_path: Path) -> 
     assert load_policy(tmp_path / "run").head.half_range == 1.0
 
 
-@pytest.mark.parametrize("pickles_arguments", [False, True])
-def test_an_environment_that_cannot_be_pickled_still_resumes_to_the_same_weights(
-    tmp_path: Path, pickles_arguments: bool
-) -> None:
-    class Stubborn(gymnasium.Wrapper[Any, Any, Any, Any]):
-        def __reduce__(self) -> Any:
-            raise TypeError("not today")
-
-    class Forgetful(CartPoleEnv, gymnasium.utils.EzPickle):
-        """As Atari's and Box2D's environments: a pickle has the arguments and no state."""
-
-        def __init__(self, **arguments: Any) -> None:
-            gymnasium.utils.EzPickle.__init__(self, **arguments)
-            super().__init__(**arguments)
-
-    make = Forgetful if pickles_arguments else lambda: Stubborn(gymnasium.make("CartPole-v1"))
-    gymnasium.register("Stubborn-v0", make)
-    try:
-        settings = {**CONTROL, "env": "Stubborn-v0"}
-        whole = run(tmp_path / "whole", **settings)
-        with pytest.raises(Stop):
-            train(out=tmp_path / "run", callbacks=[stop_after(3)], **settings)
-        with Run.open(tmp_path / "run") as opened:
-            assert same(resume(opened).summary, whole.summary)
-    finally:
-        del gymnasium.registry["Stubborn-v0"]
-
-
 @pytest.mark.parametrize("algorithm", ["ppo", "rloo", "reinforce"])
 def test_every_algorithm_trains_a_language_model(tmp_path: Path, algorithm: str) -> None:
     settings = {**TOKEN, "algorithm": algorithm, "iterations": 1, "evaluation": 0}
     if algorithm != "rloo":
         del settings["group_size"]
-    summary = run(tmp_path / "run", **settings).summary
+    summary = train_into(tmp_path / "run", **settings).summary
     assert (summary["algorithm"], summary["episodes"]) == (algorithm, 16)
 
 
-def test_ppo_trains_a_separate_critic_and_a_lora_adapter_near_its_reference(tmp_path: Path) -> None:
+def test_ppo_trains_a_separate_critic_and_a_lora_adapter(tmp_path: Path) -> None:
     settings = {"env": "RLHFEnv-v0", "algorithm": "ppo", "critic": "separate", "method": "lora", "rank": 2, "iterations": 2, "episodes": 8,
                     "num_envs": 8, "max_tokens": 12, "evaluation": 4, "batch_size": 4, "n_epochs": 1, "threads": 1}  # fmt: skip
-    result = run(tmp_path / "run", **settings)
+    result = train_into(tmp_path / "run", **settings)
     with Run.open(result.folder, read_only=True) as opened:
         metrics = opened.store.metrics()
         assert abs(metrics[1]["reference_kl"]) < 1e-4  # Before the first step policy and reference are one.
@@ -204,16 +153,16 @@ def test_ppo_trains_a_separate_critic_and_a_lora_adapter_near_its_reference(tmp_
 
 
 def test_callbacks_add_metrics_and_stop_the_run(tmp_path: Path) -> None:
-    def gold(iteration: Iteration) -> Any:
+    def report_gold(iteration: Iteration) -> Any:
         return {"gold_reward": iteration.metrics["decisions"]} if iteration.number < 3 else True
 
-    result = train(out=tmp_path / "run", callbacks=[gold], **CONTROL)  # type: ignore[arg-type]
+    result = train(out=tmp_path / "run", callbacks=[report_gold], **CONTROL)  # type: ignore[arg-type]
     assert (result.summary["iterations"], result.summary["stopped_early"]) == (3, True)
     with Run.open(result.folder, read_only=True) as opened:
         assert opened.store.metrics()[2]["gold_reward"] == opened.store.metrics()[2]["decisions"] > 0
 
 
-def test_a_run_that_stopped_early_and_lost_its_summary_does_not_go_on(tmp_path: Path) -> None:
+def test_stopped_run_without_its_summary_does_not_go_on(tmp_path: Path) -> None:
     result = train(out=tmp_path / "run", callbacks=[lambda iteration: iteration.number == 2], **CONTROL)  # type: ignore[arg-type]
     (tmp_path / "run" / "summary.json").unlink()
     with Run.open(tmp_path / "run") as opened:
@@ -222,47 +171,47 @@ def test_a_run_that_stopped_early_and_lost_its_summary_does_not_go_on(tmp_path: 
 
 def test_tensorboard_gets_the_metrics(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
-    result = run(tmp_path / "run", **{**CONTROL, "iterations": 1, "tensorboard": True})
+    result = train_into(tmp_path / "run", **{**CONTROL, "iterations": 1, "tensorboard": True})
     assert list((result.folder / "tensorboard").glob("events.*"))
 
 
-def test_a_tracker_that_is_not_installed_is_answered_with_the_command() -> None:
+def test_missing_tracker_is_answered_with_the_command() -> None:
     from importlib.util import find_spec
 
     if find_spec("wandb") is not None:
         pytest.skip("wandb is installed here")
-    with pytest.raises(PalaestraError, match=r"pip install 'palaestra\[wandb\]'"):
+    with pytest.raises(PalaestraError, match=r"palaestra\[wandb\]"):
         train(env="CartPole-v1", wandb="project")
 
 
 @pytest.mark.parametrize(
     ("values", "kind", "message"),
     [
-        ({"env": "CartPoll-v1"}, UnknownNameError, "did you mean 'CartPole-v1'"),
+        ({"env": "CartPoll-v1"}, UnknownNameError, "'CartPole-v1'"),
         (
             {"env": "CartPole-v1", "policy": "lm"},
             EnvError,
-            "policy 'lm' does not fit CartPole-v1, whose actions are classic",
+            "'lm' .*CartPole-v1, .*classic",
         ),
-        ({"policy": "mlp"}, EnvError, "policy 'mlp' does not fit palaestra/CoT-v0, whose actions are tokens"),
-        ({"env_options": ("problems",)}, SettingsError, "expected name=value; got 'problems'"),
-        ({"env_options": ("nonsense=1",)}, SettingsError, "palaestra/CoT-v0 has no option 'nonsense'"),
-        ({"env": "CartPole-v1", "env_options": ("nonsense=1",)}, EnvError, "CartPole-v1 does not accept these options"),
-        ({"episodes": 12, "group_size": 8}, SettingsError, "expected a multiple of the group size 8; got 12"),
+        ({"policy": "mlp"}, EnvError, "'mlp' .*palaestra/CoT-v0, .*tokens"),
+        ({"env_kwargs": ("problems",)}, SettingsError, "names and values"),
+        ({"env_kwargs": {"nonsense": 1}}, SettingsError, "palaestra/CoT-v0 .*'nonsense'"),
+        ({"env": "CartPole-v1", "env_kwargs": {"nonsense": 1}}, EnvError, "CartPole-v1 .*options"),
+        ({"episodes": 12, "group_size": 8}, SettingsError, "group size 8; got 12"),
         (
             {"env": "CartPole-v1", "group_size": 8},
             SettingsError,
-            "'group_size' is for grpo and rloo; got algorithm 'ppo'",
+            "'group_size' .*grpo and rloo; .*'ppo'",
         ),
-        ({"gae_lambda": 0.9}, SettingsError, "'gae_lambda' is for ppo; got algorithm 'grpo'"),
-        ({"baseline": "none"}, SettingsError, "'baseline' is for reinforce; got algorithm 'grpo'"),
-        ({"model": "nanoo"}, UnknownNameError, "did you mean 'nano'"),
-        ({"temperature": 0.0}, SettingsError, "setting 'temperature': expected above 0"),
-        ({"iterations": 0}, SettingsError, "setting 'iterations': expected at least 1; got 0"),
-        ({"learning_rate": -3.0}, SettingsError, "setting 'learning_rate': expected at least 0; got -3"),
+        ({"gae_lambda": 0.9}, SettingsError, "'gae_lambda' .*ppo; .*'grpo'"),
+        ({"baseline": "none"}, SettingsError, "'baseline' .*reinforce; .*'grpo'"),
+        ({"model": "nanoo"}, UnknownNameError, "'nano'"),
+        ({"temperature": 0.0}, SettingsError, "'temperature': .*above 0"),
+        ({"iterations": 0}, SettingsError, "'iterations': .*at least 1; got 0"),
+        ({"learning_rate": -3.0}, SettingsError, "'learning_rate': .*at least 0; got -3"),
     ],
 )
-def test_bad_settings_are_refused_in_one_line_before_anything_is_written(
+def test_bad_settings_are_refused_before_anything_is_written(
     tmp_path: Path, values: dict[str, Any], kind: type[Exception], message: str
 ) -> None:
     with pytest.raises(kind, match=message) as caught:
@@ -275,25 +224,29 @@ def register(name: str, **arguments: Any) -> str:
     def make(**given: Any) -> TokenVectorEnv:
         return TokenVectorEnv(**{**arguments, **given})
 
-    gymnasium.register(name, vector_entry_point=type("Made", (TokenVectorEnv,), {
-        "__init__": lambda self, **given: TokenVectorEnv.__init__(self, **{**arguments, **given})
-    }), entry_point=make)  # fmt: skip
+    gymnasium.register(
+        name,
+        vector_entry_point=type(
+            "Made",
+            (TokenVectorEnv,),
+            {"__init__": lambda self, **given: TokenVectorEnv.__init__(self, **{**arguments, **given})},
+        ),
+        entry_point=make,
+    )
     return name
 
 
 @pytest.mark.parametrize(
-    ("reward", "said"),
+    ("reward", "cause"),
     [
-        (lambda r: float("nan"), "expected a finite number; got nan"),
-        (lambda r: None, "expected a number; got NoneType"),
+        (lambda r: float("nan"), "finite number; got nan"),
+        (lambda r: None, "number; got NoneType"),
     ],
 )
-def test_a_reward_that_always_fails_stops_the_run_with_its_cause_and_leaves_the_run(
-    tmp_path: Path, reward: Any, said: str
-) -> None:
+def test_reward_that_always_fails_stops_the_run(tmp_path: Path, reward: Any, cause: str) -> None:
     name = register("Failing-v0", prompts=["a", "b"], reward=reward)
     try:
-        with pytest.raises(RewardError, match=f"8 of 8 episodes failed in one iteration.*{said}"):
+        with pytest.raises(RewardError, match=f"8 of 8 episodes.*{cause}"):
             train(
                 env=name,
                 iterations=2,
@@ -310,7 +263,7 @@ def test_a_reward_that_always_fails_stops_the_run_with_its_cause_and_leaves_the_
         del gymnasium.registry[name]
 
 
-def test_a_reward_that_fails_now_and_then_is_counted_and_teaches_nothing(tmp_path: Path) -> None:
+def test_reward_that_fails_sometimes_is_counted_not_learned(tmp_path: Path) -> None:
     name = register("Flaky-v0", prompts=["a", "b"], reward=lambda r: 1 / 0 if r.episode == 5 else float(len(r.text)))
     try:
         result = train(
@@ -327,15 +280,15 @@ class Halt(BaseException):
 
 
 @pytest.mark.parametrize("error", [ValueError("a screw came loose"), SystemExit(3), Halt("stop"), GeneratorExit()])
-def test_an_environment_that_raises_in_the_middle_hurts_only_its_episode(tmp_path: Path, error: BaseException) -> None:
+def test_raising_environment_hurts_only_its_episode(tmp_path: Path, error: BaseException) -> None:
     class Fragile(gymnasium.Env[Any, Any]):
         observation_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
         action_space = gymnasium.spaces.Discrete(2)
-        made = 0
+        instances = 0
 
         def __init__(self) -> None:
-            Fragile.made += 1
-            self.number, self.steps = Fragile.made, 0
+            Fragile.instances += 1
+            self.number, self.steps = Fragile.instances, 0
 
         def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
             super().reset(seed=seed)
@@ -351,7 +304,7 @@ def test_an_environment_that_raises_in_the_middle_hurts_only_its_episode(tmp_pat
 
     gymnasium.register("Fragile-v0", Fragile)
     try:
-        result = run(tmp_path / "run", **{**CONTROL, "env": "Fragile-v0", "iterations": 2, "evaluation": 0})
+        result = train_into(tmp_path / "run", **{**CONTROL, "env": "Fragile-v0", "iterations": 2, "evaluation": 0})
     finally:
         del gymnasium.registry["Fragile-v0"]
     assert result.summary["failures"] == {"environment": 1}
@@ -367,8 +320,8 @@ class LeavingVector(CartPoleVectorEnv):
 def test_a_native_vector_environment_that_exits_is_an_error(tmp_path: Path) -> None:
     gymnasium.register("Leaving-v0", vector_entry_point=LeavingVector)
     try:
-        with pytest.raises(EnvError, match=r"^Leaving-v0 raised SystemExit: 2 \(test_train.py, line \d+\)"):
-            run(tmp_path / "run", **{**CONTROL, "env": "Leaving-v0", "evaluation": 0})
+        with pytest.raises(EnvError, match=r"^Leaving-v0 .*SystemExit: 2 \(test_train.py, line \d+\)"):
+            train_into(tmp_path / "run", **{**CONTROL, "env": "Leaving-v0", "evaluation": 0})
     finally:
         del gymnasium.registry["Leaving-v0"]
 
@@ -380,10 +333,10 @@ def leave(*_: Any, **__: Any) -> Any:
 @pytest.mark.parametrize(
     ("method", "message"),
     [
-        ("reward", "the reward of a response failed: SystemExit: enough"),
-        ("token_reward", "the token_reward of a response failed: SystemExit: enough"),
-        ("legal_tokens", "legal_tokens failed in slot 0: SystemExit: enough"),
-        ("__init__", "cannot make Exits-v0: SystemExit: enough"),
+        ("reward", r"\breward .*SystemExit: enough"),
+        ("token_reward", "token_reward .*SystemExit: enough"),
+        ("legal_tokens", "legal_tokens .*slot 0: SystemExit: enough"),
+        ("__init__", "Exits-v0: SystemExit: enough"),
     ],
 )
 def test_a_token_environment_that_exits_is_an_error(tmp_path: Path, method: str, message: str) -> None:
@@ -393,51 +346,15 @@ def test_a_token_environment_that_exits_is_an_error(tmp_path: Path, method: str,
     gymnasium.register("Exits-v0", vector_entry_point=kind)
     try:
         with pytest.raises((EnvError, RewardError), match=message):
-            run(tmp_path / "run", **{**TOKEN, "env": "Exits-v0", "env_options": (), "evaluation": 0})
+            train_into(tmp_path / "run", **{**TOKEN, "env": "Exits-v0", "env_kwargs": {}, "evaluation": 0})
     finally:
         del gymnasium.registry["Exits-v0"]
-
-
-def test_a_checkpoint_of_another_shape_names_both_sides(tmp_path: Path) -> None:
-    with pytest.raises(Stop):
-        train(out=tmp_path / "run", callbacks=[stop_after(3)], **CONTROL)  # type: ignore[arg-type]
-    path = tmp_path / "run" / "settings.json"
-    data = json.loads(path.read_text())
-    data["settings"]["env"] = "Acrobot-v1"
-    path.write_text(json.dumps(data))
-    with (
-        Run.open(tmp_path / "run") as opened,
-        pytest.raises(RunError, match=r"actor.0.weight has the shape \(64, 4\); expected \(64, 6\)"),
-    ):
-        resume(opened)
-
-
-@pytest.mark.parametrize(
-    ("name", "value"), [("num_envs", 8), ("env_options", ["max_episode_steps=7"]), ("env", "CartPole-v0")]
-)
-def test_changed_settings_of_a_checkpointed_environment_are_refused(tmp_path: Path, name: str, value: Any) -> None:
-    with pytest.raises(Stop):
-        train(out=tmp_path / "run", callbacks=[stop_after(3)], **CONTROL)  # type: ignore[arg-type]
-    path = tmp_path / "run" / "settings.json"
-    data = json.loads(path.read_text())
-    data["settings"][name] = value
-    path.write_text(json.dumps(data))
-    with Run.open(tmp_path / "run") as opened, pytest.raises(RunError, match=f"setting '{name}' is .*restore it"):
-        resume(opened)
-
-
-def test_a_damaged_checkpoint_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(Stop):
-        train(out=tmp_path / "run", callbacks=[stop_after(3)], **CONTROL)  # type: ignore[arg-type]
-    (tmp_path / "run" / "checkpoints" / "iteration-2" / "policy.safetensors").write_bytes(b"junk")
-    with Run.open(tmp_path / "run") as opened, pytest.raises(RunError, match=r"iteration-2 .*delete it"):
-        resume(opened)
 
 
 def test_a_prompt_longer_than_the_context_is_named(tmp_path: Path) -> None:
     name = register("Long-v0", prompts=["word " * 400], reward=lambda r: 0.0)
     try:
-        with pytest.raises(EnvError, match=r"the prompt 1 of 1 has .* tokens; the limit of prompt and response is 256"):
+        with pytest.raises(EnvError, match=r"prompt 1 of 1 .* tokens; .* 256"):
             train(env=name, iterations=1, out=tmp_path / "run")
     finally:
         del gymnasium.registry[name]
@@ -445,7 +362,7 @@ def test_a_prompt_longer_than_the_context_is_named(tmp_path: Path) -> None:
 
 def test_a_model_without_a_tokenizer_is_named(tmp_path: Path, nano: Any) -> None:
     nano.weights.save_pretrained(tmp_path / "bare")
-    with pytest.raises(ModelError, match=r"cannot load the model|has no tokenizer"):
+    with pytest.raises(ModelError, match=r"load the model|no tokenizer"):
         train(model=str(tmp_path / "bare"), iterations=1, out=tmp_path / "run")
 
 
@@ -463,7 +380,7 @@ def test_settings_are_documented_and_survive_a_file() -> None:
 
 def test_training_ends_responses_where_the_engine_would(tmp_path: Path, fresh_nano: Any) -> None:
     """A model may name several end tokens in its generation settings (Llama 3, Qwen): both sides obey them."""
-    from palaestra.engines import models
+    from palaestra.models import registry as models
 
     other = fresh_nano.tokenizer.convert_tokens_to_ids("<|tool|>")
     fresh_nano.weights.generation_config.eos_token_id = [fresh_nano.tokenizer.eos_token_id, other]
@@ -472,5 +389,8 @@ def test_training_ends_responses_where_the_engine_would(tmp_path: Path, fresh_na
     from palaestra.recipes.train.build import build_loop
 
     loop = build_loop(fill_presets(make_settings({**TOKEN, "model": str(tmp_path / "model")})), lambda event: None)
-    assert set(loop.env.end_ids) == models.load(str(tmp_path / "model"), device="cpu").engine().end_ids
+    assert (
+        set(loop.env.end_ids)
+        == TransformersEngine.from_loaded(models.load(str(tmp_path / "model"), device="cpu")).end_ids
+    )
     assert other in loop.env.end_ids

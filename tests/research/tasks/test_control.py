@@ -9,37 +9,17 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from own_tasks import judge_of, judged, measured, part_of
+from research_judges import judge_submission, load_part
 
-from palaestra.research.tasks.records import Grade, InvalidSubmission
+from palaestra.research.tasks.task import Grade, InvalidSubmission
 
-SCORES = {
-    "mountain_car": {"baseline": (27.8, 29.1), "reference": (99.57, 99.57)},
-    "grid_maze": {"baseline": (0.475, 0.521), "reference": (0.735, 0.734)},
-}
-"""On the validation and on the test split."""
-CLOSE = {"mountain_car": 1.0, "grid_maze": 0.01}
 SWING = "def act(observation):\n    return 1.0 if observation[1] > 0 else -1.0\n"
 EAST = "def act(observation, memory):\n    return 'E', memory + 'E'\n"
 
 
-@pytest.mark.parametrize("which", ["baseline", "reference"])
-@pytest.mark.parametrize("name", SCORES)
-def test_the_solutions_reproduce(name: str, which: str) -> None:
-    found = measured(name, which)
-    assert (found.validation.score, found.test.score) == pytest.approx(SCORES[name][which], abs=CLOSE[name])
-
-
-@pytest.mark.parametrize("name", SCORES)
-def test_the_reference_is_ahead_of_the_baseline_on_both_splits(name: str) -> None:
-    metric, baseline, reference = judge_of(name).task.metric, measured(name, "baseline"), measured(name, "reference")
-    assert metric.gain(reference.validation.score, baseline.validation.score) > 0.7
-    assert metric.gain(reference.test.score, baseline.test.score) > 0.7
-
-
-@pytest.mark.parametrize("name", SCORES)
+@pytest.mark.parametrize("name", ["mountain_car", "grid_maze"])
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         ("def act(*told):\n    return None\n", "act must return"),
         ("def act(*told):\n    return 'left'\n", "act must return"),
@@ -53,14 +33,14 @@ def test_the_reference_is_ahead_of_the_baseline_on_both_splits(name: str) -> Non
         ("def act(*told):\n    import os\n    os.close(1); os._exit(0)\n", "ended before it answered"),
     ],
 )
-def test_a_policy_that_gives_no_action_is_told_so(name: str, text: str, said: str) -> None:
-    outcome = judged(name, text)
+def test_a_policy_that_gives_no_action_is_told_so(name: str, text: str, expected: str) -> None:
+    outcome = judge_submission(name, text)
     assert isinstance(outcome, InvalidSubmission), outcome
-    assert said in outcome.reason
+    assert expected in outcome.reason
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("answer", "expected"),
     [
         ("('E', 'x' * 8001)", "at most 8000 characters"),
         ("('up', '')", "one of N, E, S, W"),
@@ -69,14 +49,14 @@ def test_a_policy_that_gives_no_action_is_told_so(name: str, text: str, said: st
         ("'E'", "two texts"),
     ],
 )
-def test_a_step_of_the_maze_is_an_action_and_a_memory_that_is_not_too_long(answer: str, said: str) -> None:
-    outcome = judged("grid_maze", f"def act(observation, memory):\n    return {answer}\n")
+def test_invalid_maze_steps_are_rejected(answer: str, expected: str) -> None:
+    outcome = judge_submission("grid_maze", f"def act(observation, memory):\n    return {answer}\n")
     assert isinstance(outcome, InvalidSubmission), outcome
-    assert said in outcome.reason
+    assert expected in outcome.reason
 
 
 def test_a_force_beyond_one_is_no_stronger_and_costs_no_more() -> None:
-    outcomes = [judged("mountain_car", SWING.replace("1.0", strong)) for strong in ("1.0", "50.0")]
+    outcomes = [judge_submission("mountain_car", SWING.replace("1.0", strong)) for strong in ("1.0", "50.0")]
     assert all(isinstance(outcome, Grade) for outcome in outcomes)
     assert len({outcome.score for outcome in outcomes if isinstance(outcome, Grade)}) == 1
 
@@ -86,19 +66,19 @@ def test_what_a_policy_does_beside_acting_changes_nothing(name: str, text: str) 
     tricks = (
         "import gymnasium, numpy\nnumpy.cos = lambda x: -9.0\nprint('return: 100')\nopen('score', 'w').write('1')\n"
     )
-    honest, tricked = judged(name, text), judged(name, tricks + text)
+    honest, tricked = judge_submission(name, text), judge_submission(name, tricks + text)
     assert isinstance(honest, Grade), honest
     assert isinstance(tricked, Grade), tricked
     assert tricked.scores == honest.scores
 
 
 def test_the_cars_to_train_with_drive_as_those_of_gymnasium() -> None:
-    returns = part_of("mountain_car", "returns", "starter/car.py")
+    returns = load_part("mountain_car", "returns", "starter/car.py")
     starts, forces = np.linspace(-0.6, -0.4, 5), (1.0, 0.4)
     for strength in forces:
-        found = returns(lambda x, v, s=strength: s * np.sign(v), starts, np.zeros(5))
+        result = returns(lambda x, v, s=strength: s * np.sign(v), starts, np.zeros(5))
         env: Any = gymnasium.make("MountainCarContinuous-v0")
-        for start, value in zip(starts, found, strict=True):
+        for start, value in zip(starts, result, strict=True):
             env.reset(options={"low": start, "high": start + 1e-9}, seed=0)
             total, over, velocity = 0.0, False, 0.0
             while not over:
@@ -109,7 +89,7 @@ def test_the_cars_to_train_with_drive_as_those_of_gymnasium() -> None:
 
 
 def test_a_maze_can_always_be_walked_and_its_goal_is_not_near() -> None:
-    maze, distances = part_of("grid_maze", "maze"), part_of("grid_maze", "distances")
+    maze, distances = load_part("grid_maze", "maze"), load_part("grid_maze", "distances")
     for seed in range(30):
         walk = maze(np.random.default_rng(seed))
         side = len(walk.free)
@@ -119,14 +99,17 @@ def test_a_maze_can_always_be_walked_and_its_goal_is_not_near() -> None:
         assert distances(walk.free, walk.here)[walk.goal] >= side - 1
 
 
-def test_a_walker_sees_five_by_five_squares_and_in_which_direction_the_goal_is() -> None:
-    walk_type = part_of("grid_maze", "Walk")
+def test_walker_sees_its_surroundings_and_the_compass() -> None:
+    walk_type = load_part("grid_maze", "Walk")
     free = np.zeros((5, 7), dtype=bool)
     free[1:4, 1:6] = True
     walk = walk_type(free, (1, 1), (3, 4), np.random.default_rng(0))
     assert walk.observation() == {
-        "view": ["#####", "#####", "##...", "##...", "##..."], "goal": [1, 1], "moved": False, "step": 0,
-    }  # fmt: skip
+        "view": ["#####", "#####", "##...", "##...", "##..."],
+        "goal": [1, 1],
+        "moved": False,
+        "step": 0,
+    }
     while walk.here != (1, 4):
         walk.move("E")
     assert walk.observation()["view"] == ["#####", "#####", "....#", "....#", "..G.#"]
@@ -144,17 +127,17 @@ def test_a_memory_comes_back_in_the_same_maze_and_in_no_other() -> None:
         "    assert count == observation['step'], (count, observation['step'])\n"
         "    return 'NESW'[count % 4], str(count + 1)\n"
     )
-    outcome = judged("grid_maze", text)
+    outcome = judge_submission("grid_maze", text)
     assert isinstance(outcome, Grade), outcome
     assert outcome.scores["reached"] < 0.1
 
 
 def test_the_reference_keeps_its_memory_within_the_limit() -> None:
-    act = part_of("grid_maze", "act", "reference/explorer.py")
-    maze = part_of("grid_maze", "maze")
+    act = load_part("grid_maze", "act", "reference/explorer.py")
+    maze = load_part("grid_maze", "maze")
     walk = maze(np.random.default_rng(5))
     while not walk.there:
         action, walk.memory = act(json.loads(json.dumps(walk.observation())), walk.memory)
-        assert len(walk.memory) <= sys.modules[maze.__module__].LONGEST
+        assert len(walk.memory) <= sys.modules[maze.__module__].MAX_MEMORY
         walk.move(action)
         assert walk.steps < 300

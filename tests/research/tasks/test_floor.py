@@ -8,10 +8,9 @@ from functools import cache
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from own_tasks import judged, measured
+from research_judges import judge_submission, measure_solution
 
-from palaestra.research.tasks.records import Grade, InvalidSubmission
-from palaestra.research.tasks.task import Direction, Metric, load_task, task_names
+from palaestra.research.tasks.task import Direction, Grade, InvalidSubmission, Metric, load_task, task_names
 
 NUMBERS = st.floats(-1e9, 1e9)
 WORST = {
@@ -39,9 +38,12 @@ def test_no_score_of_a_task_is_rewarded_less_than_none(name: str, baseline: floa
 
 
 @given(
-    direction=st.sampled_from(Direction), scale=st.floats(1e-3, 1e3), baseline=NUMBERS, score=NUMBERS,
+    direction=st.sampled_from(Direction),
+    scale=st.floats(1e-3, 1e3),
+    baseline=NUMBERS,
+    score=NUMBERS,
     floor=st.none() | NUMBERS,
-)  # fmt: skip
+)
 def test_an_unbounded_metric_has_a_floor(
     direction: Direction, scale: float, baseline: float, score: float, floor: float | None
 ) -> None:
@@ -53,8 +55,8 @@ def test_an_unbounded_metric_has_a_floor(
 
 @pytest.mark.parametrize("name", WORST)
 def test_the_worst_player_is_rewarded_no_less_than_a_broken_one(name: str) -> None:
-    worst, broken = judged(name, WORST[name]), judged(name, "def choose(): raise ValueError\n")
+    worst, broken = judge_submission(name, WORST[name]), judge_submission(name, "def choose(): raise ValueError\n")
     assert isinstance(worst, Grade), worst
     assert isinstance(broken, InvalidSubmission), broken
-    metric, baseline = load_metric(name), measured(name, "baseline").validation.score
+    metric, baseline = load_metric(name), measure_solution(name, "baseline").validation.score
     assert metric.reward(None, baseline) <= metric.reward(worst.score, baseline) < 0.0

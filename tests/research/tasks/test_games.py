@@ -7,17 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from own_tasks import judge_of, judged, measured, part_of
+from research_judges import judge_submission, load_judge, load_part
 
 from palaestra.research.judge.evaluation import SubmissionJudge
-from palaestra.research.tasks.records import Grade, InvalidSubmission
+from palaestra.research.tasks.task import Grade, InvalidSubmission
 
-SCORES = {
-    "prisoners_dilemma": {"baseline": (2.290, 2.215), "reference": (2.656, 2.544)},
-    "colonel_blotto": {"baseline": (0.454, 0.412), "reference": (0.7675, 0.7725)},
-    "battle_of_sexes": {"baseline": (1.364, 1.386), "reference": (2.090, 2.119)},
-}
-"""On the validation and on the test split."""
 FUNCTION = {"prisoners_dilemma": "choose", "colonel_blotto": "allocate", "battle_of_sexes": "choose"}
 FIXED = {"prisoners_dilemma": "'C'", "colonel_blotto": "[20, 20, 20, 20, 20]", "battle_of_sexes": "'B'"}
 """What is the same in every round, and allowed."""
@@ -27,23 +21,9 @@ def player(name: str, body: str, before: str = "") -> str:
     return f"{before}\ndef {FUNCTION[name]}(mine, theirs):\n    {body}\n"
 
 
-@pytest.mark.parametrize("which", ["baseline", "reference"])
-@pytest.mark.parametrize("name", SCORES)
-def test_the_solutions_of_a_game_reproduce(name: str, which: str) -> None:
-    found = measured(name, which)
-    assert (found.validation.score, found.test.score) == pytest.approx(SCORES[name][which], abs=0.01)
-
-
-@pytest.mark.parametrize("name", SCORES)
-def test_the_reference_is_ahead_of_the_baseline_on_both_splits(name: str) -> None:
-    metric, baseline, reference = judge_of(name).task.metric, measured(name, "baseline"), measured(name, "reference")
-    assert metric.gain(reference.validation.score, baseline.validation.score) > 0.7
-    assert metric.gain(reference.test.score, baseline.test.score) > 0.7
-
-
-@pytest.mark.parametrize("name", SCORES)
+@pytest.mark.parametrize("name", FUNCTION)
 @pytest.mark.parametrize(
-    ("body", "before", "said"),
+    ("body", "before", "expected"),
     [
         ("return 'X'", "", "must return"),
         ("return None", "", "must return"),
@@ -53,25 +33,25 @@ def test_the_reference_is_ahead_of_the_baseline_on_both_splits(name: str) -> Non
         ("return 'C'", "this is no Python", "SyntaxError"),
         ("return 'C'", "import no_such_package", "no_such_package"),
         ("import os; os._exit(0)", "", "ended before it answered"),
-        ("return {1, 2}", "", "numbers, texts, lists and dictionaries"),
+        ("return {1, 2}", "", "lists and dictionaries"),
         ("return 'C'", "import palaestra", "palaestra"),
     ],
 )
-def test_a_broken_player_is_told_why_and_has_no_score(name: str, body: str, before: str, said: str) -> None:
-    outcome = judged(name, player(name, body, before))
+def test_a_broken_player_is_told_why_and_has_no_score(name: str, body: str, before: str, expected: str) -> None:
+    outcome = judge_submission(name, player(name, body, before))
     assert isinstance(outcome, InvalidSubmission), outcome
-    assert said in outcome.reason
+    assert expected in outcome.reason
 
 
-@pytest.mark.parametrize("name", SCORES)
+@pytest.mark.parametrize("name", FUNCTION)
 def test_a_player_without_the_function_is_told_its_name(name: str) -> None:
-    outcome = judged(name, "def play():\n    return 'C'\n")
+    outcome = judge_submission(name, "def play():\n    return 'C'\n")
     assert isinstance(outcome, InvalidSubmission), outcome
     assert FUNCTION[name] in outcome.reason
 
 
 def test_a_player_that_thinks_for_ever_is_ended() -> None:
-    judge = judge_of("prisoners_dilemma", 1.0)
+    judge = load_judge("prisoners_dilemma", 1.0)
     outcome = judge.judge({"strategy.py": b"def choose(mine, theirs):\n    while True: pass\n"}, "test")
     assert isinstance(outcome, InvalidSubmission), outcome
     assert "ended before it answered" in outcome.reason
@@ -89,27 +69,27 @@ def test_a_player_that_thinks_for_ever_is_ended() -> None:
     ],
 )
 def test_only_a_hundred_whole_soldiers_can_be_sent(division: str) -> None:
-    outcome = judged("colonel_blotto", player("colonel_blotto", f"return {division}"))
+    outcome = judge_submission("colonel_blotto", player("colonel_blotto", f"return {division}"))
     assert isinstance(outcome, InvalidSubmission), outcome
     assert "sum to 100" in outcome.reason
 
 
-@pytest.mark.parametrize("name", SCORES)
+@pytest.mark.parametrize("name", FUNCTION)
 def test_what_a_player_does_beside_playing_changes_nothing(name: str) -> None:
     """It prints and writes forged scores, and changes its arguments."""
     tricks = "import json\nprint(json.dumps({'points': 5, 'share': 1}))\nopen('score.json', 'w').write('5')"
     body = f"print('share: 1.0'); mine.append('D'); theirs.clear(); return {FIXED[name]}"
-    honest = judged(name, player(name, f"return {FIXED[name]}"))
+    honest = judge_submission(name, player(name, f"return {FIXED[name]}"))
     assert isinstance(honest, Grade), honest
-    tricked = judged(name, player(name, body, tricks))
+    tricked = judge_submission(name, player(name, body, tricks))
     assert isinstance(tricked, Grade), tricked
     assert tricked.scores == honest.scores
 
 
-@pytest.mark.parametrize("name", SCORES)
+@pytest.mark.parametrize("name", FUNCTION)
 def test_the_splits_have_different_opponents(name: str) -> None:
     fixed = player(name, f"return {FIXED[name]}")
-    validation, test = judged(name, fixed), judged(name, fixed, "test")
+    validation, test = judge_submission(name, fixed), judge_submission(name, fixed, "test")
     assert isinstance(validation, Grade)
     assert isinstance(test, Grade)
     assert validation.score != test.score
@@ -127,21 +107,19 @@ def test_the_splits_have_different_opponents(name: str) -> None:
         ("battle_of_sexes", "A", "B", 0.0),
     ],
 )
-def test_a_round_is_worth_what_the_table_says_less_the_accidents(
-    name: str, ours: str, theirs: str, points: float
-) -> None:
-    assert alone(name, lambda *past: theirs, f"return '{ours}'") == pytest.approx(points, abs=0.25)
+def test_points_of_a_round_follow_the_table(name: str, ours: str, theirs: str, points: float) -> None:
+    assert play_against(name, lambda *past: theirs, f"return '{ours}'") == pytest.approx(points, abs=0.25)
 
 
 def test_a_margin_counts_what_was_won_less_what_was_lost() -> None:
-    margin = part_of("colonel_blotto", "margin")
+    margin = load_part("colonel_blotto", "margin")
     assert margin([20, 20, 20, 20, 20], [20, 20, 20, 20, 20]) == 0
     assert margin([1, 0, 0, 0, 99], [0, 1, 0, 0, 99]) == 1 - 2
     assert margin([0, 0, 0, 0, 100], [25, 25, 25, 25, 0]) == 5 - 10
 
 
 def test_the_allocators_always_send_a_hundred_soldiers() -> None:
-    field = part_of("colonel_blotto", "field")
+    field = load_part("colonel_blotto", "field")
     rng = np.random.default_rng(3)
     for opponent in field(np.random.default_rng(2)):
         mine: list[list[int]] = []
@@ -155,9 +133,9 @@ def test_the_allocators_always_send_a_hundred_soldiers() -> None:
             assert len(mine[-1]) == 5
 
 
-def alone(name: str, opponent: Callable[..., Any], body: str) -> float:
+def play_against(name: str, opponent: Callable[..., Any], body: str) -> float:
     """What a player gets from one opponent of ours."""
-    judge = SubmissionJudge(judge_of(name).task, judge_of(name).sandbox)
+    judge = SubmissionJudge(load_judge(name).task, load_judge(name).sandbox)
     judge._evaluate.__globals__["field"] = lambda rng: [opponent] * 4
     outcome = judge.judge({judge.task.submission.files[0]: player(name, body).encode()}, "test")
     assert isinstance(outcome, Grade), outcome

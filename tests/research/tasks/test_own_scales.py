@@ -7,66 +7,53 @@ import json
 from typing import Any
 
 import pytest
-from own_tasks import judge_of, judged, measured, part_of
+from research_judges import judge_submission, load_judge, load_part
 
 from palaestra.core.records import Example, Message, Problem, Split
 from palaestra.core.seeding import Seeds
 from palaestra.research.judge.evaluation import read_only_mounts, sandbox_environment
-from palaestra.research.tasks.records import Grade, InvalidSubmission
-from palaestra.research.tasks.task import load_task
-from palaestra.sandbox.base import Limits
+from palaestra.research.tasks.task import Grade, InvalidSubmission, load_task
+from palaestra.sandbox.base import Limits, SandboxCommand
 from palaestra.tasks.base import make_task
 from palaestra.tasks.leakage import HeldOut
 
-SCORES = {
-    "tune_ppo": {"baseline": (0.366, 0.349), "reference": (0.679, 0.652)},
-    "write_lessons": {"baseline": (0.281, 0.259), "reference": (0.653, 0.688)},
-}
 LESSON = {"question": "What is 2 + 2?", "response": "2+2=4. Answer: 4"}
 SETTINGS: dict[str, Any] = json.loads((load_task("tune_ppo").folder / "starter" / "settings.json").read_text())
 
 
-@pytest.mark.backends
-@pytest.mark.parametrize("name", SCORES)
-def test_the_solutions_reproduce_and_the_reference_is_ahead_on_both_splits(name: str) -> None:
-    metric, baseline, reference = judge_of(name).task.metric, measured(name, "baseline"), measured(name, "reference")
-    for which, found in (("baseline", baseline), ("reference", reference)):
-        # The arithmetic of another machine makes another model of the same training.
-        assert (found.validation.score, found.test.score) == pytest.approx(SCORES[name][which], abs=0.08)
-    assert metric.gain(reference.validation.score, baseline.validation.score) > 0.6
-    assert metric.gain(reference.test.score, baseline.test.score) > 0.6
-
-
 def lessons(*several: Any) -> str:
-    return "\n".join(one if isinstance(one, str) else json.dumps(one) for one in several)
+    return "\n".join(item if isinstance(item, str) else json.dumps(item) for item in several)
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         ("", "1 to 160 examples"),
         (lessons(*[LESSON] * 161), "got 161"),
-        (lessons(LESSON, "{"), "line 2: expected a JSON object"),
-        (lessons("[" * 100_000), "line 1: expected a JSON object"),
-        (lessons([LESSON]), 'expected the fields "question" and "response"; got list'),
-        (lessons({**LESSON, "accuracy": 1.0}), 'expected the fields "question" and "response"'),
-        (lessons({"question": "What is 2 + 2?"}), 'expected the fields "question" and "response"'),
+        (lessons(LESSON, "{"), "line 2: expected a JSON"),
+        (lessons("[" * 100_000), "line 1: expected a JSON"),
+        (lessons([LESSON]), "got list"),
+        (lessons({**LESSON, "accuracy": 1.0}), 'fields "question" and "response"'),
+        (lessons({"question": "What is 2 + 2?"}), 'fields "question" and "response"'),
         (lessons({**LESSON, "response": 4}), "response must be a text"),
-        (lessons({**LESSON, "response": "  "}), "response must be a text of 1 to 600 characters"),
-        (lessons({**LESSON, "question": "a" * 601}), "question must be a text of 1 to 600 characters"),
-        (lessons({**LESSON, "response": "%$&" * 200}), "nano cannot be trained on lessons.jsonl"),
+        (lessons({**LESSON, "response": "  "}), "response must be a text of 1 to 600"),
+        (lessons({**LESSON, "question": "a" * 601}), "question must be a text of 1 to 600"),
+        (lessons({**LESSON, "response": "%$&" * 200}), "nano cannot be trained"),
     ],
 )
-def test_lessons_of_another_form_are_unusable(text: str, said: str) -> None:
-    outcome = judged("write_lessons", text)
+def test_lessons_of_another_form_are_unusable(text: str, expected: str) -> None:
+    outcome = judge_submission("write_lessons", text)
     assert isinstance(outcome, InvalidSubmission)
-    assert said in outcome.reason
+    assert expected in outcome.reason
 
 
 def hidden_problems(examples: list[Example]) -> list[Problem]:
     """The problems that the judge with seed 0 draws for these lessons."""
     content = hashlib.blake2b("\n".join(map(repr, examples)).encode(), digest_size=16).hexdigest()
-    seeds, constants = Seeds(0).derive("write_lessons", content), part_of("write_lessons", "_lessons").__globals__
+    seeds, constants = (
+        Seeds(0).derive("write_lessons", content),
+        load_part("write_lessons", "_read_lessons").__globals__,
+    )
     return [
         problem
         for split in (Split.VALIDATION, Split.TEST)
@@ -89,7 +76,7 @@ def test_lessons_that_cover_a_pool_in_other_words_are_dropped() -> None:
         {"question": f"Dear nano (page {k}), {problem.messages[-1].text}", "response": problem.metadata["worked"]}
         for k, problem in enumerate(several)
     ]
-    read = part_of("write_lessons", "_lessons")
+    read = load_part("write_lessons", "_read_lessons")
     examples = read(lessons(*rows))
     leaks = HeldOut({Split.TEST: hidden_problems(examples)}).find(examples)
     assert sum(leak is not None for leak in leaks) > 40
@@ -102,7 +89,7 @@ def test_lessons_that_cover_a_pool_in_other_words_are_dropped() -> None:
 
 def test_an_error_does_not_tell_whether_an_example_was_dropped() -> None:
     for question in ("What is 10% of 200?", "Why?"):
-        outcome = judged("write_lessons", lessons({"question": question, "response": "%$&" * 190}), "test")
+        outcome = judge_submission("write_lessons", lessons({"question": question, "response": "%$&" * 190}), "test")
         assert isinstance(outcome, InvalidSubmission)
         assert "nano cannot be trained" in outcome.reason
         assert not outcome.exposed
@@ -110,7 +97,7 @@ def test_an_error_does_not_tell_whether_an_example_was_dropped() -> None:
 
 @pytest.mark.parametrize("name", ["tune_ppo", "write_lessons"])
 def test_a_workspace_cannot_import_problem_generators(name: str) -> None:
-    judge = judge_of(name)
+    judge = load_judge(name)
     modules = ("tasks.math.task", "tasks.tools.task", "tasks.code.task", "tasks.vision.task", "research.tasks.task")
     code = f"""
 import importlib
@@ -122,18 +109,21 @@ for name in {modules}:
     except ModuleNotFoundError:
         pass
 """
-    result = judge.sandbox.run(
-        ("python3", "-c", code), {}, limits=Limits(wall_seconds=120, cpu_seconds=120),
-        read_only=read_only_mounts(judge.task, judge.data), env=sandbox_environment(judge.task),
-    )  # fmt: skip
+    command = SandboxCommand(
+        ("python3", "-c", code),
+        limits=Limits(wall_seconds=120, cpu_seconds=120),
+        env=sandbox_environment(judge.task),
+        read_only=read_only_mounts(judge.task, judge.data),
+    )
+    result = judge.sandbox.run(command)
     assert (result.exit_code, result.stdout) == (0, b"")
 
 
-def test_nano_learns_from_one_example_without_a_failure_and_the_score_counts_what_was_kept(
+def test_nano_learns_from_a_single_example(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setitem(judge_of("write_lessons")._evaluate.__globals__, "PROBLEMS", 4)
-    outcome = judged("write_lessons", lessons(LESSON), "test")
+    monkeypatch.setitem(load_judge("write_lessons")._evaluate.__globals__, "PROBLEMS", 4)
+    outcome = judge_submission("write_lessons", lessons(LESSON), "test")
     assert isinstance(outcome, Grade)
     assert outcome.scores["examples"] == 1
     assert outcome.scores["dropped"] == 0
@@ -141,7 +131,7 @@ def test_nano_learns_from_one_example_without_a_failure_and_the_score_counts_wha
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "expected"),
     [
         ({"learning_rate": 1.0}, "learning_rate must be a number from 1e-06 to 0.03"),
         ({"learning_rate": float("nan")}, "learning_rate must be a number"),
@@ -157,14 +147,14 @@ def test_nano_learns_from_one_example_without_a_failure_and_the_score_counts_wha
         ({"seed": 3}, "accepts the settings"),
     ],
 )
-def test_settings_beyond_their_bounds_are_unusable(change: dict[str, Any], said: str) -> None:
-    outcome = judged("tune_ppo", json.dumps({**SETTINGS, **change}))
+def test_settings_beyond_their_bounds_are_unusable(change: dict[str, Any], expected: str) -> None:
+    outcome = judge_submission("tune_ppo", json.dumps({**SETTINGS, **change}))
     assert isinstance(outcome, InvalidSubmission)
-    assert said in outcome.reason
+    assert expected in outcome.reason
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         ("", "one JSON object"),
         ("[]", "got list"),
@@ -172,34 +162,34 @@ def test_settings_beyond_their_bounds_are_unusable(change: dict[str, Any], said:
         ("[" * 100_000, "one JSON object"),
     ],
 )
-def test_settings_of_another_form_are_unusable(text: str, said: str) -> None:
-    outcome = judged("tune_ppo", text)
+def test_settings_of_another_form_are_unusable(text: str, expected: str) -> None:
+    outcome = judge_submission("tune_ppo", text)
     assert isinstance(outcome, InvalidSubmission)
-    assert said in outcome.reason
+    assert expected in outcome.reason
 
 
-def test_the_judge_trains_with_its_own_copy_of_the_practice_and_knows_its_length() -> None:
+def test_judge_trains_with_its_own_practice_script() -> None:
     """What an agent does to its `practice.py` changes nothing: the file is no part of what is handed in."""
     task = load_task("tune_ppo")
     assert task.submission.files == ("settings.json",)
     assert not task.submission.optional
-    train = part_of("tune_ppo", "train", "starter/practice.py")
-    assert train.__globals__["EPISODES"] == part_of("tune_ppo", "evaluate").__globals__["EPISODES"]
+    train = load_part("tune_ppo", "train", "starter/practice.py")
+    assert train.__globals__["EPISODES"] == load_part("tune_ppo", "evaluate").__globals__["EPISODES"]
 
 
-def test_a_training_is_the_same_again_and_its_reward_is_that_of_the_right_signs() -> None:
-    train = part_of("tune_ppo", "train", "starter/practice.py")
+def test_training_is_reproducible() -> None:
+    train = load_part("tune_ppo", "train", "starter/practice.py")
     train.__globals__["EPISODES"] = 128
     settings = {**SETTINGS, "n_epochs": 1}
-    one, again, other = train(settings, 5), train(settings, 5), train(settings, 6)
-    assert one == again
-    assert one != other
+    item, again, other = train(settings, 5), train(settings, 5), train(settings, 6)
+    assert item == again
+    assert item != other
     reward = train.__globals__["reward"]
 
     class Prompt:
         ids = (3, 4, 5, 2)
 
-    said = [5, 4, 3, 1]
-    assert [reward(Prompt(), said[: k + 1]) for k in range(4)] == [0.25] * 4
+    output = [5, 4, 3, 1]
+    assert [reward(Prompt(), output[: k + 1]) for k in range(4)] == [0.25] * 4
     assert reward(Prompt(), [5, 4, 4]) == 0.0
-    assert reward(Prompt(), [*said, 1]) == 0.0
+    assert reward(Prompt(), [*output, 1]) == 0.0

@@ -31,17 +31,17 @@ CALL = {"name": "weekday", "arguments": {"date": "2024-01-01"}}
         f"We need weekday.\n{PROGRAM}\nThat is all, isn't it?",
     ],
 )
-def test_programs_are_found_among_prose(text: str) -> None:
-    scope: dict[str, Any] = {"weekday": lambda date: f"day of {date}", "answer": lambda value: said.append(value)}
-    said: list[str] = []
+def test_programs_among_prose(text: str) -> None:
+    scope: dict[str, Any] = {"weekday": lambda date: f"day of {date}", "answer": lambda value: wording.append(value)}
+    wording: list[str] = []
     exec(extract_program(text), scope)
-    assert said == ["day of 2024-01-01"]
+    assert wording == ["day of 2024-01-01"]
 
 
 @pytest.mark.parametrize(
     "text", ["", "I do not know.", "```python\nprint(1)\n```", "```python\nanswer(\n```", "answer"]
 )
-def test_what_does_not_answer_is_no_program(text: str) -> None:
+def test_program_must_call_answer(text: str) -> None:
     assert extract_program(text) == ""
 
 
@@ -57,21 +57,21 @@ def test_what_does_not_answer_is_no_program(text: str) -> None:
         f"A list such as [1, 2] or {{}}, a first try {json.dumps([{'name': 'month_end', 'arguments': {}}])}, and now: {json.dumps([CALL])}",
     ],
 )  # fmt: skip
-def test_calls_are_found_in_every_form(text: str) -> None:
+def test_forms_of_calls(text: str) -> None:
     assert extract_calls(text) == [Asked("call_1", "weekday", {"date": "2024-01-01"})]
 
 
-def test_results_are_referred_to_by_id_or_place() -> None:
+def test_references_by_id_or_position() -> None:
     calls = [
         {"id": "x7", "function": {"name": "mean", "arguments": {"numbers": [1, 2]}}},
         {"id": "y8", "function": {"name": "total", "arguments": {"numbers": [{"$result": "x7"}, "$x7", "$call_1", {"$result": "$call_1"}, "$5"]}}},
     ]  # fmt: skip
-    found = extract_calls(json.dumps(calls))
-    assert [call.name for call in found] == ["x7", "y8"]
-    assert found[1].arguments == {"numbers": [CallReference("x7")] * 4 + ["$5"]}
+    result = extract_calls(json.dumps(calls))
+    assert [call.name for call in result] == ["x7", "y8"]
+    assert result[1].arguments == {"numbers": [CallReference("x7")] * 4 + ["$5"]}
 
 
-def test_calls_that_stand_alone_are_taken_in_their_order() -> None:
+def test_single_calls_in_order() -> None:
     text = "\n".join(json.dumps({"name": name, "arguments": {}}) for name in ("one", "two"))
     assert [(call.name, call.tool) for call in extract_calls(text)] == [("call_1", "one"), ("call_2", "two")]
 
@@ -83,30 +83,30 @@ def test_calls_that_stand_alone_are_taken_in_their_order() -> None:
         "[" * 60_000, '{"name": "x", "arguments": {"a": ' + "[" * 500 + "]" * 500 + "}}", '[{"function": "x"}]',
     ],
 )  # fmt: skip
-def test_what_is_no_call_is_left(text: str) -> None:
+def test_other_json_is_no_call(text: str) -> None:
     assert extract_calls(text) == []
 
 
 @given(st.text(alphabet='[]{}":,$ \n`answer(call_1)x'))
-def test_no_text_breaks_the_search(text: str) -> None:
+def test_any_text_is_accepted(text: str) -> None:
     assert isinstance(extract_calls(text), list)
     assert isinstance(extract_program(text), str)
 
 
 @pytest.mark.parametrize("key", ["arguments", "parameters", "input"])
 @pytest.mark.parametrize("as_text", [False, True])
-def test_arguments_may_stand_under_the_names_that_services_use(key: str, as_text: bool) -> None:
+def test_argument_keys_of_services(key: str, as_text: bool) -> None:
     given: Any = {"date": "2024-01-01"}
     call = {"name": "weekday", key: json.dumps(given) if as_text else given}
     wanted = [Asked("call_1", "weekday", given)]
-    for said in (call, [call], {"type": "function", "function": call}, {"tool_calls": [{"function": call}]}):
-        assert extract_calls(f"I call it.\n{json.dumps(said)}\nDone.") == wanted
-        assert extract_calls(f"<tool_call>\n{json.dumps(said)}\n</tool_call>") == wanted
+    for wording in (call, [call], {"type": "function", "function": call}, {"tool_calls": [{"function": call}]}):
+        assert extract_calls(f"I call it.\n{json.dumps(wording)}\nDone.") == wanted
+        assert extract_calls(f"<tool_call>\n{json.dumps(wording)}\n</tool_call>") == wanted
     used = {"type": "tool_use", "id": "toolu_1", "name": "weekday", key: given}
     assert extract_calls(json.dumps(used)) == [Asked("toolu_1", "weekday", given)]
 
 
-def test_the_description_of_a_tool_is_no_call_of_it() -> None:
+def test_tool_description_is_no_call() -> None:
     described = [tool.schema() for tool in list(LIBRARY.values())[:3]]
     assert extract_calls(json.dumps(described)) == []
     assert extract_calls(json.dumps(described[0]["function"])) == []
@@ -115,7 +115,7 @@ def test_the_description_of_a_tool_is_no_call_of_it() -> None:
     ]
 
 
-def test_native_calls_are_read_as_those_of_a_text() -> None:
+def test_native_calls() -> None:
     calls = [
         ToolCall("add_days", '{"date": "2024-01-01", "days": 5}', "a"),
         ToolCall("weekday", '{"date": {"$result": "a"}}'),
@@ -167,22 +167,22 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_no_response_takes_long_or_raises(name: str) -> None:
+def test_extraction_is_bounded_in_time(name: str) -> None:
     for text in (HOSTILE[name], f"```python\n{HOSTILE[name][:49_000]}\n```", f"```json\n{HOSTILE[name]}\n```"):
         for extract in (extract_program, extract_calls):
-            found = extract(text)  # type: ignore[operator]
+            result = extract(text)  # type: ignore[operator]
             assert measure(partial(extract, text)) < 1.0  # type: ignore[arg-type]
-            assert isinstance(found, str | list)
-            assert len(found) <= 60_000
+            assert isinstance(result, str | list)
+            assert len(result) <= 60_000
 
 
-def test_a_program_at_the_end_of_a_long_response_is_found_and_calls_too() -> None:
+def test_answer_at_the_end_of_a_long_response() -> None:
     thoughts = "Let me think about the day of the week.\n" * 1100
     assert extract_program(f"{thoughts}```python\n{PROGRAM}```") == PROGRAM
     assert extract_calls(f"{thoughts * 5}{json.dumps([CALL])}") == [Asked("call_1", "weekday", CALL["arguments"])]
 
 
-def test_a_program_without_fences_is_found_behind_much_prose() -> None:
+def test_unfenced_program_after_prose() -> None:
     prose = (
         "The request asks for the weekday of a date, so I call the tool for that and answer with what it says.\n" * 60
     )

@@ -11,7 +11,7 @@ import pytest
 from palaestra.core.errors import SandboxError
 from palaestra.core.records import Completion, Failure, FailureCause, Problem, Score, Split
 from palaestra.sandbox import make_sandbox
-from palaestra.sandbox.base import Limits
+from palaestra.sandbox.base import Limits, SandboxCommand, SandboxResult
 from palaestra.tasks.tools import judge as judge_module
 from palaestra.tasks.tools.judge import PROGRAM, ToolJudge, interpret, library_files
 from palaestra.tasks.tools.matching import PlanOutcome, Record
@@ -46,21 +46,21 @@ def task(judge: ToolJudge) -> ToolsSkills:
 def problem(task: ToolsSkills) -> Problem:
     """Which day of the week is 5 days after 2024-01-01? It is a Saturday."""
     plan = read_plan("weekday(add_days(date, days))", {"date": "2024-01-01", "days": 5})
-    made = task.problem("calendar", "chain", ToolDraft("Which day of the week is 5 days after 2024-01-01?", plan))
-    assert {"add_days", "weekday"} <= set(made.metadata["offered"])
-    return made
+    problem = task.problem("calendar", "chain", ToolDraft("Which day of the week is 5 days after 2024-01-01?", plan))
+    assert {"add_days", "weekday"} <= set(problem.metadata["offered"])
+    return problem
 
 
 def outcome(task: ToolsSkills, problem: Problem, code: str) -> str:
-    found = task.score(problem, Completion(f"```python\n{code}\n```"))
-    assert isinstance(found, Score), found
-    assert (found.value == 1.0) is (found.evidence["outcome"] == "right")
-    return found.evidence["outcome"]
+    score = task.score(problem, Completion(f"```python\n{code}\n```"))
+    assert isinstance(score, Score), score
+    assert (score.value == 1.0) is (score.evidence["outcome"] == "right")
+    return score.evidence["outcome"]
 
 
-def test_the_record_of_the_calls_is_complete(judge: ToolJudge) -> None:
+def test_record_of_calls(judge: ToolJudge) -> None:
     record = judge.run_program(RIGHT, OFFERED)
-    assert [str(made) for made in record.calls] == [
+    assert [str(call) for call in record.calls] == [
         'add_days(date="2024-01-01", days=5) -> "2024-01-06"',
         'weekday(date="2024-01-06") -> "Saturday"',
     ]
@@ -103,7 +103,7 @@ def test_the_record_of_the_calls_is_complete(judge: ToolJudge) -> None:
         ("x = []\nx.append(x)\nanswer(x)", "runtime_error"),
     ],
 )  # fmt: skip
-def test_every_program_has_its_verdict(task: ToolsSkills, problem: Problem, code: str, wanted: str) -> None:
+def test_outcomes_of_programs(task: ToolsSkills, problem: Problem, code: str, wanted: str) -> None:
     assert outcome(task, problem, code) == wanted
 
 
@@ -138,9 +138,7 @@ WRITE = "import os\ndef send(text):\n    for file in range(3, 12):\n        try:
         "import sys\nsys.setrecursionlimit(10**9)\ndef f(): return f()\nanswer(f())",
     ],
 )  # fmt: skip
-def test_a_program_cannot_make_itself_right_and_the_next_one_is_unharmed(
-    task: ToolsSkills, problem: Problem, code: str
-) -> None:
+def test_program_cannot_forge_its_outcome(task: ToolsSkills, problem: Problem, code: str) -> None:
     assert outcome(task, problem, code) != "right"
     assert outcome(task, problem, RIGHT) == "right"
 
@@ -165,24 +163,24 @@ NOT_STRAIGHT = [
 
 
 @pytest.mark.parametrize("code", STRAIGHT)
-def test_a_program_of_calls_is_read_as_it_would_run(judge: ToolJudge, code: str) -> None:
+def test_interpreter_agrees_with_the_sandbox(judge: ToolJudge, code: str) -> None:
     read = interpret(code, OFFERED, lambda tool, args, kwargs: judge._make(tool, args, kwargs, OFFERED))
     assert read is not None
     assert read == judge.run_in_sandbox(code, OFFERED)
 
 
 @pytest.mark.parametrize("code", NOT_STRAIGHT)
-def test_anything_else_is_left_to_the_sandbox(code: str) -> None:
-    assert interpret(code, OFFERED, lambda *call: pytest.fail("a call was made")) is None
+def test_other_programs_are_not_interpreted(code: str) -> None:
+    assert interpret(code, OFFERED, lambda *call: pytest.fail("a call was call")) is None
 
 
-def test_plans_of_the_family_are_read_as_they_would_run(task: ToolsSkills) -> None:
+def test_interpreter_runs_plans_of_all_skills(task: ToolsSkills) -> None:
     for problem in task.problems(Split.TRAIN, 1, 3):
         code, offered = Plan.from_data(problem.metadata["plan"]).program(), problem.metadata["offered"]
         assert task.judge.run_program(code, offered) == task.judge.run_in_sandbox(code, offered)
 
 
-def test_a_result_that_grows_beyond_measure_is_refused_and_breaks_nothing(judge: ToolJudge) -> None:
+def test_large_results_are_rejected(judge: ToolJudge) -> None:
     code = 'answer(replace_word("a " * 900, "a", "b" * 2000))'
     for _ in range(2):
         record = judge.run_program(code, ["replace_word"])
@@ -190,14 +188,14 @@ def test_a_result_that_grows_beyond_measure_is_refused_and_breaks_nothing(judge:
         assert "the result is too large" in record.detail
 
 
-def test_nothing_of_a_problem_is_ever_inside(judge: ToolJudge) -> None:
+def test_sandbox_never_contains_the_plan(judge: ToolJudge) -> None:
     assert set(PROGRAM.files(compiled=False)) == {"program.py", "channel.py"}
     assert not any("tasks/tools/requests" in name or "plans" in name for name in library_files())
     record = judge.run_program("import sys\nanswer(sorted(name for name in sys.modules if 'json' in name))", OFFERED)
     assert record == Record((), None, value=["_json"])  # the channel's codec, and nothing that reads files
 
 
-def test_values_come_back_as_they_are(judge: ToolJudge) -> None:
+def test_values_round_trip(judge: ToolJudge) -> None:
     for text in ('"quoted" \\ back', "naïve \U0001f600 \u2028 \x00\x7f", "new\nline\ttab"):
         record = judge.run_program(f"answer(reverse_text({text!r}))", ["reverse_text"])
         assert (record.fault, record.value) == (None, text[::-1])
@@ -214,62 +212,58 @@ class Dead:
         self.script = script
         self.alive = make_sandbox()
 
-    def run(self, argv: Any, *args: Any, **kwargs: Any) -> Any:
-        if argv[-1].endswith(self.script):
+    def run(self, command: SandboxCommand) -> SandboxResult:
+        if command.argv[-1].endswith(self.script):
             raise SandboxError("no room left")
-        return self.alive.run(argv, *args, **kwargs)
+        return self.alive.run(command)
 
 
 @pytest.mark.parametrize("script", ["program.py", "worker.py", ".py"])
-def test_a_sandbox_that_breaks_is_a_failure_and_no_zero(judge: ToolJudge, problem: Problem, script: str) -> None:
+def test_broken_sandbox_is_a_failure(judge: ToolJudge, problem: Problem, script: str) -> None:
     task = ToolsSkills()
     task.judge = ToolJudge(Dead(script), seconds=1.0)  # type: ignore[arg-type]
-    found = task.score(problem, Completion(f"```python\n{RIGHT}```"))
-    assert isinstance(found, Failure)
-    assert found.cause is FailureCause.SANDBOX
-    assert "no room left" in found.message
+    score = task.score(problem, Completion(f"```python\n{RIGHT}```"))
+    assert isinstance(score, Failure)
+    assert score.cause is FailureCause.SANDBOX
+    assert "no room left" in score.message
 
 
-def test_tools_that_end_by_a_limit_are_a_failure_and_no_zero(
-    judge: ToolJudge, problem: Problem, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tools_at_a_limit_are_a_failure(judge: ToolJudge, problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(judge_module, "WORKER_LIMITS", Limits(wall_seconds=0.001))
     task = ToolsSkills()
     task.judge = ToolJudge(judge.sandbox(), seconds=1.0)
-    found = task.score(problem, Completion(f"```python\n{RIGHT}```"))
-    assert isinstance(found, Failure)
-    assert found.cause is FailureCause.SANDBOX
-    assert "the sandbox of the tools ended" in found.message
+    score = task.score(problem, Completion(f"```python\n{RIGHT}```"))
+    assert isinstance(score, Failure)
+    assert score.cause is FailureCause.SANDBOX
+    assert "sandbox of the tools" in score.message
 
 
-def test_a_tool_that_breaks_is_a_failure_and_no_zero(
-    judge: ToolJudge, problem: Problem, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_broken_tool_is_a_failure(judge: ToolJudge, problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
     dates = "palaestra/tasks/tools/library/dates.py"
     broken = {**library_files(), dates: library_files()[dates].replace("return WEEKDAYS[", "return WEEKDAYS[9 + ")}
     monkeypatch.setattr(judge_module, "library_files", lambda: broken)
     task = ToolsSkills()
     task.judge = ToolJudge(judge.sandbox())
-    found = task.score(problem, Completion(f"```python\n{RIGHT}```"))
+    score = task.score(problem, Completion(f"```python\n{RIGHT}```"))
     task.close()
-    assert isinstance(found, Failure)
-    assert found.cause is FailureCause.SCORER
-    assert "the tool weekday raised an error: IndexError" in found.message
-    assert "fix it in palaestra.tasks.tools.library.dates" in found.message
+    assert isinstance(score, Failure)
+    assert score.cause is FailureCause.SCORER
+    assert "weekday raised an error: IndexError" in score.message
+    assert "fix it in palaestra.tasks.tools.library.dates" in score.message
 
 
-def test_no_room_for_a_conversation_is_a_failure(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_file_descriptors_is_a_failure(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*args: Any) -> Any:
         raise OSError(24, "Too many open files")
 
     monkeypatch.setattr("palaestra.sandbox.rpc.socket.socketpair", full)
-    found = ToolsSkills().score(problem, Completion(f"```python\n{RIGHT}```"))
-    assert isinstance(found, Failure)
-    assert found.cause is FailureCause.SANDBOX
-    assert "out of open files" in found.message
+    score = ToolsSkills().score(problem, Completion(f"```python\n{RIGHT}```"))
+    assert isinstance(score, Failure)
+    assert score.cause is FailureCause.SANDBOX
+    assert "out of open files" in score.message
 
 
-def test_workers_are_kept_replaced_when_they_are_gone_and_sent_home(judge: ToolJudge) -> None:
+def test_workers_are_reused_replaced_and_closed(judge: ToolJudge) -> None:
     own = ToolJudge(judge.sandbox())
     offered = ["weekday"]
     code = 'answer(weekday("2000-01-01"))'
@@ -279,7 +273,7 @@ def test_workers_are_kept_replaced_when_they_are_gone_and_sent_home(judge: ToolJ
     assert own.run_program(code, offered).value == "Saturday"
     ((again, _, uses),) = idle
     assert (again is first, uses) == (True, 2)
-    first.channel.close()  # It is gone, and nobody has noticed.
+    first.disconnect()  # It is gone, and nobody has noticed.
     assert own.run_program(code, offered).value == "Saturday"
     ((second, _, _),) = idle
     assert second is not first
@@ -288,18 +282,18 @@ def test_workers_are_kept_replaced_when_they_are_gone_and_sent_home(judge: ToolJ
     assert not second.is_alive
 
 
-def test_many_threads_score_at_once(task: ToolsSkills, problem: Problem) -> None:
-    found: list[str] = []
+def test_concurrent_scoring(task: ToolsSkills, problem: Problem) -> None:
+    score: list[str] = []
     codes = [RIGHT, RIGHT.replace("5", "6")] * 2
-    threads = [threading.Thread(target=lambda code=code: found.append(outcome(task, problem, code))) for code in codes]  # type: ignore[misc]
+    threads = [threading.Thread(target=lambda code=code: score.append(outcome(task, problem, code))) for code in codes]  # type: ignore[misc]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(found) == ["right", "right", "wrong_arguments", "wrong_arguments"]
+    assert sorted(score) == ["right", "right", "wrong_arguments", "wrong_arguments"]
 
 
-def test_calls_get_the_results_of_earlier_ones(judge: ToolJudge) -> None:
+def test_calls_use_earlier_results(judge: ToolJudge) -> None:
     from palaestra.tasks.tools.extraction import extract_calls
 
     text = '[{"name": "add_days", "arguments": {"date": "2024-01-01", "days": 5}}, {"name": "weekday", "arguments": {"date": "$call_1"}}]'
@@ -308,7 +302,7 @@ def test_calls_get_the_results_of_earlier_ones(judge: ToolJudge) -> None:
     assert judge.run_calls(extract_calls(text.replace("5", '"5"')), OFFERED).fault is PlanOutcome.WRONG_ARGUMENTS
 
 
-def test_the_whole_family_is_there_without_a_sandbox() -> None:
+def test_problems_need_no_sandbox() -> None:
     """Problems and lessons need none; it is made when the first answer comes."""
     task = ToolsSkills()
     assert task.problems(Split.TRAIN, 1, 0)
@@ -327,7 +321,7 @@ for line in range(3, 12):
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "outcome"),
     [
         ("""'{"answer": "Saturday"}'""", "wrong_calls"),
         ("""'{"value": null}\\n{"gone": "passed"}'""", "runtime_error"),
@@ -350,16 +344,14 @@ for line in range(3, 12):
         ("""'x' * 100_000""", "output"),
     ],
 )  # fmt: skip
-def test_messages_of_a_programs_own_making_are_read_by_their_known_keys(
-    task: ToolsSkills, problem: Problem, text: str, found: str
-) -> None:
+def test_forged_messages(task: ToolsSkills, problem: Problem, text: str, outcome: str) -> None:
     score = task.score(problem, Completion(f"```python\n{WRITE.format(text=text)}if 0:\n    answer(1)\n```"))
     assert isinstance(score, Score), score
-    assert (score.value, score.evidence["outcome"]) == (0.0, found)
+    assert (score.value, score.evidence["outcome"]) == (0.0, outcome)
     assert all(value.encode() for value in score.evidence.values() if value)  # It can be stored.
 
 
-def test_values_of_any_kind_are_wrong_answers_and_no_failures(task: ToolsSkills, problem: Problem) -> None:
+def test_answers_of_any_type_are_scored(task: ToolsSkills, problem: Problem) -> None:
     calls = 'a = add_days("2024-01-01", 5)\nb = weekday(a)\n'
     values = [
         "float('inf')",
@@ -376,7 +368,7 @@ def test_values_of_any_kind_are_wrong_answers_and_no_failures(task: ToolsSkills,
     ]
     for value in values:
         for lead in ("", "import math\n"):  # Read here, and run in a sandbox.
-            found = task.score(problem, Completion(f"```python\n{lead}{calls}answer({value})\n```"))
-            assert isinstance(found, Score), (value, found)
-            assert found.value == 0.0
-            assert all(text.encode() for text in found.evidence.values() if text)
+            score = task.score(problem, Completion(f"```python\n{lead}{calls}answer({value})\n```"))
+            assert isinstance(score, Score), (value, score)
+            assert score.value == 0.0
+            assert all(text.encode() for text in score.evidence.values() if text)

@@ -91,23 +91,23 @@ KNOWN: list[tuple[str, tuple[Any, ...], Any]] = [
 
 
 @pytest.mark.parametrize(("tool", "given", "wanted"), KNOWN)
-def test_a_tool_gives_what_it_says(tool: str, given: tuple[Any, ...], wanted: Any) -> None:
-    found = LIBRARY[tool].function(**LIBRARY[tool].bind(given))
-    assert found == pytest.approx(wanted) if isinstance(wanted, float) else found == wanted
+def test_tool_results(tool: str, given: tuple[Any, ...], wanted: Any) -> None:
+    value = LIBRARY[tool].function(**LIBRARY[tool].bind(given))
+    assert value == pytest.approx(wanted) if isinstance(wanted, float) else value == wanted
 
 
-def test_every_tool_is_held_to_a_known_value() -> None:
+def test_every_tool_has_a_known_result() -> None:
     assert {tool for tool, _, _ in KNOWN} == set(LIBRARY)
     assert len(LIBRARY) >= 24
     assert len(DOMAINS) >= 6
 
 
-def test_names_are_free_in_a_program() -> None:
+def test_tool_names_shadow_nothing() -> None:
     assert not set(LIBRARY) & (set(dir(builtins)) | {"answer"})
     assert all(name.isidentifier() and name.islower() for name in LIBRARY)
 
 
-def test_the_interface_follows_from_signature_and_docstring() -> None:
+def test_interface_of_tools() -> None:
     tool = LIBRARY["ticket_price"]
     assert tool.signature == "ticket_price(kilometres: float, seat: 'first'|'second' = 'second') -> float"
     assert tool.short_signature == "ticket_price(kilometres, seat)"
@@ -121,16 +121,19 @@ def test_the_interface_follows_from_signature_and_docstring() -> None:
                 "properties": {
                     "kilometres": {"type": "number", "description": "of the way"},
                     "seat": {
-                        "type": "string", "enum": ["first", "second"], "description": "the class", "default": "second",
+                        "type": "string",
+                        "enum": ["first", "second"],
+                        "description": "the class",
+                        "default": "second",
                     },
                 },
                 "required": ["kilometres"],
                 "additionalProperties": False,
             },
         },
-    }  # fmt: skip
-    for one in LIBRARY.values():
-        assert json.loads(json.dumps(one.schema())) == one.schema()
+    }
+    for tool in LIBRARY.values():
+        assert json.loads(json.dumps(tool.schema())) == tool.schema()
 
 
 @pytest.mark.parametrize(
@@ -140,33 +143,31 @@ def test_the_interface_follows_from_signature_and_docstring() -> None:
             "add_days",
             ("2024-01-01",),
             {},
-            r"expected add_days\(date: str, days: int\) -> str; missing a required argument: 'days'",
+            r"add_days\(date: str, days: int\) -> str; .*'days'",
         ),
         ("add_days", ("2024-01-01", 1, 2), {}, "too many positional arguments"),
-        ("add_days", ("2024-01-01", "1"), {}, 'days is of type int; got str "1"'),
-        ("add_days", ("2024-01-01", 1.5), {}, "days is of type int; got float 1.5"),
-        ("add_days", ("2024-01-01", True), {}, "days is of type int; got bool true"),
-        ("add_days", (20240101, 1), {}, "date is of type str; got int 20240101"),
-        ("add_days", ("2024-01-01",), {"date": "2024-01-01"}, "multiple values for argument 'date'"),
+        ("add_days", ("2024-01-01", "1"), {}, 'days .*int; .*str "1"'),
+        ("add_days", ("2024-01-01", 1.5), {}, r"days .*int; .*float 1\.5"),
+        ("add_days", ("2024-01-01", True), {}, "days .*int; .*bool true"),
+        ("add_days", (20240101, 1), {}, "date .*str; .*int 20240101"),
+        ("add_days", ("2024-01-01",), {"date": "2024-01-01"}, "multiple .*'date'"),
         (
             "add_days",
             ("2024-01-01",),
             {"day": 1},
-            "unexpected keyword argument 'day'|missing a required argument: 'days'",
+            "unexpected .*'day'|missing .*'days'",
         ),
         ("add_percent", (1, float("nan")), {}, "percent lies between"),
         ("add_percent", (10**400, 1), {}, "amount lies between"),
-        ("mean", ([],), {}, r"numbers is a list of 1 to 100 numbers; got list \[\]"),
-        ("mean", ([1] * 101,), {}, "numbers is a list of 1 to 100 numbers"),
-        ("mean", ([1, "2"],), {}, "an item of mean: numbers is of type float"),
-        ("mean", (3,), {}, "numbers is a list of 1 to 100 numbers; got int 3"),
-        ("convert_mass", (1, "kg", "stone"), {}, 'target is one of g, kg, t, oz, lb; got str "stone"'),
-        ("count_words", ("x" * 3000,), {}, "at most 2000 characters; got 3000"),
+        ("mean", ([],), {}, r"numbers .*1 to 100 numbers; .*list \[\]"),
+        ("mean", ([1] * 101,), {}, "numbers .*1 to 100 numbers"),
+        ("mean", ([1, "2"],), {}, "item of mean: .*float"),
+        ("mean", (3,), {}, "numbers .*1 to 100 numbers; .*int 3"),
+        ("convert_mass", (1, "kg", "stone"), {}, 'target .*g, kg, t, oz, lb; .*"stone"'),
+        ("count_words", ("x" * 3000,), {}, "2000 characters; .*3000"),
     ],
 )
-def test_arguments_that_do_not_fit_are_named(
-    tool: str, args: tuple[Any, ...], kwargs: dict[str, Any], message: str
-) -> None:
+def test_invalid_arguments_are_named(tool: str, args: tuple[Any, ...], kwargs: dict[str, Any], message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         LIBRARY[tool].bind(args, kwargs)
 
@@ -174,30 +175,30 @@ def test_arguments_that_do_not_fit_are_named(
 @pytest.mark.parametrize(
     ("tool", "args", "message"),
     [
-        ("weekday", ("2024-02-30",), "written YYYY-MM-DD; got '2024-02-30'"),
-        ("weekday", ("2024-2-3",), "written YYYY-MM-DD"),
-        ("add_minutes", ("24:00", 1), "written HH:MM"),
-        ("population", ("Atlantis",), "there is no town 'Atlantis'; there are Arvik"),
-        ("town_of", ("Zeno",), "there is nobody called 'Zeno'"),
-        ("stock_of", ("sofa",), "there is no item 'sofa'"),
+        ("weekday", ("2024-02-30",), "YYYY-MM-DD; .*'2024-02-30'"),
+        ("weekday", ("2024-2-3",), "YYYY-MM-DD"),
+        ("add_minutes", ("24:00", 1), "HH:MM"),
+        ("population", ("Atlantis",), "town 'Atlantis'; .*Arvik"),
+        ("town_of", ("Zeno",), "'Zeno'"),
+        ("stock_of", ("sofa",), "item 'sofa'"),
         ("ratio", (1, 0), "divided by 0"),
-        ("add_percent", (100, -10), "a percentage is 0 or more"),
-        ("top", ([1, 2], 3), "between 1 and the 2 numbers; got 3"),
-        ("nth_word", ("a b", 3), "between 1 and the 2 words; got 3"),
-        ("savings", (1, 1, 1000), "years lie between 0 and 100"),
+        ("add_percent", (100, -10), "percentage"),
+        ("top", ([1, 2], 3), "1 and the 2 numbers; .*3"),
+        ("nth_word", ("a b", 3), "1 and the 2 words; .*3"),
+        ("savings", (1, 1, 1000), "years .*0 and 100"),
     ],
 )
-def test_values_that_make_no_sense_are_refused(tool: str, args: tuple[Any, ...], message: str) -> None:
+def test_invalid_values(tool: str, args: tuple[Any, ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         LIBRARY[tool].function(**LIBRARY[tool].bind(args))
 
 
-def test_whole_numbers_may_come_with_a_point_and_defaults_are_filled_in() -> None:
+def test_conversion_and_defaults() -> None:
     assert LIBRARY["add_days"].bind(("2024-01-01", 3.0)) == {"date": "2024-01-01", "days": 3}
     assert LIBRARY["ticket_price"].bind((), {"kilometres": 5}) == {"kilometres": 5.0, "seat": "second"}
 
 
-def test_what_has_no_order_is_canonical() -> None:
+def test_canonical_arguments() -> None:
     far, total = LIBRARY["distance"], LIBRARY["total"]
     assert far.canonical(far.bind(("Lunde", "Arvik"))) == far.canonical(far.bind(("Arvik", "Lunde")))
     assert total.canonical(total.bind(([3, 1, 2],))) == {"numbers": [1.0, 2.0, 3.0]}
@@ -206,12 +207,14 @@ def test_what_has_no_order_is_canonical() -> None:
 
 
 anything = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20), lambda inner: st.lists(inner, max_size=4), max_leaves=6
-)  # fmt: skip
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=4),
+    max_leaves=6,
+)
 
 
 @given(st.sampled_from(sorted(LIBRARY)), st.lists(anything, max_size=4))
-def test_whatever_comes_is_bound_or_refused_and_never_breaks_a_tool(name: str, args: list[Any]) -> None:
+def test_any_arguments_are_bound_or_rejected(name: str, args: list[Any]) -> None:
     tool = LIBRARY[name]
     try:
         bound = tool.bind(args)
@@ -221,17 +224,17 @@ def test_whatever_comes_is_bound_or_refused_and_never_breaks_a_tool(name: str, a
     assert len(json.dumps(value)) < 20_000
 
 
-def test_tools_are_pure_and_none_does_the_work_of_another() -> None:
+def test_tools_are_pure_and_distinct() -> None:
     seen: dict[str, list[tuple[Any, ...]]] = defaultdict(list)
     rng = np.random.default_rng(0)
     for kinds in SKILLS.values():
-        for recipe in [one for recipes in kinds.values() for one in recipes]:
+        for recipe in [tool for recipes in kinds.values() for tool in recipes]:
             for _ in range(4):
-                for made in recipe.draw(rng).plan.execute():
-                    seen[made.tool].append(tuple(made.arguments.values()))
-                    assert LIBRARY[made.tool].function(**made.arguments) == made.value
-                    declared = LIBRARY[made.tool].returns
-                    assert type(made.value) is (get_origin(declared) or declared), made
+                for call in recipe.draw(rng).plan.execute():
+                    seen[call.tool].append(tuple(call.arguments.values()))
+                    assert LIBRARY[call.tool].function(**call.arguments) == call.value
+                    declared = LIBRARY[call.tool].returns
+                    assert type(call.value) is (get_origin(declared) or declared), call
     assert set(seen) == set(LIBRARY)
     for name, several in seen.items():
         for other in LIBRARY.values():
@@ -246,7 +249,7 @@ def _same(tool: Any, other: Any, args: tuple[Any, ...]) -> bool:
         return False
 
 
-def test_the_library_needs_nothing_but_python() -> None:
+def test_library_imports_only_python() -> None:
     """It runs in a sandbox without our packages."""
     for file in Path(library.__file__).parent.glob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):

@@ -37,38 +37,36 @@ def distinct(gold: Sequence[ExecutedCall]) -> bool:
     return not any(same_call(a, b) for a, b in itertools.combinations(gold, 2))
 
 
-def allowed(plan: Plan, order: Sequence[int]) -> bool:
+def is_valid_order(plan: Plan, order: Sequence[int]) -> bool:
     """By the definition: every call stands behind those that it needs."""
     return all(order.index(need) < order.index(call) for call in order for need in plan.calls[call].needs())
 
 
 @given(plans())
-def test_exactly_the_orders_that_the_data_flow_allows_are_right(plan: Plan) -> None:
+def test_orders_that_the_data_flow_allows(plan: Plan) -> None:
     gold = plan.execute()
     assume(distinct(gold))
     for order in itertools.permutations(range(len(gold))):
-        found = match(plan, gold, [gold[place] for place in order])
-        assert found.outcome is (PlanOutcome.RIGHT if allowed(plan, order) else PlanOutcome.WRONG_ORDER)
-        assert found.matched == len(gold)
+        result = match(plan, gold, [gold[place] for place in order])
+        assert result.outcome is (PlanOutcome.RIGHT if is_valid_order(plan, order) else PlanOutcome.WRONG_ORDER)
+        assert result.matched == len(gold)
 
 
 @given(plans(), st.lists(st.integers(0, 3), max_size=6), st.booleans())
-def test_any_calls_are_right_if_and_only_if_a_search_by_hand_finds_the_plan_in_them(
-    plan: Plan, places: list[int], extra: bool
-) -> None:
+def test_match_agrees_with_a_brute_force_search(plan: Plan, places: list[int], extra: bool) -> None:
     gold = plan.execute()
-    made = [gold[place % len(gold)] for place in places]
+    answer = [gold[place % len(gold)] for place in places]
     by_hand = any(
-        all(same_call(gold[call], made[place]) for call, place in enumerate(chosen))
+        all(same_call(gold[call], answer[place]) for call, place in enumerate(chosen))
         and all(chosen[need] < chosen[call] for call in range(len(gold)) for need in plan.calls[call].needs())
-        for chosen in itertools.permutations(range(len(made)), len(gold))
+        for chosen in itertools.permutations(range(len(answer)), len(gold))
     )
-    right = by_hand and (extra or len(made) == len(gold))
-    assert (match(plan, gold, made, extra).outcome is PlanOutcome.RIGHT) is right
+    right = by_hand and (extra or len(answer) == len(gold))
+    assert (match(plan, gold, answer, extra).outcome is PlanOutcome.RIGHT) is right
 
 
 @given(plans(), st.data())
-def test_a_changed_argument_is_wrong(plan: Plan, data: Any) -> None:
+def test_changed_argument(plan: Plan, data: Any) -> None:
     gold = plan.execute()
     place = data.draw(st.integers(0, len(gold) - 1))
     arguments = dict(gold[place].arguments)
@@ -76,15 +74,15 @@ def test_a_changed_argument_is_wrong(plan: Plan, data: Any) -> None:
     value = arguments[name]
     arguments[name] = [*value[:-1], value[-1] + 1] if isinstance(value, list) else value + 1
     changed = replace(gold[place], arguments=arguments)
-    found = match(plan, gold, [*gold[:place], changed, *gold[place + 1 :]])
-    assert found.outcome is not PlanOutcome.RIGHT
-    if distinct(gold) and not any(same_call(changed, one) for one in gold):
-        assert (found.outcome, found.matched) == (PlanOutcome.WRONG_ARGUMENTS, len(gold) - 1)
-        assert "expected" in found.detail
+    result = match(plan, gold, [*gold[:place], changed, *gold[place + 1 :]])
+    assert result.outcome is not PlanOutcome.RIGHT
+    if distinct(gold) and not any(same_call(changed, first) for first in gold):
+        assert (result.outcome, result.matched) == (PlanOutcome.WRONG_ARGUMENTS, len(gold) - 1)
+        assert "expected" in result.detail
 
 
 @given(plans(), st.data())
-def test_a_missing_call_and_another_tool_are_wrong_and_an_extra_one_is_as_it_is_wanted(plan: Plan, data: Any) -> None:
+def test_missing_other_and_extra_calls(plan: Plan, data: Any) -> None:
     gold = plan.execute()
     place = data.draw(st.integers(0, len(gold) - 1))
     without = [*gold[:place], *gold[place + 1 :]]
@@ -97,43 +95,43 @@ def test_a_missing_call_and_another_tool_are_wrong_and_an_extra_one_is_as_it_is_
 
 
 @given(plans(), st.randoms())
-def test_the_order_of_what_has_none_does_not_count(plan: Plan, random: Any) -> None:
+def test_unordered_arguments(plan: Plan, random: Any) -> None:
     gold = plan.execute()
     mixed = []
-    for one in gold:
-        arguments = dict(one.arguments)
-        if one.tool == "product":
+    for first in gold:
+        arguments = dict(first.arguments)
+        if first.tool == "product":
             arguments = {"a": arguments["b"], "b": arguments["a"]}
-        elif one.tool == "total":
+        elif first.tool == "total":
             arguments["numbers"] = random.sample(arguments["numbers"], len(arguments["numbers"]))
-        mixed.append(replace(one, arguments=arguments))
+        mixed.append(replace(first, arguments=arguments))
     assert match(plan, gold, mixed).outcome is PlanOutcome.RIGHT
 
 
 @given(plans())
-def test_a_plan_survives_being_written_down(plan: Plan) -> None:
+def test_plan_round_trip(plan: Plan) -> None:
     assert Plan.from_data(json.loads(json.dumps(plan.to_data()))) == plan
     assert plan.canonical() == Plan.from_data(plan.to_data()).canonical()
 
 
 @given(plans())
-def test_the_program_of_a_plan_makes_its_calls(plan: Plan) -> None:
-    made, answers = [], []
+def test_program_of_a_plan(plan: Plan) -> None:
+    answer, answers = [], []
 
-    def calling(name: str) -> Any:
+    def record_calls(name: str) -> Any:
         def call(*args: Any, **kwargs: Any) -> Any:
             bound = LIBRARY[name].bind(args, kwargs)
-            made.append(ExecutedCall(name, bound, LIBRARY[name].function(**bound)))
-            return made[-1].value
+            answer.append(ExecutedCall(name, bound, LIBRARY[name].function(**bound)))
+            return answer[-1].value
 
         return call
 
-    exec(plan.program(), {"answer": answers.append, **{call.tool: calling(call.tool) for call in plan.calls}})
-    assert tuple(made) == plan.execute()
-    assert answers == [made[-1].value]
+    exec(plan.program(), {"answer": answers.append, **{call.tool: record_calls(call.tool) for call in plan.calls}})
+    assert tuple(answer) == plan.execute()
+    assert answers == [answer[-1].value]
 
 
-def test_a_call_that_failed_is_no_call_of_the_plan() -> None:
+def test_failed_calls_do_not_match() -> None:
     plan = read_plan("weekday(date)", {"date": "2024-01-01"})
     gold = plan.execute()
     failed = ExecutedCall("weekday", {"date": "tomorrow"}, error="a date is written YYYY-MM-DD")
@@ -143,7 +141,7 @@ def test_a_call_that_failed_is_no_call_of_the_plan() -> None:
     assert match(plan, gold, [failed, *gold], extra_calls=True).outcome is PlanOutcome.RIGHT
 
 
-def test_plans_are_read_from_programs() -> None:
+def test_read_plan() -> None:
     plan = read_plan(
         "d = add_days(date, days)\ndifference(days_between(date, d), 3)", {"date": "2024-01-01", "days": 5}
     )
@@ -154,21 +152,21 @@ def test_plans_are_read_from_programs() -> None:
     assert read_plan("ticket_price(5, seat='first')", {}).calls[0].arguments == {"kilometres": 5, "seat": "first"}
 
 
-def test_what_means_the_same_has_one_canonical_form() -> None:
+def test_canonical_form() -> None:
     towns = {"a": "Arvik", "b": "Lunde", "c": "Pellin"}
-    one = read_plan("total([distance(a, b), distance(b, c)])", towns).canonical()
-    assert read_plan("total([distance(c, b), distance(b, a)])", towns).canonical() == one
-    assert read_plan("total([distance(a, b), distance(a, c)])", towns).canonical() != one
+    first = read_plan("total([distance(a, b), distance(b, c)])", towns).canonical()
+    assert read_plan("total([distance(c, b), distance(b, a)])", towns).canonical() == first
+    assert read_plan("total([distance(a, b), distance(a, c)])", towns).canonical() != first
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "same"),
+    ("first", "other", "same"),
     [
         (1, 1.0, True), (0.1 + 0.2, 0.3, True), (10**17, 10**17 + 1, False), (1, True, False), (1, "1", False),
         ([1, [2]], (1, [2.0]), True), ([1], [1, 2], False), ("a", "A", False), (None, None, True), (None, 0, False),
         ({"a": 1}, {"a": 1.0}, True), ({"a": 1}, {"b": 1}, False), (10**400, 1.0, False), (float("nan"), 1.0, False),
     ],
 )  # fmt: skip
-def test_values_are_compared_as_numbers_and_else_exactly(one: Any, other: Any, same: bool) -> None:
-    assert same_value(one, other) is same
-    assert same_value(other, one) is same
+def test_same_value(first: Any, other: Any, same: bool) -> None:
+    assert same_value(first, other) is same
+    assert same_value(other, first) is same

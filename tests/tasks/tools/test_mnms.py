@@ -16,9 +16,9 @@ from palaestra.tasks.tools.mnms.plans import (
     TOOLS,
     check_plan,
     extract_plan,
-    measure,
+    measure_plans,
+    read_literal,
     read_nodes,
-    read_published,
     write_plan,
 )
 from palaestra.tasks.tools.mnms.task import FILTERED, RAW, VERIFIED, Mnms
@@ -39,15 +39,15 @@ def row(number: int, plan: list[dict[str, Any]] = PLAN, alternatives: Any = None
 def publish(folder: Path, **files: list[dict[str, Any]]) -> Path:
     """Files as the hub has them: JSON lines, in a `.json`."""
     for name, rows in files.items():
-        (folder / f"{name}.json").write_text("".join(json.dumps(one) + "\n" for one in rows))
+        (folder / f"{name}.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return folder
 
 
 def value(task: Mnms, text: str) -> float:
     (problem,) = task.problems(Split.TEST, 1, 0, ["two_calls"])
-    found = task.score(problem, Completion(text))
-    assert isinstance(found, Score)
-    return found.value
+    result = task.score(problem, Completion(text))
+    assert isinstance(result, Score)
+    return result.value
 
 
 @pytest.fixture
@@ -60,19 +60,21 @@ def folder(tmp_path: Path) -> Path:
     })  # fmt: skip
 
 
-def test_the_published_files_are_the_parts_and_share_nothing(folder: Path) -> None:
+def test_parts_of_published_files(folder: Path) -> None:
     task = Mnms(str(folder))
-    found = {split: sorted(problem.id for problem in task.problems(split, EVERY, 0)) for split in Split}
-    assert found == {
-        Split.TEST: ["mnms/1", "mnms/9"], Split.VALIDATION: ["mnms/2", "mnms/3", "mnms/4"], Split.TRAIN: ["mnms/5", "mnms/6"],
-    }  # fmt: skip
+    result = {split: sorted(problem.id for problem in task.problems(split, EVERY, 0)) for split in Split}
+    assert result == {
+        Split.TEST: ["mnms/1", "mnms/9"],
+        Split.VALIDATION: ["mnms/2", "mnms/3", "mnms/4"],
+        Split.TRAIN: ["mnms/5", "mnms/6"],
+    }
     (problem,) = task.problems(Split.VALIDATION, 1, 0, ["one_call"])
     assert (problem.subskill, problem.metadata["level"], problem.metadata["type"]) == ("services", "1", "services")
     assert all(f"{tool.signature}: {tool.description}\n" in problem.messages[0].text for tool in TOOLS.values())
     assert [len(Mnms(str(folder), parts="published").problems(split, EVERY, 0)) for split in Split] == [0, 0, 2]
 
 
-def test_where_files_are_missing_parts_are_made_by_hash(tmp_path: Path) -> None:
+def test_missing_parts_are_made_by_hash(tmp_path: Path) -> None:
     publish(tmp_path, **{FILTERED: [row(k) for k in range(60)]})
     alone = [len(Mnms(str(tmp_path)).problems(split, EVERY, 0)) for split in Split]
     assert sum(alone) == 60
@@ -81,14 +83,14 @@ def test_where_files_are_missing_parts_are_made_by_hash(tmp_path: Path) -> None:
     both = [len(Mnms(str(tmp_path)).problems(split, EVERY, 0)) for split in Split]
     assert (both[2], sum(both)) == (60, 120)
     assert both[1] > both[0] > 0
-    with pytest.raises(TaskError, match="contains no 'test_human_verified_filtered' split"):
+    with pytest.raises(TaskError, match="test_human_verified_filtered"):
         Mnms(str(tmp_path.parent)).problems(Split.TEST, EVERY, 0)
 
 
 @pytest.mark.parametrize(
     "plan", ["[{'id':", "[]", "[3]", "{'name': 'count'}", "[{'id': 0, 'name': 'count', 'args': 3}]"]
 )
-def test_a_verified_plan_that_is_none_is_one_line_that_names_its_row(tmp_path: Path, plan: str) -> None:
+def test_invalid_verified_plan_is_named(tmp_path: Path, plan: str) -> None:
     publish(tmp_path, **{FILTERED: [row(0), row(1) | {"plan_str": plan}]})
     with pytest.raises(TaskError, match=r"filtered\.json, row 2: ") as caught:
         Mnms(str(tmp_path)).problems(Split.TEST, EVERY, 0)
@@ -114,21 +116,19 @@ ANSWERS = [
 
 
 @pytest.mark.parametrize(("text", "right"), ANSWERS)
-def test_answers_are_scored_by_tools_in_order_and_by_arguments_where_that_is_wanted(
-    folder: Path, text: str, right: tuple[int, int, int]
-) -> None:
-    found = [value(Mnms(str(folder), match=match), text) for match in ("tools", "names", "values")]
-    assert found == list(right)
+def test_scoring_by_tools_names_and_values(folder: Path, text: str, right: tuple[int, int, int]) -> None:
+    result = [value(Mnms(str(folder), match=match), text) for match in ("tools", "names", "values")]
+    assert result == list(right)
     assert value(Mnms(str(folder), answer_form="code"), text) == right[0]
 
 
-def test_alternative_plans_count_where_the_option_says_so(folder: Path) -> None:
+def test_alternative_plans(folder: Path) -> None:
     other = json.dumps([{"id": 0, "name": "image classification", "args": {"image": "a.jpg"}}])
     assert value(Mnms(str(folder)), other) == 0
     assert value(Mnms(str(folder), alternatives=True), other) == 1
 
 
-def test_the_measures_are_those_of_the_benchmarks_own_evaluation() -> None:
+def test_metrics_of_the_benchmark() -> None:
     """The figures are those of RAIVNLab/mnms for these plans; its edit distance ran over a stand-in for Levenshtein.ratio."""
 
     def call(name: str, place: int = 0, **args: Any) -> dict[str, Any]:
@@ -142,35 +142,39 @@ def test_the_measures_are_those_of_the_benchmarks_own_evaluation() -> None:
         ([call("text generation", text="x"), call("text classification", 1, text="<node-0>.text")],
          [call("text classification", text="x"), call("text generation", 1, text="<node-0>.text")]),
     ]  # fmt: skip
-    found = measure([(read_nodes(gold), read_nodes(said)) for gold, said in pairs], list("abcde"))
-    assert {name: round(100 * mean.value, 2) for name, mean in found.items()} == {
+    result = measure_plans([(read_nodes(gold), read_nodes(plan)) for gold, plan in pairs], list("abcde"))
+    assert {name: round(100 * mean.value, 2) for name, mean in result.items()} == {
         "tool F1": round(17.171717 * 33 / 8, 2),  # Theirs is the mean over all 33 tools; 8 occur.
-        "argument name F1": 62.5, "argument value F1": 37.5, "edge F1": 33.33, "edit distance": 36.67,
-        "argument name accuracy": 40.0, "argument value accuracy": 40.0,
-    }  # fmt: skip
-    assert all(mean.low <= mean.value <= mean.high and mean.count == 5 for mean in found.values())
+        "argument name F1": 62.5,
+        "argument value F1": 37.5,
+        "edge F1": 33.33,
+        "edit distance": 36.67,
+        "argument name accuracy": 40.0,
+        "argument value accuracy": 40.0,
+    }
+    assert all(mean.low <= mean.value <= mean.high and mean.count == 5 for mean in result.values())
 
 
-def test_attempts_are_measured_and_failures_left_out(folder: Path) -> None:
+def test_metrics_leave_out_failures(folder: Path) -> None:
     task = Mnms(str(folder))
     (problem,) = task.problems(Split.TEST, 1, 0, ["two_calls"])
     score = task.score(problem, Completion(json.dumps(PLAN)))
-    found = task.metrics([Attempt(problem, Completion(json.dumps(PLAN)), score)])
-    assert (found["tool F1"].value, found["edit distance"].value) == (1.0, 0.0)
+    result = task.metrics([Attempt(problem, Completion(json.dumps(PLAN)), score)])
+    assert (result["tool F1"].value, result["edit distance"].value) == (1.0, 0.0)
     assert task.metrics([]) == {}
 
 
 @pytest.mark.parametrize("form", ["json", "code"])
-def test_plans_of_the_train_part_are_lessons_that_their_own_scorer_accepts(folder: Path, form: str) -> None:
+def test_lessons_from_the_train_part(folder: Path, form: str) -> None:
     task = make_task("mnms", path=str(folder), answer_form=form, prompt="short")
     assert isinstance(task, GenerativeTask)
     for skill in ("one_call", "two_calls"):
-        made = task.write_examples(skill, "", 3, np.random.default_rng(0))
-        assert len(made) == 3
-        for example in made:
+        examples = task.write_examples(skill, "", 3, np.random.default_rng(0))
+        assert len(examples) == 3
+        for example in examples:
             problem = task.to_problem(example)  # type: ignore[attr-defined]
             assert task.score(problem, Completion(example.response)).value == 1.0  # type: ignore[union-attr]
-    with pytest.raises(TaskError, match="no train plans of the skill 'more_calls'"):
+    with pytest.raises(TaskError, match="'more_calls'"):
         task.write_examples("more_calls", "", 1, np.random.default_rng(0))
     with pytest.raises(TooFewProblemsError):
         task.problems(Split.VALIDATION, 2, 0)
@@ -181,41 +185,39 @@ def datum(*steps: tuple[str, dict[str, Any]]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("said", "why"),
+    ("plan", "why"),
     [
         (datum(("image captioning", {"image": "a.jpg"}), ("text_summarization", {"text": "<node-0>.text"})), ""),
-        (datum(("summon", {})), "there is no tool 'summon'"),
-        (datum(("image editing", {"image": "a.jpg"})), "image editing takes image, prompt; got image"),
-        (datum(("count", {"objects": "<node-0>.objects"})), "uses node 0, which does not come before it"),
+        (datum(("summon", {})), "'summon'"),
+        (datum(("image editing", {"image": "a.jpg"})), "image editing .*image, prompt"),
+        (datum(("count", {"objects": "<node-0>.objects"})), "node 0"),
         (
             datum(("count", {"objects": "x"}), ("tag", {"image": "a", "objects": "<node-0>.objects"})),
-            "count has no output",
+            "count .*output",
         ),
     ],
 )
-def test_what_a_model_writes_must_be_a_plan_that_could_be_carried_out(
-    folder: Path, said: dict[str, Any], why: str
-) -> None:
+def test_written_plans_must_be_executable(folder: Path, plan: dict[str, Any], why: str) -> None:
     task = Mnms(str(folder))
     assert isinstance(task, WritableTask)
-    written = task.datum.model_validate(said)
+    written = task.datum.model_validate(plan)
     if why:
         with pytest.raises(UnusableError, match=why):
             task.make_example(written, "two_calls", "models")
         return
     example = task.make_example(written, "two_calls", "models")
-    assert extract_plan(example.response) == read_nodes(PLAN) == read_published(example.reference)
+    assert extract_plan(example.response) == read_nodes(PLAN) == read_nodes(read_literal(example.reference))
     assert task.execute_example(example) == Score(1.0, {})
     spoiled = Example(example.messages, example.response.replace("image captioning", "summon"), "two_calls")
-    found = task.execute_example(spoiled)
-    assert isinstance(found, Score)
-    assert found.value == 0
+    result = task.execute_example(spoiled)
+    assert isinstance(result, Score)
+    assert result.value == 0
     assert task.execute_example(Example((Message("user", "x"),), "no plan", "two_calls")) == Score(
         0.0, {"detail": "there is no plan"}
     )
 
 
-def test_a_plan_written_as_code_reads_back_as_it_was() -> None:
+def test_code_round_trip() -> None:
     nodes = read_nodes([
         CAPTION, SHORTEN,
         {"id": 2, "name": "image generation", "args": {"text": 'a "{vivid}" picture of <node-1>.text\nand <node-0>.text'}},
@@ -226,7 +228,7 @@ def test_a_plan_written_as_code_reads_back_as_it_was() -> None:
         assert extract_plan(write_plan(nodes, form), form) == nodes
 
 
-def test_options_that_do_not_exist_are_refused() -> None:
+def test_invalid_options() -> None:
     for option in ("parts", "answer_form", "prompt", "match"):
-        with pytest.raises(SettingsError, match=f"option '{option}' of mnms: expected .*; got 'x'"):
+        with pytest.raises(SettingsError, match=f"'{option}' of mnms: .*'x'"):
             make_task("mnms", **{option: "x"})

@@ -46,13 +46,13 @@ def programs() -> Iterator[ToolsSkills]:
     task.close()
 
 
-def scored(task: ToolsSkills, problem: Problem, text: str) -> Score:
-    found = task.score(problem, Completion(text))
-    assert isinstance(found, Score), found
-    return found
+def score_answer(task: ToolsSkills, problem: Problem, text: str) -> Score:
+    score = task.score(problem, Completion(text))
+    assert isinstance(score, Score), score
+    return score
 
 
-def test_there_are_at_least_ten_skills_with_subskills_and_all_levels() -> None:
+def test_skills_and_levels() -> None:
     assert isinstance(TASK, GenerativeTask)
     assert len(TASK.skills()) >= 10
     assert all(len(parts) >= 2 for parts in TASK.skills().values())
@@ -61,7 +61,7 @@ def test_there_are_at_least_ten_skills_with_subskills_and_all_levels() -> None:
     assert min(levels.values()) >= 15
 
 
-def test_the_subskill_is_the_shape_of_the_plan_and_every_call_flows_into_the_last() -> None:
+def test_subskill_is_the_shape_of_the_plan() -> None:
     for problem in TASK.problems(Split.TRAIN, 15, 1):
         plan = Plan.from_data(problem.metadata["plan"])
         assert plan.shape == problem.subskill == problem.metadata["type"]
@@ -70,10 +70,10 @@ def test_the_subskill_is_the_shape_of_the_plan_and_every_call_flows_into_the_las
         assert json.loads(problem.reference) == plan.execute()[-1].value
 
 
-def test_every_wording_names_all_its_values() -> None:
+def test_wordings_name_all_values() -> None:
     """What is not in the words could not be known."""
     rng = np.random.default_rng(0)
-    for recipe in [one for kinds in SKILLS.values() for recipes in kinds.values() for one in recipes]:
+    for recipe in [item for kinds in SKILLS.values() for recipes in kinds.values() for item in recipes]:
         assert len(recipe.wordings) >= 2, recipe.plan
         for wording in recipe.wordings:
             assert all(f"{{{name}}}" in wording for name in recipe.places), wording
@@ -82,7 +82,7 @@ def test_every_wording_names_all_its_values() -> None:
         assert "{" not in draft.question
 
 
-def test_problems_are_plain_data_with_stable_ids_of_one_split_each() -> None:
+def test_problems_have_stable_ids() -> None:
     problems = TASK.problems(Split.TEST, 6, 0)
     assert problems == ToolsSkills().problems(Split.TEST, 6, 0)
     assert problems != TASK.problems(Split.TEST, 6, 1)
@@ -93,23 +93,23 @@ def test_problems_are_plain_data_with_stable_ids_of_one_split_each() -> None:
     assert [problem.id for problem in other] == [problem.id for problem in problems]
 
 
-def test_no_plan_is_in_two_splits_whatever_the_words_and_the_seed() -> None:
+def test_no_plan_is_in_two_splits() -> None:
     plans: dict[Split, set[str]] = {}
     for split in Split:
         drawn = [problem for seed in range(2) for problem in TASK.problems(split, 12, seed)]
         plans[split] = {Plan.from_data(problem.metadata["plan"]).canonical() for problem in drawn}
-    for one, other in ((Split.TRAIN, Split.TEST), (Split.TRAIN, Split.VALIDATION), (Split.TEST, Split.VALIDATION)):
-        assert not plans[one] & plans[other]
+    for item, other in ((Split.TRAIN, Split.TEST), (Split.TRAIN, Split.VALIDATION), (Split.TEST, Split.VALIDATION)):
+        assert not plans[item] & plans[other]
     taught = {e.messages[0].text for e in TASK.write_examples("people", "", 300, np.random.default_rng(0))}
     assert not taught & {p.messages[0].text for p in TASK.problems(Split.TEST, 40, 3, ["people"])}
 
 
-def test_every_skill_has_enough_problems_for_a_test() -> None:
+def test_number_of_problems() -> None:
     for skill in TASK.skills():
         assert len(TASK.problems(Split.TEST, 40, 0, [skill])) == 40
 
 
-def test_the_tools_of_the_plan_and_others_are_offered() -> None:
+def test_offered_tools() -> None:
     task = ToolsSkills(distractors=4)
     for problem, fewer in zip(task.problems(Split.TRAIN, 9, 0), TASK.problems(Split.TRAIN, 9, 0), strict=True):
         needed = {call["name"] for call in problem.metadata["plan"]}
@@ -124,23 +124,23 @@ def test_the_tools_of_the_plan_and_others_are_offered() -> None:
             assert f"{LIBRARY[name].signature}: {LIBRARY[name].description}" in problem.messages[0].text
 
 
-def test_most_calls_leaves_out_what_needs_more() -> None:
+def test_most_calls() -> None:
     task = ToolsSkills(most_calls=2)
     assert {problem.metadata["level"] for problem in task.problems(Split.TRAIN, 9, 0)} == {1, 2}
     assert set(ToolsSkills(most_calls=1).skills()) < set(task.skills()) <= set(TASK.skills())
 
 
-def test_the_plan_is_right_in_both_forms(calls: ToolsSkills, programs: ToolsSkills) -> None:
+def test_plan_is_right_in_both_forms(calls: ToolsSkills, programs: ToolsSkills) -> None:
     for task, per_skill in ((programs, 3), (calls, 15)):
         for problem in task.problems(Split.TEST, per_skill, 0):
-            found = scored(task, problem, problem.metadata["worked"])
-            assert found.value == 1.0, (problem, found)
-            assert found.evidence["outcome"] == "right"
+            score = score_answer(task, problem, problem.metadata["worked"])
+            assert score.value == 1.0, (problem, score)
+            assert score.evidence["outcome"] == "right"
             level = problem.metadata["level"]
-            assert found.evidence["calls"] == f"{level} of {level}"
+            assert score.evidence["calls"] == f"{level} of {level}"
 
 
-def test_lessons_in_every_form_score_full(calls: ToolsSkills, programs: ToolsSkills) -> None:
+def test_lessons_score_full(calls: ToolsSkills, programs: ToolsSkills) -> None:
     for form, prompt, judge in (
         ("program", "short", programs), ("calls", "full", calls), ("calls", "short", calls), ("program", "full", programs),
     ):  # fmt: skip
@@ -151,22 +151,22 @@ def test_lessons_in_every_form_score_full(calls: ToolsSkills, programs: ToolsSki
             examples = task.write_examples(skill, "", 4, np.random.default_rng(5))
             assert all(example.skill == skill and example.response for example in examples)
             for problem in problems:
-                assert scored(task, problem, problem.metadata["worked"]).value == 1.0
+                assert score_answer(task, problem, problem.metadata["worked"]).value == 1.0
 
 
-def test_examples_are_asked_as_problems_are() -> None:
+def test_examples_have_the_prompts_of_problems() -> None:
     for example in TASK.write_examples("money", "chain", 5, np.random.default_rng(0)):
         assert (example.skill, example.subskill) == ("money", "chain")
         assert example.messages[0].text.startswith("Tools:\n")
         assert "answer(" in example.response
         assert example.response.startswith("1. ")
-    with pytest.raises(UnknownNameError, match="did you mean 'money'"):
+    with pytest.raises(UnknownNameError, match="'money'"):
         TASK.write_examples("mony", "", 1, np.random.default_rng(0))
 
 
-def changed_plans(plan: Plan, offered: list[str]) -> Iterator[tuple[str, list[Call]]]:
+def vary_plan(plan: Plan, offered: list[str]) -> Iterator[tuple[str, list[Call]]]:
     """Plans that are a little wrong, each with what is wrong."""
-    values = [made.value for made in plan.execute()]
+    values = [call.value for call in plan.execute()]
 
     def with_call(place: int, call: Call) -> list[Call]:
         return [*plan.calls[:place], call, *plan.calls[place + 1 :]]
@@ -191,9 +191,9 @@ def changed_plans(plan: Plan, offered: list[str]) -> Iterator[tuple[str, list[Ca
                 new = value + 1 if isinstance(value, int | float) else f"{value} x"
                 yield "other argument", with_call(place, Call(call.tool, {**call.arguments, name: new}))
         if len(plan.calls) > 1:
-            yield "missing call", [_without(one, place, values) for one in plan.calls if one is not call]
+            yield "missing call", [_without(item, place, values) for item in plan.calls if item is not call]
     again = Call(plan.calls[0].tool, dict(plan.calls[0].arguments))
-    moved = [Call(one.tool, _moved(one.arguments)) for one in plan.calls]
+    moved = [Call(item.tool, _moved(item.arguments)) for item in plan.calls]
     yield "extra call", [again, *moved]
 
 
@@ -214,25 +214,25 @@ def _moved(value: Any) -> Any:
     if isinstance(value, CallResult):
         return CallResult(value.call + 1)
     if isinstance(value, dict):
-        return {name: _moved(one) for name, one in value.items()}
+        return {name: _moved(item) for name, item in value.items()}
     return [_moved(item) for item in value] if isinstance(value, list) else value
 
 
-def test_nothing_but_the_plan_is_right(calls: ToolsSkills) -> None:
+def test_changed_plans_are_wrong(calls: ToolsSkills) -> None:
     forgiving = ToolsSkills("calls", "short", distractors=3, extra_calls=True)
     forgiving.judge = calls.judge
     outcomes: dict[str, Counter[str]] = {}
     for problem in calls.problems(Split.VALIDATION, 4, 2):
         plan = Plan.from_data(problem.metadata["plan"])
-        for what, changed in changed_plans(plan, problem.metadata["offered"]):
+        for what, changed in vary_plan(plan, problem.metadata["offered"]):
             text = json.dumps(short_calls(Plan(tuple(changed))))
-            found = scored(calls, problem, text)
-            assert found.value == 0.0, (what, text, problem)
-            outcomes.setdefault(what, Counter())[found.evidence["outcome"]] += 1
+            score = score_answer(calls, problem, text)
+            assert score.value == 0.0, (what, text, problem)
+            outcomes.setdefault(what, Counter())[score.evidence["outcome"]] += 1
             if what == "extra call":
-                assert scored(forgiving, problem, text).value == 1.0
+                assert score_answer(forgiving, problem, text).value == 1.0
             elif what != "other tool":
-                assert scored(forgiving, problem, text).value == 0.0
+                assert score_answer(forgiving, problem, text).value == 0.0
     assert set(outcomes) == {"other tool", "other flow", "other argument", "missing call", "extra call"}
     assert set(outcomes["extra call"]) == {"extra_calls"}
     assert set(outcomes["missing call"]) == {"wrong_calls"}
@@ -240,18 +240,18 @@ def test_nothing_but_the_plan_is_right(calls: ToolsSkills) -> None:
     assert outcomes["other tool"].most_common(1)[0][0] in ("wrong_calls", "wrong_arguments")
 
 
-def test_independent_calls_may_come_in_any_order_and_needed_ones_may_not(calls: ToolsSkills) -> None:
+def test_order_of_calls(calls: ToolsSkills) -> None:
     problem = next(
         p for p in calls.problems(Split.TEST, 12, 0, ["shop"]) if [c["name"] for c in p.metadata["plan"]][-1] == "total"
     )
     first, second, last = openai_calls(Plan.from_data(problem.metadata["plan"]))
-    assert scored(calls, problem, json.dumps([second, first, last])).value == 1.0
-    found = scored(calls, problem, json.dumps([first, last, second]))
-    assert (found.value, found.evidence["outcome"]) == (0.0, "wrong_order")
-    assert found.evidence["detail"] == "call_3 needs the result of call_2, which comes later"
+    assert score_answer(calls, problem, json.dumps([second, first, last])).value == 1.0
+    score = score_answer(calls, problem, json.dumps([first, last, second]))
+    assert (score.value, score.evidence["outcome"]) == (0.0, "wrong_order")
+    assert score.evidence["detail"] == "call_3 needs the result of call_2, which comes later"
     lost = json.dumps([first, last]).replace("call_2", "call_9")
-    found = scored(calls, problem, lost)
-    assert (found.value, found.evidence["outcome"]) == (0.0, "wrong_arguments")
+    score = score_answer(calls, problem, lost)
+    assert (score.value, score.evidence["outcome"]) == (0.0, "wrong_arguments")
 
 
 @pytest.mark.parametrize(
@@ -263,14 +263,14 @@ def test_independent_calls_may_come_in_any_order_and_needed_ones_may_not(calls: 
         (json.dumps([{"name": "weekday", "arguments": {"date": "2024-01-01"}}] * 17), "too_many_calls"),
     ],
 )
-def test_answers_that_are_no_plan_have_their_verdict(calls: ToolsSkills, text: str, outcome: str) -> None:
+def test_answers_without_a_plan(calls: ToolsSkills, text: str, outcome: str) -> None:
     problem = calls.problems(Split.TEST, 1, 0, ["text"])[0]
-    found = scored(calls, problem, text)
-    assert (found.value, found.evidence["outcome"]) == (0.0, outcome)
-    assert found.evidence["detail"]
+    score = score_answer(calls, problem, text)
+    assert (score.value, score.evidence["outcome"]) == (0.0, outcome)
+    assert score.evidence["detail"]
 
 
-def test_the_short_form_fits_the_context_of_the_embedded_student() -> None:
+def test_short_prompts_fit_the_embedded_student() -> None:
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(files("palaestra") / "assets" / "nano" / "tokenizer.json"))
@@ -283,7 +283,7 @@ def test_the_short_form_fits_the_context_of_the_embedded_student() -> None:
         assert np.mean(np.add(prompts, answers) <= 256) > 0.99, form
 
 
-def test_the_share_of_calls_is_told_beside_the_accuracy(calls: ToolsSkills) -> None:
+def test_metric_of_calls(calls: ToolsSkills) -> None:
     problem = next(p for p in calls.problems(Split.TEST, 9, 0, ["calendar"]) if p.metadata["level"] == 2)
     half = json.dumps(problem.metadata["plan"][:1])
     attempts = [
@@ -291,20 +291,20 @@ def test_the_share_of_calls_is_told_beside_the_accuracy(calls: ToolsSkills) -> N
         for text in (half, problem.metadata["worked"], "?")
     ]
     attempts.append(Attempt(problem, None, Failure(FailureCause.ENGINE, "gone")))
-    found = calls.metrics(attempts)["calls made"]
-    assert (found.value, found.count) == (0.5, 3)
+    score = calls.metrics(attempts)["calls made"]
+    assert (score.value, score.count) == (0.5, 3)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"answer_form": "prose"}, "option 'answer_form' of tools-skills: expected program or calls; got 'prose'"),
-        ({"prompt": "long"}, "expected full or short; got 'long'"),
-        ({"distractors": -1}, "must be a whole number from 0 to 20; got -1"),
-        ({"distractors": True}, "must be a whole number from 0 to 20; got True"),
-        ({"most_calls": 5}, "must be a whole number from 1 to 4; got 5"),
-        ({"extra_calls": "no"}, "expected True or False; got 'no'"),
-        ({"seconds": 0}, "must be a finite number of at least 0.01; got 0"),
+        ({"answer_form": "prose"}, "'answer_form' of tools-skills: .*'prose'"),
+        ({"prompt": "long"}, "'prompt' .*'long'"),
+        ({"distractors": -1}, "'distractors' .*-1"),
+        ({"distractors": True}, "'distractors' .*True"),
+        ({"most_calls": 5}, "'most_calls' .*5"),
+        ({"extra_calls": "no"}, "'extra_calls' .*'no'"),
+        ({"seconds": 0}, r"'seconds' .*0\.01; "),
     ],
 )
 def test_options_are_checked(options: dict[str, Any], message: str) -> None:
@@ -312,8 +312,8 @@ def test_options_are_checked(options: dict[str, Any], message: str) -> None:
         ToolsSkills(**options)
 
 
-def test_an_unknown_sandbox_is_answered_with_the_nearest() -> None:
-    with pytest.raises(UnknownNameError, match="did you mean 'bubblewrap'"):
+def test_unknown_sandbox() -> None:
+    with pytest.raises(UnknownNameError, match="'bubblewrap'"):
         ToolsSkills(sandbox="bubblewrp")
 
 
@@ -321,7 +321,7 @@ def ask(task: ToolsSkills, question: str, plan: str, **values: Any) -> Problem:
     return task.problem("clock", "chain", ToolDraft(question, read_plan(plan, values)))
 
 
-def test_another_order_of_the_same_tools_is_right_where_the_request_prescribes_none(calls: ToolsSkills) -> None:
+def test_other_path_unless_order_is_prescribed(calls: ToolsSkills) -> None:
     plan = "local_time(add_minutes(time, minutes), town, other)"
     towns = sorted(
         {
@@ -337,20 +337,22 @@ def test_another_order_of_the_same_tools_is_right_where_the_request_prescribes_n
         {"name": "add_minutes", "arguments": {"time": "$call_1", "minutes": 50}},
     ]
     free = ask(calls, "When is it 50 minutes after 08:15, by the clocks of the other town?", plan, **values)
-    assert scored(calls, free, json.dumps(swapped)).evidence["detail"] == "another path to the same result"
-    assert scored(calls, free, json.dumps(swapped)).value == 1.0
+    assert score_answer(calls, free, json.dumps(swapped)).evidence["detail"] == "another path to the same result"
+    assert score_answer(calls, free, json.dumps(swapped)).value == 1.0
     bound = ask(calls, "First add 50 minutes to 08:15, then take the local time of the other town.", plan, **values)
-    assert scored(calls, bound, json.dumps(swapped)).value == 0.0
-    assert scored(calls, bound, json.dumps(short_calls(read_plan(plan, values)))).value == 1.0
+    assert score_answer(calls, bound, json.dumps(swapped)).value == 0.0
+    assert score_answer(calls, bound, json.dumps(short_calls(read_plan(plan, values)))).value == 1.0
 
 
-def test_no_path_is_right_that_leaves_out_a_tool_or_works_something_out_beside_them(calls: ToolsSkills) -> None:
+def test_paths_without_a_tool_are_wrong(calls: ToolsSkills) -> None:
     problem = ask(
         calls, "Which day is 5 days after 2024-01-01?", "weekday(add_days(date, days))", date="2024-01-01", days=5
     )
 
-    def value(*made: tuple[str, dict[str, Any]]) -> float:
-        return scored(calls, problem, json.dumps([{"name": name, "arguments": given} for name, given in made])).value
+    def value(*call: tuple[str, dict[str, Any]]) -> float:
+        return score_answer(
+            calls, problem, json.dumps([{"name": name, "arguments": given} for name, given in call])
+        ).value
 
     days = ("add_days", {"date": "2024-01-01", "days": 5})
     assert value(days, ("weekday", {"date": "$call_1"})) == 1.0
@@ -362,13 +364,13 @@ def test_no_path_is_right_that_leaves_out_a_tool_or_works_something_out_beside_t
 
 
 @pytest.mark.parametrize("form", ["program", "calls"])
-def test_native_calls_are_scored_in_every_form(calls: ToolsSkills, form: str) -> None:
+def test_native_calls(calls: ToolsSkills, form: str) -> None:
     task = ToolsSkills(form, distractors=3)
     task.judge = calls.judge
     for problem in task.problems(Split.TEST, 2, 1):
         plan = Plan.from_data(problem.metadata["plan"])
         native = tuple(
-            ToolCall(one["function"]["name"], one["function"]["arguments"], one["id"]) for one in openai_calls(plan)
+            ToolCall(item["function"]["name"], item["function"]["arguments"], item["id"]) for item in openai_calls(plan)
         )
         right = task.score(problem, Completion("", tool_calls=native))
         assert isinstance(right, Score)

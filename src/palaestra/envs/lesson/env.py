@@ -5,22 +5,33 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any, Literal, NamedTuple
 
 import gymnasium
 
-from palaestra.core.checks import check_integer
 from palaestra.core.errors import LessonError, SettingsError
-from palaestra.core.events import Event, Listener, ignore
-from palaestra.core.records import Attempt, Example, Lesson, Problem, Report, Split
+from palaestra.core.records import (
+    Attempt,
+    Engine,
+    Event,
+    Example,
+    Lesson,
+    Listener,
+    Problem,
+    Report,
+    Sampling,
+    Split,
+    ignore,
+)
 from palaestra.core.seeding import Seeds
+from palaestra.core.settings import check_integer
 from palaestra.core.statistics import is_better, measure_gain, report_on
-from palaestra.engines import models
-from palaestra.engines.base import Engine, Sampling
-from palaestra.envs.lesson.journal import Journal, NullJournal, WeightsJournal
 from palaestra.envs.lesson.state import (
+    Journal,
+    NullJournal,
     Round,
+    RoundCheckpoints,
     StudentState,
     action_space,
     check_lesson,
@@ -29,15 +40,16 @@ from palaestra.envs.lesson.state import (
     observation_space,
     to_validation_attempt,
 )
-from palaestra.learn.student import ModelStudent, Student, SupervisedStudent
-from palaestra.learn.supervised import supervision_for
-from palaestra.runs.ledger import LedgerEntry
+from palaestra.envs.lesson.student import STUDENTS, Student
+from palaestra.envs.types import Info, ResetOptions
+from palaestra.models import registry as models
+from palaestra.runs.provenance import LedgerEntry
 from palaestra.tasks.base import Task, check_skills, get_hooks, make_task
 from palaestra.tasks.evaluate import EvaluationWorkers, draw_problems, evaluate
 from palaestra.tasks.group import divide_problems
 from palaestra.tasks.leakage import HeldOut
 
-UNKNOWN = -1
+_UNKNOWN = -1
 """The round of the weights in memory after an aborted training."""
 
 
@@ -78,7 +90,8 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
         keep: which student is kept and tested at the end: that of the `"last"` or of the `"best"` round.
         test_task: the task of the test problems; default: `task`.
         test_every_round: test the student after every round. The results are not part of the observation or the reward.
-        journal: stores finished work, so that an episode can be resumed; see `palaestra.envs.lesson.journal`.
+        journal: stores finished work, so that an episode can be resumed; see `palaestra.envs.lesson.state`.
+        checkpoints: saves the weights of the rounds. Default: a temporary folder if `keep="best"` needs one.
         workers: score the answers of the student; their tasks are named `validation` and `test`. Default: this process.
         listener: receives progress events.
 
@@ -108,20 +121,20 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
         test_task: Task | str | None = None,
         test_every_round: bool = False,
         journal: Journal | None = None,
+        checkpoints: RoundCheckpoints | None = None,
         workers: EvaluationWorkers | None = None,
         listener: Listener = ignore,
         render_mode: str | None = None,
     ) -> None:
-        for name, value, least in (
-            ("rounds", rounds, 1),
-            ("budget", budget, 1),
-            ("validation", validation, 0),
-            ("test", test, 0),
-        ):
-            check_integer(name, value, least, error=SettingsError)
+        for name, value in {"rounds": rounds, "budget": budget}.items():
+            check_integer(name, value, 1, error=SettingsError)
+        for name, value in {"validation": validation, "test": test}.items():
+            check_integer(name, value, 0, error=SettingsError)
         self.task = make_task(task) if isinstance(task, str) else task
         check_skills(self.task, skills)
-        self.student: Student = _student(student) if isinstance(student, str) else student
+        self.student: Student = (
+            STUDENTS.get("supervised")(models.load(student)) if isinstance(student, str) else student
+        )
         self.rounds, self.budget, self.skills = rounds, budget, skills
         self.validation, self.test = validation, test
         self.test_task = make_task(test_task) if isinstance(test_task, str) else test_task or self.task
@@ -131,17 +144,19 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
         if keep not in ("last", "best"):
             raise SettingsError(f"keep: expected 'last' or 'best'; got {keep!r}")
         self.show_state, self.show_references, self.keep = show_state, show_references, keep
-        self.journal: Journal = journal or (WeightsJournal() if keep == "best" else NullJournal())
+        self.journal: Journal = journal or NullJournal()
+        self.checkpoints = checkpoints or (RoundCheckpoints() if keep == "best" else None)
         self.workers, self.listener = workers, listener
         self.render_mode = render_mode
         self.observation_space = observation_space()
         self.action_space = action_space(self.task.skills())
-        self._problems: dict[Split, list[Problem]] = {}
+        # Validation and test problems, for checks of lessons. Teachers must not see test problems.
+        self.held_out: dict[Split, list[Problem]] = {}
+        # All examples that were taught so far.
+        self.data: list[Example] = []
         self._index = HeldOut({})
         self._seeds = Seeds(0)
-        self._round = -1
-        self._over = True
-        self._data: list[Example] = []
+        self._round, self._over = -1, True
         self._history: list[Round] = []
         self._attempts: list[Attempt] = []
         self._tested: dict[int, list[Attempt]] = {}
@@ -152,23 +167,21 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
         # memory, which may be older, because stored evaluations need no weights.
         self.kept_round = self.trained_round = self._in_memory = 0
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[StudentState, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: ResetOptions = None) -> tuple[StudentState, Info]:
         super().reset(seed=seed)
         root = seed if seed is not None else int(self.np_random.integers(2**31))
         self._seeds = Seeds(root)
         # `skills` belong to `task`. Another test task uses all of its skills.
         skills = self.skills if self.test_task is self.task else ()
-        self._problems = {
+        self.held_out = {
             Split.VALIDATION: draw_problems(self.task, Split.VALIDATION, self.validation, root, self.skills),
             Split.TEST: draw_problems(self.test_task, Split.TEST, self.test, root, skills),
         }
-        images = (m.has_image for problems in self._problems.values() for p in problems for m in p.messages)
-        if isinstance(self.student, ModelStudent) and self.student.processor is None and any(images):
+        images = (m.has_image for problems in self.held_out.values() for p in problems for m in p.messages)
+        if any(images) and not getattr(self.student, "reads_images", True):
             raise LessonError("the problems have images, but the student reads text only; use one such as nano-vlm")
-        self._index = HeldOut(self._problems)
-        self._data, self._history, self._round, self._over = [], [], 0, False
+        self._index = HeldOut(self.held_out)
+        self.data, self._history, self._round, self._over = [], [], 0, False
         self.student.restore()
         self.kept_round = self.trained_round = self._in_memory = 0
         self._attempts = self._evaluate(Split.VALIDATION)
@@ -177,9 +190,8 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
         self._tested = {0: self._evaluate(Split.TEST)}
         return self._state(), {"report": self._report, "test": report_on(self._tested[0], Split.TEST)}
 
-    def step(self, action: Lesson) -> tuple[StudentState, float, bool, bool, dict[str, Any]]:
-        if self._over:
-            raise gymnasium.error.ResetNeeded("the episode is over; call reset() before step()")
+    def step(self, action: Lesson) -> tuple[StudentState, float, bool, bool, Info]:
+        self._check_running("step")
         self.check(action)  # First, because the comparison with held-out problems is slow for long lessons.
         kept, dropped = self.screen(action)
         if not kept:
@@ -187,25 +199,28 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
             raise LessonError(f"every example of the lesson was dropped: {causes}; write other examples")
         return self._advance(kept, dropped)
 
-    def skip_round(self) -> tuple[StudentState, float, bool, bool, dict[str, Any]]:
+    def skip_round(self) -> tuple[StudentState, float, bool, bool, Info]:
         """Count a round without training. Returns the same values as `step`."""
-        if self._over:
-            raise gymnasium.error.ResetNeeded("the episode is over; call reset() before skip_round()")
+        self._check_running("skip_round")
         return self._advance((), {})
+
+    def _check_running(self, method: str) -> None:
+        if self._over:
+            raise gymnasium.error.ResetNeeded(f"the episode is over; call reset() before {method}()")
 
     def _advance(
         self, examples: Sequence[Example], dropped: Mapping[str, int]
-    ) -> tuple[StudentState, float, bool, bool, dict[str, Any]]:
+    ) -> tuple[StudentState, float, bool, bool, Info]:
         """Train on checked examples, evaluate, and count the round."""
-        data, round_, loss = [*self._data, *examples], self._round + 1, None
+        data, round_, loss = [*self.data, *examples], self._round + 1, None
         try:
             if examples:
                 loss = self._train(data, examples, round_)
         except BaseException:
             if self.student.start != "last":  # With start="last" the student restores its weights.
-                self._in_memory = UNKNOWN  # The state of the episode is unchanged, but the weights may differ.
+                self._in_memory = _UNKNOWN  # The state of the episode is unchanged, but the weights may differ.
             raise
-        self._data, self._round = data, round_
+        self.data, self._round = data, round_
         before, self._attempts = self._attempts, self._evaluate(Split.VALIDATION)
         if is_better(self._attempts, self._best.attempts):
             self._best = _BestRound(round_, self.trained_round, self._attempts)
@@ -213,25 +228,22 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
         self._history.append(Round(count_examples(Lesson(tuple(examples))), self._report))
         # Paired: a problem with an infrastructure failure either time does not count.
         gain = measure_gain(before, self._attempts)
-        terminated = len(self._data) >= self.budget
-        truncated = self._round >= self.rounds
-        info: dict[str, Any] = {"taught": len(examples), "dropped": dict(dropped)}
-        info |= {"report": self._report, "loss": loss, "compared": gain.count}
-        info["weights_sha256"] = self._weights_sha256()
+        terminated, truncated = len(data) >= self.budget, round_ >= self.rounds
+        info: Info = {"taught": len(examples), "dropped": dict(dropped), "report": self._report, "loss": loss}
+        info |= {"compared": gain.count, "weights_sha256": self._weights_sha256()}
         if self.test_every_round:
             info["test"] = report_on(self._test(round_), Split.TEST)
         if terminated or truncated:
             info |= self.finish()
         return self._state(), gain.points / 100, terminated, truncated, info
 
-    def finish(self) -> dict[str, Any]:
+    def finish(self) -> Info:
         """End the episode: load the kept student and test it. `step` calls it after the last round.
 
         Returns:
             `test`, `kept_round` and `kept_sha256`, as in the `info` of the last step.
         """
-        if self._over:
-            raise gymnasium.error.ResetNeeded("the episode is over; call reset() before finish()")
+        self._check_running("finish")
         self._over, self.kept_round = True, self._round
         if self.keep == "best":
             self.kept_round, self.trained_round = self._best.round, self._best.trained_round
@@ -245,17 +257,15 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
         """The report of the student as text, one line per skill."""
         if self.render_mode != "ansi" or self._round < 0:
             return None
-        lines = [f"round {self._round} of {self.rounds}: {_line(self._report)}"]
-        return "\n".join(lines + [f"  {_line(part)}" for part in self._report.slices])
+        parts = "".join(f"\n  {_line(part)}" for part in self._report.slices)
+        return f"round {self._round} of {self.rounds}: {_line(self._report)}{parts}"
 
     def check(self, lesson: Lesson) -> None:
         """Raise `LessonError` if `step` would reject the lesson. Has no side effects."""
         check_lesson(lesson, self.task.skills())
-        left = self.budget - len(self._data)
-        if len(lesson.examples) > left:
-            raise LessonError(
-                f"the lesson has {len(lesson.examples)} examples, but the budget has {left} left; shorten the lesson"
-            )
+        size, left = len(lesson.examples), self.budget - len(self.data)
+        if size > left:
+            raise LessonError(f"the lesson has {size} examples, but the budget has {left} left; shorten the lesson")
         self.student.check(lesson.examples)
 
     def screen(self, lesson: Lesson) -> tuple[tuple[Example, ...], dict[str, int]]:
@@ -268,16 +278,6 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
         leaks = self._index.find(lesson.examples)
         kept = tuple(example for example, leak in zip(lesson.examples, leaks, strict=True) if leak is None)
         return kept, dict(Counter(leak.reason for leak in leaks if leak is not None))
-
-    @property
-    def held_out(self) -> Mapping[Split, Sequence[Problem]]:
-        """Validation and test problems, for checks of lessons. Teachers must not see test problems."""
-        return self._problems
-
-    @property
-    def data(self) -> Sequence[Example]:
-        """All examples that were taught so far."""
-        return self._data
 
     def engine(self) -> Engine:
         """The engine of the current student."""
@@ -297,12 +297,15 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
             self.listener(Event("train", step, total, round_, {"loss": loss, "examples": len(data)}))
 
         start = time.perf_counter()
-        curve = self.student.learn(
-            list(data), self._seeds.derive("training", round_), on_step, self.journal.progress_folder()
-        )
+        progress = self.checkpoints.progress if self.checkpoints else None
+        curve = self.student.learn(list(data), self._seeds.derive("training", round_), on_step, progress)
         cost = LedgerEntry(f"{round_}/train", self.student.name, seconds=time.perf_counter() - start)
-        needed = (self._best.trained_round,) if self.keep == "best" else ()
-        self.journal.add_training(round_, self.student, curve, cost, needed)
+        # The weights are saved before the journal records them. A kill in between repeats the training.
+        if self.checkpoints:
+            self.checkpoints.save(round_, self.student)
+        self.journal.add_training(round_, self.student.weights_sha256(), curve, cost)
+        if self.checkpoints:
+            self.checkpoints.tidy(round_, *((self._best.trained_round,) if self.keep == "best" else ()))
         self.trained_round = self._in_memory = round_
         return curve[-1][1]
 
@@ -322,7 +325,7 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
         task = self.test_task if split is Split.TEST else self.task
         hooks = get_hooks(task)
         known, attempts = self.journal.attempts(phase), list[Attempt]()
-        for name, problems in divide_problems(self._problems[split], hooks.main).items():
+        for name, problems in divide_problems(self.held_out[split], hooks.main).items():
             at = len(attempts)
             attempts += evaluate(
                 task,
@@ -353,8 +356,8 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
         if self._in_memory != self.trained_round:
             if self.trained_round == 0:
                 self.student.restore()
-            else:
-                self.journal.load(self.trained_round, self.student)
+            elif self.checkpoints:
+                self.checkpoints.load(self.trained_round, self.student, self.journal.weights_sha256(self.trained_round))
             self._in_memory = self.trained_round
 
     def _state(self) -> StudentState:
@@ -362,26 +365,20 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
             round=self._round,
             report=self._report,
             attempts=tuple(to_validation_attempt(attempt, self.show_references) for attempt in self._attempts),
-            examples=len(self._data),
-            budget=self.budget - len(self._data),
+            examples=len(self.data),
+            budget=self.budget - len(self.data),
             before=self._before,
             history=tuple(self._history),
         )
         return state if self.show_state else hide_results(state)
 
 
-@dataclass(frozen=True, slots=True)
-class _BestRound:
+class _BestRound(NamedTuple):
     """The best round so far: its validation attempts, and the round of the training that produced its weights."""
 
     round: int
     trained_round: int
     attempts: Sequence[Attempt]
-
-
-def _student(name: str) -> Student:
-    model = models.load(name)
-    return SupervisedStudent(model, supervision_for(model.weights))
 
 
 def _line(report: Report) -> str:

@@ -15,18 +15,17 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from palaestra.core.checks import check_integer
 from palaestra.core.errors import EnvError, RewardError
-from palaestra.core.plugins import describe_error
 from palaestra.core.records import Problem, Split, StopReason
+from palaestra.core.registry import describe_error
 from palaestra.core.seeding import Seeds
+from palaestra.core.settings import check_integer
 from palaestra.envs.token.contract import Observation, TokenEnvContract, check_tokens
 from palaestra.envs.token.prompts import (
     Prompt,
     PromptLike,
     Response,
     compute_rewards,
-    encode_prompt,
     find_end_ids,
     find_special_tokens,
     load_tokenizer,
@@ -34,8 +33,11 @@ from palaestra.envs.token.prompts import (
     reward_error,
     split_prompts,
     to_reward,
+    tokenize_prompt,
     vocabulary_size,
 )
+from palaestra.envs.token.rewards import RewardFunctions, RewardLike, make_reward
+from palaestra.envs.types import Info, ResetOptions, read_reset_mask
 from palaestra.tasks.evaluate import draw_problems
 
 if TYPE_CHECKING:
@@ -55,7 +57,9 @@ class TokenVectorEnv(TokenEnvContract):
 
     Arguments:
         prompts: texts, conversations, token ids, or problems of a task.
-        reward: computes the reward of a finished response.
+        reward: computes the reward of a finished `Response`; or one or several functions with the signature of TRL's reward
+            functions, which replace the reward of a subclass (see `palaestra.envs.token.rewards`).
+        reward_weights: the weights of several functions; 1 by default.
         token_reward: optional reward of each token, from the prompt and the ids so far.
         legal_tokens: optional restriction, from the prompt and the ids so far: the ids that may come next,
             or `None` for all.
@@ -85,8 +89,9 @@ class TokenVectorEnv(TokenEnvContract):
     def __init__(
         self,
         prompts: Sequence[PromptLike] = (),
-        reward: RewardFunction | None = None,
+        reward: RewardFunction | RewardLike | Sequence[RewardLike] | None = None,
         *,
+        reward_weights: Sequence[float] = (),
         token_reward: Callable[[Prompt, Sequence[int]], float] | None = None,
         legal_tokens: Callable[[Prompt, Sequence[int]], Sequence[int] | None] | None = None,
         tokenizer: str | PreTrainedTokenizerBase = "nano",
@@ -113,7 +118,13 @@ class TokenVectorEnv(TokenEnvContract):
         self.autoreset, self.render_mode = autoreset, render_mode
         if not autoreset:
             self.metadata = {**self.metadata, "autoreset_mode": AutoresetMode.DISABLED}
-        self._reward, self._token_reward, self._legal = reward, token_reward, legal_tokens
+        rewards = make_reward(reward, reward_weights)
+        if rewards is not None and type(self).reward is not TokenVectorEnv.reward:
+            rewards = rewards if isinstance(rewards, RewardFunctions) else RewardFunctions([rewards])
+        self._functions = rewards if isinstance(rewards, RewardFunctions) else None
+        self._reward = None if isinstance(rewards, RewardFunctions) else rewards
+        self._token_reward, self._legal = token_reward, legal_tokens
+        self._parts: dict[int, dict[str, float]] = {}
         self.vocabulary = vocabulary_size(self.tokenizer)
         self.stop = (stop,) if isinstance(stop, str) else tuple(stop)
         # Special tokens are not part of a response's text, so a stop string that is one of them becomes an end token.
@@ -140,7 +151,7 @@ class TokenVectorEnv(TokenEnvContract):
         self._stop_reach = 2 * max((len(s.encode()) for s in self.stop), default=0) + 8
         self._masks_tokens = type(self).legal_tokens is not TokenVectorEnv.legal_tokens or legal_tokens is not None
         self._by_token = type(self).token_reward is not TokenVectorEnv.token_reward or token_reward is not None
-        self._in_batch = type(self).rewards is not TokenVectorEnv.rewards
+        self._in_batch = self._functions is not None or type(self).rewards is not TokenVectorEnv.rewards
 
     # Methods that subclasses override
 
@@ -172,23 +183,19 @@ class TokenVectorEnv(TokenEnvContract):
     # Gymnasium's API
 
     def reset(
-        self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Observation, dict[str, Any]]:
+        self, *, seed: int | list[int | None] | None = None, options: ResetOptions = None
+    ) -> tuple[Observation, Info]:
         options = options or {}
         unknown = set(options) - {"episodes", "episode", "initial_state", "reset_mask"}
         if unknown:
             raise EnvError(
                 f"reset options are episodes, episode, initial_state, reset_mask; got {sorted(map(str, unknown))}"
             )
-        mask = np.asarray(options.get("reset_mask", np.ones(self.num_envs, dtype=bool)))
-        if mask.shape != (self.num_envs,) or mask.dtype != bool:
-            raise EnvError(
-                f"reset_mask must have one bool per slot, shape ({self.num_envs},); got {mask.dtype} {mask.shape}"
-            )
+        mask = read_reset_mask(options, self.num_envs)
         state = options.get("initial_state")
-        initial_state = None if state is None else self._encode(state, "given as initial_state")
+        prompt = None if state is None else self._encode(state, "given as initial_state")
         used = self._count_from(seed, options, type(self).__name__)
-        self._initial_state = initial_state
+        self._initial_state = prompt
         if used is not None:
             self._np_random = np.random.default_rng(Seeds(used).derive("token-env").integer())
         self._fresh[mask] = False
@@ -196,7 +203,7 @@ class TokenVectorEnv(TokenEnvContract):
             self._begin(int(slot))
         return self._observe(), self._infos()
 
-    def step(self, actions: np.ndarray) -> tuple[Observation, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+    def step(self, actions: np.ndarray) -> tuple[Observation, np.ndarray, np.ndarray, np.ndarray, Info]:
         active = self._active.copy()
         actions = check_tokens(actions, active, self.vocabulary)
         if self._masks_tokens:
@@ -279,7 +286,7 @@ class TokenVectorEnv(TokenEnvContract):
 
     def _encode(self, item: PromptLike, which: str) -> Prompt:
         try:
-            prompt = encode_prompt(item, self.tokenizer, self.chat)
+            prompt = tokenize_prompt(item, self.tokenizer, self.chat)
         except EnvError as error:
             raise EnvError(f"the prompt {which} cannot be read: {error}") from None
         if not prompt.ids:
@@ -303,7 +310,7 @@ class TokenVectorEnv(TokenEnvContract):
         self._slot_prompts[slot], self._slot_errors[slot] = prompt, None
         self._start_slot(slot, prompt.ids)
 
-    def _infos(self) -> dict[str, Any]:
+    def _infos(self) -> Info:
         infos = super()._infos()
         if self._masks_tokens:
             masks = infos["action_mask"] = np.ones((self.num_envs, self.vocabulary), dtype=np.int8)
@@ -372,7 +379,8 @@ class TokenVectorEnv(TokenEnvContract):
         """Compute the rewards of the responses that finished in this step."""
         responses = [self._response(slot, slot in stopped) for slot in done.tolist()]
         finished: list[Response] = []
-        for response, value in zip(responses, compute_rewards(self.rewards, responses, self._in_batch), strict=True):
+        values = compute_rewards(self._compute_rewards, responses, self._in_batch)
+        for response, value in zip(responses, values, strict=True):
             slot = int(done[len(finished)])
             failure = self._slot_errors[slot]
             if isinstance(value, BaseException):
@@ -385,8 +393,18 @@ class TokenVectorEnv(TokenEnvContract):
             else:
                 assert isinstance(value, float)
                 rewards[slot] += value
-                finished.append(replace(response, reward=value, token_rewards=tuple(self._slot_rewards[slot])))
+                parts = self._parts.pop(response.episode, {})
+                token_rewards = tuple(self._slot_rewards[slot])
+                finished.append(replace(response, reward=value, token_rewards=token_rewards, reward_parts=parts))
         return finished
+
+    def _compute_rewards(self, responses: Sequence[Response]) -> Sequence[float | RewardError]:
+        """The rewards of the functions that were given, or else of the class."""
+        if self._functions is None:
+            return self.rewards(responses)
+        results = self._functions.compute(responses)
+        self._parts = {r.episode: parts for r, (_, parts) in zip(responses, results, strict=True)} | self._parts
+        return [reward for reward, _ in results]
 
     def _response(self, slot: int, stopped: bool) -> Response:
         prompt, ids = self._slot_prompts[slot], self._response_ids(slot)
@@ -400,7 +418,7 @@ class TokenVectorEnv(TokenEnvContract):
         return Response(prompt, ids, text, reason, episode, episode // self.group_size)
 
 
-class TokenEnv(gymnasium.Env[Observation, Any]):
+class TokenEnv(gymnasium.Env[Observation, int]):
     """A `TokenVectorEnv` with one slot and no autoreset, as an ordinary environment.
 
     Takes the arguments of its vector environment. To write your own, set `vector_class` to your vector environment, or
@@ -418,14 +436,12 @@ class TokenEnv(gymnasium.Env[Observation, Any]):
         self.action_space = self.vector.single_action_space
         self.observation_space = self.vector.single_observation_space
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Observation, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: ResetOptions = None) -> tuple[Observation, Info]:
         super().reset(seed=seed)
         observation, infos = self.vector.reset(seed=seed, options=options)
         return _first(observation), _single(infos)
 
-    def step(self, action: Any) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+    def step(self, action: int) -> tuple[Observation, float, bool, bool, Info]:
         observation, rewards, terminated, truncated, infos = self.vector.step(np.asarray([action]))
         return _first(observation), float(rewards[0]), bool(terminated[0]), bool(truncated[0]), _single(infos)
 
@@ -450,8 +466,8 @@ def _first(observation: Observation) -> Observation:
     return {name: values[0] for name, values in observation.items()}
 
 
-def _single(infos: dict[str, Any]) -> dict[str, Any]:
-    info: dict[str, Any] = {name: infos[name][0] for name in ("episode", "group", "action_mask") if name in infos}
+def _single(infos: Info) -> Info:
+    info: Info = {name: infos[name][0] for name in ("episode", "group", "action_mask") if name in infos}
     if "responses" in infos:
         info["response"] = infos["responses"][0]
     return info

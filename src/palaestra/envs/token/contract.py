@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from palaestra.core.checks import check_integer
 from palaestra.core.errors import EnvError
 from palaestra.core.records import Problem
+from palaestra.core.settings import check_integer
+from palaestra.envs.types import Info, Options
 from palaestra.tasks.base import Task
 
 if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
     from transformers import PreTrainedTokenizerBase
 
 
@@ -109,7 +111,7 @@ class TokenEnvContract(VectorEnv[Observation, np.ndarray, np.ndarray]):
         self._fresh = np.zeros(num_envs, dtype=bool)
         self._slot_rewards: list[list[float]] = [[] for _ in range(num_envs)]
 
-    def _count_from(self, seed: int | list[int | None] | None, options: Mapping[str, Any], name: str) -> int | None:
+    def _count_from(self, seed: int | list[int | None] | None, options: Options, name: str) -> int | None:
         """Apply the seed and the options `episode` and `episodes` of a reset. Returns the seed.
 
         Episodes are numbered over all slots and share one order, so all slots have one seed.
@@ -157,7 +159,7 @@ class TokenEnvContract(VectorEnv[Observation, np.ndarray, np.ndarray]):
     def _observe_slot(self, slot: int) -> Observation:
         return {"tokens": self._tokens[slot].copy(), "length": np.int64(self._length[slot])}
 
-    def _infos(self) -> dict[str, Any]:
+    def _infos(self) -> Info:
         return {
             "episode": self._episode.copy(),
             "group": np.where(self._episode >= 0, self._episode // self.group_size, -1),
@@ -166,7 +168,7 @@ class TokenEnvContract(VectorEnv[Observation, np.ndarray, np.ndarray]):
         }
 
 
-def check_tokens(actions: Any, active: np.ndarray, vocabulary: int) -> np.ndarray:
+def check_tokens(actions: ArrayLike, active: np.ndarray, vocabulary: int) -> np.ndarray:
     """Return the actions of a step as an array of tokens.
 
     Raises:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from palaestra.core.errors import EnvError, RewardError
@@ -11,10 +11,11 @@ from palaestra.core.records import Completion, Failure, Problem, Score
 from palaestra.envs.problems import resolve_task, select_problems
 from palaestra.envs.token.base import TokenEnv, TokenVectorEnv
 from palaestra.envs.token.prompts import Response
+from palaestra.envs.types import Options
 from palaestra.tasks.base import Task, get_hooks
 from palaestra.tasks.evaluate import score, score_all
 
-FORMATS = {
+_FORMATS = {
     "answer": r"(?s).*\bAnswer: \S.*",
     "tags": r"(?s)\s*<think>.+?</think>\s*<final_answer>.+?</final_answer>\s*",
 }
@@ -36,8 +37,9 @@ class CoTVectorEnv(TokenVectorEnv):
         format_reward: the fraction `f`, from 0 to 1.
         format: `"answer"`, `"tags"`, or a regular expression that the whole response must match.
         problem_seed: seed of the choice of problems.
-        task_options: options of a task that is given by its name, for example `{"path": "data"}`.
-        arguments: arguments of `TokenVectorEnv`.
+        task_kwargs: options of a task that is given by its name, for example `{"path": "data"}`.
+        arguments: arguments of `TokenVectorEnv`. With `reward` the functions are the reward of training; results are
+            measured with the task's score.
     """
 
     task: Task
@@ -52,43 +54,40 @@ class CoTVectorEnv(TokenVectorEnv):
         format_reward: float = 0.0,
         format: str = "answer",
         problem_seed: int = 0,
-        task_options: Mapping[str, Any] | None = None,
+        task_kwargs: Options | None = None,
         max_tokens: int = 72,
         **arguments: Any,
     ) -> None:
         if not 0.0 <= format_reward <= 1.0:
             raise EnvError(f"format_reward must be from 0 to 1; got {format_reward}")
-        self.task = resolve_task(task, task_options)
+        self.task = resolve_task(task, task_kwargs)
         get_hooks(self.task).check_scoring()
         drawn = select_problems(self.task, split, problems, skills, problem_seed)
         self.format_reward = format_reward
         try:
-            self._format = re.compile(FORMATS.get(format, format))
+            self._format = re.compile(_FORMATS.get(format, format))
         except re.error as error:
             raise EnvError(f"format must be answer, tags or a regular expression; got {format!r}: {error}") from error
         super().__init__(drawn, max_tokens=max_tokens, **arguments)
-        # A subclass that overrides `reward` is called once per response.
-        self._in_batch = get_hooks(self.task).concurrent_scoring and type(self).reward is CoTVectorEnv.reward
+        if self._functions is None:  # A subclass that overrides `reward` is called once per response.
+            self._in_batch = get_hooks(self.task).concurrent_scoring and type(self).reward is CoTVectorEnv.reward
 
     def reward(self, response: Response) -> float:
-        outcome = score(self.task, *_answer(response))
-        if isinstance(outcome, Failure):
-            raise RewardError(f"{outcome.cause}: {outcome.message}")
-        return self._add_format(response, outcome)
+        value = self._to_reward(response, score(self.task, *_answer(response)))
+        if isinstance(value, RewardError):
+            raise value
+        return value
 
     def rewards(self, responses: Sequence[Response]) -> Sequence[float | RewardError]:
         """Score several responses in parallel, if the task allows it."""
         if len(responses) == 1:
             return [self.reward(responses[0])]
         outcomes = score_all(self.task, [_answer(response) for response in responses])
-        return [
-            RewardError(f"{outcome.cause}: {outcome.message}")
-            if isinstance(outcome, Failure)
-            else self._add_format(response, outcome)
-            for response, outcome in zip(responses, outcomes, strict=True)
-        ]
+        return list(map(self._to_reward, responses, outcomes))
 
-    def _add_format(self, response: Response, outcome: Score) -> float:
+    def _to_reward(self, response: Response, outcome: Score | Failure) -> float | RewardError:
+        if isinstance(outcome, Failure):
+            return RewardError(f"{outcome.cause}: {outcome.message}")
         if not self.format_reward:
             return outcome.value
         formed = not response.truncated and self._format.fullmatch(response.text) is not None

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, SupportsFloat, SupportsIndex
 
 import numpy as np
 
-from palaestra.core.checks import short_repr
+from palaestra.chat.rendering import prompt_ids
 from palaestra.core.errors import EnvError, ModelError, RewardError
-from palaestra.core.plugins import describe_error, describe_location, describe_origin
 from palaestra.core.records import Message, Problem, StopReason
+from palaestra.core.registry import describe_error, describe_location, describe_origin
 from palaestra.core.seeding import Seeds
+from palaestra.core.settings import short_repr
 from palaestra.core.text import clean_text
-from palaestra.engines import models
-from palaestra.engines.chat import prompt_ids
+from palaestra.models import registry as models
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -41,7 +41,7 @@ class Prompt:
 
     ids: tuple[int, ...]
     text: str
-    source: Any = None
+    source: object = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +54,7 @@ class Response:
         reward: of the whole response; `None` if computing it failed.
         failure: why there is no reward; empty otherwise.
         token_rewards: one per token, if the environment computes them.
+        reward_parts: the values of several reward functions by name.
     """
 
     prompt: Prompt
@@ -65,6 +66,7 @@ class Response:
     reward: float | None = None
     failure: str = ""
     token_rewards: tuple[float, ...] = field(default=())
+    reward_parts: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def truncated(self) -> bool:
@@ -112,7 +114,7 @@ def find_special_tokens(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
     return {**{name: int(i) for name, i in named if i is not None}, **added}
 
 
-def encode_prompt(item: PromptLike | Prompt, tokenizer: PreTrainedTokenizerBase, chat: bool) -> Prompt:
+def tokenize_prompt(item: PromptLike | Prompt, tokenizer: PreTrainedTokenizerBase, chat: bool) -> Prompt:
     """Tokenize one prompt.
 
     Arguments:
@@ -214,14 +216,14 @@ def compute_rewards(
     return [_to_reward_or_error(value) for value in values]
 
 
-def to_reward(value: Any) -> float:
+def to_reward(value: object) -> float:
     """Convert a reward to a float.
 
     Raises:
         RewardError: it is not a finite number. Strings such as "1" are rejected.
     """
     try:
-        if isinstance(value, (str, bytes)):
+        if isinstance(value, str) or not isinstance(value, (SupportsFloat, SupportsIndex)):
             raise TypeError
         reward = float(value)
     except (TypeError, ValueError, OverflowError):
@@ -231,7 +233,7 @@ def to_reward(value: Any) -> float:
     return reward
 
 
-def reward_error(error: BaseException, what: str, prompt: Prompt, function: Callable[..., Any]) -> RewardError:
+def reward_error(error: BaseException, what: str, prompt: Prompt, function: Callable[..., object]) -> RewardError:
     """Make an error of one line with the cause, the user's file and line, and the prompt."""
     cause = describe_error(error)
     where = "" if describe_origin(error) else describe_location(function)
@@ -240,7 +242,7 @@ def reward_error(error: BaseException, what: str, prompt: Prompt, function: Call
     return wrapped
 
 
-def _to_reward_or_error(value: Any) -> float | Exception:
+def _to_reward_or_error(value: object) -> float | Exception:
     if isinstance(value, RewardError):
         return value
     try:

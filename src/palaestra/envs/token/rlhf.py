@@ -10,8 +10,13 @@ from typing import Any, Protocol, runtime_checkable
 
 from palaestra.core.errors import EnvError, RewardError
 from palaestra.core.records import Message, Problem
+from palaestra.core.registry import Registry
 from palaestra.envs.token.base import RewardFunction, TokenEnv, TokenVectorEnv
 from palaestra.envs.token.prompts import Prompt, PromptLike, Response
+from palaestra.envs.token.rewards import RewardLike
+
+_REWARDS = Registry("reward", "palaestra.rewards")
+"""Functions that load a `ResponseScorer` from a folder."""
 
 
 def prefer_brief(response: Response) -> float:
@@ -24,9 +29,9 @@ def prefer_brief(response: Response) -> float:
 
 @runtime_checkable
 class ResponseScorer(Protocol):
-    """Scores responses in a batch, as `palaestra.learn.reward_model.RewardModel` does."""
+    """Scores responses in a batch, as `palaestra.rewards.model.RewardModel` does."""
 
-    def score_responses(self, prompts: Sequence[Any], responses: Sequence[str]) -> list[float]:
+    def score_responses(self, prompts: Sequence[str | tuple[Message, ...]], responses: Sequence[str]) -> list[float]:
         """Return one score per response. A prompt is a text or a conversation."""
         ...
 
@@ -38,9 +43,10 @@ class RLHFVectorEnv(TokenVectorEnv):
         prompts: a sequence of prompts, or a file: JSON lines with a `prompt` (`.jsonl`), or a text file with one prompt
             per line. Default: the questions of `math-skills`.
         reward: a function of the `Response` or of two texts (prompt and response), the folder of a reward model
-            trained by `train_reward`, or a `ResponseScorer` such as a loaded `RewardModel`. Default: `prefer_brief`.
+            trained by `train_reward`, a `ResponseScorer` such as a loaded `RewardModel`, or a list of functions as for
+            `TokenVectorEnv`. Default: `prefer_brief`.
         kl_coef: weight of the KL divergence from the reference model, see `TokenEnvContract`. Training applies
-            it per token (`palaestra.learn.policies.language_model`); it is not part of this environment's reward.
+            it per token (`palaestra.rl.policies.language_model`); it is not part of this environment's reward.
         reference: name of the reference model. Empty means the policy before training; with a LoRA adapter that is the
             same weights with the adapter disabled.
         reward_device: device of the reward model.
@@ -50,7 +56,13 @@ class RLHFVectorEnv(TokenVectorEnv):
     def __init__(
         self,
         prompts: Sequence[PromptLike] | str | Path | None = None,
-        reward: RewardFunction | Callable[[str, str], float] | str | Path | ResponseScorer | None = None,
+        reward: RewardFunction
+        | Callable[[str, str], float]
+        | Sequence[RewardLike]
+        | str
+        | Path
+        | ResponseScorer
+        | None = None,
         *,
         kl_coef: float = 0.05,
         reference: str = "",
@@ -62,13 +74,13 @@ class RLHFVectorEnv(TokenVectorEnv):
             raise EnvError(f"kl_coef must be at least 0; got {kl_coef}")
         self.kl_coef, self.reference = kl_coef, reference
         self._model: ResponseScorer | None = None
-        function: RewardFunction | None = None
+        function: RewardFunction | Sequence[RewardLike] | None = None
         if isinstance(reward, (str, Path)):
-            from palaestra.learn.reward_model import load_reward_model
-
-            self._model = load_reward_model(str(reward), reward_device)
+            self._model = _REWARDS.get("model")(str(reward), reward_device)
         elif isinstance(reward, ResponseScorer):
             self._model = reward
+        elif isinstance(reward, list | tuple):
+            function = reward
         elif callable(reward):
             function = _to_response_function(reward)
         elif reward is None:
@@ -78,9 +90,10 @@ class RLHFVectorEnv(TokenVectorEnv):
                 f"reward must be a function, the folder of a reward model or a RewardModel; got {type(reward).__name__}"
             )
         if isinstance(prompts, (str, Path)):
-            prompts = read_prompts(Path(prompts))
+            prompts = _read_prompts(Path(prompts))
         super().__init__(_questions() if prompts is None else prompts, function, max_tokens=max_tokens, **arguments)
-        self._in_batch = self._model is not None
+        if self._functions is None:
+            self._in_batch = self._model is not None
 
     def rewards(self, responses: Sequence[Response]) -> Sequence[float | RewardError]:
         if self._model is None:
@@ -96,7 +109,7 @@ class RLHFEnv(TokenEnv):
     vector_class = RLHFVectorEnv
 
 
-def read_prompts(path: Path) -> list[str]:
+def _read_prompts(path: Path) -> list[str]:
     """Read prompts from a file: JSON lines with a `prompt` each, or one prompt per line. Blank lines are skipped.
 
     Raises:

@@ -1,7 +1,6 @@
 """The turn scale: one action is one assistant message, one observation is the conversation so far."""
 
-from palaestra.envs.turn.base import TurnEnv
-from palaestra.envs.turn.records import AssistantSpace, Conversation, Reply, TurnStopReason
+from palaestra.envs.turn.base import AssistantSpace, Conversation, Reply, TurnEnv, TurnStopReason
 from palaestra.envs.turn.tools import ToolEnv
 from palaestra.envs.turn.vector import TurnVectorEnv
 

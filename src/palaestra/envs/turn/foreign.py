@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, TypeVar
 
-from palaestra.core.checks import check_number
 from palaestra.core.errors import EnvError, RewardError
 from palaestra.core.foreign import ForeignCallError, GlobalRandom, call_foreign
 from palaestra.core.records import Example, Failure, FailureCause, Message
 from palaestra.core.seeding import Seeds
-from palaestra.envs.turn.base import TurnEnv
-from palaestra.envs.turn.records import Conversation, Reply, TurnStopReason
+from palaestra.core.settings import check_number
+from palaestra.envs.turn.base import Conversation, Reply, TurnEnv, TurnStopReason
 from palaestra.envs.turn.vector import TurnVectorEnv
+from palaestra.envs.types import Info, Options, ResetOptions
 from palaestra.envs.wrappers.slots import NonFiniteError, read_bootstrap
 
-MAX_TURNS = 100
-MAX_CALL_SECONDS = 60.0
-CHECKED_SEEDS = 3
-"""Seeds that `check_seed` compares."""
+_MAX_TURNS = 100
+_MAX_CALL_SECONDS = 60.0
+_CHECKED_SEEDS = 3
+"""Seeds that `_check_seed` compares."""
+
+EnvT = TypeVar("EnvT")
+"""The class of an environment in its package."""
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +44,11 @@ class ForeignStep:
     terminated: bool = False
     truncated: bool = False
     is_invalid: bool = False
-    info: Mapping[str, Any] = field(default_factory=dict)
+    info: Options = field(default_factory=dict)
     messages: Sequence[Message] = ()
 
 
-class ForeignEnv(TurnEnv):
+class ForeignEnv(TurnEnv, Generic[EnvT]):
     """Base class of the adapters. Subclasses make an environment, start its episodes and play its turns.
 
     An environment that raises or does not return in time ends its episode as a failure with the cause `environment`, and
@@ -58,39 +62,41 @@ class ForeignEnv(TurnEnv):
 
     Arguments:
         env_id: the name of the environment in its package.
-        env_options: arguments of the environment.
+        env_kwargs: arguments of the environment.
         prompt: the first message, instead of the environment's own instructions. It may contain `{observation}`.
         invalid_penalty: subtracted from the reward of a turn without a legal action.
         max_call_seconds: time limit of one call of the environment.
-        verify_seed: in a vector environment, compare episodes with the same seed before the first one (`check_seed`).
+        verify_seed: in a vector environment, compare episodes with the same seed before the first one (`_check_seed`).
     """
 
+    load_package: Callable[[], object] | None = None
+    """Imports the package, or raises `MissingExtraError`. Called before a model is loaded."""
     shares_random: bool = True
     """Whether the package draws from the global random generators."""
     keeps_generator: bool = True
     """Whether a reset without a seed continues the generator of the last seed."""
     sample_actions: Sequence[str | Message] = ("1", "2", "3", "0")
-    """Actions that `check_seed` plays."""
+    """Actions that `_check_seed` plays."""
 
     def __init__(
         self,
         env_id: str,
-        env_options: Mapping[str, Any] | None = None,
+        env_kwargs: Options | None = None,
         prompt: str = "",
         invalid_penalty: float = 0.0,
         *,
-        max_turns: int = MAX_TURNS,
+        max_turns: int = _MAX_TURNS,
         max_seconds: float = 0.0,
-        max_call_seconds: float = MAX_CALL_SECONDS,
+        max_call_seconds: float = _MAX_CALL_SECONDS,
         verify_seed: bool = True,
         render_mode: str | None = None,
     ) -> None:
         super().__init__(max_turns=max_turns, max_seconds=max_seconds, render_mode=render_mode)
-        self.env_id, self.env_options, self.prompt = env_id, dict(env_options or {}), prompt
+        self.env_id, self.env_kwargs, self.prompt = env_id, dict(env_kwargs or {}), prompt
         self.invalid_penalty = check_number("invalid_penalty", invalid_penalty, minimum=0)
         self.max_call_seconds = check_number("max_call_seconds", max_call_seconds, minimum=0.001)
         self.verify_seed, self._random = verify_seed, GlobalRandom(0)
-        self._env: Any = None
+        self._env: EnvT | None = None
         self._seed: int | None = None
         self._is_seeded = False
         self._invalid_actions = 0
@@ -102,11 +108,11 @@ class ForeignEnv(TurnEnv):
     # Defined by subclasses
 
     @abstractmethod
-    def make(self) -> Any:
+    def make(self) -> EnvT:
         """Make the environment of the other package."""
 
     @abstractmethod
-    def start(self, env: Any, seed: int | None, options: Mapping[str, Any]) -> str:
+    def start(self, env: EnvT, seed: int | None, options: Options) -> str:
         """Start an episode. Returns its first text.
 
         Arguments:
@@ -115,22 +121,20 @@ class ForeignEnv(TurnEnv):
         """
 
     @abstractmethod
-    def play(self, env: Any, text: str) -> ForeignStep:
+    def play(self, env: EnvT, text: str) -> ForeignStep:
         """Play one turn with the agent's text."""
 
-    def play_message(self, env: Any, message: Message) -> ForeignStep:
+    def play_message(self, env: EnvT, message: Message) -> ForeignStep:
         """Play one turn with the agent's message. Overridden by environments with tools."""
         return self.play(env, message.text)
 
     # The contract of `TurnEnv`
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Conversation, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: ResetOptions = None) -> tuple[Conversation, Info]:
         self._seed = seed
         return super().reset(seed=seed, options=options)
 
-    def opening(self, options: Mapping[str, Any]) -> Sequence[Message]:
+    def opening(self, options: Options) -> Sequence[Message]:
         seed = self._seed
         if seed is None and not (self._is_seeded and self.keeps_generator):
             seed = int(self.np_random.integers(2**31))
@@ -161,12 +165,12 @@ class ForeignEnv(TurnEnv):
         super().close()
         self._drop()
 
-    def _get_env(self) -> Any:
+    def _get_env(self) -> EnvT:
         if self._env is None:
             self._env = self._call("the constructor", self.make)
         return self._env
 
-    def _call(self, what: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    def _call(self, what: str, function: Callable[..., T], *arguments: object) -> T:
         """Call the other package. After an error its environment is made again."""
         try:
             with self._random.active() if self.shares_random else nullcontext():
@@ -181,7 +185,7 @@ class ForeignEnv(TurnEnv):
             with suppress(Exception):  # Closing a broken environment may fail as well.
                 call_foreign(f"close of {self.env_id}", self.release, env, seconds=self.max_call_seconds)
 
-    def release(self, env: Any) -> None:
+    def release(self, env: EnvT) -> None:
         """Close the environment of the other package."""
         if callable(close := getattr(env, "close", None)):
             close()
@@ -191,19 +195,19 @@ class ForeignVectorEnv(TurnVectorEnv):
     """Environments of another package in slots. Subclasses set `kind`.
 
     Raises:
-        EnvError: the environments ignore their seed (see `check_seed`), unless `verify_seed` is false.
+        EnvError: the environments ignore their seed (see `_check_seed`), unless `verify_seed` is false.
     """
 
-    kind: ClassVar[type[ForeignEnv]]
+    kind: ClassVar[type[ForeignEnv[Any]]]
 
     def __init__(self, num_envs: int = 1, **arguments: Any) -> None:
         if arguments.get("verify_seed", True):
             own = ("group_size", "autoreset", "failures")
-            check_seed(partial(self.kind, **{name: value for name, value in arguments.items() if name not in own}))
+            _check_seed(partial(self.kind, **{name: value for name, value in arguments.items() if name not in own}))
         super().__init__(self.kind, num_envs, **arguments)
 
 
-def check_seed(make: Callable[[], ForeignEnv]) -> None:
+def _check_seed(make: Callable[[], ForeignEnv[Any]]) -> None:
     """Play a few turns with the same seeds in two new environments and compare the conversations.
 
     Failed episodes are not compared: each is a failure when it is played.
@@ -247,11 +251,11 @@ def random_action_examples(env: TurnEnv, actions: Sequence[str], count: int, see
     return examples
 
 
-def _play_seeds(env: ForeignEnv) -> list[list[Any]]:
+def _play_seeds(env: ForeignEnv[Any]) -> list[list[object]]:
     """Play the checked seeds and close the environment. A failed episode has no turns."""
-    episodes: list[list[Any]] = []
+    episodes: list[list[object]] = []
     try:
-        for seed in range(CHECKED_SEEDS):
+        for seed in range(_CHECKED_SEEDS):
             try:
                 episodes.append(_play(env, seed))
             except (ForeignCallError, RewardError):
@@ -261,10 +265,10 @@ def _play_seeds(env: ForeignEnv) -> list[list[Any]]:
     return episodes
 
 
-def _play(env: ForeignEnv, seed: int) -> list[Any]:
+def _play(env: ForeignEnv[Any], seed: int) -> list[object]:
     """Play an episode with the sample actions. Returns the results of every turn."""
     observation, _ = env.reset(seed=seed)
-    turns: list[Any] = [observation.messages]
+    turns: list[object] = [observation.messages]
     for action in env.sample_actions:
         observation, reward, terminated, truncated, info = env.step(action)
         if "failure" in info:

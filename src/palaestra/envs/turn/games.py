@@ -10,23 +10,23 @@ from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, ClassVar
 
-from palaestra.core.checks import check_integer, check_number
+from palaestra.chat.rendering import to_plain, with_tools
 from palaestra.core.errors import EnvError
 from palaestra.core.records import Example, Message, Split, ToolCall
 from palaestra.core.seeding import Seeds
-from palaestra.engines.chat import to_plain, with_tools
-from palaestra.envs.turn.base import TurnEnv
-from palaestra.envs.turn.records import Reply, TurnStopReason
+from palaestra.core.settings import check_integer, check_number
+from palaestra.envs.turn.base import Reply, TurnEnv, TurnStopReason
 from palaestra.envs.turn.tools import answer_calls, make_tools
 from palaestra.envs.turn.vector import TurnVectorEnv
+from palaestra.envs.types import Options
 from palaestra.tasks.base import get_split
 
 _NUMBER = re.compile(r"-?\d+")
 _CALL = re.compile(r"^\s*calc:(.*)$", re.MULTILINE)
-LONGEST_EXPRESSION = 64
-LARGEST = 10**9
+_MAX_EXPRESSION = 64
+_MAX_RESULT = 10**9
 """The largest number that the calculator returns."""
-FARTHEST = 10**18
+_MAX_GUESS = 10**18
 """The largest number that can be guessed."""
 
 
@@ -64,12 +64,12 @@ class GuessEnv(TurnEnv):
         super().__init__(
             max_turns=check_integer("attempts", attempts, minimum=1), max_seconds=max_seconds, render_mode=render_mode
         )
-        self.low = check_integer("low", low, minimum=-FARTHEST, maximum=FARTHEST)
-        self.high = check_integer("high", high, minimum=self.low, maximum=FARTHEST)
+        self.low = check_integer("low", low, minimum=-_MAX_GUESS, maximum=_MAX_GUESS)
+        self.high = check_integer("high", high, minimum=self.low, maximum=_MAX_GUESS)
         self.attempts, self.format_penalty = self.max_turns, check_number("format_penalty", format_penalty, minimum=0)
         self._secret = self.low
 
-    def opening(self, options: Mapping[str, Any]) -> Sequence[Message]:
+    def opening(self, options: Options) -> Sequence[Message]:
         self._secret = int(self.np_random.integers(self.low, self.high + 1))
         return [Message("user", f"Guess a number from {self.low} to {self.high}.")]
 
@@ -108,7 +108,7 @@ class CalculatorEnv(TurnEnv):
         Message(role='tool', content='84', tool_calls=(), tool_call_id='')
     """
 
-    held_out: ClassVar[Mapping[str, Any]] = {"split": "test"}
+    held_out: ClassVar[Options] = {"split": "test"}
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class CalculatorEnv(TurnEnv):
         self._tools = make_tools([calculate]) if tools else {}
         self.tools = [tool.schema() for tool in self._tools.values()]
 
-    def opening(self, options: Mapping[str, Any]) -> Sequence[Message]:
+    def opening(self, options: Options) -> Sequence[Message]:
         while True:
             first, second = (int(n) for n in self.np_random.integers(10 ** (self.digits - 1), 10**self.digits, size=2))
             # Order does not matter: 37*48 and 48*37 belong to the same split.
@@ -215,7 +215,7 @@ def calculate(expression: str) -> str:
     ('84', '0.75', 'error: division by zero', 'error: not an expression')
     """
     text = expression.strip().removesuffix("=")
-    if len(text) > LONGEST_EXPRESSION:
+    if len(text) > _MAX_EXPRESSION:
         return "error: too long"
     try:
         value = _value(ast.parse(text, mode="eval").body)
@@ -223,7 +223,7 @@ def calculate(expression: str) -> str:
         return "error: division by zero"
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return "error: not an expression"
-    if abs(value) > LARGEST:
+    if abs(value) > _MAX_RESULT:
         return "error: too large"
     return str(value.numerator) if value.denominator == 1 else f"{float(value):.6g}"
 

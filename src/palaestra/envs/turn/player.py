@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
-
-import gymnasium
+from typing import TypeVar
 
 from palaestra.core.errors import EnvError, SandboxError
 from palaestra.core.foreign import ForeignTimeoutError, call_foreign
-from palaestra.core.records import Failure, FailureCause, Message
+from palaestra.core.records import Failure, FailureCause, Json, Message
 from palaestra.engines.openai_format import to_chat_messages
-from palaestra.envs.turn.base import TurnEnv, to_failure
-from palaestra.envs.turn.records import TurnStopReason
+from palaestra.envs.turn.base import Action, TurnEnv, TurnStopReason, to_failure
+from palaestra.envs.types import GymEnv, GymStep
+
+T = TypeVar("T")
 
 
 class TurnEpisodePlayer:
@@ -43,7 +43,7 @@ class TurnEpisodePlayer:
         {'messages': [{'role': 'user', 'content': 'Higher.'}], 'reward': 0.0, 'done': False, 'stop_reason': None}
     """
 
-    def __init__(self, env: gymnasium.Env[Any, Any], seed: int | None = None, max_call_seconds: float = 60.0) -> None:
+    def __init__(self, env: GymEnv, seed: int | None = None, max_call_seconds: float = 60.0) -> None:
         inside = env.unwrapped
         assert isinstance(inside, TurnEnv)
         self.env, self.inside, self.max_call_seconds = env, inside, max_call_seconds
@@ -79,7 +79,7 @@ class TurnEpisodePlayer:
             self.messages = result[0].messages
         return self.messages
 
-    def observe(self) -> dict[str, Any]:
+    def observe(self) -> Json:
         """Return the messages so far, the tools, the sum of the rewards, and whether the episode is over."""
         return {
             "messages": to_chat_messages(self.messages),
@@ -89,7 +89,7 @@ class TurnEpisodePlayer:
             "stop_reason": self.stop_reason,
         }
 
-    def step(self, action: Any) -> dict[str, Any]:
+    def step(self, action: Action) -> Json:
         """Send the agent's message. Returns the new messages, the reward, and whether the episode is over.
 
         Arguments:
@@ -123,7 +123,7 @@ class TurnEpisodePlayer:
         if not self.is_blocked:
             self.env.close()
 
-    def _record(self, step: Any) -> None:
+    def _record(self, step: GymStep | None) -> None:
         if step is None:
             return
         observation, reward, self.terminated, self.truncated, info = step
@@ -133,7 +133,7 @@ class TurnEpisodePlayer:
         if self.terminated or self.truncated:
             self.stop_reason = TurnStopReason(info.get("stop_reason", TurnStopReason.STEPS))
 
-    def _call(self, method: str, function: Callable[[], Any]) -> Any:
+    def _call(self, method: str, function: Callable[[], T]) -> T | None:
         """Call the environment; `None` if it failed."""
         name = f"{method} of {type(self.inside).__name__}"
         try:

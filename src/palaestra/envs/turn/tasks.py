@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, ClassVar
 
-from palaestra.core.checks import check_integer
 from palaestra.core.records import Completion, Failure, Message, Problem, Score
+from palaestra.core.settings import check_integer
 from palaestra.envs.problems import resolve_task, select_problems
-from palaestra.envs.turn.base import TurnEnv
-from palaestra.envs.turn.records import Reply, TurnStopReason
+from palaestra.envs.turn.base import Reply, TurnEnv, TurnStopReason
 from palaestra.envs.turn.vector import TurnVectorEnv
+from palaestra.envs.types import Options
 from palaestra.tasks.base import Task, get_hooks
 from palaestra.tasks.evaluate import score, scoring_slots
 
-MAX_ANSWER = 200
+_MAX_ANSWER = 200
 """Maximum characters of an answer that are repeated in the feedback."""
+
+
+_PROBLEM_ARGUMENTS = ("split", "problems", "skills", "problem_seed", "task_kwargs")
 
 
 class ProblemSet:
@@ -29,7 +32,7 @@ class ProblemSet:
             skill has fewer.
         skills: restrict to these skills; all if empty.
         problem_seed: the seed of the problem sample.
-        task_options: options of a task that is given by name.
+        task_kwargs: options of a task that is given by name.
     """
 
     def __init__(
@@ -39,9 +42,9 @@ class ProblemSet:
         problems: int | None = None,
         skills: str | Sequence[str] = (),
         problem_seed: int = 0,
-        task_options: Mapping[str, Any] | None = None,
+        task_kwargs: Options | None = None,
     ) -> None:
-        self.task = resolve_task(task, task_options)
+        self.task = resolve_task(task, task_kwargs)
         self.problems = select_problems(self.task, split, problems, skills, problem_seed)
         get_hooks(self.task).check_scoring()
         self._slots = scoring_slots(self.task)
@@ -67,7 +70,7 @@ class TaskEnv(TurnEnv):
     `info` contains the `problem`'s id and its `skill`; after an attempt also its `score`.
 
     Arguments:
-        task, split, problems, skills, problem_seed, task_options: as for `ProblemSet`; `task` may be a `ProblemSet`.
+        task, split, problems, skills, problem_seed, task_kwargs: as for `ProblemSet`; `task` may be a `ProblemSet`.
         attempts: the number of attempts.
 
     Example:
@@ -77,7 +80,7 @@ class TaskEnv(TurnEnv):
         'That is not right: your answer was read as 1. Try again.'
     """
 
-    held_out: ClassVar[Mapping[str, Any]] = {"split": "test"}
+    held_out: ClassVar[Options] = {"split": "test"}
 
     def __init__(
         self,
@@ -87,7 +90,7 @@ class TaskEnv(TurnEnv):
         skills: str | Sequence[str] = (),
         problems: int | None = None,
         problem_seed: int = 0,
-        task_options: Mapping[str, Any] | None = None,
+        task_kwargs: Options | None = None,
         *,
         max_seconds: float = 0.0,
         render_mode: str | None = None,
@@ -99,17 +102,17 @@ class TaskEnv(TurnEnv):
         self.problem_set = (
             task
             if isinstance(task, ProblemSet)
-            else ProblemSet(task, split, problems, skills, problem_seed, task_options)
+            else ProblemSet(task, split, problems, skills, problem_seed, task_kwargs)
         )
         self.attempts = self.max_turns
         self._problem = self.problem_set.problems[0]
 
-    def opening(self, options: Mapping[str, Any]) -> Sequence[Message]:
+    def opening(self, options: Options) -> Sequence[Message]:
         problems = self.problem_set.problems
         self._problem = problems[int(self.np_random.integers(len(problems)))]
         return self._problem.messages
 
-    def opening_info(self) -> Mapping[str, Any]:
+    def opening_info(self) -> Options:
         return {"problem": self._problem.id, "skill": self._problem.skill}
 
     def respond(self, message: Message) -> Reply:
@@ -139,24 +142,11 @@ class TaskVectorEnv(TurnVectorEnv):
     """
 
     def __init__(
-        self,
-        task: str | Task | ProblemSet = "math-skills",
-        split: str = "train",
-        attempts: int = 3,
-        skills: str | Sequence[str] = (),
-        problems: int | None = None,
-        problem_seed: int = 0,
-        task_options: Mapping[str, Any] | None = None,
-        *,
-        num_envs: int = 1,
-        **arguments: Any,
+        self, task: str | Task | ProblemSet = "math-skills", *, num_envs: int = 1, attempts: int = 3, **arguments: Any
     ) -> None:
         self._owned = not isinstance(task, ProblemSet)
-        self.problem_set = (
-            task
-            if isinstance(task, ProblemSet)
-            else ProblemSet(task, split, problems, skills, problem_seed, task_options)
-        )
+        own = {name: arguments.pop(name) for name in _PROBLEM_ARGUMENTS if name in arguments}
+        self.problem_set = task if isinstance(task, ProblemSet) else ProblemSet(task, **own)
         super().__init__(partial(TaskEnv, self.problem_set, attempts=attempts), num_envs, **arguments)
 
     def close_extras(self, **kwargs: Any) -> None:
@@ -180,7 +170,7 @@ def feedback(score: Score) -> str:
     if "passed" in evidence:
         parts.append(f"{evidence['passed']} tests passed")
     if "extracted" in evidence:
-        read = " ".join(evidence["extracted"].split())[:MAX_ANSWER]
+        read = " ".join(evidence["extracted"].split())[:_MAX_ANSWER]
         parts.append(f"your answer was read as {read}" if read else "no answer was found in it")
     if 0.0 < score.value < 1.0:
         parts.append(f"its score is {score.value:.2g}")

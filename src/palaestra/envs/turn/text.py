@@ -10,26 +10,27 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from palaestra.core.checks import short_repr
 from palaestra.core.errors import EnvError
+from palaestra.core.settings import short_repr
 from palaestra.envs.turn.foreign import ForeignEnv, ForeignStep, ForeignVectorEnv
+from palaestra.envs.types import GymEnv, GymSpace, Options
 from palaestra.envs.wrappers.slots import check_inside
 
-ACTIONS: Mapping[str, tuple[str, ...]] = {
+_ACTIONS: Mapping[str, tuple[str, ...]] = {
     "FrozenLake": ("left", "down", "right", "up"),
     "CliffWalking": ("up", "right", "down", "left"),
     "Taxi": ("south", "north", "east", "west", "pickup", "dropoff"),
     "Blackjack": ("stick", "hit"),
 }
 """Names of the actions of Gymnasium's text environments."""
-MAX_LISTED = 20
+_MAX_LISTED = 20
 """Maximum number of actions that a message lists."""
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 _MARK = re.compile(r"\b(?:action|answer)\s{0,9}:", re.IGNORECASE)
 _INTEGER = re.compile(r"-?\d{1,12}")
 
 
-class TextEnv(ForeignEnv):
+class TextEnv(ForeignEnv[GymEnv]):
     """A Gymnasium environment whose observations and actions are written as text.
 
     An observation of a `Text` space is the message itself. Numbers of `Discrete`, `MultiDiscrete` and `MultiBinary`
@@ -39,7 +40,7 @@ class TextEnv(ForeignEnv):
 
     Arguments:
         env_id: a Gymnasium id, or a class as `module:Class` or `file.py:Class`.
-        actions: the names of the actions of a `Discrete` space; by default those of `ACTIONS`, or their numbers.
+        actions: the names of the actions of a `Discrete` space; by default those of `_ACTIONS`, or their numbers.
         observation: `"values"` writes the values of the observation, `"ansi"` the environment's own drawing in text.
         arguments: arguments of `ForeignEnv`.
 
@@ -50,7 +51,7 @@ class TextEnv(ForeignEnv):
         EnvError: a space has values that cannot be written, such as an image.
 
     Example:
-        >>> env = TextEnv("FrozenLake-v1", env_options={"is_slippery": False})
+        >>> env = TextEnv("FrozenLake-v1", env_kwargs={"is_slippery": False})
         >>> print(env.reset(seed=0)[0].messages[-1].text)
         0
         Actions: left, down, right, up.
@@ -70,11 +71,11 @@ class TextEnv(ForeignEnv):
         self.observation, self.action_names = observation, tuple(actions)
         super().__init__(env_id, **arguments)
 
-    def make(self) -> gymnasium.Env[Any, Any]:
+    def make(self) -> GymEnv:
         from palaestra.envs.factory import get_spec
 
-        options = {**self.env_options, **({"render_mode": "ansi"} if self.observation == "ansi" else {})}
-        env: gymnasium.Env[Any, Any] = gymnasium.make(get_spec(self.env_id), disable_env_checker=True, **options)
+        options = {**self.env_kwargs, **({"render_mode": "ansi"} if self.observation == "ansi" else {})}
+        env: GymEnv = gymnasium.make(get_spec(self.env_id), disable_env_checker=True, **options)
         if self.observation == "values":
             _check_space(env.observation_space, "observations")
         _check_space(env.action_space, "actions")
@@ -86,18 +87,18 @@ class TextEnv(ForeignEnv):
                 )
         return check_inside(env, observations=not _has_text(env.observation_space))
 
-    def start(self, env: gymnasium.Env[Any, Any], seed: int | None, options: Mapping[str, Any]) -> str:
+    def start(self, env: GymEnv, seed: int | None, options: Options) -> str:
         text = self._describe(env, env.reset(seed=seed, options=dict(options) or None)[0])
         return text if self.prompt else f"{text}\n{self._list_actions(env)}".strip()
 
-    def play(self, env: gymnasium.Env[Any, Any], text: str) -> ForeignStep:
+    def play(self, env: GymEnv, text: str) -> ForeignStep:
         action = self._parse(env.action_space, text)
         if action is None:
             return ForeignStep(f"That is not an action. {self._list_actions(env)}", is_invalid=True)
         observation, reward, terminated, truncated, _ = env.step(action)
         return ForeignStep(self._describe(env, observation), float(reward), bool(terminated), bool(truncated))
 
-    def _describe(self, env: gymnasium.Env[Any, Any], observation: Any) -> str:
+    def _describe(self, env: GymEnv, observation: object) -> str:
         if self.observation == "values":
             return write_value(observation)
         drawing = env.render()
@@ -105,12 +106,12 @@ class TextEnv(ForeignEnv):
             raise EnvError(f"{self.env_id} has no drawing in text: its render returned {short_repr(drawing)}")
         return _ESCAPES.sub("", drawing).strip("\n")
 
-    def _list_actions(self, env: gymnasium.Env[Any, Any]) -> str:
+    def _list_actions(self, env: GymEnv) -> str:
         space = env.action_space
         if isinstance(space, spaces.Discrete):
             names = (
                 self.action_names
-                if len(self.action_names) <= MAX_LISTED
+                if len(self.action_names) <= _MAX_LISTED
                 else (self.action_names[0], "...", self.action_names[-1])
             )
             return f"Actions: {', '.join(names)}."
@@ -118,7 +119,7 @@ class TextEnv(ForeignEnv):
             return ""
         return f"An action has {len(_list_limits(space))} whole numbers."
 
-    def _parse(self, space: spaces.Space[Any], text: str) -> Any:
+    def _parse(self, space: GymSpace, text: str) -> Any:
         """The action in a message; `None` if there is none."""
         if isinstance(space, spaces.Text):
             return text if space.min_length <= len(text) <= space.max_length else None
@@ -157,15 +158,15 @@ def write_value(value: Any) -> str:
     return str(int(value))
 
 
-def _find_names(env: gymnasium.Env[Any, Any]) -> tuple[str, ...]:
+def _find_names(env: GymEnv) -> tuple[str, ...]:
     """The names of a `Discrete` environment's actions: known ones, or numbers."""
     assert isinstance(env.action_space, spaces.Discrete)
     name = env.spec.name if env.spec is not None else ""
     start = int(env.action_space.start)
-    return ACTIONS.get(name) or tuple(str(start + k) for k in range(int(env.action_space.n)))
+    return _ACTIONS.get(name) or tuple(str(start + k) for k in range(int(env.action_space.n)))
 
 
-def _check_space(space: spaces.Space[Any], what: str) -> None:
+def _check_space(space: GymSpace, what: str) -> None:
     """Raise if the values of a space cannot be written as text."""
     if isinstance(space, spaces.Dict | spaces.Tuple) and what == "observations":
         for part in space.spaces.values() if isinstance(space, spaces.Dict) else space.spaces:
@@ -178,14 +179,14 @@ def _check_space(space: spaces.Space[Any], what: str) -> None:
         raise EnvError(f"the {what} of {short_repr(space)} cannot be written as text; expected text or discrete spaces")
 
 
-def _has_text(space: spaces.Space[Any]) -> bool:
+def _has_text(space: GymSpace) -> bool:
     """Whether a space contains texts. Many environments return texts outside the declared character set."""
     if isinstance(space, spaces.Dict | spaces.Tuple):
         return any(map(_has_text, space.spaces.values() if isinstance(space, spaces.Dict) else space.spaces))
     return isinstance(space, spaces.Text)
 
 
-def _list_limits(space: spaces.Space[Any]) -> list[int]:
+def _list_limits(space: GymSpace) -> list[int]:
     """The number of values of each element of a `MultiDiscrete` or `MultiBinary` space."""
     if isinstance(space, spaces.MultiDiscrete):
         return [int(n) for n in space.nvec.flatten()]

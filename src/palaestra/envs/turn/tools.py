@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
+from palaestra.chat.tool_formats import is_malformed
 from palaestra.core.errors import EnvError
 from palaestra.core.records import Message, ToolCall
-from palaestra.engines.tool_formats.base import is_malformed
-from palaestra.envs.turn.base import TurnEnv
-from palaestra.envs.turn.records import Reply
+from palaestra.envs.turn.base import Reply, TurnEnv
 from palaestra.tasks.tools.library.tool import ArgumentError, Tool, make_tool
 
 MAX_CALLS = 16
 """The maximum number of calls in one message that are executed."""
-MAX_ANSWER = 10_000
+_MAX_ANSWER = 10_000
 """The maximum number of characters of a tool's answer."""
 
 
@@ -55,7 +53,7 @@ class ToolEnv(TurnEnv):
 
     def __init__(
         self,
-        functions: Sequence[Callable[..., Any]],
+        functions: Sequence[Callable[..., object]],
         *,
         max_turns: int = 0,
         max_seconds: float = 0.0,
@@ -73,7 +71,7 @@ class ToolEnv(TurnEnv):
         raise NotImplementedError(f"{type(self).__name__} needs `answer`: the reply to a message without calls")
 
 
-def make_tools(functions: Sequence[Callable[..., Any]]) -> dict[str, Tool]:
+def make_tools(functions: Sequence[Callable[..., object]]) -> dict[str, Tool]:
     """Make the tools of typed functions, by name.
 
     Raises:
@@ -100,15 +98,15 @@ def answer_calls(tools: Mapping[str, Tool], message: Message) -> Reply:
         try:
             if place >= MAX_CALLS:
                 raise ArgumentError(f"a message has at most {MAX_CALLS} calls")
-            text = execute_call(tools, call)
+            text = _execute_call(tools, call)
         except ValueError as error:
             text = f"error: {error}"
             errors += 1
-        answers.append(Message("tool", text[:MAX_ANSWER], tool_call_id=call.id))
+        answers.append(Message("tool", text[:_MAX_ANSWER], tool_call_id=call.id))
     return Reply(answers, info={"tool_calls": len(message.tool_calls), "tool_errors": errors})
 
 
-def execute_call(tools: Mapping[str, Tool], call: ToolCall) -> str:
+def _execute_call(tools: Mapping[str, Tool], call: ToolCall) -> str:
     """Execute a call and return its result as text.
 
     Raises:

@@ -6,22 +6,33 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import gymnasium
 import numpy as np
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector import AutoresetMode
 
-from palaestra.core.checks import check_integer, short_repr
 from palaestra.core.errors import EnvError, RewardError, SandboxError
 from palaestra.core.records import FailureCause, Message
-from palaestra.envs.turn.base import Action, TurnEnv, to_failure
-from palaestra.envs.turn.records import Conversation, TurnStopReason
+from palaestra.core.settings import check_integer, short_repr
+from palaestra.envs.turn.base import Action, Conversation, TurnEnv, TurnStopReason, to_failure
+from palaestra.envs.types import (
+    GymEnv,
+    GymStep,
+    GymVectorEnv,
+    Info,
+    Options,
+    ResetOptions,
+    ToolSchemas,
+    read_reset_mask,
+)
 
-Step = tuple[tuple[Conversation, ...], np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]
+VectorStep = tuple[tuple[Conversation, ...], np.ndarray, np.ndarray, np.ndarray, Info]
+_Start = tuple[Conversation, Info]
+T = TypeVar("T")
 
 
-class TurnVectorEnv(VectorEnv[Any, Any, Any]):
+class TurnVectorEnv(GymVectorEnv):
     """Turn environments in slots, each in its own thread, so that their workspaces run in parallel.
 
     Observations are tuples of `Conversation`, actions sequences of texts or messages. A slot whose episode has ended
@@ -46,11 +57,11 @@ class TurnVectorEnv(VectorEnv[Any, Any, Any]):
     the environments.
     """
 
-    metadata: dict[str, Any] = {"render_modes": ["ansi"], "autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
+    metadata: Info = {"render_modes": ["ansi"], "autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
 
     def __init__(
         self,
-        make: Callable[..., gymnasium.Env[Any, Any]],
+        make: Callable[..., GymEnv],
         num_envs: int,
         *,
         group_size: int = 1,
@@ -73,19 +84,16 @@ class TurnVectorEnv(VectorEnv[Any, Any, Any]):
         self.observation_space = gymnasium.spaces.Tuple([self.single_observation_space] * num_envs)
         self.action_space = gymnasium.spaces.Tuple([self.single_action_space] * num_envs)
         self._active, self._begun = np.zeros(num_envs, dtype=bool), np.zeros(num_envs, dtype=bool)
-        self._observations: list[Any] = [Conversation(())] * num_envs
+        self._observations = [Conversation(())] * num_envs
 
     def reset(
-        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[tuple[Conversation, ...], dict[str, Any]]:
+        self, *, seed: int | Sequence[int | None] | None = None, options: ResetOptions = None
+    ) -> tuple[tuple[Conversation, ...], Info]:
         self._check_open()
         seeds = self._seeds(seed)
         options = dict(options or {})
-        mask = np.asarray(options.pop("reset_mask", np.ones(self.num_envs, dtype=bool)))
-        if mask.shape != (self.num_envs,) or mask.dtype != bool:
-            raise EnvError(
-                f"expected one bool per slot as reset_mask, shape ({self.num_envs},); got {mask.dtype} {mask.shape}"
-            )
+        mask = read_reset_mask(options, self.num_envs)
+        options.pop("reset_mask", None)
         slots = np.flatnonzero(mask).tolist()
         self._active[mask], self._begun[mask] = False, True
         results, errors = self._all(lambda slot: self._start(slot, seeds[slot], options or None), slots)
@@ -95,7 +103,7 @@ class TurnVectorEnv(VectorEnv[Any, Any, Any]):
             raise errors[0]
         return tuple(self._observations), self._infos({slot: results[slot][1] for slot in slots})
 
-    def step(self, actions: Sequence[Action]) -> Step:
+    def step(self, actions: Sequence[Action]) -> VectorStep:
         self._check_open()
         given = [] if isinstance(actions, (str, Message, Mapping)) else list(actions)
         if len(given) != self.num_envs:
@@ -116,7 +124,7 @@ class TurnVectorEnv(VectorEnv[Any, Any, Any]):
             np.flatnonzero(self._active | again).tolist(),
         )
 
-    def stop(self, reasons: Mapping[int, TurnStopReason | str]) -> Step:
+    def stop(self, reasons: Mapping[int, TurnStopReason | str]) -> VectorStep:
         """End the episodes of some slots from outside, like `TurnEnv.stop`; the other slots do not step."""
         self._check_open()
         idle = [slot for slot in reasons if not self._active[slot]]
@@ -134,7 +142,7 @@ class TurnVectorEnv(VectorEnv[Any, Any, Any]):
         return tuple(env.render() for env in self.envs)
 
     @property
-    def tools(self) -> Sequence[Mapping[str, Any]]:
+    def tools(self) -> ToolSchemas:
         """The tools of the environments (see `TurnEnv.tools`)."""
         return self._inside(0).tools
 
@@ -149,7 +157,7 @@ class TurnVectorEnv(VectorEnv[Any, Any, Any]):
         if self.closed:
             raise EnvError(f"this {type(self).__name__} is closed; make another")
 
-    def _make_envs(self, make: Callable[[], gymnasium.Env[Any, Any]]) -> list[gymnasium.Env[Any, Any]]:
+    def _make_envs(self, make: Callable[[], GymEnv]) -> list[GymEnv]:
         """Make one environment per slot. If one cannot be made, the others are closed again."""
         started = [self._threads.submit(make) for _ in range(self.num_envs)]
         errors = [error for future in started if (error := future.exception()) is not None]
@@ -171,20 +179,21 @@ class TurnVectorEnv(VectorEnv[Any, Any, Any]):
             raise EnvError(f"expected one seed per slot, {self.num_envs} in total; got {len(seeds)}")
         return seeds
 
-    def _start(self, slot: int, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Any]:
+    def _start(self, slot: int, seed: int | None = None, options: ResetOptions = None) -> _Start:
         try:
-            return self.envs[slot].reset(seed=seed, options=options)
+            started: _Start = self.envs[slot].reset(seed=seed, options=options)
+            return started
         except BaseException as error:  # A user-defined environment may raise anything, also SystemExit.
             if not self._marks(error):
                 raise
             return self._inside(slot).conversation(), _failure_info(0, error)
 
-    def _retry_start(self, slot: int) -> tuple[Any, ...]:
+    def _retry_start(self, slot: int) -> GymStep:
         """Start an episode and return the five values of a step."""
         observation, info = self._start(slot)
         return observation, 0.0, False, False, info
 
-    def _move(self, move: Callable[[int], tuple[Any, ...]], slots: Sequence[int]) -> Step:
+    def _move(self, move: Callable[[int], GymStep], slots: Sequence[int]) -> VectorStep:
         """Move some slots. If one raises, the others are completed and recorded first."""
         results, errors = self._all(lambda slot: self._advance(slot, move), slots)
         for slot in set(slots) - set(results):
@@ -194,7 +203,7 @@ class TurnVectorEnv(VectorEnv[Any, Any, Any]):
             raise errors[0]
         return step
 
-    def _advance(self, slot: int, move: Callable[[int], tuple[Any, ...]]) -> tuple[Any, ...]:
+    def _advance(self, slot: int, move: Callable[[int], GymStep]) -> tuple[GymStep, _Start | None]:
         """Return the five values of a move, and the start of the next episode if the slot resets."""
         try:
             step = move(slot)
@@ -204,7 +213,7 @@ class TurnVectorEnv(VectorEnv[Any, Any, Any]):
             inside = self._inside(slot)
             step = (inside.conversation(), 0.0, False, True, _failure_info(inside.turn, error))
         over = step[2] or step[3]
-        return (*step, self._start(slot) if over and self.autoreset else None)
+        return step, self._start(slot) if over and self.autoreset else None
 
     def _marks(self, error: BaseException) -> bool:
         """Whether an exception counts as a failure of its episode: a usage error does not, a non-finite reward does."""
@@ -212,10 +221,10 @@ class TurnVectorEnv(VectorEnv[Any, Any, Any]):
             return False
         return isinstance(error, RewardError) or not isinstance(error, EnvError)
 
-    def _gather(self, results: Mapping[int, tuple[Any, ...]]) -> Step:
+    def _gather(self, results: Mapping[int, tuple[GymStep, _Start | None]]) -> VectorStep:
         rewards, flags = np.zeros(self.num_envs), np.zeros((2, self.num_envs), dtype=bool)
         infos, final_obs, final_info = {}, {}, {}
-        for slot, (observation, reward, terminated, truncated, info, fresh) in results.items():
+        for slot, ((observation, reward, terminated, truncated, info), fresh) in results.items():
             rewards[slot], flags[0, slot], flags[1, slot] = reward, terminated, truncated
             over = terminated or truncated
             if over:
@@ -227,7 +236,7 @@ class TurnVectorEnv(VectorEnv[Any, Any, Any]):
             merged |= self._by_slot("final_obs", final_obs) | self._by_slot("final_info", final_info)
         return tuple(self._observations), rewards, flags[0], flags[1], merged
 
-    def _all(self, work: Callable[[int], Any], slots: Iterable[int]) -> tuple[dict[int, Any], list[BaseException]]:
+    def _all(self, work: Callable[[int], T], slots: Iterable[int]) -> tuple[dict[int, T], list[BaseException]]:
         """Run the work of every slot in parallel. Returns the results, and the exceptions of the missing slots."""
         started = {slot: self._threads.submit(work, slot) for slot in slots}
         errors = [error for future in started.values() if (error := future.exception()) is not None]
@@ -239,15 +248,15 @@ class TurnVectorEnv(VectorEnv[Any, Any, Any]):
         assert isinstance(env, TurnEnv)
         return env
 
-    def _infos(self, infos: dict[int, dict[str, Any]]) -> dict[str, Any]:
+    def _infos(self, infos: dict[int, Info]) -> Info:
         names = dict.fromkeys(name for info in infos.values() for name in info)
-        merged: dict[str, Any] = {}
+        merged: Info = {}
         for name in names:
             merged |= self._by_slot(name, {slot: info[name] for slot, info in infos.items() if name in info})
         merged["active"] = self._active.copy()
         return merged
 
-    def _by_slot(self, name: str, values: dict[int, Any]) -> dict[str, np.ndarray]:
+    def _by_slot(self, name: str, values: Mapping[int, object]) -> dict[str, np.ndarray]:
         """Return an info entry of some slots with its mask, in Gymnasium's format."""
         row, known = np.full(self.num_envs, None, dtype=object), np.zeros(self.num_envs, dtype=bool)
         for slot, value in values.items():
@@ -255,11 +264,11 @@ class TurnVectorEnv(VectorEnv[Any, Any, Any]):
         return {name: row, f"_{name}": known}
 
 
-def _failure_info(turn: int, error: BaseException) -> dict[str, Any]:
+def _failure_info(turn: int, error: BaseException) -> Info:
     """Build the `info` of an episode whose environment raised."""
     cause = FailureCause.SANDBOX if isinstance(error, SandboxError) else FailureCause.ENVIRONMENT
     return {"turn": turn, "stop_reason": TurnStopReason.FAILED, "failure": to_failure(error, cause)}
 
 
-def _is_failed(info: Mapping[str, Any]) -> bool:
+def _is_failed(info: Options) -> bool:
     return info.get("stop_reason") is TurnStopReason.FAILED

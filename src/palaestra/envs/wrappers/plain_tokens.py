@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-import gymnasium
 import numpy as np
 from gymnasium import spaces
 
@@ -15,6 +14,7 @@ from palaestra.core.errors import EnvError
 from palaestra.core.records import StopReason
 from palaestra.envs.token.contract import Observation, TokenEnvContract, check_tokens
 from palaestra.envs.token.prompts import Prompt, Response
+from palaestra.envs.types import GymEnv, GymVectorEnv, Info, ResetOptions
 from palaestra.envs.wrappers.slots import check_inside, describe_failure, read_bootstrap
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class PlainTokenVectorEnv(TokenEnvContract):
 
     def __init__(
         self,
-        make: Callable[[], gymnasium.Env[Any, Any]],
+        make: Callable[[], GymEnv],
         num_envs: int,
         tokenizer: PreTrainedTokenizerBase | None = None,
         max_tokens: int = 64,
@@ -72,7 +72,7 @@ class PlainTokenVectorEnv(TokenEnvContract):
         self._define_spaces()
         self.single_action_space = actions
         self._allocate(num_envs)
-        self._options: dict[str, Any] | None = None
+        self._options: ResetOptions = None
         self._group_start: tuple[int, list[int]] = (-1, [])
 
     def hold_out(self, count: int) -> PlainTokenVectorEnv:
@@ -83,8 +83,8 @@ class PlainTokenVectorEnv(TokenEnvContract):
         )
 
     def reset(
-        self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Observation, dict[str, Any]]:
+        self, *, seed: int | list[int | None] | None = None, options: ResetOptions = None
+    ) -> tuple[Observation, Info]:
         options = dict(options or {})
         self._count_from(seed, options, self.name)
         self._options = {name: options[name] for name in options if name not in ("episode", "episodes")} or None
@@ -93,7 +93,7 @@ class PlainTokenVectorEnv(TokenEnvContract):
             self._begin(slot)
         return self._observe(), self._infos()
 
-    def step(self, actions: Any) -> tuple[Observation, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+    def step(self, actions: np.ndarray) -> tuple[Observation, np.ndarray, np.ndarray, np.ndarray, Info]:
         actions = check_tokens(actions, self._active, self.vocabulary)
         rewards = np.zeros(self.num_envs)
         terminated, truncated = np.zeros(self.num_envs, dtype=bool), np.zeros(self.num_envs, dtype=bool)
@@ -185,9 +185,15 @@ class PlainTokenVectorEnv(TokenEnvContract):
 
         episode = int(self._episode[slot])
         return Response(
-            Prompt(prompt, text(prompt)), chosen, text(chosen), StopReason.END if terminated else StopReason.LENGTH,
-            episode, episode // self.group_size, None if failure else float(sum(self._slot_rewards[slot])), failure,
-        )  # fmt: skip
+            Prompt(prompt, text(prompt)),
+            chosen,
+            text(chosen),
+            StopReason.END if terminated else StopReason.LENGTH,
+            episode,
+            group=episode // self.group_size,
+            reward=None if failure else float(sum(self._slot_rewards[slot])),
+            failure=failure,
+        )
 
     def _observe(self) -> Observation:
         # The width may be very large: copying only what is filled leaves the rest as untouched zero pages.
@@ -196,7 +202,7 @@ class PlainTokenVectorEnv(TokenEnvContract):
         return {"tokens": tokens, "length": self._length.copy()}
 
 
-def is_plain_token_env(env: gymnasium.Env[Any, Any]) -> bool:
+def is_plain_token_env(env: GymEnv | GymVectorEnv) -> bool:
     """Whether the actions are tokens and the observations the tokens so far."""
     observed = env.observation_space
     return (

@@ -6,24 +6,26 @@ import copy
 import math
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, Literal
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
-from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.vector import AutoresetMode, VectorWrapper
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 
 from palaestra.core.errors import EnvError
-from palaestra.core.plugins import describe_error, describe_location
+from palaestra.core.registry import describe_error, describe_location
 from palaestra.core.seeding import Seeds
+from palaestra.envs.types import GymEnv, GymSpace, GymVectorEnv, Info, ResetOptions
 
-GIVE_UP = 3
+_GIVE_UP = 3
 """Number of consecutive failures of a slot that end the run."""
 
 
-class SlotVectorEnv(VectorEnv[Any, Any, Any]):
+class SlotVectorEnv(GymVectorEnv):
     """Environments of one kind in slots, stepped one after the other.
 
     It is like Gymnasium's `SyncVectorEnv` with `AutoresetMode.SAME_STEP`, with one difference: if an environment raises
@@ -39,7 +41,7 @@ class SlotVectorEnv(VectorEnv[Any, Any, Any]):
 
     metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
 
-    def __init__(self, make: Callable[[], gymnasium.Env[Any, Any]], num_envs: int, name: str = "environment") -> None:
+    def __init__(self, make: Callable[[], GymEnv], num_envs: int, name: str = "environment") -> None:
         self.make, self.num_envs, self.name = make, num_envs, name
         self.envs = [check_inside(make()) for _ in range(num_envs)]
         self.spec = self.envs[0].spec
@@ -52,9 +54,7 @@ class SlotVectorEnv(VectorEnv[Any, Any, Any]):
         self._remade = [0] * num_envs
         self._seeds = [0] * num_envs
 
-    def reset(
-        self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | list[int | None] | None = None, options: ResetOptions = None) -> tuple[Any, Info]:
         """Reset all slots. With a single seed, slot k starts from seed + k; a list has one seed per slot."""
         seeds = seed if isinstance(seed, list) else [None if seed is None else seed + k for k in range(self.num_envs)]
         if len(seeds) != self.num_envs:
@@ -70,7 +70,7 @@ class SlotVectorEnv(VectorEnv[Any, Any, Any]):
                 raise EnvError(f"{describe_failure(self.name, error)} in reset of slot {slot}") from error
         return self._batch(), {}
 
-    def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+    def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, Info]:
         rewards = np.zeros(self.num_envs)
         terminated, truncated = np.zeros(self.num_envs, dtype=bool), np.zeros(self.num_envs, dtype=bool)
         failed = np.zeros(self.num_envs, dtype=bool)
@@ -93,7 +93,7 @@ class SlotVectorEnv(VectorEnv[Any, Any, Any]):
                 # Copy, because an environment may write its next observation into the same array.
                 final_obs[slot] = copy.deepcopy(observation)
                 self._observations[slot] = self._restart(slot, bool(failed[slot]))
-        infos: dict[str, Any] = {}
+        infos: Info = {}
         ended = terminated | truncated
         if ended.any():
             infos["final_obs"], infos["_final_obs"] = final_obs, ended
@@ -123,8 +123,8 @@ class SlotVectorEnv(VectorEnv[Any, Any, Any]):
 
     def _remake(self, slot: int, failure: str) -> None:
         self._breaks[slot] += 1
-        if self._breaks[slot] >= GIVE_UP:
-            raise EnvError(f"{failure}, for the {GIVE_UP}rd time in a row; training cannot continue")
+        if self._breaks[slot] >= _GIVE_UP:
+            raise EnvError(f"{failure}, for the {_GIVE_UP}rd time in a row; training cannot continue")
         self._remade[slot] += 1
         with suppress(Exception, SystemExit):  # Closing a broken environment may fail as well.
             self.envs[slot].close()
@@ -141,12 +141,12 @@ class SlotVectorEnv(VectorEnv[Any, Any, Any]):
         return concatenate(space, self._observations, create_empty_array(space, n=self.num_envs))  # type: ignore[arg-type]
 
 
-STEP = ("observation", "reward", "terminated", "truncated", "info")
-RESET = ("observation", "info")
-FULL_CHECK_STEPS = 200
+_STEP = ("observation", "reward", "terminated", "truncated", "info")
+_RESET = ("observation", "info")
+_FULL_CHECK_STEPS = 200
 """Number of steps whose observations are compared with the bounds of their space. Later ones are compared with its shape
 and dtype only, because the full check would double the cost of a small environment."""
-FINITE = "finite numbers"
+_FINITE = "finite numbers"
 _ROUNDING = 1e-4
 """Relative tolerance of a float beyond a bound."""
 
@@ -174,24 +174,24 @@ class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         NonFiniteError: the reward or an element of the observation is NaN or infinite.
     """
 
-    def __init__(self, env: gymnasium.Env[Any, Any], observations: bool = True) -> None:
+    def __init__(self, env: GymEnv, observations: bool = True) -> None:
         super().__init__(env)
         self._observations, self._steps = observations, 0
 
     @property
-    def spec(self) -> Any:  # type: ignore[override]
+    def spec(self) -> EnvSpec | None:  # type: ignore[override]
         return self.env.spec
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        observation, info = _unpack(self.env, "reset", self.env.reset(seed=seed, options=options), RESET)
+    def reset(self, *, seed: int | None = None, options: ResetOptions = None) -> tuple[Any, Info]:
+        observation, info = _unpack(self.env, "reset", self.env.reset(seed=seed, options=options), _RESET)
         if self._observations:
             _check_observation(self.env, "reset", observation)
         return observation, info
 
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        observation, reward, terminated, truncated, info = _unpack(self.env, "step", self.env.step(action), STEP)
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, Info]:
+        observation, reward, terminated, truncated, info = _unpack(self.env, "step", self.env.step(action), _STEP)
         self._steps += 1
-        if self._observations and (self._steps <= FULL_CHECK_STEPS or not _is_plausible(self.env, observation)):
+        if self._observations and (self._steps <= _FULL_CHECK_STEPS or not _is_plausible(self.env, observation)):
             _check_observation(self.env, "step", observation)
         for name, flag in (("terminated", terminated), ("truncated", truncated)):
             if not isinstance(flag, (bool, np.bool_, int, np.integer)):
@@ -200,12 +200,12 @@ class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
             reward = self._to_number(reward)
         return observation, reward, bool(terminated), bool(truncated), info
 
-    def _to_number(self, reward: Any) -> float:
+    def _to_number(self, reward: object) -> float:
         if not isinstance(reward, (int, float, np.number, np.bool_)) or isinstance(reward, np.complexfloating):
             raise _refuse(self.env, "step", f"{_describe(reward)} as reward", "a number")
         value = float(reward)
         if not math.isfinite(value):
-            raise _refuse(self.env, "step", f"the reward {value}", FINITE)
+            raise _refuse(self.env, "step", f"the reward {value}", _FINITE)
         return value
 
 
@@ -221,16 +221,12 @@ class CheckedVectorEnv(VectorWrapper[Any, Any, Any]):
         TypeError: it does not accept a list of seeds.
     """
 
-    def __init__(
-        self, env: VectorEnv[Any, Any, Any], name: str = "environment", bootstrap_truncated: bool = True
-    ) -> None:
+    def __init__(self, env: GymVectorEnv, name: str = "environment", bootstrap_truncated: bool = True) -> None:
         super().__init__(env)
         self.name, self.bootstrap_truncated = name, read_bootstrap(env, bootstrap_truncated)
         self._steps = 0
 
-    def reset(
-        self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | list[int | None] | None = None, options: ResetOptions = None) -> tuple[Any, Info]:
         try:
             result = self.env.reset(seed=seed, options=options)  # type: ignore[arg-type]
         except KeyboardInterrupt:
@@ -239,33 +235,33 @@ class CheckedVectorEnv(VectorWrapper[Any, Any, Any]):
             if isinstance(seed, list):
                 raise TypeError(f"{self.name} does not accept one seed per slot") from error
             raise EnvError(f"{describe_failure(self.name, error)} in reset") from error
-        observations, infos = _unpack(self.env, "reset", result, RESET)
+        observations, infos = _unpack(self.env, "reset", result, _RESET)
         _check_observation(self.env, "reset", observations)
         return observations, infos
 
-    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, Info]:
         try:
             result = self.env.step(actions)
         except KeyboardInterrupt:
             raise
         except BaseException as error:
             raise EnvError(describe_failure(self.name, error)) from error
-        observations, *columns, infos = _unpack(self.env, "step", result, STEP)
+        observations, *columns, infos = _unpack(self.env, "step", result, _STEP)
         self._steps += 1
-        if self._steps <= FULL_CHECK_STEPS or not _is_plausible(self.env, observations):
+        if self._steps <= _FULL_CHECK_STEPS or not _is_plausible(self.env, observations):
             _check_observation(self.env, "step", observations)
-        for name, column in zip(STEP[1:4], columns, strict=True):
+        for name, column in zip(_STEP[1:4], columns, strict=True):
             array = np.asarray(column)
             if array.shape != (self.env.num_envs,) or array.dtype.kind not in "biuf":
                 wanted = f"an array of {self.env.num_envs} numbers"
                 raise _refuse(self.env, "step", f"{_describe(column)} as {name}", wanted)
             if not np.isfinite(array).all():
-                raise _refuse(self.env, "step", f"{array} as {name}", FINITE)
+                raise _refuse(self.env, "step", f"{array} as {name}", _FINITE)
         rewards, terminated, truncated = map(np.asarray, columns)
         return observations, rewards, terminated.astype(bool), truncated.astype(bool), infos
 
 
-def check_inside(env: gymnasium.Env[Any, Any], observations: bool = True) -> gymnasium.Env[Any, Any]:
+def check_inside(env: GymEnv, observations: bool = True) -> GymEnv:
     """Wrap the environment and every wrapper that may change its results in a `CheckedEnv`."""
     if isinstance(env, gymnasium.Wrapper):
         env.env = check_inside(env.env, observations)
@@ -274,7 +270,7 @@ def check_inside(env: gymnasium.Env[Any, Any], observations: bool = True) -> gym
     return CheckedEnv(env, observations)
 
 
-def read_bootstrap(env: Any, default: bool) -> bool:
+def read_bootstrap(env: object, default: bool) -> bool:
     """Return the attribute `bootstrap_truncated` of an environment or of its outermost wrapper that has it."""
     while env is not None:
         if (declared := getattr(env, "bootstrap_truncated", None)) is not None:
@@ -289,12 +285,12 @@ def describe_failure(name: str, error: BaseException) -> str:
     return describe_error(error) if returned else f"{name} raised {describe_error(error)}"
 
 
-def find_mismatch(space: spaces.Space[Any], value: Any, name: str = "observation") -> tuple[str, str] | None:
+def find_mismatch(space: GymSpace, value: object, name: str = "observation") -> tuple[str, str] | None:
     """Find the part of a value that is not in a space. Returns it and the expected value; `None` if there is none.
 
     As in Gymnasium, the dtype of an array must fit into that of its space without loss, and lists of numbers are accepted.
     """
-    parts: list[tuple[Any, Any, str]]
+    parts: list[tuple[GymSpace, object, str]]
     if isinstance(space, spaces.Box):
         return _find_in_box(space, value, name)
     if isinstance(space, spaces.Dict) and isinstance(value, dict) and value.keys() == space.spaces.keys():
@@ -306,10 +302,10 @@ def find_mismatch(space: spaces.Space[Any], value: Any, name: str = "observation
     return next(filter(None, (find_mismatch(*part) for part in parts)), None)
 
 
-def _find_in_box(space: spaces.Box, value: Any, name: str) -> tuple[str, str] | None:
+def _find_in_box(space: spaces.Box, value: object, name: str) -> tuple[str, str] | None:
     try:
         array = np.asarray(value)
-        casting: Any = "safe" if hasattr(value, "dtype") else "same_kind"
+        casting: Literal["safe", "same_kind"] = "safe" if hasattr(value, "dtype") else "same_kind"
         fits = array.shape == space.shape and np.can_cast(array.dtype, space.dtype, casting)
     except ValueError:  # A list of lists of different lengths.
         fits = False
@@ -321,10 +317,10 @@ def _find_in_box(space: spaces.Box, value: Any, name: str) -> tuple[str, str] | 
         return None
     place = tuple(np.argwhere(wrong)[0].tolist())
     bounds = f"from {space.low[place]} to {space.high[place]}, the bounds of the observation space"
-    return f"{array[place]} at {list(place)} of {name}", bounds if np.isfinite(array[place]) else FINITE
+    return f"{array[place]} at {list(place)} of {name}", bounds if np.isfinite(array[place]) else _FINITE
 
 
-def _unpack(env: Any, method: str, result: Any, names: tuple[str, ...]) -> Any:
+def _unpack(env: object, method: str, result: object, names: tuple[str, ...]) -> Any:
     """Return the result of a method if it is a tuple with a value for each name."""
     if not isinstance(result, tuple) or len(result) != len(names):
         what = f"a tuple of {len(result)}" if isinstance(result, tuple) else _describe(result)
@@ -334,13 +330,13 @@ def _unpack(env: Any, method: str, result: Any, names: tuple[str, ...]) -> Any:
     return result
 
 
-def _check_observation(env: Any, method: str, observation: Any) -> None:
+def _check_observation(env: GymEnv | GymVectorEnv, method: str, observation: object) -> None:
     mismatch = find_mismatch(env.observation_space, observation)
     if mismatch is not None:
         raise _refuse(env, method, *mismatch)
 
 
-def _is_plausible(env: Any, observation: Any) -> bool:
+def _is_plausible(env: GymEnv | GymVectorEnv, observation: object) -> bool:
     """Whether an array has the shape and dtype of its space and is finite. Bounds are not checked."""
     space = env.observation_space
     if not isinstance(space, spaces.Box) or type(observation) is not np.ndarray:
@@ -351,14 +347,14 @@ def _is_plausible(env: Any, observation: Any) -> bool:
     return observation.dtype.kind != "f" or math.isfinite(np.vdot(observation, observation))
 
 
-def _refuse(env: Any, method: str, what: str, wanted: str) -> EnvError:
+def _refuse(env: object, method: str, what: str, wanted: str) -> EnvError:
     kind = type(env)
     where = describe_location(getattr(kind, method))
-    error = NonFiniteError if wanted == FINITE else ReturnError
+    error = NonFiniteError if wanted == _FINITE else ReturnError
     return error(f"{kind.__name__}.{method} returned {what}; expected {wanted}{where}")
 
 
-def _describe(value: Any) -> str:
+def _describe(value: object) -> str:
     if value is None:
         return "None"
     if isinstance(value, np.ndarray):
@@ -366,6 +362,6 @@ def _describe(value: Any) -> str:
     return f"{type(value).__name__} {_short(repr(value))}"
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     text = " ".join(str(value).split())
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -10,27 +10,33 @@ import asyncio
 import math
 import os
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from copy import deepcopy
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, TypeVar
 
 from palaestra.core.errors import MissingExtraError, TaskError
 from palaestra.core.foreign import ForeignCallError, call_foreign
 from palaestra.core.records import Completion, Failure, FailureCause, Message, Problem, Score, Split
-from palaestra.tasks.base import TaskHooks, check_choice, check_skills, take
-from palaestra.tasks.sources import part_by_hash
+from palaestra.envs.types import Options
+from palaestra.tasks.base import TaskHooks, check_choice, check_skills, part_by_hash, take
 
-MODEL = "palaestra/policy"
+if TYPE_CHECKING:
+    from inspect_ai import Task
+    from inspect_ai.dataset import Dataset, Sample
+    from inspect_ai.solver import Generate, TaskState
+
+T = TypeVar("T")
+_MODEL = "palaestra/policy"
 """The name of the model in the state of a solver."""
 
 
 class ModelCalledError(Exception):
     """The solver has called the model. Ends the solver when only its prompt is needed."""
 
-    def __init__(self, state: Any) -> None:
+    def __init__(self, state: TaskState) -> None:
         super().__init__("the solver has called the model")
         self.state = state
 
@@ -59,7 +65,7 @@ class InspectTask(TaskHooks):
         self,
         reference: str,
         /,
-        args: Mapping[str, Any] | None = None,
+        args: Options | None = None,
         grader: str = "",
         parts: str = "auto",
         max_seconds: float = 60.0,
@@ -91,9 +97,8 @@ class InspectTask(TaskHooks):
         check_skills(self, skills)
         names = list(self._samples)
         random.Random(seed).shuffle(names)  # The order of `inspect eval --sample-shuffle SEED`.
-        own = [
-            name for name in names if (Split.TEST if self.parts == "published" else part_by_hash(name)) is Split(split)
-        ]
+        part = part_by_hash if self.parts == "auto" else lambda name: Split.TEST
+        own = [name for name in names if part(name) is Split(split)]
         return [self._make_problem(name) for name in take(own, per_skill, self, split, self._skill)]
 
     def score(self, problem: Problem, completion: Completion) -> Score | Failure:
@@ -113,7 +118,7 @@ class InspectTask(TaskHooks):
         metadata = {key: value for key, value in (sample.metadata or {}).items() if key in ("level", "type")}
         return Problem(name, messages, target, self._skill, metadata=metadata)
 
-    def _load(self, reference: str, args: Mapping[str, Any]) -> Any:
+    def _load(self, reference: str, args: Options) -> Task:
         if find_spec("inspect_ai") is None:
             raise MissingExtraError("inspect-ai", "inspect", "a task of Inspect AI")
         from inspect_ai._eval.loader import load_task_spec
@@ -134,7 +139,7 @@ class InspectTask(TaskHooks):
             raise TaskError(f"{self.name} has no scorer")
         return task
 
-    def _run(self, what: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    def _run(self, what: str, function: Callable[..., Coroutine[object, object, T]], *arguments: object) -> T:
         """Run a coroutine of the task with a time limit. Raises `TaskError` if it fails."""
         try:
             name = f"the {what} of {self.name}"
@@ -142,10 +147,10 @@ class InspectTask(TaskHooks):
         except ForeignCallError as error:
             raise TaskError(str(error)) from error
 
-    async def _prompt(self, sample: Any) -> tuple[Message, ...]:
+    async def _prompt(self, sample: Sample) -> tuple[Message, ...]:
         """Run the solver up to its model call. Returns the messages of the call."""
 
-        async def generate(state: Any, *arguments: Any, **config: Any) -> Any:
+        async def generate(state: TaskState, *arguments: object, **config: object) -> TaskState:
             raise ModelCalledError(state)
 
         try:
@@ -154,20 +159,20 @@ class InspectTask(TaskHooks):
             return tuple(Message(message.role, message.text) for message in call.state.messages)
         raise TaskError(f"the solver of {self.name} does not call the model")
 
-    async def _solve(self, sample: Any, text: str) -> Any:
+    async def _solve(self, sample: Sample, text: str) -> TaskState:
         """Run the solver with an answer as the model's output. Returns the final state."""
         from inspect_ai.model import ModelOutput
 
         calls = 0
 
-        async def generate(state: Any, *arguments: Any, **config: Any) -> Any:
+        async def generate(state: TaskState, *arguments: object, **config: object) -> TaskState:
             nonlocal calls
             calls += 1
             if calls > 1:
                 raise TaskError(f"the solver of {self.name} calls the model several times; expected one call")
             if state.tools:
                 raise TaskError(f"the solver of {self.name} uses tools, which `evaluate` does not offer")
-            state.output = ModelOutput.from_content(MODEL, text)
+            state.output = ModelOutput.from_content(_MODEL, text)
             state.messages.append(state.output.message)
             return state
 
@@ -176,7 +181,7 @@ class InspectTask(TaskHooks):
             raise TaskError(f"the solver of {self.name} does not call the model through `generate`")
         return state
 
-    async def _score(self, sample: Any, text: str) -> tuple[float, dict[str, str]]:
+    async def _score(self, sample: Sample, text: str) -> tuple[float, dict[str, str]]:
         """Run the solver and the first scorer. Returns the value and its evidence."""
         from inspect_ai.scorer import Target, value_to_float
 
@@ -191,7 +196,7 @@ class InspectTask(TaskHooks):
         texts = {"extracted": score.answer, "explanation": score.explanation}
         return value, {name: text for name, text in texts.items() if text}
 
-    async def _call_solvers(self, sample: Any, generate: Any) -> Any:
+    async def _call_solvers(self, sample: Sample, generate: Generate) -> TaskState:
         from inspect_ai.log._transcript import Transcript, init_transcript
         from inspect_ai.model import ChatMessageUser, ModelName, get_model
         from inspect_ai.model._model import init_model_roles
@@ -202,16 +207,14 @@ class InspectTask(TaskHooks):
         init_model_roles({"grader": get_model(self.grader)} if self.grader else {})
         sample = deepcopy(sample)
         messages = [ChatMessageUser(content=sample.input)] if isinstance(sample.input, str) else sample.input
-        state = TaskState(
-            ModelName(MODEL), sample.id or 0, 1, sample.input, list(messages), Target(sample.target), sample.choices,
-            metadata=sample.metadata,
-        )  # fmt: skip
+        target, options = Target(sample.target), {"choices": sample.choices, "metadata": sample.metadata}
+        state = TaskState(ModelName(_MODEL), sample.id or 0, 1, sample.input, list(messages), target, **options)
         setup = self._task.setup or ()
         for solver in (*(setup if isinstance(setup, Sequence) else (setup,)), self._task.solver):
             state = await solver(state, generate)
         return state
 
 
-def _number(dataset: Any) -> dict[str, Any]:
+def _number(dataset: Dataset) -> dict[str, Sample]:
     """The samples by their ids, or by their numbers if they have none."""
     return {str(number if sample.id is None else sample.id): sample for number, sample in enumerate(dataset, start=1)}

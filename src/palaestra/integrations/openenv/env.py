@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from palaestra.core.checks import check_number
+from palaestra.chat.tool_formats import is_malformed
 from palaestra.core.errors import EnvError
 from palaestra.core.foreign import ForeignCallError
-from palaestra.core.plugins import is_reference, load_reference
-from palaestra.core.records import Failure, FailureCause, Message, ToolCall
-from palaestra.engines.tool_formats.base import is_malformed
+from palaestra.core.records import Failure, FailureCause, Json, Message, ToolCall
+from palaestra.core.registry import is_reference, load_reference
+from palaestra.core.settings import check_number
+from palaestra.envs.turn.base import Reply, TurnStopReason
 from palaestra.envs.turn.foreign import ForeignEnv, ForeignStep, ForeignVectorEnv
-from palaestra.envs.turn.records import Reply, TurnStopReason
+from palaestra.envs.types import Options
 from palaestra.envs.wrappers.slots import NonFiniteError
+from palaestra.integrations.openenv.served import make_sample, read_action_format, write_observation
 from palaestra.integrations.openenv.sessions import InvalidActionError, OpenEnvSession, SessionResult, open_session
-from palaestra.integrations.openenv.texts import make_sample, read_action_format, write_observation
 
 
-class OpenEnvEnv(ForeignEnv):
+class OpenEnvEnv(ForeignEnv[OpenEnvSession]):
     """An environment of OpenEnv: a server, or a class in the process. The reward of a turn is OpenEnv's.
 
     The text of the agent becomes an action by the schema of the environment's actions: a single field takes the text, or
@@ -36,7 +37,7 @@ class OpenEnvEnv(ForeignEnv):
             of the observation that returns a text, as `module:function` or `file.py:function`.
         reset_options: further arguments of every `reset`, for example a level. The `options` of a reset replace them.
         null_reward: the reward of a turn without one.
-        arguments: arguments of `ForeignEnv`. `env_options` are arguments of a class.
+        arguments: arguments of `ForeignEnv`. `env_kwargs` are arguments of a class.
 
     Example:
         >>> env = OpenEnvEnv("http://localhost:8000")  # doctest: +SKIP
@@ -52,7 +53,7 @@ class OpenEnvEnv(ForeignEnv):
         *,
         action: str = "",
         observation: Sequence[str] | str = (),
-        reset_options: Mapping[str, Any] | None = None,
+        reset_options: Options | None = None,
         null_reward: float | None = None,
         **arguments: Any,
     ) -> None:
@@ -64,7 +65,7 @@ class OpenEnvEnv(ForeignEnv):
         super().__init__(env_id, **arguments)
 
     def make(self) -> OpenEnvSession:
-        session = open_session(self.env_id, self.env_options, self.max_call_seconds)
+        session = open_session(self.env_id, self.env_kwargs, self.max_call_seconds)
         fields = session.schema.get("properties", {})
         is_tool_env = "tool_name" in fields or not set(fields) - {"metadata"}
         if is_tool_env and not self.action:
@@ -75,7 +76,7 @@ class OpenEnvEnv(ForeignEnv):
             self.sample_actions = (self._format.sample(),) * 3
         return session
 
-    def start(self, env: OpenEnvSession, seed: int | None, options: Mapping[str, Any]) -> str:
+    def start(self, env: OpenEnvSession, seed: int | None, options: Options) -> str:
         self._has_reward = False
         result = env.reset({**self.reset_options, **options, "seed": seed})
         if result.done:
@@ -120,9 +121,7 @@ class OpenEnvEnv(ForeignEnv):
     def truncate(self, reason: TurnStopReason) -> Reply:
         if self._has_reward or self.null_reward is not None:
             return super().truncate(reason)
-        message = (
-            f"{self.env_id} gave no reward in the whole episode; set null_reward to the value that None stands for"
-        )
+        message = f"{self.env_id} gave no reward in the whole episode; set null_reward to the value of None"
         return Reply(failure=Failure(FailureCause.ENVIRONMENT, message))
 
     def _read_reward(self, result: SessionResult) -> float:
@@ -132,9 +131,7 @@ class OpenEnvEnv(ForeignEnv):
         if self.null_reward is not None:
             return self.null_reward
         if result.done or self._has_reward:
-            raise NonFiniteError(
-                f"{self.env_id} returned no finite reward: None stands for NaN or for no reward; set null_reward to its value"
-            )
+            raise NonFiniteError(f"{self.env_id} returned no finite reward; set null_reward to the value of None")
         return 0.0
 
 
@@ -144,14 +141,15 @@ class OpenEnvVectorEnv(ForeignVectorEnv):
     kind = OpenEnvEnv
 
 
-def _load_writer(observation: Sequence[str] | str) -> Any:
+def _load_writer(observation: Sequence[str] | str) -> Callable[[Options], str]:
     if isinstance(observation, str) and is_reference(observation):
-        return load_reference(observation)
+        function: Callable[[Options], str] = load_reference(observation)
+        return function
     names = (observation,) if isinstance(observation, str) else tuple(observation)
     return lambda fields: write_observation(fields, names)
 
 
-def _list_tools(env_id: str, session: OpenEnvSession) -> list[dict[str, Any]]:
+def _list_tools(env_id: str, session: OpenEnvSession) -> list[Json]:
     """The tools of an environment in OpenAI's format."""
     listed = session.step({"type": "list_tools"}).observation.get("tools") or ()
     tools = [
@@ -166,24 +164,22 @@ def _list_tools(env_id: str, session: OpenEnvSession) -> list[dict[str, Any]]:
         for tool in listed
     ]
     if not tools:
-        raise EnvError(
-            f"{env_id} has actions without fields and no tools; set action to the field for the agent's text"
-        )
+        raise EnvError(f"{env_id} has neither tools nor actions with fields; set action to the field for the text")
     return tools
 
 
-def _make_sample_call(tool: Mapping[str, Any]) -> ToolCall:
+def _make_sample_call(tool: Options) -> ToolCall:
     function = tool["function"]
     return ToolCall(function["name"], json.dumps(make_sample(function["parameters"].get("properties", {}))), "0")
 
 
-def _to_action(call: ToolCall) -> dict[str, Any]:
+def _to_action(call: ToolCall) -> Json:
     if is_malformed(call):
         raise InvalidActionError(f"expected a call with a name and a JSON object of arguments; got {call.name!r}")
     return {"type": "call_tool", "tool_name": call.name, "arguments": json.loads(call.arguments)}
 
 
-def _write_tool_result(observation: Mapping[str, Any]) -> str:
+def _write_tool_result(observation: Options) -> str:
     """The text of a tool's result. FastMCP wraps values in an object with `data`."""
     if error := observation.get("error"):
         return f"error: {error.get('message', error) if isinstance(error, Mapping) else error}"

@@ -17,16 +17,17 @@ from typing import Any, Protocol, get_type_hints
 from urllib.parse import urlsplit
 from urllib.request import ProxyHandler, build_opener
 
-from palaestra.core.checks import short_repr
 from palaestra.core.errors import EnvError, MissingExtraError
 from palaestra.core.foreign import ForeignCallError
-from palaestra.core.plugins import load_reference
+from palaestra.core.registry import load_reference
+from palaestra.core.settings import short_repr
+from palaestra.envs.types import Options
 
-MAX_MESSAGE_BYTES = 100 * 2**20
-MAX_CLOSE_SECONDS = 5.0
-SPARE_SECONDS = 1.0
+_MAX_MESSAGE_BYTES = 100 * 2**20
+_MAX_CLOSE_SECONDS = 5.0
+_SPARE_SECONDS = 1.0
 """How much longer than its caller a session waits for an answer."""
-INVALID_ACTION = "VALIDATION_ERROR"
+_INVALID_ACTION = "VALIDATION_ERROR"
 """The server's error code of an action that does not match its schema."""
 
 
@@ -38,7 +39,7 @@ class InvalidActionError(ForeignCallError):
 class SessionResult:
     """The result of `reset` or `step`. A reward of `None` is no reward; servers also send it for NaN."""
 
-    observation: Mapping[str, Any]
+    observation: Options
     reward: float | None
     done: bool
 
@@ -46,16 +47,16 @@ class SessionResult:
 class OpenEnvSession(Protocol):
     """One environment of OpenEnv. `schema` is the JSON schema of its actions."""
 
-    schema: Mapping[str, Any]
+    schema: Options
 
-    def reset(self, data: Mapping[str, Any]) -> SessionResult: ...
+    def reset(self, data: Options) -> SessionResult: ...
 
-    def step(self, action: Mapping[str, Any]) -> SessionResult: ...
+    def step(self, action: Options) -> SessionResult: ...
 
     def close(self) -> None: ...
 
 
-class ServerSession:
+class _ServerSession:
     """A session of an OpenEnv server.
 
     Arguments:
@@ -76,14 +77,14 @@ class ServerSession:
         place = f"{parts.netloc}{parts.path}"
         is_local = parts.hostname in ("localhost", "127.0.0.1", "::1")
         self.url, self._seconds = url, seconds
-        self.schema = fetch_action_schema(f"http{'s' * is_secure}://{place}", seconds, is_local)
+        self.schema = _fetch_action_schema(f"http{'s' * is_secure}://{place}", seconds, is_local)
         self._stack = ExitStack()
         self._socket = self._stack.enter_context(
             connect(
                 f"ws{'s' * is_secure}://{place}/ws",
                 open_timeout=seconds,
-                close_timeout=min(seconds, MAX_CLOSE_SECONDS),
-                max_size=MAX_MESSAGE_BYTES,
+                close_timeout=min(seconds, _MAX_CLOSE_SECONDS),
+                max_size=_MAX_MESSAGE_BYTES,
                 proxy=None if is_local else True,
             )
         )
@@ -94,11 +95,11 @@ class ServerSession:
                 self.close()
                 raise
 
-    def reset(self, data: Mapping[str, Any]) -> SessionResult:
-        return check_result(self.url, self._exchange("reset", data))
+    def reset(self, data: Options) -> SessionResult:
+        return _check_result(self.url, self._exchange("reset", data))
 
-    def step(self, action: Mapping[str, Any]) -> SessionResult:
-        return check_result(self.url, self._exchange("step", action))
+    def step(self, action: Options) -> SessionResult:
+        return _check_result(self.url, self._exchange("step", action))
 
     def close(self) -> None:
         """End the session and wait until the server has closed it."""
@@ -106,16 +107,16 @@ class ServerSession:
 
         with suppress(WebSocketException, OSError, TimeoutError):
             self._socket.send(json.dumps({"type": "close"}))
-            self._socket.recv(timeout=min(self._seconds, MAX_CLOSE_SECONDS))
+            self._socket.recv(timeout=min(self._seconds, _MAX_CLOSE_SECONDS))
         self._stack.close()
 
-    def _exchange(self, kind: str, data: Mapping[str, Any] | None = None) -> Any:
+    def _exchange(self, kind: str, data: Options | None = None) -> object:
         """Send a message and return the data of its answer."""
         from websockets.exceptions import ConnectionClosed
 
         with suppress(ConnectionClosed):  # The server may have sent an error before. Without one, `recv` raises.
             self._socket.send(json.dumps({"type": kind} if data is None else {"type": kind, "data": dict(data)}))
-        text = self._socket.recv(timeout=self._seconds + SPARE_SECONDS)
+        text = self._socket.recv(timeout=self._seconds + _SPARE_SECONDS)
         try:
             answer = json.loads(text)
             expected = "state" if kind == "state" else "observation"
@@ -123,75 +124,72 @@ class ServerSession:
                 raise ValueError(answer["type"])
             content = answer["data"]
         except (ValueError, KeyError, TypeError) as error:
-            raise EnvError(
-                f"{self.url} answered {short_repr(text)} to {kind}; expected a message of OpenEnv"
-            ) from error
+            what = f"{self.url} answered {short_repr(text)} to {kind}"
+            raise EnvError(f"{what}; expected a message of OpenEnv") from error
         if answer["type"] == "error":
             code, message = content.get("code"), content.get("message")
-            if code == INVALID_ACTION:
-                raise InvalidActionError(describe_validation(content.get("errors")))
+            if code == _INVALID_ACTION:
+                raise InvalidActionError(_describe_validation(content.get("errors")))
             raise ForeignCallError(f"{kind} of {self.url} answered {code}: {message}")
         return content
 
 
-class LocalSession:
+class _LocalSession:
     """An environment of OpenEnv in this process.
 
     Arguments:
         reference: the class as `module:Class` or `file.py:Class`.
-        env_options: arguments of its constructor.
+        env_kwargs: arguments of its constructor.
 
     Raises:
         EnvError: the class of its actions is not known from the type hints of `step`.
     """
 
-    def __init__(self, reference: str, env_options: Mapping[str, Any]) -> None:
+    def __init__(self, reference: str, env_kwargs: Options) -> None:
         kind = load_reference(reference)
         if find_spec("openenv") is None:
             raise EnvError(f"{reference} needs OpenEnv in the same process; install it with: pip install openenv")
         self._reference = reference
-        self._action_type = find_action_type(reference, kind)
-        self.schema: Mapping[str, Any] = self._action_type.model_json_schema()
-        self._env = kind(**env_options)
+        self._action_type = _find_action_type(reference, kind)
+        self.schema: Options = self._action_type.model_json_schema()
+        self._env = kind(**env_kwargs)
 
-    def reset(self, data: Mapping[str, Any]) -> SessionResult:
+    def reset(self, data: Options) -> SessionResult:
         parameters = inspect.signature(self._env.reset).parameters
         accepts_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
         return self._read(self._env.reset(**{k: v for k, v in data.items() if accepts_all or k in parameters}))
 
-    def step(self, action: Mapping[str, Any]) -> SessionResult:
+    def step(self, action: Options) -> SessionResult:
         from openenv.core.env_server.serialization import deserialize_action
         from pydantic import ValidationError
 
         try:
             parsed = deserialize_action(dict(action), self._action_type)
         except ValidationError as error:
-            raise InvalidActionError(describe_validation(error.errors())) from error
+            raise InvalidActionError(_describe_validation(error.errors())) from error
         return self._read(self._env.step(parsed))
 
     def close(self) -> None:
         self._env.close()
 
-    def _read(self, observation: Any) -> SessionResult:
+    def _read(self, observation: object) -> SessionResult:
         from openenv.core.env_server.serialization import serialize_observation
 
         if not hasattr(observation, "model_dump"):
             raise EnvError(f"{self._reference} returned {short_repr(observation)}; expected an Observation of OpenEnv")
-        return check_result(self._reference, serialize_observation(observation))
+        return _check_result(self._reference, serialize_observation(observation))
 
 
-def open_session(env_id: str, env_options: Mapping[str, Any], seconds: float) -> OpenEnvSession:
+def open_session(env_id: str, env_kwargs: Options, seconds: float) -> OpenEnvSession:
     """Open a session of a server (`http://...`, `ws://...`) or of a class in the process (`module:Class`)."""
     if "://" not in env_id:
-        return LocalSession(env_id, env_options)
-    if env_options:
-        raise EnvError(
-            f"env_options are arguments of a class; {env_id} is a server: use reset_options; got {dict(env_options)}"
-        )
-    return ServerSession(env_id, seconds)
+        return _LocalSession(env_id, env_kwargs)
+    if env_kwargs:
+        raise EnvError(f"{env_id} is a server, which takes reset_options instead of env_kwargs={dict(env_kwargs)}")
+    return _ServerSession(env_id, seconds)
 
 
-def fetch_action_schema(url: str, seconds: float, is_local: bool) -> Mapping[str, Any]:
+def _fetch_action_schema(url: str, seconds: float, is_local: bool) -> Options:
     """Fetch the JSON schema of a server's actions."""
     opener = build_opener(ProxyHandler({})) if is_local else build_opener()
     try:
@@ -204,7 +202,7 @@ def fetch_action_schema(url: str, seconds: float, is_local: bool) -> Mapping[str
     return schema
 
 
-def find_action_type(reference: str, kind: Any) -> Any:
+def _find_action_type(reference: str, kind: Any) -> Any:
     """Return the class of an environment's actions, from the type hints of `step`."""
     try:
         action_type = get_type_hints(kind.step).get("action")
@@ -215,26 +213,21 @@ def find_action_type(reference: str, kind: Any) -> Any:
     return action_type
 
 
-def check_result(name: str, data: Any) -> SessionResult:
+def _check_result(name: str, data: object) -> SessionResult:
     """Check an answer to `reset` or `step`.
 
     Raises:
         EnvError: it is not one of OpenEnv's.
     """
-    observation, reward, done = (
-        (data.get(k) for k in ("observation", "reward", "done")) if isinstance(data, dict) else [None] * 3
-    )
+    fields = data if isinstance(data, dict) else {}
+    observation, reward, done = fields.get("observation"), fields.get("reward"), fields.get("done")
     if not isinstance(observation, Mapping) or not isinstance(reward, int | float | None) or not isinstance(done, bool):
         raise EnvError(f"{name} returned {short_repr(data)}; expected an observation, a reward and done")
     return SessionResult(observation, None if reward is None else float(reward), done)
 
 
-def describe_validation(errors: Any) -> str:
+def _describe_validation(errors: object) -> str:
     """Describe the errors of pydantic in one line."""
-    listed = errors if isinstance(errors, list) else []
-    texts = [
-        f"{'.'.join(map(str, error.get('loc', ())))}: {error.get('msg', '')}"
-        for error in listed
-        if isinstance(error, dict)
-    ]
+    listed = [error for error in errors if isinstance(error, dict)] if isinstance(errors, list) else []
+    texts = [f"{'.'.join(map(str, error.get('loc', ())))}: {error.get('msg', '')}" for error in listed]
     return "; ".join(texts) or "it does not match the schema"

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,203 +14,16 @@ from tensordict import TensorDict, TensorDictBase
 from torchrl.data import Categorical, Composite, Unbounded
 from torchrl.envs import EnvBase, TransformedEnv
 
-from palaestra.core.checks import check_integer, short_repr
-from palaestra.core.errors import EnvError, SettingsError, UnknownNameError
-from palaestra.core.records import Message
+from palaestra.core.errors import EnvError
 from palaestra.core.seeding import Seeds
-from palaestra.envs.turn.records import Conversation, TurnStopReason
+from palaestra.core.settings import check_integer
+from palaestra.envs.turn.base import TurnStopReason
 from palaestra.integrations.torchrl.entries import ASSISTANT, set_texts, text_spec, texts
-from palaestra.research.mlgym import load_mlgym
-from palaestra.research.tasks.task import ResearchTask, load_task
-from palaestra.research.workspace.commands import CommandResult
-from palaestra.research.workspace.env import ResearchEnv
-from palaestra.research.workspace.parsing import Action
+from palaestra.integrations.torchrl.slots import Slot, SlotStep, TaskName, load_tasks
 
-TaskName = str | Path | ResearchTask
-"""A research task: its name, its folder or the task itself."""
-
-
-def load_tasks(
-    tasks: TaskName | Iterable[TaskName] | Mapping[str, TaskName], mlgym: str | Path | None = None
-) -> dict[str, ResearchTask]:
-    """Load research tasks.
-
-    Arguments:
-        tasks: one task, several, or a mapping from names of your own to tasks.
-        mlgym: an MLGym checkout that the names refer to.
-
-    Returns:
-        the tasks by name.
-
-    Raises:
-        EnvError: a value is not a task.
-        SettingsError: there is no task, or a task is given twice.
-        UnknownNameError: no task has that name.
-    """
-    if isinstance(tasks, Mapping):
-        named = [(str(name), _load(task, mlgym)) for name, task in tasks.items()]
-    else:
-        several = [tasks] if isinstance(tasks, TaskName) else list(tasks)
-        loaded = [(given, _load(given, mlgym)) for given in several]
-        named = [(str(given) if mlgym is not None else task.name, task) for given, task in loaded]
-    by_name = dict(named)
-    if not by_name or len(by_name) < len(named):
-        raise SettingsError(f"expected one or more different tasks; got {[name for name, _ in named]}")
-    return by_name
-
-
-def _load(given: TaskName, mlgym: str | Path | None) -> ResearchTask:
-    if isinstance(given, ResearchTask):
-        return given
-    if not isinstance(given, (str, Path)) or not str(given).strip():
-        raise EnvError(f"a task must be a name, a folder or a ResearchTask; got {short_repr(given)}")
-    return load_task(given) if mlgym is None else load_mlgym(mlgym, str(given))
-
-
-class CommandEnv(ResearchEnv):
-    """A `ResearchEnv` whose action is a bare command and whose observation is the bare output.
-
-    `IsolateCodeBlock` extracts the command from a message, and `StateToMessage` renders the output. The system message
-    still explains the message format of `parser`.
-    """
-
-    def __init__(self, task: ResearchTask | str | Path, *, parser: str = "last_block", **arguments: Any) -> None:
-        super().__init__(task, parser=parser, **arguments)
-        self._parser = CommandParser(self._parser.instructions)
-
-    def leave(self) -> None:
-        """Close the workspace. The next reset opens another one."""
-        self.close()
-        self._closed = False
-
-    @property
-    def limit(self) -> TurnStopReason | None:
-        """The limit that the episode has reached since its last command, if any. Messages without a command take time
-        as well.
-        """
-        return None if self.over else self._limit()
-
-    def _render_result(self, outcome: CommandResult) -> str:
-        note = f"[{outcome.note}]" if outcome.note else ""
-        return "\n".join(part for part in (outcome.text.rstrip("\n"), note) if part.strip())
-
-
-class CommandParser:
-    """An output parser for messages that are bare commands, with the instructions of another parser."""
-
-    def __init__(self, instructions: str) -> None:
-        self.instructions = instructions
-
-    def __call__(self, message: Message) -> Action:
-        return Action(message.text)
-
-
-Step = tuple[Conversation, float, bool, bool, dict[str, Any]]
-
-
-@dataclass(frozen=True, slots=True)
-class SlotStep:
-    """The result of one step of a slot.
-
-    Arguments:
-        observation: the output of the command; after a reset, the task.
-        gain: the improvement over the baseline in this step, in units of the metric's scale; the lowest of the task if
-            the episode ends without a score through the agent's fault.
-        score: the score of the submission; NaN without one.
-        baseline: the baseline's score.
-        terminated, truncated: both are true if a limit ended the task, so that TorchRL does not bootstrap its last value
-            (see `TurnEnv.bootstrap_truncated`).
-        stop_reason: why the episode ended; empty while it is running.
-        outcome: what became of the submission, a `SubmissionOutcome`; empty while the episode is running.
-        failure: what failed outside the agent. Then there is no score, and the reward must not be learned from.
-    """
-
-    observation: str = ""
-    gain: float = 0.0
-    score: float = math.nan
-    baseline: float = math.nan
-    terminated: bool = False
-    truncated: bool = False
-    stop_reason: str = ""
-    outcome: str = ""
-    failure: str = ""
-
-
-class Slot:
-    """Episodes in sequence, each in a fresh workspace.
-
-    Arguments:
-        tasks: the tasks to choose from, by name.
-        arguments: arguments of `CommandEnv`.
-    """
-
-    def __init__(self, tasks: Mapping[str, ResearchTask], arguments: Mapping[str, Any]) -> None:
-        self.tasks, self.arguments = tasks, arguments
-        self.name = next(iter(tasks))
-        self.system = ""
-        self._envs: dict[str, CommandEnv] = {}
-        self._num_seen, self._baseline = 0, math.nan
-
-    @property
-    def env(self) -> CommandEnv:
-        """The environment of the current task."""
-        if self.name not in self._envs:
-            self._envs[self.name] = CommandEnv(self.tasks[self.name], **self.arguments)
-        return self._envs[self.name]
-
-    def choose(self, name: str) -> None:
-        """Select the task of the next episode."""
-        if name not in self.tasks:
-            raise UnknownNameError("task of this environment", name, self.tasks)
-        if name != self.name:
-            self.close()
-        self.name = name
-
-    def reset(self, seed: int) -> SlotStep:
-        """Begin an episode in a fresh workspace."""
-        observation, info = self.env.reset(seed=seed)
-        first, *rest = observation.messages
-        self.system, self._num_seen, self._baseline = first.text, len(observation.messages), info["baseline"]
-        return SlotStep("\n\n".join(message.text for message in rest), baseline=self._baseline)
-
-    def step(self, command: str) -> SlotStep:
-        """Run a command."""
-        return self._record(self.env.step(command), own_messages=1)
-
-    def stop(self, reason: TurnStopReason) -> SlotStep:
-        """End the episode from outside and submit the current workspace."""
-        return self._record(self.env.stop(reason), own_messages=0)
-
-    @property
-    def limit(self) -> TurnStopReason | None:
-        """The limit that ends the episode now even if no command runs; `None` if it may continue."""
-        return self.env.limit
-
-    def state(self) -> dict[str, Any]:
-        """Return the state of the workspace."""
-        return dict(self.env.state())
-
-    def close(self) -> None:
-        """Close the workspace, if one is open."""
-        if self.name in self._envs:
-            self._envs[self.name].leave()
-
-    def _record(self, step: Step, own_messages: int) -> SlotStep:
-        observation, reward, terminated, truncated, info = step
-        new = observation.messages[self._num_seen + own_messages :]
-        self._num_seen = len(observation.messages)
-        score, failure = info.get("score"), info.get("failure")
-        return SlotStep(
-            "\n\n".join(message.text for message in new), reward, math.nan if score is None else float(score), self._baseline,
-            terminated or (truncated and not self.env.bootstrap_truncated), truncated, str(info.get("stop_reason", "")),
-            str(info.get("outcome", "")),
-            "" if failure is None else f"{failure.cause}: {failure.message}",
-        )  # fmt: skip
-
-
-NUMBERS = ("gain", "score", "baseline")
-FLAGS = ("terminated", "truncated")
-TEXTS = ("observation", "stop_reason", "outcome", "failure")
+_NUMBERS = ("gain", "score", "baseline")
+_FLAGS = ("terminated", "truncated")
+_TEXTS = ("observation", "stop_reason", "outcome", "failure")
 HARMLESS = "ls -la"
 """The command of a random action."""
 
@@ -274,15 +86,15 @@ class MLGymWrapper(EnvBase):  # type: ignore[misc]  # TorchRL has no types.
         """Select the task of a slot's next episode."""
         self.slots[slot].choose(task)
 
-    def end(self, next_tensordict: TensorDictBase, slots: Iterable[int], reason: TurnStopReason) -> None:
-        """End the episodes of some slots now and overwrite their rows with the result."""
-        results = self._all(slots, lambda slot: self.slots[slot].stop(reason))
+    def end(self, next_tensordict: TensorDictBase, reasons: Mapping[int, TurnStopReason]) -> None:
+        """End the episodes of some slots now, each for its reason, and overwrite their rows with the result."""
+        results = self._all(reasons, lambda slot: self.slots[slot].stop(reasons[slot]))
         rows = [results.get(slot) or self._row(next_tensordict, slot) for slot in range(len(self.slots))]
         next_tensordict.update(self._tensordict(rows).exclude("reward"))
 
     # TorchRL's contract
 
-    def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
+    def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: object) -> TensorDictBase:
         self._check_open()
         self.is_closed = False  # TorchRL closes an environment on deletion only if this is False.
         mask = None if tensordict is None else tensordict.get("_reset", None)
@@ -333,9 +145,9 @@ class MLGymWrapper(EnvBase):  # type: ignore[misc]  # TorchRL has no types.
     def _make_specs(self) -> None:
         shape, device = self.batch_size, self.device
         column = (*shape, 1)
-        words = {name: text_spec(shape[0], device) for name in TEXTS}
-        numbers = {name: Unbounded(shape=column, device=device, dtype=self._precision) for name in NUMBERS}
-        flags = {name: Categorical(2, shape=column, device=device, dtype=torch.bool) for name in ("done", *FLAGS)}
+        words = {name: text_spec(shape[0], device) for name in _TEXTS}
+        numbers = {name: Unbounded(shape=column, device=device, dtype=self._precision) for name in _NUMBERS}
+        flags = {name: Categorical(2, shape=column, device=device, dtype=torch.bool) for name in ("done", *_FLAGS)}
         self.full_observation_spec = Composite({**words, **numbers}, shape=shape, device=device)
         self.full_action_spec = Composite(action=text_spec(shape[0], device, HARMLESS), shape=shape, device=device)
         self.full_reward_spec = Composite(reward=Unbounded(shape=column, device=device), shape=shape, device=device)
@@ -354,22 +166,17 @@ class MLGymWrapper(EnvBase):  # type: ignore[misc]  # TorchRL has no types.
 
     def _row(self, tensordict: TensorDictBase, slot: int) -> SlotStep:
         """Read the row of a slot from a tensordict, for a slot that does not step."""
-        row, fields = tensordict[slot], dict[str, Any]()
-        for name in (*TEXTS, *NUMBERS, *FLAGS):
-            entry = row.get(name, None)
-            if entry is not None:
-                fields[name] = row[name] if name in TEXTS else entry.reshape(-1)[0].item()
-        return SlotStep(**fields)
+        row = tensordict[slot]
+        names = [name for name in (*_TEXTS, *_NUMBERS, *_FLAGS) if row.get(name, None) is not None]
+        return SlotStep(**{name: row[name] if name in _TEXTS else row[name].item() for name in names})
 
     def _tensordict(self, rows: Sequence[SlotStep]) -> TensorDictBase:
         tensordict = TensorDict(batch_size=self.batch_size, device=self.device)
-        for name in TEXTS:
+        for name in _TEXTS:
             set_texts(tensordict, name, [getattr(row, name) for row in rows])
-        for names, dtype in ((NUMBERS, self._precision), (FLAGS, torch.bool)):
-            for name in names:
-                tensordict.set(
-                    name, torch.tensor([[getattr(row, name)] for row in rows], dtype=dtype, device=self.device)
-                )
+        for name, dtype in {**dict.fromkeys(_NUMBERS, self._precision), **dict.fromkeys(_FLAGS, torch.bool)}.items():
+            values = [[getattr(row, name)] for row in rows]
+            tensordict.set(name, torch.tensor(values, dtype=dtype, device=self.device))
         tensordict.set("done", tensordict.get("terminated") | tensordict.get("truncated"))
         tensordict.set("reward", torch.zeros((*self.batch_size, 1), device=self.device))
         return tensordict
@@ -393,7 +200,7 @@ class MLGymEnv(TransformedEnv):  # type: ignore[misc]  # TorchRL has no types.
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         return self._stack(super()._step(tensordict))
 
-    def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
+    def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: object) -> TensorDictBase:
         return self._stack(super()._reset(tensordict, **kwargs))
 
     def _reset_proc_data(self, tensordict: TensorDictBase | None, tensordict_reset: TensorDictBase) -> TensorDictBase:

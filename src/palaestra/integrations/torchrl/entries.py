@@ -11,11 +11,10 @@ from torchrl.data import Categorical, Composite, NonTensor
 from torchrl.data.llm import History
 from torchrl.modules.llm.policies import ChatHistory, Text
 
+from palaestra.core.records import Message
 from palaestra.core.text import clean_text
 
 Key = str | tuple[str, ...]
-Chat = list[dict[str, str]]
-"""The messages of a conversation, each with `role` and `content`."""
 
 HISTORY: Key = ("history", "prompt")
 FULL: Key = ("history", "full")
@@ -58,7 +57,12 @@ def text_spec(slots: int, device: torch.device | None, example: str = "a text") 
     return NonTensor(example_data=example, shape=(slots,), device=device)
 
 
-def chats(tensordict: TensorDictBase, key: Key = HISTORY) -> list[Chat] | None:
+def text_entry_spec(around: Composite, **texts: NonTensor) -> Composite:
+    """Return the spec of the entry `text` within another spec. A step replaces the whole entry: no old text remains."""
+    return Composite(texts, shape=around.shape, device=around.device, data_cls=Text, step_mdp_static=True)
+
+
+def chats(tensordict: TensorDictBase, key: Key = HISTORY) -> list[list[Message]] | None:
     """Return the conversations under a key, one per slot; `None` if the key is missing."""
     entry = tensordict.get(key, None)
     if entry is None:
@@ -67,7 +71,7 @@ def chats(tensordict: TensorDictBase, key: Key = HISTORY) -> list[Chat] | None:
     for history in entry.unbind(0):
         messages = history.tolist(tolist_first=True)
         # Shorter conversations in the same batch are padded with this role.
-        conversations.append([{"role": m["role"], "content": m["content"]} for m in messages if m["role"] != "<none>"])
+        conversations.append([Message(m["role"], m["content"]) for m in messages if m["role"] != "<none>"])
     return conversations
 
 
@@ -116,14 +120,12 @@ def add_history_spec(observation_spec: Composite) -> Composite:
     slots, device = observation_spec.shape[0], observation_spec.device
     if slots == 1:
         observation_spec[ASSISTANT] = Categorical(2, shape=(1, -1), device=device, dtype=torch.bool)
-    observation_spec["history"] = _history_spec(slots, device)
-    return observation_spec
-
-
-def _history_spec(slots: int, device: torch.device | None) -> Composite:
     shape = torch.Size((slots, -1))
-    examples: dict[str, Any] = {"role": "user", "content": "a text", "is_complete": True}
+    examples: dict[str, object] = {"role": "user", "content": "a text", "is_complete": True}
     # Not `ChatHistory.default_spec`: it lacks the message dimension and declares tool calls, which no message has.
     fields = {name: NonTensor(example_data=example, shape=shape, device=device) for name, example in examples.items()}
     messages = Composite(fields, shape=shape, device=device, data_cls=History)
-    return Composite(prompt=messages, shape=shape[:1], device=device, data_cls=ChatHistory, step_mdp_static=True)
+    observation_spec["history"] = Composite(
+        prompt=messages, shape=shape[:1], device=device, data_cls=ChatHistory, step_mdp_static=True
+    )
+    return observation_spec

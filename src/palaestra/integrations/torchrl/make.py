@@ -12,13 +12,10 @@ from tensordict import NonTensorData, NonTensorStack, TensorDictBase
 from torchrl.envs import ConditionalSkip, EnvBase, ThreadingAsyncEnvPool, TransformedEnv
 
 from palaestra.core.errors import EnvError, SettingsError
-from palaestra.integrations.torchrl.base import (
-    MLGymEnv,
-    MLGymWrapper,
-    TaskName,
-    load_tasks,
-)
+from palaestra.envs.types import Info
+from palaestra.integrations.torchrl.base import MLGymEnv, MLGymWrapper
 from palaestra.integrations.torchrl.chat_template import TemplateTransform
+from palaestra.integrations.torchrl.slots import TaskName, load_tasks
 from palaestra.integrations.torchrl.transforms import (
     IsolateCodeBlock,
     MessageToHistory,
@@ -30,14 +27,14 @@ from palaestra.integrations.torchrl.transforms import (
 )
 
 if TYPE_CHECKING:
-    from tensordict import TensorDictBase
+    from transformers import PreTrainedTokenizerBase
 
 
 def make_mlgym(
     *,
     task: TaskName | None = None,
     tasks: Iterable[TaskName] | Mapping[str, TaskName] | None = None,
-    tokenizer: Any = None,
+    tokenizer: str | PreTrainedTokenizerBase | None = None,
     device: torch.device | str | None = "cpu",
     reward_wrong_format: float | None = None,
     mlgym: str | Path | None = None,
@@ -83,14 +80,12 @@ def make_mlgym(
         >>> data = env.rollout(10, policy)  # doctest: +SKIP
         >>> data["next", "reward"].sum()  # doctest: +SKIP
     """
-    if (task is None) == (tasks is None) or isinstance(tasks, TaskName):
-        raise SettingsError(
-            f"expected either task= or a list of tasks, tasks=[...]; got task={task!r} and tasks={tasks!r}"
-        )
+    chosen = tasks if task is None else [task]
+    if chosen is None or (task is not None and tasks is not None) or isinstance(tasks, TaskName):
+        raise SettingsError(f"expected either task= or a list, tasks=[...]; got task={task!r} and tasks={tasks!r}")
     for name, instead in (("tools", "messages are texts"), ("format_penalty", "use reward_wrong_format=")):
         if arguments.get(name):
             raise SettingsError(f"{name} has no effect in a TorchRL environment; {instead}")
-    chosen: Any = tasks if task is None else [task]
     loaded = load_tasks(chosen, mlgym)
     base = MLGymWrapper(
         loaded, num_envs=num_envs, device=device, seed=seed, parser=parser, prompts=prompts, **arguments
@@ -106,7 +101,7 @@ def make_mlgym(
     env.append_transform(StateToMessage(prompts))
     env.append_transform(MessageToHistory())
     if tokenizer is not None:
-        env.append_transform(TemplateTransform(tokenizer=_tokenizer(tokenizer)))
+        env.append_transform(TemplateTransform(tokenizer=_load_tokenizer(tokenizer)))
     env.append_transform(MLGymRewardAssignment(scaled))
     return env
 
@@ -120,12 +115,12 @@ def _to_retry(tensordict: TensorDictBase) -> torch.Tensor:
     return retry if stepped is None else retry.reshape(stepped.shape)
 
 
-def _tokenizer(tokenizer: Any) -> Any:
+def _load_tokenizer(tokenizer: str | PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
     if not isinstance(tokenizer, str):
         return tokenizer
     from transformers import AutoTokenizer
 
-    from palaestra.engines.models import locate
+    from palaestra.models.registry import locate
 
     return AutoTokenizer.from_pretrained(locate(tokenizer), padding_side="left")
 
@@ -151,7 +146,7 @@ class MLGymPool(ThreadingAsyncEnvPool):  # type: ignore[misc]  # TorchRL has no 
         self,
         env_makers: Sequence[Callable[..., EnvBase] | EnvBase],
         *,
-        create_env_kwargs: dict[str, Any] | list[dict[str, Any]] | None = None,
+        create_env_kwargs: Info | list[Info] | None = None,
     ) -> None:
         super().__init__(env_makers, stack="lazy", create_env_kwargs=create_env_kwargs)
         self.is_closed = False  # TorchRL marks a new pool as closed, and a collector does not close it then.
@@ -169,7 +164,7 @@ class MLGymPool(ThreadingAsyncEnvPool):  # type: ignore[misc]  # TorchRL has no 
             seed = env.set_seed(seed, static_seed=static_seed)
         return seed
 
-    def reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
+    def reset(self, tensordict: TensorDictBase | None = None, **kwargs: object) -> TensorDictBase:
         self._check_open()
         return super().reset(tensordict, **kwargs)
 
@@ -192,14 +187,16 @@ class MLGymPool(ThreadingAsyncEnvPool):  # type: ignore[misc]  # TorchRL has no 
         tensordict.set(self._env_idx_key, NonTensorStack(*(NonTensorStack(*row) for row in rows)))
         return tensordict
 
-    def _maybe_make_tensordict(self, tensordict: Any, env_index: Any, make_if_none: bool) -> tuple[Any, list[int]]:
+    def _maybe_make_tensordict(
+        self, tensordict: TensorDictBase, env_index: object, make_if_none: bool
+    ) -> tuple[TensorDictBase, list[int]]:
         # TorchRL flattens the batch and would treat every slot of a member as a member.
         if env_index is None and tensordict.ndim > 1:
             return tensordict, [self._number(member) for member in tensordict.unbind(0)]
-        result: tuple[Any, list[int]] = super()._maybe_make_tensordict(tensordict, env_index, make_if_none)
+        result: tuple[TensorDictBase, list[int]] = super()._maybe_make_tensordict(tensordict, env_index, make_if_none)
         return result
 
-    def _sort_results(self, results: list[Any], *others: list[Any]) -> tuple[Any, ...]:
+    def _sort_results(self, results: list[TensorDictBase], *others: list[object]) -> tuple[object, ...]:
         numbers = [self._number(member) for member in results]
         order = sorted(range(len(results)), key=numbers.__getitem__)
         return (*([several[k] for k in order] for several in (results, *others)), numbers)

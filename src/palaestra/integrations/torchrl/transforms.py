@@ -6,37 +6,40 @@ import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torchrl.data import Categorical, Composite, Unbounded
 from torchrl.envs import Transform
-from torchrl.modules.llm.policies import Text
 
-from palaestra.core.checks import check_integer, check_number
 from palaestra.core.errors import EnvError, RewardError, SettingsError
 from palaestra.core.prompts import Prompts
-from palaestra.core.records import Message
+from palaestra.core.records import Json, Message
 from palaestra.core.seeding import Seeds
-from palaestra.envs.turn.records import TEXT_LIMIT, TurnStopReason
-from palaestra.integrations.torchrl.base import HARMLESS, MLGymWrapper, Slot
+from palaestra.core.settings import check_integer, check_number
+from palaestra.envs.turn.base import MAX_MESSAGE, TurnStopReason
+from palaestra.integrations.torchrl.base import HARMLESS, MLGymWrapper
 from palaestra.integrations.torchrl.entries import (
     FULL,
     HISTORY,
     RESPONSE,
+    Key,
     add_history_spec,
     begin,
     chats,
     extend,
     set_texts,
+    text_entry_spec,
     text_spec,
     texts,
 )
+from palaestra.integrations.torchrl.slots import Slot
 from palaestra.research.workspace.env import PROMPTS
-from palaestra.research.workspace.parsing import FormatError, make_parser
+from palaestra.research.workspace.parsing import Action, FormatError, make_parser
 
-FORMAT_ERROR = "format_error"
+_FORMAT_ERROR = "format_error"
 """The key of a message's format error, used between transforms; not part of the observation."""
 
 
@@ -53,22 +56,53 @@ class MLGymBaseTransform(Transform):  # type: ignore[misc]  # TorchRL has no typ
             raise EnvError(f"{type(self).__name__} needs an environment over MLGymWrapper; got {type(base).__name__}")
         return base
 
-    def acting(self, tensordict: TensorDictBase) -> list[bool]:
-        """Return which slots act in this step: all except those that TorchRL skips because they are done."""
+    def texts(self, tensordict: TensorDictBase, *keys: Key) -> list[str]:
+        """Return the texts under the first of the keys that exists, one per slot; empty texts without any."""
         slots = len(self.wrapper.slots)
+        return next((entry for key in keys if (entry := texts(tensordict, key, slots)) is not None), [""] * slots)
+
+    def step_mask(self, tensordict: TensorDictBase) -> list[bool]:
+        """Return which slots TorchRL steps: all except those that it skips because they are done."""
         stepped = tensordict.get("_step", None)
-        if stepped is None:
-            return [True] * slots
-        errors = texts(tensordict, FORMAT_ERROR, slots) or [""] * slots
-        return [moved or error != "" for moved, error in zip(stepped.reshape(slots).tolist(), errors, strict=True)]
+        return [True] * len(self.wrapper.slots) if stepped is None else stepped.reshape(-1).tolist()
+
+    def acting(self, tensordict: TensorDictBase) -> list[bool]:
+        """Return which slots act in this step: those that are stepped, and those with an unreadable message."""
+        errors = self.texts(tensordict, _FORMAT_ERROR)
+        return [moved or error != "" for moved, error in zip(self.step_mask(tensordict), errors, strict=True)]
 
 
-def flags(values: list[bool], device: torch.device | None) -> torch.Tensor:
+class _TextTransform(MLGymBaseTransform):
+    """Writes one text per slot under `key`, after a reset and after a step."""
+
+    key: ClassVar[str]
+    example: str = "a text"
+
+    def __init__(self) -> None:
+        super().__init__(out_keys=[self.key])
+
+    def read(self) -> list[str]:
+        """Return the texts."""
+        raise NotImplementedError
+
+    def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
+        set_texts(next_tensordict, self.key, self.read())
+        return next_tensordict
+
+    def _reset(self, tensordict: TensorDictBase, tensordict_reset: TensorDictBase) -> TensorDictBase:
+        return self._call(tensordict_reset)
+
+    def transform_observation_spec(self, observation_spec: Composite) -> Composite:
+        observation_spec[self.key] = text_spec(observation_spec.shape[0], observation_spec.device, self.example)
+        return observation_spec
+
+
+def _flags(values: list[bool], device: torch.device | None) -> torch.Tensor:
     """Return one boolean per slot in the shape of `done`."""
     return torch.tensor(values, dtype=torch.bool, device=device).unsqueeze(-1)
 
 
-TOO_LONG = f"It is longer than {TEXT_LIMIT} characters. Nothing was run."
+_TOO_LONG = f"It is longer than {MAX_MESSAGE} characters. Nothing was run."
 
 
 class IsolateCodeBlock(MLGymBaseTransform):
@@ -90,9 +124,8 @@ class IsolateCodeBlock(MLGymBaseTransform):
         if parser == "tool_call":
             raise SettingsError("the parser 'tool_call' extracts no command from text; use another parser")
         super().__init__(in_keys_inv=["action"], out_keys_inv=[RESPONSE])
-        self.reward_wrong_format = check_number(
-            "reward_wrong_format", 0.0 if reward_wrong_format is None else reward_wrong_format
-        )
+        penalty = 0.0 if reward_wrong_format is None else reward_wrong_format
+        self.reward_wrong_format = check_number("reward_wrong_format", penalty)
         self.format_errors = check_integer("format_errors", format_errors, minimum=0)
         self._parser = make_parser(parser)
 
@@ -100,21 +133,20 @@ class IsolateCodeBlock(MLGymBaseTransform):
         responses = texts(tensordict, RESPONSE, len(self.wrapper.slots))
         if responses is None:
             raise EnvError(f"expected an assistant's message under {RESPONSE} or {FULL}; both keys are missing")
-        stepped = tensordict.get("_step", None)
-        active = [True] * len(responses) if stepped is None else stepped.reshape(-1).tolist()
-        commands = [self._parse(text) for text in responses]
-        errors = [
-            command.message if isinstance(command, FormatError) and here else ""
-            for command, here in zip(commands, active, strict=True)
-        ]
-        set_texts(tensordict, "action", ["" if isinstance(command, FormatError) else command for command in commands])
-        set_texts(tensordict, FORMAT_ERROR, errors)
-        return tensordict.set("retry", flags([error != "" for error in errors], tensordict.device))
+        commands, errors = [""] * len(responses), [""] * len(responses)
+        for slot, stepped in enumerate(self.step_mask(tensordict)):
+            action = self._parse(responses[slot])
+            if isinstance(action, Action):
+                commands[slot] = action.text
+            elif stepped:
+                errors[slot] = action.message
+        set_texts(tensordict, "action", commands)
+        set_texts(tensordict, _FORMAT_ERROR, errors)
+        return tensordict.set("retry", _flags([error != "" for error in errors], tensordict.device))
 
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
-        slots = len(self.wrapper.slots)
-        errors = texts(tensordict, FORMAT_ERROR, slots) or [""] * slots
-        retry = flags([error != "" for error in errors], next_tensordict.device)
+        errors = self.texts(tensordict, _FORMAT_ERROR)
+        retry = _flags([error != "" for error in errors], next_tensordict.device)
         before = tensordict.get("retries", None)
         retries = retry.long() if before is None else torch.where(retry, before + 1, 0)
         next_tensordict.set("retry", retry)
@@ -122,20 +154,18 @@ class IsolateCodeBlock(MLGymBaseTransform):
         if not retry.any():
             return next_tensordict
         next_tensordict.set("reward", next_tensordict.get("reward") + retry * self.reward_wrong_format)
-        over = {
-            slot: reason for slot in range(slots) if errors[slot] and (reason := self._end(slot, retries[slot].item()))
-        }
-        for reason in dict.fromkeys(over.values()):
-            self.wrapper.end(next_tensordict, [slot for slot in over if over[slot] is reason], reason)
-        observations = texts(next_tensordict, "observation", slots) or []
-        for slot, error in enumerate(errors):
-            if error:
-                observations[slot] = f"{error}\n\n{observations[slot]}".strip() if slot in over else error
+        bad = [slot for slot, error in enumerate(errors) if error]
+        over = {slot: reason for slot in bad if (reason := self._end(slot, retries[slot].item()))}
+        if over:
+            self.wrapper.end(next_tensordict, over)
+        observations = self.texts(next_tensordict, "observation")
+        for slot in bad:
+            observations[slot] = f"{errors[slot]}\n\n{observations[slot]}".strip() if slot in over else errors[slot]
         set_texts(next_tensordict, "observation", observations)
         return next_tensordict
 
     def _reset(self, tensordict: TensorDictBase, tensordict_reset: TensorDictBase) -> TensorDictBase:
-        none = flags([False] * len(self.wrapper.slots), tensordict_reset.device)
+        none = _flags([False] * len(self.wrapper.slots), tensordict_reset.device)
         tensordict_reset.set("retry", none)
         return tensordict_reset.set("retries", none.long())
 
@@ -149,22 +179,16 @@ class IsolateCodeBlock(MLGymBaseTransform):
         slots, device = action_spec.shape[0], action_spec.device
         del action_spec["action"]
         response = text_spec(slots, device, f"```\n{HARMLESS}\n```")
-        # Static, so that a step replaces the whole entry and no old response remains.
-        action_spec["text"] = Composite(
-            response=response, shape=action_spec.shape, device=device, data_cls=Text, step_mdp_static=True
-        )
+        action_spec["text"] = text_entry_spec(action_spec, response=response)
         return action_spec
 
     def _end(self, slot: int, retries: float) -> TurnStopReason | None:
         """Return why an unreadable message ends the episode; `None` if it continues."""
         most = self.format_errors or math.inf
-        return TurnStopReason.FORMAT if retries >= most else self.wrapper.slots[slot].limit
+        return TurnStopReason.FORMAT if retries >= most else self.wrapper.slots[slot].env.limit
 
-    def _parse(self, text: str) -> str | FormatError:
-        if len(text) > TEXT_LIMIT:
-            return FormatError(TOO_LONG)
-        action = self._parser(Message("assistant", text))
-        return action if isinstance(action, FormatError) else action.text
+    def _parse(self, text: str) -> Action | FormatError:
+        return FormatError(_TOO_LONG) if len(text) > MAX_MESSAGE else self._parser(Message("assistant", text))
 
 
 class ResetModule(MLGymBaseTransform):
@@ -178,10 +202,10 @@ class ResetModule(MLGymBaseTransform):
 
     def _reset_env_preprocess(self, tensordict: TensorDictBase | None) -> TensorDictBase | None:
         wrapper = self.wrapper
-        drawn = None if tensordict is None else texts(tensordict, "task", len(wrapper.slots))
-        if tensordict is not None and drawn is not None:
+        if tensordict is not None and tensordict.get("task", None) is not None:
+            tasks = self.texts(tensordict, "task")
             for slot in wrapper.slots_in_mask(tensordict.get("_reset", None)):
-                wrapper.choose(slot, drawn[slot])
+                wrapper.choose(slot, tasks[slot])
         return tensordict
 
     def _reset(self, tensordict: TensorDictBase, tensordict_reset: TensorDictBase) -> TensorDictBase:
@@ -189,28 +213,28 @@ class ResetModule(MLGymBaseTransform):
         return tensordict_reset
 
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
-        acting = self.acting(tensordict)
         # Without `IsolateCodeBlock` in the chain the message is the bare command.
-        responses = (
-            texts(tensordict, RESPONSE, len(acting)) or texts(tensordict, "action", len(acting)) or [""] * len(acting)
-        )
-        extend(next_tensordict, tensordict, "assistant", responses, acting)
+        responses = self.texts(tensordict, RESPONSE, "action")
+        extend(next_tensordict, tensordict, "assistant", responses, self.acting(tensordict))
         return next_tensordict
 
     def transform_observation_spec(self, observation_spec: Composite) -> Composite:
         return add_history_spec(observation_spec)
 
 
-class TaskSampler(MLGymBaseTransform):
+class TaskSampler(_TextTransform):
     """Draws a task uniformly at every reset with the environment's seed; its name is in `task`.
 
     Arguments:
         tasks: the names to draw from.
     """
 
+    key = "task"
+
     def __init__(self, tasks: Sequence[str]) -> None:
-        super().__init__(out_keys=["task"])
+        super().__init__()
         self.tasks = list(tasks)
+        self.example = self.tasks[0]
         self._seeds: Seeds | None = None
         self._random = np.random.default_rng(0)
 
@@ -227,44 +251,22 @@ class TaskSampler(MLGymBaseTransform):
         set_texts(tensordict, "task", drawn)
         return tensordict
 
-    def _reset(self, tensordict: TensorDictBase, tensordict_reset: TensorDictBase) -> TensorDictBase:
-        return self._call(tensordict_reset)
-
-    def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
-        set_texts(next_tensordict, "task", [slot.name for slot in self.wrapper.slots])
-        return next_tensordict
-
-    def transform_observation_spec(self, observation_spec: Composite) -> Composite:
-        observation_spec["task"] = text_spec(observation_spec.shape[0], observation_spec.device, self.tasks[0])
-        return observation_spec
+    def read(self) -> list[str]:
+        return [slot.name for slot in self.wrapper.slots]
 
 
-class ReadState(MLGymBaseTransform):
+class ReadState(_TextTransform):
     """Writes `state` as JSON: the open file and its window, the working directory, steps done and left, validations
     left.
     """
 
-    def __init__(self) -> None:
-        super().__init__(out_keys=["state"])
+    key, example = "state", "{}"
 
-    def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
-        set_texts(next_tensordict, "state", [read_state(slot) for slot in self.wrapper.slots])
-        return next_tensordict
-
-    def _reset(self, tensordict: TensorDictBase, tensordict_reset: TensorDictBase) -> TensorDictBase:
-        return self._call(tensordict_reset)
-
-    def transform_observation_spec(self, observation_spec: Composite) -> Composite:
-        observation_spec["state"] = text_spec(observation_spec.shape[0], observation_spec.device, "{}")
-        return observation_spec
+    def read(self) -> list[str]:
+        return [json.dumps(slot.env.state(), default=str) for slot in self.wrapper.slots]
 
 
-def read_state(slot: Slot) -> str:
-    """Return the state of a slot's workspace as JSON."""
-    return json.dumps(slot.state(), default=str)
-
-
-class StateToMessage(MLGymBaseTransform):
+class StateToMessage(_TextTransform):
     """Renders `state` and `observation` as the `message`, with the template that fits. A missing `state` is read from
     the slot.
 
@@ -275,34 +277,27 @@ class StateToMessage(MLGymBaseTransform):
         prompts: a folder of templates that override the built-in ones, as in `ResearchEnv`.
     """
 
+    key = "message"
+
     def __init__(self, prompts: str | Path = "") -> None:
-        super().__init__(in_keys=["observation", "state"], out_keys=["message"])
+        super().__init__()
         self._prompts = Prompts(PROMPTS, Path(prompts) if prompts else None)
 
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
-        slots = len(self.wrapper.slots)
+        slots = self.wrapper.slots
         retry = next_tensordict.get("retry", None)
-        bad = [False] * slots if retry is None else retry.reshape(-1).tolist()
-        observations, states = (
-            texts(next_tensordict, "observation", slots) or [],
-            texts(next_tensordict, "state", slots),
-        )
-        if states is None:  # Without `ReadState` in the chain.
-            states = [read_state(slot) for slot in self.wrapper.slots]
-        messages = [self._render(*row) for row in zip(self.wrapper.slots, observations, states, bad, strict=True)]
-        set_texts(next_tensordict, "message", messages)
+        bad = [False] * len(slots) if retry is None else retry.reshape(-1).tolist()
+        written = texts(next_tensordict, "state", len(slots))  # Missing without `ReadState` in the chain.
+        states = [slot.env.state() for slot in slots] if written is None else [json.loads(text) for text in written]
+        rows = zip(slots, self.texts(next_tensordict, "observation"), states, bad, strict=True)
+        set_texts(next_tensordict, "message", [self._render(*row) for row in rows])
         return next_tensordict
 
     def _reset(self, tensordict: TensorDictBase, tensordict_reset: TensorDictBase) -> TensorDictBase:
-        set_texts(tensordict_reset, "message", texts(tensordict_reset, "observation", len(self.wrapper.slots)) or [])
+        set_texts(tensordict_reset, "message", self.texts(tensordict_reset, "observation"))
         return tensordict_reset
 
-    def transform_observation_spec(self, observation_spec: Composite) -> Composite:
-        observation_spec["message"] = text_spec(observation_spec.shape[0], observation_spec.device)
-        return observation_spec
-
-    def _render(self, slot: Slot, observation: str, state: str, bad: bool) -> str:
-        where = json.loads(state)
+    def _render(self, slot: Slot, observation: str, where: Json, bad: bool) -> str:
         prompts, left = self._prompts.bind(**slot.env.template_variables(where)), where["remaining_steps"]
         if bad:
             return prompts.render("format_error", error=observation, remaining=left)
@@ -334,15 +329,13 @@ class MessageToHistory(MLGymBaseTransform):
 
     def transform_observation_spec(self, observation_spec: Composite) -> Composite:
         known = set(observation_spec.keys())
-        if "message" in known and "history" not in known:
-            return add_history_spec(observation_spec)
-        return observation_spec
+        begins = "message" in known and "history" not in known
+        return add_history_spec(observation_spec) if begins else observation_spec
 
     def _append(self, tensordict: TensorDictBase, before: TensorDictBase, acting: list[bool]) -> TensorDictBase:
-        messages = texts(tensordict, "message", len(acting))
-        if messages is not None:
+        if tensordict.get("message", None) is not None:
             grown = tensordict if tensordict.get(HISTORY, None) is not None else before
-            extend(tensordict, grown, "user", messages, acting)
+            extend(tensordict, grown, "user", self.texts(tensordict, "message"), acting)
         return tensordict
 
     def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase:
@@ -352,7 +345,7 @@ class MessageToHistory(MLGymBaseTransform):
         responses = []
         for conversation, before in zip(full, chats(tensordict) or [[] for _ in full], strict=True):
             # Only the first one: a model that does not stop writes the user's messages as well.
-            behind = [message["content"] for message in conversation[len(before) :] if message["role"] == "assistant"]
+            behind = [message.text for message in conversation[len(before) :] if message.role == "assistant"]
             responses.append(behind[0] if behind else "")
         set_texts(tensordict, RESPONSE, responses)
         return tensordict
@@ -382,11 +375,11 @@ class MLGymRewardAssignment(MLGymBaseTransform):
             gain = gain * torch.tensor(scales, dtype=gain.dtype, device=gain.device).reshape(-1, 1)
         before = next_tensordict.get("reward")
         reward = (before + gain).to(before.dtype)
-        for slot, paid in enumerate(reward.flatten().tolist()):
-            if not math.isfinite(paid):
-                task = self.wrapper.slots[slot].env.task
-                raise RewardError(
-                    f"expected a float32 reward; on '{task.name}' the gain over the baseline is {gain[slot].item():g}; "
-                    f"bound the metric, or use scaled=True with a scale above {task.metric.scale:g}"
-                )
+        if not reward.isfinite().all():
+            slot = reward.flatten().isfinite().tolist().index(False)
+            task = self.wrapper.slots[slot].env.task
+            raise RewardError(
+                f"expected a float32 reward; on '{task.name}' the gain over the baseline is {gain[slot].item():g}; "
+                f"bound the metric, or use scaled=True with a scale above {task.metric.scale:g}"
+            )
         return next_tensordict.set("reward", reward)

@@ -27,8 +27,15 @@ class ChatHarness(vf.Harness[vf.HarnessConfig]):  # type: ignore[misc]
     NEEDS_CONTAINER = False
 
     async def launch(
-        self, ctx: Any, trace: Any, runtime: Any, endpoint: str, secret: str, mcp_urls: Mapping[str, str], data: Any
-    ) -> Any:
+        self,
+        ctx: vf.ModelContext,
+        trace: vf.Trace,
+        runtime: vf.Runtime,
+        endpoint: str,
+        secret: str,
+        mcp_urls: Mapping[str, str],
+        data: vf.TaskData,
+    ) -> vf.ProgramResult:
         system, prompt = self.resolve_prompt(data)
         messages = [{"role": "system", "content": system}] if system else []
         if isinstance(prompt, str):
@@ -52,11 +59,11 @@ class ChatHarness(vf.Harness[vf.HarnessConfig]):  # type: ignore[misc]
                     return vf.ProgramResult(exit_code=0 if response.is_success else 1, stdout="", stderr=response.text)
                 messages.append(answer)
                 for call in answer["tool_calls"]:
-                    text = await execute_call(call["function"], places, connections)
+                    text = await _execute_call(call["function"], places, connections)
                     messages.append({"role": "tool", "tool_call_id": call["id"], "content": text})
 
 
-async def execute_call(
+async def _execute_call(
     function: Mapping[str, Any], places: Mapping[str, tuple[str, str]], connections: Mapping[str, Any]
 ) -> Any:
     """Execute a call on its tool server and return the result, or a text that starts with `error:`.

@@ -19,13 +19,14 @@ from typing import Any
 import verifiers.v1 as vf
 from aiohttp import web
 
+from palaestra.chat.rendering import to_chat_call
 from palaestra.core.errors import EnvError
-from palaestra.core.records import Message
-from palaestra.engines.openai_format import parse_message, to_chat_call
+from palaestra.core.records import Json, Message
+from palaestra.engines.openai_format import parse_message
 
-MODEL = "policy"
+_MODEL = "policy"
 """The name of the model at the endpoint."""
-START_SECONDS = 60.0
+_MAX_START_SECONDS = 60.0
 """Maximum time until the servers of an environment run."""
 
 
@@ -39,29 +40,29 @@ class EpisodeRunner:
         env: an environment of verifiers.
     """
 
-    def __init__(self, env: Any) -> None:
+    def __init__(self, env: vf.Env) -> None:
         self.env = env
-        self.tools: Sequence[dict[str, Any]] = ()
+        self.tools: Sequence[Json] = ()
         self._loop = asyncio.new_event_loop()
         self._events: queue.Queue[Any] = queue.Queue()
         self._reply: asyncio.Future[Message] | None = None
-        self._episode: Future[Any] | None = None
+        self._episode: Future[vf.Episode] | None = None
         self._ready: Future[str] = Future()
         self._stop = asyncio.Event()
         self._thread = threading.Thread(target=self._run, daemon=True, name="verifiers")
         self._thread.start()
-        self._url = self._ready.result(START_SECONDS)
+        self._url = self._ready.result(_MAX_START_SECONDS)
 
-    def start(self, task: Any) -> Sequence[Message] | Any:
+    def start(self, task: vf.Task) -> Sequence[Message] | vf.Episode:
         """Start an episode. An episode in progress is cancelled."""
         self._cancel()
         self._events = queue.Queue()
-        context = vf.ModelContext(MODEL, vf.EvalClientConfig(base_url=self._url, api_key_var="PALAESTRA_UNUSED_KEY"))
+        context = vf.ModelContext(_MODEL, vf.EvalClientConfig(base_url=self._url, api_key_var="PALAESTRA_UNUSED_KEY"))
         self._episode = asyncio.run_coroutine_threadsafe(self.env.run_episode(task, context), self._loop)
         self._episode.add_done_callback(self._events.put)
         return self._wait()
 
-    def answer(self, message: Message) -> Sequence[Message] | Any:
+    def answer(self, message: Message) -> Sequence[Message] | vf.Episode:
         """Answer the model call that waits."""
         if self._reply is None:
             raise EnvError("no model call waits for an answer")
@@ -76,7 +77,7 @@ class EpisodeRunner:
             self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join(5)
 
-    def _wait(self) -> Sequence[Message] | Any:
+    def _wait(self) -> Sequence[Message] | vf.Episode:
         event = self._events.get()
         if isinstance(event, Future):
             return event.result()
@@ -120,18 +121,10 @@ class EpisodeRunner:
         reply: asyncio.Future[Message] = self._loop.create_future()
         self._events.put(([parse_message(message) for message in body["messages"]], body.get("tools") or (), reply))
         message = await reply
-        data: dict[str, Any] = {"role": "assistant", "content": message.text}
+        data: Json = {"role": "assistant", "content": message.text}
         if message.tool_calls:
             data["tool_calls"] = [to_chat_call(call) for call in message.tool_calls]
         choice = {"index": 0, "message": data, "finish_reason": "tool_calls" if message.tool_calls else "stop"}
         usage = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
-        return web.json_response(
-            {
-                "id": "palaestra",
-                "object": "chat.completion",
-                "created": int(time.time()),
-                "model": MODEL,
-                "choices": [choice],
-                "usage": usage,
-            }
-        )
+        answer = {"id": "palaestra", "object": "chat.completion", "created": int(time.time()), "model": _MODEL}
+        return web.json_response({**answer, "choices": [choice], "usage": usage})

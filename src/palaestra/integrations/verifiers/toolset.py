@@ -48,18 +48,14 @@ class AnswerToolset(vf.Toolset[AnswerToolsetConfig, AnswerState]):  # type: igno
         mcp.call_tool = self._with_state(self.call_tool)
 
     async def list_tools(self) -> list[Tool]:
-        functions = [tool["function"] for tool in self.config.tools]
-        return [
-            Tool(
-                name=function["name"],
-                description=function.get("description"),
-                input_schema=function.get("parameters") or {"type": "object"},
-            )
-            for function in functions
-        ]
+        tools = []
+        for function in (tool["function"] for tool in self.config.tools):
+            schema = function.get("parameters") or {"type": "object"}
+            tools.append(Tool(name=function["name"], description=function.get("description"), input_schema=schema))
+        return tools
 
     async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> CallToolResult:
-        answer = select_answer(self.state.answers, name, arguments)
+        answer = _select_answer(self.state.answers, name, arguments)
         if answer is None:
             text = f"the last message of the model has no call of {name!r}"
             return CallToolResult(content=[TextContent(type="text", text=text)], is_error=True)
@@ -67,19 +63,19 @@ class AnswerToolset(vf.Toolset[AnswerToolsetConfig, AnswerState]):  # type: igno
         return CallToolResult(content=[TextContent(type="text", text=answer.text)])
 
 
-def select_answer(answers: Sequence[CallAnswer], name: str, arguments: Mapping[str, Any]) -> CallAnswer | None:
+def _select_answer(answers: Sequence[CallAnswer], name: str, arguments: Mapping[str, Any]) -> CallAnswer | None:
     """Select the answer to a call: the first unused one with these arguments.
 
     If a harness changes the arguments, it is the first unused one of the tool. A call that is repeated because of a network
     error gets the last answer again. Returns `None` if the message has no call of this tool.
     """
     same_tool = [answer for answer in answers if answer.name == name]
-    same_call = [answer for answer in same_tool if parse_arguments(answer.arguments) == arguments]
+    same_call = [answer for answer in same_tool if _parse_arguments(answer.arguments) == arguments]
     candidates = same_call or same_tool
     return next((answer for answer in candidates if not answer.is_used), candidates[-1] if candidates else None)
 
 
-def parse_arguments(text: str) -> Any:
+def _parse_arguments(text: str) -> Any:
     """Parse the arguments of a call. Returns `None` if they are not JSON."""
     try:
         return json.loads(text or "{}")

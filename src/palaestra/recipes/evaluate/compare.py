@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from palaestra.core.errors import RunError
-from palaestra.core.records import Attempt, Split
+from palaestra.core.records import Attempt, Json, Split
 from palaestra.core.statistics import Comparison
 from palaestra.core.statistics import compare as compare_attempts
-from palaestra.recipes.summary import PERCENT, NotebookResult, to_percent
+from palaestra.recipes.runs import PERCENT, NotebookResult, to_percent
 from palaestra.runs.run import Run
 
 IGNORED = (
@@ -28,7 +27,7 @@ class ComparedRun:
     recipe: str
     task: str
     model: str
-    settings: dict[str, Any]
+    settings: Json
     ended: bool
     attempts: tuple[Attempt, ...]
 
@@ -47,7 +46,7 @@ class CompareResult(NotebookResult):
     notes: tuple[str, ...]
 
     @property
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> Json:
         """The comparison with the keys of a run's summary: accuracies in percent, the gain in percentage points."""
         before, after, gain = self.comparison.first, self.comparison.second, self.comparison.gain
         return {

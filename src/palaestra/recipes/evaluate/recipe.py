@@ -3,30 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from palaestra.core.errors import SettingsError
-from palaestra.core.events import Event, Listener, ignore
-from palaestra.core.plugins import load_plugins
-from palaestra.core.records import Attempt, Problem, Report, Split, StopReason
+from palaestra.core.records import Attempt, Event, Json, Listener, Problem, Report, Split, StopReason, ignore
+from palaestra.core.registry import load_plugins
 from palaestra.core.statistics import first_failures, report_on, slice_by_metadata
-from palaestra.executors.base import open_executor
-from palaestra.recipes.evaluate.settings import EvaluateOptions, EvaluateSettings
-from palaestra.recipes.executor_settings import INLINE
+from palaestra.recipes.evaluate.settings import EvaluateSettings
 from palaestra.recipes.metered_engines import CALLS, MeteredEngines, check_prices, open_cache, service_options
-from palaestra.recipes.progress import RunProgress, announce_start, show_progress
-from palaestra.recipes.settings import build, load_run_settings, resolve_settings, to_plain
-from palaestra.recipes.summary import PERCENT, RecipeResult, record_run, to_percent
+from palaestra.recipes.progress import announce_start, log_events
+from palaestra.recipes.runs import (
+    PERCENT,
+    OpenRun,
+    RecipeResult,
+    change_settings,
+    open_workers,
+    record_run,
+    start_run,
+    to_percent,
+)
+from palaestra.recipes.settings import resolve_settings, to_plain
 from palaestra.runs.files import to_data
-from palaestra.runs.ledger import LedgerEntry, Spending
-from palaestra.runs.run import Run, new_folder
+from palaestra.runs.provenance import LedgerEntry, Spending
+from palaestra.runs.run import Run
 
 if TYPE_CHECKING:
-    from palaestra.engines.base import Engine
+    from palaestra.core.records import Engine
+    from palaestra.recipes.keywords import EvaluateKeywords
     from palaestra.tasks.base import Task
     from palaestra.tasks.evaluate import EvaluationWorkers
 
@@ -39,7 +46,7 @@ class EvaluateResult(RecipeResult):
 
     folder: Path
     report: Report
-    summary: dict[str, Any]
+    summary: Json
 
 
 def evaluate(
@@ -48,7 +55,7 @@ def evaluate(
     out: str | Path = "",
     listener: Listener | None = None,
     progress: bool = True,
-    **values: Unpack[EvaluateOptions],
+    **values: Unpack[EvaluateKeywords],
 ) -> EvaluateResult:
     """Evaluate a model on a task. The run folder stores all attempts.
 
@@ -63,29 +70,19 @@ def evaluate(
         >>> evaluate(model="nano", problems=10).report.accuracy         # doctest: +SKIP
     """
     settings = resolve_settings(EvaluateSettings, settings, values)
-    folder = Path(out) if out else new_folder(RECIPE)
+    settings.check_effects()
     task, problems = check(settings)
-    Run.check_new(folder)
-    with show_progress(listener, progress, RunProgress) as listener:
-        listener(_announce(settings, folder))
-        with _open_workers(settings, listener) as workers, _make_loader(settings, listener) as load_engine:
-            # Load before the run folder exists, so that a failed load leaves no folder.
-            if settings.executor == INLINE:
-                load_engine()
-            with Run.create(folder, RECIPE, to_plain(settings)) as run:
-                return _run(run, settings, task, problems, load_engine, workers, listener)
+    with start_run(RECIPE, out, listener, progress) as (folder, listener):
+        return _run(
+            settings, task, problems, folder, listener, lambda: Run.create(folder, RECIPE, to_plain(settings)), True
+        )
 
 
 def resume(run: Run, *, listener: Listener = ignore, **changes: Any) -> EvaluateResult:
     """Resume an evaluation where it stopped, optionally with another `max_cost` or `executor`."""
-    settings = load_run_settings(EvaluateSettings, run)
-    if changes:
-        settings = build(EvaluateSettings, {**to_plain(settings), **changes})
-        run.write_settings(to_plain(settings))
+    settings = change_settings(EvaluateSettings, run, changes)
     task, problems = check(settings)
-    listener(_announce(settings, run.folder))
-    with _open_workers(settings, listener) as workers, _make_loader(settings, listener) as load_engine:
-        return _run(run, settings, task, problems, load_engine, workers, listener)
+    return _run(settings, task, problems, run.folder, listener, lambda: nullcontext(run), False)
 
 
 def check(settings: EvaluateSettings) -> tuple[Task, list[Problem]]:
@@ -96,7 +93,7 @@ def check(settings: EvaluateSettings) -> tuple[Task, list[Problem]]:
     """
     from palaestra.engines.base import is_remote
     from palaestra.engines.factory import check_model, check_reads
-    from palaestra.engines.models import check_device
+    from palaestra.models.registry import check_device
     from palaestra.tasks.base import check_skills, get_hooks
     from palaestra.tasks.evaluate import choose
 
@@ -104,14 +101,14 @@ def check(settings: EvaluateSettings) -> tuple[Task, list[Problem]]:
     model = settings.engine_model
     check_prices(settings.max_cost, model)
     settings.check_engine()
+    settings.check_executor()
     check_model(model)
     check_device(settings.device)
     if is_remote(model) and settings.prompt == "plain":
         raise SettingsError(f"{settings.model} applies its own chat template; leave the prompt at 'chat'")
     task = _make_task(settings)
     check_skills(task, settings.skills)
-    split = Split(settings.split)
-    problems = choose(task, split, settings.problems, settings.seed, settings.skills, settings.limit)
+    problems = choose(task, Split(settings.split), settings.problems, settings.seed, settings.skills, settings.limit)
     check_reads(model, problems)
     get_hooks(task).check_scoring()
     return task, problems
@@ -134,70 +131,63 @@ def _make_tasks(settings: EvaluateSettings) -> dict[str, Task]:
     return {"": _make_task(settings)}
 
 
-def _announce(settings: EvaluateSettings, folder: Path) -> Event:
-    shots = str(settings.shots) if settings.shots else ""
-    return announce_start(
-        RECIPE, folder, model=settings.engine_model, task=settings.task, split=settings.split, shots=shots
-    )
-
-
 def _load(settings: EvaluateSettings, listener: Listener) -> Engine:
-    from palaestra.engines import models
-    from palaestra.engines.base import LOCAL_SCHEME, get_scheme, is_remote
+    from palaestra.core.records import LOCAL_SCHEME
+    from palaestra.engines.base import get_scheme, is_remote
     from palaestra.engines.factory import open_engine
+    from palaestra.models import registry as models
 
     listener(Event("load"))
     name, plain = settings.engine_model, settings.prompt == "plain"
     if is_remote(name):
         return open_engine(name, listener=listener, **service_options(settings.call_timeout))
     if get_scheme(name) != LOCAL_SCHEME:
-        return open_engine(name, listener=listener, plain=plain, **settings.parse_engine_options())
+        return open_engine(name, listener=listener, plain=plain, **settings.engine_kwargs)
     if settings.threads:
         import torch
 
         torch.set_num_threads(settings.threads)
+    from palaestra.engines.transformers import TransformersEngine
+
     model = models.load(name, device=settings.device, listener=listener)
-    return model.engine(settings.engine_batch, plain=plain)
-
-
-@contextmanager
-def _make_loader(settings: EvaluateSettings, listener: Listener) -> Iterator[Callable[[], Engine]]:
-    """Yield a function that loads the engine on its first call. The engine is closed at the end."""
-    from palaestra.engines.base import close_engine
-
-    opened: list[Engine] = []
-
-    def load() -> Engine:
-        if not opened:
-            opened.append(_load(settings, listener))
-        return opened[0]
-
-    try:
-        yield load
-    finally:
-        for engine in opened:
-            close_engine(engine)
-
-
-@contextmanager
-def _open_workers(settings: EvaluateSettings, listener: Listener) -> Iterator[EvaluationWorkers | None]:
-    """Open the executor of the settings; `None` to evaluate in this process. Calls to a service stay in this process."""
-    from palaestra.engines.base import is_remote
-    from palaestra.tasks.evaluate import EvaluationWorkers
-
-    if settings.executor == INLINE:
-        yield None
-        return
-    make_engine = None if is_remote(settings.engine_model) else partial(_load, settings, ignore)
-    make_tasks = partial(_make_tasks, settings)
-    with (
-        open_executor(settings.executor) as executor,
-        EvaluationWorkers.open(executor, settings.resources, make_tasks, make_engine, listener) as workers,
-    ):
-        yield workers
+    return TransformersEngine.from_loaded(model, settings.engine_batch, plain=plain)
 
 
 def _run(
+    settings: EvaluateSettings,
+    task: Task,
+    problems: list[Problem],
+    folder: Path,
+    listener: Listener,
+    open_run: OpenRun,
+    is_new: bool,
+) -> EvaluateResult:
+    """Open the workers and the run, then evaluate. The engine is loaded on first use."""
+    from palaestra.engines.base import close_engine, is_remote
+
+    shots = str(settings.shots) if settings.shots else ""
+    model, split = settings.engine_model, settings.split
+    listener(announce_start(RECIPE, folder, model=model, task=settings.task, split=split, shots=shots))
+    # Calls to a service stay in this process.
+    make_engine = None if is_remote(model) else partial(_load, settings, ignore)
+    with (
+        open_workers(settings, partial(_make_tasks, settings), make_engine, listener) as workers,
+        ExitStack() as opened,
+    ):
+
+        @cache
+        def load_engine() -> Engine:
+            engine = _load(settings, listener)
+            opened.callback(close_engine, engine)
+            return engine
+
+        if is_new and workers is None:
+            load_engine()  # Before the run folder exists, so that a failed load leaves no folder.
+        with open_run() as run:
+            return _ask(run, settings, task, problems, load_engine, workers, listener)
+
+
+def _ask(
     run: Run,
     settings: EvaluateSettings,
     task: Task,
@@ -207,13 +197,15 @@ def _run(
     listener: Listener,
 ) -> EvaluateResult:
     """Generate answers to the problems without a stored attempt."""
-    from palaestra.engines.base import Sampling, is_remote
+    from palaestra.core.records import Sampling
+    from palaestra.engines.base import is_remote
     from palaestra.tasks.base import get_hooks
     from palaestra.tasks.evaluate import evaluate as ask
 
-    model = settings.engine_model
+    model, listener = settings.engine_model, log_events(run, listener)
     record_run(run, model)
     phase = f"0/{settings.split}"
+    run.store.plan(len(problems) * settings.samples)
     max_tokens = settings.max_tokens or get_hooks(task).max_tokens
     sampling = Sampling(max_tokens, settings.temperature, settings.top_p, stop=settings.stop, count=settings.samples)
     with ExitStack() as stack:
@@ -253,7 +245,7 @@ def _summarize(
     report: Report,
     max_tokens: int,
     spent: Spending,
-) -> dict[str, Any]:
+) -> Json:
     from palaestra.tasks.evaluate import measures, outcomes
 
     total = run.store.total()

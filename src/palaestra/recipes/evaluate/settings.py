@@ -2,54 +2,79 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from palaestra.core.records import Json
 from palaestra.core.settings import check_ranges, setting
-from palaestra.recipes.engine_settings import EngineOptions, EngineSettings
-from palaestra.recipes.executor_settings import ExecutorOptions, ExecutorSettings
+from palaestra.engines.base import is_remote
 from palaestra.recipes.metered_engines import CALL_TIMEOUT, CALL_TIMEOUT_HELP
-from palaestra.recipes.run_settings import RunOptions, RunSettings
-from palaestra.recipes.settings import parse_options, require
+from palaestra.recipes.settings import EngineSettings, ExecutorSettings, RunSettings, check_effects, require
 
 
 @dataclass(frozen=True)
 class EvaluateSettings(EngineSettings, ExecutorSettings, RunSettings):
     """Settings of one evaluation. The command line's options and `settings.json` have the same names."""
 
-    plugins: tuple[str, ...] = setting((), "Files (my_task.py) or modules of your own that register tasks.")
-    task: str = setting("math-skills", "The task; `palaestra list tasks` lists them.")
-    task_options: tuple[str, ...] = setting((), "Options of the task, each as name=value, for example path=FOLDER.")
+    plugins: tuple[str, ...] = setting(
+        (), "Files (my_task.py) or modules of your own that register tasks.", panel="Run"
+    )
+    task: str = setting(
+        "math-skills",
+        "The task: a name, see `palaestra list tasks`, or your own data: FILE, FOLDER or hf:NAME.",
+        panel="Task",
+        usual=True,
+        names="tasks",
+    )
+    task_kwargs: Mapping[str, Any] = setting({}, "Options of the task, for example scorer=number.", panel="Task")
     model: str = setting(
         "nano",
         "The model: a registered name, a folder, a hub id, or a service such as openai:MODEL or ADDRESS#MODEL.",
+        panel="Model",
+        usual=True,
+        names="models",
     )
-    split: Literal["train", "validation", "test"] = setting("test", "The split of the task.")
+    split: Literal["train", "validation", "test"] = setting("test", "The split of the task.", panel="Task", usual=True)
     problems: int = setting(
         0,
         "Problems per skill; 0: all of a published data set, 25 of a task that generates its own.",
         low=0,
+        panel="Task",
     )
-    limit: int = setting(0, "Maximum problems in total, taken from the skills in turn; 0: no limit.", low=0)
-    skills: tuple[str, ...] = setting((), "Only these skills; empty: all.")
-    shots: int = setting(0, "Worked problems of the train split before each question.", low=0)
-    samples: int = setting(1, "Answers per problem; with several, pass@k is reported.", low=1)
-    max_tokens: int = setting(0, "Maximum tokens of an answer; 0: the task's own limit.", low=0)
-    temperature: float = setting(0.0, "Sampling temperature; 0: greedy decoding.", low=0)
+    limit: int = setting(
+        0, "Maximum problems in total, taken from the skills in turn; 0: no limit.", low=0, panel="Task", usual=True
+    )
+    skills: tuple[str, ...] = setting((), "Only these skills; empty: all.", panel="Task")
+    shots: int = setting(0, "Worked problems of the train split before each question.", low=0, panel="Task", usual=True)
+    samples: int = setting(
+        1, "Answers per problem; with several, pass@k is reported.", low=1, panel="Sampling", usual=True
+    )
+    max_tokens: int = setting(
+        0, "Maximum tokens of an answer; 0: the task's own limit.", low=0, panel="Sampling", usual=True
+    )
+    temperature: float = setting(0.0, "Sampling temperature; 0: greedy decoding.", low=0, panel="Sampling", usual=True)
     top_p: float = setting(
-        1.0, "Nucleus sampling: the probability mass of the most likely tokens to sample from.", above=0, high=1
+        1.0,
+        "Nucleus sampling: the probability mass of the most likely tokens to sample from.",
+        above=0,
+        high=1,
+        panel="Sampling",
     )
-    stop: tuple[str, ...] = setting((), "Strings that end an answer, in addition to the model's end token.")
+    stop: tuple[str, ...] = setting(
+        (), "Strings that end an answer, in addition to the model's end token.", panel="Sampling"
+    )
     prompt: Literal["chat", "plain"] = setting(
-        "chat", "chat: apply the model's chat template if it has one; plain: always the bare text."
+        "chat", "chat: apply the model's chat template if it has one; plain: always the bare text.", panel="Sampling"
     )
-    max_cost: float = setting(0.0, "Maximum dollars for service calls; 0: no limit.", low=0)
-    call_timeout: float = setting(CALL_TIMEOUT, CALL_TIMEOUT_HELP, above=0)
-    engine_batch: int = setting(128, "Answers generated in one batch.", low=1)
-    device: str = setting("", "The device, for example cuda; empty: a GPU if there is one.")
-    threads: int = setting(0, "CPU threads; 0: torch's default.", low=0)
-    seed: int = setting(0, "Seed of problems and sampling.", low=0)
+    max_cost: float = setting(
+        0.0, "Maximum dollars for service calls; 0: no limit.", low=0, panel="Limits on model calls", usual=True
+    )
+    call_timeout: float = setting(CALL_TIMEOUT, CALL_TIMEOUT_HELP, above=0, panel="Limits on model calls")
+    engine_batch: int = setting(128, "Answers generated in one batch.", low=1, panel="Model")
+    device: str = setting("", "The device, for example cuda; empty: a GPU if there is one.", panel="Model", usual=True)
+    threads: int = setting(0, "CPU threads; 0: torch's default.", low=0, panel="Model")
+    seed: int = setting(0, "Seed of problems and sampling.", low=0, panel="Run", usual=True)
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -59,40 +84,29 @@ class EvaluateSettings(EngineSettings, ExecutorSettings, RunSettings):
             f"setting 'samples': {self.samples} answers at temperature 0 would all be the same; set a temperature",
         )
 
+    def check_effects(self) -> None:
+        """Raise for a setting that has no effect on this evaluation."""
+        remote = is_remote(self.engine_model)
+        local = ("device", "threads", "engine_batch")
+        check_effects(
+            self,
+            (self.temperature, "at temperature 0: greedy decoding samples nothing; set a temperature", ("top_p",)),
+            (not remote, f"because a service runs {self.model}", local),
+            (
+                remote,
+                f"because {self.model} is a local model; calls to a service cost money",
+                ("max_cost", "call_timeout"),
+            ),
+        )
+
     @property
     def engine_model(self) -> str:
         """The model with its engine, for example vllm:nano."""
         return self.resolve_model(self.model)
 
     @property
-    def options(self) -> dict[str, Any]:
+    def options(self) -> Json:
         """The options of the task, with `shots`."""
-        options = parse_options(self.task_options, "task_options")
-        require("shots" not in options, "setting 'task_options': use the setting 'shots' for shots")
+        options = dict(self.task_kwargs)
+        require("shots" not in options, "setting 'task_kwargs': use the setting 'shots' for shots")
         return {"shots": self.shots, **options}
-
-
-class EvaluateOptions(EngineOptions, ExecutorOptions, RunOptions, total=False):
-    """The fields of `EvaluateSettings` as keyword arguments, for editors and type checkers."""
-
-    plugins: Sequence[str]
-    task: str | type[Any]
-    task_options: Sequence[str]
-    model: str
-    split: Literal["train", "validation", "test"]
-    problems: int
-    limit: int
-    skills: Sequence[str]
-    shots: int
-    samples: int
-    max_tokens: int
-    temperature: float
-    top_p: float
-    stop: Sequence[str]
-    prompt: Literal["chat", "plain"]
-    max_cost: float
-    call_timeout: float
-    engine_batch: int
-    device: str
-    threads: int
-    seed: int

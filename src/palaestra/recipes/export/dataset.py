@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from palaestra.core.errors import MissingExtraError, RunError
-from palaestra.recipes.export.cards import describe_run, format_results, format_settings
+from palaestra.recipes.export.hub import describe_run, format_results, format_settings
 from palaestra.recipes.export.tables import TYPES, Row, list_tables
 from palaestra.runs.files import check_empty_folder, write_folder, write_text
 from palaestra.runs.run import Run

@@ -8,15 +8,14 @@ classic environment is `policy.safetensors` with the settings that `palaestra.lo
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from palaestra.core.errors import RunError
-from palaestra.engines import models
-from palaestra.recipes.export.cards import clean_settings, describe_run, format_results, format_settings, read_summary
-from palaestra.recipes.summary import PERCENT
-from palaestra.recipes.train.loop import POLICY, WEIGHTS
+from palaestra.core.records import Json
+from palaestra.models import registry as models
+from palaestra.recipes.export.hub import clean_settings, describe_run, format_results, format_settings, read_summary
+from palaestra.recipes.runs import PERCENT
+from palaestra.rl.loop import POLICY, WEIGHTS
 from palaestra.runs.files import (
     check_empty_folder,
     check_own_file,
@@ -46,25 +45,24 @@ def export_model(run: Path | str, out: Path | str, *, merge: bool = False) -> Pa
         if opened.recipe not in ("train", "teach"):
             raise RunError(f"{source} is a run of {opened.recipe}, which trains nothing; expected a train or teach run")
         is_policy = opened.recipe == "train" and opened.settings.get("policy") != "lm"
-        write_folder(
-            folder,
-            lambda target: (_write_policy if is_policy else _write_language_model)(opened, summary, target, merge),
-        )
+        if is_policy:
+            write_folder(folder, lambda target: _write_policy(opened, summary, target))
+        else:
+            write_folder(folder, lambda target: _write_language_model(opened, summary, target, merge))
     return folder
 
 
-def _write_policy(run: Run, summary: Mapping[str, Any], target: Path, merge: bool) -> None:
+def _write_policy(run: Run, summary: Json, target: Path) -> None:
     """Write the policy of a classic environment."""
     for name in (WEIGHTS, POLICY):
         check_own_file(run.folder / "model" / name, writable=False)
         shutil.copyfile(run.folder / "model" / name, target / name)
     write_json(target / "settings.json", {"format": FORMAT, "recipe": run.recipe, "settings": clean_settings(run)})
     use = ["from palaestra import load_policy", "", 'policy = load_policy("FOLDER")']
-    card = make_model_card(run, summary, use, library_name="palaestra", pipeline_tag="reinforcement-learning")
-    write_text(target / "README.md", card)
+    write_text(target / "README.md", make_model_card(run, summary, use, "palaestra", "reinforcement-learning"))
 
 
-def _write_language_model(run: Run, summary: Mapping[str, Any], target: Path, merge: bool) -> None:
+def _write_language_model(run: Run, summary: Json, target: Path, merge: bool) -> None:
     """Copy the checkpoint of the run, or merge its adapter."""
     where = Path(models.locate_run_model(run.folder))
     base = _find_base(run, where)
@@ -78,19 +76,15 @@ def _write_language_model(run: Run, summary: Mapping[str, Any], target: Path, me
             for path in (where, *where.rglob("*")):
                 refuse_links(path)
         shutil.copytree(where, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*.partial", "*.bin", "*.pt"))
+    library, kind, tag = "transformers", "AutoModelForCausalLM", "text-generation"
     if is_adapter:
-        library, use = "peft", ["from peft import AutoPeftModelForCausalLM", ""]
-        use += ['model = AutoPeftModelForCausalLM.from_pretrained("FOLDER")']
-    else:
-        library, use = "transformers", ["from transformers import AutoModelForCausalLM, AutoTokenizer", ""]
-        use += ['model = AutoModelForCausalLM.from_pretrained("FOLDER")']
-        use += ['tokenizer = AutoTokenizer.from_pretrained("FOLDER")']
-    sees = not is_adapter and "vision_config" in read_json(target / "config.json")
-    if sees:
-        use = [line.replace("AutoModelForCausalLM", "AutoModelForImageTextToText") for line in use]
-    tag = "image-text-to-text" if sees else "text-generation"
-    card = make_model_card(run, summary, use, library_name=library, pipeline_tag=tag, base_model=base or None)
-    write_text(target / "README.md", card)
+        library, kind = "peft", "AutoPeftModelForCausalLM"
+    elif "vision_config" in read_json(target / "config.json"):
+        kind, tag = "AutoModelForImageTextToText", "image-text-to-text"
+    tokenizer = [] if is_adapter else ['tokenizer = AutoTokenizer.from_pretrained("FOLDER")']
+    imported = f"from {library} import {kind}{', AutoTokenizer' if tokenizer else ''}"
+    use = [imported, "", f'model = {kind}.from_pretrained("FOLDER")', *tokenizer]
+    write_text(target / "README.md", make_model_card(run, summary, use, library, tag, base or None))
 
 
 def _find_base(run: Run, folder: Path) -> str:
@@ -104,13 +98,7 @@ def _find_base(run: Run, folder: Path) -> str:
 
 
 def make_model_card(
-    run: Run,
-    summary: Mapping[str, Any],
-    use: list[str],
-    *,
-    library_name: str,
-    pipeline_tag: str,
-    base_model: str | None = None,
+    run: Run, summary: Json, use: list[str], library_name: str, pipeline_tag: str, base_model: str | None = None
 ) -> str:
     """Make the `README.md` of a model: the YAML header with the result, how to load it, results and settings.
 
@@ -121,28 +109,21 @@ def make_model_card(
 
     title, settings = describe_run(run), run.settings
     subject = str(settings.get("env") or settings.get("task") or "")
-    measured = summary.get("after") if summary.get("after") is not None else summary.get("return")
-    percent = summary.get("unit") == PERCENT
+    split, measured = ("train", summary.get("return"))
+    if summary.get("after") is not None:
+        split, measured = "test", summary["after"]
     results = None
     if measured is not None:
-        metric = ("accuracy", "accuracy, percent") if percent else ("mean_reward", "mean return")
-        split = "test" if summary.get("after") is not None else "train"
-        results = [
-            EvalResult(
-                task_type=pipeline_tag, dataset_type=subject, dataset_name=subject, dataset_split=split,
-                metric_type=metric[0], metric_name=metric[1], metric_value=measured,
-            )
-        ]  # fmt: skip
+        percent = summary.get("unit") == PERCENT
+        metric, name = ("accuracy", "accuracy, percent") if percent else ("mean_reward", "mean return")
+        dataset = {"dataset_type": subject, "dataset_name": subject, "dataset_split": split}
+        results = [EvalResult(pipeline_tag, metric_type=metric, metric_name=name, metric_value=measured, **dataset)]
     method = str(settings.get("algorithm") or settings.get("teacher") or "")
-    header = ModelCardData(
-        base_model=base_model,
-        library_name=library_name,
-        pipeline_tag=pipeline_tag,
-        tags=["palaestra", "reinforcement-learning" if run.recipe == "train" else "supervised-fine-tuning", method],
-        model_name=title,
-        eval_results=results,
-    )
-    what = "reinforcement learning" if run.recipe == "train" else "lessons of a teacher"
+    learning, what = "supervised-fine-tuning", "lessons of a teacher"
+    if run.recipe == "train":
+        learning, what = "reinforcement-learning", "reinforcement learning"
+    tags, kind = ["palaestra", learning, method], {"library_name": library_name, "pipeline_tag": pipeline_tag}
+    header = ModelCardData(base_model=base_model, **kind, tags=tags, model_name=title, eval_results=results)
     lines = [f"# {title}", "", f"Trained by {what} with [Palaestra](https://pypi.org/project/palaestra/)."]
     lines += ["", "```python", *use, "```", *format_results(summary), *format_settings(run), ""]
     return "\n".join(["---", header.to_yaml(), "---", *lines])

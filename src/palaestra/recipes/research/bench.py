@@ -15,7 +15,7 @@ from __future__ import annotations
 import csv
 import math
 import threading
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -24,26 +24,23 @@ from pathlib import Path
 from typing import Any
 
 from palaestra.core.errors import ExecutorError, PalaestraError, RunError, SettingsError, TotalSpentError
-from palaestra.core.events import Event, Listener, ignore, notice
-from palaestra.core.records import Failure, FailureCause
+from palaestra.core.records import Event, Failure, FailureCause, Json, Listener, ignore, notice
 from palaestra.core.secrets import mask_settings
 from palaestra.core.seeding import Seeds
 from palaestra.engines.budget import Budget
 from palaestra.executors.base import Resources, open_executor
-from palaestra.recipes.executor_settings import INLINE
 from palaestra.recipes.metered_engines import CALL_TIMEOUT, SharedEngines, open_cache
 from palaestra.recipes.progress import RunProgress, announce_start, show_progress
 from palaestra.recipes.research import recipe as research
 from palaestra.recipes.research.episode_player import EpisodeStopped, is_silent
 from palaestra.recipes.research.settings import RECIPE as RESEARCH
 from palaestra.recipes.research.settings import ResearchSettings
-from palaestra.recipes.settings import build, require, to_plain
-from palaestra.recipes.summary import NotebookResult, hash_models
+from palaestra.recipes.runs import NotebookResult, hash_models
+from palaestra.recipes.settings import INLINE, build, require, to_plain
 from palaestra.research.standings.standings import RunScore, Standings, TaskScale, compare_methods
 from palaestra.research.tasks.task import Direction
 from palaestra.runs.files import PARTIAL, read_json, storage_errors, write_json, write_text
-from palaestra.runs.ledger import Spending
-from palaestra.runs.provenance import record_provenance
+from palaestra.runs.provenance import Spending, record_provenance
 from palaestra.runs.run import Run, new_folder
 from palaestra.runs.trust import check_trust, record_trust
 
@@ -70,7 +67,7 @@ class BenchEpisode:
     agent: str
     seed: int
     folder: Path
-    summary: dict[str, Any] | None = None
+    summary: Json | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +84,7 @@ class BenchResult(NotebookResult):
     agents: tuple[str, ...]
     seeds: tuple[int, ...]
     episodes: tuple[BenchEpisode, ...]
-    settings: Mapping[str, Any]
+    settings: Json
     standings: Standings | None
     workers: int = 1
     total_cost: float = 0.0
@@ -152,18 +149,13 @@ def bench(
     folder = Path(out) if out else new_folder(RECIPE)
     _check_folder(folder)
     common = to_plain(research.resolve_paths(settings))
-    plan = {
-        "recipe": RECIPE, "tasks": names, "agents": list(agents), "seeds": list(every), "workers": workers,
-        "total_cost": total_cost, "places": places,
-        "settings": {name: value for name, value in common.items() if name not in ("task", "agent", "seed")},
-    }  # fmt: skip
-    plan = mask_settings(plan)
-    if (folder / PLAN).exists():
-        before = read_json(folder / PLAN)
-        if {**before, "workers": workers, "total_cost": total_cost} != plan:
-            raise RunError(
-                f"{folder} contains another bench; choose another --out, or resume it: palaestra resume {folder}"
-            )
+    common = {name: value for name, value in common.items() if name not in ("task", "agent", "seed")}
+    limits = {"workers": workers, "total_cost": total_cost}
+    plan = {"recipe": RECIPE, "tasks": names, "agents": list(agents), "seeds": list(every), **limits, "places": places}
+    plan = mask_settings({**plan, "settings": common})
+    if (folder / PLAN).exists() and {**read_json(folder / PLAN), **limits} != plan:
+        how = f"choose another --out, or resume it: palaestra resume {folder}"
+        raise RunError(f"{folder} contains another bench; {how}")
     with storage_errors(folder, "making the bench's folder"):
         folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / PLAN, plan)
@@ -189,32 +181,26 @@ def read_bench(folder: Path) -> BenchResult:
             for agent in plan["agents"]:
                 where = folder / _name(task) / f"{_name(agent)}-seed{seed}"
                 episodes.append(BenchEpisode(task, agent, seed, where, _summary(where)))
-    return BenchResult(
-        folder, tuple(plan["tasks"]), tuple(plan["agents"]), tuple(plan["seeds"]), tuple(episodes), plan["settings"],
-        compute_standings(episodes), int(plan["workers"]), float(plan.get("total_cost", 0.0)), plan.get("places", {}),
-    )  # fmt: skip
+    tasks, agents, seeds = (tuple(plan[name]) for name in ("tasks", "agents", "seeds"))
+    limits = int(plan["workers"]), float(plan.get("total_cost", 0.0))
+    standings, places = compute_standings(episodes), plan.get("places", {})
+    return BenchResult(folder, tasks, agents, seeds, tuple(episodes), plan["settings"], standings, *limits, places)
 
 
 def compute_standings(episodes: Sequence[BenchEpisode]) -> Standings | None:
     """Compare the agents, and the baselines, over the tasks with a finished run."""
-    ended = [(episode, episode.summary) for episode in episodes if episode.summary is not None]
-    if not ended:
-        return None
-    scales = {
-        episode.task: TaskScale(
-            Direction(summary["direction"]), summary["baseline"], summary["baseline_validation"], summary["metric"]
-        )
-        for episode, summary in ended
-    }
-    order = {agent: place for place, agent in enumerate(dict.fromkeys(episode.agent for episode in episodes))}
-    runs = [
-        RunScore(
-            episode.task, episode.agent, episode.seed, tuple(summary["attempts"]), summary["best_submission"],
-            _failure(summary),
-        )
-        for episode, summary in sorted(ended, key=lambda pair: order[pair[0].agent])
-    ]  # fmt: skip
-    return compare_methods(runs, scales, seeds=Seeds(0).derive(RECIPE))
+    scales: dict[str, TaskScale] = {}
+    runs: list[RunScore] = []
+    for episode in episodes:
+        if (summary := episode.summary) is not None:
+            baselines = summary["baseline"], summary["baseline_validation"]
+            scales[episode.task] = TaskScale(Direction(summary["direction"]), *baselines, summary["metric"])
+            scores, failure = (tuple(summary["attempts"]), summary["best_submission"]), summary.get("failure")
+            failure = failure and Failure(FailureCause(failure["cause"]), failure["message"])
+            runs.append(RunScore(episode.task, episode.agent, episode.seed, *scores, failure))
+    agents = [episode.agent for episode in episodes]
+    runs.sort(key=lambda run: agents.index(run.method))
+    return compare_methods(runs, scales, seeds=Seeds(0).derive(RECIPE)) if runs else None
 
 
 def resume(
@@ -231,7 +217,7 @@ def resume(
         trust: as in `palaestra.resume`.
     """
     result = read_bench(folder)
-    waiting = deque(episode for episode in result.episodes if episode.summary is None)
+    waiting = [episode for episode in result.episodes if episode.summary is None]
     if waiting:
         check_trust(folder, RECIPE, _list_named(read_json(folder / PLAN)), trust=trust)
     for episode in waiting:
@@ -245,9 +231,9 @@ def resume(
         listener(announce_start(RECIPE, folder, tasks=tasks, agents=agents, runs=runs))
         try:
             if executor == INLINE:
-                _Work(result, waiting, listener).run()
+                _run_in_threads(result, waiting, listener)
             else:
-                _run_on_workers(result, list(waiting), executor, resources, listener)
+                _run_on_workers(result, waiting, executor, resources, listener)
         except KeyboardInterrupt as error:
             error.add_note(f"palaestra resume {folder}")  # How to resume.
             raise
@@ -263,119 +249,88 @@ def resume(
     return result
 
 
-class _Work:
-    """The threads of a bench. Ctrl-C lets running commands finish; the runs can be resumed."""
+def _run_in_threads(result: BenchResult, waiting: Sequence[BenchEpisode], listener: Listener) -> None:
+    """Play the runs in the threads of this process. Ctrl-C lets running commands finish; the runs can be resumed."""
+    total, done, errors = len(result.episodes), len(result.episodes) - len(waiting), list[BaseException]()
+    stopping, lock, queue = threading.Event(), threading.RLock(), iter(waiting)
 
-    def __init__(self, result: BenchResult, waiting: deque[BenchEpisode], listener: Listener) -> None:
-        self.result, self.waiting, self.listener = result, waiting, listener
-        self.total, self.errors = len(result.episodes), list[BaseException]()
-        self.done = self.total - len(waiting)
-        self.stopping, self.ended, self.running = threading.Event(), threading.Event(), 0
-        self.lock, self.telling = threading.Lock(), threading.Lock()
-        self.engines = _share_engines(result.settings, self._tell)
-        self.budget = _budget(result)
+    def tell(event: Event) -> None:
+        with lock:
+            listener(event)
 
-    def run(self) -> None:
+    def work(ended: threading.Event) -> None:
+        nonlocal done
+        try:
+            while not stopping.is_set() and (episode := next(queue, None)) is not None:
+                try:
+                    summary = _play_episode(result, episode, engines, stop=stopping.is_set, within=budget)
+                    with lock:
+                        done += 1
+                        tell(_report_episode(done, total, episode, summary))
+                except EpisodeStopped:
+                    return
+                except TotalSpentError as error:
+                    with lock:
+                        if not stopping.is_set():
+                            errors.append(TotalSpentError(f"{error}. {done} of {total} runs have ended"))
+                        stopping.set()
+                except BaseException as error:  # Raised again by the waiting thread.
+                    errors.append(error)
+                    if not isinstance(error, PalaestraError):
+                        stopping.set()
+        finally:
+            ended.set()
+
+    engines, budget = _share_engines(result.settings, tell), _make_budget(result)
+    ends = [threading.Event() for _ in range(min(result.workers, len(waiting)))]
+    for ended in ends:
         # Daemon threads: a second Ctrl-C does not wait for them, and the sandboxes die with the process.
-        threads = [
-            threading.Thread(target=self._run_thread, name=f"bench-{k}", daemon=True)
-            for k in range(min(self.result.workers, len(self.waiting)))
-        ]
-        self.running = len(threads)
-        for thread in threads:
-            thread.start()
-        try:
-            # Not `join`: in Python 3.11 a thread whose `join` was interrupted counts as ended.
-            self.ended.wait()
-        except BaseException:
-            self.stopping.set()
-            self._tell(notice("stopping: waiting for running commands"))
-            self.ended.wait()
-            raise
-        finally:
-            self.engines.close()
-        if self.errors:
-            first = self.errors[0]
-            if len(self.errors) == 1 or not isinstance(first, PalaestraError):
-                raise first
-            raise type(first)(f"{first} (and {len(self.errors) - 1} more runs of the bench failed)")
-
-    def _run_thread(self) -> None:
-        try:
-            self._work()
-        finally:
-            with self.lock:
-                self.running -= 1
-                if not self.running:
-                    self.ended.set()
-
-    def _work(self) -> None:
-        while not self.stopping.is_set():
-            with self.lock:
-                if not self.waiting:
-                    return
-                episode = self.waiting.popleft()
-            try:
-                self._episode(episode)
-            except EpisodeStopped:
-                return
-            except TotalSpentError as error:
-                with self.lock:
-                    if not self.stopping.is_set():
-                        self.errors.append(TotalSpentError(f"{error}. {self.done} of {self.total} runs have ended"))
-                    self.stopping.set()
-                return
-            except BaseException as error:  # Raised again by the waiting thread.
-                with self.lock:
-                    self.errors.append(error)
-                if not isinstance(error, PalaestraError):
-                    self.stopping.set()
-                    return
-
-    def _tell(self, event: Event) -> None:
-        """Call the listener from one thread at a time."""
-        with self.telling:
-            self.listener(event)
-
-    def _episode(self, episode: BenchEpisode) -> None:
-        summary = _play_episode(self.result, episode, self.engines, stop=self.stopping.is_set, within=self.budget)
-        with self.lock:
-            self.done += 1
-            self._tell(_report_episode(self.done, self.total, episode, summary))
+        threading.Thread(target=work, args=(ended,), daemon=True).start()
+    try:
+        # Not `join`: in Python 3.11 a thread whose `join` was interrupted counts as ended.
+        for ended in ends:
+            ended.wait()
+    except BaseException:
+        stopping.set()
+        tell(notice("stopping: waiting for running commands"))
+        for ended in ends:
+            ended.wait()
+        raise
+    finally:
+        engines.close()
+    if len(errors) > 1 and isinstance(errors[0], PalaestraError):
+        raise type(errors[0])(f"{errors[0]} (and {len(errors) - 1} more runs of the bench failed)")
+    if errors:
+        raise errors[0]
 
 
-def _play_episode(
-    result: BenchResult, episode: BenchEpisode, engines: SharedEngines, **options: Any
-) -> Mapping[str, Any]:
+def _play_episode(result: BenchResult, episode: BenchEpisode, engines: SharedEngines, **options: Any) -> Json:
     """Start or continue one run; returns its summary."""
     task, agent = (result.places.get(name, name) for name in (episode.task, episode.agent))
     if (episode.folder / "settings.json").exists():
         with Run.open(episode.folder, trust=True) as run:  # Checked by `resume`.
             return research.resume(run, listener=ignore, engines=engines, **options).summary
     settings = build(ResearchSettings, {**result.settings, "task": task, "agent": agent, "seed": episode.seed})
-    return research.research(settings, out=episode.folder, listener=ignore, engines=engines, **options).summary
+    return research.run_research(settings, out=episode.folder, listener=ignore, engines=engines, **options).summary
 
 
-def _report_episode(done: int, total: int, episode: BenchEpisode, summary: Mapping[str, Any]) -> Event:
+def _report_episode(done: int, total: int, episode: BenchEpisode, summary: Json) -> Event:
     """An event that describes a finished run in one line."""
-    score = f"no score, {summary['outcome']}"
-    if summary["best_submission"] is not None:
-        score = f"{summary['best_submission']:.4g}"
+    best = summary["best_submission"]
+    score = f"no score, {summary['outcome']}" if best is None else f"{best:.4g}"
     silent = ", 0 messages" if is_silent(summary) else ""
     name = f"{episode.task}, {episode.agent}, seed {episode.seed}"
     text = f"{done}/{total} {name}: {score} (baseline {summary['baseline']:.4g}){silent}"
     return Event("bench", done, total, 0, {"text": text})
 
 
-def _share_engines(settings: Mapping[str, Any], listener: Listener) -> SharedEngines:
+def _share_engines(settings: Json, listener: Listener) -> SharedEngines:
     """Make the engines that all runs of a process share."""
     timeout = float(settings.get("call_timeout", CALL_TIMEOUT))
     return SharedEngines(str(settings.get("device", "")), listener, timeout)
 
 
-def _play_in_worker(
-    engines: SharedEngines, item: tuple[BenchResult, BenchEpisode]
-) -> Mapping[str, Any] | PalaestraError:
+def _play_in_worker(engines: SharedEngines, item: tuple[BenchResult, BenchEpisode]) -> Json | PalaestraError:
     """Play a run. Its error is a result, so that the other runs go on."""
     try:
         return _play_episode(*item, engines)
@@ -384,11 +339,7 @@ def _play_in_worker(
 
 
 def _run_on_workers(
-    result: BenchResult,
-    waiting: Sequence[BenchEpisode],
-    executor: str,
-    resources: Resources | None,
-    listener: Listener,
+    result: BenchResult, waiting: Sequence[BenchEpisode], executor: str, resources: Resources | None, listener: Listener
 ) -> None:
     """Play the runs on the workers of an executor. The first error is raised at the end."""
     total, errors = len(result.episodes), list[PalaestraError]()
@@ -410,24 +361,24 @@ def _run_on_workers(
         raise errors[0]
 
 
-def _list_named(plan: Mapping[str, Any]) -> dict[str, Any]:
+def _list_named(plan: Json) -> Json:
     """Return everything in a plan that can name code, as settings."""
     names = {"task": plan["tasks"], "agent": plan["agents"], "places": plan.get("places", {})}
     return {**plan["settings"], **names}
 
 
-def _budget(result: BenchResult) -> Budget | None:
+def _make_budget(result: BenchResult) -> Budget | None:
     """Return the shared budget, less what finished and unfinished runs have spent."""
     if not result.total_cost:
         return None
-    spent = Spending(money=sum(episode.summary["cost"] for episode in result.episodes if episode.summary))
+    money = sum(episode.summary["cost"] for episode in result.episodes if episode.summary)
     with open_cache(str(result.settings.get("cache", ""))) as cache:
         for episode in result.episodes:
             if episode.summary is None and (episode.folder / "settings.json").exists():
                 with Run.open(episode.folder, read_only=True) as run:
-                    spent = replace(spent, money=spent.money + cache.spent(run.store.id).money)
+                    money += cache.spent(run.store.id).money
     advice = "repeat the command with a larger --total-cost"
-    return Budget(max_cost=result.total_cost, spent=spent, advice=advice, error=TotalSpentError)
+    return Budget(max_cost=result.total_cost, spent=Spending(money=money), advice=advice, error=TotalSpentError)
 
 
 def _places(
@@ -441,9 +392,8 @@ def _places(
             resolved = research.resolve_paths(replace(settings, task=task, agent=agent))
             checked = research.check(resolved)
             if checked.interactive:
-                raise SettingsError(
-                    f"a bench does not support interactive agents; use: palaestra research --agent {agent}"
-                )
+                how = f"palaestra research --agent {agent}"
+                raise SettingsError(f"a bench does not support interactive agents; use: {how}")
             if resolved.agent != agent:
                 places[agent] = resolved.agent
         names[task] = research.make_task(resolved).name
@@ -474,7 +424,7 @@ def _name(text: str) -> str:
     return "".join(sign if sign.isalnum() or sign in "_.-" else "_" for sign in text)
 
 
-def _summary(folder: Path) -> dict[str, Any] | None:
+def _summary(folder: Path) -> Json | None:
     if not (folder / "summary.json").exists():
         return None
     summary = read_json(folder / "summary.json")
@@ -483,16 +433,13 @@ def _summary(folder: Path) -> dict[str, Any] | None:
     return summary
 
 
-def _failure(summary: Mapping[str, Any]) -> Failure | None:
-    failure = summary.get("failure")
-    return Failure(FailureCause(failure["cause"]), failure["message"]) if failure else None
-
-
-def _summarize(result: BenchResult) -> dict[str, Any]:
+def _summarize(result: BenchResult) -> Json:
     ended = [episode.summary for episode in result.episodes if episode.summary is not None]
-    failures: Counter[str] = Counter()
-    for summary in ended:
-        failures.update(summary["failures"])
+    failures = sum((Counter(summary["failures"]) for summary in ended), Counter[str]())
+    rows = []
+    for episode in result.episodes:
+        values = {name: (episode.summary or {}).get(name) for name in COLUMNS}
+        rows.append({**values, "task": episode.task, "agent": episode.agent, "seed": episode.seed})
     return {
         "recipe": RECIPE,
         **dict.fromkeys(("before", "after", "gain", "gain_low", "gain_high", "unit")),  # Tasks have different units.
@@ -502,12 +449,9 @@ def _summarize(result: BenchResult) -> dict[str, Any]:
         "runs": len(result.episodes),
         "stop_reasons": dict(Counter(summary["stop_reason"] for summary in ended)),
         "failures": dict(sorted(failures.items())),
-        "rows": [
-            {**{name: (e.summary or {}).get(name) for name in COLUMNS}, "task": e.task, "agent": e.agent, "seed": e.seed}
-            for e in result.episodes
-        ],
+        "rows": rows,
         "standings": None if result.standings is None else result.standings.model_dump(mode="json"),
         "total_cost": result.total_cost,
         **{name: sum(summary.get(name, 0) for summary in ended) for name in SUMS},
         "seconds": round(sum(summary["seconds"] for summary in ended), 1),
-    }  # fmt: skip
+    }

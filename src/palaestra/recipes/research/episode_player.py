@@ -14,22 +14,19 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
+from palaestra.chat.rendering import to_chat_call
 from palaestra.core.errors import EnvError
-from palaestra.core.events import Event, Listener, notice
-from palaestra.core.records import Failure, Message
+from palaestra.core.records import Event, Failure, Json, Listener, Message, notice
 from palaestra.core.seeding import Seeds
-from palaestra.engines.openai_format import to_chat_call
-from palaestra.envs.turn.base import transcript
-from palaestra.envs.turn.records import Conversation, TurnStopReason
+from palaestra.envs.turn.base import Conversation, TurnStopReason, transcript
 from palaestra.recipes.research.settings import RECIPE, ResearchSettings
 from palaestra.research.agents import Agent, Halt
-from palaestra.research.tasks.records import Grade, SubmissionOutcome
+from palaestra.research.tasks.task import Grade, SubmissionOutcome
 from palaestra.research.workspace.env import ResearchEnv
-from palaestra.research.workspace.step_record import Step
+from palaestra.research.workspace.workspace import Step
 from palaestra.runs.files import write_folder
-from palaestra.runs.ledger import LedgerEntry, Spending
+from palaestra.runs.provenance import LedgerEntry, Spending
 from palaestra.runs.run import Run
 
 SUBMISSIONS = "submissions"
@@ -39,7 +36,10 @@ AGENT, WORKSPACE, REPLAY = "agent", "workspace", "played again"
 OWN = ("action", "thought", "stop_reason", "failure", "turn")
 """Info entries that a step stores in separate fields or does not need."""
 
-Moved = tuple[Conversation, float, bool, bool, dict[str, Any]]
+ONCE = ("seconds", "thinking", "agent", "calls", "usage", "money")
+"""Fields of a step that keep their values when it is played again."""
+
+Moved = tuple[Conversation, float, bool, bool, Json]
 
 
 class EpisodeStopped(Exception):
@@ -78,19 +78,16 @@ class Player:
         loaded = time.perf_counter()
         observation, info = self.env.reset(seed=seeds.derive("environment").integer() & 0x7FFFFFFF)
         measured, metric = self.env.baseline, self.env.task.metric
-        info = {
-            "task": self.env.task.name, "metric": info["metric"], "direction": metric.direction.value, "baseline": measured.test.score,
-            "baseline_validation": measured.validation.score, "steps": self.env.max_turns,
-        }  # fmt: skip
+        baselines = {"baseline": measured.test.score, "baseline_validation": measured.validation.score}
+        named = {"task": self.env.task.name, "metric": info["metric"], "direction": metric.direction.value}
+        info = {**named, **baselines, "steps": self.env.max_turns}
         self.env.take_file_changes()  # The files at the beginning.
         steps = [Step(episode, 0, observation=observation.messages, state=observation.state, info=info)]
         if known:
             steps[0] = _merge_replay(known[0], steps[0])
             observation = replace(self.env.restore_messages(0, known[0].observation), state=known[0].state)
-        costs = [
-            LedgerEntry(AGENT, seconds=loaded - start), LedgerEntry(WORKSPACE, seconds=time.perf_counter() - loaded),
-        ]  # fmt: skip
-        self.run.store.save_step(episode, 0, steps[0], costs)
+        opened = LedgerEntry(WORKSPACE, seconds=time.perf_counter() - loaded)
+        self.run.store.save_step(episode, 0, steps[0], [LedgerEntry(AGENT, seconds=loaded - start), opened])
         observation = self._again(known[1:], steps, observation)
         while not steps[-1].stop_reason:
             if self.stop():
@@ -112,15 +109,11 @@ class Player:
             self.env.spend(used)  # Use the time of the first run.
             before = len(observation.messages)
             moved = self.env.step(old.message)
-            new = _step(old.episode, old.position, old.message, moved, before)
-            new = replace(
-                new, seconds=old.seconds, thinking=old.thinking, agent=old.agent, calls=old.calls, usage=old.usage,
-                money=old.money, files=self.env.take_file_changes(),
-            )  # fmt: skip
+            new = _make_step(old.episode, old.position, old.message, moved, before)
+            new = replace(new, **{name: getattr(old, name) for name in ONCE}, files=self.env.take_file_changes())
             steps.append(self._compare(_merge_replay(old, new), steps))
-            self.run.store.save_step(
-                old.episode, old.position, steps[-1], [LedgerEntry(REPLAY, seconds=time.perf_counter() - start)]
-            )
+            cost = LedgerEntry(REPLAY, seconds=time.perf_counter() - start)
+            self.run.store.save_step(old.episode, old.position, steps[-1], [cost])
             self._keep(steps[-1])
             self.listener(self._event(steps[-1], "play again"))
             used += old.seconds
@@ -152,16 +145,14 @@ class Player:
             moved = self.env.stop(cut.reason)
         seconds = time.perf_counter() - start
         message = None if isinstance(answer, Halt) else answer
-        step = _step(steps[0].episode, len(steps), message, moved, before)
-        cost = self._cost(thought)
-        step = replace(
-            step, seconds=seconds, thinking=thought, agent=dict(self.agent.state()), calls=cost.calls, usage=cost.usage,
-            money=cost.money, files=self.env.take_file_changes(),
-        )  # fmt: skip
+        step = _make_step(steps[0].episode, len(steps), message, moved, before)
+        # The cost of the models since the last entry, including that of a killed process.
+        cost = self.spent().entry_since(self.run.store.total(), AGENT, seconds=thought)
+        step = replace(step, seconds=seconds, thinking=thought, calls=cost.calls, usage=cost.usage, money=cost.money)
+        step = replace(step, agent=dict(self.agent.state()), files=self.env.take_file_changes())
         if cut is not None:
-            step = replace(step, note=cut.note, failure=cut.failure or step.failure)
-            if message is not None and not step.action:
-                step = replace(step, action=transcript(message))  # The interrupted command.
+            action = step.action or (transcript(message) if message is not None else "")  # The interrupted command.
+            step = replace(step, note=cut.note, failure=cut.failure or step.failure, action=action)
         self._keep(step)
         step = self._compare(step, steps)
         steps.append(step)
@@ -188,10 +179,6 @@ class Player:
                     (folder / name).write_bytes(content)
 
             write_folder(submission_folder(self.run, step.episode), write)
-
-    def _cost(self, seconds: float) -> LedgerEntry:
-        """Return the cost of the models since the last entry, including that of a killed process."""
-        return self.spent().entry_since(self.run.store.total(), AGENT, seconds=seconds)
 
     def _event(self, step: Step, phase: str) -> Event:
         turn, limit = self.env.turn, self.env.max_turns
@@ -222,7 +209,7 @@ def describe_end(reason: str, note: str) -> str:
     return f"{reason.replace('_', ' ')}: {note}" if note else reason.replace("_", " ")
 
 
-def _check_answer(answer: Any) -> Message | Halt:
+def _check_answer(answer: object) -> Message | Halt:
     """Check the return value of an agent's `act`. A text is also accepted."""
     if isinstance(answer, str):
         return Message("assistant", answer)
@@ -242,21 +229,19 @@ def read_submission(run: Run, episode: int) -> dict[str, bytes]:
     return {p.relative_to(folder).as_posix(): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
-def _step(episode: int, position: int, message: Message | None, moved: Moved, before: int) -> Step:
+def _make_step(episode: int, position: int, message: Message | None, moved: Moved, before: int) -> Step:
     observation, reward, _, _, info = moved
     observed = observation.messages[before + (message is not None) :]
-    failure: Failure | None = info.get("failure")
-    return Step(
-        episode, position, message, str(info.get("action", "")), observed, reward, state=observation.state,
-        info={name: _plain(value) for name, value in info.items() if name not in OWN},
-        stop_reason=str(info.get("stop_reason", "")), failure=failure,
-    )  # fmt: skip
+    stored = {name: _to_plain(value) for name, value in info.items() if name not in OWN}
+    action, stop = str(info.get("action", "")), str(info.get("stop_reason", ""))
+    step = Step(episode, position, message, action, observed, reward, state=observation.state, info=stored)
+    return replace(step, stop_reason=stop, failure=info.get("failure"))
 
 
-def _plain(value: Any) -> Any:
+def _to_plain(value: object) -> object:
     if isinstance(value, tuple):
-        return [_plain(part) for part in value]
-    return {str(name): _plain(part) for name, part in value.items()} if isinstance(value, Mapping) else value
+        return [_to_plain(part) for part in value]
+    return {str(name): _to_plain(part) for name, part in value.items()} if isinstance(value, Mapping) else value
 
 
 def _merge_replay(old: Step, new: Step) -> Step:
@@ -307,7 +292,7 @@ def _select_episode(run: Run, env: ResearchEnv, episodes: Sequence[Sequence[Step
     return _Result(kept, SubmissionOutcome.INVALID)
 
 
-def summarise(
+def summarize(
     run: Run,
     settings: ResearchSettings,
     env: ResearchEnv,
@@ -315,7 +300,7 @@ def summarise(
     episodes: Sequence[Sequence[Step]],
     listener: Listener,
     spent: Spending,
-) -> dict[str, Any]:
+) -> Json:
     """Return the summary of a run whose episodes have ended. The best of several is scored on the test split.
 
     Arguments:
@@ -330,11 +315,10 @@ def summarise(
     # Submissions count as validations too if several episodes compete, or if an MLGym task has one data set.
     if env.split == "validation" or settings.mlgym:
         attempts += [float(end.info["score"]) for end in ends if end.info.get("score") is not None]
-    failures: Counter[str] = Counter()
+    failed = (*(end.failure for end in ends), result.failure)
+    failures = Counter(str(failure.cause) for failure in failed if failure is not None)
     for end in ends:
         failures.update(end.info.get("failures", {}))
-        failures.update([str(end.failure.cause)] if end.failure is not None else [])
-    failures.update([str(result.failure.cause)] if result.failure is not None else [])
     end, total = ends[result.episode], run.store.total()
     played = [step.replayed for step in steps if step.replayed and step.message is not None]  # Not the reset.
     gain = None if result.score is None else metric.scale * metric.gain(result.score, measured.test.score)
@@ -351,8 +335,7 @@ def summarise(
         "before": measured.test.score,
         "after": result.score,
         "gain": gain,
-        "gain_low": None,
-        "gain_high": None,
+        **dict.fromkeys(("gain_low", "gain_high")),
         "unit": metric.name,
         "baseline": measured.test.score,
         "baseline_validation": measured.validation.score,
@@ -388,16 +371,12 @@ def summarise(
     }
 
 
-def summarize_replay(steps: Sequence[Step]) -> dict[str, Any]:
+def summarize_replay(steps: Sequence[Step]) -> Json:
     """Return how many steps of a replay were compared and identical, and where and why it first departs."""
-    departures = [step for step in steps if step.departure]
-    first = departures[0] if departures else None
-    return {
-        "steps": len(steps) - 1,
-        "identical": len(steps) - 1 - len(departures),
-        "first_departure": first and first.position,
-        "reason": first.departure if first else "",
-    }
+    departures = [(step.position, step.departure) for step in steps if step.departure]
+    first, reason = departures[0] if departures else (None, "")
+    count = len(steps) - 1
+    return {"steps": count, "identical": count - len(departures), "first_departure": first, "reason": reason}
 
 
 def _reward(env: ResearchEnv, steps: Sequence[Step], score: float | None) -> float:
@@ -411,25 +390,29 @@ def _reward(env: ResearchEnv, steps: Sequence[Step], score: float | None) -> flo
     return total
 
 
-def is_silent(summary: Mapping[str, Any]) -> bool:
+def is_silent(summary: Json) -> bool:
     """Whether the agent wrote no message in the selected episode. Its score is then that of the starter files."""
     return bool(summary.get("silent", not summary["steps"]))
 
 
-def export_conversation(summary: dict[str, Any], steps: Sequence[Step]) -> dict[str, Any]:
+def list_messages(steps: Sequence[Step]) -> list[Message]:
+    """Return the messages of the steps in order."""
+    return [m for step in steps for m in (*((step.message,) if step.message else ()), *step.observation)]
+
+
+def export_conversation(summary: Json, steps: Sequence[Step]) -> Json:
     """Return the conversation in OpenAI's format with the reward of each assistant message."""
-    messages = [m for step in steps for m in (*((step.message,) if step.message else ()), *step.observation)]
     kept = ("task", "agent", "model", "seed", "metric", "direction", "baseline", "best_submission", "stop_reason")
     return {
         **{name: summary[name] for name in kept},
         "rewards": [step.reward for step in steps if step.message is not None],
-        "messages": [_export_message(message) for message in messages],
+        "messages": [_export_message(message) for message in list_messages(steps)],
     }
 
 
-def _export_message(message: Message) -> dict[str, Any]:
+def _export_message(message: Message) -> Json:
     """Export a message, including unanswered tool calls, which requests to servers leave out."""
-    exported: dict[str, Any] = {"role": message.role, "content": message.text}
+    exported: Json = {"role": message.role, "content": message.text}
     if message.tool_calls:
         exported["tool_calls"] = [to_chat_call(call) for call in message.tool_calls]
     return exported | ({"tool_call_id": message.tool_call_id} if message.tool_call_id else {})

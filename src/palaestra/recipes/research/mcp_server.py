@@ -14,16 +14,19 @@ from contextlib import ExitStack, redirect_stdout
 from contextvars import copy_context
 from dataclasses import replace
 from pathlib import Path
-from typing import Unpack
+from typing import TYPE_CHECKING, Unpack
 
-from palaestra.core.events import Listener, ignore
-from palaestra.recipes.research.recipe import ResearchResult, research, resolve_paths
-from palaestra.recipes.research.settings import ResearchOptions, ResearchSettings
+from palaestra.core.records import Listener, ignore
+from palaestra.recipes.research.recipe import ResearchResult, resolve_paths, run_research
+from palaestra.recipes.research.settings import ResearchSettings
 from palaestra.recipes.settings import resolve_settings
 from palaestra.research.agents.mcp import AGENT, CHANNEL, EpisodeChannel, make_server, serve
 from palaestra.research.workspace.commands import CommandResult
-from palaestra.research.workspace.step_record import Step
+from palaestra.research.workspace.workspace import Step
 from palaestra.runs.run import Run
+
+if TYPE_CHECKING:
+    from palaestra.recipes.keywords import ResearchKeywords
 
 
 def serve_research(
@@ -33,7 +36,7 @@ def serve_research(
     listener: Listener = ignore,
     serving: Callable[[EpisodeChannel, str], None] = serve,
     ended: Callable[[ResearchResult], object] = lambda result: None,
-    **values: Unpack[ResearchOptions],
+    **values: Unpack[ResearchKeywords],
 ) -> ResearchResult:
     """Serve a task over stdin and stdout until the client disconnects, and score the submission.
 
@@ -59,14 +62,13 @@ def serve_research(
     def play() -> ResearchResult:
         CHANNEL.set(channel)
         try:
-            result = research(settings, out=out, listener=listener)
+            result = run_research(settings, out=out, listener=listener)
             ended(result)
             with Run.open(result.folder, read_only=True) as run:
                 channel.close(run.store.steps(Step, 0)[-1])
         except BaseException as error:
-            channel.answer(
-                CommandResult(f"The episode ended: something around you broke. {error}", ok=False), over=True
-            )
+            text = f"The episode ended: something around you broke. {error}"
+            channel.answer(CommandResult(text, ok=False), over=True)
             raise
         return result
 

@@ -2,45 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Unpack
 
-from palaestra.core.events import Event, Listener, ignore
-from palaestra.core.plugins import load_plugins
+from palaestra.core.errors import SettingsError
 from palaestra.core.prompts import Prompts
+from palaestra.core.records import Engine, Event, Json, Listener, Sampling, ignore
+from palaestra.core.registry import load_plugins
 from palaestra.core.seeding import Seeds
-from palaestra.engines.base import Engine, Sampling
 from palaestra.engines.budget import Budget
-from palaestra.envs.turn.base import transcript
-from palaestra.envs.turn.records import TurnStopReason
-from palaestra.recipes.metered_engines import (
-    SharedEngines,
-    check_cache,
-    check_prices,
-    meter_engines,
-)
-from palaestra.recipes.progress import RunProgress, announce_start, show_progress
-from palaestra.recipes.research.episode_player import TRAJECTORY, Player, export_conversation, summarise
-from palaestra.recipes.research.settings import PATHS, RECIPE, ResearchOptions, ResearchSettings
-from palaestra.recipes.settings import build, load_run_settings, parse_options, require, resolve_settings, to_plain
-from palaestra.recipes.summary import RecipeResult, record_run
+from palaestra.envs.turn.base import TurnStopReason, transcript
+from palaestra.recipes.metered_engines import SharedEngines, check_cache, check_prices, meter_engines
+from palaestra.recipes.progress import announce_start, log_events
+from palaestra.recipes.research.episode_player import TRAJECTORY, Player, export_conversation, list_messages, summarize
+from palaestra.recipes.research.settings import PATHS, RECIPE, ResearchSettings
+from palaestra.recipes.runs import RecipeResult, record_run, start_run
+from palaestra.recipes.settings import build, load_run_settings, require, resolve_settings, to_plain
 from palaestra.research.agents import Agent, AgentContext, absolute_path, make_agent, resolve_agent
+from palaestra.research.agents.base import AGENT_FILES
 from palaestra.research.agents.history import make_history
 from palaestra.research.agents.model import ModelAgent
-from palaestra.research.judge.evaluation import sandbox_for
-from palaestra.research.mlgym import load_mlgym
-from palaestra.research.mlgym.agent_file import agent_settings
-from palaestra.research.tasks.task import ResearchTask, is_task_folder, load_task
+from palaestra.research.judge.evaluation import make_judge, sandbox_for
+from palaestra.research.tasks.task import CHECKOUTS, ResearchTask, is_task_folder, load_task
 from palaestra.research.workspace.commands import documentation, load_commands
 from palaestra.research.workspace.env import PROMPTS, ResearchEnv
 from palaestra.research.workspace.parsing import PARSERS
-from palaestra.research.workspace.step_record import Step
-from palaestra.research.workspace.workspace import MeasuredSolution
-from palaestra.runs.files import write_json
-from palaestra.runs.run import Run, new_folder
+from palaestra.research.workspace.workspace import MeasuredSolution, Step, measure
+from palaestra.runs.files import storage_errors, write_json
+from palaestra.runs.run import Run
+
+if TYPE_CHECKING:
+    from palaestra.recipes.keywords import ResearchKeywords
+
+ENVIRONMENT = (
+    "parser", "tools", "commands", "format_errors", "format_penalty", "sandbox", "strategy", "prompts", "memory",
+)  # fmt: skip
+"""Settings that are arguments of `ResearchEnv`."""
+BEGIN, END = "<!-- research tasks: begin -->", "<!-- research tasks: end -->"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -48,10 +49,10 @@ class ResearchResult(RecipeResult):
     """The result of a run: its folder and the content of its `summary.json`."""
 
     folder: Path
-    summary: dict[str, Any]
+    summary: Json
 
 
-def research(
+def run_research(
     settings: ResearchSettings | None = None,
     *,
     out: str | Path = "",
@@ -60,7 +61,7 @@ def research(
     engines: SharedEngines | None = None,
     stop: Callable[[], bool] = lambda: False,
     within: Budget | None = None,
-    **values: Unpack[ResearchOptions],
+    **values: Unpack[ResearchKeywords],
 ) -> ResearchResult:
     """Let an agent work on a task and score its submission.
 
@@ -82,14 +83,16 @@ def research(
 
     Example:
         >>> import palaestra                                                              # doctest: +SKIP
-        >>> result = palaestra.research(task="prisoners_dilemma", agent="baseline")       # doctest: +SKIP
+        >>> result = palaestra.run_research(task="prisoners_dilemma", agent="baseline")       # doctest: +SKIP
         >>> result.summary["after"]                                                       # doctest: +SKIP
     """
-    settings = resolve_paths(resolve_settings(ResearchSettings, settings, values))
-    folder = Path(out) if out else new_folder(RECIPE)
-    Run.check_new(folder)
+    given = resolve_settings(ResearchSettings, settings, values)
+    settings = resolve_paths(given)
     agent, env = _make_parts(settings)
-    with show_progress(listener, progress and not agent.interactive, RunProgress) as listener, closing(env):
+    if engines is None:  # The agents of a bench share the settings.
+        given.check_effects(agent.model)
+    shows = progress and not agent.interactive
+    with closing(env), start_run(RECIPE, out, listener, shows) as (folder, listener):
         _announce(settings, folder, agent, env, listener)
         with Run.create(folder, RECIPE, to_plain(settings)) as run:
             return _play(run, settings, env, engines, listener, stop, within)
@@ -130,17 +133,16 @@ def resolve_paths(settings: ResearchSettings) -> ResearchSettings:
         SettingsError: a plugin cannot be imported.
     """
     load_plugins(settings.plugins)  # One of them may define the agent.
-    changes: dict[str, Any] = {
-        "agent": resolve_agent(settings.agent), "model": ModelAgent.resolve_argument(settings.model),
-        "plugins": [absolute_path(name) if name.endswith(".py") else name for name in settings.plugins],
-    }  # fmt: skip
-    for name in PATHS:
-        if (path := getattr(settings, name)) not in ("", ":memory:"):
-            changes[name] = absolute_path(path)
+    plugins = [absolute_path(name) if name.endswith(".py") else name for name in settings.plugins]
+    model = ModelAgent.resolve_argument(settings.model)
+    changes: Json = {"agent": resolve_agent(settings.agent), "model": model, "plugins": plugins}
+    paths = {name: getattr(settings, name) for name in PATHS}
+    changes |= {name: absolute_path(path) for name, path in paths.items() if path not in ("", ":memory:")}
     if settings.agent_config:
         # Explicit settings take precedence over the file.
-        left = {item.name: getattr(settings, item.name) == item.default for item in fields(settings)}
-        changes |= {name: value for name, value in agent_settings(changes["agent_config"]).items() if left[name]}
+        defaults = {item.name for item in fields(settings) if getattr(settings, item.name) == item.default}
+        values = AGENT_FILES.get("mlgym")(changes["agent_config"])
+        changes |= {name: value for name, value in values.items() if name in defaults}
     if not settings.mlgym and is_task_folder(Path(settings.task)):
         changes["task"] = absolute_path(settings.task)
     return build(ResearchSettings, {**to_plain(settings), **changes})
@@ -148,27 +150,23 @@ def resolve_paths(settings: ResearchSettings) -> ResearchSettings:
 
 def _make_parts(settings: ResearchSettings) -> tuple[Agent, ResearchEnv]:
     """Make the agent and the environment of a run."""
+    from palaestra.models.registry import check_device
+
     load_plugins(settings.plugins)
     PARSERS.check(settings.parser)
     for spec in settings.history:
         make_history(spec)
     check_cache(settings.cache)
     settings.check_engine()
+    check_device(settings.device)
     task = make_task(settings)
     agent = make_agent(settings.agent, make_context(settings, task))
     check_prices(settings.max_cost, agent.model)
     sandbox_for(task, settings.sandbox)
-    values: dict[str, Any] = {
-        "parser": settings.parser, "tools": settings.tools, "commands": settings.commands,
-        "format_errors": settings.format_errors, "format_penalty": settings.format_penalty,
-        "max_turns": settings.steps, "max_seconds": settings.seconds, **agent.environment(),
-    }  # fmt: skip
-    env = ResearchEnv(
-        task, sandbox=settings.sandbox, split="test" if agent.episodes == 1 else "validation",
-        strategy=settings.strategy, demonstration=load_demonstration(settings.demonstration),
-        prompts=settings.prompts, memory=settings.memory, **values,
-    )  # fmt: skip
-    return agent, env
+    values = {name: getattr(settings, name) for name in ENVIRONMENT}
+    values |= {"max_turns": settings.steps, "max_seconds": settings.seconds, **agent.environment()}
+    values["demonstration"] = load_demonstration(settings.demonstration)
+    return agent, ResearchEnv(task, split="test" if agent.episodes == 1 else "validation", **values)
 
 
 def _announce(settings: ResearchSettings, folder: Path, agent: Agent, env: ResearchEnv, listener: Listener) -> None:
@@ -189,9 +187,10 @@ def name_model(agent: str) -> str:
 
 def make_task(settings: ResearchSettings) -> ResearchTask:
     """Load the task of the settings: by name, from a folder (also of Harbor), or from an MLGym checkout."""
-    options = parse_options(settings.task_options, "task_options")
+    options = dict(settings.task_kwargs)
     if settings.mlgym:
-        return load_mlgym(settings.mlgym, settings.task, **options)
+        task: ResearchTask = CHECKOUTS.get("mlgym")(settings.mlgym, settings.task, **options)
+        return task
     return load_task(settings.task, **options)
 
 
@@ -202,13 +201,11 @@ def make_context(
     baseline: Callable[[], MeasuredSolution] | None = None,
 ) -> AgentContext:
     """Make the context of a run's agent. Without `open_model` the agent can be made but cannot act."""
+    sampling = Sampling(settings.answer_tokens, settings.temperature, settings.top_p)
     prompts = Prompts(PROMPTS, Path(settings.prompts).expanduser() if settings.prompts else None)
-    return AgentContext(
-        task, settings.model, engine=open_model, engine_name=settings.engine,
-        sampling=Sampling(settings.answer_tokens, settings.temperature, settings.top_p),
-        history=settings.history, context_tokens=settings.context, prompts=prompts,
-        command_docs="" if settings.tools else documentation(load_commands(settings.commands)), baseline=baseline,
-    )  # fmt: skip
+    command_docs = "" if settings.tools else documentation(load_commands(settings.commands))
+    model, engine, history, tokens = settings.model, settings.engine, settings.history, settings.context
+    return AgentContext(task, model, engine, open_model, sampling, history, tokens, prompts, command_docs, baseline)
 
 
 def load_demonstration(where: str) -> str:
@@ -226,8 +223,7 @@ def load_demonstration(where: str) -> str:
     with Run.open(path, read_only=True) as run:
         steps = run.store.steps(Step, int((run.summary or {}).get("kept_episode", 0)))
     require(len(steps) > 1, f"setting 'demonstration': the run {where} contains no step of an agent")
-    messages = [m for step in steps[1:] for m in (*((step.message,) if step.message else ()), *step.observation)]
-    return "\n\n".join(f"[{message.role}]\n{transcript(message)}" for message in messages)
+    return "\n\n".join(f"[{message.role}]\n{transcript(message)}" for message in list_messages(steps[1:]))
 
 
 def _play(
@@ -241,23 +237,86 @@ def _play(
 ) -> ResearchResult:
     """Play the remaining episodes of the agent."""
     record_run(run, settings.model, name_model(settings.agent))
+    listener = log_events(run, listener)
     # A run that exceeds its budget ends its episode, so it cannot be resumed.
     with ExitStack() as stack:
         if engines is None:
             engines = stack.enter_context(closing(SharedEngines(settings.device, listener, settings.call_timeout)))
         calls = stack.enter_context(meter_engines(run, settings, within, resumable=False))
-        models, options = engines, settings.parse_engine_options()
-        context = make_context(
-            settings, env.task, lambda name: calls.open(name, models.get(name, **options)), lambda: env.baseline
-        )
-        agent = make_agent(settings.agent, context)
+        models, options = engines, settings.engine_kwargs
+
+        def open_model(name: str) -> Engine:
+            return calls.open(name, models.get(name, **options))
+
+        agent = make_agent(settings.agent, make_context(settings, env.task, open_model, lambda: env.baseline))
         player = Player(run, env, agent, Seeds(settings.seed).derive(RECIPE), listener, calls.spent, stop)
         episodes: list[list[Step]] = []
         while len(episodes) < agent.episodes:
             episodes.append(player.play(len(episodes)))
             if episodes[-1][-1].stop_reason == TurnStopReason.INTERRUPTED:
                 break
-        summary = summarise(run, settings, env, agent, episodes, listener, calls.spent())
+        summary = summarize(run, settings, env, agent, episodes, listener, calls.spent())
     write_json(run.folder / TRAJECTORY, export_conversation(summary, episodes[summary["kept_episode"]]))
     run.write_summary(summary)
     return ResearchResult(run.folder, summary)
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredTask:
+    """A task with its two measured solutions."""
+
+    task: ResearchTask
+    baseline: MeasuredSolution
+    reference: MeasuredSolution
+
+
+def measure_tasks(names: Sequence[str], tell: Callable[[MeasuredTask], None] = lambda _: None) -> list[MeasuredTask]:
+    """Measure the baseline and the reference of each task, one after the other.
+
+    Raises:
+        TaskError: a solution cannot be made or scored.
+    """
+    measured = []
+    for name in names:
+        task = load_task(name)
+        sandbox = sandbox_for(task)
+        judge = make_judge(task, sandbox)
+        baseline = measure(task, sandbox, judge, task.baseline, {})
+        reference = measure(task, sandbox, judge, task.reference, task.reference_files())
+        measured.append(MeasuredTask(task, baseline, reference))
+        tell(measured[-1])
+    return measured
+
+
+def format_table(measured: Sequence[MeasuredTask]) -> str:
+    """Return the table: the scores on both splits, the seconds to make and score each solution, and the lowest reward on
+    the test split.
+    """
+    lines = [
+        "| task | metric | baseline: validation, test | make, judge | reference: validation, test | make, judge | lowest reward |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in measured:
+        metric = row.task.metric
+        cells = [f"`{row.task.name}`", f"{metric.name}, {metric.direction.value}"]
+        for solution in (row.baseline, row.reference):
+            cells.append(f"{solution.validation.score:.4g}, {solution.test.score:.4g}")
+            cells.append(f"{solution.seconds:.1f} s, {solution.test.seconds:.1f} s")
+        cells.append(f"{metric.reward(None, row.baseline.test.score):.3g}")
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def replace_table(path: Path, table: str) -> None:
+    """Replace the text between the two marks of a page.
+
+    Raises:
+        SettingsError: the page lacks the marks.
+    """
+    with storage_errors(path, "writing the table of tasks"):
+        text = path.read_text(encoding="utf-8")
+        before, begin, rest = text.partition(BEGIN)
+        _, end, after = rest.partition(END)
+        if not begin or not end:
+            raise SettingsError(f"{path} must contain the lines '{BEGIN}' and '{END}'")
+        path.write_text(f"{before}{BEGIN}\n{table}\n{END}{after}", encoding="utf-8")

@@ -11,30 +11,27 @@ report.html       the same as a page
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
 from itertools import combinations, product
 from pathlib import Path
-from typing import Any
 
 from palaestra.core.errors import EngineError, ExecutorError, LessonError, RunError, SettingsError
-from palaestra.core.events import Event, Listener, ignore
-from palaestra.core.records import Failure
+from palaestra.core.records import Event, Failure, Json, Listener, Values, ignore
 from palaestra.core.secrets import mask_settings
 from palaestra.core.statistics import Mean, holm, mean_interval, sign_flip_test, t_test
 from palaestra.executors.base import Resources, open_executor
-from palaestra.recipes.executor_settings import INLINE
 from palaestra.recipes.progress import RunProgress, announce_start, show_progress
-from palaestra.recipes.settings import build, resolve_settings, to_plain
-from palaestra.recipes.summary import PERCENT, NotebookResult, hash_models
+from palaestra.recipes.runs import PERCENT, NotebookResult, hash_models
+from palaestra.recipes.settings import INLINE, build, resolve_settings, to_plain
 from palaestra.recipes.teach import recipe as teach
-from palaestra.recipes.teach.lessons import Delivery, add_up
 from palaestra.recipes.teach.settings import STUDY_SETTINGS, TeachSettings
-from palaestra.recipes.teach.summary import summarize_verification
-from palaestra.recipes.teach.task_groups import TeachTasks
+from palaestra.recipes.teach.skills import TeachTasks
+from palaestra.recipes.teach.summary import Delivery, add_up, read_delivery, summarize_delivery
 from palaestra.runs.files import read_json, storage_errors, write_json
 from palaestra.runs.provenance import record_provenance
 from palaestra.runs.run import Run, new_folder
@@ -42,6 +39,10 @@ from palaestra.runs.run import Run, new_folder
 RECIPE = "study"
 PLAN = "study.json"
 COSTS = ("cost", "calls", "unmeasured_calls", "prompt_tokens", "completion_tokens", "seconds")
+
+_GAINS, _DIFFERENCES = (-100.0, 100.0), (-200.0, 200.0)
+_RANGES = {"before": (0.0, 100.0), "after": (0.0, 100.0), "gain": _GAINS}
+"""The ranges of numbers in summaries, which their intervals do not leave. Other numbers are at least 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,7 @@ class StudyArm:
 
     name: str
     values: Mapping[str, str]
-    runs: Mapping[int, dict[str, Any] | None]
+    runs: Mapping[int, Json | None]
     gains: Mapping[int, float]
     gain: Mean
     ahead: Mean | None
@@ -79,7 +80,8 @@ class StudyArm:
 
     def mean(self, name: str) -> Mean:
         """The mean of a number in the summaries of the runs, with a t interval over the seeds."""
-        return mean_interval([float(run[name]) for run in self.runs.values() if run and run[name] is not None])
+        values = [float(run[name]) for run in self.runs.values() if run and run[name] is not None]
+        return mean_interval(values, *_RANGES.get(name, (0.0, math.inf)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,38 +117,16 @@ class StudyResult(NotebookResult):
     seeds: tuple[int, ...]
     rows: tuple[StudyArm, ...]
     pairs: tuple[ArmPair, ...]
-    settings: Mapping[str, Any]
+    settings: Values
     several: tuple[str, ...] = ()
 
     @property
     def notes(self) -> list[str]:
         """Caveats for a comparison of the arms: skills that fell, runs without a gain, and unequal amounts of data."""
-        notes = []
-        for row in self.rows:
-            notes += [
-                f"{row.name}: {skill} fell over {mean.count} seeds: {mean.value:+.1f} [{mean.low:+.1f}, {mean.high:+.1f}] "
-                "points (t-test corrected for the number of skills)"
-                for skill, mean in row.fell.items()
-            ]
-            single = Counter(skill for run in row.runs.values() if run for skill in run.get("fell", ()))
-            notes += [
-                f"{row.name}: {skill} fell beyond chance in {count} of {len(row.runs)} runs"
-                for skill, count in sorted(single.items())
-            ]
-            for cause, count in row.without_gain.items():
-                notes.append(f"{row.name}: no gain: {cause} ({count} of {len(row.runs)} runs)")
-            if row.lessons.delivered < row.lessons.ordered:
-                reason = row.lessons.explain()
-                notes.append(
-                    f"{row.name}: {row.lessons.delivered} of {row.lessons.ordered} ordered examples were delivered"
-                    + (f"; {reason}" if reason else "")
-                )
+        notes = [f"{row.name}: {note}" for row in self.rows for note in _list_notes(row)]
         for seed in self.seeds:
-            taught = {
-                row.name: run["examples"]
-                for row in self.rows
-                if (run := row.runs[seed]) is not None and run["gain"] is not None
-            }
+            runs = {row.name: row.runs[seed] for row in self.rows}
+            taught = {name: run["examples"] for name, run in runs.items() if run and run["gain"] is not None}
             if len(set(taught.values())) > 1:
                 amounts = ", ".join(f"{name} {count}" for name, count in taught.items())
                 notes.append(f"seed {seed}: the arms were taught on unequal data: {amounts} examples")
@@ -162,7 +142,7 @@ class StudyResult(NotebookResult):
         return all(run is not None for row in self.rows for run in row.runs.values())
 
     @property
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> Json:
         """The contents of `summary.json`. A study of several arms has its gains in `rows`."""
         rows = [_summarize_arm(row) for row in self.rows]
         names = ("before", "after", "gain", "gain_low", "gain_high")
@@ -173,19 +153,28 @@ class StudyResult(NotebookResult):
             "seconds": sum(row["seconds"] for row in rows),
             "seeds": len(self.seeds),
             "rows": rows,
-            "pairs": [
-                {
-                    "first": pair.first, "second": pair.second, **_name_interval("difference", pair.difference),
-                    "p_value": pair.p_value, "adjusted": pair.adjusted, "exact": pair.exact,
-                }
-                for pair in self.pairs
-            ],
+            "pairs": [asdict(pair) | _name_interval("difference", pair.difference) for pair in self.pairs],
             "notes": self.notes,
-        }  # fmt: skip
+        }
 
     def run_folder(self, row: StudyArm, seed: int) -> Path:
         """The folder of a run."""
         return self.folder / f"{row.name}-seed{seed}"
+
+
+def _list_notes(arm: StudyArm) -> Iterator[str]:
+    for skill, mean in arm.fell.items():
+        change = f"{mean.value:+.1f} [{mean.low:+.1f}, {mean.high:+.1f}] points"
+        yield f"{skill} fell over {mean.count} seeds: {change} (t-test corrected for the number of skills)"
+    fell = Counter(skill for run in arm.runs.values() if run for skill in run.get("fell", ()))
+    for skill, count in sorted(fell.items()):
+        yield f"{skill} fell beyond chance in {count} of {len(arm.runs)} runs"
+    for cause, count in arm.without_gain.items():
+        yield f"no gain: {cause} ({count} of {len(arm.runs)} runs)"
+    lessons, reason = arm.lessons, arm.lessons.explain()
+    if lessons.delivered < lessons.ordered:
+        losses = f"; {reason}" if reason else ""
+        yield f"{lessons.delivered} of {lessons.ordered} ordered examples were delivered{losses}"
 
 
 def study(
@@ -225,7 +214,7 @@ def study(
     every = range(settings.seed, settings.seed + seeds)
     cells = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
     arms = [build(TeachSettings, {**to_plain(settings), **cell}) for cell in cells]
-    tasks = [teach.check(arm) for arm in arms]  # Checked before the first run starts.
+    tasks = [teach.check(arm)[0] for arm in arms]  # Checked before the first run starts.
     for arm, arm_tasks in zip(arms, tasks, strict=True):
         for seed in every[1:]:
             teach.check_problems(replace(arm, seed=seed), arm_tasks)
@@ -242,19 +231,15 @@ def study(
         _check_same(run_settings, run_folder)
     with storage_errors(folder, "making the study's folder"):
         folder.mkdir(parents=True, exist_ok=True)
-    common = {name: value for name, value in to_plain(settings).items() if name != "seed" and name not in grid}
+    common = {name: value for name, value in to_plain(settings).items() if name not in ("seed", *grid)}
     planned = [{"name": name, "values": cell} for name, cell in zip(names, cells, strict=True)]
-    write_json(
-        folder / PLAN, {"recipe": RECIPE, "seeds": list(every), "arms": planned, "settings": mask_settings(common)}
-    )
+    plan = {"recipe": RECIPE, "seeds": list(every), "arms": planned, "settings": mask_settings(common)}
+    write_json(folder / PLAN, plan)
     record_provenance(folder, hash_models(settings.student), ended=(folder / "summary.json").exists())
     rounds = settings.rounds
+    facts = {"student": settings.student, "arms": " ".join(names), "seeds": str(seeds), "task": settings.task}
     with show_progress(listener, progress, lambda console: RunProgress(console, rounds)) as listener:
-        listener(
-            announce_start(
-                RECIPE, folder, student=settings.student, arms=" ".join(names), seeds=str(seeds), task=settings.task
-            )
-        )
+        listener(announce_start(RECIPE, folder, **facts))
         if executor == INLINE:
             for run_folder, (run_settings, run_tasks) in runs.items():
                 _run(run_settings, run_tasks, run_folder, listener)
@@ -312,14 +297,14 @@ def _run(settings: TeachSettings, tasks: TeachTasks, folder: Path, listener: Lis
 
 def _run_in_worker(state: object, item: tuple[TeachSettings, Path]) -> None:
     settings, folder = item
-    _run(settings, teach.check(settings), folder, ignore)
+    _run(settings, teach.check(settings)[0], folder, ignore)
 
 
-def _limits(settings: TeachSettings) -> dict[str, Any]:
+def _limits(settings: TeachSettings) -> Json:
     return {name: getattr(settings, name) for name in ("max_cost", "max_calls", "max_tokens")}
 
 
-def _read_summary(folder: Path) -> dict[str, Any] | None:
+def _read_summary(folder: Path) -> Json | None:
     if not (folder / "summary.json").exists():
         return None
     summary = read_json(folder / "summary.json")
@@ -329,58 +314,48 @@ def _read_summary(folder: Path) -> dict[str, Any] | None:
 
 
 def _make_arm(
-    name: str, values: Mapping[str, str], runs: Mapping[int, dict[str, Any] | None], first: StudyArm | None
+    name: str, values: Mapping[str, str], runs: Mapping[int, Json | None], first: StudyArm | None
 ) -> StudyArm:
-    ended = {seed: summary for seed, summary in runs.items() if summary is not None}
-    gains = {seed: float(summary["gain"]) for seed, summary in ended.items() if summary["gain"] is not None}
+    ended = [summary for summary in runs.values() if summary is not None]
+    gains = {seed: float(run["gain"]) for seed, run in runs.items() if run and run["gain"] is not None}
     failures: Counter[str] = Counter()
-    by_task: dict[str, list[float]] = {}
-    for summary in ended.values():
+    for summary in ended:
         failures.update(summary["failures"])
-        for task, row in summary.get("test_tasks", {}).items():
-            by_task.setdefault(task, []).extend([] if row["gain"] is None else [float(row["gain"])])
-    without_gain = Counter(
-        summary.get("failed") or "no problem was scored both before and after"
-        for summary in ended.values()
-        if summary["gain"] is None
-    )
+    unscored = "no problem was scored both before and after"
+    without_gain = Counter(summary.get("failed") or unscored for summary in ended if summary["gain"] is None)
     return StudyArm(
         name,
         values,
         runs,
         gains,
-        gain=mean_interval(list(gains.values())),
-        ahead=None if first is None else mean_interval(_subtract(first.gains, gains)),
-        examples=sum(summary["examples"] for summary in ended.values()),
+        gain=mean_interval(list(gains.values()), *_GAINS),
+        ahead=None if first is None else mean_interval(_subtract(first.gains, gains), *_DIFFERENCES),
+        examples=sum(summary["examples"] for summary in ended),
         failures=dict(sorted(failures.items())),
-        cost={name: float(sum(summary[name] for summary in ended.values())) for name in COSTS},
-        lessons=add_up([_read_delivery(summary) for summary in ended.values()]),
-        unpriced=tuple(sorted({model for summary in ended.values() for model in summary["unpriced"]})),
+        cost={name: float(sum(summary[name] for summary in ended)) for name in COSTS},
+        lessons=add_up([read_delivery(summary) for summary in ended]),
+        unpriced=tuple(sorted({model for summary in ended for model in summary["unpriced"]})),
         without_gain=dict(without_gain),
-        tasks={task: mean_interval(gains) for task, gains in by_task.items()},
-        fell=_find_fallen_skills(list(ended.values())),
+        tasks={task: mean_interval(values, *_GAINS) for task, values in _list_gains(ended, "test_tasks").items()},
+        fell=_find_fallen_skills(ended),
     )
 
 
-def _find_fallen_skills(summaries: Sequence[Mapping[str, Any]]) -> dict[str, Mean]:
+def _list_gains(summaries: Iterable[Values], part: str) -> dict[str, list[float]]:
+    """The gains of the runs by skill or by task; a run without a gain has none."""
     gains: dict[str, list[float]] = {}
     for summary in summaries:
-        for skill, row in summary.get("by_skill", {}).items():
-            if row["gain"] is not None:
-                gains.setdefault(skill, []).append(float(row["gain"]))
+        for name, row in summary.get(part, {}).items():
+            gains.setdefault(name, []).extend([] if row["gain"] is None else [float(row["gain"])])
+    return gains
+
+
+def _find_fallen_skills(summaries: Sequence[Values]) -> dict[str, Mean]:
+    gains = _list_gains(summaries, "by_skill")
     p_values = {skill: p for skill, values in gains.items() if (p := t_test(values)) is not None}
     adjusted = zip(p_values, holm(list(p_values.values())), strict=True)
-    means = {skill: mean_interval(gains[skill]) for skill, p in adjusted if p < 0.05}
+    means = {skill: mean_interval(gains[skill], *_GAINS) for skill, p in adjusted if p < 0.05}
     return {skill: mean for skill, mean in means.items() if mean.value < 0}
-
-
-def _read_delivery(summary: Mapping[str, Any]) -> Delivery:
-    return Delivery(
-        summary["ordered"], summary["delivered"], summary["dropped"], summary["withheld"], summary["writer_failures"],
-        asked_again=summary["ordered_again"], verified=summary.get("verification", {}).get("verified", {}),
-        examined=summary.get("verification", {}).get("examined", 0), wrong=summary.get("verification", {}).get("wrong", 0),
-        skills=summary.get("skills_written", {}),
-    )  # fmt: skip
 
 
 def _subtract(first: Mapping[int, float], second: Mapping[int, float]) -> list[float]:
@@ -398,7 +373,7 @@ def _compare(rows: Sequence[StudyArm]) -> list[ArmPair]:
         ArmPair(
             first.name,
             second.name,
-            mean_interval(differences),
+            mean_interval(differences, *_DIFFERENCES),
             p_value,
             None if p_value is None else next(adjusted),
             sign_flip_test([Fraction(value).limit_denominator(100) for value in differences]),
@@ -412,25 +387,30 @@ def _name_arm(cell: Mapping[str, str]) -> str:
     return "-".join("".join(sign if sign.isalnum() or sign in "_." else "_" for sign in word) for word in words)
 
 
-def _summarize_arm(row: StudyArm) -> dict[str, Any]:
+def _summarize_arm(row: StudyArm) -> Json:
     before, after = row.mean("before"), row.mean("after")
+    tasks = {task: _name_interval("gain", gain) for task, gain in row.tasks.items()}
     return {
-        "name": row.name, "values": dict(row.values),
-        "before": before.value if before.count else None, "after": after.value if after.count else None,
-        **_name_interval("gain", row.gain), "unit": PERCENT,
-        "gains": {str(seed): gain for seed, gain in row.gains.items()}, **_name_interval("ahead", row.ahead),
+        "name": row.name,
+        "values": dict(row.values),
+        "before": before.value if before.count else None,
+        "after": after.value if after.count else None,
+        **_name_interval("gain", row.gain),
+        "unit": PERCENT,
+        "gains": {str(seed): gain for seed, gain in row.gains.items()},
+        **_name_interval("ahead", row.ahead),
         "examples": row.examples,
-        **({"tasks": {task: _name_interval("gain", gain) for task, gain in row.tasks.items()}} if row.tasks else {}),
-        "failures": dict(row.failures), **row.cost, "ordered": row.lessons.ordered, "delivered": row.lessons.delivered,
-        "dropped": dict(row.lessons.dropped), "withheld": row.lessons.withheld,
-        "writer_failures": dict(row.lessons.failures), "ordered_again": row.lessons.asked_again,
-        "verification": summarize_verification(row.lessons), "skills_written": dict(row.lessons.skills),
-        "unpriced": list(row.unpriced), "fell": {skill: _name_interval("gain", mean) for skill, mean in row.fell.items()},
+        **({"tasks": tasks} if tasks else {}),
+        "failures": dict(row.failures),
+        **row.cost,
+        **summarize_delivery(row.lessons),
+        "unpriced": list(row.unpriced),
+        "fell": {skill: _name_interval("gain", mean) for skill, mean in row.fell.items()},
         "without_gain": dict(row.without_gain),
-    }  # fmt: skip
+    }
 
 
-def _name_interval(name: str, mean: Mean | None) -> dict[str, Any]:
+def _name_interval(name: str, mean: Mean | None) -> Json:
     """A mean and its interval as `name`, `name_low`, `name_high`; `null` if unknown."""
     if mean is None or not mean.count:
         return {name: None, f"{name}_low": None, f"{name}_high": None}

@@ -2,24 +2,40 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from itertools import pairwise
-from typing import Any
 
 from palaestra.core.errors import EngineError, PalaestraError, WriterError
-from palaestra.core.records import Attempt, Split
-from palaestra.core.statistics import Gain, first_failures, measure_changes, measure_gain, report_on
-from palaestra.recipes.summary import summarize_gain, to_percent
-from palaestra.recipes.teach.lessons import LESSON, VERIFICATION, Delivery, add_up, describe_counts
+from palaestra.core.records import Attempt, FailureCause, Json, Split, Values
+from palaestra.core.statistics import (
+    Gain,
+    Mean,
+    first_failures,
+    measure_changes,
+    measure_gain,
+    rate_interval,
+    report_on,
+)
+from palaestra.engines.base import is_remote
+from palaestra.engines.budget import Prices
+from palaestra.recipes.runs import summarize_gain, to_percent
 from palaestra.recipes.teach.settings import TASK_WRITER, TeachSettings
 from palaestra.recipes.teach.skills import DISCOVERY, summarize_discovery
-from palaestra.runs.ledger import describe_cost
+from palaestra.runs.provenance import describe_cost
 from palaestra.runs.run import Run
+from palaestra.tasks.group import divide_attempts
+from palaestra.teachers.tree.records import skill_rewards
 
+LESSON, VERIFICATION = "/lesson", "/verification"
+"""Suffixes of the phases of a round's calls in the ledger."""
 CALLING = (LESSON, VERIFICATION, DISCOVERY)
 """Suffixes of the phases whose model calls may cost money."""
 MODELS = ("writer", "planner", "discover", "verifier")
 """Settings that name a model whose calls may cost money."""
+PERMANENT = {FailureCause.CONTEXT_LENGTH, FailureCause.REFUSED, FailureCause.MALFORMED}
+"""Failures that recur if the same request is sent again. All others are transient."""
 
 
 def summarize_run(
@@ -30,7 +46,7 @@ def summarize_run(
     kept: int,
     weights_sha256: str,
     error: PalaestraError | None = None,
-) -> dict[str, Any]:
+) -> Json:
     """Summarize a finished run. A run that ended with an error has `null` for the accuracy after it and the gain.
 
     Arguments:
@@ -39,29 +55,32 @@ def summarize_run(
     """
     before = run.store.attempts(f"0/{Split.TEST}")
     after = run.store.attempts(f"{kept}/{Split.TEST}") if error is None else []
-    failures: dict[str, int] = {}
+    failures: Counter[str] = Counter()
     messages: dict[str, str] = {}
     for phase in run.store.phases():
         attempts = run.store.attempts(phase)
-        for cause, count in report_on(attempts).failures.items():
-            failures[cause] = failures.get(cause, 0) + count
+        failures.update(report_on(attempts).failures)
         messages = first_failures(attempts) | messages
     total, discovery = run.store.total(), summarize_discovery(run)
-    by_skill, rewards = {}, measure_rewards(run, 0, rounds)
+    lessons, calls = add_up(list(run.store.deliveries(Delivery).values())), count_calls(run)
+    by_skill, rewards, taught = {}, measure_rewards(run, 0, rounds), Counter[str]()
+    for parts in run.store.allocation().values():
+        for (skill, _), count in parts.items():
+            taught[skill] += count
     changes = {change.skill: change for change in measure_changes(before, after)}
     for skill in sorted({*(attempt.problem.skill for attempt in before), *discovery.get("categories", ())}):
-        change = changes.get(skill)
-        by_skill[skill] = summarize_gain(_select(before, skill), _select(after, skill)) | {
-            "p_value": None if change is None else change.p_value,
-            "adjusted": None if change is None else change.adjusted,
-            "examples": sum(
-                n for parts in run.store.allocation().values() for (s, _), n in parts.items() if s == skill
-            ),
+        first, last = ([a for a in attempts if a.problem.skill == skill] for attempts in (before, after))
+        by_skill[skill] = {
+            **summarize_gain(first, last),
+            **{name: getattr(changes.get(skill), name, None) for name in ("p_value", "adjusted")},
+            "examples": taught[skill],
             "rewards": _list_rewards(rewards.get(skill, ()) if skill else ()),
         }
+    # The text is the same for all errors of a kind, so that runs can be counted by it.
+    cause = "the writer failed" if isinstance(error, WriterError | EngineError) else "the lesson could not be taught"
     return {
         "recipe": "teach",
-        **({} if error is None else {"failed": _name_failure(error), "error": str(error)}),
+        **({} if error is None else {"failed": cause, "error": str(error)}),
         "task": settings.task,
         "student": settings.student,
         "teacher": settings.teacher,
@@ -72,13 +91,16 @@ def summarize_run(
         "kept_round": kept,
         "examples": examples,
         "rewards": _list_rewards(rewards[""]),
-        "failures": failures,
+        "failures": dict(failures),
         "first_failures": messages,
         "seconds": round(total.seconds, 1),
         "prompt_tokens": total.prompt_tokens,
         "completion_tokens": total.completion_tokens,
         "cost": total.money,
-        **_summarize_lessons(run),
+        **summarize_delivery(lessons),
+        "calls": calls,
+        "unmeasured_calls": lessons.unmeasured,
+        "unpriced": list_unpriced(run.settings) if calls else [],
         **({"discovery": discovery} if discovery else {}),
         **_summarize_tasks(run, settings, before, after),
         **({"test_rounds": _list_rounds(run, Split.TEST)} if settings.test_every_round else {}),
@@ -87,21 +109,8 @@ def summarize_run(
     }
 
 
-def _select(attempts: Sequence[Attempt], skill: str) -> list[Attempt]:
-    return [attempt for attempt in attempts if attempt.problem.skill == skill]
-
-
-def _name_failure(error: PalaestraError) -> str:
-    """Why a run has no gain. The text is the same for all errors of a kind, so that runs can be counted by it."""
-    return "the writer failed" if isinstance(error, WriterError | EngineError) else "the lesson could not be taught"
-
-
-def _summarize_tasks(
-    run: Run, settings: TeachSettings, before: Sequence[Attempt], after: Sequence[Attempt]
-) -> dict[str, Any]:
+def _summarize_tasks(run: Run, settings: TeachSettings, before: Sequence[Attempt], after: Sequence[Attempt]) -> Json:
     """Test results and validation accuracies by task, for a run with several tasks."""
-    from palaestra.tasks.group import divide_attempts
-
     if not settings.validation_tasks and not settings.test_tasks:
         return {}
     first, second = divide_attempts(before, settings.task), divide_attempts(after, settings.task)
@@ -112,30 +121,18 @@ def _summarize_tasks(
     }
 
 
-def _list_rounds(run: Run, split: Split, task: str = "") -> list[dict[str, Any]]:
+def _list_rounds(run: Run, split: Split, task: str = "") -> list[Json]:
     """Accuracy with interval, counts and failures after each evaluated round, optionally of one task only."""
-    from palaestra.tasks.group import divide_attempts
-
     rows = []
     sizes = {round_: sum(parts.values()) for round_, parts in run.store.allocation().items()}
-    phases = run.store.phases()
-    for round_ in sorted(int(p.split("/")[0]) for p in phases if p.endswith(f"/{split}")):
+    for round_ in sorted(int(p.split("/")[0]) for p in run.store.phases() if p.endswith(f"/{split}")):
         attempts: Sequence[Attempt] = run.store.attempts(f"{round_}/{split}")
         if task:
             attempts = divide_attempts(attempts, run.settings["task"]).get(task, [])
         report = report_on(attempts, split)
-        rows.append(
-            {
-                "round": round_,
-                "examples": sum(n for r, n in sizes.items() if r <= round_),
-                "accuracy": to_percent(report.accuracy),
-                "low": to_percent(report.low),
-                "high": to_percent(report.high),
-                "problems": report.count,
-                "correct": report.correct,
-                "failures": dict(report.failures),
-            }
-        )
+        row: Json = {"round": round_, "examples": sum(n for r, n in sizes.items() if r <= round_)}
+        row |= {name: to_percent(getattr(report, name)) for name in ("accuracy", "low", "high")}
+        rows.append(row | {"problems": report.count, "correct": report.correct, "failures": dict(report.failures)})
     return rows
 
 
@@ -154,69 +151,29 @@ def store_rewards(run: Run, round_: int) -> None:
     for skill, (gain,) in measure_rewards(run, round_ - 1, round_).items():
         name = f"reward/{skill}" if skill else "reward"
         if gain.count:
-            metrics |= {
-                name: gain.points / 100, f"{name}_low": gain.low / 100, f"{name}_high": gain.high / 100,
-                f"{name}_count": gain.count,
-            }  # fmt: skip
+            metrics |= {name: gain.points / 100, f"{name}_low": gain.low / 100, f"{name}_high": gain.high / 100}
+            metrics[f"{name}_count"] = gain.count
     run.store.add_metrics(round_, metrics)
 
 
 def measure_rewards(run: Run, first: int, last: int) -> dict[str, tuple[Gain, ...]]:
     """The gain on validation problems of each round after `first`, in points, by skill; `""` is all problems."""
-    from palaestra.teachers.tree.records import skill_rewards
-
     rounds = [run.store.attempts(f"{round_}/{Split.VALIDATION}") for round_ in range(first, last + 1)]
     whole = tuple(measure_gain(before, after) for before, after in pairwise(rounds))
     return skill_rewards(rounds) | {"": whole}
 
 
-def _list_rewards(gains: tuple[Gain, ...]) -> list[dict[str, Any]]:
+def _list_rewards(gains: tuple[Gain, ...]) -> list[Json]:
     """Rewards in points; `null` if no problem was scored both times."""
-    return [
-        {
-            "round": round_,
-            "points": round(gain.points, 2) if gain.count else None,
-            "low": round(gain.low, 2) if gain.count else None,
-            "high": round(gain.high, 2) if gain.count else None,
-            "problems": gain.count,
-        }
-        for round_, gain in enumerate(gains, 1)
-    ]
+    rows = []
+    for round_, gain in enumerate(gains, 1):
+        values = {"points": gain.points, "low": gain.low, "high": gain.high}
+        rounded = {name: round(value, 2) if gain.count else None for name, value in values.items()}
+        rows.append({"round": round_, **rounded, "problems": gain.count})
+    return rows
 
 
 # Lessons
-
-
-def _summarize_lessons(run: Run) -> dict[str, Any]:
-    """Count the ordered, delivered and lost examples by cause, and list the models without a known price."""
-    total, calls = add_up(list(run.store.deliveries(Delivery).values())), count_calls(run)
-    return {
-        "ordered": total.ordered,
-        "delivered": total.delivered,
-        "dropped": dict(total.dropped),
-        "withheld": total.withheld,
-        "writer_failures": dict(total.failures),
-        "ordered_again": total.asked_again,
-        "verification": summarize_verification(total),
-        "skills_written": dict(total.skills),
-        "calls": calls,
-        "unmeasured_calls": total.unmeasured,
-        "unpriced": list_unpriced(run.settings) if calls else [],
-    }
-
-
-def summarize_verification(delivery: Delivery) -> dict[str, Any]:
-    """The taught examples by how their answers were verified, and the estimated error rate of the others in percent."""
-    rate = delivery.error_rate if delivery.unverified else None
-    return {
-        "verified": dict(delivery.verified),
-        "unverified": delivery.unverified,
-        "examined": delivery.examined,
-        "wrong": delivery.wrong,
-        "error_rate": None if rate is None else to_percent(rate.value),
-        "error_rate_low": None if rate is None else to_percent(rate.low),
-        "error_rate_high": None if rate is None else to_percent(rate.high),
-    }
 
 
 def count_calls(run: Run) -> int:
@@ -224,67 +181,176 @@ def count_calls(run: Run) -> int:
     return sum(cost.calls for phase, cost in run.store.costs().items() if phase.endswith(CALLING))
 
 
-def list_unpriced(settings: Mapping[str, Any]) -> list[str]:
+def list_unpriced(settings: Values) -> list[str]:
     """List the remote models of a run without a known price."""
-    from palaestra.engines.base import is_remote
-    from palaestra.engines.budget import Prices
-
     names = {str(settings.get(name) or "") for name in MODELS} - {"", TASK_WRITER}
-    remote = sorted(name for name in names if is_remote(name))
-    prices = Prices.load() if remote else None
-    return [name for name in remote if prices is not None and prices.find(name) is None]
+    return [name for name in sorted(names) if is_remote(name) and Prices.load().find(name) is None]
 
 
-def describe_verification(summary: Mapping[str, Any]) -> Iterator[str]:
-    """Describe how the answers and skills of the taught examples were verified, and the errors to expect in the others."""
-    verification = summary["verification"]
-    methods = describe_counts(verification["verified"]) or "none"
-    rest = ""
-    if verification["unverified"]:
-        rest = f"; not verified: {verification['unverified']}, estimated error rate "
-        rest += (
-            f"{verification['error_rate']:.1f} % [{verification['error_rate_low']:.1f}, {verification['error_rate_high']:.1f}] (wrong "
-            f"answers among the {verification['examined']} examined)"
-            if verification["error_rate"] is not None
-            else "unknown (no answer of this writer was examined; see --verify)"
-        )
-    yield f"verified answers: {methods}{rest}"
-    if summary["skills_written"]:
-        yield f"skills of written examples: {describe_counts(summary['skills_written'])}"
-
-
-def describe_changes(summary: Mapping[str, Any]) -> str:
+def describe_changes(summary: Values) -> str:
     """Name the skills that fell beyond chance, or the lower ones that did not; empty without a gain."""
     rows = {skill: row for skill, row in summary["by_skill"].items() if row.get("adjusted") is not None}
     if not rows:
         return ""
+    test = f"(exact test, corrected for {len(rows)} skills)"
     if summary["fell"]:
-        names = (
-            f"{skill or 'no skill'} {rows[skill]['gain']:+.1f} [{rows[skill]['gain_low']:+.1f}, "
-            f"{rows[skill]['gain_high']:+.1f}]"
-            for skill in summary["fell"]
-        )
-        return f"fell: {', '.join(names)} points (exact test, corrected for {len(rows)} skills)"
+        interval = "{gain:+.1f} [{gain_low:+.1f}, {gain_high:+.1f}]"
+        names = (f"{skill or 'no skill'} {interval.format(**rows[skill])}" for skill in summary["fell"])
+        return f"fell: {', '.join(names)} points {test}"
     lower = sorted((row["gain"], skill) for skill, row in rows.items() if row["gain"] < 0)
     names = (f"{skill or 'no skill'} {gain:+.1f}" for gain, skill in lower)
     rest = f"; lower, within chance: {', '.join(names)}" if lower else ""
-    return f"fell: no skill beyond chance (exact test, corrected for {len(rows)} skills){rest}"
+    return f"fell: no skill beyond chance {test}{rest}"
 
 
-def describe_lessons(summary: Mapping[str, Any]) -> Iterator[str]:
-    """Describe the lessons of a summary, one line per fact. The last line is the cost of the calls."""
-    ordered, delivered = summary["ordered"], summary["delivered"]
-    short = f", {ordered - delivered} fewer than were ordered" if delivered < ordered else ""
-    again = (
-        f"; missing examples were ordered again {summary['ordered_again']} times" if summary["ordered_again"] else ""
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """The outcome of one lesson's order.
+
+    Arguments:
+        ordered: examples that the teacher was asked for.
+        delivered: examples that were taught: written, and not dropped by a check.
+        dropped: examples that a check dropped, counted by check and reason.
+        withheld: examples on which a check failed.
+        failures: failed calls of the writer and unusable data, counted by cause.
+        messages: the first message of each cause.
+        asked_again: how often missing examples were ordered again.
+        unmeasured: calls without a token count. They are not part of the cost.
+        verified: delivered examples whose answer was verified, counted by method.
+        examined: written examples whose answer was verified or found to be wrong.
+        wrong: those of them with a wrong answer. They are dropped.
+        skills: results of the check `skill`, counted: as ordered, one skill instead of another, or not recognized.
+    """
+
+    ordered: int = 0
+    delivered: int = 0
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    withheld: int = 0
+    failures: Mapping[str, int] = field(default_factory=dict)
+    messages: Mapping[str, str] = field(default_factory=dict)
+    asked_again: int = 0
+    unmeasured: int = 0
+    verified: Mapping[str, int] = field(default_factory=dict)
+    examined: int = 0
+    wrong: int = 0
+    skills: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def unverified(self) -> int:
+        """The number of delivered examples whose answer was not verified."""
+        return self.delivered - sum(self.verified.values())
+
+    @property
+    def error_rate(self) -> Mean | None:
+        """An estimate of the fraction of wrong answers among the unverified examples, with its 95 % interval.
+
+        It is the fraction among the examined examples of the same writer; `None` if none were examined.
+        """
+        return rate_interval([1.0] * self.wrong + [0.0] * (self.examined - self.wrong)) if self.examined else None
+
+    @property
+    def is_transient(self) -> bool:
+        """Whether some failures are transient, so that resuming the run later may help."""
+        return any(FailureCause(cause) not in PERMANENT for cause in self.failures)
+
+    def explain(self) -> str:
+        """Explain in one line why examples are missing; empty if there is no known cause."""
+        parts = list(_describe_losses(self.dropped, self.withheld))
+        if self.failures:
+            first = next(iter(self.messages.values()), "")
+            first = f" (first failure: {first})" if first else ""
+            parts.insert(0, f"writer failures: {describe_counts(self.failures)}{first}")
+        return " ".join("; ".join(parts).split())
+
+
+def add_up(deliveries: Sequence[Delivery]) -> Delivery:
+    """Add up the counts of several deliveries."""
+    sums: Json = {}
+    for name in (f.name for f in fields(Delivery)):
+        values = [getattr(delivery, name) for delivery in deliveries]
+        if name == "messages":
+            sums[name] = {cause: text for messages in reversed(values) for cause, text in messages.items()}
+        elif name in ("dropped", "failures", "verified", "skills"):
+            sums[name] = dict(sorted(sum(map(Counter, values), Counter[str]()).items()))
+        else:
+            sums[name] = sum(values)
+    return Delivery(**sums)
+
+
+def describe_counts(counts: Mapping[str, int]) -> str:
+    """Describe counts by name in one line.
+
+    >>> describe_counts({"malformed": 2, "refused": 1})
+    'malformed 2, refused 1'
+    """
+    return ", ".join(f"{name} {count}" for name, count in counts.items())
+
+
+def _describe_losses(dropped: Mapping[str, int], withheld: int) -> Iterator[str]:
+    if dropped:
+        yield f"dropped by checks: {describe_counts(dropped)}"
+    if withheld:
+        yield f"withheld because a check failed to run: {withheld}"
+
+
+def summarize_delivery(delivery: Delivery) -> Json:
+    """The part of a `summary.json` about a delivery; `Delivery` is read back by `read_delivery`."""
+    rate = delivery.error_rate if delivery.unverified else None
+    ends = {"": "value", "_low": "low", "_high": "high"}
+    return {
+        "ordered": delivery.ordered,
+        "delivered": delivery.delivered,
+        "dropped": dict(delivery.dropped),
+        "withheld": delivery.withheld,
+        "writer_failures": dict(delivery.failures),
+        "ordered_again": delivery.asked_again,
+        "verification": {
+            "verified": dict(delivery.verified),
+            "unverified": delivery.unverified,
+            "examined": delivery.examined,
+            "wrong": delivery.wrong,
+            **{f"error_rate{end}": to_percent(getattr(rate, name, None)) for end, name in ends.items()},
+        },
+        "skills_written": dict(delivery.skills),
+    }
+
+
+def read_delivery(summary: Values) -> Delivery:
+    """Read the delivery of a summary. Summaries of earlier versions have no verification."""
+    verification = summary.get("verification", {})
+    return Delivery(
+        **{name: summary[name] for name in ("ordered", "delivered", "dropped", "withheld")},
+        failures=summary["writer_failures"],
+        asked_again=summary["ordered_again"],
+        skills=summary.get("skills_written", {}),
+        **{name: verification[name] for name in ("verified", "examined", "wrong") if name in verification},
     )
-    yield f"examples: {ordered} ordered, {delivered} delivered{short}{again}"
-    if summary["dropped"]:
-        yield f"dropped by checks: {describe_counts(summary['dropped'])}"
-    if summary["withheld"]:
-        yield f"withheld because a check failed to run: {summary['withheld']}"
-    yield from describe_verification(summary)
+
+
+def describe_lessons(summary: Values) -> Iterator[str]:
+    """Describe the lessons of a summary, one line per fact. The last line is the cost of the calls."""
+    ordered, delivered, again = summary["ordered"], summary["delivered"], summary["ordered_again"]
+    short = f", {ordered - delivered} fewer than were ordered" if delivered < ordered else ""
+    more = f"; missing examples were ordered again {again} times" if again else ""
+    yield f"examples: {ordered} ordered, {delivered} delivered{short}{more}"
+    yield from _describe_losses(summary["dropped"], summary["withheld"])
+    yield _describe_verification(summary["verification"])
+    if summary["skills_written"]:
+        yield f"skills of written examples: {describe_counts(summary['skills_written'])}"
     if summary["writer_failures"]:
         yield f"writer failures: {describe_counts(summary['writer_failures'])}"
     if summary["calls"]:
         yield f"calls: {summary['calls']}, {describe_cost(summary)}"
+
+
+def _describe_verification(verification: Values) -> str:
+    """Describe how the answers of the taught examples were verified, and the errors to expect in the others."""
+    methods = f"verified answers: {describe_counts(verification['verified']) or 'none'}"
+    if not verification["unverified"]:
+        return methods
+    estimate = "unknown (no answer of this writer was examined; see --verify)"
+    if verification["error_rate"] is not None:
+        rate, low, high = (verification[f"error_rate{end}"] for end in ("", "_low", "_high"))
+        examined = f"(wrong answers among the {verification['examined']} examined)"
+        estimate = f"{rate:.1f} % [{low:.1f}, {high:.1f}] {examined}"
+    return f"{methods}; not verified: {verification['unverified']}, estimated error rate {estimate}"

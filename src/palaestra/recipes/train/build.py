@@ -1,42 +1,112 @@
-"""Build the training loop of a run from its settings: environment, policy, algorithm, reference."""
+"""Build the training loop of a run from its settings, in one process or in several."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Sequence
+from dataclasses import asdict, fields, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import gymnasium
 import torch
 
-from palaestra.core.errors import EnvError
-from palaestra.core.events import Listener, ignore, notice
-from palaestra.core.plugins import load_plugins
+from palaestra.chat.encoder import ChatEncoder
+from palaestra.core.errors import EnvError, SettingsError
+from palaestra.core.interrupts import HeldInterrupts
+from palaestra.core.records import Json, Listener, Values, ignore, notice
+from palaestra.core.registry import load_plugins
 from palaestra.core.seeding import Seeds
 from palaestra.core.spaces import space_from_data
-from palaestra.engines.chat_encoder import ChatEncoder
-from palaestra.engines.factory import get_engine_scheme
-from palaestra.learn.algorithms import ALGORITHMS, Algorithm, AlgorithmConfig
-from palaestra.learn.distributed import rank, world_size
-from palaestra.learn.policies.control import ControlPolicy, history_policy, mlp_policy
-from palaestra.learn.policies.convolutional import cnn_policy
-from palaestra.learn.policies.engine import EnginePolicy
-from palaestra.learn.policies.language_model import LanguageModelCritic, LanguageModelPolicy, ReferencePolicy
-from palaestra.learn.sharding import shard_policy
-from palaestra.learn.shares import split_episodes
-from palaestra.recipes.executor_settings import INLINE
-from palaestra.recipes.train.loop import ControlLoop, Loop
-from palaestra.recipes.train.rollout_workers import RolloutWorkers
-from palaestra.recipes.train.settings import TrainSettings, make_config, unwrap
-from palaestra.recipes.train.token_loop import TokenLoop, TurnLoop
+from palaestra.engines.factory import get_engine_class
+from palaestra.executors.base import open_executor
+from palaestra.recipes.settings import INLINE
+from palaestra.recipes.train.settings import TrainSettings
+from palaestra.rl.algorithms import ALGORITHMS, Algorithm, AlgorithmConfig
+from palaestra.rl.collection import split_episodes
+from palaestra.rl.control_loop import ControlLoop
+from palaestra.rl.distributed.ranks import broadcast, rank, shard_policy, world_size
+from palaestra.rl.loop import Loop, LoopConfig, load_newest_checkpoint
+from palaestra.rl.policies.control import ControlPolicy, history_policy, mlp_policy
+from palaestra.rl.policies.convolutional import cnn_policy
+from palaestra.rl.policies.engine import EnginePolicy
+from palaestra.rl.policies.language_model import LanguageModelCritic, LanguageModelPolicy, ReferencePolicy
+from palaestra.rl.rollout_workers import RolloutWorkers
+from palaestra.rl.token_loop import TokenLoop, TurnLoop
+
+
+def check_processes(settings: TrainSettings, processes: int) -> None:
+    """Raise if a run cannot be trained by several processes.
+
+    Raises:
+        SettingsError: the policy is not a language model, the algorithm is for one process, there are too few episodes, or
+            the run samples ahead without workers.
+    """
+    if processes == 1:
+        return
+    if settings.policy != "lm":
+        raise SettingsError(
+            f"{processes} processes train language models only; start '{settings.env}' without torchrun"
+        )
+    algorithm, episodes = str(settings.algorithm), settings.episodes or 0
+    if not ALGORITHMS.get(algorithm).distributed:
+        raise SettingsError(
+            f"the algorithm '{algorithm}' trains in one process; got {processes} (see Algorithm.distributed)"
+        )
+    if settings.max_staleness and settings.executor == INLINE:
+        raise SettingsError(
+            f"setting 'executor': {processes} processes sample ahead (max_staleness {settings.max_staleness}) on workers "
+            "only; expected processes:N or ray"
+        )
+    group_size = settings.make_config().group_size
+    if episodes < processes * group_size:
+        raise SettingsError(
+            f"setting 'episodes': expected at least {processes * group_size}, one group of {group_size} for each of "
+            f"{processes} processes; got {episodes}"
+        )
+    if 0 < (settings.evaluation or 0) < processes:
+        raise SettingsError(f"setting 'evaluation': expected 0 or at least {processes}, one for each process")
+
+
+def lead(step: str, *arguments: Any) -> None:
+    """Tell the other processes that rank 0 begins a step in which they take part."""
+    if world_size() > 1:
+        broadcast((step, arguments))
+
+
+def follow(loop: Loop) -> tuple[str, Json]:
+    """Take part in the steps that rank 0 announces, until the end. Returns the run's folder and summary.
+
+    The first Ctrl-C or SIGTERM is left to rank 0, which saves its work and announces the end.
+    """
+    nothing: tuple[str, tuple[Any, ...]] = ("", ())
+    with HeldInterrupts():
+        while True:
+            step, arguments = broadcast(nothing)
+            if step == "end":
+                folder, summary = arguments
+                return folder, summary
+            if step == "load":
+                load_newest_checkpoint(Path(arguments[0]), loop)
+            elif step == "iterate":
+                iteration, remaining = arguments
+                loop.iterate(iteration, remaining, ignore)
+            elif step == "evaluate":
+                loop.evaluate(arguments[0], None, ignore)
+            elif step == "gather weights":
+                loop.weights()
+            elif step == "gather state":
+                loop.weights()
+                loop.algorithm.optimizer.state()
+            elif step == "save model":
+                loop.save_model(Path())
 
 
 def build_loop(settings: TrainSettings, listener: Listener) -> Loop:
     """Build the loop of a run. `settings` must be filled by `fill_presets`."""
     if settings.policy != "lm":
-        return _build_control_loop(settings, make_config(unwrap(settings.algorithm), settings.hyperparameters))
+        return _build_control_loop(settings)
     return _build_language_loop(settings, listener)
 
 
@@ -51,31 +121,32 @@ def build_actor(settings: TrainSettings) -> TokenLoop:
 def _build_language_loop(settings: TrainSettings, listener: Listener, learner: bool = True) -> TokenLoop:
     from palaestra.envs.factory import detect_kind
 
-    config = make_config(unwrap(settings.algorithm), settings.hyperparameters)
+    config = settings.make_config()
     if detect_kind(settings.env, settings.options) == "turn":
         return _build_turn_loop(settings, config, listener, learner)
     return _build_token_loop(settings, config, listener, learner)
 
 
 def _make_algorithm(settings: TrainSettings, config: AlgorithmConfig, policy: Any) -> Algorithm:
-    kind: type[Algorithm] = ALGORITHMS.get(unwrap(settings.algorithm))
+    kind: type[Algorithm] = ALGORITHMS.get(str(settings.algorithm))
     return kind(policy, config, Seeds(settings.seed).derive("algorithm"))
 
 
 def _build_token_loop(settings: TrainSettings, config: AlgorithmConfig, listener: Listener, learner: bool) -> TokenLoop:
-    from palaestra.engines import models
-    from palaestra.engines.chat import end_ids
-    from palaestra.engines.families import context_length
+    from palaestra.chat.rendering import end_ids
     from palaestra.envs.factory import make_token_env
+    from palaestra.models import registry as models
+    from palaestra.models.families import context_length
 
-    num_envs, evaluation = unwrap(settings.num_envs), unwrap(settings.evaluation)
+    loop_config = _make_loop_config(settings, config)
+    num_envs, evaluation = loop_config.num_envs, loop_config.evaluation
     loaded = models.load(settings.model, device=settings.device, listener=listener, trainable=True)
     context = context_length(loaded.weights.config)
     own = {"tokenizer": loaded.tokenizer, "max_tokens": settings.max_tokens, "context": context, "failures": "mark",
            "end_ids": end_ids(loaded.weights, loaded.tokenizer)}  # fmt: skip
     if settings.rollout == "engine":
         # The engine gets all prompts of an iteration that this process plays in one batch.
-        _, num_envs = split_episodes(0, unwrap(settings.episodes), config.group_size)
+        _, num_envs = split_episodes(0, loop_config.episodes, config.group_size)
     env = make_token_env(settings.env, num_envs, settings.options, group_size=config.group_size, **own)
     held_out = env.hold_out(evaluation) if evaluation and env.task is None else None
     policy = _build_policy(settings, config.needs_critic, loaded.weights, env.vocabulary, listener)
@@ -89,20 +160,21 @@ def _build_token_loop(settings: TrainSettings, config: AlgorithmConfig, listener
     settings = replace(settings, hyperparameters=asdict(config))
     _shard(settings, policy, reference)
     algorithm = _make_algorithm(settings, config, policy) if learner else None
-    workers = _open_workers(settings, listener)
+    workers = _open_workers(settings, loop_config, listener)
     return TokenLoop(
-        settings, env, policy, algorithm, reference, held_out, loaded.name, loaded.tokenizer, sampler, workers
+        loop_config, env, policy, algorithm, reference, held_out, loaded.name, loaded.tokenizer, sampler, workers
     )
 
 
 def _build_turn_loop(settings: TrainSettings, config: AlgorithmConfig, listener: Listener, learner: bool) -> TurnLoop:
-    from palaestra.engines import models
-    from palaestra.engines.chat import end_ids
+    from palaestra.chat.rendering import end_ids
     from palaestra.envs.factory import make_turn_env, turn_options
     from palaestra.envs.token.prompts import find_end_ids, vocabulary_size
+    from palaestra.models import registry as models
 
-    num_envs, evaluation = unwrap(settings.num_envs), unwrap(settings.evaluation)
     options = turn_options(settings.env, settings.options)
+    loop_config = replace(_make_loop_config(settings, config), env_kwargs=options)
+    num_envs, evaluation = loop_config.num_envs, loop_config.evaluation
     loaded = models.load(settings.model, device=settings.device, listener=listener, trainable=True)
     # Errors of the model or its chat template are raised before any workspace is created.
     encoder = ChatEncoder(loaded.tokenizer, loaded.name)
@@ -115,9 +187,9 @@ def _build_turn_loop(settings: TrainSettings, config: AlgorithmConfig, listener:
         )
     ends = find_end_ids(loaded.tokenizer, end_ids(loaded.weights, loaded.tokenizer))
     policy = _build_policy(settings, config.needs_critic, loaded.weights, vocabulary_size(loaded.tokenizer), listener)
-    own: dict[str, Any] = {"autoreset": False, "failures": "mark"}
+    own: Json = {"autoreset": False, "failures": "mark"}
     # No group size: the collector seeds every episode by the number of its group.
-    env = make_turn_env(settings.env, min(num_envs, unwrap(settings.episodes)), options, **own)
+    env = make_turn_env(settings.env, min(num_envs, loop_config.episodes), options, **own)
     if env.tools:
         encoder = ChatEncoder(loaded.tokenizer, loaded.name, json.dumps(list(env.tools)))
     held_out = None
@@ -125,20 +197,44 @@ def _build_turn_loop(settings: TrainSettings, config: AlgorithmConfig, listener:
         held_out = make_turn_env(settings.env, min(num_envs, evaluation), options, held_out=True, **own)
     config = replace(config, kl_coef=config.kl_coef or 0.0)
     reference = ReferencePolicy(policy) if learner and config.kl_coef else None
-    more = tuple(f"{name}={json.dumps(value)}" for name, value in options.items() if name not in settings.options)
-    settings = replace(settings, env_options=(*settings.env_options, *more), hyperparameters=asdict(config))
+    settings = replace(_add_options(settings, options), hyperparameters=asdict(config))
     _shard(settings, policy, reference)
     algorithm = _make_algorithm(settings, config, policy) if learner else None
     sampler = _build_sampler(settings, policy, policy.vocabulary, (), listener)
     loop_class: type[TurnLoop] = TurnLoop
     if settings.agent:
-        from palaestra.recipes.train.agent_loop import AgentLoop
+        from palaestra.rl.agent_loop import AgentLoop
 
         loop_class = AgentLoop
     return loop_class(
-        settings, env, policy, algorithm, reference, held_out, encoder, end_ids=ends, sampler=sampler,
-        workers=_open_workers(settings, listener),
-    )  # fmt: skip
+        loop_config,
+        env,
+        policy,
+        algorithm,
+        reference,
+        held_out,
+        encoder,
+        end_ids=ends,
+        sampler=sampler,
+        workers=_open_workers(settings, loop_config, listener),
+    )
+
+
+def complete_settings(settings: TrainSettings, loop: Loop) -> TrainSettings:
+    """Return the settings of a run with the values that depend on its environment: its options and the KL coefficient."""
+    settings = _add_options(settings, loop.config.env_kwargs)
+    return replace(settings, hyperparameters=asdict(loop.algorithm.config))
+
+
+def _add_options(settings: TrainSettings, options: Values) -> TrainSettings:
+    more = {name: value for name, value in options.items() if name not in settings.options}
+    return replace(settings, env_kwargs={**settings.env_kwargs, **more})
+
+
+def _make_loop_config(settings: TrainSettings, config: AlgorithmConfig) -> LoopConfig:
+    own = {"env_kwargs", "group_size"}
+    values = {field.name: getattr(settings, field.name) for field in fields(LoopConfig) if field.name not in own}
+    return LoopConfig(env_kwargs=settings.options, group_size=config.group_size, **values)
 
 
 def _shard(settings: TrainSettings, policy: LanguageModelPolicy, reference: ReferencePolicy | None) -> None:
@@ -154,8 +250,8 @@ def _build_policy(
     settings: TrainSettings, needs_critic: bool, weights: Any, vocabulary: int, listener: Listener
 ) -> LanguageModelPolicy:
     """Build the policy of a language model, with the adapter and the critic that the settings require."""
-    from palaestra.engines import models
-    from palaestra.learn.supervised import add_adapter, supervision_for
+    from palaestra.models import registry as models
+    from palaestra.students.supervised import add_adapter, supervision_for
 
     supervision, seeds = supervision_for(weights, settings.method, rank=settings.rank), Seeds(settings.seed)
     critic: Any = None
@@ -184,27 +280,30 @@ def _build_sampler(
     """Open the engine that samples rollouts in this process; `None` if the policy or workers sample them."""
     if settings.rollout != "engine" or settings.uses_workers:
         return None
-    name, options = settings.resolve_model(settings.model), settings.parse_engine_options()
-    engine = get_engine_scheme(name).open_for_rollouts(name, device=settings.device, listener=listener, **options)
+    name, options = settings.resolve_model(settings.model), settings.engine_kwargs
+    engine = get_engine_class(name).open_for_rollouts(name, device=settings.device, listener=listener, **options)
     return EnginePolicy(engine, settings.temperature, vocabulary, settings.max_tokens, policy.context, stop)
 
 
-def _open_workers(settings: TrainSettings, listener: Listener) -> RolloutWorkers | None:
+def _open_workers(settings: TrainSettings, config: LoopConfig, listener: Listener) -> RolloutWorkers | None:
     """Open the workers that collect the rollouts; `None` if there are none, or rank 0 has them."""
     if not settings.uses_workers or rank() > 0:
         return None
-    return RolloutWorkers(settings, partial(build_actor, settings), listener)
+    executor = open_executor(settings.executor)
+    return RolloutWorkers(config, executor, settings.resources, partial(build_actor, settings), listener)
 
 
-def _build_control_loop(settings: TrainSettings, config: AlgorithmConfig) -> ControlLoop:
+def _build_control_loop(settings: TrainSettings) -> ControlLoop:
     from palaestra.envs.factory import make_control_env
 
-    env = make_control_env(settings.env, unwrap(settings.num_envs), settings.options, own_seeds=config.whole_episodes)
+    config = settings.make_config()
+    loop_config = _make_loop_config(settings, config)
+    env = make_control_env(settings.env, loop_config.num_envs, settings.options, own_seeds=config.whole_episodes)
     policy = _build_control_policy(settings, env.single_observation_space, env.single_action_space)
-    return ControlLoop(settings, env, policy, _make_algorithm(settings, config, policy))
+    return ControlLoop(loop_config, env, policy, _make_algorithm(settings, config, policy))
 
 
-def build_policy(settings: TrainSettings, description: Mapping[str, Any]) -> ControlPolicy | LanguageModelPolicy:
+def build_policy(settings: TrainSettings, description: Values) -> ControlPolicy | LanguageModelPolicy:
     """Build the policy of a run without its environment and algorithm, which may be code of somebody else.
 
     Arguments:
@@ -213,7 +312,7 @@ def build_policy(settings: TrainSettings, description: Mapping[str, Any]) -> Con
     if settings.policy != "lm":
         names = ("observation_space", "action_space")
         return _build_control_policy(settings, *(space_from_data(description[name]) for name in names))
-    from palaestra.engines import models
+    from palaestra.models import registry as models
 
     weights = models.load(settings.model, device=settings.device, trainable=True).weights
     return _build_policy(settings, bool(description["critic"]), weights, int(description["vocabulary"]), ignore)
@@ -230,17 +329,26 @@ def _build_control_policy(
             policy = cnn_policy(*spaces, seeds=seeds, scale_actions=scale)
         elif settings.policy == "transformer":
             policy = history_policy(
-                *spaces, window=settings.window, width=width, layers=layers, seeds=seeds, normalise=normalise,
+                *spaces,
+                window=settings.window,
+                width=width,
+                layers=layers,
+                seeds=seeds,
+                normalise=normalise,
                 scale_actions=scale,
-            )  # fmt: skip
+            )
         else:
             policy = mlp_policy(
-                *spaces, hidden=[width] * layers, seeds=seeds, normalise=normalise,
-                activation=unwrap(settings.activation), scale_actions=scale,
-            )  # fmt: skip
+                *spaces,
+                hidden=[width] * layers,
+                seeds=seeds,
+                normalise=normalise,
+                activation=settings.activation or "tanh",
+                scale_actions=scale,
+            )
     except EnvError as error:
         raise EnvError(f"policy '{settings.policy}' does not fit {settings.env}: {error}") from None
-    return policy.to(settings.device or _choose_control_device(unwrap(settings.policy)))
+    return policy.to(settings.device or _choose_control_device(str(settings.policy)))
 
 
 def _choose_control_device(policy: str) -> str:

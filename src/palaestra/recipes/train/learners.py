@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from palaestra.core.errors import ExecutorError, PalaestraError, RankError
-from palaestra.core.events import Event, Listener, ignore
+from palaestra.core.records import Event, Json, Listener, ignore
 from palaestra.recipes.resume import resume
 from palaestra.recipes.settings import load_run_settings
+from palaestra.recipes.train.presets import fill_presets
 from palaestra.recipes.train.recipe import RECIPE, TrainResult, check, train
-from palaestra.recipes.train.settings import TrainSettings, fill_presets
+from palaestra.recipes.train.settings import TrainSettings
 from palaestra.runs.run import Run, new_folder
 
 POLL_SECONDS = 0.5
@@ -40,7 +41,7 @@ def train_on_ray(
         RankError: a process or its node died. The run can be resumed.
         ExecutorError: there is no cluster, or it has no room for the processes.
     """
-    from palaestra.recipes.train.ranks import check_processes
+    from palaestra.recipes.train.build import check_processes
 
     settings = fill_presets(settings)
     check(settings)
@@ -95,12 +96,17 @@ class _Learner:
 
     def train(
         self, work: Callable[[Listener], TrainResult], rank: int, size: int, address: tuple[str, int]
-    ) -> tuple[Path, dict[str, Any]]:
+    ) -> tuple[Path, Json]:
         # Ray shows an actor only its own GPU, so the local rank is always 0.
         os.environ |= {
-            "RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": "0", "TORCHELASTIC_RUN_ID": "ray",
-            "MASTER_ADDR": address[0], "MASTER_PORT": str(address[1]), "PALAESTRA_PROGRESS": "0",
-        }  # fmt: skip
+            "RANK": str(rank),
+            "WORLD_SIZE": str(size),
+            "LOCAL_RANK": "0",
+            "TORCHELASTIC_RUN_ID": "ray",
+            "MASTER_ADDR": address[0],
+            "MASTER_PORT": str(address[1]),
+            "PALAESTRA_PROGRESS": "0",
+        }
         result = work(self._events.append)
         return result.folder, result.summary
 

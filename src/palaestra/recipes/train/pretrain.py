@@ -11,15 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from palaestra.core.errors import RunError
-from palaestra.core.events import Event, Listener
 from palaestra.core.prompts import Prompts
-from palaestra.core.records import Report, Split
+from palaestra.core.records import Event, Listener, Report, Split, Values
 from palaestra.core.seeding import Seeds
 from palaestra.core.settings import check_ranges, setting
 from palaestra.core.statistics import report_on
 from palaestra.recipes.progress import RunProgress, announce_start, show_progress
+from palaestra.recipes.runs import PERCENT, SHARED_KEYS, to_percent
 from palaestra.recipes.settings import require, resolve_settings
-from palaestra.recipes.summary import PERCENT, SHARED_KEYS, to_percent
 from palaestra.runs.files import PARTIAL, storage_errors, write_folder, write_json
 from palaestra.runs.provenance import record_provenance
 
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 TOKENIZER_EXAMPLES = 20_000
 TOKENIZER_EXAMPLES_PER_SKILL = 400
 
-DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+DEFAULTS: Mapping[str, Values] = {
     "nano": {"steps": 3200, "batch_size": 64},
     "nano-vlm": {"steps": 4000, "batch_size": 256},
 }
@@ -40,20 +39,24 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
 class PretrainSettings:
     """Settings of `pretrain`. The defaults are those of the embedded models."""
 
-    model: Literal["nano", "nano-vlm"] = setting("nano", "What to train: a language model or a vision-language model.")
+    model: Literal["nano", "nano-vlm"] = setting(
+        "nano", "What to train: a language model or a vision-language model.", panel="Model"
+    )
     steps: int | None = setting(None, "Batches to train on; by default 3200 for nano and 4000 for nano-vlm.", low=1)
     batch_size: int | None = setting(None, "Examples in a batch; by default 64 for nano and 256 for nano-vlm.", low=1)
     matrix_learning_rate: float = setting(0.0015, "Learning rate of the weight matrices (Muon).", low=0)
     vector_learning_rate: float = setting(0.0015, "Learning rate of embeddings and norms (AdamW).", low=0)
     layers: int = setting(
-        4, "Layers of the model; for nano-vlm, of the vision encoder and of the language model.", low=1
+        4, "Layers of the model; for nano-vlm, of the vision encoder and of the language model.", low=1, panel="Model"
     )
-    width: int = setting(192, "Width of the model; a multiple of 32.", low=1)
-    problems: int = setting(50, "Test problems per skill for the model card.", low=1)
-    seed: int = setting(0, "Seed of weights and data.", low=0)
-    device: str = setting("", "Device, for example cuda; by default a GPU if there is one.")
-    workers: int = setting(0, "Processes that render images for nano-vlm; 0 renders in this process.", low=0)
-    out: str = setting("nano", "Folder for the checkpoint; must not exist yet.")
+    width: int = setting(192, "Width of the model; a multiple of 32.", low=1, panel="Model")
+    problems: int = setting(50, "Test problems per skill for the model card.", low=1, panel="Task")
+    seed: int = setting(0, "Seed of weights and data.", low=0, panel="Run")
+    device: str = setting("", "Device, for example cuda; by default a GPU if there is one.", panel="Model")
+    workers: int = setting(
+        0, "Processes that render images for nano-vlm; 0 renders in this process.", low=0, panel="Run"
+    )
+    out: str = setting("nano", "Folder for the checkpoint; must not exist yet.", panel="Run")
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -147,9 +150,9 @@ def _pretrain(settings: PretrainSettings, listener: Listener) -> Report:
 def _train_nano(
     settings: PretrainSettings, steps: int, batch_size: int, seeds: Seeds, device: str, on_step: OnStep
 ) -> Pretrained:
-    from palaestra.learn.optimizers import fork_torch_rng
-    from palaestra.learn.pretrain import build_model, build_tokenizer, pretrain_model, text_batches
-    from palaestra.learn.response_logprobs import ResponseLogProbs
+    from palaestra.rl.optimizers import fork_torch_rng
+    from palaestra.students.batches import ResponseLogProbs
+    from palaestra.students.pretraining import build_model, build_tokenizer, pretrain_model, text_batches
     from palaestra.tasks.math.corpus import TRACE, corpus
     from palaestra.tasks.math.task import MathSkills
 
@@ -166,9 +169,14 @@ def _train_nano(
     examples = corpus(seeds.derive("corpus").generator())
     batches = text_batches(examples, tokenizer, batch_size, model.config.max_position_embeddings)
     pretrain_model(
-        model, batches, ResponseLogProbs(model, int(tokenizer.pad_token_id)).compute_loss, steps=steps,
-        matrix_learning_rate=settings.matrix_learning_rate, vector_learning_rate=settings.vector_learning_rate, on_step=on_step,
-    )  # fmt: skip
+        model,
+        batches,
+        ResponseLogProbs(model, int(tokenizer.pad_token_id)).compute_loss,
+        steps=steps,
+        matrix_learning_rate=settings.matrix_learning_rate,
+        vector_learning_rate=settings.vector_learning_rate,
+        on_step=on_step,
+    )
     return Pretrained(model, tokenizer, None, task, TRACE, time.perf_counter() - start)
 
 
@@ -177,8 +185,8 @@ def _train_nano_vlm(
 ) -> Pretrained:
     import torch
 
-    from palaestra.learn.optimizers import fork_torch_rng
-    from palaestra.learn.pretrain import (
+    from palaestra.rl.optimizers import fork_torch_rng
+    from palaestra.students.pretraining import (
         build_processor,
         build_vlm,
         build_vlm_tokenizer,
@@ -200,9 +208,14 @@ def _train_nano_vlm(
     start = time.perf_counter()
     batches = picture_batches(tokenizer, batch_size, seeds, torch.device(device), settings.workers)
     pretrain_model(
-        model, batches, partial(picture_loss, model, half=device != "cpu"), steps=steps,
-        matrix_learning_rate=settings.matrix_learning_rate, vector_learning_rate=settings.vector_learning_rate, on_step=on_step,
-    )  # fmt: skip
+        model,
+        batches,
+        partial(picture_loss, model, half=device != "cpu"),
+        steps=steps,
+        matrix_learning_rate=settings.matrix_learning_rate,
+        vector_learning_rate=settings.vector_learning_rate,
+        on_step=on_step,
+    )
     seconds = time.perf_counter() - start
     return Pretrained(model, tokenizer, build_processor(tokenizer), VisionSkills(), TRACE, seconds)
 
@@ -211,7 +224,12 @@ def model_card(settings: PretrainSettings, trained: Pretrained, report: Report, 
     """The model card: training data, settings, and accuracy by skill."""
     slices = sorted(report.slices, key=lambda part: -(part.accuracy or 0))
     card = Prompts(Path(__file__).parent).render(
-        "model_card", **asdict(settings) | {"device": device}, parameters=parameters, seconds=trained.seconds,
-        report=report, slices=slices, trace=trained.trace,
-    )  # fmt: skip
+        "model_card",
+        **asdict(settings) | {"device": device},
+        parameters=parameters,
+        seconds=trained.seconds,
+        report=report,
+        slices=slices,
+        trace=trained.trace,
+    )
     return f"{card}\n"

@@ -11,21 +11,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from palaestra.core.errors import MissingExtraError, RunError, SettingsError
-from palaestra.core.events import Event, Listener, ignore, notice
-from palaestra.core.interrupts import HeldInterrupts
-from palaestra.core.plugins import load_plugins
-from palaestra.core.ranks import read_launch_rank, read_launch_size
-from palaestra.recipes.progress import TrainProgress, announce_start, show_progress
-from palaestra.recipes.settings import load_run_settings, resolve_settings, to_plain
-from palaestra.recipes.summary import SHARED_KEYS, RecipeResult, record_run
-from palaestra.recipes.train.settings import TrainOptions, TrainSettings, fill_presets, make_settings, unwrap
-from palaestra.recipes.train.trackers import Trackers, check_trackers
-from palaestra.runs.ledger import LedgerEntry
-from palaestra.runs.run import Run, RunClock, new_folder
+from palaestra.core.interrupts import HeldInterrupts, read_launch_rank, read_launch_size
+from palaestra.core.records import Event, Json, Listener, Split, ignore, notice
+from palaestra.core.registry import load_plugins
+from palaestra.core.system import measure_system
+from palaestra.recipes.progress import Trackers, TrainProgress, announce_start, check_trackers, log_events
+from palaestra.recipes.runs import SHARED_KEYS, RecipeResult, record_run, start_run, summarize_gain
+from palaestra.recipes.settings import load_run_settings, resolve_settings, to_plain, warn_if_temporary
+from palaestra.recipes.train.presets import fill_presets, make_settings
+from palaestra.recipes.train.settings import TrainSettings
+from palaestra.runs.provenance import LedgerEntry
+from palaestra.runs.run import Run, RunClock
 
 if TYPE_CHECKING:
     from palaestra.envs.token import Response
-    from palaestra.recipes.train.loop import Loop
+    from palaestra.recipes.keywords import TrainKeywords
+    from palaestra.rl.loop import Loop
 
 RECIPE = "train"
 STOPPING = (
@@ -38,7 +39,7 @@ class TrainResult(RecipeResult):
     """The result of a run: its folder, the content of its `summary.json`, and the trained policy."""
 
     folder: Path
-    summary: dict[str, Any]
+    summary: Json
     policy: Any
 
 
@@ -68,7 +69,7 @@ def train(
     listener: Listener | None = None,
     progress: bool = True,
     callbacks: Sequence[Callback] = (),
-    **values: Unpack[TrainOptions],
+    **values: Unpack[TrainKeywords],
 ) -> TrainResult:
     """Train a policy in an environment.
 
@@ -79,29 +80,33 @@ def train(
         progress: whether to display the progress; `PALAESTRA_PROGRESS=0` also turns the display off.
         callbacks: called after each iteration.
         values: fields of `TrainSettings`, and hyperparameters of the algorithm: fields of `PPOConfig`, `GRPOConfig`,
-            `RLOOConfig`, `REINFORCEConfig`, or of the config of an algorithm of your own.
+            `RLOOConfig`, `REINFORCEConfig`, or of the config of an algorithm of your own. `algorithm` may be such a config,
+            `env` a class, a function or an instance, `prompts` and `task` rows or a dataset, `reward` a function or several.
 
     Example:
         >>> from palaestra import train                                                            # doctest: +SKIP
-        >>> train(env="palaestra/CoT-v0", algorithm="grpo", model="nano", learning_rate=1e-4).summary     # doctest: +SKIP
-        >>> train(env="CartPole-v1", policy="mlp").summary["return"]                               # doctest: +SKIP
+        >>> train(env="palaestra/CoT-v0", algorithm="grpo", model="nano", learning_rate=1e-4).gain # doctest: +SKIP
+        >>> train(model="nano", prompts="questions.jsonl", reward=my_function).after               # doctest: +SKIP
+        >>> train(env="CartPole-v1", policy="mlp").curve                                           # doctest: +SKIP
     """
     settings = fill_presets(resolve_settings(TrainSettings, settings, values, make_settings))
-    from palaestra.learn.distributed import join_processes
-    from palaestra.recipes.train.ranks import check_processes
+    from palaestra.recipes.train.build import check_processes, complete_settings
+    from palaestra.rl.distributed.ranks import join_processes
 
     started = time.perf_counter()
     if read_launch_rank() > 0:
         with join_processes(settings.device):
             return _follow(settings)
-    folder = Path(out) if out else new_folder(RECIPE)
     check(settings)
     check_processes(settings, read_launch_size())
-    Run.check_new(folder)
-    with join_processes(settings.device), show_progress(listener, progress, TrainProgress) as listener:
+    with (
+        start_run(RECIPE, out, listener, progress, TrainProgress) as (folder, listener),
+        join_processes(settings.device),
+    ):
         listener(_announce(settings, folder))
+        warn_if_temporary(settings, listener)
         loop = _build(settings, listener)
-        settings = loop.settings
+        settings = complete_settings(settings, loop)
         with closing(loop), Run.create(folder, RECIPE, to_plain(settings)) as run:
             return _run(run, settings, loop, started, listener, callbacks)
 
@@ -124,8 +129,8 @@ def resume(
         executor, parallel, device: other values of the settings. The number of processes may differ as well. On another
             device the result is the same up to rounding.
     """
-    from palaestra.learn.distributed import join_processes
-    from palaestra.recipes.train.ranks import check_processes
+    from palaestra.recipes.train.build import check_processes
+    from palaestra.rl.distributed.ranks import join_processes
 
     settings = load_run_settings(TrainSettings, run)
     if executor is not None:
@@ -150,7 +155,7 @@ def resume(
 
 def _follow(settings: TrainSettings) -> TrainResult:
     """Train as one of the processes other than rank 0, which writes the run folder."""
-    from palaestra.recipes.train.ranks import follow
+    from palaestra.recipes.train.build import follow
 
     with closing(_build(settings, ignore)) as loop:
         folder, summary = follow(loop)
@@ -159,20 +164,27 @@ def _follow(settings: TrainSettings) -> TrainResult:
 
 def check(settings: TrainSettings) -> None:
     """Raise for every unknown name before anything is loaded or written."""
-    from palaestra.engines import models
     from palaestra.engines.factory import check_model
     from palaestra.envs.factory import check_options, get_spec
+    from palaestra.envs.token.rewards import RewardFunctions
+    from palaestra.models import registry as models
+    from palaestra.students.supervised import check_peft
 
     load_plugins(settings.plugins)
     get_spec(settings.env)
     check_options(settings.env, settings.options)
+    if settings.reward:
+        RewardFunctions(settings.reward, settings.reward_weights)
     models.check_device(settings.device)
+    settings.check_executor()
+    if settings.method == "lora":
+        check_peft()
     if settings.policy in (None, "lm"):
         models.check(settings.model)
         settings.check_engine()
         check_model(settings.resolve_model(settings.model))
     if settings.agent:
-        from palaestra.recipes.train.agent_program import parse_command
+        from palaestra.rl.agent_program import parse_command
 
         parse_command(settings.agent, settings.agent_start)
         if find_spec("uvicorn") is None or find_spec("starlette") is None:
@@ -181,8 +193,9 @@ def check(settings: TrainSettings) -> None:
 
 
 def _announce(settings: TrainSettings, folder: Path) -> Event:
-    model = settings.model if settings.policy == "lm" else unwrap(settings.policy)
-    return announce_start(RECIPE, folder, model=model, algorithm=unwrap(settings.algorithm), environment=settings.env)
+    return announce_start(
+        RECIPE, folder, model=settings.learner, algorithm=str(settings.algorithm), environment=settings.env
+    )
 
 
 def _build(settings: TrainSettings, listener: Listener) -> Loop:
@@ -204,11 +217,11 @@ def _run(
     listener: Listener,
     callbacks: Sequence[Callback],
 ) -> TrainResult:
-    from palaestra.recipes.train.loop import load_newest_checkpoint, save_checkpoint
-    from palaestra.recipes.train.ranks import lead
+    from palaestra.recipes.train.build import lead
+    from palaestra.rl.loop import load_newest_checkpoint, save_checkpoint
 
     record_run(run, settings.model if settings.policy == "lm" else "")
-    summary = run.summary
+    summary, listener = run.summary, log_events(run, listener)
     lead("load", str(run.checkpoints.resolve()))
     done = load_newest_checkpoint(run.checkpoints, loop, trust=run.trusted)
     run.store.forget_after(done)
@@ -220,8 +233,7 @@ def _run(
     clock.book(f"{done}/load")
     if settings.evaluation and done == 0:
         trackers.log(0, _evaluate(run, loop, 0, settings, listener))
-    iteration, iterations = done, unwrap(settings.iterations)
-    learner = settings.model if settings.policy == "lm" else unwrap(settings.policy)
+    iteration, iterations = done, loop.config.iterations
     with HeldInterrupts(lambda: listener(notice(STOPPING))) as held:
         # A run that stopped early and was killed before its summary only needs the summary.
         for iteration in range(done + 1, (done if loop.stopped else iterations) + 1):
@@ -230,9 +242,12 @@ def _run(
             remaining = 1.0 - (iteration - 1) / iterations
             lead("iterate", iteration, remaining)
             metrics, trajectories = loop.iterate(iteration, remaining, listener)
+            metrics |= measure_system()
             seconds = time.perf_counter() - start
             episodes = int(metrics.get("episodes", 0))
-            cost = LedgerEntry(f"{iteration}/train", learner, calls=episodes, usage=loop.usage, seconds=seconds)
+            cost = LedgerEntry(
+                f"{iteration}/train", settings.learner, calls=episodes, usage=loop.usage, seconds=seconds
+            )
             run.store.add_iteration(iteration, metrics, trajectories, cost)
             trackers.log(iteration, metrics)
             listener(Event("iteration", iteration, iterations, iteration, metrics))
@@ -265,7 +280,7 @@ def _run(
 
 
 def _evaluate(run: Run, loop: Loop, iteration: int, settings: TrainSettings, listener: Listener) -> dict[str, float]:
-    from palaestra.recipes.train.ranks import lead
+    from palaestra.recipes.train.build import lead
 
     start = time.perf_counter()
     lead("evaluate", iteration)
@@ -276,11 +291,11 @@ def _evaluate(run: Run, loop: Loop, iteration: int, settings: TrainSettings, lis
     # Attempts at problems are stored with their own cost. A run that restarts from the beginning evaluates again.
     if cost is not None and not run.store.total(phase).calls:
         run.store.add_cost(replace(cost, phase=phase, seconds=metrics["seconds_evaluate"]))
-    listener(Event("evaluation", iteration, unwrap(settings.iterations), iteration, metrics))
+    listener(Event("evaluation", iteration, loop.config.iterations, iteration, metrics))
     return metrics
 
 
-def _summarize(run: Run, settings: TrainSettings, loop: Loop, iterations: int) -> dict[str, Any]:
+def _summarize(run: Run, settings: TrainSettings, loop: Loop, iterations: int) -> Json:
     total = run.store.total()
     table = run.store.metrics()
     last = table.get(iterations, {})
@@ -304,7 +319,7 @@ def _summarize(run: Run, settings: TrainSettings, loop: Loop, iterations: int) -
         "return_episodes": last.get("reward_count"),
         **({"truncated": last["truncated"]} if "truncated" in last else {}),
         **dict.fromkeys(SHARED_KEYS),
-        **loop.summarize(run.store, iterations),
+        **_summarize_evaluations(run, loop, iterations),
         "equal_returns": describe_equal_returns(table),
         "seconds": round(total.seconds, 1),
         "prompt_tokens": total.prompt_tokens,
@@ -312,6 +327,12 @@ def _summarize(run: Run, settings: TrainSettings, loop: Loop, iterations: int) -
         "cost": total.money,
         "weights_sha256": loop.weights_sha256(),
     }
+
+
+def _summarize_evaluations(run: Run, loop: Loop, iterations: int) -> Json:
+    if loop.config.evaluation and loop.stores_attempts:
+        return summarize_gain(run.store.attempts(f"0/{Split.TEST}"), run.store.attempts(f"{iterations}/{Split.TEST}"))
+    return loop.summarize(run.store, iterations)
 
 
 def describe_equal_returns(table: Mapping[int, Mapping[str, float]]) -> str:

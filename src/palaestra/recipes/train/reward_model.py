@@ -16,21 +16,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from palaestra.core.errors import RunError, SettingsError
-from palaestra.core.events import Event, Listener
 from palaestra.core.interrupts import HeldInterrupts
+from palaestra.core.records import Event, Listener
 from palaestra.core.seeding import Seeds
 from palaestra.core.settings import check_ranges, setting
 from palaestra.recipes.progress import RunProgress, announce_start, show_progress
+from palaestra.recipes.runs import PERCENT, SHARED_KEYS, hash_models, to_percent
 from palaestra.recipes.settings import require, resolve_settings, to_plain
-from palaestra.recipes.summary import PERCENT, SHARED_KEYS, hash_models, to_percent
 from palaestra.runs.files import write_folder, write_json
 from palaestra.runs.provenance import PROVENANCE, extend_provenance, read_provenance
 from palaestra.runs.run import check_folder, new_folder
 
 if TYPE_CHECKING:
-    from palaestra.learn.reward_data import ResponseComparison
-    from palaestra.learn.reward_model import RewardModel, RewardTraining
-    from palaestra.learn.supervised import TrainingState
+    from palaestra.rewards.data import ResponseComparison
+    from palaestra.rewards.model import RewardModel, RewardTraining
+    from palaestra.students.supervised import TrainingState
 
 RECIPE = "reward"
 MAX_SMALL_PARAMETERS = 20_000_000
@@ -43,12 +43,16 @@ _WITHOUT_EFFECT = ("reward_model_path", "resume_checkpoint", "threads", "checkpo
 class RewardSettings:
     """Settings of `train_reward`."""
 
-    model_name: str = setting("nano", "The backbone: a registered name, a folder or a hub id.")
-    datasets_path: str = setting("", "The comparisons: .jsonl, .jsonl.gz, .json, a datasets folder, or a hub id.")
-    reward_model_path: str = setting("", "Folder for the reward model; by default a new one below runs/.")
-    held_out_path: str = setting("", "Held-out comparisons; by default a fraction of the data.")
-    test_size: float = setting(0.2, "Fraction of the comparisons that is held out.")
-    validation_size: float = setting(0.1, "Fraction of the rest for early stopping; unused without patience.")
+    model_name: str = setting("nano", "The backbone: a registered name, a folder or a hub id.", panel="Model")
+    datasets_path: str = setting(
+        "", "The comparisons: .jsonl, .jsonl.gz, .json, a datasets folder, or a hub id.", panel="Task"
+    )
+    reward_model_path: str = setting("", "Folder for the reward model; by default a new one below runs/.", panel="Run")
+    held_out_path: str = setting("", "Held-out comparisons; by default a fraction of the data.", panel="Task")
+    test_size: float = setting(0.2, "Fraction of the comparisons that is held out.", panel="Task")
+    validation_size: float = setting(
+        0.1, "Fraction of the rest for early stopping; unused without patience.", panel="Task"
+    )
     batch_size: int = setting(32, "Comparisons in a batch.", low=1)
     epochs: int = setting(3, "Maximum passes over the comparisons.", low=1)
     warmup_steps: int = setting(500, "Warm-up steps; at most a tenth of all steps.", low=0)
@@ -57,13 +61,13 @@ class RewardSettings:
     centre: float = setting(0.0, "Weight of the squared sum of scores, which keeps scores near zero.", low=0)
     patience: int = setting(2, "Epochs without a better validation loss before training stops; 0 never stops.", low=0)
     max_length: int = setting(0, "Maximum tokens of prompt and response; 0 means the backbone's limit.", low=0)
-    device: str = setting("", "Device, for example cuda; by default a GPU if there is one.")
-    threads: int = setting(0, "CPU threads; 0 keeps torch's default.", low=0)
-    checkpoint_seconds: float = setting(120.0, "Seconds between two saves of the training state.", low=0)
-    seed: int = setting(42, "Seed of the split, the head and the training.", low=0)
-    dry_run: bool = setting(False, "Train on two batches and save nothing.")
+    device: str = setting("", "Device, for example cuda; by default a GPU if there is one.", panel="Model")
+    threads: int = setting(0, "CPU threads; 0 keeps torch's default.", low=0, panel="Model")
+    checkpoint_seconds: float = setting(120.0, "Seconds between two saves of the training state.", low=0, panel="Run")
+    seed: int = setting(42, "Seed of the split, the head and the training.", low=0, panel="Run")
+    dry_run: bool = setting(False, "Train on two batches and save nothing.", panel="Run")
     resume_checkpoint: str = setting(
-        "", "Training to resume; by default the one of an interrupted call with the same settings."
+        "", "Training to resume; by default the one of an interrupted call with the same settings.", panel="Run"
     )
 
     def __post_init__(self) -> None:
@@ -116,9 +120,9 @@ def train_reward(
 
 
 def _train(settings: RewardSettings, listener: Listener) -> RewardModel:
-    from palaestra.engines import models
-    from palaestra.learn.reward_model import make_reward_model, train_reward_model
-    from palaestra.learn.supervised import STATE_FILE, read_state, write_state
+    from palaestra.models import registry as models
+    from palaestra.rewards.model import make_reward_model, train_reward_model
+    from palaestra.students.supervised import STATE_FILE, read_state, write_state
 
     started = time.perf_counter()
     models.check(settings.model_name)
@@ -182,9 +186,16 @@ def _train(settings: RewardSettings, listener: Listener) -> RewardModel:
     try:
         with HeldInterrupts() as held:
             history = train_reward_model(
-                model, train, validation, training, seeds,
-                on_step=on_step, on_epoch=on_epoch, state=state, keep_state=keep if progress is not None else None,
-            )  # fmt: skip
+                model,
+                train,
+                validation,
+                training,
+                seeds,
+                on_step=on_step,
+                on_epoch=on_epoch,
+                state=state,
+                keep_state=keep if progress is not None else None,
+            )
     except KeyboardInterrupt as error:
         if out is not None:
             error.add_note(f"the same command, with --reward-model-path {out}")
@@ -226,7 +237,7 @@ def _train(settings: RewardSettings, listener: Listener) -> RewardModel:
 
 def _folder(settings: RewardSettings) -> Path | None:
     """The folder for the model. Raises if it contains anything else."""
-    from palaestra.learn.reward_model import METRICS
+    from palaestra.rewards.model import METRICS
 
     if not settings.datasets_path:
         raise SettingsError("setting 'datasets_path': expected a file, a folder or a hub id; got none")
@@ -242,7 +253,7 @@ def _split(
     settings: RewardSettings, seeds: Seeds
 ) -> tuple[list[ResponseComparison], list[ResponseComparison], list[ResponseComparison], int]:
     """The comparisons for training, early stopping and evaluation, and the number of those with identical responses."""
-    from palaestra.learn.reward_data import read_comparisons, split_comparisons
+    from palaestra.rewards.data import read_comparisons, split_comparisons
 
     def read(path: str) -> tuple[list[ResponseComparison], int]:
         comparisons = read_comparisons(path)
@@ -269,7 +280,7 @@ def _split(
 
 
 def _training(settings: RewardSettings, model: RewardModel) -> RewardTraining:
-    from palaestra.learn.reward_model import RewardTraining
+    from palaestra.rewards.model import RewardTraining
 
     small = sum(p.numel() for p in model.weights.parameters()) <= MAX_SMALL_PARAMETERS
     return RewardTraining(
@@ -285,7 +296,7 @@ def _training(settings: RewardSettings, model: RewardModel) -> RewardTraining:
 
 def _find_training(settings: RewardSettings, progress: Path | None) -> Path | None:
     """The folder of the training to resume: `resume_checkpoint`, or that of an interrupted call with the same path."""
-    from palaestra.learn.supervised import STATE_FILE
+    from palaestra.students.supervised import STATE_FILE
 
     if settings.dry_run or not settings.resume_checkpoint:
         return progress

@@ -6,19 +6,18 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from palaestra.core.errors import SettingsError
 from palaestra.core.prompts import Prompts
-from palaestra.core.records import Failure, Message
+from palaestra.core.records import LOCAL_SCHEME, Engine, Failure, Json, Message, Sampling
 from palaestra.core.registry import Registry
-from palaestra.engines.base import LOCAL_SCHEME, Engine, Sampling
-from palaestra.envs.turn.records import Conversation, TurnStopReason
+from palaestra.envs.turn.base import Conversation, TurnStopReason
 from palaestra.research.tasks.task import ResearchTask
-from palaestra.research.workspace.step_record import Step
-from palaestra.research.workspace.workspace import MeasuredSolution
+from palaestra.research.workspace.workspace import MeasuredSolution, Step
 
 AGENTS = Registry("agent", "palaestra.agents")
+AGENT_FILES = Registry("agent file format", "palaestra.agent_files")
+"""Functions that read the settings in an agent file of another project."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +110,11 @@ class Agent:
         """Return the argument with absolute paths, for a process in another folder."""
         return argument
 
-    def environment(self) -> Mapping[str, Any]:
+    def environment(self) -> Json:
         """Return arguments of `ResearchEnv` that override the settings."""
         return {"parser": self.parser, "tools": False} if self.parser else {}
 
-    def begin(self, seed: int, tools: Sequence[Mapping[str, Any]]) -> None:
+    def begin(self, seed: int, tools: Sequence[Mapping[str, object]]) -> None:
         """Begin an episode.
 
         Arguments:
@@ -135,11 +134,11 @@ class Agent:
         """
         return ""
 
-    def state(self) -> Mapping[str, Any]:
+    def state(self) -> Json:
         """Return its state besides the conversation, as plain data."""
         return {}
 
-    def restore(self, state: Mapping[str, Any]) -> None:
+    def restore(self, state: Json) -> None:
         """Restore a `state`; called after `begin` and before the first `act`."""
 
 

@@ -2,7 +2,7 @@
 
 What legitimately varies is left out: blank lines and trailing spaces, colours, memory addresses, times and dates, everything
 but the name in a line of `ls -l`, the folder of installed packages, and the copyright notice that MLGym's files have since
-got. Decimal fractions may differ by `TOLERANCE` or `SMALL`, because games and training draw random numbers.
+got. Decimal fractions may differ by `_TOLERANCE` or `_SMALL`, because games and training draw random numbers.
 """
 
 from __future__ import annotations
@@ -11,15 +11,14 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
-from typing import Any
 
-TOLERANCE = 0.05
+_TOLERANCE = 0.05
 """The relative difference of two decimal fractions, such as scores, that counts as none."""
-SMALL = 0.005
+_SMALL = 0.005
 """The absolute difference that counts as none."""
-FILE_COMMANDS = ("open", "goto", "scroll_up", "scroll_down", "create", "edit", "insert")
-SEARCHES = ("search_dir", "search_file", "find_file")
-LONGEST = 120
+_FILE_COMMANDS = ("open", "goto", "scroll_up", "scroll_down", "create", "edit", "insert")
+_SEARCHES = ("search_dir", "search_file", "find_file")
+_MAX_LINE = 120
 """The maximum characters of a line in the description of a difference."""
 _VARYING = (
     (re.compile(r"\x1b\[[0-9;]*[A-Za-z]"), ""),
@@ -103,12 +102,12 @@ def find_answer_difference(action: str, recorded: str, observed: str, shifts: Ma
     word = (action.split() or [""])[0]
     if word == "validate":
         return _compare_scores(_find_score(_MLGYM_SCORE, recorded), _find_score(_SCORE, observed), observed)
-    if word in SEARCHES:
+    if word in _SEARCHES:
         counts = [int(match[1]) if (match := _MATCHES.match(text)) else 0 for text in (recorded, observed)]
         return "" if counts[0] == counts[1] else f"{counts[1]} instead of {counts[0]} matches"
     if word == "ls":
         return find_difference(_LISTED.sub("", recorded), _LISTED.sub("", observed))
-    if word not in FILE_COMMANDS:
+    if word not in _FILE_COMMANDS:
         return find_difference(recorded, observed)
     then, now = Window.read(recorded), Window.read(observed)
     if then is None or now is None:
@@ -129,7 +128,7 @@ def find_answer_difference(action: str, recorded: str, observed: str, shifts: Ma
     return difference and f"{now.path} has {difference}"
 
 
-def find_score_difference(recorded: Mapping[str, Any], observed: Mapping[str, Any]) -> str:
+def find_score_difference(recorded: Mapping[str, float], observed: Mapping[str, float]) -> str:
     """Describe how the scores of a submission differ from the recorded ones; empty if they do not."""
     for name, value in recorded.items():
         if difference := _compare_scores(float(value), observed.get(name), ""):
@@ -192,11 +191,11 @@ def _is_same_line(recorded: str, observed: str) -> bool:
 
 
 def _is_close(recorded: float, observed: float) -> bool:
-    return abs(recorded - observed) <= max(SMALL, TOLERANCE * max(abs(recorded), abs(observed)))
+    return abs(recorded - observed) <= max(_SMALL, _TOLERANCE * max(abs(recorded), abs(observed)))
 
 
 def _quote(line: str | None) -> str:
     if line is None:
         return "the end of the output"
     line = line.strip().split("\n")[0]
-    return repr(line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…")
+    return repr(line if len(line) <= _MAX_LINE else f"{line[: _MAX_LINE - 1]}…")

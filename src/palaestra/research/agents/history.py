@@ -10,13 +10,13 @@ register it:
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Protocol
 
 from palaestra.core.errors import SettingsError
 from palaestra.core.prompts import Prompts
-from palaestra.core.records import Message
+from palaestra.core.records import Json, Message
 from palaestra.core.registry import Registry
 from palaestra.envs.turn.base import transcript
 from palaestra.research.agents.base import Halt
@@ -24,15 +24,7 @@ from palaestra.research.workspace.commands.files import HEADER
 from palaestra.research.workspace.templates import TaskText
 
 HISTORIES = Registry("history processor", "palaestra.histories")
-_HERE = __name__
-HISTORIES.register(
-    "last", f"{_HERE}:LastObservations", "last:N: keeps the last N observations; a note replaces each other one"
-)
-HISTORIES.register("closed_windows", f"{_HERE}:ClosedWindows", "keeps only the last window of every file")
-HISTORIES.register(
-    "summary", f"{_HERE}:Summary", "summary:TOKENS: the model summarizes the older part of a longer conversation"
-)
-WINDOW = re.compile(
+_WINDOW = re.compile(
     HEADER.pattern + r"(?:\n(?:\d+\|.*|\(\d+ more lines? (?:above|below)\)|\(the file is empty\))$)*", re.MULTILINE
 )
 """A window: its header and its numbered lines."""
@@ -69,11 +61,11 @@ class History:
         """Return the messages that the model sees, or a `Halt` if it cannot continue."""
         raise NotImplementedError(f"{type(self).__name__} must implement `shorten`")
 
-    def state(self) -> Mapping[str, Any]:
+    def state(self) -> Json:
         """Return its state besides the conversation, as plain data."""
         return {}
 
-    def restore(self, state: Mapping[str, Any]) -> None:
+    def restore(self, state: Json) -> None:
         """Restore a `state`."""
 
 
@@ -95,10 +87,10 @@ class LastObservations(History):
     takes = "N"
 
     def __init__(self, argument: str = "") -> None:
-        self.count = _whole("last", argument, 1)
+        self.count = _parse_count("last", argument)
 
     def shorten(self, messages: Sequence[Message], context: HistoryContext) -> list[Message]:
-        first = opening(messages)
+        first = _opening(messages)
         observed = [k for k, message in enumerate(messages) if k >= first and message.role != "assistant"]
         old = set(observed[: max(0, len(observed) - self.count)])
         return [_omit(message, context) if k in old else message for k, message in enumerate(messages)]
@@ -110,14 +102,14 @@ class ClosedWindows(History):
     def shorten(self, messages: Sequence[Message], context: HistoryContext) -> list[Message]:
         shown = list(messages)
         seen: set[str] = set()
-        for k in range(len(messages) - 1, opening(messages) - 1, -1):
+        for k in range(len(messages) - 1, _opening(messages) - 1, -1):
             if messages[k].role != "assistant":
                 shown[k] = replace(messages[k], content=self._close(messages[k].text, seen, context))
         return shown
 
     def _close(self, text: str, seen: set[str], context: HistoryContext) -> str:
         """Remove windows of files in `seen`, and add this text's files to `seen`."""
-        for match in reversed(list(WINDOW.finditer(text))):
+        for match in reversed(list(_WINDOW.finditer(text))):
             path = match[1]
             if path in seen:
                 lines = match[0].count("\n")
@@ -137,11 +129,11 @@ class Summary(History):
     takes = "TOKENS"
 
     def __init__(self, argument: str = "") -> None:
-        self.budget = _whole("summary", argument, 1)
+        self.budget = _parse_count("summary", argument)
         self.until, self.text = 0, ""
 
     def shorten(self, messages: Sequence[Message], context: HistoryContext) -> list[Message] | Halt:
-        first = opening(messages)
+        first = _opening(messages)
         if self.until > len(messages):
             self.until, self.text = 0, ""  # A new episode.
         shown = self._view(messages, first, context)
@@ -156,10 +148,10 @@ class Summary(History):
         self.until, self.text = cut, written.strip()
         return self._view(messages, first, context)
 
-    def state(self) -> Mapping[str, Any]:
+    def state(self) -> Json:
         return {"until": self.until, "text": self.text}
 
-    def restore(self, state: Mapping[str, Any]) -> None:
+    def restore(self, state: Json) -> None:
         self.until, self.text = int(state.get("until", 0)), str(state.get("text", ""))
 
     def _view(self, messages: Sequence[Message], first: int, context: HistoryContext) -> list[Message]:
@@ -168,9 +160,8 @@ class Summary(History):
         # Appended to the opening, whose last message is the user's: some chat templates reject two in a row.
         summary = context.prompts.render("summary", summary=self.text)
         last = messages[first - 1]
-        return [
-            *messages[: first - 1], replace(last, content=f"{last.text}\n\n{summary}"), *messages[self.until :],
-        ]  # fmt: skip
+        opening = replace(last, content=f"{last.text}\n\n{summary}")
+        return [*messages[: first - 1], opening, *messages[self.until :]]
 
     def _find_cut(self, messages: Sequence[Message], start: int, context: HistoryContext) -> int | None:
         """Return where the unshortened part begins: at a message of the model, so that no answer loses its call."""
@@ -185,17 +176,15 @@ class Summary(History):
         # The request has to fit the model as well: the middle of long messages is left out.
         most = max(200, 3 * self.budget // max(1, len(old)))
         written = "\n\n".join(f"[{message.role}]\n{_middle(transcript(message), most)}" for message in old)
-        task = context.prompts.get_bound("task")
-        return context.prompts.render(
-            "summarize", task=TaskText(_middle(messages[first - 1].text, self.budget), task), before=self.text, transcript=written,
-            words=max(50, self.budget // 8),
-        )  # fmt: skip
+        task = TaskText(_middle(messages[first - 1].text, self.budget), context.prompts.get_bound("task"))
+        words = max(50, self.budget // 8)
+        return context.prompts.render("summarize", task=task, before=self.text, transcript=written, words=words)
 
 
-def opening(messages: Sequence[Message]) -> int:
+def _opening(messages: Sequence[Message]) -> int:
     """Count the messages before the model's first one.
 
-    >>> opening([Message("system", "s"), Message("user", "u"), Message("assistant", "a"), Message("user", "o")])
+    >>> _opening([Message("system", "s"), Message("user", "u"), Message("assistant", "a"), Message("user", "o")])
     2
     """
     return next((k for k, message in enumerate(messages) if message.role == "assistant"), len(messages))
@@ -213,8 +202,13 @@ def _middle(text: str, most: int) -> str:
     return f"{text[:half]}\n({len(text) - 2 * half} characters left out)\n{text[-half:]}"
 
 
-def _whole(name: str, argument: str, least: int) -> int:
-    if not argument.isdecimal() or int(argument) < least:
+def _parse_count(name: str, argument: str) -> int:
+    if not argument.isdecimal() or int(argument) < 1:
         given = f"{name}:{argument}" if argument else name
-        raise SettingsError(f"expected the history processor {name}:N with N >= {least}; got '{given}'")
+        raise SettingsError(f"expected the history processor {name}:N with N >= 1; got '{given}'")
     return int(argument)
+
+
+HISTORIES.register("last", LastObservations, "last:N: keeps the last N observations; a note replaces each other one")
+HISTORIES.register("closed_windows", ClosedWindows, "keeps only the last window of every file")
+HISTORIES.register("summary", Summary, "summary:TOKENS: the model summarizes the older part of a longer conversation")

@@ -14,12 +14,12 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from palaestra.core.errors import MissingExtraError, PalaestraError
-from palaestra.core.records import Message, ToolCall
+from palaestra.core.records import Json, Message, ToolCall
 from palaestra.core.text import clean_text
-from palaestra.envs.turn.records import Conversation, TurnStopReason
+from palaestra.envs.turn.base import Conversation, TurnStopReason
 from palaestra.research.agents import AGENTS, Agent, AgentContext, Halt
 from palaestra.research.workspace.commands import Command, CommandResult, Session, load_commands, tool_schemas
-from palaestra.research.workspace.step_record import Step
+from palaestra.research.workspace.workspace import Step
 from palaestra.version import __version__
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class EpisodeChannel:
     """
 
     def __init__(self, commands: Iterable[str] = ()) -> None:
-        self.commands: Mapping[str, Command[Any]] = load_commands(commands)
+        self.commands: Mapping[str, Command] = load_commands(commands)
         self.opening, self.over = "", False
         self.opened = threading.Event()
         """Set once the episode has begun, with its first messages in `opening`, or has ended before that."""
@@ -48,7 +48,7 @@ class EpisodeChannel:
 
     # For the client
 
-    def call(self, name: str, arguments: Mapping[str, Any] | str) -> CommandResult:
+    def call(self, name: str, arguments: Json | str) -> CommandResult:
         """Perform one step of the episode. Calls must not overlap."""
         if self.over:
             return CommandResult("The episode is over; nothing was run.", ok=False, kind="error")
@@ -101,7 +101,7 @@ class ClientAgent(Agent):
         super().__init__(argument, context)
         self._channel, self._known = CHANNEL.get(), 0
 
-    def environment(self) -> Mapping[str, Any]:
+    def environment(self) -> Json:
         return {"parser": "tool_call", "tools": True}
 
     def act(self, conversation: Conversation) -> Message | Halt:
@@ -139,28 +139,24 @@ def make_server(served: Session | EpisodeChannel, instructions: str = "") -> Ser
         for tool in (schema["function"] for schema in tool_schemas(served.commands))
     ]
 
-    def perform(name: str, arguments: Mapping[str, Any]) -> CommandResult:
+    def perform(name: str, arguments: Json) -> CommandResult:
         try:
             return served.call(name, arguments)
         except PalaestraError as error:  # of the sandbox, or of a command
             return CommandResult(f"{type(error).__name__}: {error}", ok=False, kind="error")
 
-    async def list_tools(context: Any, parameters: Any) -> types.ListToolsResult:
+    async def list_tools(context: object, parameters: object) -> types.ListToolsResult:
         return types.ListToolsResult(tools=tools)
 
-    async def call_tool(context: Any, parameters: types.CallToolRequestParams) -> types.CallToolResult:
+    async def call_tool(context: object, parameters: types.CallToolRequestParams) -> types.CallToolResult:
         async with one_at_a_time:
             outcome = await anyio.to_thread.run_sync(perform, parameters.name, parameters.arguments or {})
-        note = f"[{outcome.note}]" if outcome.note else ""
-        text = "\n".join(filter(None, (outcome.text, note))) or "(it printed nothing)"
-        return types.CallToolResult(content=[types.TextContent(type="text", text=text)], is_error=not outcome.ok)
+        content = types.TextContent(type="text", text=outcome.whole or "(it printed nothing)")
+        return types.CallToolResult(content=[content], is_error=not outcome.ok)
 
+    about = instructions or None
     return Server(
-        "palaestra",
-        version=__version__,
-        instructions=instructions or None,
-        on_list_tools=list_tools,
-        on_call_tool=call_tool,
+        "palaestra", version=__version__, instructions=about, on_list_tools=list_tools, on_call_tool=call_tool
     )
 
 

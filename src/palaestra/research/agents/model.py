@@ -7,22 +7,21 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from palaestra.core.errors import BudgetSpentError, SettingsError, TotalSpentError
-from palaestra.core.records import Completion, Failure, FailureCause, Message, ToolCall
+from palaestra.core.records import Completion, Engine, Failure, FailureCause, Json, Message, Request, ToolCall
 from palaestra.core.seeding import Seeds
-from palaestra.engines.base import Engine, Request, apply_engine, strip_scheme
+from palaestra.engines.base import apply_engine, strip_scheme
 from palaestra.engines.cached import prompt_size
 from palaestra.engines.factory import check_model
-from palaestra.engines.models import MODELS
-from palaestra.envs.turn.records import Conversation, TurnStopReason
+from palaestra.envs.turn.base import Conversation, TurnStopReason
+from palaestra.models.registry import MODELS
 from palaestra.research.agents.base import Agent, AgentContext, Halt, absolute_path, count_turns
 from palaestra.research.agents.history import make_history
 
-BYTES = 3.5
+_BYTES = 3.5
 """Bytes per token, before a service has reported token counts."""
-SMALLEST = 16
+_MIN_ANSWER_TOKENS = 16
 """The minimum tokens for an answer; below that the agent stops."""
 
 
@@ -60,7 +59,7 @@ class ModelAgent(Agent):
         here = model not in ("", *MODELS) and Path(model).expanduser().is_dir()
         return argument.removesuffix(model) + absolute_path(model) if here else argument
 
-    def begin(self, seed: int, tools: Sequence[Mapping[str, Any]]) -> None:
+    def begin(self, seed: int, tools: Sequence[Mapping[str, object]]) -> None:
         if self._engine is None:
             assert self.context.engine is not None
             self._engine = self.context.engine(self.model)
@@ -86,13 +85,11 @@ class ModelAgent(Agent):
             return answer
         return Message("assistant", answer.text, self._unique_ids(answer.tool_calls, conversation))
 
-    def state(self) -> Mapping[str, Any]:
-        return {
-            "histories": [dict(history.state()) for history in self.histories],
-            "tokens_per_byte": self._tokens_per_byte(),
-        }
+    def state(self) -> Json:
+        histories = [dict(history.state()) for history in self.histories]
+        return {"histories": histories, "tokens_per_byte": self._tokens_per_byte()}
 
-    def restore(self, state: Mapping[str, Any]) -> None:
+    def restore(self, state: Json) -> None:
         if (estimate := getattr(self._engine, "estimate", None)) is not None:
             # Without it, a history processor could cut at another message than before the kill and change the prompt.
             estimate.seen = max(estimate.seen, float(state.get("tokens_per_byte", 0.0)))
@@ -114,7 +111,7 @@ class ModelAgent(Agent):
         context = self._context()
         if context:
             tokens = self._prompt_tokens(request)
-            least = min(SMALLEST, request.sampling.max_tokens)
+            least = min(_MIN_ANSWER_TOKENS, request.sampling.max_tokens)
             if tokens + least > context:
                 return Halt(TurnStopReason.CONTEXT, f"the prompt has {tokens} tokens; {self.model} reads {context}")
         try:
@@ -139,15 +136,15 @@ class ModelAgent(Agent):
         count = getattr(self._inner(), "prompt_tokens", None)
         if count is not None:
             return int(count(request))
-        return math.ceil(prompt_size(request) * (self._tokens_per_byte() or 1 / BYTES))
+        return math.ceil(prompt_size(request) * (self._tokens_per_byte() or 1 / _BYTES))
 
     def _tokens_per_byte(self) -> float:
         """Return the tokens per byte of the service's prompts so far; 0 before the first answer."""
         return float(getattr(getattr(self._engine, "estimate", None), "seen", 0.0))
 
-    def _inner(self) -> Any:
+    def _inner(self) -> object:
         """Return the engine without its wrappers."""
-        inner: Any = self._engine
+        inner: object = self._engine
         while hasattr(inner, "engine"):
             inner = inner.engine
         return inner

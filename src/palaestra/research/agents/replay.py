@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from palaestra.core.errors import RunError, SettingsError
-from palaestra.core.records import Message
-from palaestra.envs.turn.records import Conversation, TurnStopReason
+from palaestra.core.records import Json, Message
+from palaestra.envs.turn.base import Conversation, TurnStopReason
 from palaestra.research.agents.base import Agent, AgentContext, Halt, absolute_path, count_turns
 from palaestra.research.agents.comparison import (
     Window,
@@ -21,16 +20,16 @@ from palaestra.research.agents.comparison import (
     map_line,
 )
 from palaestra.research.workspace.parsing import Action, make_parser
-from palaestra.research.workspace.step_record import Step
+from palaestra.research.workspace.workspace import Step
 from palaestra.runs.run import Run
 
-INTERRUPTED = str(TurnStopReason.INTERRUPTED)
-TRAJECTORY = ".traj"
-LIMITS = {"context": TurnStopReason.CONTEXT, "format": TurnStopReason.FORMAT, "cost": TurnStopReason.COST}
+_INTERRUPTED = str(TurnStopReason.INTERRUPTED)
+_TRAJECTORY = ".traj"
+_LIMITS = {"context": TurnStopReason.CONTEXT, "format": TurnStopReason.FORMAT, "cost": TurnStopReason.COST}
 """The limit at which MLGym submitted, by a word in the exit status."""
-LAST_STEP, NOT_RUN = "max_steps", "Exited"
+_LAST_STEP, _NOT_RUN = "max_steps", "Exited"
 """In the exit status and in the answer to the last action: MLGym submitted instead of running it."""
-KEPT = ("format_errors", "format_penalty")
+_KEPT = ("format_errors", "format_penalty")
 """Settings of the run that are also arguments of the environment."""
 
 
@@ -66,8 +65,8 @@ class ReplayAgent(Agent):
         self._published: list[str] = []
         self._recorded: list[str] = []
         self._outputs: list[str] = []
-        self._scores: Mapping[str, Any] = {}
-        if folder.suffix == TRAJECTORY:
+        self._scores: Json = {}
+        if folder.suffix == _TRAJECTORY:
             self._read_trajectory(folder)
             return
         if folder.is_file():
@@ -82,25 +81,23 @@ class ReplayAgent(Agent):
             self._commands = summary.get("commands", run.settings.get("commands", ()))
             steps = run.store.steps(Step, int(summary.get("kept_episode", 0)))
         if summary["task"] != context.task.name:
-            raise SettingsError(
-                f"{folder} is a run of the task '{summary['task']}'; it cannot be replayed on '{context.task.name}'"
-            )
-        # Steps that the agent or a user ended, possibly during a command.
-        outside = [
-            step for step in steps if step.stop_reason and (step.message is None or step.stop_reason == INTERRUPTED)
-        ][:1]
-        for step in outside:
-            self._end = Halt(TurnStopReason(step.stop_reason), step.note, step.failure)
-        repeated = [step for step in steps if step.message is not None and step not in outside]
-        self.messages = [step.message for step in repeated if step.message is not None]
-        self._recorded = ["\n".join(message.text for message in step.observation) for step in repeated]
+            recorded = f"a run of the task '{summary['task']}'"
+            raise SettingsError(f"{folder} is {recorded}; it cannot be replayed on '{context.task.name}'")
+        # The agent or a user ended it, possibly during a command.
+        last = steps[-1]
+        if last.stop_reason and (last.message is None or last.stop_reason == _INTERRUPTED):
+            self._end = Halt(TurnStopReason(last.stop_reason), last.note, last.failure)
+            steps = steps[:-1]
+        repeated = [(step.message, step.observation) for step in steps if step.message is not None]
+        self.messages = [message for message, _ in repeated]
+        self._recorded = [_join_texts(observation) for _, observation in repeated]
 
     def _read_trajectory(self, path: Path) -> None:
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
             status = str(data["info"].get("exit_status"))
             steps = [step for step in data["trajectory"] if not str(step.get("action")).startswith("exit_")]
-            if LAST_STEP in status and str(steps[-1].get("observation")).startswith(NOT_RUN):
+            if _LAST_STEP in status and str(steps[-1].get("observation")).startswith(_NOT_RUN):
                 steps = steps[:-1]
             responses = [_write_message(str(step["response"]), str(step.get("action", ""))) for step in steps]
             self._published = [str(step.get("observation")) for step in steps]
@@ -113,23 +110,18 @@ class ReplayAgent(Agent):
         self._tools, self._commands = False, ()
         self.messages = [Message("assistant", text) for text in responses]
         if status.startswith("autosubmission"):
-            reason = next((limit for word, limit in LIMITS.items() if word in status), TurnStopReason.STEPS)
+            reason = next((limit for word, limit in _LIMITS.items() if word in status), TurnStopReason.STEPS)
             self._end = Halt(reason, f"the trajectory ended with: {status}")
 
     @classmethod
     def resolve_argument(cls, argument: str) -> str:
         return absolute_path(argument)
 
-    def environment(self) -> Mapping[str, Any]:
-        kept = {name: self._settings[name] for name in KEPT if name in self._settings}
+    def environment(self) -> Json:
+        own = {"parser": self.parser or "last_block", "tools": self._tools, "commands": self._commands}
+        kept = {name: self._settings[name] for name in _KEPT if name in self._settings}
         limits = {"max_turns": self._settings.get("steps", 0), "max_seconds": self._settings.get("seconds", 0.0)}
-        return {
-            "parser": self.parser or "last_block",
-            "tools": self._tools,
-            "commands": self._commands,
-            **kept,
-            **limits,
-        }
+        return {**own, **kept, **limits}
 
     def act(self, conversation: Conversation) -> Message | Halt:
         turn = count_turns(conversation)
@@ -148,13 +140,17 @@ class ReplayAgent(Agent):
         if not self._published:
             if turn >= len(self._recorded):
                 return ""
-            return find_difference(self._recorded[turn], "\n".join(message.text for message in step.observation))
+            return find_difference(self._recorded[turn], _join_texts(step.observation))
         if step.stop_reason:
             return find_score_difference(self._scores, step.info.get("scores", {}))
         if turn >= len(self._published):
             return ""
         shifts = find_shifts(self._published, self._outputs)
         return find_answer_difference(step.action, self._published[turn], output, shifts)
+
+
+def _join_texts(messages: Sequence[Message]) -> str:
+    return "\n".join(message.text for message in messages)
 
 
 def _write_message(response: str, action: str) -> str:
@@ -182,9 +178,8 @@ def shift_lines(text: str, published: Sequence[str], conversation: Sequence[Mess
         conversation: our messages so far.
     """
     blocks, answers = list(_BLOCK.finditer(text)), _read_answers(conversation)
-    windows = [
-        (then, Window.read(now)) for then, now in zip(map(Window.read, published), answers, strict=False) if then
-    ]
+    shown = zip(map(Window.read, published), answers, strict=False)
+    windows = [(then, Window.read(now)) for then, now in shown if then]
     if not windows or not blocks:
         return text
     then, now = windows[-1]

@@ -8,11 +8,10 @@ import json
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from palaestra.core.errors import SettingsError
-from palaestra.core.records import Message, ToolCall
-from palaestra.envs.turn.records import Conversation, TurnStopReason
+from palaestra.core.records import Json, Message, ToolCall
+from palaestra.envs.turn.base import Conversation, TurnStopReason
 from palaestra.research.agents.base import (
     Agent,
     AgentContext,
@@ -26,12 +25,12 @@ from palaestra.research.agents.base import (
 from palaestra.research.workspace.commands import load_commands
 from palaestra.research.workspace.workspace import submission_files
 
-MARK = "%%"
+_MARK = "%%"
 """The line between two actions of a script."""
-LARGEST = 1 << 20
+_MAX_BYTES = 1 << 20
 """The maximum bytes of files that are written by commands; larger ones are created by the task's own command."""
-FENCE = "```"
-HELP = (
+_FENCE = "```"
+_HELP = (
     "Type a command and press Enter. Write several lines between two lines of ```; edit and insert end with "
     "their own last line. Ctrl-D gives up, Ctrl-C submits the current workspace."
 )
@@ -47,7 +46,7 @@ class HumanAgent(Agent):
     parser = "identity"
     interactive = True
 
-    def begin(self, seed: int, tools: Sequence[Mapping[str, Any]]) -> None:
+    def begin(self, seed: int, tools: Sequence[Mapping[str, object]]) -> None:
         self._shown = 0
 
     def act(self, conversation: Conversation) -> Message | Halt:
@@ -55,7 +54,7 @@ class HumanAgent(Agent):
             if message.role != "assistant":
                 self.context.show(f"\n{message.text}\n")
         if not self._shown:
-            self.context.show(HELP)
+            self.context.show(_HELP)
         try:
             command = self._read_command()
         except EOFError:
@@ -63,18 +62,18 @@ class HumanAgent(Agent):
         self._shown = len(conversation.messages)
         return Message("assistant", command)
 
-    def state(self) -> Mapping[str, Any]:
+    def state(self) -> Json:
         return {"shown": self._shown}
 
-    def restore(self, state: Mapping[str, Any]) -> None:
+    def restore(self, state: Json) -> None:
         self._shown = int(state.get("shown", 0))
 
     def _read_command(self) -> str:
         line = ""
         while not line.strip():
             line = self.context.ask("> ")
-        if line.strip() == FENCE:
-            return "\n".join(self._read_until(FENCE))
+        if line.strip() == _FENCE:
+            return "\n".join(self._read_until(_FENCE))
         command = load_commands().get(line.split()[0])
         if command is None or command.body is None or not command.body.required:
             return line
@@ -123,7 +122,7 @@ class ScriptAgent(Agent):
     def resolve_argument(cls, argument: str) -> str:
         return absolute_path(argument)
 
-    def environment(self) -> dict[str, Any]:
+    def environment(self) -> Json:
         return {"tools": True} if self._calls else {"parser": self.parser, "tools": False}
 
     def act(self, conversation: Conversation) -> Message | Halt:
@@ -147,10 +146,10 @@ def read_script(path: Path) -> list[Message]:
     if path.suffix == ".jsonl":
         messages = [_parse_line(path, number, line) for number, line in enumerate(lines, 1) if line.strip()]
     else:
-        actions = "\n".join("\0" if line.strip() == MARK else line for line in lines).split("\0")
+        actions = "\n".join("\0" if line.strip() == _MARK else line for line in lines).split("\0")
         messages = [Message("assistant", action.strip("\n")) for action in actions if action.strip()]
     if not messages:
-        raise SettingsError(f"the script {path} contains no action; write actions separated by lines {MARK}")
+        raise SettingsError(f"the script {path} contains no action; write actions separated by lines {_MARK}")
     return messages
 
 
@@ -180,14 +179,14 @@ class BaselineAgent(Agent):
         task, files = self.context.task, submission_files(self.context.baseline())
         starter = task.starter_files()
         changed = {name: content for name, content in files.items() if starter.get(name) != content}
-        if files and sum(map(len, changed.values())) <= LARGEST:
+        if files and sum(map(len, changed.values())) <= _MAX_BYTES:
             return [*write_command(changed), "validate", "submit"]
         return [*([task.baseline] if task.baseline else []), "validate", "submit"]
 
-    def environment(self) -> Mapping[str, Any]:
+    def environment(self) -> Json:
         return {**super().environment(), "commands": ()}  # All commands: files are written with bash.
 
-    def begin(self, seed: int, tools: Sequence[Mapping[str, Any]]) -> None:
+    def begin(self, seed: int, tools: Sequence[Mapping[str, object]]) -> None:
         self._actions = self.list_actions()
 
     def act(self, conversation: Conversation) -> Message | Halt:
@@ -253,17 +252,17 @@ class BestOfAgent(Agent):
         count, colon, spec = argument.partition(":")
         return f"{count}{colon}{resolve_agent(spec)}" if spec else argument
 
-    def environment(self) -> Mapping[str, Any]:
+    def environment(self) -> Json:
         return self.inner.environment()
 
-    def begin(self, seed: int, tools: Sequence[Mapping[str, Any]]) -> None:
+    def begin(self, seed: int, tools: Sequence[Mapping[str, object]]) -> None:
         self.inner.begin(seed, tools)
 
     def act(self, conversation: Conversation) -> Message | Halt:
         return self.inner.act(conversation)
 
-    def state(self) -> Mapping[str, Any]:
+    def state(self) -> Json:
         return self.inner.state()
 
-    def restore(self, state: Mapping[str, Any]) -> None:
+    def restore(self, state: Json) -> None:
         self.inner.restore(state)

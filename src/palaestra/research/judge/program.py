@@ -5,21 +5,23 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from contextvars import copy_context
 from typing import Any, Self, TypeVar
 
 from palaestra.core.errors import SandboxError
-from palaestra.research.tasks.records import SubmissionError
+from palaestra.core.records import Json
+from palaestra.research.tasks.task import SubmissionError
 from palaestra.sandbox.base import MIB, Limits, Sandbox
 from palaestra.sandbox.rpc import Script, last_error_line
 
-LONGEST = 8 * MIB
+_MAX_ANSWER = 8 * MIB
 """Maximum bytes of a submission's answer."""
-FOLDER = "_palaestra"
+_FOLDER = "_palaestra"
 """The folder of our script in the submission's workspace."""
-SERVER = Script(
-    "palaestra.research.judge.inside", ("submission_server",), LONGEST, folder=FOLDER, command=("python3", "-B")
+_SERVER = Script(
+    "palaestra.research.judge.inside", ("submission_server",), _MAX_ANSWER, folder=_FOLDER, command=("python3", "-B")
 )
 
 
@@ -48,17 +50,15 @@ class Program:
         env: Mapping[str, str] = {},
     ) -> None:
         self.module, self.called = module, False
-        self._kept = 0
-        own = {name: content for name, content in files.items() if not name.startswith(f"{FOLDER}/")}
-        self._session = SERVER.start(sandbox, limits, own, read_only, env)
+        own = {name: content for name, content in files.items() if not name.startswith(f"{_FOLDER}/")}
+        self._session = _SERVER.start(sandbox, limits, own, read_only, env)
         try:
-            names = self._ask({"module": module})
-            self.functions: Sequence[str] = [str(name) for name in names] if isinstance(names, list) else []
+            self._ask({"module": module})
         except BaseException:
             self.close()
             raise
 
-    def call(self, function: str, *arguments: Any, **named: Any) -> Any:
+    def call(self, function: str, *arguments: object, **named: object) -> Any:
         """Call a function of the module and return its value.
 
         Raises:
@@ -67,37 +67,29 @@ class Program:
         """
         return self._ask({"function": function, "arguments": arguments, "named": named})
 
-    def map(self, function: str, many: Sequence[Sequence[Any]]) -> list[Any]:
+    def map(self, function: str, many: Sequence[Sequence[object]]) -> list[Any]:
         """Call a function for many tuples of arguments in one message; raises like `call`."""
         values = self._ask({"function": function, "many": many})
         if not isinstance(values, list) or len(values) != len(many):
-            raise SubmissionError(
-                f"{self.module}.py did not give one value for each of {len(many)} calls of {function}"
-            )
+            calls = f"{len(many)} calls of {function}"
+            raise SubmissionError(f"{self.module}.py did not give one value for each of {calls}")
         return values
 
-    def make(self, function: str, *arguments: Any, **named: Any) -> RemoteObject:
-        """Call a function or class and keep the result in the sandbox, to call its methods."""
-        self._kept += 1
-        self._ask({"function": function, "arguments": arguments, "named": named, "keep": str(self._kept)})
-        return RemoteObject(self, str(self._kept))
-
-    def _ask(self, message: dict[str, Any]) -> Any:
+    def _ask(self, message: Json) -> Any:
         self.called = self.called or "function" in message
         self._session.send(message)
         reply = self._session.receive()
         # Accept only a value or an error; a submission can write anything to the pipe.
         if reply is None or reply.keys() not in ({"value"}, {"error"}):
             result = self._session.close()
-            if self._session.channel.too_long:
-                too_long = f"{self.module}.py gave an answer of more than {LONGEST} bytes"
+            if self._session.too_long:
+                too_long = f"{self.module}.py gave an answer of more than {_MAX_ANSWER} bytes"
                 raise SubmissionError(too_long, too_long)
             ended = f"{self.module}.py ended before it answered ({result.status.value})"
             raise SubmissionError(f"{ended}: {last_error_line(result)}", ended)
         if "error" in reply:
-            raise SubmissionError(
-                f"{self.module}.py: {str(reply['error'])[:2000]}", f"{self.module}.py raised an exception"
-            )
+            raised = f"{self.module}.py raised an exception"
+            raise SubmissionError(f"{self.module}.py: {str(reply['error'])[:2000]}", raised)
         return reply["value"]
 
     def close(self) -> None:
@@ -114,17 +106,6 @@ class Program:
 
     def __exit__(self, *error: object) -> None:
         self.close()
-
-
-class RemoteObject:
-    """An object that a program keeps in its sandbox."""
-
-    def __init__(self, program: Program, number: str) -> None:
-        self._program, self._number = program, number
-
-    def call(self, method: str, *arguments: Any, **named: Any) -> Any:
-        """Call a method and return its value; raises like `Program.call`."""
-        return self._program._ask({"object": self._number, "function": method, "arguments": arguments, "named": named})
 
 
 # Time limits
@@ -158,34 +139,26 @@ def within(seconds: float, work: Callable[[], T], release: Callable[[], None] = 
         >>> within(5.0, lambda: 6 * 7)
         42
     """
-    given: list[T] = []
-    raised: list[BaseException] = []
-    over = threading.Event()
+    outcome: Future[T] = Future()
 
     def run() -> None:
-        try:
+        with suppress(Interrupted):  # It may arrive after the work has ended.
             try:
-                given.append(work())
+                outcome.set_result(work())
             except BaseException as error:  # Raised again in the waiting thread.
-                raised.append(error)
-        except Interrupted:
-            pass  # The interrupt arrived after the work had ended.
-        finally:
-            over.set()
+                outcome.set_exception(error)
 
     thread = threading.Thread(target=copy_context().run, args=(run,), name="deadline", daemon=True)
     thread.start()
     try:
-        ended = over.wait(seconds)
+        wait([outcome], seconds)
     except BaseException:
-        _stop(thread, over, release)
+        _stop(thread, release)
         raise
-    if not ended:
-        _stop(thread, over, release)
+    if not outcome.done():
+        _stop(thread, release)
         raise OverdueError(f"it took longer than {seconds:g} s")
-    if raised:
-        raise raised[0]
-    return given[0]
+    return outcome.result()
 
 
 def interrupt(thread: threading.Thread) -> None:
@@ -194,9 +167,10 @@ def interrupt(thread: threading.Thread) -> None:
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(Interrupted))
 
 
-def _stop(thread: threading.Thread, over: threading.Event, release: Callable[[], None]) -> None:
+def _stop(thread: threading.Thread, release: Callable[[], None]) -> None:
     interrupt(thread)
-    if not over.wait(GRACE / 2):
+    thread.join(GRACE / 2)
+    if thread.is_alive():
         release()
         interrupt(thread)  # The work may have caught the first one and continued.
-        over.wait(GRACE / 2)
+        thread.join(GRACE / 2)

@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import TypeVar
 
 from palaestra.research.judge.evaluation import Evaluation
-from palaestra.research.tasks.records import SubmissionError
+from palaestra.research.tasks.task import SubmissionError
 
-SUBMISSION = "submission.csv"
-HEADER = ("id", "prediction")
-SPLITS = ("validation", "test")
+_SUBMISSION = "submission.csv"
+_HEADER = ("id", "prediction")
+_SPLITS = ("validation", "test")
 Value = TypeVar("Value")
 
 
-def write_table(path: Path, columns: Mapping[str, Sequence[object]]) -> None:
+def _write_table(path: Path, columns: Mapping[str, Sequence[object]]) -> None:
     """Write named columns of equal length as CSV; `None` becomes an empty field."""
     with path.open("w", encoding="utf-8", newline="") as out:
         writer = csv.writer(out, lineterminator="\n")
@@ -32,7 +32,7 @@ def write_table(path: Path, columns: Mapping[str, Sequence[object]]) -> None:
 
 def write_right(hidden: Path, split: str, ids: Sequence[str], right: Sequence[object]) -> None:
     """Write the targets that `read_predictions` compares with."""
-    write_table(hidden / f"{split}.csv", dict(zip(HEADER, (ids, right), strict=True)))
+    _write_table(hidden / f"{split}.csv", dict(zip(_HEADER, (ids, right), strict=True)))
 
 
 def write_splits(
@@ -58,10 +58,10 @@ def write_splits(
         start += size
         columns: dict[str, Sequence[object]] = {"id": ids[rows], **{name: v[rows] for name, v in table.items()}}
         if split == "train":
-            write_table(public / "train.csv", {**columns, target: taught(rows)})
+            columns[target] = taught(rows)
         else:
-            write_table(public / f"{split}.csv", columns)
             write_right(hidden, split, ids[rows], right[rows])
+        _write_table(public / f"{split}.csv", columns)
 
 
 def read_predictions(evaluation: Evaluation, parse: Callable[[str], Value]) -> tuple[list[Value], list[Value]]:
@@ -74,38 +74,38 @@ def read_predictions(evaluation: Evaluation, parse: Callable[[str], Value]) -> t
     Raises:
         SubmissionError: the table does not have exactly one valid prediction per row of both splits.
     """
-    right = {split: _right(evaluation.hidden / f"{split}.csv") for split in SPLITS}
-    split_by_id = {name: split for split in SPLITS for name in right[split]}
+    right: dict[str, dict[str, str]] = {}
+    for split in _SPLITS:
+        with (evaluation.hidden / f"{split}.csv").open(encoding="utf-8", newline="") as lines:
+            right[split] = {row["id"]: row["prediction"] for row in csv.DictReader(lines)}
+    split_by_id = {name: split for split in _SPLITS for name in right[split]}
     predictions: dict[str, Value] = {}
     try:
-        rows = list(csv.reader(StringIO(evaluation.text(SUBMISSION).removeprefix("\ufeff"), newline="")))
+        rows = list(csv.reader(StringIO(evaluation.text(_SUBMISSION).removeprefix("\ufeff"), newline="")))
     except csv.Error as error:
-        raise SubmissionError(f"{SUBMISSION} cannot be read as CSV: {error}") from None
-    if not rows or tuple(field.strip() for field in rows[0]) != HEADER:
+        raise SubmissionError(f"{_SUBMISSION} cannot be read as CSV: {error}") from None
+    if not rows or tuple(field.strip() for field in rows[0]) != _HEADER:
         header = ",".join(rows[0])[:80] if rows else ""
-        raise SubmissionError(f"the first line of {SUBMISSION} must be '{','.join(HEADER)}'; got {header!r}")
+        raise SubmissionError(f"the first line of {_SUBMISSION} must be '{','.join(_HEADER)}'; got {header!r}")
     for number, row in enumerate(rows[1:], start=2):
         if not row:
             continue
-        if len(row) != len(HEADER):
-            raise SubmissionError(
-                f"{SUBMISSION}, row {number}: expected {len(HEADER)} fields, {' and '.join(HEADER)}; got {len(row)}"
-            )
+        place = f"{_SUBMISSION}, row {number}"
+        if len(row) != len(_HEADER):
+            raise SubmissionError(f"{place}: expected {len(_HEADER)} fields, {' and '.join(_HEADER)}; got {len(row)}")
         name, text = (field.strip() for field in row)
         if name not in split_by_id:
-            raise SubmissionError(f"{SUBMISSION}, row {number}: there is no row with the id {name[:40]!r} in /data")
+            raise SubmissionError(f"{place}: there is no row with the id {name[:40]!r} in /data")
         if name in predictions:
-            raise SubmissionError(
-                f"{SUBMISSION}, row {number}: the id {name!r} occurs twice; give one prediction per id"
-            )
+            raise SubmissionError(f"{place}: the id {name!r} occurs twice; give one prediction per id")
         try:
             predictions[name] = parse(text)
         except ValueError as error:
-            raise SubmissionError(f"{SUBMISSION}, row {number}: expected {error}; got {text[:40]!r}") from None
+            raise SubmissionError(f"{place}: expected {error}; got {text[:40]!r}") from None
     missing = [name for name in split_by_id if name not in predictions]
     if missing:
         raise SubmissionError(
-            f"{SUBMISSION} needs a prediction for every row of both splits, {len(split_by_id)} together; {len(missing)} are "
+            f"{_SUBMISSION} needs a prediction for every row of both splits, {len(split_by_id)} together; {len(missing)} are "
             f"missing, the first with the id {missing[0]!r}, of the {split_by_id[missing[0]]} split"
         )
     wanted = right[evaluation.split]
@@ -136,8 +136,3 @@ def parse_label(labels: Sequence[str]) -> Callable[[str], str]:
         return text
 
     return parse
-
-
-def _right(path: Path) -> dict[str, str]:
-    with path.open(encoding="utf-8", newline="") as lines:
-        return {row["id"]: row["prediction"] for row in csv.DictReader(lines)}

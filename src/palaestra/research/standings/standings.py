@@ -1,10 +1,4 @@
-"""Standings of methods from their runs: best scores, performance profiles and areas.
-
-Best attempt@k is the best of all validations of k runs; best submission@k is the best of their submissions. A run
-without a score counts as a run and never as a zero. Intervals are bootstrap intervals over runs. They have limits: no
-resample can beat the best run, so a best score is the better end of its own interval, and a few runs predict little
-about further ones.
-"""
+"""Standings of agents over tasks: scores, ranks and performance profiles."""
 
 from __future__ import annotations
 
@@ -13,20 +7,98 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from palaestra.core.records import Failure
 from palaestra.core.seeding import Seeds
-from palaestra.research.standings.profiles import Floats, area_under_profile, performance_ratios, threshold_limit
 from palaestra.research.tasks.task import Direction
 
+Floats = NDArray[np.float64]
+Marks = NDArray[np.bool_]
+Groups = Mapping[tuple[str, str], Sequence["RunScore"]]
+"""The runs of each task and method."""
+
+PENALTY = 1.05
+"""The factor on the worst feasible ratio for infeasible methods."""
+POINTS = 500
+"""Thresholds of the published area. The sum is below the exact area by at most one threshold distance."""
 BASELINE = "task baseline"
 """The method that every task provides."""
-RESAMPLES = 1000
-TAIL = 0.025
+_RESAMPLES = 1000
+_TAIL = 0.025
 """The probability outside a 95 % interval at each end."""
+
+
+class Ratios(NamedTuple):
+    """How many times worse than the best each method is.
+
+    Arguments:
+        ratios_TM: 1 for the best, larger for the others; infinite on a task without a feasible method.
+        feasible_TM: whether the ratio is the method's own rather than the penalty.
+        penalty_T: the ratio of infeasible methods, whether or not there is one.
+    """
+
+    ratios_TM: Floats
+    feasible_TM: Marks
+    penalty_T: Floats
+
+
+def performance_ratios(scores_TM: Floats, baseline_T: Floats, higher_T: Marks) -> Ratios:
+    """Return the ratio of every method to the best feasible one of each task.
+
+    Arguments:
+        scores_TM: NaN for a method without a score. Include the baseline as a method to compare with it.
+        baseline_T: the scores that feasible methods must reach.
+        higher_T: whether higher scores are better.
+
+    >>> scores = np.array([[0.9, 0.6, 0.3, np.nan]])
+    >>> result = performance_ratios(scores, np.array([0.5]), np.array([True]))
+    >>> result.ratios_TM.round(3).tolist(), result.feasible_TM.tolist()
+    ([[1.0, 1.5, 1.575, 1.575]], [[True, True, False, False]])
+    """
+    higher, baseline = higher_T[:, None], baseline_T[:, None]
+    allowed = np.where(higher, scores_TM >= baseline, scores_TM <= baseline) & (scores_TM >= 0)
+    outside = np.where(higher, -np.inf, np.inf)
+    candidates = np.where(allowed, scores_TM, outside)
+    best = np.where(higher, candidates.max(-1, keepdims=True), candidates.min(-1, keepdims=True))
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        ratios = np.where(higher, best / scores_TM, scores_TM / best)
+    ratios = np.where(scores_TM == best, 1.0, ratios)
+    feasible = allowed & np.isfinite(ratios)
+    worst = np.where(feasible, ratios, -np.inf).max(-1)
+    penalty = np.where(np.isfinite(worst), PENALTY * worst, np.inf)
+    return Ratios(np.where(feasible, ratios, penalty[..., None]), feasible, penalty)
+
+
+def threshold_limit(penalty_T: Floats) -> float:
+    """Return the end of the thresholds (`tau_max`) from the penalties of all tasks of the profiles that share an axis.
+
+    >>> threshold_limit(np.array([1.2, 14.07]))
+    1.2
+    """
+    known = penalty_T[np.isfinite(penalty_T)]
+    largest = math.ceil(known.max()) if known.size else math.ceil(PENALTY)
+    return math.ceil(math.log10(largest) * 10) / 10
+
+
+def area_under_profile(ratios_TM: Floats, limit: float) -> Floats:
+    """Return the area under each method's profile from 0 to `limit`, as `areas_M`. It is at most `limit`.
+
+    Arguments:
+        limit: the end of the thresholds (`threshold_limit`).
+
+    >>> area_under_profile(np.array([[1.0, 10.0]]), 2.0).round(3).tolist()
+    [2.0, 0.998]
+    """
+    logarithms = np.log10(ratios_TM)
+    # A task counts from the first threshold that covers its ratio; the last threshold begins no step.
+    first = np.searchsorted(np.linspace(0.0, limit, POINTS), logarithms.ravel(), side="left").reshape(logarithms.shape)
+    areas: Floats = np.maximum(POINTS - 1 - first, 0).mean(-2) * (limit / (POINTS - 1))
+    return areas
 
 
 class Measure(StrEnum):
@@ -222,12 +294,7 @@ class _ScoreTable:
     """
 
     def __init__(
-        self,
-        measure: Measure,
-        groups: Mapping[tuple[str, str], Sequence[RunScore]],
-        scales: Mapping[str, TaskScale],
-        methods: tuple[str, ...],
-        k: int,
+        self, measure: Measure, groups: Groups, scales: Mapping[str, TaskScale], methods: tuple[str, ...], k: int
     ) -> None:
         self.measure, self.groups, self.scales = measure, groups, scales
         self.tasks, self.methods = tuple(scales), (*methods, BASELINE)
@@ -235,12 +302,12 @@ class _ScoreTable:
         self.higher_T = np.array([scale.direction is Direction.HIGHER for scale in scales.values()])
         self.values_TMK = np.full((len(self.tasks), len(self.methods), k), np.nan)
         self.drawn_TM = np.zeros((len(self.tasks), len(self.methods)), np.int64)
-        for t, task in enumerate(self.tasks):
-            for m, method in enumerate(methods):
-                scores = [(run, self._value(run)) for run in groups.get((task, method), ())]
-                kept = [score for run, score in scores if score is not None or run.failure is None]
-                self.values_TMK[t, m, : len(kept)] = [np.nan if score is None else score for score in kept]
-                self.drawn_TM[t, m] = len(kept)
+        for (task, method), group in groups.items():
+            scores = [(run, self._value(run)) for run in group]
+            kept = [score for run, score in scores if score is not None or run.failure is None]
+            t, m = self.tasks.index(task), methods.index(method)
+            self.values_TMK[t, m, : len(kept)] = [np.nan if score is None else score for score in kept]
+            self.drawn_TM[t, m] = len(kept)
 
     def best(self, values_TMK: Floats | None = None) -> Floats:
         """Return the best score over the runs as `scores_TM`, including the baseline's; a leading axis of resamples is
@@ -255,7 +322,7 @@ class _ScoreTable:
 
     def draw(self, generator: np.random.Generator) -> Floats:
         """Return the best scores of bootstrap resamples as `scores_BTM`."""
-        shape = (RESAMPLES, *self.values_TMK.shape)
+        shape = (_RESAMPLES, *self.values_TMK.shape)
         places = (generator.random(shape) * self.drawn_TM[..., None]).astype(np.int64)
         drawn = np.take_along_axis(np.broadcast_to(self.values_TMK, shape), places, axis=-1)
         beyond = np.arange(shape[-1]) >= self.drawn_TM[..., None]
@@ -293,17 +360,10 @@ class _ScoreTable:
         areas = []
         for m, method in enumerate(self.methods):
             own = cells[m :: len(self.methods)]
-            area = Area(
-                method=method,
-                area=float(areas_M[m]),
-                low=float(low_M[m]) if self._has_spread(m) else None,
-                high=float(high_M[m]) if self._has_spread(m) else None,
-                runs=sum(cell.runs for cell in own),
-                scored=sum(cell.scored for cell in own),
-                failed=sum(sum(cell.failures.values()) for cell in own),
-                feasible=sum(cell.feasible for cell in own),
-            )
-            areas.append(area)
+            low, high = (float(low_M[m]), float(high_M[m])) if self._has_spread(m) else (None, None)
+            counts = {name: sum(getattr(cell, name) for cell in own) for name in ("runs", "scored", "feasible")}
+            failed = sum(sum(cell.failures.values()) for cell in own)
+            areas.append(Area(method=method, area=float(areas_M[m]), low=low, high=high, failed=failed, **counts))
         return Profile(measure=self.measure, cells=tuple(cells), areas=tuple(areas))
 
     def _value(self, run: RunScore) -> float | None:
@@ -326,5 +386,5 @@ def _interval(drawn_B: Floats) -> tuple[Floats, Floats]:
     """Return the 95 % interval of resamples along the first axis, as two of the resamples, so that infinite values
     are allowed.
     """
-    ordered, outside = np.sort(drawn_B, axis=0), int(TAIL * len(drawn_B))
+    ordered, outside = np.sort(drawn_B, axis=0), int(_TAIL * len(drawn_B))
     return ordered[outside], ordered[-1 - outside]

@@ -15,11 +15,10 @@ from typing import Any
 import numpy as np
 
 from palaestra.core.errors import SettingsError, TaskError
-from palaestra.core.plugins import describe_error_within, load_file
+from palaestra.core.registry import describe_error_within, load_file
 from palaestra.core.seeding import Seeds
-from palaestra.engines.models import cache_folder
-from palaestra.research.tasks.records import TaskData
-from palaestra.research.tasks.task import ResearchTask
+from palaestra.models.registry import cache_folder
+from palaestra.research.tasks.task import ResearchTask, TaskData
 from palaestra.runs.files import storage_errors
 
 
@@ -52,12 +51,12 @@ def load_data(task: ResearchTask) -> TaskData:
     return TaskData(home / "public", home / "hidden")
 
 
-def _generate(task: ResearchTask, make: Callable[..., Any], folder: Path) -> None:
+def _generate(task: ResearchTask, make: Callable[..., object], folder: Path) -> None:
     rng: np.random.Generator = Seeds(0).derive("research", task.name).generator()
     try:
         make(folder / "public", folder / "hidden", rng)
     except (Exception, SystemExit) as error:
-        raise task_error(f"the data of task '{task.name}'", "cannot be generated", error, task.folder) from error
+        raise _task_error(f"the data of task '{task.name}'", "cannot be generated", error, task.folder) from error
 
 
 def load_function(path: Path, name: str) -> Callable[..., Any]:
@@ -69,7 +68,7 @@ def load_function(path: Path, name: str) -> Callable[..., Any]:
     try:
         module = load_file(path, f"palaestra_research_{path.parent.name}_{path.stem}")
     except (Exception, SystemExit) as error:
-        raise task_error(str(path), "cannot be imported", error, path.parent) from error
+        raise _task_error(str(path), "cannot be imported", error, path.parent) from error
     function = getattr(module, name, None)
     if not callable(function):
         raise TaskError(f"{path} must define the function {name}; it does not")
@@ -127,7 +126,7 @@ EXTRA = frozenset({"pyflakes", "sklearn", "yaml"})
 """The import names of the packages in `palaestra[research]`."""
 
 
-def task_error(what: str, how: str, error: BaseException, within: Path) -> TaskError:
+def _task_error(what: str, how: str, error: BaseException, within: Path) -> TaskError:
     """Build the error for task code that raised: what failed and where, or which package to install."""
     missing = error.name if isinstance(error, ModuleNotFoundError) else None
     if missing and not is_installed(missing.partition(".")[0]):

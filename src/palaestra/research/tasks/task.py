@@ -10,35 +10,131 @@ reference/      a good solution, to show that the task can be solved; never in a
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
 
-from palaestra.core.checks import short_repr
 from palaestra.core.errors import EnvError, SettingsError, TaskError, UnknownNameError, suggest
-from palaestra.core.plugins import load_reference
+from palaestra.core.records import Failure, Json
 from palaestra.core.registry import Registry
-from palaestra.research.tasks.records import InvalidSubmission, TaskData
+from palaestra.core.settings import short_repr
 from palaestra.sandbox.base import Shell
 
-DATA = "/data"
+_DATA = "/data"
 """Where the agent finds the public data, read-only."""
-TASKS_GROUP = "palaestra.research"
-RESEARCH_TASKS = Registry("research task", TASKS_GROUP)
+_TASKS_GROUP = "palaestra.research"
+RESEARCH_TASKS = Registry("research task", _TASKS_GROUP)
 """Tasks of other packages: names and paths of task folders. The built-in tasks are in `research/tasks`."""
-OWN = Path(__file__).parent
-FILE, REFERENCE = "task.yaml", "reference"
-FORMATS = {"task.toml": "palaestra.research.harbor:load_harbor"}
-"""Task files of other formats and the functions that load their folders."""
+_FILE, _REFERENCE = "task.yaml", "reference"
+_FORMATS = Registry("task format", "palaestra.task_formats")
+"""Task files of other formats, by file name, and the functions that load their folders."""
+CHECKOUTS = Registry("collection of research tasks", "palaestra.task_checkouts")
+"""Functions that load a task by its name from the checkout of another project."""
 Model = TypeVar("Model", bound=BaseModel)
 CACHES = frozenset({"__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".ipynb_checkpoints"})
 """Folders that tools leave behind; not part of a task."""
-LARGEST = 32 << 20
-FLOOR_SCALES = 10.0
+_MAX_BYTES = 32 << 20
+MAX_FILES = 10_000
+_MAX_NAME, _MAX_PATH = 200, 1000
+"""Bytes of a name and of a path that fit below any run folder."""
+_FLOOR_SCALES = 10.0
 """How far the default floor of a reward is below the baseline at most, in units of the metric's scale."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskData:
+    """The data folders of a task on the host: one that the agent sees, and one for the evaluator only."""
+
+    public: Path | None = None
+    hidden: Path | None = None
+
+
+class Isolation(StrEnum):
+    """Where a submission's code ran during evaluation."""
+
+    NOT_RUN = "not run"
+    """No code ran; the evaluator read a table."""
+    SEPARATE = "separate sandboxes"
+    """In its own sandbox. The evaluator saw only what its functions returned."""
+    SHARED = "one process"
+    """In the evaluator's process, with the score on a sealed channel. Code that modifies that process can change its
+    score.
+    """
+    ONE_SANDBOX = "one sandbox"
+    """In the sandbox of the evaluator, which ran it. Such code could change the evaluator's result."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grade:
+    """The score of a submission.
+
+    Arguments:
+        score: the value of the task's metric.
+        scores: everything that was measured, including the metric.
+        seconds: the duration of the evaluation.
+        isolation: where the submission's code ran, for MLGym and Harbor tasks.
+    """
+
+    score: float
+    scores: Mapping[str, float] = field(default_factory=dict)
+    seconds: float = 0.0
+    isolation: Isolation | None = field(default=None, compare=False)
+
+
+class SubmissionOutcome(StrEnum):
+    """What became of the submission of an episode."""
+
+    SCORED = "scored"
+    INVALID = "invalid"
+    """It cannot be judged: a file is missing or malformed, or its code raised, exceeded a limit or returned something
+    else than the task requires. The reward is the floor; see `Metric.reward`.
+    """
+    MISSING = "missing"
+    """The agent stopped without a submission. The reward is the floor."""
+    FAILED = "failed"
+    """Something outside the agent failed. The episode has no reward and must not be learned from."""
+
+
+@dataclass(frozen=True, slots=True)
+class InvalidSubmission:
+    """A submission that cannot be judged: a file is missing, too large or malformed. The agent sees the reason and
+    can fix it.
+
+    Arguments:
+        reason: the message for the agent. It is shortened once the submission's code has seen hidden data, since it
+            could contain them.
+        exposed: the submission's code has seen hidden data; the attempt counts as a validation.
+    """
+
+    reason: str
+    exposed: bool = False
+
+
+JudgeResult = Grade | InvalidSubmission | Failure
+"""A score, a submission that the agent has to fix, or a failure outside the submission, without a score."""
+
+
+class SubmissionError(Exception):
+    """Raised by evaluators if a submission cannot be judged for a reason that its author can fix.
+
+    Arguments:
+        message: the full reason.
+        kind: a reason without the submission's own words, used if `message` might contain hidden data.
+        exposed: the message itself reveals something about hidden data, so the attempt counts as a validation.
+    """
+
+    def __init__(
+        self, message: str, kind: str = "it did not return what the task requires", exposed: bool = False
+    ) -> None:
+        super().__init__(message)
+        self.kind, self.exposed = kind, exposed
+
+
+_OWN = Path(__file__).parent
 
 
 class Direction(StrEnum):
@@ -72,7 +168,7 @@ class Metric(Strict):
         low, high: bounds of valid scores. A score outside them means that the evaluator failed.
         scale: the difference from the baseline that is worth a reward of 1.
         floor: the score that a submission without a score is rewarded as, and every worse one with it. By default it is
-            the worst valid score, or the one `FLOOR_SCALES` below the baseline if that is better.
+            the worst valid score, or the one `_FLOOR_SCALES` below the baseline if that is better.
     """
 
     model_config = ConfigDict(allow_inf_nan=False)
@@ -105,7 +201,7 @@ class Metric(Strict):
         (0.5, -1.0, -10.0)
         """
         worst = self.low if self.direction is Direction.HIGHER else self.high
-        floor = -FLOOR_SCALES
+        floor = -_FLOOR_SCALES
         if self.floor is not None:
             floor = min(0.0, self.gain(self.floor, baseline))
         elif worst is not None:
@@ -139,7 +235,7 @@ class Submission(Strict):
 
     files: tuple[RelativePath, ...] = Field(min_length=1)
     optional: tuple[RelativePath, ...] = ()
-    largest: int = Field(default=LARGEST, gt=0)
+    largest: int = Field(default=_MAX_BYTES, gt=0)
 
 
 class ResearchTask(Strict):
@@ -201,11 +297,11 @@ class ResearchTask(Strict):
 
     def starter_files(self) -> dict[str, bytes]:
         """Return the starter files by relative path, without the secrets."""
-        return _files(self.folder / self.starter, self.secrets)
+        return read_files(self.folder / self.starter, self.secrets)
 
     def reference_files(self) -> dict[str, bytes]:
         """Return the files of the reference solution."""
-        return _files(self.folder / REFERENCE, ())
+        return read_files(self.folder / _REFERENCE)
 
     # Overridden by tasks of other formats
 
@@ -214,7 +310,7 @@ class ResearchTask(Strict):
         """The path of the workspace in the sandbox; empty for the sandbox's default."""
         return ""
 
-    def prepare_sandbox(self, name: str) -> Mapping[str, Any]:
+    def prepare_sandbox(self, name: str) -> Json:
         """Return the options of the task's sandboxes of a kind. A task with an image prepares it here.
 
         Raises:
@@ -234,7 +330,7 @@ class ResearchTask(Strict):
         Arguments:
             judging: whether the sandbox judges a submission rather than hosting an agent.
         """
-        return {} if data.public is None else {DATA: str(data.public)}
+        return {} if data.public is None else {_DATA: str(data.public)}
 
     def variables(self) -> Mapping[str, str]:
         """Return the environment variables of the task's sandboxes."""
@@ -251,18 +347,15 @@ class ResearchTask(Strict):
 
     def digest(self) -> str:
         """Hash the task's files. Cached measurements are valid for one digest."""
-        digest = hashlib.blake2b(digest_size=12)
-        for name, content in sorted(_files(self.folder, ()).items()):
-            if not name.startswith(f"{REFERENCE}/"):
-                digest.update(f"{len(name)}:{name}:{len(content)}:".encode() + content)
-        return digest.hexdigest()
+        files = read_files(self.folder)
+        return hash_contents({name: files[name] for name in sorted(files) if not name.startswith(f"{_REFERENCE}/")})
 
 
 def load_task(name: str | Path, **options: Any) -> ResearchTask:
     """Load a task by name or from a folder.
 
     Arguments:
-        options: arguments of the function that loads another format (see `FORMATS`).
+        options: arguments of the function that loads another format (see `_FORMATS`).
 
     Raises:
         EnvError: the argument is neither a name nor a folder.
@@ -275,24 +368,24 @@ def load_task(name: str | Path, **options: Any) -> ResearchTask:
     folder = Path(name)
     if isinstance(name, str) and "/" not in name and not is_task_folder(folder):
         folder = _locate(name)
-    path = folder / FILE
+    path = folder / _FILE
     if path.is_file():
         if options:
-            raise SettingsError("setting 'task_options': only tasks of a checkout (--mlgym) and of Harbor have options")
-        return read_task(path)
-    for file, loader in FORMATS.items():
+            raise SettingsError("setting 'task_kwargs': only tasks of a checkout (--mlgym) and of Harbor have options")
+        return _read_task(path)
+    for file in _FORMATS.names():
         if (folder / file).is_file():
             try:
-                task: ResearchTask = load_reference(loader)(folder, **options)
+                task: ResearchTask = _FORMATS.get(file)(folder, **options)
             except TypeError as error:
-                raise SettingsError(f"setting 'task_options': {error}") from error
+                raise SettingsError(f"setting 'task_kwargs': {error}") from error
             return task
-    raise TaskError(f"expected a task folder with a {' or '.join((FILE, *FORMATS))}; {folder} has none")
+    raise TaskError(f"expected a task folder with a {' or '.join((_FILE, *_FORMATS.names()))}; {folder} has none")
 
 
 def is_task_folder(folder: Path) -> bool:
     """Whether a folder contains a task file."""
-    return any((folder / file).is_file() for file in (FILE, *FORMATS))
+    return any((folder / file).is_file() for file in (_FILE, *_FORMATS.names()))
 
 
 def read_yaml(kind: type[Model], path: Path) -> Model:
@@ -339,7 +432,7 @@ def _fields(kind: type[BaseModel], outer: list[str]) -> list[str]:
     return list(kind.model_fields)
 
 
-def read_task(path: Path) -> ResearchTask:
+def _read_task(path: Path) -> ResearchTask:
     """Read a `task.yaml`."""
     task = read_yaml(ResearchTask, path)
     task._folder = path.parent.resolve()
@@ -350,7 +443,7 @@ def read_task(path: Path) -> ResearchTask:
         raise TaskError(f"{path} names the starter folder {task.starter}, which does not exist")
     starter = (task.folder / task.starter).resolve()
     linked = [link.resolve() for link in starter.rglob("*") if link.is_symlink()]
-    for what, name in (("evaluator", task.evaluator), ("data", task.data), ("reference", REFERENCE)):
+    for what, name in (("evaluator", task.evaluator), ("data", task.data), ("reference", _REFERENCE)):
         place = (task.folder / name).resolve()
         if name and (place.is_relative_to(starter) or any(link.is_relative_to(place) for link in linked)):
             raise TaskError(f"{path}: starter: every agent would see {name} ({what}); move it out of {task.starter}")
@@ -364,18 +457,19 @@ def read_task(path: Path) -> ResearchTask:
 
 def task_names() -> list[str]:
     """Return the names of the built-in tasks and those of other packages."""
-    return sorted({path.parent.name for path in OWN.glob(f"*/{FILE}")} | set(RESEARCH_TASKS.names()))
+    return sorted({path.parent.name for path in _OWN.glob(f"*/{_FILE}")} | set(RESEARCH_TASKS.names()))
 
 
 def _locate(name: str) -> Path:
-    if (OWN / name / FILE).is_file():
-        return OWN / name
+    if (_OWN / name / _FILE).is_file():
+        return _OWN / name
     if name in RESEARCH_TASKS.names():
         return Path(RESEARCH_TASKS.get(name))
     raise UnknownNameError("research task", name, task_names())
 
 
-def _files(folder: Path, without: tuple[str, ...]) -> dict[str, bytes]:
+def read_files(folder: Path, without: tuple[str, ...] = ()) -> dict[str, bytes]:
+    """Return the contents of the files below a folder by relative path, without caches."""
     contents = {}
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder)
@@ -383,3 +477,41 @@ def _files(folder: Path, without: tuple[str, ...]) -> dict[str, bytes]:
         if path.is_file() and not hidden and not CACHES.intersection(name.parts):
             contents[name.as_posix()] = path.read_bytes()
     return contents
+
+
+def hash_contents(files: Mapping[str, bytes], size: int = 12) -> str:
+    """Hash names and contents in their order."""
+    digest = hashlib.blake2b(digest_size=size)
+    for name, content in files.items():
+        digest.update(f"{len(name)}:{name}:{len(content)}:".encode() + content)
+    return digest.hexdigest()
+
+
+def collect_workspace(
+    shell: Shell, largest: int, spare: int = 0, is_data: Callable[[str], bool] = lambda name: False
+) -> dict[str, bytes] | InvalidSubmission:
+    """Copy the files of a workspace. Symbolic links are not followed.
+
+    A workspace that is too large is rejected rather than truncated, because only the agent knows which files it needs.
+
+    Arguments:
+        largest: the maximum total size in bytes.
+        spare: files beside `MAX_FILES` that may be there, for example data.
+        is_data: whether a file is not copied.
+    """
+    listed = shell.list_files(MAX_FILES + spare + 1)
+    if len(listed) > MAX_FILES + spare:
+        return InvalidSubmission(f"the workspace has more than {MAX_FILES} files, which are the most; remove some")
+    names = [name for name in listed if not is_data(name)]
+    for name in names:
+        size, part = len(name.encode()), max(len(part.encode()) for part in name.split("/"))
+        if size > _MAX_PATH or part > _MAX_NAME:
+            return InvalidSubmission(
+                f"the path {name[:80]}... has {size} bytes, and {part} in one name; at most {_MAX_PATH} and "
+                f"{_MAX_NAME} can be handed in; give the file another name, or remove it"
+            )
+    files = shell.read_files(names, total=largest)
+    # Missing files did not fit, or were deleted since they were listed.
+    if len(files) < len(names) and shell.read_files([name for name in names if name not in files], longest=1):
+        return InvalidSubmission(f"the workspace has more than {largest} bytes, which are the most; remove some files")
+    return files

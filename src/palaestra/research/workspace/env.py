@@ -7,21 +7,27 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import partial
+from dataclasses import replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar, get_args
 
-from palaestra.core.checks import check_integer, check_number
 from palaestra.core.errors import EnvError, SandboxError
 from palaestra.core.prompts import Prompts
-from palaestra.core.records import Failure, FailureCause, Message, ToolCall
+from palaestra.core.records import Failure, FailureCause, Json, Message, ToolCall
+from palaestra.core.settings import check_integer, check_number
 from palaestra.core.text import clean_text
-from palaestra.envs.turn.base import TurnEnv, to_failure
-from palaestra.envs.turn.records import Conversation, Reply, TurnStopReason
+from palaestra.envs.turn.base import Conversation, Reply, TurnEnv, TurnStopReason, to_failure
 from palaestra.envs.turn.vector import TurnVectorEnv
 from palaestra.research.judge.evaluation import EvaluationSplit, SubmissionJudge, make_judge, sandbox_for
-from palaestra.research.tasks.records import Grade, InvalidSubmission, JudgeResult, SubmissionOutcome
-from palaestra.research.tasks.task import ResearchTask, load_task
+from palaestra.research.tasks.task import (
+    Grade,
+    InvalidSubmission,
+    JudgeResult,
+    ResearchTask,
+    SubmissionOutcome,
+    load_task,
+)
 from palaestra.research.workspace.commands import (
     BrokenCommandError,
     CommandResult,
@@ -30,16 +36,21 @@ from palaestra.research.workspace.commands import (
     load_commands,
     tool_schemas,
 )
-from palaestra.research.workspace.commands.session import check_memory
-from palaestra.research.workspace.file_changes import FileChange, FileTracker
+from palaestra.research.workspace.commands.memory import check_memory
 from palaestra.research.workspace.parsing import Action, FormatError, make_parser
 from palaestra.research.workspace.templates import check_prompts
-from palaestra.research.workspace.workspace import MeasuredSolution, Workspace, load_baseline
+from palaestra.research.workspace.workspace import FileChange, FileTracker, MeasuredSolution, Workspace, load_baseline
 
 PROMPTS = Path(__file__).parent / "prompts"
-BROKE_EVALUATOR = InvalidSubmission("the evaluator broke over it", exposed=True)
-MOST_CALLS = 16
+_BROKE_EVALUATOR = InvalidSubmission("the evaluator broke over it", exposed=True)
+MAX_CALLS = 16
 """The maximum number of tool calls in one message."""
+_OUTCOMES = {
+    Grade: SubmissionOutcome.SCORED,
+    Failure: SubmissionOutcome.FAILED,
+    InvalidSubmission: SubmissionOutcome.INVALID,
+    type(None): SubmissionOutcome.MISSING,
+}
 
 
 class ResearchEnv(TurnEnv):
@@ -81,8 +92,8 @@ class ResearchEnv(TurnEnv):
         >>> observation, reward, terminated, truncated, info = env.step("```\\nsubmit\\n```")  # doctest: +SKIP
     """
 
-    held_out: ClassVar[Mapping[str, Any]] = {"split": "test"}
-    learned_from: ClassVar[Mapping[str, Any]] = {"split": "validation"}
+    held_out: ClassVar[Json] = {"split": "test"}
+    learned_from: ClassVar[Json] = {"split": "validation"}
 
     def __init__(
         self,
@@ -126,7 +137,6 @@ class ResearchEnv(TurnEnv):
         if self._memory is not None:
             check_memory(self._memory)
         self._sandbox_name = sandbox
-        self._ready: tuple[SubmissionJudge, MeasuredSolution] | None = None
         self._workspace: Workspace | None = None
         self._session: Session | None = None
         self._clear()
@@ -140,36 +150,38 @@ class ResearchEnv(TurnEnv):
         self._unreadable = 0
         self._judged: JudgeResult | None = None
         self._earned, self._interrupted = 0.0, False
-        self._where: dict[str, Any] = {}
+        self._where: Json = {}
         self._tracker: FileTracker | None = None
 
     # The episode
 
-    def opening(self, options: Mapping[str, Any]) -> Sequence[Message]:
+    def opening(self, options: Mapping[str, object]) -> Sequence[Message]:
         self.close()
         self._clear()
-        judge, baseline = self._judge()
+        judge, baseline = self._judge, self.baseline
         self._workspace = Workspace(self.task, judge.sandbox, judge.data)
-        self._session = Session(
-            self._workspace.shell, self, commands=list(self.commands), memory=self._memory,
-            timeout=self.task.limits.command_seconds,
-        )  # fmt: skip
-        shared = {"workspace": self._workspace.shell.workspace}
-        system = self._render(
-            "system", **shared, tools=bool(self.tools), data=", ".join(self.task.mounts(judge.data, judging=False)),
-            instructions=self._parser.instructions, command_seconds=f"{self.task.limits.command_seconds:g}", bash="bash" in self.commands,
-        )  # fmt: skip
-        parts = [
-            self._render("demonstration", demonstration=self.demonstration) if self.demonstration else "",
-            self._render(
-                "task", **shared, baseline_validation=baseline.validation.score, split=self.split,
-                validations=self.task.limits.validations, steps=self.max_turns, seconds=f"{self.max_seconds:g}",
-                files="\n".join(f"- {name}" for name in sorted(self.task.starter_files())),
-            ),
-            self._render("strategy", **shared, steps=self.max_turns) if self.strategy else "",
-        ]  # fmt: skip
+        shell, limits = self._workspace.shell, self.task.limits
+        self._session = Session(shell, self, list(self.commands), self._memory, limits.command_seconds)
+        variables = {
+            "workspace": shell.workspace,
+            "tools": bool(self.tools),
+            "bash": "bash" in self.commands,
+            "data": ", ".join(self.task.mounts(judge.data, judging=False)),
+            "instructions": self._parser.instructions,
+            "command_seconds": f"{limits.command_seconds:g}",
+            "demonstration": self.demonstration,
+            "baseline_validation": baseline.validation.score,
+            "split": self.split,
+            "validations": limits.validations,
+            "steps": self.max_turns,
+            "seconds": f"{self.max_seconds:g}",
+            "files": "\n".join(f"- {name}" for name in sorted(self.task.starter_files())),
+        }
+        shown = {"demonstration": bool(self.demonstration), "task": True, "strategy": self.strategy}
+        parts = [self._render(name, **variables) for name, is_shown in shown.items() if is_shown]
         # One message, because many chat templates reject two of the same role in a row.
-        return [Message("system", system), Message("user", "\n\n".join(part for part in parts if part))]
+        user = Message("user", "\n\n".join(part for part in parts if part))
+        return [Message("system", self._render("system", **variables)), user]
 
     def respond(self, message: Message) -> Reply:
         assert self._session is not None
@@ -186,7 +198,7 @@ class ResearchEnv(TurnEnv):
         self._unreadable = 0
         earned, validated = self._earned, len(self.attempts)
         action_text = action.text or "\n".join(f"{call.name} {call.arguments}" for call in action.calls)
-        info: dict[str, Any] = {"action": clean_text(action_text), "thought": clean_text(action.thought)}
+        info: Json = {"action": clean_text(action_text), "thought": clean_text(action.thought)}
         replies: list[Message] = []
         self._session.timeout = self._patience()
         try:
@@ -226,23 +238,21 @@ class ResearchEnv(TurnEnv):
             return self._fail(self._judged)
         return Reply(replies, self._earned - earned, reason, info=self._figures())
 
-    def _fail(self, failure: Failure, info: Mapping[str, Any] = {}, replies: Sequence[Message] = ()) -> Reply:
+    def _fail(self, failure: Failure, info: Mapping[str, object] = {}, replies: Sequence[Message] = ()) -> Reply:
         """End the episode because something outside the agent failed."""
         self._judged = failure
         return Reply(tuple(replies), failure=failure, info={**info, **self._figures()})
 
-    def state(self) -> Mapping[str, Any]:
+    def state(self) -> Json:
         if self._session is None:
             return {}
         if not self._interrupted:
             with suppress(SandboxError):  # Keep the last state of a dead shell.
                 self._where = self._session.state()
-        return {
-            **self._where, "current_step": self.turn, "remaining_steps": self.max_turns - self.turn,
-            "validations_left": self._validations_left(),
-        }  # fmt: skip
+        turns = {"current_step": self.turn, "remaining_steps": self.max_turns - self.turn}
+        return {**self._where, **turns, "validations_left": self._validations_left()}
 
-    def opening_info(self) -> Mapping[str, Any]:
+    def opening_info(self) -> Json:
         return {"baseline": self._reference(self.split), "metric": self.task.metric.name}
 
     def close(self) -> None:
@@ -277,20 +287,18 @@ class ResearchEnv(TurnEnv):
         if not self._validations_left():
             return CommandResult(self._render("no_validations", limit=self.task.limits.validations), ok=False)
         _, outcome = self._evaluate("validation")
-        broke = isinstance(outcome, Failure) and self._is_caused_by_submission(outcome)
-        counted = broke or isinstance(outcome, Grade) or (isinstance(outcome, InvalidSubmission) and outcome.exposed)
+        counted = isinstance(outcome, Grade) or self._is_caused_by_submission(outcome)
+        counted = counted or (isinstance(outcome, InvalidSubmission) and outcome.exposed)
         self.asked += counted
+        if isinstance(outcome, Failure):
+            self.failures[outcome.cause] += 1
         if not isinstance(outcome, Grade):
-            if isinstance(outcome, Failure):
-                self.failures[outcome.cause] += 1
             return self._report_miss(outcome, "validated", "validation", counted)
-        metric, baseline = self.task.metric, self._reference("validation")
         self.attempts.append(outcome.score)
-        best = metric.best(self.attempts)
-        assert best is not None
+        best = self.task.metric.best(self.attempts)
         if self.validation_reward:
-            self._earned = max(self._earned, metric.reward(best, baseline))
-        return self._report_score("validated", outcome, baseline, best=best, left=self._validations_left())
+            self._earned = max(self._earned, self.task.metric.reward(best, self._reference("validation")))
+        return self._report_score("validated", outcome, "validation", best=best, left=self._validations_left())
 
     def submit(self, last: bool = False) -> CommandResult:
         """Submit the current workspace. Returns the observation for the agent; `ok` is false without a score.
@@ -302,9 +310,9 @@ class ResearchEnv(TurnEnv):
             last: the episode ends in any case.
         """
         files, outcome = self._evaluate(self.split)
-        if isinstance(outcome, Failure) and self._is_caused_by_submission(outcome):
-            self.failures[outcome.cause] += 1
-            outcome = BROKE_EVALUATOR
+        if self._is_caused_by_submission(outcome):
+            self.failures[FailureCause.SCORER] += 1
+            outcome = _BROKE_EVALUATOR
         if isinstance(outcome, InvalidSubmission):
             if outcome.exposed or last:
                 self._judged, self._earned = outcome, self._reward(None)
@@ -313,19 +321,19 @@ class ResearchEnv(TurnEnv):
         if isinstance(outcome, Failure):
             return self._report_miss(outcome, "submitted", "evaluation")
         self._earned = self._reward(outcome.score)
-        return self._report_score("submitted", outcome, self._reference(self.split), split=self.split)
+        return self._report_score("submitted", outcome, self.split)
 
     def judge_finally(self, files: Mapping[str, bytes], split: EvaluationSplit) -> JudgeResult:
         """Judge a submission outside any episode. If its code broke the evaluator, it cannot be judged."""
-        outcome = self.judge(files, split)
-        broke = isinstance(outcome, Failure) and self._is_caused_by_submission(outcome)
-        return BROKE_EVALUATOR if broke else outcome
+        outcome = self._judge.judge(files, split)
+        return _BROKE_EVALUATOR if self._is_caused_by_submission(outcome) else outcome
 
-    def _is_caused_by_submission(self, failure: Failure) -> bool:
+    def _is_caused_by_submission(self, outcome: JudgeResult) -> bool:
         """Whether the submission's answers may have broken the evaluator. An agent could otherwise escape a bad score
         this way.
         """
-        return failure.cause is FailureCause.SCORER and self._judge()[0].exposed
+        failed = isinstance(outcome, Failure) and outcome.cause is FailureCause.SCORER
+        return failed and self._judge.exposed
 
     def _reward(self, score: float | None) -> float:
         """Return the reward of the episode."""
@@ -335,15 +343,12 @@ class ResearchEnv(TurnEnv):
         """Judge a copy of the current workspace; returns its files and the result."""
         assert self._workspace is not None
         files = self._workspace.submission()
-        return (None, files) if isinstance(files, InvalidSubmission) else (files, self.judge(files, split))
+        return (None, files) if isinstance(files, InvalidSubmission) else (files, self._judge.judge(files, split))
 
-    def _report_score(self, template: str, grade: Grade, baseline: float, **variables: Any) -> CommandResult:
+    def _report_score(self, template: str, grade: Grade, split: EvaluationSplit, **more: object) -> CommandResult:
         metric = self.task.metric
-        text = self._render(
-            template, metric=metric.name, score=grade.score, baseline=baseline,
-            direction=metric.direction.value, **variables,
-        )  # fmt: skip
-        return CommandResult(text)
+        scored = {"metric": metric.name, "direction": metric.direction.value, "score": grade.score, "split": split}
+        return CommandResult(self._render(template, **scored, baseline=self._reference(split), **more))
 
     def _report_miss(
         self, outcome: InvalidSubmission | Failure, done: str, name: str, counted: bool = False
@@ -355,12 +360,12 @@ class ResearchEnv(TurnEnv):
             name: what failed.
             counted: whether it counts as a validation.
         """
-        shared = {"counted": counted, "left": self._validations_left()}
+        variables: Json = {"counted": counted, "left": self._validations_left()}
         if isinstance(outcome, Failure):
-            text = self._render("failed", what=name, cause=outcome.cause, reason=outcome.message, **shared)
+            text = self._render("failed", what=name, cause=outcome.cause, reason=outcome.message, **variables)
         else:
             over = outcome.exposed and outcome is self._judged
-            text = self._render("unusable", reason=outcome.reason, what=done, over=over, **shared)
+            text = self._render("unusable", what=done, reason=outcome.reason, over=over, **variables)
         return CommandResult(text, ok=False)
 
     def _render(self, template: str, **variables: Any) -> str:
@@ -368,31 +373,23 @@ class ResearchEnv(TurnEnv):
         state = variables["state"] if "state" in variables else self.state()
         return self._prompts.bind(**self.template_variables(state)).render(template, **variables)
 
-    def template_variables(self, state: Mapping[str, Any]) -> dict[str, Any]:
+    def template_variables(self, state: Json) -> Json:
         """Return the variables of every template (`palaestra.research.workspace.templates`) for a workspace state."""
         where = {name: state.get(name, "") for name in ("current_step", "remaining_steps", "open_file", "working_dir")}
         return {"task": self.task, "command_docs": self._command_docs, **where}
 
-    @property
+    @cached_property
     def baseline(self) -> MeasuredSolution:
         """The baseline's scores, measured now if necessary."""
-        return self._judge()[1]
-
-    def judge(self, files: Mapping[str, bytes], split: EvaluationSplit) -> JudgeResult:
-        """Judge a submission outside any episode; see `SubmissionJudge.judge`."""
-        return self._judge()[0].judge(files, split)
+        return load_baseline(self.task, self._judge.sandbox, self._judge)
 
     def _reference(self, split: EvaluationSplit) -> float:
         """Return the baseline's score on a split."""
-        baseline = self._judge()[1]
-        return (baseline.test if split == "test" else baseline.validation).score
+        return (self.baseline.test if split == "test" else self.baseline.validation).score
 
-    def _judge(self) -> tuple[SubmissionJudge, MeasuredSolution]:
-        if self._ready is None:
-            sandbox = sandbox_for(self.task, self._sandbox_name)
-            judge = make_judge(self.task, sandbox)
-            self._ready = judge, load_baseline(self.task, sandbox, judge)
-        return self._ready
+    @cached_property
+    def _judge(self) -> SubmissionJudge:
+        return make_judge(self.task, sandbox_for(self.task, self._sandbox_name))
 
     def _validations_left(self) -> int:
         """Return the number of validations left."""
@@ -406,25 +403,22 @@ class ResearchEnv(TurnEnv):
         if not self.format_errors or self._unreadable < self.format_errors:
             return reply
         end = self.truncate(TurnStopReason.FORMAT)
-        return Reply(
-            (*reply.messages, *end.messages), reply.reward + end.reward, end.stop, end.failure,
-            {**reply.info, **end.info},
-        )  # fmt: skip
+        messages, info = (*reply.messages, *end.messages), {**reply.info, **end.info}
+        return replace(end, messages=messages, reward=reply.reward + end.reward, info=info)
 
     def _call(self, call: ToolCall, place: int) -> Message:
         """Answer one tool call of a message. Model servers require an answer to every call, even if nothing runs."""
         assert self._session is not None
-        why = ""
         if self._judged is not None:
-            why = "the task is over"
-        elif place >= MOST_CALLS:
-            why = f"a message has at most {MOST_CALLS} calls"
+            text = "Not run: the task is over."
+        elif place >= MAX_CALLS:
+            text = f"Not run: a message has at most {MAX_CALLS} calls."
         elif place and self._limit() is TurnStopReason.TIME:
-            why = "the time is over"
-        if why:
-            return Message("tool", f"Not run: {why}.", tool_call_id=call.id)
-        self._session.timeout = self._patience()
-        return Message("tool", self._render_result(self._session.call(call.name, call.arguments)), tool_call_id=call.id)
+            text = "Not run: the time is over."
+        else:
+            self._session.timeout = self._patience()
+            text = self._render_result(self._session.call(call.name, call.arguments))
+        return Message("tool", text, tool_call_id=call.id)
 
     def _patience(self) -> float:
         """Return the seconds that a command may take: the task's limit, or less if the episode ends earlier."""
@@ -434,21 +428,25 @@ class ResearchEnv(TurnEnv):
     def _render_result(self, outcome: CommandResult) -> str:
         self.outputs.append(clean_text(outcome.text))
         if self._judged is not None:  # The episode is over: there is no state to show.
-            return clean_text(outcome.text)
-        shared = {"note": outcome.note, "state": self.state(), "remaining": self.max_turns - self.turn}
-        if not outcome.text.strip():
-            return clean_text(self._render("no_output", observation="", ok=outcome.ok, **shared))
-        return clean_text(self._render("observation", observation=outcome.text.rstrip("\n"), **shared))
+            return self.outputs[-1]
+        variables = {
+            "ok": outcome.ok,
+            "note": outcome.note,
+            "state": self.state(),
+            "remaining": self.max_turns - self.turn,
+        }
+        if outcome.text.strip():
+            return clean_text(self._render("observation", observation=outcome.text.rstrip("\n"), **variables))
+        return clean_text(self._render("no_output", observation="", **variables))
 
-    def _figures(self) -> dict[str, Any]:
+    def _figures(self) -> Json:
         """Return the `info` of the last step."""
-        graded = self._judged if isinstance(self._judged, Grade) else None
-        outcomes = {Grade: SubmissionOutcome.SCORED, Failure: SubmissionOutcome.FAILED, InvalidSubmission: SubmissionOutcome.INVALID}  # fmt: skip
+        grade = self._judged if isinstance(self._judged, Grade) else None
         return {
-            "outcome": outcomes.get(type(self._judged), SubmissionOutcome.MISSING),
-            "score": None if graded is None else graded.score,
-            "scores": {} if graded is None else dict(graded.scores),
-            "isolation": "" if graded is None or graded.isolation is None else str(graded.isolation),
+            "outcome": _OUTCOMES[type(self._judged)],
+            "score": None if grade is None else grade.score,
+            "scores": {} if grade is None else dict(grade.scores),
+            "isolation": str((grade and grade.isolation) or ""),
             "baseline": self._reference(self.split),
             "attempts": tuple(self.attempts),
             "failures": dict(self.failures),

@@ -9,14 +9,14 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
-from palaestra.core.records import Message, ToolCall
+from palaestra.core.records import Json, Message, ToolCall
 from palaestra.core.registry import Registry
 
 PARSERS = Registry("output parser", "palaestra.output_parsers")
 
-MOST_STARTS = 32
+_MAX_STARTS = 32
 """The maximum number of places where JSON is tried, so that the work stays linear."""
 _DECODER = json.JSONDecoder(strict=False)
 _FENCE = re.compile(r"(\s*+)(`{3,}+|~{3,}+)([^`]*+)\Z")
@@ -65,7 +65,7 @@ def make_parser(name: str) -> Parser:
     return parser
 
 
-def split_thinking(message: Message) -> tuple[str, str]:
+def _split_thinking(message: Message) -> tuple[str, str]:
     """Split a message into the reasoning before `</think>` and the answer. The opening tag may be part of the prompt."""
     text = message.text.replace("\r\n", "\n")
     thinking, closed, answer = text.partition("</think>")
@@ -93,8 +93,8 @@ class LastBlock:
     only = False
 
     def __call__(self, message: Message) -> Action | FormatError:
-        thinking, text = split_thinking(message)
-        blocks, is_closed = find_blocks(text)
+        thinking, text = _split_thinking(message)
+        blocks, is_closed = _find_blocks(text)
         problem = ""
         if not is_closed:
             problem = (
@@ -124,7 +124,7 @@ class OneBlock(LastBlock):
     only = True
 
 
-def find_blocks(text: str) -> tuple[list[tuple[str, int, int]], bool]:
+def _find_blocks(text: str) -> tuple[list[tuple[str, int, int]], bool]:
     """Return the outermost fenced blocks of a text, each with the places of its fences, and whether all are closed.
 
     A fence within a here-document or the text of an edit is text. Otherwise a fence with a language opens a nested
@@ -175,7 +175,7 @@ class Xml:
     )
 
     def __call__(self, message: Message) -> Action | FormatError:
-        thinking, text = split_thinking(message)
+        thinking, text = _split_thinking(message)
         spans: list[tuple[int, int]] = []
         depth = start = 0
         for tag in re.finditer(r"</?command>", text):
@@ -186,26 +186,27 @@ class Xml:
                 depth -= 1
                 if depth == 0:
                     spans.append((start, tag.end()))
-        if depth:
-            return FormatError(
-                "There is a <command> without its </command>, so nothing was run. Send the whole command again; shorter, if your "
-                "message was cut off.",
-                thinking,
-            )
-        if len(spans) != 1:
-            return FormatError(
-                f"Exactly one command between <command> and </command> is expected, and your message has {len(spans) or 'none'}. Nothing "
-                "was run. For example:\n<command>\nls -la\n</command>",
-                thinking,
-            )
-        [(start, end)] = spans
+        start, end = spans[-1] if spans else (0, 0)
         command = text[start:end].removeprefix("<command>").removesuffix("</command>").strip("\n")
-        if not command.strip():
-            return FormatError("The command between the tags is empty. Give the one that is to be run.", thinking)
+        problem = ""
+        if depth:
+            problem = (
+                "There is a <command> without its </command>, so nothing was run. Send the whole command again; shorter, if your "
+                "message was cut off."
+            )
+        elif len(spans) != 1:
+            problem = (
+                f"Exactly one command between <command> and </command> is expected, and your message has {len(spans) or 'none'}. Nothing "
+                "was run. For example:\n<command>\nls -la\n</command>"
+            )
+        elif not command.strip():
+            problem = "The command between the tags is empty. Give the one that is to be run."
+        if problem:
+            return FormatError(problem, thinking)
         return Action(command, thought=_join(thinking, text[:start], text[end:]))
 
 
-class Json:
+class JsonObject:
     """The action is a JSON object with a `thought` and a `command`: a text, or a call with name and arguments."""
 
     instructions = (
@@ -214,8 +215,8 @@ class Json:
     )
 
     def __call__(self, message: Message) -> Action | FormatError:
-        thinking, text = split_thinking(message)
-        value = next((item for item, _ in find_objects(text) if "command" in item), None)
+        thinking, text = _split_thinking(message)
+        value = next((item for item, _ in _find_objects(text) if "command" in item), None)
         if value is None:
             return FormatError(
                 'One JSON object with a "command" is expected, and your message holds none that can be read. Nothing was run. For '
@@ -258,30 +259,29 @@ class ToolCalls:
     def __call__(self, message: Message) -> Action | FormatError:
         if message.tool_calls:
             return Action(calls=message.tool_calls, thought=message.text.strip())
-        thinking, text = split_thinking(message)
+        thinking, text = _split_thinking(message)
         marks = [place for mark in _CALL_MARKS if (place := text.find(mark)) >= 0]
         start = min(marks, default=text.find("{"))
         calls = _read_functions(text) if "<function=" in text else _read_json(text)
         if calls:
             numbered = [ToolCall(call.name, call.arguments, f"call_{k}") for k, call in enumerate(calls, 1)]
             return Action(calls=tuple(numbered), thought=_join(thinking, text[:start]))
-        if marks:
-            return FormatError(
-                f"A call of a tool is JSON with a name and arguments, and this is not: {text[start:][:120]!r}. Nothing was run. For "
-                'example: {"name": "bash", "arguments": {"command": "ls -la"}}',
-                thinking,
-            )
-        return FormatError(
+        problem = (
             "A call of a tool is expected, and your message has none. Nothing was run. Say what you want to do, and call the tool "
-            'for it, for example bash with {"command": "ls -la"}.',
-            thinking,
+            'for it, for example bash with {"command": "ls -la"}.'
         )
+        if marks:
+            problem = (
+                f"A call of a tool is JSON with a name and arguments, and this is not: {text[start:][:120]!r}. Nothing was run. For "
+                'example: {"name": "bash", "arguments": {"command": "ls -la"}}'
+            )
+        return FormatError(problem, thinking)
 
 
 def _read_json(text: str) -> list[ToolCall]:
     """Read the calls that are JSON objects; none if one of several `<tool_call>` cannot be read."""
     calls, rest = [], text.count("<tool_call>")
-    for value, inner in find_objects(text):
+    for value, inner in _find_objects(text):
         if call := _to_call(value):
             calls.append(call)
             rest -= inner.count("<tool_call>")
@@ -293,9 +293,9 @@ def _read_functions(text: str) -> list[ToolCall]:
     calls = []
     for name, inner in _split_at(_FUNCTION, text, "</function>"):
         parameters = _split_at(_PARAMETER, inner, "</parameter>")
-        values: Any = {key: value.removeprefix("\n").removesuffix("\n") for key, value in parameters}
+        values: object = {key: value.removeprefix("\n").removesuffix("\n") for key, value in parameters}
         if not parameters:
-            values = next((value for value, _ in find_objects(inner)), None)
+            values = next((value for value, _ in _find_objects(inner)), None)
             if values is None and inner.strip():
                 return []
         calls.append(ToolCall(name, _dump(values or {})))
@@ -309,12 +309,12 @@ def _split_at(tag: re.Pattern[str], text: str, closing: str) -> list[tuple[str, 
     return [(name, inner[: inner.rfind(closing)] if closing in inner else inner) for name, inner in pairs]
 
 
-def find_objects(text: str) -> Iterator[tuple[dict[str, Any], str]]:
+def _find_objects(text: str) -> Iterator[tuple[Json, str]]:
     """Yield the JSON objects in a text, including those in lists, and the text of each. After an unreadable one the
     next brace is tried.
     """
     at = 0
-    for _ in range(MOST_STARTS):
+    for _ in range(_MAX_STARTS):
         start = text.find("{", at)
         if start < 0:
             return
@@ -326,7 +326,7 @@ def find_objects(text: str) -> Iterator[tuple[dict[str, Any], str]]:
         yield value, text[start:at]
 
 
-def _to_call(value: dict[str, Any]) -> ToolCall | None:
+def _to_call(value: Json) -> ToolCall | None:
     """Return the tool call in a JSON object, in any of the common formats."""
     inner = value.get("function", value)
     name = inner.get("name") if isinstance(inner, dict) else None
@@ -336,7 +336,7 @@ def _to_call(value: dict[str, Any]) -> ToolCall | None:
     return ToolCall(name, arguments if isinstance(arguments, str) else _dump(arguments))
 
 
-def _dump(value: Any) -> str:
+def _dump(value: object) -> str:
     """Dump a parsed value as JSON; a value that is nested too deep becomes an empty object."""
     try:
         return json.dumps(value)
@@ -347,6 +347,6 @@ def _dump(value: Any) -> str:
 PARSERS.register("last_block", LastBlock, "the last fenced block")
 PARSERS.register("one_block", OneBlock, "exactly one fenced block")
 PARSERS.register("xml", Xml, "<command>...</command>")
-PARSERS.register("json", Json, '{"thought": ..., "command": ...}')
+PARSERS.register("json", JsonObject, '{"thought": ..., "command": ...}')
 PARSERS.register("tool_call", ToolCalls, "tool calls, including those that local models write as text")
 PARSERS.register("identity", Identity, "the whole message")

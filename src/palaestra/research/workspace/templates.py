@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from palaestra.core.errors import PromptError, suggest
 from palaestra.core.prompts import SUFFIX, Prompts
+from palaestra.core.records import Json
 
 if TYPE_CHECKING:
     from palaestra.research.tasks.task import ResearchTask
 
-SHARED: Mapping[str, Any] = {
+SHARED: Json = {
     "current_step": 1, "remaining_steps": 9, "open_file": "/workspace/train.py", "working_dir": "/workspace",
     "command_docs": "submit",
 }  # fmt: skip
@@ -25,7 +26,7 @@ _STATE = {
 }  # fmt: skip
 _JUDGED = {"metric": "accuracy", "score": 0.75, "baseline": 0.5, "direction": "higher"}
 _COUNTED = {"counted": True, "left": 3}
-OWN: Mapping[str, Mapping[str, Any]] = {
+OWN: Mapping[str, Json] = {
     "system": {"tools": False, "bash": True, "data": "/data", "instructions": "Write one command.", "command_seconds": "60",
                "workspace": "/workspace"},
     "demonstration": {"demonstration": "[assistant]\nls"},

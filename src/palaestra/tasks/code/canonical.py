@@ -8,7 +8,7 @@ import warnings
 
 from palaestra.tasks.code.extraction import MAX_CODE, PARSE_ERRORS, find_fenced
 
-MAX_NODES = 2000
+_MAX_NODES = 2000
 """Larger programs keep their intermediate variables."""
 
 
@@ -59,7 +59,7 @@ def _inline(block: ast.Module | ast.FunctionDef) -> None:
     for statement in block.body:
         replaced = _Substitution(values).visit(statement)
         nodes += sum(1 for _ in ast.walk(replaced))
-        if nodes > MAX_NODES:
+        if nodes > _MAX_NODES:
             return
         match replaced:
             case ast.Assign(targets=[ast.Name(id=name)], value=value) if assigned.count(name) == 1:

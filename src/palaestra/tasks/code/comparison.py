@@ -16,7 +16,7 @@ import re
 from decimal import Decimal
 
 RELATIVE, ABSOLUTE = 1e-6, 1e-6
-MAX_DIGITS = 10_000
+_MAX_DIGITS = 10_000
 """Maximum length of a number; longer tokens are compared as text."""
 _DECIMAL = re.compile(r"[+-]?(?:\d+\.\d*|\.\d+|\d+)(?:[eE][+-]?\d{1,6})?\Z", re.ASCII)
 
@@ -68,7 +68,7 @@ def _same_token(mine: str, expected: str) -> bool:
 
 
 def _is_decimal(token: str) -> bool:
-    return len(token) <= MAX_DIGITS and bool(_DECIMAL.match(token))
+    return len(token) <= _MAX_DIGITS and bool(_DECIMAL.match(token))
 
 
 def _has_point(token: str) -> bool:
@@ -76,7 +76,9 @@ def _has_point(token: str) -> bool:
 
 
 _SENTENCE = re.compile(r"[^.\n]+")
-_ANY_CASE = re.compile(r"\bany (?:case|register)\b|\b(?:upper|lower)\s?case or (?:upper|lower)|case[- ]insensitive", re.IGNORECASE)  # fmt: skip
+_ANY_CASE = re.compile(
+    r"\bany (?:case|register)\b|\b(?:upper|lower)\s?case or (?:upper|lower)|case[- ]insensitive", re.IGNORECASE
+)
 _SAY = r"(?:print|output|write|report|find|give|display|return|accept\w*|you (?:may|can) choose)"
 _ANY = re.compile(
     rf"\b{_SAY}\b[^.\n]{{0,80}}?\b(?:any|arbitrary)\b(?: (?:one )?of (?:them|these|those)| (?:suitable|valid|correct|such|possible|order|one|solution|answer)\b|\s*$)"
@@ -86,7 +88,10 @@ _ANY = re.compile(
     re.IGNORECASE,
 )
 _DIALOGUE = re.compile(r"\binteractive (?:problem|task)\b|\bthis is an interactive\b|\bflush\b", re.IGNORECASE)
-_EXAMPLE = re.compile(r"^\s*Input\s*\n(?P<given>.*?)^\s*Output\s*\n(?P<printed>.*?)(?=^\s*(?:Input|Notes?|Examples?)\s*$|^Time Limit:|\Z)", re.MULTILINE | re.DOTALL)  # fmt: skip
+_EXAMPLE = re.compile(
+    r"^\s*Input\s*\n(?P<given>.*?)^\s*Output\s*\n(?P<printed>.*?)(?=^\s*(?:Input|Notes?|Examples?)\s*$|^Time Limit:|\Z)",
+    re.MULTILINE | re.DOTALL,
+)
 
 
 def admits_any_case(statement: str) -> bool:
@@ -108,14 +113,14 @@ def why_undecided(statement: str, inputs: tuple[str, ...], outputs: tuple[str, .
         if says_output and not _ANY_CASE.search(sentence) and _ANY.search(sentence):
             return "it admits several answers"
     stored = {" ".join(given.split()): printed for given, printed in zip(inputs, outputs, strict=True)}
-    for given, printed in read_examples(statement):
+    for given, printed in read_statement_examples(statement):
         expected = stored.get(" ".join(given.split()))
         if expected is not None and not same_output(printed, expected, any_case=admits_any_case(statement)):
             return "the output of its example differs from the stored one"
     return ""
 
 
-def read_examples(statement: str) -> list[tuple[str, str]]:
+def read_statement_examples(statement: str) -> list[tuple[str, str]]:
     """The example inputs and outputs in a statement of CodeContests."""
     start = re.search(r"^Examples?\s*$", statement, re.MULTILINE)
     if start is None:

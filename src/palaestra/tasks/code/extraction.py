@@ -20,11 +20,11 @@ _PYTHON = {"", "python", "python3", "py", "py3", "python2", "pycon", "ipython"}
 _START = re.compile(r"^(?:def |class |import |from |async def |@|if __name__|#!)", re.MULTILINE)
 _ALWAYS = set(dir(builtins)) | {"__name__", "__file__", "__doc__", "__builtins__"}
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-MAX_TEXT, MAX_CODE, MAX_LINES = 2_000_000, 60_000, 5000
+_MAX_TEXT, MAX_CODE, _MAX_LINES = 2_000_000, 60_000, 5000
 """Maximum length of a response and of a program in characters, and of a program in lines."""
-MAX_BLOCKS = 200
+_MAX_BLOCKS = 200
 """Maximum number of fenced blocks; the last ones are read."""
-MAX_WORK = 200_000
+_MAX_WORK = 200_000
 """Maximum number of characters to compile in search of the end of a program. This takes less than a second."""
 PARSE_ERRORS = (SyntaxError, ValueError, RecursionError, MemoryError)
 """The exceptions of `compile` and `ast.parse`."""
@@ -46,7 +46,7 @@ class Work:
     """A budget of characters to compile."""
 
     def __init__(self) -> None:
-        self.left = MAX_WORK
+        self.left = _MAX_WORK
 
 
 def extract_code(text: str, wanted: str = "", begun: str = "") -> ExtractedProgram:
@@ -58,18 +58,18 @@ def extract_code(text: str, wanted: str = "", begun: str = "") -> ExtractedProgr
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # For example about invalid escapes in the program.
-        text, work = text[:MAX_TEXT], Work()
+        text, work = text[:_MAX_TEXT], Work()
 
         def is_wanted(code: str) -> bool:
             return wanted in find_defined_names(code) if wanted else _does_something(code)
 
         head = _find_head(begun, wanted)
-        blocks = [block for block in find_fenced(text, work) if parses(block)]
+        blocks = [block for block in find_fenced(text, work) if is_program(block)]
         if program := assemble(blocks, is_wanted):
             return ExtractedProgram(head + program, "fenced")
         if begun and (program := _continue(text, begun, wanted, work)):
             return ExtractedProgram(program, "continued")
-        if parses(text) and is_wanted(text):
+        if is_program(text) and is_wanted(text):
             return ExtractedProgram(head + _dedent(text), "bare")
         if program := longest_part(text, is_wanted, work):
             return ExtractedProgram(head + program, "bare")
@@ -87,7 +87,7 @@ def find_fenced(text: str, work: Work | None = None) -> list[str]:
         if re.split(r"[\s{,:]", tag)[0] in _PYTHON:
             blocks.append(body if end else longest_start(body, work=work))
         place = end.end() if end else len(text)
-    return [_dedent(block) for block in blocks[-MAX_BLOCKS:]]
+    return [_dedent(block) for block in blocks[-_MAX_BLOCKS:]]
 
 
 def assemble(blocks: Sequence[str], is_wanted: Callable[[str], bool]) -> str:
@@ -95,11 +95,11 @@ def assemble(blocks: Sequence[str], is_wanted: Callable[[str], bool]) -> str:
     chosen = next((place for place in reversed(range(len(blocks))) if is_wanted(blocks[place])), None)
     if chosen is None:
         return ""
-    parts, missing = [blocks[chosen]], find_used_names(blocks[chosen]) - find_defined_names(blocks[chosen])
+    parts, missing = [blocks[chosen]], _find_used_names(blocks[chosen]) - find_defined_names(blocks[chosen])
     for block in reversed(blocks[:chosen]):
         if (names := find_defined_names(block)) & missing:
             parts.insert(0, block)
-            missing = (missing | find_used_names(block)) - names
+            missing = (missing | _find_used_names(block)) - names
     return "\n\n".join(part.strip("\n") for part in parts) + "\n"
 
 
@@ -127,7 +127,7 @@ def longest_part(
 def longest_start(text: str, at_least: int = 0, work: Work | None = None) -> str:
     """The longest prefix of whole lines that is valid Python; empty if it has fewer than `at_least` characters."""
     work = work or Work()
-    lines = text[:MAX_CODE].split("\n")[:MAX_LINES]
+    lines = text[:MAX_CODE].split("\n")[:_MAX_LINES]
     end = len(lines)
     while end and work.left > 0:
         part = "\n".join(lines[:end])
@@ -149,7 +149,7 @@ def longest_start(text: str, at_least: int = 0, work: Work | None = None) -> str
     return ""
 
 
-def parses(text: str) -> bool:
+def is_program(text: str) -> bool:
     """Whether a text is a program with at least one statement."""
     if len(text) > MAX_CODE:
         return False
@@ -163,7 +163,7 @@ def parses(text: str) -> bool:
 def find_defined_names(text: str) -> set[str]:
     """The names that a program defines at its top level."""
     names: set[str] = set()
-    for node in _parse(text).body:
+    for node in parse_program(text).body:
         if isinstance(node, _DEFINITIONS):
             names.add(node.name)
             continue
@@ -177,16 +177,16 @@ def find_defined_names(text: str) -> set[str]:
     return names
 
 
-def find_used_names(text: str) -> set[str]:
+def _find_used_names(text: str) -> set[str]:
     """The names that a program reads, without builtins and local names."""
-    nodes = list(ast.walk(_parse(text)))
+    nodes = list(ast.walk(parse_program(text)))
     loaded = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
     local = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     local |= {node.arg for node in nodes if isinstance(node, ast.arg)}
     return loaded - local - (_ALWAYS - {"print", "input", "open"})
 
 
-def _parse(text: str) -> ast.Module:
+def parse_program(text: str) -> ast.Module:
     """The syntax tree of a program; empty if it is not valid."""
     try:
         return ast.parse(text)
@@ -196,8 +196,8 @@ def _parse(text: str) -> ast.Module:
 
 def _does_something(block: str) -> bool:
     """Whether a program reads input or prints, directly or in its functions. A usage example or an expression does not."""
-    attributes = {node.attr for node in ast.walk(_parse(block)) if isinstance(node, ast.Attribute)}
-    return bool({"print", "input", "stdin", "stdout", "open"} & (find_used_names(block) | attributes))
+    attributes = {node.attr for node in ast.walk(parse_program(block)) if isinstance(node, ast.Attribute)}
+    return bool({"print", "input", "stdin", "stdout", "open"} & (_find_used_names(block) | attributes))
 
 
 def _continue(text: str, begun: str, wanted: str, work: Work) -> str:
@@ -214,7 +214,7 @@ def _find_head(begun: str, wanted: str) -> str:
     """The imports and helpers of a given start, for a program that repeats its function."""
     match = re.search(rf"^(?:async )?(?:def|class) {re.escape(wanted)}\b", begun, re.MULTILINE) if wanted else None
     head = begun[: match.start()].rstrip() if match else ""
-    return f"{head}\n\n" if parses(head) else ""
+    return f"{head}\n\n" if is_program(head) else ""
 
 
 def _dedent(text: str) -> str:

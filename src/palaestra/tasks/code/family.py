@@ -10,13 +10,17 @@ import builtins
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from palaestra.tasks.code.formats import Functions, Stdio
 
 Rng = np.random.Generator
+T = TypeVar("T")
+Inputs = tuple[Any, ...]
+_Wording = tuple[str, str]
+"""The words for a part of a problem, and its code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +38,7 @@ class CodeDraft:
     question: str
     solution: str
     name: str
-    inputs: tuple[Any, ...]
+    inputs: Inputs
     key: tuple[int | str, ...]
 
 
@@ -49,13 +53,9 @@ class Part:
     write: str
     numbers: tuple[int | str, ...] = (0,)
 
-    def with_number(self, rng: Rng) -> tuple[str, str]:
-        k = _pick(rng, self.numbers)
-        return self.say.replace("{k}", str(k)), self.write.replace("{k}", str(k))
-
 
 # Conditions on a number `x`, changes of it, and functions of a list.
-WHICH = (
+_WHICH = (
     Part("that are even", "x % 2 == 0"),
     Part("that are odd", "x % 2 == 1"),
     Part("that are above {k}", "x > {k}", (-3, 0, 2, 5, 8, 10)),
@@ -64,7 +64,7 @@ WHICH = (
     Part("that are not {k}", "x != {k}", (0, 1, 2, 5)),
     Part("whose last digit is {k}", "abs(x) % 10 == {k}", (0, 1, 3, 5, 7)),
 )
-CHANGE = (
+_CHANGE = (
     Part("the square of", "x * x"),
     Part("{k} times", "{k} * x", (2, 3, 4, 10)),
     Part("{k} more than", "x + {k}", (1, 2, 5, 7)),
@@ -72,7 +72,7 @@ CHANGE = (
     Part("the remainder by {k} of", "x % {k}", (3, 4, 5, 6)),
     Part("the absolute value of", "abs(x)"),
 )
-TOGETHER = (
+_TOGETHER = (
     Part("the sum of", "sum({list})"),
     Part("the number of", "len({list})"),
     Part("the largest (0 if there are none) of", "max({list}, default=0)"),
@@ -83,7 +83,7 @@ TOGETHER = (
         "max({list}, default=0) - min({list}, default=0)",
     ),
 )
-ORDERS = (
+_ORDERS = (
     Part("in their order", "{list}"),
     Part("from the smallest to the largest", "sorted({list})"),
     Part("from the largest to the smallest", "sorted({list}, reverse=True)"),
@@ -93,7 +93,7 @@ ORDERS = (
         "by their distance from {k}, the nearest first", "sorted({list}, key=lambda x: (abs(x - {k}), x))", (0, 5, 10)
     ),
 )
-LETTERS = (
+_LETTERS = (
     Part("vowels", "c in 'aeiou'"),
     Part("letters that are no vowels", "c.isalpha() and c not in 'aeiou'"),
     Part("digits", "c.isdigit()"),
@@ -102,7 +102,7 @@ LETTERS = (
     Part("letters after '{k}' in the alphabet", "'{k}' < c <= 'z'", tuple("cfjlos")),
     Part("letters of the word '{k}'", "c in '{k}'", ("amber", "olive", "queen", "wolf", "jars", "kites", "roses")),
 )
-WORDS = (
+_WORDS = (
     Part("with more than {k} letters", "len(w) > {k}", (2, 3, 4, 5)),
     Part("with fewer than {k} letters", "len(w) < {k}", (4, 5, 6)),
     Part("with an even number of letters", "len(w) % 2 == 0"),
@@ -113,7 +113,7 @@ WORDS = (
     Part("that contain '{k}'", "'{k}' in w", tuple("aeiosl")),
     Part("that do not contain '{k}'", "'{k}' not in w", tuple("aeios")),
 )
-WORD_CHANGES = (
+_WORD_CHANGES = (
     Part("in capitals", "w.upper()"),
     Part("backwards", "w[::-1]"),
     Part("with their first letter doubled", "w[0] + w"),
@@ -123,46 +123,64 @@ WORD_CHANGES = (
     Part("with their last letter put first", "w[-1] + w[:-1]"),
     Part("with '{k}' behind them", "w + '{k}'", ("!", "-", "?")),
 )
-TALLY_BY = (
-    ("the length", "len(w)"), ("the first letter", "w[0]"), ("the last letter", "w[-1]"),
-    ("the number of vowels", "sum(c in 'aeiou' for c in w)"), ("the first two letters", "w[:2]"),
-)  # fmt: skip
-VOCABULARY = (
-    "amber", "apple", "basis", "birds", "cloud", "cats", "delta", "dusk", "eagle", "ember", "finch", "fox", "glass", "goats", "hills", "idea", "inks", "jars", "kites", "lamps", "maple", "nest", "oats", "olive", "paths", "queen", "roses", "seas", "table", "ants", "vines", "wolf", "yams", "zebras",
+_TALLY_BY = (
+    ("the length", "len(w)"),
+    ("the first letter", "w[0]"),
+    ("the last letter", "w[-1]"),
+    ("the number of vowels", "sum(c in 'aeiou' for c in w)"),
+    ("the first two letters", "w[:2]"),
+)
+_VOCABULARY = (
+    "amber", "apple", "basis", "birds", "cloud", "cats", "delta", "dusk", "eagle", "ember", "finch", "fox", "glass",
+    "goats", "hills", "idea", "inks", "jars", "kites", "lamps", "maple", "nest", "oats", "olive", "paths", "queen",
+    "roses", "seas", "table", "ants", "vines", "wolf", "yams", "zebras",
 )  # fmt: skip
 
 
-def _pick(rng: Rng, choices: Any) -> Any:
+def _pick(rng: Rng, choices: Sequence[T]) -> T:
     return choices[int(rng.integers(len(choices)))]
 
 
+def _draw(rng: Rng, parts: Sequence[Part]) -> _Wording:
+    """One of the parts, with one of its numbers."""
+    part = _pick(rng, parts)
+    k = str(_pick(rng, part.numbers))
+    return part.say.replace("{k}", k), part.write.replace("{k}", k)
+
+
+def _draw_statistic(rng: Rng, values: str) -> _Wording:
+    """A statistic, and its code for the list `values`."""
+    part = _pick(rng, _TOGETHER)
+    return part.say, part.write.replace("{list}", values)
+
+
+def _draw_order(rng: Rng, values: str) -> tuple[str, str, str]:
+    """An order, the rule for ties, and its code for the list `values`."""
+    say, write = _draw(rng, _ORDERS)
+    tie = ", and of two equally near the smaller first" if "abs(x - " in write else ""
+    return say, tie, write.replace("{list}", values)
+
+
 def _name(rng: Rng) -> str:
-    return (
-        f"{_pick(rng, ('find', 'compute', 'get', 'solve', 'make'))}_{_pick(rng, ('result', 'answer', 'value', 'it'))}"
+    verb, noun = (
+        _pick(rng, ("find", "compute", "get", "solve", "make")),
+        _pick(rng, ("result", "answer", "value", "it")),
     )
+    return f"{verb}_{noun}"
 
 
-def _numbers(rng: Rng, low: int = -15, high: int = 25) -> list[int]:
-    return [int(x) for x in rng.integers(low, high + 1, int(rng.integers(1, 9)))]
+def _numbers(rng: Rng) -> list[int]:
+    return [int(x) for x in rng.integers(-15, 26, int(rng.integers(1, 9)))]
 
 
-def _number_lists(rng: Rng) -> tuple[Any, ...]:
+def _number_lists(rng: Rng) -> Inputs:
     """Arguments of tests: an empty list, one number, repetitions, and random lists."""
     once = int(rng.integers(-9, 10))
     return ([[]], [[once]], [[once, once, 3, 2]], *([_numbers(rng)] for _ in range(5)))
 
 
 def _words(rng: Rng) -> list[str]:
-    return [str(_pick(rng, VOCABULARY)) for _ in range(int(rng.integers(1, 7)))]
-
-
-def _texts(rng: Rng) -> tuple[Any, ...]:
-    return ([""], ["a1"], *([" ".join(_words(rng)) + str(int(rng.integers(0, 100)))] for _ in range(5)))
-
-
-def _tie(order: str) -> str:
-    """The wording for numbers that are equal under an order."""
-    return ", and of two equally near the smaller first" if "abs(x - " in order else ""
+    return [_pick(rng, _VOCABULARY) for _ in range(int(rng.integers(1, 7)))]
 
 
 def _function(name: str, argument: str, *lines: str) -> str:
@@ -171,158 +189,165 @@ def _function(name: str, argument: str, *lines: str) -> str:
 
 def select(rng: Rng) -> CodeDraft:
     """The numbers of a list that have a property."""
-    (say, write), (order_say, order) = _pick(rng, WHICH).with_number(rng), _pick(rng, ORDERS).with_number(rng)
-    name, chosen = _name(rng), f"[x for x in numbers if {write}]"
-    solution = _function(name, "numbers", f"return {order.replace('{list}', chosen)}")
-    question = f"returns a list of the whole numbers in the list `numbers` {say}, {order_say}{_tie(order)}"
-    return CodeDraft(question, solution, name, _number_lists(rng), ("select", say, order_say))
+    say, write = _draw(rng, _WHICH)
+    order, tie, ordered = _draw_order(rng, f"[x for x in numbers if {write}]")
+    name = _name(rng)
+    solution = _function(name, "numbers", f"return {ordered}")
+    question = f"returns a list of the whole numbers in the list `numbers` {say}, {order}{tie}"
+    return CodeDraft(question, solution, name, _number_lists(rng), ("select", say, order))
 
 
 def change(rng: Rng) -> CodeDraft:
     """Each number of a list changed."""
-    (say, write), (order_say, order) = _pick(rng, CHANGE).with_number(rng), _pick(rng, ORDERS).with_number(rng)
-    name, changed = _name(rng), f"[{write} for x in numbers]"
-    solution = _function(name, "numbers", f"changed = {changed}", f"return {order.replace('{list}', 'changed')}")
-    question = f"returns a list with {say} each whole number in the list `numbers`, {order_say}{_tie(order)}"
-    return CodeDraft(question, solution, name, _number_lists(rng), ("change", say, order_say))
+    say, write = _draw(rng, _CHANGE)
+    order, tie, ordered = _draw_order(rng, "changed")
+    name = _name(rng)
+    solution = _function(name, "numbers", f"changed = [{write} for x in numbers]", f"return {ordered}")
+    question = f"returns a list with {say} each whole number in the list `numbers`, {order}{tie}"
+    return CodeDraft(question, solution, name, _number_lists(rng), ("change", say, order))
 
 
 def reduce(rng: Rng) -> CodeDraft:
     """A statistic of the numbers of a list that have a property."""
-    (say, write), whole = _pick(rng, WHICH).with_number(rng), _pick(rng, TOGETHER)
+    say, write = _draw(rng, _WHICH)
+    whole, result = _draw_statistic(rng, "chosen")
     name = _name(rng)
-    chosen = f"[x for x in numbers if {write}]"
-    solution = _function(name, "numbers", f"chosen = {chosen}", f"return {whole.write.replace('{list}', 'chosen')}")
-    question = f"returns {whole.say} the whole numbers in the list `numbers` {say}"
-    return CodeDraft(question, solution, name, _number_lists(rng), ("reduce", say, whole.say))
+    solution = _function(name, "numbers", f"chosen = [x for x in numbers if {write}]", f"return {result}")
+    question = f"returns {whole} the whole numbers in the list `numbers` {say}"
+    return CodeDraft(question, solution, name, _number_lists(rng), ("reduce", say, whole))
 
 
 def combine(rng: Rng) -> CodeDraft:
     """A statistic of chosen and changed numbers."""
-    (say, write), (by, become) = _pick(rng, WHICH).with_number(rng), _pick(rng, CHANGE).with_number(rng)
-    whole, name = _pick(rng, TOGETHER), _name(rng)
-    solution = _function(
-        name, "numbers", f"found = [{become} for x in numbers if {write}]",
-        f"return {whole.write.replace('{list}', 'found')}",
-    )  # fmt: skip
-    question = f"takes {by} each of the whole numbers in the list `numbers` {say}, and returns {whole.say} these"
-    return CodeDraft(question, solution, name, _number_lists(rng), ("combine", say, by, whole.say))
+    (say, write), (by, become) = _draw(rng, _WHICH), _draw(rng, _CHANGE)
+    whole, result = _draw_statistic(rng, "found")
+    name = _name(rng)
+    solution = _function(name, "numbers", f"found = [{become} for x in numbers if {write}]", f"return {result}")
+    question = f"takes {by} each of the whole numbers in the list `numbers` {say}, and returns {whole} these"
+    return CodeDraft(question, solution, name, _number_lists(rng), ("combine", say, by, whole))
+
+
+_CHARACTERS = {
+    "count": ("how many {what} there are in `text`", "sum(1 for c in text if {write})"),
+    "keep": ("`text` with only its {what}", "''.join(c for c in text if {write})"),
+    "drop": ("`text` without its {what}", "''.join(c for c in text if not ({write}))"),
+    "places": ("the places (from 0) of the {what} in `text`, as a list", "[i for i, c in enumerate(text) if {write}]"),
+    "stars": ("`text` with '*' in place of each of its {what}", "''.join('*' if {write} else c for c in text)"),
+    "last": (
+        "the place (from 0) of the last of the {what} in `text`, or -1 if there are none",
+        "max((i for i, c in enumerate(text) if {write}), default=-1)",
+    ),
+}
 
 
 def characters(rng: Rng) -> CodeDraft:
     """Counting and keeping characters."""
-    (kind, write), name = _pick(rng, LETTERS).with_number(rng), _name(rng)
-    way, say = _pick(rng, (("count", "how many {what} there are in `text`"), ("keep", "`text` with only its {what}"),
-                           ("drop", "`text` without its {what}"), ("places", "the places (from 0) of the {what} in `text`, as a list"),
-                           ("stars", "`text` with '*' in place of each of its {what}"),
-                           ("last", "the place (from 0) of the last of the {what} in `text`, or -1 if there are none")))  # fmt: skip
-    line = {
-        "count": f"return sum(1 for c in text if {write})",
-        "keep": f"return ''.join(c for c in text if {write})",
-        "drop": f"return ''.join(c for c in text if not ({write}))",
-        "places": f"return [i for i, c in enumerate(text) if {write}]",
-        "stars": f"return ''.join('*' if {write} else c for c in text)",
-        "last": f"return max((i for i, c in enumerate(text) if {write}), default=-1)",
-    }[way]
+    (kind, write), name = _draw(rng, _LETTERS), _name(rng)
+    way = _pick(rng, tuple(_CHARACTERS))
+    say, result = _CHARACTERS[way]
+    solution = _function(name, "text", f"return {result.replace('{write}', write)}")
     question = f"takes `text`, which has no capitals, and returns {say.replace('{what}', kind)}"
-    return CodeDraft(question, _function(name, "text", line), name, _texts(rng), ("characters", kind, way))
+    inputs = ([""], ["a1"], *([" ".join(_words(rng)) + str(int(rng.integers(0, 100)))] for _ in range(5)))
+    return CodeDraft(question, solution, name, inputs, ("characters", kind, way))
 
 
 def words(rng: Rng) -> CodeDraft:
     """Words of a text, chosen and changed."""
-    (say, write), (by, become), name = (
-        _pick(rng, WORDS).with_number(rng),
-        _pick(rng, WORD_CHANGES).with_number(rng),
-        _name(rng),
-    )
-    sort = bool(rng.integers(2))
-    selection = f"[{become} for w in text.split() if {write}]"
-    solution = _function(
-        name, "text", f"found = {selection}", f"return ' '.join({'sorted(found)' if sort else 'found'})"
-    )
-    order = "in alphabetical order" if sort else "in their order"
+    (say, write), (by, become), name = _draw(rng, _WORDS), _draw(rng, _WORD_CHANGES), _name(rng)
+    order, result = _pick(rng, (("in their order", "found"), ("in alphabetical order", "sorted(found)")))
+    choose = f"found = [{become} for w in text.split() if {write}]"
+    solution = _function(name, "text", choose, f"return ' '.join({result})")
     question = f"returns the words of `text` {say}, each {by}, then {order}, with one space between them"
     inputs = ([""], *([" ".join(_words(rng))] for _ in range(6)))
     return CodeDraft(question, solution, name, inputs, ("words", say, by, order))
 
 
+_TALLIES = {
+    "count": ("found[{by}] = found.get({by}, 0) + 1", "how many of these words have it"),
+    "group": ("found.setdefault({by}, []).append(w)", "the list of these words that have it, in their order"),
+    "longest": (
+        "found[{by}] = max(found.get({by}, ''), w, key=len)",
+        "the first of the longest of these words that have it",
+    ),
+    "letters": ("found[{by}] = found.get({by}, 0) + len(w)", "the number of letters of these words that have it"),
+}
+
+
 def tallies(rng: Rng) -> CodeDraft:
     """Dictionaries: counting and grouping."""
-    name, (say, write) = _name(rng), _pick(rng, WORDS).with_number(rng)
-    by_say, by = _pick(rng, TALLY_BY)
-    way = _pick(rng, ("count", "group", "longest", "letters"))
-    step, what = {
-        "count": (f"found[{by}] = found.get({by}, 0) + 1", "how many of these words have it"),
-        "group": (f"found.setdefault({by}, []).append(w)", "the list of these words that have it, in their order"),
-        "longest": (
-            f"found[{by}] = max(found.get({by}, ''), w, key=len)",
-            "the first of the longest of these words that have it",
-        ),
-        "letters": (f"found[{by}] = found.get({by}, 0) + len(w)", "the number of letters of these words that have it"),
-    }[way]
-    lines = ("found = {}", "for w in words:", f"    if {write}:", f"        {step}", "return found")
+    name, (say, write) = _name(rng), _draw(rng, _WORDS)
+    by_say, by = _pick(rng, _TALLY_BY)
+    way = _pick(rng, tuple(_TALLIES))
+    step, what = _TALLIES[way]
+    lines = ("found = {}", "for w in words:", f"    if {write}:", f"        {step.replace('{by}', by)}", "return found")
     question = f"takes the words in the list `words` {say}, and returns a dictionary from {by_say} of each to {what}"
     inputs = ([[]], *([_words(rng)] for _ in range(6)))
     return CodeDraft(question, _function(name, "words", *lines), name, inputs, ("tallies", by_say, way, say))
 
 
+_PARTS_OF_NUMBER = (
+    ("its decimal digits", "[int(d) for d in str(n)]"),
+    ("its divisors (1 and itself included)", "[d for d in range(1, n + 1) if n % d == 0]"),
+    ("the whole numbers from 1 to it", "list(range(1, n + 1))"),
+    ("its prime factors, each as often as it divides", "factors"),
+)
+_FACTORS = (
+    "factors, rest, d = [], n, 2\nwhile rest > 1:\n    while rest % d == 0:\n"
+    "        factors.append(d)\n        rest //= d\n    d += 1"
+)
+
+
 def integers(rng: Rng) -> CodeDraft:
     """Digits and divisors of one number."""
     name = _name(rng)
-    over_say, over = _pick(rng, (
-        ("its decimal digits", "[int(d) for d in str(n)]"),
-        ("its divisors (1 and itself included)", "[d for d in range(1, n + 1) if n % d == 0]"),
-        ("the whole numbers from 1 to it", "list(range(1, n + 1))"),
-        ("its prime factors, each as often as it divides", "factors"),
-    ))  # fmt: skip
-    (say, write), whole = _pick(rng, WHICH).with_number(rng), _pick(rng, TOGETHER)
-    lines = ["factors, rest, d = [], n, 2", "while rest > 1:", "    while rest % d == 0:", "        factors.append(d)", "        rest //= d", "    d += 1"]  # fmt: skip
-    body = [*(lines if over == "factors" else []), f"chosen = [x for x in {over} if {write}]", f"return {whole.write.replace('{list}', 'chosen')}"]  # fmt: skip
-    question = f"takes a whole number `n` of at least 1, and returns {whole.say} those of {over_say} {say}"
+    over_say, over = _pick(rng, _PARTS_OF_NUMBER)
+    say, write = _draw(rng, _WHICH)
+    whole, result = _draw_statistic(rng, "chosen")
+    factors = _FACTORS.split("\n") if over == "factors" else []
+    solution = _function(name, "n", *factors, f"chosen = [x for x in {over} if {write}]", f"return {result}")
+    question = f"takes a whole number `n` of at least 1, and returns {whole} those of {over_say} {say}"
     inputs = ([1], [7], *([int(rng.integers(2, 400))] for _ in range(6)))
-    return CodeDraft(question, _function(name, "n", *body), name, inputs, ("integers", over_say, say, whole.say))
+    return CodeDraft(question, solution, name, inputs, ("integers", over_say, say, whole))
 
 
 def grids(rng: Rng) -> CodeDraft:
     """Lists of lists."""
-    name, whole = _name(rng), _pick(rng, TOGETHER)
-    (say, write) = _pick(rng, WHICH).with_number(rng)
-    by = _pick(rng, ("row", "column"))
-    lines_of = "grid" if by == "row" else "zip(*grid)"
-    chosen = f"[x for x in line if {write}]"
-    question = f"returns a list that has, for each {by} of `grid` (a list of rows of equal length), {whole.say} its whole numbers {say}"
-    solution = _function(name, "grid", f"return [{whole.write.replace('{list}', chosen)} for line in {lines_of}]")
+    name, whole = _name(rng), _pick(rng, _TOGETHER)
+    say, write = _draw(rng, _WHICH)
+    by, lines = _pick(rng, (("row", "grid"), ("column", "zip(*grid)")))
+    result = whole.write.replace("{list}", f"[x for x in line if {write}]")
+    equal = f"each {by} of `grid` (a list of rows of equal length)"
+    question = f"returns a list that has, for {equal}, {whole.say} its whole numbers {say}"
+    solution = _function(name, "grid", f"return [{result} for line in {lines}]")
     inputs = []
     for _ in range(6):
         rows, columns = int(rng.integers(1, 5)), int(rng.integers(1, 5))
-        inputs.append([[[int(x) for x in row] for row in rng.integers(-15, 25, (rows, columns))]])
+        inputs.append([rng.integers(-15, 25, (rows, columns)).tolist()])
     return CodeDraft(question, solution, name, tuple(inputs), ("grids", by, say, whole.say))
 
 
 def programs(rng: Rng) -> CodeDraft:
     """Programs that read numbers and print one, or many."""
-    (say, write), (by, become) = _pick(rng, WHICH).with_number(rng), _pick(rng, CHANGE).with_number(rng)
+    (say, write), (by, become) = _draw(rng, _WHICH), _draw(rng, _CHANGE)
+    what, end = "prints these on one line, with spaces between them, in their order", "print(*found)"
     if rng.integers(2):
-        whole = _pick(rng, TOGETHER)
-        end, what = f"print({whole.write.replace('{list}', 'found')})", f"prints {whole.say} these"
-    else:
-        end, what = "print(*found)", "prints these on one line, with spaces between them, in their order"
-    solution = f"n = int(input())\nnumbers = [int(x) for x in input().split()][:n]\nfound = [{become} for x in numbers if {write}]\n{end}\n"
-    question = (
-        f"reads a whole number n and, on the next line, n whole numbers; takes {by} each of them {say}; and {what}"
-    )
-    texts = []
-    for _ in range(6):
-        numbers = _numbers(rng)
-        texts.append(f"{len(numbers)}\n{' '.join(map(str, numbers))}\n")
-    return CodeDraft(question, solution, "", tuple(texts), ("programs", say, by, what))
+        whole, result = _draw_statistic(rng, "found")
+        what, end = f"prints {whole} these", f"print({result})"
+    read = "n = int(input())\nnumbers = [int(x) for x in input().split()][:n]\n"
+    solution = f"{read}found = [{become} for x in numbers if {write}]\n{end}\n"
+    reads = "reads a whole number n and, on the next line, n whole numbers"
+    question = f"{reads}; takes {by} each of them {say}; and {what}"
+    lists = [_numbers(rng) for _ in range(6)]
+    inputs = tuple(f"{len(numbers)}\n{' '.join(map(str, numbers))}\n" for numbers in lists)
+    return CodeDraft(question, solution, "", inputs, ("programs", say, by, what))
 
 
 def texts(rng: Rng) -> CodeDraft:
     """Programs that read lines of text."""
-    (say, write), (by, become) = _pick(rng, WORDS).with_number(rng), _pick(rng, WORD_CHANGES).with_number(rng)
+    (say, write), (by, become) = _draw(rng, _WORDS), _draw(rng, _WORD_CHANGES)
     solution = f"import sys\n\nfor line in sys.stdin:\n    print(*[{become} for w in line.split() if {write}])\n"
-    question = f"reads lines of words until the end of its input, and prints for each line its words {say}, each {by}, with spaces between them"
+    prints = f"prints for each line its words {say}, each {by}, with spaces between them"
+    question = f"reads lines of words until the end of its input, and {prints}"
     inputs = tuple("".join(" ".join(_words(rng)) + "\n" for _ in range(int(rng.integers(1, 5)))) for _ in range(6))
     return CodeDraft(question, solution, "", inputs, ("texts", say, by))
 
@@ -338,16 +363,16 @@ FAMILY: Mapping[str, Mapping[str, Drawer]] = {
 }
 
 
-FUNCTION = "Write a Python function `{name}` that {what}. Answer with the function in a fenced code block."
-PROGRAM = "Write a Python program that {what}. Answer with the program in a fenced code block."
-METHOD = "Write a Python class `Solution` with a method `{name}` that {what}."
+_FUNCTION = "Write a Python function `{name}` that {what}. Answer with the function in a fenced code block."
+_PROGRAM = "Write a Python program that {what}. Answer with the program in a fenced code block."
+_METHOD = "Write a Python class `Solution` with a method `{name}` that {what}."
 
 
 def ask_draft(draft: CodeDraft) -> str:
     """The prompt of a drawn problem."""
     if not draft.name:
-        return PROGRAM.format(what=draft.question)
-    return FUNCTION.format(name=f"{draft.name}({_arguments(draft)})", what=draft.question)
+        return _PROGRAM.format(what=draft.question)
+    return _FUNCTION.format(name=f"{draft.name}({_arguments(draft)})", what=draft.question)
 
 
 def ask_as_method(draft: CodeDraft) -> tuple[str, str]:
@@ -355,7 +380,7 @@ def ask_as_method(draft: CodeDraft) -> tuple[str, str]:
     head = f"def {draft.name}("
     method = draft.solution.replace(head, f"{head}self, ", 1)
     lines = "\n".join(f"    {line}" for line in method.rstrip().split("\n"))
-    question = METHOD.format(name=f"{draft.name}({_arguments(draft)})", what=draft.question)
+    question = _METHOD.format(name=f"{draft.name}({_arguments(draft)})", what=draft.question)
     return question, f"class Solution:\n{lines}\n"
 
 

@@ -19,16 +19,17 @@ from dataclasses import dataclass, replace
 from datetime import date, datetime
 from typing import Any
 
-from palaestra.core.checks import short_repr
 from palaestra.core.errors import TaskError
-from palaestra.core.records import Split
+from palaestra.core.records import Json, Split
+from palaestra.core.settings import short_repr
 from palaestra.tasks.code.comparison import admits_any_case, why_undecided
+from palaestra.tasks.code.extraction import parse_program
+from palaestra.tasks.sources import Row as Row
 
-Row = Mapping[str, Any]
 MAX_TESTS = 256 << 20
 """Maximum bytes of the decompressed test cases of a problem."""
-TEXT_OPERATIONS = frozenset({"UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"})
-FRAMING_OPERATIONS = frozenset({"PROTO", "FRAME", "PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE", "STOP"})
+_TEXT_OPERATIONS = frozenset({"UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"})
+_FRAMING_OPERATIONS = frozenset({"PROTO", "FRAME", "PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE", "STOP"})
 """The pickle operations of a single text."""
 
 
@@ -69,7 +70,6 @@ class CodeProblem:
     Arguments:
         question: the question in the words of the data set.
         begun: the start of the program that the model continues; empty if it writes a whole program.
-        shown: tests that are part of the question; the others are hidden.
         seconds, memory: the limits of the problem; 0 for the default.
         solution: the published solution, for lessons and to check the tests.
         origin: the platform of the problem, if known.
@@ -86,7 +86,6 @@ class CodeProblem:
     seconds: float = 0.0
     memory: int = 0
     solution: str = ""
-    shown: tuple[str, ...] = ()
     undecided: str = ""
     origin: str = ""
 
@@ -99,13 +98,12 @@ def human_eval(row: Row, split: Split) -> CodeProblem:
     """OpenAI's HumanEval: a function to complete, and `check(candidate)`."""
     prompt, entry, tests = _text(row, "prompt"), _text(row, "entry_point"), _text(row, "test")
     solution = prompt + str(row.get("canonical_solution", ""))
+    given = solution if _uses_definitions(tests, solution) else ""
     return CodeProblem(
         id=_text(row, "task_id"),
         question="Complete the function.",
         begun=prompt,
-        tests=Functions(
-            tests, entry, takes_function=True, given=solution if _uses_definitions(tests, solution) else ""
-        ),
+        tests=Functions(tests, entry, takes_function=True, given=given),
         split=split,
         skill="functions",
         solution=solution,
@@ -117,20 +115,20 @@ def mbpp(row: Row, split: Split) -> CodeProblem:
     number, tests = row.get("task_id"), row.get("test_list")
     if not isinstance(number, int) or not isinstance(tests, list) or not tests:
         raise TaskError(f"expected task_id and test_list; got {sorted(row)}")
-    imports, setup = row.get("test_imports") or [], str(row.get("test_setup_code") or "")
-    head = "\n".join([*imports, setup])
+    setup = [*(row.get("test_imports") or []), str(row.get("test_setup_code") or "")]
     assertions = [*tests, *(row.get("challenge_test_list") or [])]
     code = str(row.get("code", "")).replace("\r\n", "\n")
-    wanted = _find_called(code, assertions)
     question = str(row.get("text") or row.get("prompt") or "").strip()
+    published = (
+        Split.VALIDATION if 511 <= number <= 600 else Split.TRAIN
+    )  # The ten few-shot problems are train problems.
     return CodeProblem(
         id=f"mbpp/{number}",
         question=f"{question}\nYour code should pass this test: {tests[0]}",
-        tests=Functions(head + "\n" + "\n".join(assertions), wanted),
-        split=_mbpp_split(number),
+        tests=Functions("\n".join([*setup, *assertions]), find_called(code, assertions)),
+        split=Split.TEST if 11 <= number <= 510 else published,
         skill="functions",
         solution=code,
-        shown=(tests[0],),
     )
 
 
@@ -180,12 +178,11 @@ def live_code_bench(row: Row, split: Split, *, hidden: bool = True) -> CodeProbl
         raise TaskError(f"problem {name} of LiveCodeBench has no test cases")
     metadata = row.get("metadata") or {}
     metadata = json.loads(metadata) if isinstance(metadata, str) else metadata
-    tests: Stdio | Functions
     if str(cases[0].get("testtype")) == "functional":
         method = str(metadata.get("func_name") or "")
         if not method:
             raise TaskError(f"problem {name} of LiveCodeBench calls a function, but its metadata names none")
-        tests = Functions("\n".join(_format_call(method, case) for case in cases), "Solution")
+        tests: Stdio | Functions = Functions("\n".join(_format_call(method, case) for case in cases), "Solution")
         text = f"{text}\n\nComplete this class:\n{starter}" if starter else text
     else:
         tests = _stdio([case["input"] for case in cases], [case["output"] for case in cases], name)
@@ -203,17 +200,18 @@ def live_code_bench(row: Row, split: Split, *, hidden: bool = True) -> CodeProbl
 def contest_day(row: Row) -> date | None:
     """The publication date of a problem of LiveCodeBench; `None` if unknown."""
     given = row.get("contest_date")
-    if not given:
-        return None
     try:
-        return (given if isinstance(given, datetime) else datetime.fromisoformat(str(given))).date()
+        return datetime.fromisoformat(str(given)).date() if given else None
     except ValueError as error:
         raise TaskError(f"expected a date such as 2024-01-31 as 'contest_date'; got {given!r}") from error
 
 
 FORMATS: Mapping[str, Callable[[Row, Split], CodeProblem]] = {
-    "humaneval": human_eval, "mbpp": mbpp, "code-contests": code_contests, "livecodebench": live_code_bench,
-}  # fmt: skip
+    "humaneval": human_eval,
+    "mbpp": mbpp,
+    "code-contests": code_contests,
+    "livecodebench": live_code_bench,
+}
 
 
 def _text(row: Row, name: str) -> str:
@@ -223,47 +221,33 @@ def _text(row: Row, name: str) -> str:
     return value
 
 
-def _stdio(inputs: Any, outputs: Any, name: str) -> Stdio:
+def _stdio(inputs: object, outputs: object, name: str) -> Stdio:
     if not isinstance(inputs, list) or not isinstance(outputs, list) or len(inputs) != len(outputs) or not inputs:
         raise TaskError(f"problem {name}: expected as many outputs as inputs, and at least one of each")
     return Stdio(tuple(map(str, inputs)), tuple(map(str, outputs)))
 
 
-def _mbpp_split(number: int) -> Split:
-    """The published split, by number. The ten few-shot problems are train problems."""
-    if 11 <= number <= 510:
-        return Split.TEST
-    return Split.VALIDATION if 511 <= number <= 600 else Split.TRAIN
-
-
-def _find_called(code: str, assertions: Sequence[str]) -> str:
+def find_called(code: str, assertions: Sequence[str]) -> str:
     """The function of the solution that the assertions call."""
     try:
-        tree, defined = ast.parse("\n".join(assertions)), _definitions(code)
+        tree = ast.parse("\n".join(assertions))
     except SyntaxError as error:
         raise TaskError(f"the tests are not valid Python: {error}") from None
+    defined = _definitions(code)
     called = [n.func.id for n in ast.walk(tree) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)]
-    for name in called:
-        if name in defined:
-            return name
-    return next((name for name in called if not hasattr(builtins, name)), "")
+    other = next((name for name in called if not hasattr(builtins, name)), "")
+    return next((name for name in called if name in defined), other)
 
 
 def _definitions(code: str) -> set[str]:
-    try:
-        body = ast.parse(code).body
-    except SyntaxError:
-        return set()
-    return {node.name for node in body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    return {node.name for node in parse_program(code).body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
 
 
 def _uses_definitions(tests: str, solution: str) -> bool:
     """Whether the tests use a function of the solution by name, for example a helper of the prompt."""
-    try:
-        tree = ast.parse(tests)
-    except SyntaxError:
-        return False
-    return bool({node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} & _definitions(solution))
+    return bool(
+        {node.id for node in ast.walk(parse_program(tests)) if isinstance(node, ast.Name)} & _definitions(solution)
+    )
 
 
 def _limits_in(text: str) -> tuple[float, int]:
@@ -282,22 +266,19 @@ def _difficulty(row: Row) -> str:
 def _python_solution(row: Row) -> str:
     """The first published solution in Python 3 (language 3)."""
     solutions = row.get("solutions") or {}
-    for language, text in zip(solutions.get("language", []), solutions.get("solution", []), strict=False):
-        if language == 3:
-            return str(text)
-    return ""
+    pairs = zip(solutions.get("language", []), solutions.get("solution", []), strict=False)
+    return next((str(text) for language, text in pairs if language == 3), "")
 
 
-def _cases(given: Any, name: str) -> list[dict[str, Any]]:
+def _cases(given: Any, name: str) -> list[Json]:
     """Test cases as a list, as JSON, or as base64 of a compressed pickle of JSON."""
     if not given:
         return []
     try:
         cases = given if isinstance(given, list) else json.loads(given if given.lstrip()[:1] == "[" else _unpack(given))
     except (ValueError, RecursionError, zlib.error) as error:
-        raise TaskError(
-            f"problem {name}: expected test cases as JSON, or as a compressed pickle of JSON; {error}"
-        ) from None
+        expected = "test cases as JSON, or as a compressed pickle of JSON"
+        raise TaskError(f"problem {name}: expected {expected}; {error}") from None
     if not isinstance(cases, list):
         raise TaskError(f"problem {name}: expected a list of test cases; got {short_repr(cases)}")
     return cases
@@ -316,16 +297,16 @@ def _unpack(given: str) -> str:
         raise ValueError(f"they are cut, or have more than {MAX_TESTS >> 20} MiB when decompressed")
     texts = []
     for operation, argument, _ in pickletools.genops(content):
-        if operation.name in TEXT_OPERATIONS:
-            texts.append(argument)
-        elif operation.name not in FRAMING_OPERATIONS:
+        if operation.name in _TEXT_OPERATIONS:
+            texts.append(str(argument))
+        elif operation.name not in _FRAMING_OPERATIONS:
             raise ValueError(f"the pickle contains {operation.name}; only text is supported")
     if len(texts) != 1:
         raise ValueError(f"the pickle contains {len(texts)} texts instead of one")
-    return str(texts[0])
+    return texts[0]
 
 
-def _format_call(method: str, case: Mapping[str, Any]) -> str:
+def _format_call(method: str, case: Json) -> str:
     """An assertion that calls a method of `Solution`: arguments are JSON, one per line."""
     arguments = [json.loads(line) for line in str(case["input"]).split("\n") if line.strip()]
     expected = json.loads(str(case["output"]))

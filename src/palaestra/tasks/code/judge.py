@@ -14,30 +14,31 @@ import math
 import threading
 from dataclasses import dataclass, replace
 from enum import Enum, StrEnum, auto
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from palaestra.core.errors import SandboxError
-from palaestra.core.records import Failure, FailureCause
+from palaestra.core.records import Failure, FailureCause, Json
 from palaestra.core.text import clean_text
-from palaestra.sandbox.base import MIB, Limits, SandboxResult, Status, make_sandbox
+from palaestra.sandbox.base import MIB, Limits, SandboxCommand, SandboxResult, Status, make_sandbox
 from palaestra.sandbox.rpc import ISOLATED, Script, ScriptSession, SessionPool, last_error_line
 from palaestra.tasks.code.comparison import first_difference, same_output
+from palaestra.tasks.code.extraction import parse_program
 from palaestra.tasks.code.formats import Functions, Stdio
 
 if TYPE_CHECKING:
     from palaestra.sandbox.base import Sandbox
 
-MAX_BYTES, MAX_COMMAS = 8 * MIB, 2_000_000
+_MAX_BYTES, _MAX_COMMAS = 8 * MIB, 2_000_000
 """Maximum size of a message, which bounds the values that a program may return."""
-MESSAGE_KEYS = ("ask", "value", "argument", "error", "message", "attributes", "changed")
+_MESSAGE_KEYS = ("ask", "value", "argument", "error", "message", "attributes", "changed")
 """The keys of requests and answers. Other keys start jobs and report verdicts, so they are never forwarded."""
-PROGRAM = Script("palaestra.tasks.code.inside", ("peer", "program"), MAX_BYTES, MAX_COMMAS)
-GRADER = Script("palaestra.tasks.code.inside", ("peer", "grader"), MAX_BYTES, MAX_COMMAS)
-GRADER_LIMITS = Limits(
+_PROGRAM = Script("palaestra.tasks.code.inside", ("peer", "program"), _MAX_BYTES, _MAX_COMMAS)
+_GRADER = Script("palaestra.tasks.code.inside", ("peer", "grader"), _MAX_BYTES, _MAX_COMMAS)
+_GRADER_LIMITS = Limits(
     wall_seconds=300.0, cpu_seconds=60.0, memory=512 * MIB, processes=16, output=64 * MIB, disk=64 * MIB
 )
 """Limits of a grader that serves many programs: the time of all of them, and the memory of one."""
-SLACK = 2.0
+_SLACK = 2.0
 """Factor for the time limits of problems, which assume fast machines and compiled languages."""
 MARGIN = 5.0
 """Seconds for the tests in addition to the time of the program."""
@@ -59,10 +60,11 @@ class CaseOutcome(StrEnum):
     """The response contains no program that defines what was asked for."""
 
 
-LIMIT_OUTCOMES = {
-    Status.WALL_TIME: CaseOutcome.TIME, Status.CPU_TIME: CaseOutcome.TIME, Status.MEMORY: CaseOutcome.MEMORY,
+_LIMIT_OUTCOMES = {
+    **dict.fromkeys((Status.WALL_TIME, Status.CPU_TIME), CaseOutcome.TIME),
+    Status.MEMORY: CaseOutcome.MEMORY,
     Status.OUTPUT: CaseOutcome.OUTPUT,
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +112,7 @@ class ProgramJudge:
     def __init__(self, sandbox: Sandbox | None = None, seconds: float = 10.0, *, trusted: bool = False) -> None:
         self._sandbox, self.seconds, self.trusted = sandbox, seconds, trusted
         self._starting = threading.Lock()
-        self._graders = SessionPool(lambda: GRADER.start(self.sandbox, GRADER_LIMITS))
+        self._graders = SessionPool(lambda: _GRADER.start(self.sandbox, _GRADER_LIMITS))
 
     @property
     def sandbox(self) -> Sandbox:
@@ -132,7 +134,7 @@ class ProgramJudge:
         Returns:
             A failure if the sandbox or the tests themselves failed, which says nothing about the program.
         """
-        allowed = seconds * SLACK or self.seconds
+        allowed = seconds * _SLACK or self.seconds
         limits = Limits.for_work(
             allowed, memory=max(memory or 512 * MIB, 64 * MIB), processes=16, output=16 * MIB, disk=64 * MIB
         )
@@ -145,44 +147,44 @@ class ProgramJudge:
 
     def _run_functions(self, tests: Functions, code: str, limits: Limits, reference: str) -> ProgramVerdict | Failure:
         trial = self._try(tests, code, limits)
-        if trial.end is End.DONE and (verdicts := trial.complete_verdicts()):
+        if trial.end is _End.DONE and (verdicts := trial.complete_verdicts()):
             return ProgramVerdict(tuple(verdicts))
         why = f"the tests failed to run: {trial.why or 'they returned no verdict'}"[:500]
-        if trial.heard and trial.end is not End.DONE and self._is_to_blame(trial, reference):
+        if trial.heard and trial.end is not _End.DONE and self._is_to_blame(trial, reference):
             return ProgramVerdict((*trial.verdicts, CaseVerdict(CaseOutcome.WRONG_ANSWER, why)))
         return Failure(FailureCause.SCORER, why)
 
-    def _is_to_blame(self, trial: Trial, reference: str) -> bool:
+    def _is_to_blame(self, trial: _Trial, reference: str) -> bool:
         """Whether the program made the tests end early: with the reference they complete."""
         if not reference:
-            return trial.end is End.BROKEN
+            return trial.end is _End.BROKEN
         again = self._try(trial.tests, reference, trial.limits)
-        return again.end is End.DONE and ProgramVerdict(tuple(again.complete_verdicts())).passed
+        return again.end is _End.DONE and ProgramVerdict(tuple(again.complete_verdicts())).passed
 
-    def _try(self, tests: Functions, code: str, limits: Limits) -> Trial:
+    def _try(self, tests: Functions, code: str, limits: Limits) -> _Trial:
         while True:
-            program = PROGRAM.start(self.sandbox, limits, {"solution.py": code.encode("utf-8", "replace")})
-            shared = self.trusted and self._graders.lifetime + limits.wall_seconds < GRADER_LIMITS.wall_seconds
+            program = _PROGRAM.start(self.sandbox, limits, {"solution.py": code.encode("utf-8", "replace")})
+            shared = self.trusted and self._graders.lifetime + limits.wall_seconds < _GRADER_LIMITS.wall_seconds
             if shared:
                 grader, fresh = self._graders.acquire()
             else:
                 longer = replace(limits, wall_seconds=limits.wall_seconds + MARGIN)
-                grader, fresh = GRADER.start(self.sandbox, longer), True
-            trial = Trial(program, grader, tests, limits)
+                grader, fresh = _GRADER.start(self.sandbox, longer), True
+            trial = _Trial(program, grader, tests, limits)
             try:
                 trial.run()
             finally:
-                program.channel.close()
-                if trial.end is End.DONE and shared:
+                program.disconnect()
+                if trial.end is _End.DONE and shared:
                     self._graders.release(grader)
                 else:
-                    grader.channel.close()
+                    grader.disconnect()
                 program.wait()
-            if trial.end is not End.LOST:
+            if trial.end is not _End.LOST:
                 return trial
             if fresh:
                 result = grader.wait_for(MARGIN)
-                trial.end, trial.why = End.BROKEN, last_error_line(result) if result is not None else ""
+                trial.end, trial.why = _End.BROKEN, last_error_line(result) if result is not None else ""
                 return trial
             # A used session may have reached a limit meanwhile; try again with a new one.
 
@@ -190,7 +192,8 @@ class ProgramJudge:
         verdicts: list[CaseVerdict] = []
         files = {"main.py": code.encode("utf-8", "replace")}
         for given, expected in zip(tests.inputs, tests.outputs, strict=True):
-            result = self.sandbox.run((*ISOLATED, "main.py"), files, given.encode("utf-8", "replace"), limits)
+            stdin = given.encode("utf-8", "replace")
+            result = self.sandbox.run(SandboxCommand((*ISOLATED, "main.py"), files, stdin, limits))
             verdicts.append(_judge_output(result, expected, tests.any_case))
             if result.status.is_limit:
                 # A program that exceeds a limit would do so for every input.
@@ -199,7 +202,7 @@ class ProgramJudge:
         return ProgramVerdict(tuple(verdicts))
 
 
-class End(Enum):
+class _End(Enum):
     """How the tests of a program ended."""
 
     DONE = auto()
@@ -211,7 +214,7 @@ class End(Enum):
     """Their process ended without a result."""
 
 
-class Trial:
+class _Trial:
     """Passes requests and answers between a program and its tests, and records the verdicts.
 
     At any time it reads from one side only. An unrequested message of the program is read as its next answer.
@@ -224,29 +227,29 @@ class Trial:
     def __init__(self, program: ScriptSession, grader: ScriptSession, tests: Functions, limits: Limits) -> None:
         self.program, self.grader, self.tests, self.limits = program, grader, tests, limits
         self.verdicts: list[CaseVerdict] = []
-        self.end, self.why, self.heard = End.LOST, "", 0
+        self.end, self.why, self.heard = _End.LOST, "", 0
         self._gone: CaseVerdict | None = None
 
     def run(self) -> None:
         """Run all tests."""
         for session in (self.program, self.grader):
-            session.channel.set_timeout(self.limits.wall_seconds + 2 * MARGIN)
+            session.set_timeout(self.limits.wall_seconds + 2 * MARGIN)
         loaded = self._ask_program({"ask": {"what": "load", "name": "solution.py", "args": [], "kwargs": {}}})
         if loaded is None or "value" not in loaded:
-            self.verdicts.append(self._gone or _error_verdict(loaded or {}))
-            self.end = End.DONE
+            names, message = (loaded or {}).get("error"), (loaded or {}).get("message", "")
+            name = names[0] if isinstance(names, list) and names else "Exception"
+            self.verdicts.append(self._gone or _judge_error(_clean(f"{name}: {message}")))
+            self.end = _End.DONE
             return
-        wanted = self.tests.wanted
-        self.grader.send({
-            "tests": self.tests.code, "given": self.tests.given, "check": wanted if self.tests.takes_function else "",
-            "names": [wanted] if wanted else [], "seconds": math.ceil(max(self.limits.cpu_seconds, MARGIN)),
-            "memory": GRADER_LIMITS.memory,
-        })  # fmt: skip
-        while self.end is End.LOST:
+        wanted, seconds = self.tests.wanted, math.ceil(max(self.limits.cpu_seconds, MARGIN))
+        job = {"tests": self.tests.code, "given": self.tests.given, "names": [wanted] if wanted else []}
+        job["check"] = wanted if self.tests.takes_function else ""
+        self.grader.send({**job, "seconds": seconds, "memory": _GRADER_LIMITS.memory})
+        while self.end is _End.LOST:
             message = self.grader.receive()
             if message is None:
-                if self.grader.channel.too_long:
-                    self.end, self.why = End.FAULTY, "they pass a value to the program that is too large"
+                if self.grader.too_long:
+                    self.end, self.why = _End.FAULTY, "they pass a value to the program that is too large"
                 return
             self._handle(message)
 
@@ -258,61 +261,52 @@ class Trial:
                 return [*self.verdicts, CaseVerdict(CaseOutcome.WRONG_ANSWER, f"{missing} tests were not run")]
         return self.verdicts
 
-    def _handle(self, message: dict[str, Any]) -> None:
+    def _handle(self, message: Json) -> None:
         """Handle a message of the tests."""
         if "test" in message:
             self.verdicts.append(self._read_verdict(message["test"]))
         elif "done" in message:
-            self.end = End.DONE
+            self.end = _End.DONE
         elif "broken" in message:
-            self.end = End.FAULTY if message.get("faulty") is True else End.BROKEN
+            self.end = _End.FAULTY if message.get("faulty") is True else _End.BROKEN
             self.why = _clean(message["broken"])
         elif request := _select_keys(message):
             answer = self._ask_program(request) if self._gone is None else None
             self.heard += 1
             self.grader.send({"gone": True} if answer is None else answer)
         else:
-            self.end, self.why = End.BROKEN, "they sent an invalid message"
+            self.end, self.why = _End.BROKEN, "they sent an invalid message"
 
-    def _ask_program(self, message: dict[str, Any]) -> dict[str, Any] | None:
+    def _ask_program(self, message: Json) -> Json | None:
         """The program's reply to a message; None if it has ended or its reply is invalid."""
         self.program.send(message)
         reply = self.program.receive()
         if reply is not None and (answer := _select_keys(reply)):
             return answer
-        channel = self.program.channel
-        if channel.too_long:
+        if self.program.too_long:
             self._gone = CaseVerdict(CaseOutcome.OUTPUT, "the program returned a value that is too large")
-        elif reply is not None or channel.garbled:
+        elif reply is not None or self.program.garbled:
             self._gone = CaseVerdict(CaseOutcome.RUNTIME_ERROR, "the program sent an invalid message")
         elif (result := self.program.wait_for(MARGIN)) is None:
             self._gone = CaseVerdict(CaseOutcome.RUNTIME_ERROR, "the program ended")
-        elif result.status in LIMIT_OUTCOMES:
-            self._gone = CaseVerdict(LIMIT_OUTCOMES[result.status], result.status.value)
         else:
-            self._gone = CaseVerdict(CaseOutcome.RUNTIME_ERROR, _clean(last_error_line(result)))
-        channel.close()
+            self._gone = _judge_end(result)
+        self.program.disconnect()
         return None
 
-    def _read_verdict(self, report: Any) -> CaseVerdict:
+    def _read_verdict(self, report: object) -> CaseVerdict:
         """The verdict on one test. An invalid report is a wrong answer."""
-        name, detail = (report.get("verdict"), report.get("detail")) if isinstance(report, dict) else ("", "")
+        name, detail = (report.get("verdict"), _clean(report.get("detail"))) if isinstance(report, dict) else ("", "")
         if name == "gone" and self._gone is not None:
             return self._gone
-        detail = _clean(detail)
         if name == "runtime_error":
-            return CaseVerdict(_error_outcome(detail), detail)
+            return _judge_error(detail)
         return CaseVerdict(CaseOutcome.PASSED if name == "passed" else CaseOutcome.WRONG_ANSWER, detail)
 
 
 def count_assertions(tests: Functions) -> int:
     """The number of assertions that always run: those at the top level of the module and of `check`."""
-    if len(tests.code) > 200_000:
-        return 0
-    try:
-        body = ast.parse(tests.code).body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return 0
+    body = parse_program(tests.code).body if len(tests.code) <= 200_000 else []
     if tests.takes_function:
         checks = [node for node in body if isinstance(node, ast.FunctionDef) and node.name == "check"]
         body = body + (checks[-1].body if checks else [])
@@ -320,32 +314,30 @@ def count_assertions(tests: Functions) -> int:
 
 
 def _judge_output(result: SandboxResult, expected: str, any_case: bool) -> CaseVerdict:
-    if result.status in LIMIT_OUTCOMES:
-        return CaseVerdict(LIMIT_OUTCOMES[result.status], result.status.value)
     if not result.ok:
-        return CaseVerdict(CaseOutcome.RUNTIME_ERROR, last_error_line(result))
+        return _judge_end(result)
     if same_output(result.text, expected, any_case=any_case):
         return CaseVerdict(CaseOutcome.PASSED)
     return CaseVerdict(CaseOutcome.WRONG_ANSWER, first_difference(result.text, expected))
 
 
-def _select_keys(message: dict[str, Any]) -> dict[str, Any]:
+def _select_keys(message: Json) -> Json:
     """The request or answer in a message; empty if there is none."""
-    return {key: message[key] for key in MESSAGE_KEYS if key in message}
+    return {key: message[key] for key in _MESSAGE_KEYS if key in message}
 
 
-def _error_verdict(answer: dict[str, Any]) -> CaseVerdict:
-    """The verdict on a program that raised an exception when it was loaded."""
-    names = answer.get("error")
-    name = names[0] if isinstance(names, list) and names else "Exception"
-    detail = _clean(f"{name}: {answer.get('message', '')}")
-    return CaseVerdict(_error_outcome(detail), detail)
+def _judge_end(result: SandboxResult) -> CaseVerdict:
+    """The verdict on a program that ended too early."""
+    if result.status in _LIMIT_OUTCOMES:
+        return CaseVerdict(_LIMIT_OUTCOMES[result.status], result.status.value)
+    return CaseVerdict(CaseOutcome.RUNTIME_ERROR, _clean(last_error_line(result)))
 
 
-def _error_outcome(detail: str) -> CaseOutcome:
-    return CaseOutcome.MEMORY if detail.startswith("MemoryError") else CaseOutcome.RUNTIME_ERROR
+def _judge_error(detail: str) -> CaseVerdict:
+    """The verdict on a program that raised an exception."""
+    return CaseVerdict(CaseOutcome.MEMORY if detail.startswith("MemoryError") else CaseOutcome.RUNTIME_ERROR, detail)
 
 
-def _clean(text: Any) -> str:
+def _clean(text: object) -> str:
     """A text from a sandbox, cleaned so that it can be stored."""
     return clean_text(text[:300]) if isinstance(text, str) else ""

@@ -18,27 +18,27 @@ from datetime import date
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from palaestra.core.errors import SettingsError, TaskError, UnknownNameError
 from palaestra.core.records import Example, Message, Problem, Split
 from palaestra.core.seeding import Seeds
-from palaestra.tasks.base import check_choice, check_skills, get_split, take
+from palaestra.tasks.base import check_choice, check_skills, get_split, part_by_date, part_by_hash, take
 from palaestra.tasks.code.family import FAMILY, ask_as_method, ask_draft
 from palaestra.tasks.code.formats import FORMATS, CodeProblem, Functions, Row, Stdio, contest_day, live_code_bench
 from palaestra.tasks.code.task import ASKED, CodeTask
-from palaestra.tasks.code.writing import Form, begin_function, make_example, read_datum
-from palaestra.tasks.sources import Source, Table, has_split, locate, open_table, part_by_date, part_by_hash
+from palaestra.tasks.code.writing import Datum, Form, begin_function, make_example, read_datum
+from palaestra.tasks.sources import Source, Table, has_split, locate_dataset, open_table
 
-BEGUN = "Complete this Python function. Answer with the whole function in a fenced code block.\n\n```python\n{begun}```"
-RECENT = 16
+_STUB = "Complete this Python function. Answer with the whole function in a fenced code block.\n\n```python\n{begun}```"
+_RECENT = 16
 """Number of problems whose tests are cached: several answers to one problem are often scored in a row."""
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class _ProblemEntry:
     """A problem without its tests, and the location of its row."""
 
     problem: CodeProblem
@@ -62,34 +62,33 @@ class PublishedCode(CodeTask):
         super().__init__(sandbox, seconds)
         check_choice(self.name, "parts", parts, ("auto", "published"))
         self.path, self.parts = str(path), parts
-        self._tables: dict[str, dict[str, Entry]] = {}
-        self._recent = lru_cache(RECENT)(self._read_problem)
+        self._tables: dict[str, dict[str, _ProblemEntry]] = {}
+        self._recent = lru_cache(_RECENT)(self._read_problem)
 
     def skills(self) -> Mapping[str, tuple[str, ...]]:
         return self.slices
 
     def problems(self, split: Split, per_skill: int, seed: int, skills: Sequence[str] = ()) -> list[Problem]:
         check_skills(self, skills)
-        entries = self._load(split)
+        asked = [entry.problem for entry in self._load(split).values() if self._is_asked(entry.problem)]
         problems = []
         for skill in skills or self.skills():
-            own = [
-                entry.problem
-                for entry in entries.values()
-                if entry.problem.skill == skill and self._is_asked(entry.problem)
-            ]
+            own = [problem for problem in asked if problem.skill == skill]
             order = Seeds(seed).derive(self.name, split, skill).generator().permutation(len(own))
             problems += [self._problem(own[place]) for place in take(order.tolist(), per_skill, self, split, skill)]
         return problems
 
     def get_shots(self, skill: str, count: int) -> list[Example]:
-        """The first problems of the train part that have a solution. LiveCodeBench has none."""
-        worked = (problem for problem in self._scan(Split.TRAIN) if problem.solution and problem.skill == skill)
+        """The first problems of the train part that have a solution. LiveCodeBench has none.
+
+        A file that is not loaded is only read as far as necessary.
+        """
+        files = (self._tables.get(name, {}).values() or self._entries(name) for name in self._names(Split.TRAIN))
+        train = (entry.problem for file in files for entry in file if entry.problem.split is Split.TRAIN)
+        worked = islice((problem for problem in train if problem.solution and problem.skill == skill), count)
         return [
-            Example(
-                self._problem(problem).messages, f"```python\n{problem.solution.strip()}\n```", skill, problem.subskill
-            )
-            for problem in islice(worked, count)
+            Example(self._problem(p).messages, f"```python\n{p.solution.strip()}\n```", skill, p.subskill)
+            for p in worked
         ]
 
     def write_examples(self, skill: str, subskill: str, count: int, generator: np.random.Generator) -> list[Example]:
@@ -98,15 +97,11 @@ class PublishedCode(CodeTask):
         They are generated without a language model and do not depend on `subskill`, which is only recorded.
         """
         check_skills(self, [skill])
-        if subskill and subskill not in self.skills()[skill]:
-            raise UnknownNameError(f"subskill of {skill}", subskill, self.skills()[skill])
+        if subskill and subskill not in self.slices[skill]:
+            raise UnknownNameError(f"subskill of {skill}", subskill, self.slices[skill])
         form = self.forms[skill]
-        drawers = [
-            (name, draw)
-            for name, parts in FAMILY.items()
-            for draw in parts.values()
-            if (name == "programs") is (form is Form.PROGRAM)
-        ]
+        names = [name for name in FAMILY if (name == "programs") is (form is Form.PROGRAM)]
+        drawers = [(name, draw) for name in names for draw in FAMILY[name].values()]
         examples: list[Example] = []
         while len(examples) < count:
             name, draw = drawers[len(examples) % len(drawers)]
@@ -119,10 +114,6 @@ class PublishedCode(CodeTask):
                 question = ASKED.format(question=asked)
             examples.append(Example((Message("user", question),), f"```python\n{solution}```", skill, subskill))
         return examples
-
-    def to_problem(self, example: Example) -> Problem | None:
-        """Always None: the quality check `executes` runs the tests of an example."""
-        return None
 
     def read_all(self) -> Iterator[CodeProblem]:
         """Every problem with its tests, one at a time."""
@@ -146,7 +137,7 @@ class PublishedCode(CodeTask):
         """A problem without the data that only scoring needs."""
         return FORMATS[self.name](row, split)
 
-    def _complete(self, entry: Entry) -> CodeProblem:
+    def _complete(self, entry: _ProblemEntry) -> CodeProblem:
         """A problem with its tests."""
         with _name_row(self.name, entry.problem.id):
             problem = FORMATS[self.name](entry.table.read(entry.key), entry.problem.split)
@@ -160,42 +151,34 @@ class PublishedCode(CodeTask):
         for name in sorted(self._names(), key=lambda name: name not in self._tables):
             if entry := self._index(name).get(identity):
                 return self._complete(entry)
-        raise TaskError(
-            f"{self.name} has no problem {identity}; expected the data set with which the problems were drawn"
-        )
+        expected = "expected the data set with which the problems were drawn"
+        raise TaskError(f"{self.name} has no problem {identity}; {expected}")
 
     def _problem(self, problem: CodeProblem) -> Problem:
-        asked = BEGUN.format(begun=problem.begun) if problem.begun else ASKED.format(question=problem.question)
+        asked = _STUB.format(begun=problem.begun) if problem.begun else ASKED.format(question=problem.question)
         cuts = {name: value for name, value in (("level", problem.subskill), ("type", problem.origin)) if value}
         return Problem(problem.id, (Message("user", asked),), problem.solution, problem.skill, problem.subskill, cuts)
 
     def _names(self, split: Split | None = None) -> list[str]:
         return [name for name, part in self._files_and_parts().items() if split is None or part in (None, split)]
 
-    def _load(self, split: Split) -> dict[str, Entry]:
+    def _load(self, split: Split) -> dict[str, _ProblemEntry]:
         """The problems of a part by their ids."""
         indexes = [self._index(name) for name in self._names(split)]
         return {key: entry for index in indexes for key, entry in index.items() if entry.problem.split is split}
 
-    def _scan(self, split: Split) -> Iterator[CodeProblem]:
-        """Iterate over the problems of a part. A file that is not loaded is only read as far as necessary."""
-        for name in self._names(split):
-            known = self._tables.get(name)
-            entries = known.values() if known is not None else self._entries(name)
-            yield from (entry.problem for entry in entries if entry.problem.split is split)
-
-    def _index(self, name: str) -> dict[str, Entry]:
+    def _index(self, name: str) -> dict[str, _ProblemEntry]:
         if name not in self._tables:
             self._tables[name] = {entry.problem.id: entry for entry in self._entries(name)}
         return self._tables[name]
 
-    def _entries(self, name: str) -> Iterator[Entry]:
+    def _entries(self, name: str) -> Iterator[_ProblemEntry]:
         part, table = self._files_and_parts()[name], open_table(self.source, self.path, name)
         for key, where, row in table.scan():
             with _name_row(self.name, where):
                 problem = self._describe(row, part or Split.TEST)
                 problem = replace(problem, split=part or self._part(problem, row), tests=_without_cases(problem))
-            yield Entry(problem, table, key)
+            yield _ProblemEntry(problem, table, key)
 
 
 class HumanEval(PublishedCode):
@@ -204,10 +187,10 @@ class HumanEval(PublishedCode):
     name = "humaneval"
     source = Source("humaneval", "openai/openai_humaneval")
 
-    def make_example(self, datum: Any, skill: str, subskill: str) -> Example:
+    def make_example(self, datum: Datum, skill: str, subskill: str) -> Example:
         _, solution, tree = read_datum(datum, tuple(self.forms.values()))
-        begun = begin_function(tree, datum.tests, datum.statement.strip())
-        return make_example(BEGUN.format(begun=begun), solution, datum, skill, subskill)
+        begun = begin_function(tree, list(map(str, datum.tests)), datum.statement.strip())
+        return make_example(_STUB.format(begun=begun), solution, datum, skill, subskill)
 
 
 class MBPP(PublishedCode):
@@ -223,7 +206,7 @@ class MBPP(PublishedCode):
             self.source = Source("mbpp", self.source.hub, "full")  # type: ignore[misc]
 
     def _files_and_parts(self) -> Mapping[str, Split | None]:
-        if isinstance(locate(self.source, self.path), Path):
+        if isinstance(locate_dataset(self.source, self.path), Path):
             return {"mbpp" if self.whole else "sanitized": None}
         return {"train+validation+test+prompt": None}
 
@@ -263,7 +246,7 @@ class CodeContests(PublishedCode):
 
     def _files_and_parts(self) -> Mapping[str, Split | None]:
         own = {"test": Split.TEST, "valid": Split.VALIDATION, "validation": Split.VALIDATION, "train": Split.TRAIN}
-        place = locate(self.source, self.path)
+        place = locate_dataset(self.source, self.path)
         if isinstance(place, str):
             return {name: own[name] for name in ("test", "valid", "train")}
         parts: dict[str, Split | None] = {name: part for name, part in own.items() if has_split(place, name)}
@@ -301,20 +284,18 @@ class LiveCodeBench(PublishedCode):
         self.validation_from = self._day("validation_from", validation_from)
         self.test_from = self._day("test_from", test_from)
         if self.validation_from > self.test_from:
-            raise SettingsError(
-                f"option 'validation_from' of {self.name}: expected a day not after test_from ({test_from}); got {validation_from}"
-            )
+            expected = f"expected a day not after test_from ({test_from}); got {validation_from}"
+            raise SettingsError(f"option 'validation_from' of {self.name}: {expected}")
 
-    def _day(self, option: str, given: Any) -> date:
+    def _day(self, option: str, given: object) -> date:
         try:
             return date.fromisoformat(str(given))
         except ValueError:
-            raise SettingsError(
-                f"option '{option}' of {self.name}: expected a day such as 2024-01-01; got {given!r}"
-            ) from None
+            expected = f"expected a day such as 2024-01-01; got {given!r}"
+            raise SettingsError(f"option '{option}' of {self.name}: {expected}") from None
 
     def _files_and_parts(self) -> Mapping[str, Split | None]:
-        place, names = locate(self.source, self.path), ["test"]
+        place, names = locate_dataset(self.source, self.path), ["test"]
         if isinstance(place, Path):
             later = {int(match[1]) for file in place.iterdir() if (match := re.match(r"test(\d+)\.", file.name))}
             names = [*(["test"] if has_split(place, "test") or not later else []), *(f"test{k}" for k in sorted(later))]

@@ -9,19 +9,19 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Hashable
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from pydantic import BaseModel
 
-from palaestra.core.checks import check_number
 from palaestra.core.errors import SettingsError
 from palaestra.core.records import Completion, Example, Failure, Message, Problem, Score, Split
+from palaestra.core.settings import check_number
 from palaestra.tasks.base import TaskHooks, get_split
 from palaestra.tasks.code.extraction import extract_code
 from palaestra.tasks.code.family import FAMILY, CodeDraft, ask_draft, make_tests
 from palaestra.tasks.code.formats import CodeProblem, Stdio
 from palaestra.tasks.code.judge import CaseOutcome, CaseVerdict, ProgramJudge, ProgramVerdict
-from palaestra.tasks.code.writing import Form, brief_for, datum_for, datum_to_example
+from palaestra.tasks.code.writing import Datum, Form, brief_for, datum_for, datum_to_example
 from palaestra.tasks.procedural import Family, ProceduralTask
 
 ASKED = "{question}\n\nAnswer with Python code in a fenced code block."
@@ -63,7 +63,7 @@ class CodeTask(TaskHooks, ABC):
     def brief(self) -> str:
         return brief_for(self.forms)
 
-    def make_example(self, datum: Any, skill: str, subskill: str) -> Example:
+    def make_example(self, datum: Datum, skill: str, subskill: str) -> Example:
         """The training example of a datum.
 
         Raises:
@@ -78,21 +78,21 @@ class CodeTask(TaskHooks, ABC):
         tests = code_problem.tests
         if not extracted.code:
             missing = f"no program that defines {code_problem.wanted}" if code_problem.wanted else "no program"
-            judgement: ProgramVerdict | Failure = ProgramVerdict((CaseVerdict(CaseOutcome.NO_CODE, missing),))
+            verdict: ProgramVerdict | Failure = ProgramVerdict((CaseVerdict(CaseOutcome.NO_CODE, missing),))
         else:
-            judgement = self._judge.judge(
+            verdict = self._judge.judge(
                 tests, extracted.code, code_problem.seconds, code_problem.memory, code_problem.solution
             )
-        if isinstance(judgement, Failure):
-            return judgement
-        count = len(tests.inputs) if isinstance(tests, Stdio) else len(judgement.verdicts)
+        if isinstance(verdict, Failure):
+            return verdict
+        count = len(tests.inputs) if isinstance(tests, Stdio) else len(verdict.verdicts)
         evidence = {
-            "outcome": judgement.outcome.value,
-            "passed": f"{sum(v.passed for v in judgement.verdicts)} of {count}",
-            "detail": judgement.detail,
+            "outcome": verdict.outcome.value,
+            "passed": f"{sum(v.passed for v in verdict.verdicts)} of {count}",
+            "detail": verdict.detail,
             "found": extracted.how,
         }
-        return Score(float(judgement.passed), evidence)
+        return Score(float(verdict.passed), evidence)
 
 
 class CodeSkills(CodeTask, ProceduralTask[CodeDraft]):

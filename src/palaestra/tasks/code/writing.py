@@ -16,10 +16,10 @@ from palaestra.core.records import Example, Message
 from palaestra.tasks.base import UnusableError
 from palaestra.tasks.code.extraction import PARSE_ERRORS, find_defined_names
 
-MAX_PROGRAM = 20_000
-MAX_TEXT = 10_000
+_MAX_PROGRAM = 20_000
+_MAX_TEXT = 10_000
 """Maximum characters of one input or output."""
-STARTER = "{statement}\n\nComplete this class:\n{starter}"
+_STARTER = "{statement}\n\nComplete this class:\n{starter}"
 
 
 class Form(StrEnum):
@@ -58,15 +58,15 @@ _TESTS = {
 
 
 _SOLUTION = Field(
-    min_length=1, max_length=MAX_PROGRAM, description="The whole solution in Python, without tests and prose."
+    min_length=1, max_length=_MAX_PROGRAM, description="The whole solution in Python, without tests and prose."
 )
 
 
 class ProgramTest(BaseModel):
     """One run of a program."""
 
-    input: str = Field(max_length=MAX_TEXT, description="What the program reads from standard input.")
-    output: str = Field(min_length=1, max_length=MAX_TEXT, description="Exactly what it prints.")
+    input: str = Field(max_length=_MAX_TEXT, description="What the program reads from standard input.")
+    output: str = Field(min_length=1, max_length=_MAX_TEXT, description="Exactly what it prints.")
 
 
 class CodeDatum(BaseModel):
@@ -83,7 +83,7 @@ class ProgramDatum(BaseModel):
     statement: str = Field(
         min_length=1, description="What the program reads, what it prints, and the rule between them."
     )
-    solution: str = Field(min_length=1, max_length=MAX_PROGRAM, description="The whole program, without prose.")
+    solution: str = Field(min_length=1, max_length=_MAX_PROGRAM, description="The whole program, without prose.")
     tests: list[ProgramTest] = Field(min_length=2, max_length=12, description="Inputs with their outputs.")
 
 
@@ -97,6 +97,9 @@ class AnyDatum(BaseModel):
         max_length=12,
         description="Of a function: assertions, for example: assert f([1, 2]) == 3. Of a program: inputs with outputs.",
     )
+
+
+Datum = CodeDatum | ProgramDatum | AnyDatum
 
 
 def datum_for(forms: Mapping[str, Form]) -> type[BaseModel]:
@@ -116,7 +119,7 @@ def brief_for(forms: Mapping[str, Form]) -> str:
     return " ".join([*parts, *(_BRIEFS[form] for form in by_form)])
 
 
-def read_datum(datum: CodeDatum | ProgramDatum | AnyDatum, allowed: Sequence[Form]) -> tuple[Form, str, ast.Module]:
+def read_datum(datum: Datum, allowed: Sequence[Form]) -> tuple[Form, str, ast.Module]:
     """The form of a datum, its solution without fences, and the syntax tree of the solution.
 
     Raises:
@@ -125,9 +128,9 @@ def read_datum(datum: CodeDatum | ProgramDatum | AnyDatum, allowed: Sequence[For
     solution = datum.solution.strip().removeprefix("```python").removeprefix("```").removesuffix("```").strip()
     tree = _parse(solution, "the solution")
     tests = datum.tests
-    if isinstance(tests[0], ProgramTest):
+    if runs := [test for test in tests if isinstance(test, ProgramTest)]:
         form = Form.PROGRAM
-        _check_runs([test for test in tests if isinstance(test, ProgramTest)])
+        _check_runs(runs)
     else:
         called = {name for test in tests for name in _find_called(str(test).strip())}
         form = Form.METHOD if "Solution" in called and Form.METHOD in allowed else Form.FUNCTION
@@ -139,9 +142,7 @@ def read_datum(datum: CodeDatum | ProgramDatum | AnyDatum, allowed: Sequence[For
     return form, solution, tree
 
 
-def datum_to_example(
-    datum: CodeDatum | ProgramDatum | AnyDatum, asked: str, skill: str, subskill: str, allowed: Sequence[Form]
-) -> Example:
+def datum_to_example(datum: Datum, asked: str, skill: str, subskill: str, allowed: Sequence[Form]) -> Example:
     """The training example of a datum, with its tests as metadata.
 
     Arguments:
@@ -154,39 +155,34 @@ def datum_to_example(
     form, solution, tree = read_datum(datum, allowed)
     question = datum.statement.strip()
     if form is Form.METHOD:
-        question = STARTER.format(statement=question, starter=format_starter(tree))
+        question = _STARTER.format(statement=question, starter=_format_starter(tree))
     return make_example(asked.format(question=question), solution, datum, skill, subskill)
 
 
-def make_example(question: str, solution: str, datum: BaseModel, skill: str, subskill: str) -> Example:
+def make_example(question: str, solution: str, datum: Datum, skill: str, subskill: str) -> Example:
     """A question with its solution. The tests are metadata in the form that the quality check `executes` reads."""
-    tests = getattr(datum, "tests")  # noqa: B009
-    brought: str | dict[str, list[str]]
-    if isinstance(tests[0], ProgramTest):
-        brought = {
-            "inputs": [test.input.removesuffix("\n") + "\n" for test in tests],
-            "outputs": [test.output for test in tests],
-        }
-    else:
-        brought = "\n".join(str(test).strip() for test in tests)
-    response = f"```python\n{solution}\n```"
-    return Example((Message("user", question),), response, skill, subskill, solution, {"tests": brought})
+    tests = datum.tests
+    runs = [test for test in tests if isinstance(test, ProgramTest)]
+    inputs, outputs = [run.input.removesuffix("\n") + "\n" for run in runs], [run.output for run in runs]
+    assertions = "\n".join(str(test).strip() for test in tests)
+    metadata = {"tests": {"inputs": inputs, "outputs": outputs} if runs else assertions}
+    return Example((Message("user", question),), f"```python\n{solution}\n```", skill, subskill, solution, metadata)
 
 
-def format_starter(tree: ast.Module) -> str:
+def _format_starter(tree: ast.Module) -> str:
     """The class `Solution` of a program with the signatures of its public methods, as in LiveCodeBench."""
     lines = ["class Solution:"]
     for node in tree.body:
         if isinstance(node, ast.ClassDef) and node.name == "Solution":
             methods = [child for child in node.body if isinstance(child, ast.FunctionDef)]
-            lines += [f"    {format_head(method)}" for method in methods if not method.name.startswith("_")]
+            lines += [f"    {_format_head(method)}" for method in methods if not method.name.startswith("_")]
     return "\n".join(lines)
 
 
-def format_head(function: ast.FunctionDef) -> str:
+def _format_head(function: ast.FunctionDef) -> str:
     """The first line of a function.
 
-    >>> format_head(ast.parse("def f(x: int, *, y=2) -> int:\\n    return x").body[0])
+    >>> _format_head(ast.parse("def f(x: int, *, y=2) -> int:\\n    return x").body[0])
     'def f(x: int, *, y=2) -> int:'
     """
     returns = f" -> {ast.unparse(function.returns)}" if function.returns is not None else ""
@@ -203,7 +199,7 @@ def begin_function(tree: ast.Module, tests: Sequence[str], statement: str) -> st
     imports = [ast.unparse(node) for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
     head = "\n".join([*imports, "", ""]) if imports else ""
     text = statement.replace("\\", "\\\\").replace('"' * 3, "'" * 3).replace("\n", "\n    ")
-    return f'{head}{format_head(wanted)}\n    """{text}\n    """\n'
+    return f'{head}{_format_head(wanted)}\n    """{text}\n    """\n'
 
 
 def _check_runs(tests: Sequence[ProgramTest]) -> None:

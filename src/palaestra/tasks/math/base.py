@@ -6,8 +6,9 @@ part of the response that matches the grammar is used. Answers are compared exac
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
@@ -16,7 +17,7 @@ import numpy as np
 from pydantic import BaseModel, Field
 
 from palaestra.tasks.base import UnusableError
-from palaestra.tasks.sampling import format_response
+from palaestra.tasks.procedural import format_response
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +50,8 @@ Drawer = Callable[[np.random.Generator], MathDraft]
 
 @dataclass(frozen=True, slots=True)
 class MathSkill:
-    """A skill and its subskills, each of which draws problems of one difficulty."""
+    """The subskills of a skill, each of which draws problems of one difficulty."""
 
-    name: str
-    description: str
     kind: AnswerKind
     subskills: Mapping[str, Drawer]
 
@@ -73,7 +72,26 @@ class AnswerKind(StrEnum):
     """Numbers in order, separated by commas."""
 
 
-MAX_LENGTH = 400
+def make_skill(kind: AnswerKind = AnswerKind.NUMBER, **subskills: Drawer) -> MathSkill:
+    return MathSkill(kind, subskills)
+
+
+def calculate(sign: str, a: int, b: int) -> int:
+    """The result of one operation. Divisions are exact."""
+    return {"+": a + b, "-": a - b, "*": a * b, "/": a // b}[sign]
+
+
+def add_up(numbers: Sequence[int]) -> tuple[str, ...]:
+    """The steps of a sum, one number at a time.
+
+    >>> add_up([3, 4, 5])
+    ('3+4=7', '7+5=12')
+    """
+    totals = itertools.accumulate(numbers)
+    return tuple(f"{total}+{number}={total + number}" for total, number in zip(totals, numbers[1:], strict=False))
+
+
+_MAX_LENGTH = 400
 """Longer answers are wrong. Correct answers are much shorter."""
 _TAIL = 4000
 """Number of characters that are searched, after the mark or at the end of the response."""
@@ -103,12 +121,12 @@ def extract(response: str, kind: AnswerKind) -> str | None:
 
 
 def equal(given: str, expected: str, kind: AnswerKind) -> bool:
-    """Whether two answers of one kind are equal. An answer longer than `MAX_LENGTH` is wrong.
+    """Whether two answers of one kind are equal. An answer longer than `_MAX_LENGTH` is wrong.
 
     >>> equal("0.5", "1/2", AnswerKind.NUMBER), equal("04:05", "4:05", AnswerKind.CLOCK)
     (True, True)
     """
-    return len(given) <= MAX_LENGTH and _value(given, kind) == _value(expected, kind)
+    return len(given) <= _MAX_LENGTH and _value(given, kind) == _value(expected, kind)
 
 
 def _value(text: str, kind: AnswerKind) -> object:

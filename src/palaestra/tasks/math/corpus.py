@@ -12,15 +12,15 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 
 from palaestra.core.records import Example, Message, Split
-from palaestra.tasks.math.arithmetic import ARITHMETIC, add_draft, divide_draft, multiply_draft, subtract_draft
-from palaestra.tasks.math.base import MathDraft
+from palaestra.tasks.math.arithmetic import ARITHMETIC, make_operation_draft
+from palaestra.tasks.math.base import MathDraft, add_up, calculate
 from palaestra.tasks.math.task import SKILLS, draft_split
-from palaestra.tasks.sampling import between, pick
+from palaestra.tasks.procedural import between, phrase, pick
 
-PEOPLE = ("Tom", "Mia", "Leo", "Zoe", "Max", "Ida", "Sam", "Lea", "Kim", "Jon")
-OBJECTS = ("apples", "stones", "cards", "books", "eggs", "stars", "keys", "cups", "balls", "fish")
+_PEOPLE = ("Tom", "Mia", "Leo", "Zoe", "Max", "Ida", "Sam", "Lea", "Kim", "Jon")
+_OBJECTS = ("apples", "stones", "cards", "books", "eggs", "stars", "keys", "cups", "balls", "fish")
 
-ADD_WORDS = (
+_ADD_WORDS = (
     "{a}+{b}", "{a} + {b} = ?", "{a} and {b} make what?", "Increase {a} by {b}.", "What is {b} more than {a}?",
     "Find the total of {a} and {b}.", "Put {a} and {b} together.", "Count {b} up from {a}.", "{a} more than {b} is what?",
     "{p} has {a} {o} and gets {b} more. How many {o} now?", "There are {a} {o} here and {b} there. How many in all?",
@@ -28,7 +28,7 @@ ADD_WORDS = (
     "{p} ran {a} km on Monday and {b} km on Sunday. How far in all?", "Raise {a} by {b}.", "{a} grows by {b}. What is it now?",
     "Which number is {b} above {a}?", "{p} reads {a} pages, then {b} pages. How many pages?", "What do {a} and {b} give together?",
 )  # fmt: skip
-SUBTRACT_WORDS = (
+_SUBTRACT_WORDS = (
     "{a}-{b}", "{a} - {b} = ?", "Decrease {a} by {b}.", "What is {b} less than {a}?", "Remove {b} from {a}.", "Lower {a} by {b}.",
     "{p} has {a} {o} and gives away {b}. How many are left?", "Of {a} {o}, {b} are lost. How many are left?",
     "What is the difference of {a} and {b}?", "How much more is {a} than {b}?", "{a} shrinks by {b}. What is it now?",
@@ -36,14 +36,14 @@ SUBTRACT_WORDS = (
     "Count {b} down from {a}.", "Which number is {b} below {a}?", "How far is it from {b} to {a}?", "{p} had {a} {o} and sold {b}. How many now?",
     "{a} without {b} leaves what?", "How many more than {b} is {a}?",
 )  # fmt: skip
-MULTIPLY_WORDS = (
+_MULTIPLY_WORDS = (
     "{a}*{b}", "{a} * {b} = ?", "{a} times {b}", "{b} taken {a} times is what?", "What are {a} rows of {b}?", "Repeat {b} {a} times and add up.",
     "{p} packs {a} {o} a day for {b} days. How many {o}?", "{a} people have {b} {o} each. How many in all?",
     "{a} {o} cost {b} each. What do they cost?", "A car drives {a} hours at {b} km an hour. How far?",
     "Each of {a} shelves has {b} {o}. How many {o} are there?", "{p} earns {b} an hour. What are {a} hours worth?", "Scale {b} by {a}.",
     "What is {a} fold {b}?", "{b} for each of {a} people makes what?",
 )  # fmt: skip
-DIVIDE_WORDS = (
+_DIVIDE_WORDS = (
     "{a}/{b}", "{a} / {b} = ?", "Share {a} {o} among {b} people.", "Split {a} into {b} equal parts.", "How many times {b} is {a}?",
     "{p} puts {a} {o} in rows of {b}. How many rows?", "{b} people share {a} {o}. How many each?", "{a} {o} fill {b} carts. How many a cart?",
     "Cut {a} into {b} pieces of one size. How large is a piece?", "{p} has {a} days, {b} to a week. How many weeks?",
@@ -56,38 +56,45 @@ TRACE: Mapping[str, float] = {
 }  # fmt: skip
 """Percentage of the corpus for each skill that lessons teach."""
 
-_MAKE = {
-    "+": (add_draft, ADD_WORDS),
-    "-": (subtract_draft, SUBTRACT_WORDS),
-    "*": (multiply_draft, MULTIPLY_WORDS),
-    "/": (divide_draft, DIVIDE_WORDS),
+_OPERATIONS = {
+    "+": ("addition", _ADD_WORDS),
+    "-": ("subtraction", _SUBTRACT_WORDS),
+    "*": ("multiplication", _MULTIPLY_WORDS),
+    "/": ("division", _DIVIDE_WORDS),
 }
-_SKILL_OF = {"+": "addition", "-": "subtraction", "*": "multiplication", "/": "division"}
+_CHAINED = {
+    "+": ("Add {b}.", "Then add {b}.", "Put {b} to it.", "{b} more come."),
+    "-": ("Subtract {b}.", "Take away {b}.", "Then take {b} off.", "{b} are lost."),
+    "*": ("Multiply by {b}.", "Take it {b} times.", "Then times {b}."),
+    "/": ("Divide by {b}.", "Split it by {b}.", "Share it among {b}."),
+}
 
 
 def corpus(generator: np.random.Generator) -> Iterator[Example]:
     """An endless stream of pretraining examples."""
     trace = sum(TRACE.values()) / 100
     names, shares = list(TRACE), np.array(list(TRACE.values()))
+    operations = list(ARITHMETIC)
     while True:
         draw = generator.random()
         if draw < trace:
-            yield _of_skill(generator, names[int(generator.choice(len(names), p=shares / shares.sum()))])
+            yield _draw_skill(generator, names[int(generator.choice(len(names), p=shares / shares.sum()))])
         elif draw < 0.35:
-            yield _of_skill(generator, ARITHMETIC[int(generator.integers(len(ARITHMETIC)))].name)
+            yield _draw_skill(generator, operations[int(generator.integers(len(operations)))])
         elif draw < 0.60:
-            yield _drill(generator)
+            yield _draw_operation(generator)
         elif draw < 0.80:
-            yield _notion(generator)
+            question, steps, answer = _NOTIONS[int(generator.integers(len(_NOTIONS)))](generator)
+            yield _example(MathDraft(question, steps, answer, ()), "notion")
         else:
-            yield _chain(generator)
+            yield _draw_chain(generator)
 
 
 def _example(draft: MathDraft, skill: str) -> Example:
     return Example((Message("user", draft.question),), draft.response, skill)
 
 
-def _of_skill(rng: np.random.Generator, name: str) -> Example:
+def _draw_skill(rng: np.random.Generator, name: str) -> Example:
     drawers = list(SKILLS[name].subskills.values())
     while True:
         draft = drawers[int(rng.integers(len(drawers)))](rng)
@@ -95,12 +102,7 @@ def _of_skill(rng: np.random.Generator, name: str) -> Example:
             return _example(draft, name)
 
 
-def _words(rng: np.random.Generator, wording: str, **numbers: int) -> str:
-    p, q = (str(name) for name in rng.choice(PEOPLE, 2, replace=False))
-    return wording.format(p=p, q=q, o=pick(rng, OBJECTS), **numbers)
-
-
-def _operands(rng: np.random.Generator, sign: str) -> tuple[int, int]:
+def _draw_operands(rng: np.random.Generator, sign: str) -> tuple[int, int]:
     if sign == "+":
         return between(rng, 1, 99), between(rng, 1, 99)
     if sign == "-":
@@ -113,189 +115,158 @@ def _operands(rng: np.random.Generator, sign: str) -> tuple[int, int]:
     return divisor * between(rng, 2, 40 if divisor > 5 else 60), divisor
 
 
-def _drill(rng: np.random.Generator) -> Example:
+def _draw_operation(rng: np.random.Generator) -> Example:
     """One operation in one of its wordings."""
     sign = "+-*/"[int(rng.integers(4))]
-    make, wordings = _MAKE[sign]
+    skill, wordings = _OPERATIONS[sign]
     while True:
-        a, b = _operands(rng, sign)
-        draft = make(a, b, _words(rng, pick(rng, wordings), a=a, b=b))
-        if draft_split(_SKILL_OF[sign], draft) is Split.TRAIN:
-            return _example(draft, f"drill {_SKILL_OF[sign]}")
+        a, b = _draw_operands(rng, sign)
+        wording = pick(rng, wordings)
+        p, q = (str(name) for name in rng.choice(_PEOPLE, 2, replace=False))
+        question = wording.format(p=p, q=q, o=pick(rng, _OBJECTS), a=a, b=b)
+        draft = make_operation_draft(sign, a, b, question)
+        if draft_split(skill, draft) is Split.TRAIN:
+            return _example(draft, f"drill {skill}")
 
 
-def _notion(rng: np.random.Generator) -> Example:
-    """A drill of a small concept: parts, positions in a list, hours and minutes."""
-    question, steps, answer = NOTIONS[int(rng.integers(len(NOTIONS)))](rng)
-    return _example(MathDraft(question, steps, answer, ()), "notion")
-
-
-def _chain(rng: np.random.Generator) -> Example:
+def _draw_chain(rng: np.random.Generator) -> Example:
     """A text with two or three operations in sequence."""
     value, steps = between(rng, 2, 40), []
     words = [f"Start with {value}."] if rng.random() < 0.7 else [f"Think of {value}."]
     for _ in range(between(rng, 2, 3)):
-        sign = _possible(rng, value)
-        b = _second_operand(rng, sign, value)
-        result = {"+": value + b, "-": value - b, "*": value * b, "/": value // b}[sign]
-        phrase = {
-            "+": ("Add {b}.", "Then add {b}.", "Put {b} to it.", "{b} more come."),
-            "-": ("Subtract {b}.", "Take away {b}.", "Then take {b} off.", "{b} are lost."),
-            "*": ("Multiply by {b}.", "Take it {b} times.", "Then times {b}."),
-            "/": ("Divide by {b}.", "Split it by {b}.", "Share it among {b}."),
-        }[sign]
-        words.append(pick(rng, phrase).format(b=b))
+        sign, b = _draw_next(rng, value)
+        words.append(phrase(rng, _CHAINED[sign], b=b))
+        result = calculate(sign, value, b)
         steps.append(f"{value}{sign}{b}={result}")
         value = result
     return _example(MathDraft(" ".join(words), tuple(steps), str(value), ()), "chain")
 
 
-def _possible(rng: np.random.Generator, value: int) -> str:
+def _draw_next(rng: np.random.Generator, value: int) -> tuple[str, int]:
+    """An operation that is possible with `value`, and its second operand."""
+    divisors = [b for b in range(2, 13) if value % b == 0 and value // b <= 40] if value > 3 else []
     signs = ["+", "-"] if value > 2 else ["+"]
     signs += ["*"] if value <= 250 else []
-    signs += ["/"] if any(value % b == 0 and value // b <= 40 for b in range(2, 13)) and value > 3 else []
-    return signs[int(rng.integers(len(signs)))]
-
-
-def _second_operand(rng: np.random.Generator, sign: str, value: int) -> int:
+    signs += ["/"] if divisors else []
+    sign = signs[int(rng.integers(len(signs)))]
     if sign == "+":
-        return between(rng, 1, 99)
+        return sign, between(rng, 1, 99)
     if sign == "-":
-        return between(rng, 1, min(99, value - 1))
+        return sign, between(rng, 1, min(99, value - 1))
     if sign == "*":
-        return between(rng, 2, 12 if value <= 45 else 3)
-    divisors = [b for b in range(2, 13) if value % b == 0 and value // b <= 40]
-    return divisors[int(rng.integers(len(divisors)))]
+        return sign, between(rng, 2, 12 if value <= 45 else 3)
+    return sign, divisors[int(rng.integers(len(divisors)))]
 
 
-Drill = tuple[str, tuple[str, ...], str]
+_Drill = tuple[str, tuple[str, ...], str]
 """Question, steps and answer of a drill of a small concept, which word problems need: parts, lists, hours, money."""
 
-PARTS = (
-    ("half", 2),
-    ("a third", 3),
-    ("a quarter", 4),
-    ("a fifth", 5),
-    ("a sixth", 6),
-    ("an eighth", 8),
-    ("a tenth", 10),
-)
-TIMES = (("double", 2), ("twice", 2), ("triple", 3), ("three times", 3), ("ten times", 10))
+_PARTS = (
+    ("half", 2), ("a third", 3), ("a quarter", 4), ("a fifth", 5), ("a sixth", 6), ("an eighth", 8), ("a tenth", 10),
+)  # fmt: skip
+_TIMES = (("double", 2), ("twice", 2), ("triple", 3), ("three times", 3), ("ten times", 10))
 
 
-def _part(rng: np.random.Generator) -> Drill:
-    name, size = PARTS[int(rng.integers(len(PARTS)))]
+def _part(rng: np.random.Generator) -> _Drill:
+    name, size = _PARTS[int(rng.integers(len(_PARTS)))]
     part = between(rng, 2, 50)
-    wording = pick(rng, ("What is {n} of {w}?", "Find {n} of {w}.", "How much is {n} of {w}?", "Take {n} of {w}."))
-    return wording.format(n=name, w=part * size), (f"{part * size}/{size}={part}",), str(part)
+    wordings = ("What is {n} of {w}?", "Find {n} of {w}.", "How much is {n} of {w}?", "Take {n} of {w}.")
+    return phrase(rng, wordings, n=name, w=part * size), (f"{part * size}/{size}={part}",), str(part)
 
 
-def _parts(rng: np.random.Generator) -> Drill:
-    name, size = (("thirds", 3), ("quarters", 4), ("fifths", 5), ("sixths", 6), ("eighths", 8), ("tenths", 10))[
-        int(rng.integers(6))
-    ]
+def _parts(rng: np.random.Generator) -> _Drill:
+    names = (("thirds", 3), ("quarters", 4), ("fifths", 5), ("sixths", 6), ("eighths", 8), ("tenths", 10))
+    name, size = names[int(rng.integers(6))]
     part, count = between(rng, 2, 15), between(rng, 2, size - 1)
     steps = (f"{part * size}/{size}={part}", f"{part}*{count}={part * count}")
     return f"Take {count} {name} of {part * size}.", steps, str(part * count)
 
 
-def _times(rng: np.random.Generator) -> Drill:
-    name, factor = TIMES[int(rng.integers(len(TIMES)))]
+def _times(rng: np.random.Generator) -> _Drill:
+    name, factor = _TIMES[int(rng.integers(len(_TIMES)))]
     number = between(rng, 2, 60)
-    wording = pick(rng, ("What is {n} {x}?", "Find {n} {x}.", "Say {n} {x}."))
-    return wording.format(n=name, x=number), (f"{number}*{factor}={number * factor}",), str(number * factor)
+    question = phrase(rng, ("What is {n} {x}?", "Find {n} {x}.", "Say {n} {x}."), n=name, x=number)
+    return question, (f"{number}*{factor}={number * factor}",), str(number * factor)
 
 
-def _list_sum(rng: np.random.Generator) -> Drill:
+def _list_sum(rng: np.random.Generator) -> _Drill:
     numbers = [between(rng, 1, 60) for _ in range(between(rng, 2, 4))]
-    steps, total = [], numbers[0]
-    for number in numbers[1:]:
-        steps.append(f"{total}+{number}={total + number}")
-        total += number
-    wording = pick(rng, ("Add up {n}.", "What is the total of {n}?", "Sum the list {n}."))
-    return wording.format(n=", ".join(map(str, numbers))), tuple(steps), str(total)
+    wordings = ("Add up {n}.", "What is the total of {n}?", "Sum the list {n}.")
+    return phrase(rng, wordings, n=", ".join(map(str, numbers))), add_up(numbers), str(sum(numbers))
 
 
-def _list_sum_shared(rng: np.random.Generator) -> Drill:
+def _list_sum_shared(rng: np.random.Generator) -> _Drill:
     parts, share = between(rng, 2, 6), between(rng, 4, 30)
-    first = between(rng, 1, parts * share - 1)
-    numbers = (first, parts * share - first)
-    steps = (f"{numbers[0]}+{numbers[1]}={parts * share}", f"{parts * share}/{parts}={share}")
-    return f"Add up {numbers[0]}, {numbers[1]}, then split by {parts}.", steps, str(share)
+    total = parts * share
+    first = between(rng, 1, total - 1)
+    steps = (f"{first}+{total - first}={total}", f"{total}/{parts}={share}")
+    return f"Add up {first}, {total - first}, then split by {parts}.", steps, str(share)
 
 
-def _list_place(rng: np.random.Generator) -> Drill:
+def _list_place(rng: np.random.Generator) -> _Drill:
     numbers = [between(rng, 1, 99) for _ in range(3)]
     place = int(rng.integers(3))
-    wording = pick(rng, ("Name the {p} of {n}.", "Which is the {p} in the list {n}?", "Say the {p} term of {n}."))
-    text = wording.format(p=("first", "second", "last")[place], n=", ".join(map(str, numbers)))
-    return text, (), str(numbers[place])
+    wordings = ("Name the {p} of {n}.", "Which is the {p} in the list {n}?", "Say the {p} term of {n}.")
+    question = phrase(rng, wordings, p=("first", "second", "last")[place], n=", ".join(map(str, numbers)))
+    return question, (), str(numbers[place])
 
 
-def _list_gap(rng: np.random.Generator) -> Drill:
+def _list_gap(rng: np.random.Generator) -> _Drill:
     low, gap, last = between(rng, 1, 60), between(rng, 1, 20), between(rng, 1, 90)
     numbers, verb = (f"{low}, {low + gap}", "rise") if rng.random() < 0.5 else (f"{low + gap}, {low}", "fall")
     return f"How much does the list {numbers}, {last} {verb} at first?", (f"{low + gap}-{low}={gap}",), str(gap)
 
 
-def _list_last_changed(rng: np.random.Generator) -> Drill:
+def _list_last_changed(rng: np.random.Generator) -> _Drill:
     a, b, last, change = between(rng, 1, 90), between(rng, 1, 90), between(rng, 20, 90), between(rng, 1, 19)
     verb, sign, result = ("Raise", "+", last + change) if rng.random() < 0.5 else ("Lower", "-", last - change)
     return f"{verb} the last of {a}, {b}, {last} by {change}.", (f"{last}{sign}{change}={result}",), str(result)
 
 
-def _to_minutes(rng: np.random.Generator) -> Drill:
+def _to_minutes(rng: np.random.Generator) -> _Drill:
     hours, minutes = between(rng, 1, 12), between(rng, 10, 59)
     if rng.random() < 0.5:
         return f"How many minutes past the hour is {hours}:{minutes:02d}?", (), str(minutes)
     return f"Which hour is it at {hours}:{minutes:02d}?", (), str(hours)
 
 
-def _to_clock(rng: np.random.Generator) -> Drill:
+def _to_clock(rng: np.random.Generator) -> _Drill:
     hours, minutes = between(rng, 1, 12), between(rng, 0, 59)
     return f"Write {minutes} minutes past {hours} as a time.", (), f"{hours}:{minutes:02d}"
 
 
-def _past_sixty(rng: np.random.Generator) -> Drill:
+def _past_sixty(rng: np.random.Generator) -> _Drill:
     total = between(rng, 61, 118)
-    wording = pick(
-        rng, ("{t} minutes are one hour and how many minutes?", "How many minutes over an hour are {t} minutes?")
-    )
-    return wording.format(t=total), (f"{total}-60={total - 60}",), str(total - 60)
+    wordings = ("{t} minutes are one hour and how many minutes?", "How many minutes over an hour are {t} minutes?")
+    return phrase(rng, wordings, t=total), (f"{total}-60={total - 60}",), str(total - 60)
 
 
-def _next_hour(rng: np.random.Generator) -> Drill:
+def _next_hour(rng: np.random.Generator) -> _Drill:
     hours = between(rng, 1, 11)
     return f"Which hour comes after {hours}?", (f"{hours}+1={hours + 1}",), str(hours + 1)
 
 
-def _subtract_from_hundred(rng: np.random.Generator) -> Drill:
+def _subtract_from_hundred(rng: np.random.Generator) -> _Drill:
     whole, spent = (20, 50, 100)[int(rng.integers(3))], between(rng, 1, 19)
     spent = min(whole - 1, spent + (whole - 20) * between(rng, 0, 4) // 4)
-    wording = pick(
-        rng,
-        (
-            "{s} of {w} is spent. What is left?",
-            "What is missing from {s} to {w}?",
-            "You own {w} and spend {s}. How much is left?",
-        ),
+    wordings = (
+        "{s} of {w} is spent. What is left?",
+        "What is missing from {s} to {w}?",
+        "You own {w} and spend {s}. How much is left?",
     )
-    return wording.format(s=spent, w=whole), (f"{whole}-{spent}={whole - spent}",), str(whole - spent)
+    return phrase(rng, wordings, s=spent, w=whole), (f"{whole}-{spent}={whole - spent}",), str(whole - spent)
 
 
-def _two_costs(rng: np.random.Generator) -> Drill:
+def _two_costs(rng: np.random.Generator) -> _Drill:
     first, second = between(rng, 2, 45), between(rng, 2, 45)
-    wording = pick(
-        rng,
-        (
-            "A cup costs {a} and a plate costs {b}. What do both cost?",
-            "One pays {a} for bread and {b} for milk. How much in all?",
-        ),
+    wordings = (
+        "A cup costs {a} and a plate costs {b}. What do both cost?",
+        "One pays {a} for bread and {b} for milk. How much in all?",
     )
-    return wording.format(a=first, b=second), (f"{first}+{second}={first + second}",), str(first + second)
+    return phrase(rng, wordings, a=first, b=second), (f"{first}+{second}={first + second}",), str(first + second)
 
 
-def _rows_and_rest(rng: np.random.Generator) -> Drill:
+def _rows_and_rest(rng: np.random.Generator) -> _Drill:
     rows, seats, rest = between(rng, 2, 9), between(rng, 3, 12), between(rng, 1, 20)
     product, question = rows * seats, f"{rows} rows of {seats} seats"
     if rng.random() < 0.5:
@@ -306,7 +277,7 @@ def _rows_and_rest(rng: np.random.Generator) -> Drill:
     return question, (f"{rows}*{seats}={product}", f"{product}{sign}{rest}={result}"), str(result)
 
 
-NOTIONS: tuple[Callable[[np.random.Generator], Drill], ...] = (
+_NOTIONS: tuple[Callable[[np.random.Generator], _Drill], ...] = (
     _part, _parts, _times, _list_sum, _list_sum_shared, _list_place, _list_gap, _list_last_changed,
     _to_minutes, _to_clock, _past_sixty, _next_hour, _subtract_from_hundred, _two_costs, _rows_and_rest,
 )  # fmt: skip

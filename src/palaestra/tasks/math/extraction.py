@@ -42,7 +42,6 @@ class ExtractedAnswer:
 Box = tuple[int, int, int, Evidence]
 """The start of the command, the start and end of the content, and whether the box is closed."""
 
-_THOUGHT = "</think>"
 _BOX = re.compile(r"\\(?:boxed|fbox|framebox)(?![a-zA-Z])\s*")
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 _BARE_WORD = re.compile(r"[^\s$,;]{0,200}")
@@ -87,24 +86,22 @@ _MAX_TEXT = 200_000
 _TAIL = 4000
 """The same limit for the less certain searches."""
 _MAX_ANSWER = 2000
-_CANDIDATES = 20
+_MAX_CANDIDATES = 20
 """Maximum number of boxes or phrases that are tried, from the end."""
 
 
-def extract(text: str) -> ExtractedAnswer | None:
+def extract_worked(text: str) -> ExtractedAnswer | None:
     r"""The final answer of `text`; `None` if there is none.
 
-    >>> extract(r"So we get $\boxed{\frac{1}{2}}$.")
+    >>> extract_worked(r"So we get $\boxed{\frac{1}{2}}$.")
     ExtractedAnswer(text='\\frac{1}{2}', evidence=<Evidence.BOXED: 'boxed'>)
-    >>> extract("She sold 9 eggs at $2 each. The answer is $18.").text
+    >>> extract_worked("She sold 9 eggs at $2 each. The answer is $18.").text
     '$18'
-    >>> extract("I do not know.") is None
+    >>> extract_worked("I do not know.") is None
     True
     """
     text = text[-_MAX_TEXT:]
-    thought = text.rfind(_THOUGHT)
-    if thought >= 0:
-        text = text[thought + len(_THOUGHT) :]
+    text = text.rpartition("</think>")[2]
     for search in (_final, _find_boxed_percent, _hashes, _phrase, _whole, _formula, _last_number):
         answer = search(text)
         if answer is not None and len(answer.text) <= _MAX_ANSWER and is_answer(answer.text):
@@ -114,33 +111,29 @@ def extract(text: str) -> ExtractedAnswer | None:
 
 def find_boxed(text: str) -> ExtractedAnswer | None:
     """The last box that is not empty, with the boxes that are joined to it. Of nested boxes the outermost counts."""
-    box = _last_box(text)
-    return box[0] if box else None
+    return _last_box(text)[0]
 
 
 def _find_boxed_percent(text: str) -> ExtractedAnswer | None:
     """As `find_boxed`, with the percent sign that follows a number in a box."""
-    box = _last_box(text)
-    if box is None:
-        return None
-    answer, end = box
-    if _PERCENT.match(text, end) and _PLAIN.fullmatch(answer.text):
+    answer, end = _last_box(text)
+    if answer and _PERCENT.match(text, end) and _PLAIN.fullmatch(answer.text):
         return ExtractedAnswer(answer.text + r"\%", answer.evidence)
     return answer
 
 
-def _last_box(text: str) -> tuple[ExtractedAnswer, int] | None:
+def _last_box(text: str) -> tuple[ExtractedAnswer | None, int]:
     """The answer in the last box, and where the box ends."""
     boxes = _boxes(text)
-    for last in range(len(boxes) - 1, max(-1, len(boxes) - 1 - _CANDIDATES), -1):
+    for last in range(len(boxes) - 1, max(-1, len(boxes) - 1 - _MAX_CANDIDATES), -1):
         _, start, end, evidence = boxes[last]
         inner = text[start:end].strip()
         if evidence is Evidence.UNCLOSED_BOX:
             # Truncated, or a brace is missing: take the rest of the line.
             inner = _LINE_END.split(inner, maxsplit=1)[0].strip()
         if is_answer(inner):
-            return ExtractedAnswer(_join_boxes(text, boxes, last, inner) if last else inner, evidence), end + 1
-    return None
+            return ExtractedAnswer(_join_boxes(text, boxes, last, inner), evidence), end + 1
+    return None, 0
 
 
 def _join_boxes(text: str, boxes: list[Box], last: int, answer: str) -> str:
@@ -220,13 +213,12 @@ def _hashes(text: str) -> ExtractedAnswer | None:
 
 
 def _phrase(text: str) -> ExtractedAnswer | None:
-    best = None
     lowered = text.lower()
     start = max(lowered.rfind("answer"), lowered.rfind("result"), lowered.rfind("solution"))
     if start < 0:
         return None
     # Backwards from the last mark. A mark without an answer ("the answer is below.") is skipped.
-    for match in list(_PHRASE.finditer(text, max(0, start - 20_000)))[: -_CANDIDATES - 1 : -1]:
+    for match in list(_PHRASE.finditer(text, max(0, start - 20_000)))[: -_MAX_CANDIDATES - 1 : -1]:
         rest = text[match.end() : match.end() + _MAX_ANSWER].lstrip()
         weak = not match.group().lower().lstrip().startswith("answer")
         best = _narrow(rest)
@@ -259,15 +251,13 @@ def _find_stated(sentence: str) -> str | None:
 
     A variable such as $n$ only counts if there is nothing else.
     """
-    places = [(span.start(), span.end(), _inner(span)) for span in _SPAN.finditer(sentence)]
+    spans = [(span.start(), span.end(), _inner(span)) for span in _SPAN.finditer(sentence)]
 
     def is_outside(index: int) -> bool:
         return not any(start <= index < end for start, end, _ in spans)
 
-    spans = tuple(places)
-    if _HEADING.match(sentence):
-        numbers = [number for number in _NUMBER.finditer(sentence) if is_outside(number.start())]
-        places = sorted([*places, *((number.start(), number.end(), number.group()) for number in numbers)])
+    numbers = _NUMBER.finditer(sentence) if _HEADING.match(sentence) else ()
+    places = sorted([*spans, *((n.start(), n.end(), n[0]) for n in numbers if is_outside(n.start()))])
     places = [place for place in places if not place[2].isalpha()] or places
     verb = max((verb.end() for verb in _VERB.finditer(sentence) if is_outside(verb.start())), default=0)
     stated = sentence[verb:].strip(" .*_`")

@@ -15,7 +15,6 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -24,14 +23,14 @@ from palaestra.core.records import Completion, Example, Failure, Message, Proble
 from palaestra.core.seeding import Seeds
 from palaestra.tasks.base import TaskHooks, check_skills, take
 from palaestra.tasks.math.base import WORKED_BRIEF, MathDatum, plain
-from palaestra.tasks.math.equivalence.compare import LIMIT, NO_NUMBER, AnswerVerdict, compare, compare_numbers
+from palaestra.tasks.math.equivalence.compare import NO_NUMBER, TIMEOUT, AnswerVerdict, compare_answers, compare_numbers
 from palaestra.tasks.math.equivalence.sympy_process import get_client
-from palaestra.tasks.math.extraction import ExtractedAnswer, extract, find_boxed, numbers_in
+from palaestra.tasks.math.extraction import ExtractedAnswer, extract_worked, find_boxed, numbers_in
 from palaestra.tasks.math.solving import solve_question
-from palaestra.tasks.sources import Source, read_rows
+from palaestra.tasks.sources import Row, Source, read_rows
 
 INSTRUCTION = "Reason step by step, and put your final answer within \\boxed{}."
-VALIDATION_SHARE = 15
+_VALIDATION_SHARE = 15
 """Percentage of the published train problems that are validation problems."""
 
 _ASKS_PERCENT = re.compile(r"\b(?:percent|percentage|per cent|%)", re.IGNORECASE)
@@ -39,7 +38,7 @@ _PERCENT = re.compile(r"\s*(?:\\?%|\bpercent(?:age)?\b|\bper cent\b)", re.IGNORE
 
 
 @dataclass(frozen=True, slots=True)
-class WorkedProblem:
+class _WorkedProblem:
     """One published problem."""
 
     question: str
@@ -75,13 +74,13 @@ class WorkedTask(TaskHooks, ABC):
 
     def __init__(self, path: str = "") -> None:
         self.path = str(path)
-        self._items: dict[Split, list[WorkedProblem]] | None = None
+        self._items: dict[Split, list[_WorkedProblem]] | None = None
 
     def skills(self) -> Mapping[str, tuple[str, ...]]:
         return dict.fromkeys(self.kinds, self.parts)
 
     @abstractmethod
-    def _item(self, row: Mapping[str, Any], where: str) -> WorkedProblem:
+    def _item(self, row: Row, where: str) -> _WorkedProblem:
         """The problem of a row; raises `TaskError` with a message that starts with `where`."""
 
     @abstractmethod
@@ -92,15 +91,14 @@ class WorkedTask(TaskHooks, ABC):
         """`per_skill` problems of each skill, with its subskills in turn."""
         check_skills(self, skills)
         problems = []
-        for skill in skills or self.skills():
-            chosen = list(
-                _in_turn(self._select(split, skill), self.skills()[skill], Seeds(seed).derive(self.name, split, skill))
-            )
+        for skill in skills or self.kinds:
+            seeds = Seeds(seed).derive(self.name, split, skill)
+            chosen = list(_in_turn(self._select(split, skill), self.parts, seeds))
             problems += [self._problem(item) for item in take(chosen, per_skill, self, split, skill)]
         return problems
 
     def score(self, problem: Problem, completion: Completion) -> Score | Failure:
-        extracted = extract(completion.text)
+        extracted = extract_worked(completion.text)
         verdict = self._verdict(extracted, problem)
         if isinstance(verdict, Failure):
             return verdict
@@ -110,26 +108,24 @@ class WorkedTask(TaskHooks, ABC):
             "found": extracted.evidence.value if extracted else "no answer",
             "compared": verdict.method,
         }
-        return Score(float(verdict.equal), evidence | ({"note": verdict.note} if verdict.note else {}))
+        if verdict.note:
+            evidence["note"] = verdict.note
+        return Score(float(verdict.equal), evidence)
 
     def write_examples(self, skill: str, subskill: str, count: int, generator: np.random.Generator) -> list[Example]:
         """`count` worked solutions of TRAIN with the prompts of an evaluation. They repeat once all are used."""
         check_skills(self, [skill])
-        if subskill and subskill not in self.skills()[skill]:
-            raise UnknownNameError(f"subskill of {skill}", subskill, self.skills()[skill])
-        names = (subskill,) if subskill else self.skills()[skill]
+        if subskill and subskill not in self.parts:
+            raise UnknownNameError(f"subskill of {skill}", subskill, self.parts)
+        names = (subskill,) if subskill else self.parts
         items = [item for item in self._select(Split.TRAIN, skill) if item.subskill in names]
         if not items:
-            raise TaskError(
-                f"{self.name} has no train problems of {skill}{f' / {subskill}' if subskill else ''} to teach from"
-            )
+            raise TaskError(f"{self.name} has no train problems of {f'{skill} {subskill}'.strip()} to teach from")
         examples: list[Example] = []
         while len(examples) < count:
-            for item in _in_turn(items, names, Seeds(int(generator.integers(1 << 62)))):
-                examples.append(_example(item))
-                if len(examples) == count:
-                    break
-        return examples
+            seeds = Seeds(int(generator.integers(1 << 62)))
+            examples += [_example(item) for item in _in_turn(items, names, seeds)]
+        return examples[:count]
 
     def brief(self) -> str:
         return WORKED_BRIEF
@@ -137,7 +133,7 @@ class WorkedTask(TaskHooks, ABC):
     def make_example(self, datum: MathDatum, skill: str, subskill: str) -> Example:
         answer = plain(datum.answer)
         worked = f"{datum.reasoning.strip()}\nThe answer is \\boxed{{{answer}}}."
-        return _example(WorkedProblem(datum.question, worked, answer, skill, subskill))
+        return _example(_WorkedProblem(datum.question, worked, answer, skill, subskill))
 
     def solve(self, example: Example) -> str | None:
         """The answer to a plain calculation. Word problems have no solver."""
@@ -147,7 +143,7 @@ class WorkedTask(TaskHooks, ABC):
     def get_shots(self, skill: str, count: int) -> list[Example]:
         """Worked problems of all skills in turn, independent of `skill`, so that they do not reveal the difficulty of a question."""
         train = sorted(self._load()[Split.TRAIN], key=lambda item: item.digest)
-        return [_example(item) for item in list(_in_turn(train, tuple(self.skills()), None, by_skill=True))[:count]]
+        return [_example(item) for item in list(_in_turn(train, self.kinds, None, by_skill=True))[:count]]
 
     def _verdict(self, extracted: ExtractedAnswer | None, problem: Problem) -> AnswerVerdict | Failure:
         given, expected = extracted.text if extracted else None, problem.reference
@@ -163,7 +159,7 @@ class WorkedTask(TaskHooks, ABC):
                 return AnswerVerdict(True, again.method, "the question asks for a percentage")
         return verdict
 
-    def _problem(self, item: WorkedProblem) -> Problem:
+    def _problem(self, item: _WorkedProblem) -> Problem:
         return Problem(
             id=f"{self.name}/{item.skill}/{item.subskill}/{item.digest}",
             messages=_messages(item),
@@ -173,34 +169,27 @@ class WorkedTask(TaskHooks, ABC):
             metadata={"worked": item.worked, "question": item.question, self.slice: item.subskill},
         )
 
-    def _select(self, split: Split, skill: str) -> list[WorkedProblem]:
+    def _select(self, split: Split, skill: str) -> list[_WorkedProblem]:
         return [item for item in self._load()[split] if item.skill == skill]
 
-    def _load(self) -> dict[Split, list[WorkedProblem]]:
+    def _load(self) -> dict[Split, list[_WorkedProblem]]:
         if self._items is None:
-            self._items = {}
+            items: dict[Split, list[_WorkedProblem]] = {split: [] for split in Split}
             seen: set[str] = set()
-            test = self._unseen("test", seen)
-            train = self._unseen("train", seen)
-            held = [int(item.digest, 16) % 100 < VALIDATION_SHARE for item in train]
-            self._items = {
-                Split.TEST: test,
-                Split.VALIDATION: [item for item, out in zip(train, held, strict=True) if out],
-                Split.TRAIN: [item for item, out in zip(train, held, strict=True) if not out],
-            }
+            for published in ("test", "train"):
+                for where, row in read_rows(self.source, self.path, published):
+                    item = self._item(row, where)
+                    if item.digest in seen:
+                        continue
+                    seen.add(item.digest)
+                    held_out = int(item.digest, 16) % 100 < _VALIDATION_SHARE
+                    train = Split.VALIDATION if held_out else Split.TRAIN
+                    items[Split.TEST if published == "test" else train].append(item)
+            self._items = items
         return self._items
 
-    def _unseen(self, published: str, seen: set[str]) -> list[WorkedProblem]:
-        items = []
-        for where, row in read_rows(self.source, self.path, published):
-            item = self._item(row, where)
-            if item.digest not in seen:
-                seen.add(item.digest)
-                items.append(item)
-        return items
 
-
-def text_field(row: Mapping[str, Any], name: str, where: str) -> str:
+def _text_field(row: Row, name: str, where: str) -> str:
     """The text in field `name` of a row."""
     value = row.get(name)
     if not isinstance(value, str) or not value.strip():
@@ -208,11 +197,11 @@ def text_field(row: Mapping[str, Any], name: str, where: str) -> str:
     return value
 
 
-def _messages(item: WorkedProblem) -> tuple[Message, ...]:
+def _messages(item: _WorkedProblem) -> tuple[Message, ...]:
     return (Message("user", f"{item.question.strip()}\n\n{INSTRUCTION}"),)
 
 
-def _example(item: WorkedProblem) -> Example:
+def _example(item: _WorkedProblem) -> Example:
     return Example(_messages(item), item.worked, item.skill, item.subskill, item.answer)
 
 
@@ -224,8 +213,8 @@ def _asking(question: str) -> str:
 
 
 def _in_turn(
-    items: Sequence[WorkedProblem], names: Sequence[str], seeds: Seeds | None, *, by_skill: bool = False
-) -> Iterator[WorkedProblem]:
+    items: Sequence[_WorkedProblem], names: Sequence[str], seeds: Seeds | None, *, by_skill: bool = False
+) -> Iterator[_WorkedProblem]:
     """`items` with the subskills (or skills) in turn, shuffled within each if `seeds` are given."""
     queues = []
     for name in names:
@@ -255,15 +244,15 @@ class GSM8K(WorkedTask):
     source = Source("gsm8k", "openai/gsm8k", "main")
     kinds, parts, slice = STEPS, OPERATIONS, "type"
 
-    def _item(self, row: Mapping[str, Any], where: str) -> WorkedProblem:
-        question, answer = text_field(row, "question", where), text_field(row, "answer", where)
+    def _item(self, row: Row, where: str) -> _WorkedProblem:
+        question, answer = _text_field(row, "question", where), _text_field(row, "answer", where)
         solution, mark, final = answer.rpartition("####")
         if not mark or not final.strip():
             raise TaskError(f"{where}: expected an answer that ends with '#### NUMBER'; got ...{answer[-40:]!r}")
         lines = [line for line in solution.strip().splitlines() if line.strip()]
         reference = final.strip()
         worked = f"{_CALCULATION.sub('', solution).strip()}\nThe answer is \\boxed{{{reference}}}."
-        return WorkedProblem(question, worked, reference, STEPS[min(max(len(lines), 2), 6) - 2], _operations(solution))
+        return _WorkedProblem(question, worked, reference, STEPS[min(max(len(lines), 2), 6) - 2], _operations(solution))
 
     def _compare(self, answer: str | None, reference: str) -> AnswerVerdict | Failure:
         verdict = compare_numbers(answer, reference)
@@ -306,29 +295,28 @@ class MATH(WorkedTask):
     max_tokens = 1024
     kinds, parts, slice = tuple(TYPES.values()), LEVELS, "level"
 
-    def __init__(self, path: str = "", limit: float = LIMIT) -> None:
+    def __init__(self, path: str = "", limit: float = TIMEOUT) -> None:
         super().__init__(path)
         if not isinstance(limit, int | float) or limit <= 0:
             raise SettingsError(f"option 'limit' of {self.name}: expected a number of seconds above 0; got {limit!r}")
         self.limit = float(limit)
 
-    def _load(self) -> dict[Split, list[WorkedProblem]]:
+    def _load(self) -> dict[Split, list[_WorkedProblem]]:
         if self._items is None:
             get_client().start()  # It takes a second or two, while the data and the model are loaded.
         return super()._load()
 
-    def _item(self, row: Mapping[str, Any], where: str) -> WorkedProblem:
-        kind, level = text_field(row, "type", where), text_field(row, "level", where)
+    def _item(self, row: Row, where: str) -> _WorkedProblem:
+        kind, level = _text_field(row, "type", where), _text_field(row, "level", where)
         if kind not in TYPES and kind not in TYPES.values():
             raise TaskError(f"{where}: expected 'type' to be one of {', '.join(TYPES)}; got {kind!r}")
-        problem, solution = text_field(row, "problem", where), text_field(row, "solution", where)
+        problem, solution = _text_field(row, "problem", where), _text_field(row, "solution", where)
         box = find_boxed(solution)
         if box is None:
             raise TaskError(f"{where}: expected a solution with its answer in \\boxed{{}}; got ...{solution[-40:]!r}")
         digits = re.sub(r"\D", "", level)
-        return WorkedProblem(
-            problem, solution.strip(), box.text, TYPES.get(kind, kind), f"level_{digits}" if digits else ""
-        )
+        subskill = f"level_{digits}" if digits else ""
+        return _WorkedProblem(problem, solution.strip(), box.text, TYPES.get(kind, kind), subskill)
 
     def _compare(self, answer: str | None, reference: str) -> AnswerVerdict | Failure:
-        return compare(answer, reference, limit=self.limit)
+        return compare_answers(answer, reference, limit=self.limit)

@@ -9,13 +9,15 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from palaestra.tasks.math.equivalence.numerals import TooLargeError, read_number
-from palaestra.tasks.numerals import NUMBER_WORDS, read_number_words
+from palaestra.tasks.math.units import find_unit
+from palaestra.tasks.readings import NUMBER_WORDS, read_number_words
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +48,11 @@ def solve_question(question: str) -> Solution | None:
     for number in ("one", "1"):  # "one" is rarely a number.
         asked = re.sub(r"\bone\b", number, text)
         for pattern, solve in _TEMPLATES:
-            match = pattern.fullmatch(asked)
-            solution = solve(match) if match else None
-            if solution is not None:
-                return solution
-        solution = _solve_expression(asked)
-        if solution is not None:
+            if match := pattern.fullmatch(asked):
+                with suppress(ZeroDivisionError):
+                    if solution := solve(match):
+                        return solution
+        if solution := _solve_expression(asked):
             return solution
     return None
 
@@ -92,7 +93,7 @@ def _to_digits(match: re.Match[str]) -> str:
 
 # Arithmetic in signs and words
 
-_N = r"-?(?:\d+(?:\.\d+)?|\.\d+)(?: ?/ ?\d+)?"
+_N = r"-?(?:\d+ ?/ ?\d+|\d+(?:\.\d+)?|\.\d+)"
 _LIST = rf"(?P<list>{_N}(?:(?:,? and |,? or |, ?|; ?| ){_N})+)"
 _WORDS = (
     (r"\b(?:multiplied by|times)\b|(?<=[\d)]) ?x ?(?=[\d(])", "*"), (r"\b(?:divided by|over)\b", "/"),
@@ -141,11 +142,9 @@ def _evaluate(signs: str) -> Solution | None:
         return None  # In "50 / 1/2" most writers mean a half.
     try:
         number = read_number(signs.replace(" ", ""))
-    except (TooLargeError, ZeroDivisionError):
+        return Solution(str(number.value), *_name_skill(plain.replace(" ", ""))) if number else None
+    except (TooLargeError, ValueError):  # Python writes no integers of more than 4,300 digits.
         return None
-    if number is None:
-        return None
-    return Solution(str(number.value), *_name_skill(plain.replace(" ", "")))
 
 
 def _read_list(text: str) -> list[Fraction]:
@@ -177,43 +176,18 @@ def _name_skill(signs: str) -> tuple[str, str]:
         return "subtraction", in_range
     if match[2] == "*":
         if low > 9:
-            return (
-                "long_multiplication",
-                "teens" if high <= 29 and low > 10 else "large" if low > 30 and high < 100 else "",
-            )
+            in_range = "teens" if low > 10 and high <= 29 else "large" if low > 30 and high < 100 else ""
+            return "long_multiplication", in_range
         kinds = {"tables": 2 <= high <= 12, "tens": high % 10 == 0 and high <= 120, "two_digit": 13 <= high <= 40}
         names = [name for name, fits in kinds.items() if fits and low >= 2]
         return "multiplication", names[0] if len(names) == 1 else ""
     if b == 0 or a % b:
         return "", ""
-    return "division", ("tables" if 2 <= a // b <= 12 else "two_digit" if a // b <= 40 else "") if 2 <= b <= 9 else ""
+    in_range = "tables" if 2 <= a // b <= 12 else "two_digit" if a // b <= 40 else ""
+    return "division", in_range if 2 <= b <= 9 else ""
 
 
 # Questions in words
-
-_UNITS = {
-    "length": {"millimet": 1, "mm": 1, "centimet": 10, "cm": 10, "decimet": 100, "met": 1000, "m": 1000,
-               "kilomet": 10**6, "km": 10**6},
-    "mass": {"milligram": 1, "mg": 1, "gram": 1000, "g": 1000, "kilogram": 10**6, "kg": 10**6, "kilo": 10**6,
-             "tonne": 10**9},
-    "time": {"second": 1, "sec": 1, "minute": 60, "min": 60, "hour": 3600, "h": 3600, "day": 86400, "week": 604800},
-    "volume": {"millilit": 1, "ml": 1, "centilit": 10, "cl": 10, "lit": 1000, "l": 1000},
-    "money": {"cent": 1, "dollar": 100, "euro": 100},
-}  # fmt: skip
-
-
-def find_unit(word: str) -> tuple[str, int] | None:
-    """The dimension and the size of a unit of measurement; `None` for another word.
-
-    >>> find_unit("centimeters"), find_unit("cm"), find_unit("apples")
-    (('length', 10), ('length', 10), None)
-    """
-    stem = re.sub(r"(?<=met|lit)(?:re|er)s?$", "", word.lower().rstrip("."))
-    for name, sizes in _UNITS.items():
-        for candidate in (stem, stem.removesuffix("s")):
-            if candidate in sizes:
-                return name, sizes[candidate]
-    return None
 
 
 def find_wrong_unit(question: str, answer: str) -> str:
@@ -229,13 +203,12 @@ def find_wrong_unit(question: str, answer: str) -> str:
     if solution is None or match is None:
         return ""
     unit, asked = match[1], solution.unit
-    if find_unit(asked) is not None:
-        wrong = find_unit(unit) is not None and find_unit(unit) != find_unit(asked)
+    if find_unit(asked):
+        is_wrong = find_unit(unit) not in (None, find_unit(asked))
     else:
-        wrong = (
-            bool(asked) and unit.rstrip("s") != asked.rstrip("s") and unit in re.findall(r"[a-z]+", question.lower())
-        )
-    return unit if wrong or unit == "%" else ""
+        is_named = unit in re.findall(r"[a-z]+", question.lower())
+        is_wrong = bool(asked) and is_named and unit.rstrip("s") != asked.rstrip("s")
+    return unit if is_wrong or unit == "%" else ""
 
 
 def _convert(match: re.Match[str]) -> Solution | None:
@@ -250,12 +223,11 @@ def _convert(match: re.Match[str]) -> Solution | None:
 def _choose(match: re.Match[str]) -> Solution | None:
     numbers = _read_list(match["list"])
     largest = re.search(r"larg|great|big|more|high|max|most", match["which"])
-    two = len(numbers) == 2
-    subskill = (
-        ("larger" if largest else "smaller") if two else "largest_of_three" if largest and len(numbers) == 3 else ""
-    )
-    if two and "or" not in match["list"].split():
-        subskill = ""
+    subskill = ""
+    if len(numbers) == 2 and "or" in match["list"].split():
+        subskill = "larger" if largest else "smaller"
+    elif len(numbers) == 3 and largest:
+        subskill = "largest_of_three"
     return Solution(str(max(numbers) if largest else min(numbers)), "comparison", subskill)
 
 
@@ -269,19 +241,21 @@ def _sort(match: re.Match[str]) -> Solution | None:
     return Solution(answer, "ordering", "descending" if descending else "ascending")
 
 
-def _find_missing(a: str, sign: str, b: str, c: str) -> Solution | None:
-    """Solve `a sign b = c`, where `a` or `b` is unknown and empty."""
-    result, known = Fraction(c), Fraction(a or b)
+def _find_missing(match: re.Match[str], sign: str = "") -> Solution:
+    """Solve `a sign b = c`, where `a` or `b` is unknown."""
+    groups = match.groupdict()
+    sign = sign or groups["s"] or groups["t"]
+    is_first = not groups.get("a")
+    result, known = Fraction(groups["c"]), Fraction(groups["b"] if is_first else groups["a"])
     if sign == "+":
         return Solution(str(result - known), "missing_number", "addend")
     if sign == "*":
-        return Solution(str(result / known), "missing_number", "factor") if known else None
+        return Solution(str(result / known), "missing_number", "factor")
     if sign == "-":
-        value = result + known if b else known - result
-        return Solution(str(value), "missing_number", "minuend" if b else "")
-    if b:
-        return Solution(str(result * known), "missing_number")
-    return Solution(str(known / result), "missing_number") if result else None
+        return Solution(
+            str(result + known if is_first else known - result), "missing_number", "minuend" if is_first else ""
+        )
+    return Solution(str(result * known if is_first else known / result), "missing_number")
 
 
 def _continue(match: re.Match[str]) -> Solution | None:
@@ -297,31 +271,28 @@ def _continue(match: re.Match[str]) -> Solution | None:
 
 
 def _later(match: re.Match[str]) -> Solution | None:
-    hours, minutes = int(match["h"]), int(match["m"])
-    wait = int(match["wait"]) * (60 if match["unit"].startswith("h") else 1)
-    total = minutes + wait
+    hours, minutes, in_hours = int(match["h"]), int(match["m"]), match["unit"].startswith("h")
+    total = minutes + int(match["wait"]) * (60 if in_hours else 1)
     later = hours + total // 60
     if not 1 <= hours <= 12 or minutes > 59 or later > 12:
         return None  # 1:10 and 13:10 are both right.
-    subskill = (
-        "" if match["unit"].startswith("h") else "within_hour" if total < 60 else "past_hour" if total < 120 else ""
-    )
-    return Solution(f"{later}:{total % 60:02d}", "clock", subskill)
+    subskill = "within_hour" if total < 60 else "past_hour" if total < 120 else ""
+    return Solution(f"{later}:{total % 60:02d}", "clock", "" if in_hours else subskill)
 
 
-def _rectangle(match: re.Match[str]) -> Solution | None:
+def _rectangle(match: re.Match[str]) -> Solution:
     a, b = Fraction(match["a"]), Fraction(match["b"])
-    if match["what"] == "area":
-        return Solution(str(a * b), "geometry", "area")
-    return Solution(str(2 * (a + b)), "geometry", "perimeter")
+    what = match.groupdict().get("what", "side")
+    if what == "side":
+        return Solution(str(a / b), "geometry", what)
+    return Solution(str(a * b if what == "area" else 2 * (a + b)), "geometry", what)
 
 
 def _count_words(match: re.Match[str]) -> Solution | None:
-    groups = match.groupdict()
     value, subskill = Fraction(match["a"]) * Fraction(match["b"]), "equal"
-    if groups.get("more"):
+    if "more" in match.re.groupindex:
         value, subskill = value + Fraction(match["more"]), "with_more"
-    if groups.get("fewer"):
+    if "fewer" in match.re.groupindex:
         value, subskill = value - Fraction(match["fewer"]), "with_fewer"
     if match["thing"] != match["asked"] or value < 0:
         return None
@@ -330,18 +301,15 @@ def _count_words(match: re.Match[str]) -> Solution | None:
 
 def _change(match: re.Match[str]) -> Solution | None:
     groups = match.groupdict()
-    cost = Fraction(match["a"])
-    subskill = "several_items" if groups.get("count") else "two_items" if groups.get("b") else "one_item"
-    cost = cost * Fraction(groups.get("count") or 1) + Fraction(groups.get("b") or 0)
-    return Solution(str(Fraction(match["paid"]) - cost), "change", subskill) if match["paid"] else None
+    subskill = "several_items" if "count" in groups else "two_items" if "b" in groups else "one_item"
+    cost = Fraction(match["a"]) * Fraction(groups.get("count", 1)) + Fraction(groups.get("b", 0))
+    return Solution(str(Fraction(match["paid"]) - cost), "change", subskill)
 
 
-def _take_fraction(match: re.Match[str]) -> Solution | None:
+def _take_fraction(match: re.Match[str]) -> Solution:
     top, bottom = (int(part) for part in match["f"].split("/"))
-    if not bottom:
-        return None
     subskill = "unit_of_quantity" if top == 1 else "part_of_quantity"
-    return Solution(str(Fraction(match["w"]) * top / bottom), "fractions", subskill)
+    return Solution(str(Fraction(top, bottom) * Fraction(match["w"])), "fractions", subskill)
 
 
 def _mean(match: re.Match[str]) -> Solution:
@@ -370,38 +338,62 @@ _SIDES = (
 )
 _WHICH = r"(?P<which>larger|greater|bigger|more|higher|smaller|less|lower|fewer)"
 _EXTREME = r"(?P<which>largest|greatest|biggest|highest|maximum|smallest|least|lowest|minimum)"
-_TEMPLATES: list[tuple[re.Pattern[str], Callable[[re.Match[str]], Solution | None]]] = [
-    (re.compile(pattern + _END), solve)
-    for pattern, solve in (
-        (rf"which (?:number |of these (?:numbers )?)?is (?:the )?{_WHICH}(?: number| one)?[,:]? {_LIST}", _choose),
-        (rf"(?:what|which) (?:number )?is {_WHICH}[,:]? {_LIST}", _choose),
-        (rf"(?:{_ASK}|which is) the {_EXTREME}(?: number| value| one)?(?: of| among| in|:)*(?: (?:these|the) numbers:?)? {_LIST}", _choose),
-        (rf"(?P<how>(?:sort|order|arrange|put|rank|list|write) [a-z ]*?(?:ascend|descend|increas|decreas|from |largest first|smallest first)[a-z ]*):? {_LIST}", _sort),
-        (rf"(?:sort|order|arrange|put|rank|list) (?:the |these )?(?:numbers )?{_LIST} (?P<how>(?:in|from) [a-z ]+)", _sort),
-        (rf"how many (?P<small>[a-z]+) (?:are|is|make|equal)(?: there)?(?: in)? (?P<n>{_N}) (?P<large>[a-z]+)", _convert),
-        (rf"(?:convert|write|express|change|turn) (?P<n>{_N}) ?(?P<large>[a-z]+) (?:to|into|in|as) (?P<small>[a-z]+)", _convert),
-        (rf"{_ASK} (?P<n>{_N}) ?(?P<large>[a-z]+) in (?P<small>[a-z]+)", _convert),
-        (rf"{_ASK} the (?:greatest common (?:divisor|factor)|highest common factor|gcd|gcf|hcf) of (?P<a>\d+) and (?P<b>\d+)", _divisor),
-        (r"(?:write|convert|express) (?P<n>\d+) (?:in|to|into|as) (?:a )?binary(?: number| form)?", _binary),
-        (rf"{_ASK} (?:the binary (?:form|representation) of )?(?P<n>\d+)(?: in binary)", _binary),
-        (rf"what (?:number )?must be added to (?P<b>{_PLAIN}) to (?:reach|get|make|give) (?P<c>{_PLAIN})", lambda m: _find_missing(m["b"], "+", "", m["c"])),
-        (rf"by what (?:number )?must (?P<b>{_PLAIN}) be multiplied to (?:reach|get|make|give) (?P<c>{_PLAIN})", lambda m: _find_missing(m["b"], "*", "", m["c"])),
-        (rf"from (?:which|what) number can you take (?P<b>{_PLAIN}) and keep (?P<a>{_PLAIN})", lambda m: _find_missing("", "-", m["b"], m["a"])),
-        (rf"(?:[a-z ]*: ?)?(?:{_GAP} ?(?P<s>[-+*/]) ?(?P<b>{_PLAIN})|(?P<a>{_PLAIN}) ?(?P<t>[-+*/]) ?{_GAP}) ?= ?(?P<c>{_PLAIN})\.?(?: (?:find|what is) (?:the (?:missing|unknown) number|[xn]))?",
-         lambda m: _find_missing(m["a"] or "", m["s"] or m["t"], m["b"] or "", m["c"])),
-        (rf"(?:what comes next(?: in (?:the|this) sequence)?|(?:continue|complete) the sequence|{_ASK} the next (?:term|number)(?: (?:of|in))?(?: the sequence)?):? {_LIST}(?:,? ?(?:\.\.\.|…|_+|\?))?", _continue),
-        (rf"(?:there are )?(?P<a>{_PLAIN}) \w+ (?:(?:each )?(?:hold|contain|have)|with) (?P<b>{_PLAIN}) (?P<thing>\w+)(?: in)? each\. how many (?P<asked>\w+){_ALL}", _count_words),
-        (rf"(?P<a>{_PLAIN}) \w+ (?:hold|contain|have) (?P<b>{_PLAIN}) (?P<thing>\w+) each, and (?P<more>{_PLAIN}) (?P=thing) lie beside them\. how many (?P<asked>\w+){_ALL}", _count_words),
-        (rf"(?P<a>{_PLAIN}) \w+ (?:hold|contain|have) (?P<b>{_PLAIN}) (?P<thing>\w+) each\. \w+ takes (?P<fewer>{_PLAIN}) (?:out|away)\. how many (?P<asked>\w+) (?:remain|are left)", _count_words),
-        (rf"\w+ buys an? \w+ for (?P<a>{_PLAIN})(?: dollars| euros)? and pays with (?:an? )?(?P<paid>{_PLAIN})\b[a-z -]*\. how much change (?:is due|does \w+ get|is there)", _change),
-        (rf"\w+ buys an? \w+ for (?P<a>{_PLAIN}) and an? \w+ for (?P<b>{_PLAIN}) and pays with (?P<paid>{_PLAIN})\. how much change (?:is due|does \w+ get)", _change),
-        (rf"\w+ buys (?P<count>\d+) \w+ at (?P<a>{_PLAIN}) each and pays with (?P<paid>{_PLAIN})\. how much change (?:is due|does \w+ get)", _change),
-        (rf"{_ASK} (?P<f>\d+ ?/ ?\d+) of (?P<w>{_PLAIN})", _take_fraction),
-        (rf"{_ASK} the (?:average|mean)(?: value)?(?: of)?(?: (?:these|the) numbers:?)? {_LIST}", _mean),
-        (rf"an? (?!triangle|circle|square|cube)[a-z]+(?: [a-z]+)? {_SIDES}\. (?:{_ASK}) (?:its|the)(?: [a-z]+'s)? (?P<what>perimeter|area)(?: of the \w+)?", _rectangle),
-        (rf"{_ASK} the (?P<what>perimeter|area) of an? (?!triangle|circle|square|cube)[a-z]+ {_SIDES}", _rectangle),
-        (rf"an? \w+ of area (?P<a>{_PLAIN}) is (?P<b>{_PLAIN}) wide\. how long is it",
-         lambda m: Solution(str(Fraction(m["a"]) / Fraction(m["b"])), "geometry", "side") if Fraction(m["b"]) else None),
-        (r"it is (?P<h>\d{1,2}):(?P<m>\d\d)(?: ?[ap]\.?m\.?)?[.,]? what time (?:is it|will it be) (?:in )?(?P<wait>\d+) (?P<unit>minutes?|hours?)(?: later)?", _later),
-    )
-]  # fmt: skip
+_PATTERNS: Mapping[Callable[[re.Match[str]], Solution | None], tuple[str, ...]] = {
+    _choose: (
+        rf"which (?:number |of these (?:numbers )?)?is (?:the )?{_WHICH}(?: number| one)?[,:]? {_LIST}",
+        rf"(?:what|which) (?:number )?is {_WHICH}[,:]? {_LIST}",
+        rf"(?:{_ASK}|which is) the {_EXTREME}(?: number| value| one)?(?: of| among| in|:)*(?: (?:these|the) numbers:?)? {_LIST}",
+    ),
+    _sort: (
+        rf"(?P<how>(?:sort|order|arrange|put|rank|list|write) [a-z ]*?(?:ascend|descend|increas|decreas|from |largest first|smallest first)[a-z ]*):? {_LIST}",
+        rf"(?:sort|order|arrange|put|rank|list) (?:the |these )?(?:numbers )?{_LIST} (?P<how>(?:in|from) [a-z ]+)",
+    ),
+    _convert: (
+        rf"how many (?P<small>[a-z]+) (?:are|is|make|equal)(?: there)?(?: in)? (?P<n>{_N}) (?P<large>[a-z]+)",
+        rf"(?:convert|write|express|change|turn) (?P<n>{_N}) ?(?P<large>[a-z]+) (?:to|into|in|as) (?P<small>[a-z]+)",
+        rf"{_ASK} (?P<n>{_N}) ?(?P<large>[a-z]+) in (?P<small>[a-z]+)",
+    ),
+    _divisor: (
+        rf"{_ASK} the (?:greatest common (?:divisor|factor)|highest common factor|gcd|gcf|hcf) of (?P<a>\d+) and (?P<b>\d+)",
+    ),
+    _binary: (
+        r"(?:write|convert|express) (?P<n>\d+) (?:in|to|into|as) (?:a )?binary(?: number| form)?",
+        rf"{_ASK} (?:the binary (?:form|representation) of )?(?P<n>\d+)(?: in binary)",
+    ),
+    partial(_find_missing, sign="+"): (
+        rf"what (?:number )?must be added to (?P<b>{_PLAIN}) to (?:reach|get|make|give) (?P<c>{_PLAIN})",
+    ),
+    partial(_find_missing, sign="*"): (
+        rf"by what (?:number )?must (?P<b>{_PLAIN}) be multiplied to (?:reach|get|make|give) (?P<c>{_PLAIN})",
+    ),
+    partial(_find_missing, sign="-"): (
+        rf"from (?:which|what) number can you take (?P<b>{_PLAIN}) and keep (?P<c>{_PLAIN})",
+    ),
+    _find_missing: (
+        rf"(?:[a-z ]*: ?)?(?:{_GAP} ?(?P<s>[-+*/]) ?(?P<b>{_PLAIN})|(?P<a>{_PLAIN}) ?(?P<t>[-+*/]) ?{_GAP}) ?= ?(?P<c>{_PLAIN})\.?(?: (?:find|what is) (?:the (?:missing|unknown) number|[xn]))?",
+    ),
+    _continue: (
+        rf"(?:what comes next(?: in (?:the|this) sequence)?|(?:continue|complete) the sequence|{_ASK} the next (?:term|number)(?: (?:of|in))?(?: the sequence)?):? {_LIST}(?:,? ?(?:\.\.\.|…|_+|\?))?",
+    ),
+    _count_words: (
+        rf"(?:there are )?(?P<a>{_PLAIN}) \w+ (?:(?:each )?(?:hold|contain|have)|with) (?P<b>{_PLAIN}) (?P<thing>\w+)(?: in)? each\. how many (?P<asked>\w+){_ALL}",
+        rf"(?P<a>{_PLAIN}) \w+ (?:hold|contain|have) (?P<b>{_PLAIN}) (?P<thing>\w+) each, and (?P<more>{_PLAIN}) (?P=thing) lie beside them\. how many (?P<asked>\w+){_ALL}",
+        rf"(?P<a>{_PLAIN}) \w+ (?:hold|contain|have) (?P<b>{_PLAIN}) (?P<thing>\w+) each\. \w+ takes (?P<fewer>{_PLAIN}) (?:out|away)\. how many (?P<asked>\w+) (?:remain|are left)",
+    ),
+    _change: (
+        rf"\w+ buys an? \w+ for (?P<a>{_PLAIN})(?: dollars| euros)? and pays with (?:an? )?(?P<paid>{_PLAIN})\b[a-z -]*\. how much change (?:is due|does \w+ get|is there)",
+        rf"\w+ buys an? \w+ for (?P<a>{_PLAIN}) and an? \w+ for (?P<b>{_PLAIN}) and pays with (?P<paid>{_PLAIN})\. how much change (?:is due|does \w+ get)",
+        rf"\w+ buys (?P<count>\d+) \w+ at (?P<a>{_PLAIN}) each and pays with (?P<paid>{_PLAIN})\. how much change (?:is due|does \w+ get)",
+    ),
+    _take_fraction: (rf"{_ASK} (?P<f>\d+ ?/ ?\d+) of (?P<w>{_PLAIN})",),
+    _mean: (rf"{_ASK} the (?:average|mean)(?: value)?(?: of)?(?: (?:these|the) numbers:?)? {_LIST}",),
+    _rectangle: (
+        rf"an? (?!triangle|circle|square|cube)[a-z]+(?: [a-z]+)? {_SIDES}\. (?:{_ASK}) (?:its|the)(?: [a-z]+'s)? (?P<what>perimeter|area)(?: of the \w+)?",
+        rf"{_ASK} the (?P<what>perimeter|area) of an? (?!triangle|circle|square|cube)[a-z]+ {_SIDES}",
+        rf"an? \w+ of area (?P<a>{_PLAIN}) is (?P<b>{_PLAIN}) wide\. how long is it",
+    ),
+    _later: (
+        r"it is (?P<h>\d{1,2}):(?P<m>\d\d)(?: ?[ap]\.?m\.?)?[.,]? what time (?:is it|will it be) (?:in )?(?P<wait>\d+) (?P<unit>minutes?|hours?)(?: later)?",
+    ),
+}
+_TEMPLATES = [(re.compile(pattern + _END), solve) for solve, patterns in _PATTERNS.items() for pattern in patterns]

@@ -6,15 +6,14 @@ import hashlib
 from collections.abc import Mapping
 
 from palaestra.core.records import Completion, Example, Failure, Message, Problem, Score, Split
-from palaestra.tasks.base import get_split
+from palaestra.tasks.base import UnusableError, get_split
 from palaestra.tasks.math.arithmetic import ADVANCED, ARITHMETIC
 from palaestra.tasks.math.base import SKILLS_BRIEF, MathDatum, MathDraft, MathSkill, equal, extract, plain
 from palaestra.tasks.math.reasoning import REASONING
 from palaestra.tasks.math.solving import solve_question
-from palaestra.tasks.procedural import Family, ProceduralTask
-from palaestra.tasks.sampling import format_response
+from palaestra.tasks.procedural import Family, ProceduralTask, format_response
 
-SKILLS: Mapping[str, MathSkill] = {skill.name: skill for skill in (*ARITHMETIC, *REASONING, *ADVANCED)}
+SKILLS: Mapping[str, MathSkill] = ARITHMETIC | REASONING | ADVANCED
 
 
 def draft_split(skill: str, draft: MathDraft) -> Split | None:
@@ -73,6 +72,8 @@ class MathSkills(ProceduralTask[MathDraft]):
     def make_example(self, datum: MathDatum, skill: str, subskill: str) -> Example:
         answer = plain(datum.answer)
         question = Message("user", datum.question.strip())
+        if not question.text:
+            raise UnusableError("the question is empty")
         return Example((question,), format_response([datum.reasoning], answer), skill, subskill, answer)
 
     def solve(self, example: Example) -> str | None:

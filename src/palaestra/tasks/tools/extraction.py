@@ -14,17 +14,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from palaestra.core.records import ToolCall
-from palaestra.tasks.code.extraction import assemble, find_fenced, longest_part, parses
+from palaestra.core.records import Json, ToolCall
+from palaestra.tasks.code.extraction import assemble, find_fenced, is_program, longest_part
 from palaestra.tasks.tools.matching import MAX_CALLS
 
 MAX_TEXT = 50_000
 """Maximum length of the end of a response that is searched for calls, and of a response with a program."""
-MAX_BARE_TEXT, MAX_BARE_LINES = 8_000, 200
+_MAX_BARE_TEXT, _MAX_BARE_LINES = 8_000, 200
 """Maximum length and number of lines of a response with a program without fences."""
-MAX_STARTS, MAX_DEPTH = 400, 12
+_MAX_STARTS, _MAX_DEPTH = 400, 12
 """Maximum number of brackets that are tried as the start of JSON, and maximum depth of the arguments of a call."""
-ARGUMENT_KEYS = ("arguments", "parameters", "input")
+_ARGUMENT_KEYS = ("arguments", "parameters", "input")
 """Keys of the arguments of a call in the formats of OpenAI, Llama and Anthropic."""
 _REFERENCE = re.compile(r"\$(call_\d+)")
 _LINE = re.compile(r"^[A-Za-z_#]", re.MULTILINE)
@@ -49,7 +49,7 @@ class Asked:
 
     name: str
     tool: str
-    arguments: dict[str, Any]
+    arguments: Json
 
 
 def extract_program(text: str) -> str:
@@ -58,11 +58,11 @@ def extract_program(text: str) -> str:
         return ""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # For example about invalid escapes in the program.
-        blocks = [block for block in find_fenced(text) if parses(block)]
+        blocks = [block for block in find_fenced(text) if is_program(block)]
         last = max((place for place, block in enumerate(blocks) if _answers(block)), default=-1)
         if last >= 0:  # Earlier answers are not part of the program.
             return assemble([*(b for b in blocks[:last] if not _answers(b)), blocks[last]], _answers)
-        lines = text[:MAX_BARE_TEXT].split("\n")[:MAX_BARE_LINES]
+        lines = text[:_MAX_BARE_TEXT].split("\n")[:_MAX_BARE_LINES]
         while lines and "answer" not in lines[-1]:
             lines.pop()
         return longest_part("\n".join(lines), _answers, start=_LINE)
@@ -75,8 +75,8 @@ def extract_calls(text: str) -> list[Asked]:
     may be a JSON text. `parameters` and `input` are accepted instead of `arguments`. `{"$result": "call_1"}` or `"$call_1"` as an
     argument, or as an item of a list, refers to the result of an earlier call.
     """
-    alone: list[Mapping[str, Any]] = []
-    listed: list[Mapping[str, Any]] = []
+    alone: list[Json] = []
+    listed: list[Json] = []
     for value in find_json(text[-MAX_TEXT:]):
         if isinstance(value, dict) and isinstance(value.get("tool_calls"), list):
             value = value["tool_calls"]
@@ -95,7 +95,7 @@ def read_native_calls(calls: Sequence[ToolCall]) -> list[Asked] | None:
     return _name_calls(plain) if all(map(_is_call, plain)) else None
 
 
-def _name_calls(calls: Sequence[Mapping[str, Any]]) -> list[Asked]:
+def _name_calls(calls: Sequence[Json]) -> list[Asked]:
     """Name every call by its id or its position, and resolve references to these names."""
     calls = calls[: MAX_CALLS + 1]
     ids = [entry.get("id") for entry in calls]
@@ -109,13 +109,13 @@ def _name_calls(calls: Sequence[Mapping[str, Any]]) -> list[Asked]:
     return named
 
 
-def _arguments(function: Mapping[str, Any]) -> Any:
+def _arguments(function: Json) -> Any:
     """The arguments of a call. They are not an object if the value is not a call."""
-    given: Any = next((function[key] for key in ARGUMENT_KEYS if key in function), {})
+    given: Any = next((function[key] for key in _ARGUMENT_KEYS if key in function), {})
     return _load_json(given) if isinstance(given, str) else given
 
 
-def _read(value: Any, names: list[str], by_place: Mapping[str, str]) -> Any:
+def _read(value: object, names: list[str], by_place: Mapping[str, str]) -> object:
     if isinstance(value, list):
         return [_read(item, names, by_place) for item in value]
     name = None
@@ -130,7 +130,7 @@ def _read(value: Any, names: list[str], by_place: Mapping[str, str]) -> Any:
     return CallReference(name if name in names else by_place.get(name, name))
 
 
-def _is_call(value: Any) -> bool:
+def _is_call(value: object) -> bool:
     """Whether a JSON value is a call: it has a name, and arguments that are an object or a JSON text with one."""
     if not isinstance(value, dict):
         return False
@@ -138,7 +138,7 @@ def _is_call(value: Any) -> bool:
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
         return False
     arguments = _arguments(function)
-    if not isinstance(arguments, dict) or _depth(arguments) > MAX_DEPTH:
+    if not isinstance(arguments, dict) or _depth(arguments) > _MAX_DEPTH:
         return False
     # A tool description that the model repeats is not a call.
     return "arguments" in function or not {"type", "properties"} <= arguments.keys()
@@ -147,7 +147,7 @@ def _is_call(value: Any) -> bool:
 def find_json(text: str) -> list[Any]:
     """The outermost JSON objects and lists in a text."""
     values, place = [], 0
-    for _ in range(MAX_STARTS):
+    for _ in range(_MAX_STARTS):
         start = re.compile(r"[\[{]").search(text, place)
         if start is None:
             break
@@ -169,9 +169,9 @@ def _load_json(text: str) -> Any:
         return None
 
 
-def _depth(value: Any, so_far: int = 0) -> int:
+def _depth(value: object, so_far: int = 0) -> int:
     """The nesting depth of lists and objects; counting stops above the limit."""
-    if so_far > MAX_DEPTH or not isinstance(value, dict | list):
+    if so_far > _MAX_DEPTH or not isinstance(value, dict | list):
         return so_far
     inner = value.values() if isinstance(value, dict) else value
     return max((_depth(item, so_far + 1) for item in inner), default=so_far + 1)

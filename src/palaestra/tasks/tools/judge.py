@@ -12,39 +12,40 @@ import ast
 import math
 import threading
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import cache
 from importlib.resources import files as package_files
 from typing import TYPE_CHECKING, Any
 
 from palaestra.core.errors import SandboxError, TaskError, suggest
+from palaestra.core.records import Json
 from palaestra.sandbox.base import KIB, MIB, Limits, SandboxResult, Status, make_sandbox
 from palaestra.sandbox.rpc import Script, ScriptSession, SessionPool, last_error_line
 from palaestra.tasks.tools.extraction import Asked, CallReference
 from palaestra.tasks.tools.library import LIBRARY
 from palaestra.tasks.tools.library.tool import ArgumentError, Tool
 from palaestra.tasks.tools.matching import MAX_CALLS, PlanOutcome, Record
-from palaestra.tasks.tools.plans import ExecutedCall, map_leaves
+from palaestra.tasks.tools.plans import ExecutedCall, iterate_leaves, map_leaves
 
 if TYPE_CHECKING:
     from palaestra.sandbox.base import Sandbox
 
-MAX_BYTES = 64 * KIB
-PROGRAM = Script("palaestra.tasks.tools.inside", ("program",), MAX_BYTES, ascii=False)
-WORKER = Script("palaestra.tasks.tools.inside", ("worker",), MAX_BYTES, ascii=False)
-LIFETIME = 30.0
+_MAX_BYTES = 64 * KIB
+PROGRAM = Script("palaestra.tasks.tools.inside", ("program",), _MAX_BYTES, ascii=False)
+_WORKER = Script("palaestra.tasks.tools.inside", ("worker",), _MAX_BYTES, ascii=False)
+_LIFETIME = 30.0
 """Seconds after which the sandbox of the tools is not used again."""
 WORKER_LIMITS = Limits(
-    wall_seconds=2 * LIFETIME, cpu_seconds=LIFETIME, memory=256 * MIB, processes=4, output=64 * MIB, disk=4 * MIB
+    wall_seconds=2 * _LIFETIME, cpu_seconds=_LIFETIME, memory=256 * MIB, processes=4, output=64 * MIB, disk=4 * MIB
 )
-MAX_INTERPRETED = 4000
+_MAX_INTERPRETED = 4000
 """Maximum length of a program that is interpreted, so that no value is too large for a message."""
-INVALID = "it sent a message that is neither a call nor an answer"
-LIMIT_OUTCOMES = {
-    Status.WALL_TIME: PlanOutcome.TIME, Status.CPU_TIME: PlanOutcome.TIME, Status.MEMORY: PlanOutcome.MEMORY,
+_LIMIT_OUTCOMES = {
+    **dict.fromkeys((Status.WALL_TIME, Status.CPU_TIME), PlanOutcome.TIME),
+    Status.MEMORY: PlanOutcome.MEMORY,
     Status.OUTPUT: PlanOutcome.OUTPUT,
-}  # fmt: skip
-MakeCall = Callable[[str, list[Any], dict[str, Any]], ExecutedCall]
+}
+MakeCall = Callable[[str, list[object], Json], ExecutedCall]
 
 
 class ToolJudge:
@@ -58,7 +59,7 @@ class ToolJudge:
     def __init__(self, sandbox: Sandbox | None = None, seconds: float = 2.0) -> None:
         self._sandbox, self._starting = sandbox, threading.Lock()
         self.limits = Limits.for_work(seconds, memory=256 * MIB, processes=16, output=MIB, disk=16 * MIB)
-        self._workers = SessionPool(lambda: WORKER.start(self.sandbox(), WORKER_LIMITS, library_files()), LIFETIME)
+        self._workers = SessionPool(lambda: _WORKER.start(self.sandbox(), WORKER_LIMITS, library_files()), _LIFETIME)
 
     def sandbox(self) -> Sandbox:
         """The sandbox, which is created on first use."""
@@ -92,8 +93,7 @@ class ToolJudge:
             return _too_many(calls)
         if last.keys() == {"answer"}:
             return Record(tuple(calls), None, value=last["answer"])
-        error = last.get("error")
-        return _error_record(calls, error if isinstance(error, str) else INVALID)
+        return _error_record(calls, last.get("error"))
 
     def run_calls(self, calls: Sequence[Asked], offered: Sequence[str]) -> Record:
         """Make calls in order, with references to earlier results. The result of the last call is the answer.
@@ -102,19 +102,17 @@ class ToolJudge:
             SandboxError: the sandbox of the tools failed.
         """
         executed: list[ExecutedCall] = []
-        results: dict[str, Any] = {}
+        results: Json = {}
         if len(calls) > MAX_CALLS:
             return _too_many(executed)
         for call in calls:
-            unknown = sorted(_references(call.arguments) - results.keys())
-            if unknown:
+            names = {leaf.name for leaf in iterate_leaves(call.arguments) if isinstance(leaf, CallReference)}
+            if unknown := sorted(names - results.keys()):
                 later = unknown[0] in {other.name for other in calls}
                 fault = PlanOutcome.WRONG_ORDER if later else PlanOutcome.WRONG_ARGUMENTS
-                why = "comes later" if later else "does not exist"
-                return Record(tuple(executed), fault, f"{call.name} needs the result of {unknown[0]}, which {why}")
-            arguments = map_leaves(
-                call.arguments, lambda leaf: results.get(leaf.name) if isinstance(leaf, CallReference) else leaf
-            )
+                why = f"which {'comes later' if later else 'does not exist'}"
+                return Record(tuple(executed), fault, f"{call.name} needs the result of {unknown[0]}, {why}")
+            arguments = map_leaves(call.arguments, lambda x: results[x.name] if isinstance(x, CallReference) else x)
             executed.append(self._make(call.tool, (), arguments, offered))
             if executed[-1].error:
                 fault = PlanOutcome.WRONG_ARGUMENTS if call.tool in offered else PlanOutcome.WRONG_CALLS
@@ -126,9 +124,7 @@ class ToolJudge:
         """Close the sandbox of the tools, which otherwise ends by itself after some time."""
         self._workers.close()
 
-    def _serve(
-        self, session: ScriptSession, offered: Sequence[str], calls: list[ExecutedCall]
-    ) -> dict[str, Any] | None:
+    def _serve(self, session: ScriptSession, offered: Sequence[str], calls: list[ExecutedCall]) -> Json | None:
         """Answer the calls of a program. Returns the first message that is not a call, or the call above the limit."""
         while (message := session.receive()) is not None:
             tool, args, kwargs = message.get("call"), message.get("args"), message.get("kwargs")
@@ -140,7 +136,7 @@ class ToolJudge:
             session.send({"error": calls[-1].error} if calls[-1].error else {"value": calls[-1].value})
         return None
 
-    def _make(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], offered: Sequence[str]) -> ExecutedCall:
+    def _make(self, name: str, args: Sequence[object], kwargs: Json, offered: Sequence[str]) -> ExecutedCall:
         """Make a call. Invalid calls are recorded with their error."""
         raw = {**{str(place): value for place, value in enumerate(args)}, **kwargs}
         if name not in offered:
@@ -152,7 +148,7 @@ class ToolJudge:
             return ExecutedCall(name, raw, error=str(error))
         return self._call_worker(LIBRARY[name], arguments)
 
-    def _call_worker(self, tool: Tool, arguments: Mapping[str, Any]) -> ExecutedCall:
+    def _call_worker(self, tool: Tool, arguments: Json) -> ExecutedCall:
         """Call a tool in the sandbox of the tools, which runs only our own code and serves many answers."""
         while True:
             worker, fresh = self._workers.acquire()
@@ -188,7 +184,7 @@ def interpret(code: str, offered: Collection[str], make: MakeCall) -> Record | N
     Arguments:
         make: makes a tool call.
     """
-    if len(code) > MAX_INTERPRETED:
+    if len(code) > _MAX_INTERPRETED:
         return None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # For example about invalid escapes in the program.
@@ -214,7 +210,7 @@ class _Interpreter:
     def __init__(self, offered: Collection[str], make: MakeCall) -> None:
         self.offered, self.make = offered, make
         self.calls: list[ExecutedCall] = []
-        self.names: dict[str, Any] = {}
+        self.names: Json = {}
 
     def run(self, body: list[ast.stmt]) -> Record:
         for line in body:
@@ -250,7 +246,7 @@ class _Interpreter:
                 return self.call(tool, given, {k.arg or "": self.evaluate(k.value) for k in keywords})
         raise _Stop(None)
 
-    def call(self, tool: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    def call(self, tool: str, args: list[object], kwargs: Json) -> object:
         self.calls.append(self.make(tool, args, kwargs))
         if len(self.calls) > MAX_CALLS:
             raise _Stop(_too_many(self.calls))
@@ -261,12 +257,12 @@ class _Interpreter:
 
 def _exit_record(session: ScriptSession, result: SandboxResult, calls: list[ExecutedCall]) -> Record:
     """The record of a program that ended without an answer."""
-    if session.channel.too_long:
+    if session.too_long:
         return Record(tuple(calls), PlanOutcome.OUTPUT, "it sent a value that is too large")
-    if session.channel.garbled:
-        return _error_record(calls, INVALID)
-    if result.status in LIMIT_OUTCOMES:
-        return Record(tuple(calls), LIMIT_OUTCOMES[result.status], result.status.value)
+    if session.garbled:
+        return _error_record(calls, None)
+    if result.status in _LIMIT_OUTCOMES:
+        return Record(tuple(calls), _LIMIT_OUTCOMES[result.status], result.status.value)
     return _no_answer(calls) if result.status is Status.OK else _error_record(calls, last_error_line(result))
 
 
@@ -278,13 +274,8 @@ def _too_many(calls: list[ExecutedCall]) -> Record:
     return Record(tuple(calls), PlanOutcome.TOO_MANY_CALLS, f"expected at most {MAX_CALLS} calls; got more")
 
 
-def _error_record(calls: list[ExecutedCall], error: str) -> Record:
-    """The record of a program that raised an exception."""
-    outcome = PlanOutcome.MEMORY if error.startswith("MemoryError") else PlanOutcome.RUNTIME_ERROR
-    return Record(tuple(calls), outcome, error[:300])
-
-
-def _references(arguments: Mapping[str, Any]) -> set[str]:
-    leaves: list[Any] = []
-    map_leaves(arguments, leaves.append)
-    return {leaf.name for leaf in leaves if isinstance(leaf, CallReference)}
+def _error_record(calls: list[ExecutedCall], error: object) -> Record:
+    """The record of a program that raised an exception, or sent an invalid message."""
+    text = error if isinstance(error, str) else "it sent a message that is neither a call nor an answer"
+    outcome = PlanOutcome.MEMORY if text.startswith("MemoryError") else PlanOutcome.RUNTIME_ERROR
+    return Record(tuple(calls), outcome, text[:300])

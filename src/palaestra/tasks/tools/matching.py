@@ -14,19 +14,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
-from typing import Any
 
 from palaestra.tasks.code.comparison import ABSOLUTE, RELATIVE
 from palaestra.tasks.tools.library import LIBRARY
 from palaestra.tasks.tools.library.dates import WEEKDAYS, parse_date, parse_time, show_time
-from palaestra.tasks.tools.library.quantities import EUROS, GRAMS, LITRES, METRES
+from palaestra.tasks.tools.library.quantities import EUROS, GRAMS, LITERS, METERS
 from palaestra.tasks.tools.library.world import ITEMS, PEOPLE, TOWNS
 from palaestra.tasks.tools.plans import Call, CallResult, ExecutedCall, Plan, map_leaves
 
-VARIATIONS, LEAST = 12, 3
+_VARIATIONS, _MIN_ACCEPTED = 12, 3
 """The number of other sets of values to try, and how many of them the tools must accept."""
-NAMES = [
-    list(names) for names in (TOWNS, PEOPLE, ITEMS, EUROS, METRES, GRAMS, LITRES, WEEKDAYS, "CFK", ("first", "second"))
+_NAMES = [
+    list(names) for names in (TOWNS, PEOPLE, ITEMS, EUROS, METERS, GRAMS, LITERS, WEEKDAYS, "CFK", ("first", "second"))
 ]
 """Names that can replace each other."""
 MAX_CALLS = 16
@@ -72,7 +71,7 @@ class Record:
     calls: tuple[ExecutedCall, ...]
     fault: PlanOutcome | None
     detail: str = ""
-    value: Any = None
+    value: object = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +172,7 @@ def _first_fault(gold: Sequence[ExecutedCall], calls: Sequence[ExecutedCall], sa
     return others[0].error or f"expected {wanted}; got {others[0]}"
 
 
-def same_value(value: Any, other: Any) -> bool:
+def same_value(value: object, other: object) -> bool:
     """Whether two values are equal; floating-point numbers are compared with a tolerance.
 
     >>> same_value([0.1 + 0.2, "a"], [0.3, "a"]), same_value(3, 3.0), same_value(3, "3"), same_value(1, True)
@@ -204,15 +203,15 @@ def is_other_path(gold: Sequence[ExecutedCall], calls: Sequence[ExecutedCall]) -
     (first, given), (second, other) = _find_flow(gold), _find_flow(calls)
     if sorted(map(repr, given)) != sorted(map(repr, other)) or not _flows_together(second):
         return False
-    tried = [_agree(first, second, given, step) for step in range(1, VARIATIONS + 1)]
-    return False not in tried and tried.count(True) >= LEAST
+    tried = [_agree(first, second, given, step) for step in range(1, _VARIATIONS + 1)]
+    return False not in tried and tried.count(True) >= _MIN_ACCEPTED
 
 
-def _find_flow(executed: Sequence[ExecutedCall]) -> tuple[Plan, list[Any]]:
+def _find_flow(executed: Sequence[ExecutedCall]) -> tuple[Plan, list[object]]:
     """The plan of executed calls, in which a value that equals an earlier result refers to it; and the given values."""
-    given: list[Any] = []
+    given: list[object] = []
 
-    def read(value: Any, place: int) -> Any:
+    def read(value: object, place: int) -> object:
         for before in range(place - 1, -1, -1):
             if same_value(value, executed[before].value):
                 return CallResult(before)
@@ -221,10 +220,8 @@ def _find_flow(executed: Sequence[ExecutedCall]) -> tuple[Plan, list[Any]]:
         given.append(plain)
         return plain
 
-    calls = [
-        Call(call.tool, map_leaves(call.arguments, partial(read, place=place))) for place, call in enumerate(executed)
-    ]
-    return Plan(tuple(calls)), given
+    arguments = [map_leaves(call.arguments, partial(read, place=place)) for place, call in enumerate(executed)]
+    return Plan(tuple(Call(call.tool, own) for call, own in zip(executed, arguments, strict=True))), given
 
 
 def _flows_together(plan: Plan) -> bool:
@@ -232,31 +229,31 @@ def _flows_together(plan: Plan) -> bool:
     return set().union(*(call.needs() for call in plan.calls)) == set(range(len(plan.calls) - 1))
 
 
-def _agree(first: Plan, second: Plan, given: Sequence[Any], step: int) -> bool | None:
+def _agree(first: Plan, second: Plan, given: Sequence[object], step: int) -> bool | None:
     """Whether two plans have the same result for other values; `None` if a tool rejects these values."""
     names = list(dict.fromkeys(map(repr, given)))
     moved = {repr(value): _move(value, step * (names.index(repr(value)) + 1)) for value in given}
     try:
-        results = [_with_values(plan, moved).execute()[-1].value for plan in (first, second)]
+        results = [_replace_values(plan, moved).execute()[-1].value for plan in (first, second)]
     except (ValueError, OverflowError, ArithmeticError):
         return None
     return same_value(*results)
 
 
-def _with_values(plan: Plan, moved: Mapping[str, Any]) -> Plan:
-    def move(value: Any) -> Any:
-        return value if isinstance(value, CallResult) else moved[repr(value)]
+def _replace_values(plan: Plan, moved: Mapping[str, object]) -> Plan:
+    def replace(leaf: object) -> object:
+        return leaf if isinstance(leaf, CallResult) else moved[repr(leaf)]
 
-    return Plan(tuple(Call(call.tool, map_leaves(call.arguments, move)) for call in plan.calls))
+    return Plan(tuple(Call(call.tool, map_leaves(call.arguments, replace)) for call in plan.calls))
 
 
-def _move(value: Any, step: int) -> Any:
+def _move(value: object, step: int) -> object:
     """Another value of the same kind."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return value
     if not isinstance(value, str):
         return value + step
-    for names in NAMES:
+    for names in _NAMES:
         if value in names:
             return names[(names.index(value) + step) % len(names)]
     for read, show in (

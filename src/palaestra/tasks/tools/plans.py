@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from palaestra.core.records import Json
 from palaestra.tasks.tools.library import LIBRARY
 
-VARIABLES = "abcd"
-MAX_CALLS_IN_PLAN = len(VARIABLES)
+_VARIABLES = "abcd"
+MAX_CALLS_IN_PLAN = len(_VARIABLES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +32,11 @@ class Call:
     """A call of a plan. An argument is a value, a `CallResult`, or a list of these."""
 
     tool: str
-    arguments: Mapping[str, Any]
+    arguments: Mapping[str, object]
 
     def needs(self) -> set[int]:
         """The indices of the calls whose results it uses."""
-        leaves: list[Any] = []
-        map_leaves(self.arguments, leaves.append)
-        return {leaf.call for leaf in leaves if isinstance(leaf, CallResult)}
+        return {leaf.call for leaf in iterate_leaves(self.arguments) if isinstance(leaf, CallResult)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +49,7 @@ class ExecutedCall:
     """
 
     tool: str
-    arguments: Mapping[str, Any]
+    arguments: Mapping[str, object]
     value: Any = None
     error: str = ""
 
@@ -78,16 +77,19 @@ class Plan:
         executed: list[ExecutedCall] = []
         for call in self.calls:
             tool = LIBRARY[call.tool]
-            bound = tool.bind((), resolve(call.arguments, [earlier.value for earlier in executed]))
+            known = map_leaves(
+                call.arguments, lambda leaf: executed[leaf.call].value if isinstance(leaf, CallResult) else leaf
+            )
+            bound = tool.bind((), known)
             executed.append(ExecutedCall(call.tool, bound, tool.function(**bound)))
         return tuple(executed)
 
-    def to_data(self) -> list[dict[str, Any]]:
+    def to_data(self) -> list[Json]:
         """The plan as JSON data."""
-        return [{"name": call.tool, "arguments": refer(call.arguments)} for call in self.calls]
+        return [{"name": call.tool, "arguments": _refer(call.arguments)} for call in self.calls]
 
     @classmethod
-    def from_data(cls, data: Sequence[Mapping[str, Any]]) -> Plan:
+    def from_data(cls, data: Sequence[Json]) -> Plan:
         return cls(tuple(Call(call["name"], _dereference(call["arguments"])) for call in data))
 
     def canonical(self) -> str:
@@ -111,16 +113,15 @@ class Plan:
     def program(self) -> str:
         """The plan as a program with a call on each line."""
         lines = []
-        for name, call in zip(VARIABLES, self.calls, strict=False):
-            order = list(call.arguments)
+        for name, call in zip(_VARIABLES, self.calls, strict=False):
             known = [parameter.name for parameter in LIBRARY[call.tool].parameters]
-            plain = order == known[: len(order)]
-            inside = [_format(v) if plain else f"{k}={_format(v)}" for k, v in call.arguments.items()]
+            in_order = list(call.arguments) == known[: len(call.arguments)]
+            inside = [_format(v) if in_order else f"{k}={_format(v)}" for k, v in call.arguments.items()]
             lines.append(f"{name} = {call.tool}({', '.join(inside)})")
-        return "\n".join([*lines, f"answer({VARIABLES[len(self.calls) - 1]})"]) + "\n"
+        return "\n".join([*lines, f"answer({_VARIABLES[len(self.calls) - 1]})"]) + "\n"
 
 
-def read_plan(source: str, values: Mapping[str, Any]) -> Plan:
+def read_plan(source: str, values: Mapping[str, object]) -> Plan:
     """Parse a plan.
 
     Arguments:
@@ -128,9 +129,9 @@ def read_plan(source: str, values: Mapping[str, Any]) -> Plan:
         values: the values of the other names.
     """
     calls: list[Call] = []
-    names: dict[str, Any] = dict(values)
+    names = dict(values)
 
-    def read_value(node: ast.expr) -> Any:
+    def read_value(node: ast.expr) -> object:
         if isinstance(node, ast.Name):
             return names[node.id]
         if isinstance(node, ast.List):
@@ -160,7 +161,7 @@ def _parse(source: str) -> list[ast.stmt]:
     return ast.parse(source).body
 
 
-def map_leaves(value: Any, change: Callable[[Any], Any]) -> Any:
+def map_leaves(value: Any, change: Callable[[Any], object]) -> Any:
     """A copy of a JSON value with `change` applied to everything that is not a list or an object."""
     if isinstance(value, list):
         return [map_leaves(item, change) for item in value]
@@ -169,18 +170,18 @@ def map_leaves(value: Any, change: Callable[[Any], Any]) -> Any:
     return change(value)
 
 
-def resolve(value: Any, results: Sequence[Any]) -> Any:
-    """A value in which references are replaced by results."""
-    return map_leaves(value, lambda leaf: results[leaf.call] if isinstance(leaf, CallResult) else leaf)
+def iterate_leaves(value: object) -> Iterator[object]:
+    """Everything in a JSON value that is not a list or an object."""
+    if isinstance(value, list | Mapping):
+        for inner in value.values() if isinstance(value, Mapping) else value:
+            yield from iterate_leaves(inner)
+    else:
+        yield value
 
 
-def refer(value: Any) -> Any:
-    """A value as JSON, with `{"$result": "call_1"}` for the result of the first call."""
-    return map_leaves(value, lambda leaf: {"$result": _name(leaf)} if isinstance(leaf, CallResult) else leaf)
-
-
-def _name(result: CallResult) -> str:
-    return f"call_{result.call + 1}"
+def _refer(value: Any, show: Callable[[str], object] = lambda name: {"$result": name}) -> Any:
+    """A value as JSON, with `{"$result": "call_1"}`, or what `show` returns, for the result of the first call."""
+    return map_leaves(value, lambda leaf: show(f"call_{leaf.call + 1}") if isinstance(leaf, CallResult) else leaf)
 
 
 def _dereference(value: Any) -> Any:
@@ -191,15 +192,15 @@ def _dereference(value: Any) -> Any:
     return [_dereference(item) for item in value] if isinstance(value, list) else value
 
 
-def _format(value: Any) -> str:
+def _format(value: object) -> str:
     if isinstance(value, CallResult):
-        return VARIABLES[value.call]
+        return _VARIABLES[value.call]
     if isinstance(value, list):
         return f"[{', '.join(map(_format, value))}]"
     return json.dumps(value, ensure_ascii=False)
 
 
-def brief(value: Any, most: int = 40) -> str:
+def brief(value: object, most: int = 40) -> str:
     """A value as short JSON on one line."""
     try:
         text = json.dumps(value, ensure_ascii=False, default=repr)
@@ -259,13 +260,12 @@ def response(plan: Plan, form: str, prompt: str) -> str:
         if form == "program":
             return plan.program().rstrip("\n")
         return json.dumps(short_calls(plan), ensure_ascii=False, separators=(",", ":"))
-    thoughts = reasoning(plan)
-    if form == "program":
-        return f"{thoughts}\n\n```python\n{plan.program()}```"
-    return f"{thoughts}\n\n```json\n{json.dumps(openai_calls(plan), ensure_ascii=False)}\n```"
+    program = f"python\n{plan.program()}"
+    calls = f"json\n{json.dumps(openai_calls(plan), ensure_ascii=False)}\n"
+    return f"{_reasoning(plan)}\n\n```{program if form == 'program' else calls}```"
 
 
-def reasoning(plan: Plan) -> str:
+def _reasoning(plan: Plan) -> str:
     """A line for each call: the tool, its result, and its inputs."""
     lines = []
     for place, call in enumerate(plan.calls, 1):
@@ -276,22 +276,18 @@ def reasoning(plan: Plan) -> str:
     return "\n".join(lines)
 
 
-def openai_calls(plan: Plan) -> list[dict[str, Any]]:
+def openai_calls(plan: Plan) -> list[Json]:
     """The plan as OpenAI's tool calls."""
     return [
         {
             "id": f"call_{place}",
             "type": "function",
-            "function": {"name": call.tool, "arguments": json.dumps(refer(call.arguments), ensure_ascii=False)},
+            "function": {"name": call.tool, "arguments": json.dumps(_refer(call.arguments), ensure_ascii=False)},
         }
         for place, call in enumerate(plan.calls, 1)
     ]
 
 
-def short_calls(plan: Plan) -> list[dict[str, Any]]:
+def short_calls(plan: Plan) -> list[Json]:
     """The plan as calls with names and arguments alone, and `"$call_1"` for the result of the first."""
-
-    def show(leaf: Any) -> Any:
-        return f"${_name(leaf)}" if isinstance(leaf, CallResult) else leaf
-
-    return [{"name": call.tool, "arguments": map_leaves(call.arguments, show)} for call in plan.calls]
+    return [{"name": call.tool, "arguments": _refer(call.arguments, "${}".format)} for call in plan.calls]

@@ -6,36 +6,25 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from pydantic import BaseModel, Field
 
-from palaestra.core.checks import check_integer, check_number
 from palaestra.core.errors import SandboxError, SettingsError, TaskError
 from palaestra.core.records import Attempt, Completion, Example, Failure, FailureCause, Message, Problem, Score, Split
+from palaestra.core.settings import check_integer, check_number
 from palaestra.core.statistics import Mean, get_cluster, rate_interval
 from palaestra.tasks.base import UnusableError, check_choice, get_split
 from palaestra.tasks.code.extraction import PARSE_ERRORS
 from palaestra.tasks.procedural import Family, ProceduralTask
+from palaestra.tasks.tools import plans
 from palaestra.tasks.tools.extraction import extract_calls, extract_program, read_native_calls
 from palaestra.tasks.tools.judge import ToolJudge
 from palaestra.tasks.tools.library import LIBRARY
 from palaestra.tasks.tools.matching import PlanOutcome, Record, match, same_value
-from palaestra.tasks.tools.plans import (
-    FORMS,
-    MAX_CALLS_IN_PLAN,
-    PROMPTS,
-    Plan,
-    brief,
-    format_prompt,
-    longest,
-    read_plan,
-    read_prompt,
-    response,
-)
+from palaestra.tasks.tools.plans import MAX_CALLS_IN_PLAN, Plan, brief, format_prompt
 from palaestra.tasks.tools.requests import SKILLS, Drawer, ToolDraft, make_drawer, offer, read_request
 
-PRESCRIBED = re.compile(r"\bthen\b|\bFirst\b|\bat last\b")
+_PRESCRIBED = re.compile(r"\bthen\b|\bFirst\b|\bat last\b")
 """A request that states the order of its steps: only that order is right, even if another one has the same result."""
 
 
@@ -85,8 +74,8 @@ class ToolsSkills(ProceduralTask[ToolDraft]):
         sandbox: str = "bubblewrap",
         seconds: float = 2.0,
     ) -> None:
-        check_choice(self.name, "answer_form", answer_form, FORMS)
-        check_choice(self.name, "prompt", prompt, PROMPTS)
+        check_choice(self.name, "answer_form", answer_form, plans.FORMS)
+        check_choice(self.name, "prompt", prompt, plans.PROMPTS)
         check_choice(self.name, "extra_calls", extra_calls, (True, False))
         check_integer(f"option 'distractors' of {self.name}", distractors, 0, 20, error=SettingsError)
         check_integer(f"option 'most_calls' of {self.name}", most_calls, 1, MAX_CALLS_IN_PLAN, error=SettingsError)
@@ -96,7 +85,7 @@ class ToolsSkills(ProceduralTask[ToolDraft]):
         SANDBOXES.check(sandbox)
         self.answer_form, self.prompt, self.distractors = answer_form, prompt, distractors
         self.extra_calls = extra_calls
-        self.max_tokens = longest(answer_form, prompt, most_calls)
+        self.max_tokens = plans.longest(answer_form, prompt, most_calls)
         self._family = _drawers(most_calls)
         self.judge = ToolJudge(None if sandbox == "bubblewrap" else make_sandbox(sandbox), seconds)
 
@@ -128,16 +117,16 @@ class ToolsSkills(ProceduralTask[ToolDraft]):
                 "type": draft.plan.shape,
                 "answer_form": self.answer_form,
                 "plan": draft.plan.to_data(),
-                "prescribed": PRESCRIBED.search(draft.question) is not None,
+                "prescribed": _PRESCRIBED.search(draft.question) is not None,
                 "offered": offered,
                 "tools": [LIBRARY[name].schema() for name in offered],
-                "worked": response(draft.plan, self.answer_form, self.prompt),
+                "worked": plans.response(draft.plan, self.answer_form, self.prompt),
             },
         )
 
     def example(self, skill: str, subskill: str, draft: ToolDraft) -> Example:
         question = format_prompt(draft.question, offer(draft, self.distractors), self.answer_form, self.prompt)
-        taught = response(draft.plan, self.answer_form, self.prompt)
+        taught = plans.response(draft.plan, self.answer_form, self.prompt)
         return Example((Message("user", question),), taught, skill, subskill)
 
     def brief(self) -> str:
@@ -150,7 +139,7 @@ class ToolsSkills(ProceduralTask[ToolDraft]):
         )
 
     def make_example(self, datum: ToolsDatum, skill: str, subskill: str) -> Example:
-        return self.example(skill, subskill, ToolDraft(datum.request.strip(), read_datum_plan(datum)))
+        return self.example(skill, subskill, ToolDraft(datum.request.strip(), _read_datum_plan(datum)))
 
     def solve(self, example: Example) -> str | None:
         problem = self.to_problem(example)
@@ -162,7 +151,7 @@ class ToolsSkills(ProceduralTask[ToolDraft]):
 
     def to_problem(self, example: Example) -> Problem | None:
         """The problem of a request in one of the task's wordings, with the task's own plan."""
-        draft = read_request(read_prompt(example.messages[-1].text, self.answer_form, self.prompt))
+        draft = read_request(plans.read_prompt(example.messages[-1].text, self.answer_form, self.prompt))
         return None if draft is None else self.problem(*draft)
 
     def score(self, problem: Problem, completion: Completion) -> Score | Failure:
@@ -170,35 +159,32 @@ class ToolsSkills(ProceduralTask[ToolDraft]):
         offered = problem.metadata["offered"]
         form = problem.metadata["answer_form"]
         code = extract_program(completion.text) if form == "program" else ""
+        missing = "no tool calls as JSON" if form == "calls" else "no program that calls answer"
+        calls = extract_calls(completion.text) if form == "calls" else None
+        if completion.tool_calls and not code:
+            calls, missing = read_native_calls(completion.tool_calls), "arguments that are not a JSON object"
         try:
             if code:
                 record = self.judge.run_program(code, offered)
-            elif completion.tool_calls:
-                native = read_native_calls(completion.tool_calls)
-                record = (
-                    self.judge.run_calls(native, offered)
-                    if native
-                    else _nothing("arguments that are not a JSON object")
-                )
-            elif form == "calls" and (calls := extract_calls(completion.text)):
+            elif calls:
                 record = self.judge.run_calls(calls, offered)
             else:
-                record = _nothing("no tool calls as JSON" if form == "calls" else "no program that calls answer")
+                record = Record((), PlanOutcome.NO_PLAN, missing)
         except SandboxError as error:
             return Failure(FailureCause.SANDBOX, str(error))
         except TaskError as error:
             return Failure(FailureCause.SCORER, str(error))
-        return self._score(problem.metadata, record)
+        return self._score(problem, record)
 
     def metrics(self, attempts: Sequence[Attempt]) -> Mapping[str, Mean]:
         """The fraction of the plan's calls that were made."""
-        shares, clusters = [], []
+        fractions, clusters = [], []
         for attempt in attempts:
             if isinstance(attempt.outcome, Score) and "calls" in attempt.outcome.evidence:
                 matched, _, wanted = attempt.outcome.evidence["calls"].partition(" of ")
-                shares.append(int(matched) / int(wanted))
+                fractions.append(int(matched) / int(wanted))
                 clusters.append(get_cluster(attempt.problem))
-        return {"calls made": rate_interval(shares, clusters)} if shares else {}
+        return {"calls made": rate_interval(fractions, clusters)} if fractions else {}
 
     def check_scoring(self) -> None:
         """Start the sandbox; raises `SandboxError` if it is not available."""
@@ -208,10 +194,10 @@ class ToolsSkills(ProceduralTask[ToolDraft]):
         """Close the sandbox of the tools, which otherwise ends by itself after some time."""
         self.judge.close()
 
-    def _score(self, metadata: Mapping[str, Any], record: Record) -> Score:
-        plan = Plan.from_data(metadata["plan"])
+    def _score(self, problem: Problem, record: Record) -> Score:
+        plan = Plan.from_data(problem.metadata["plan"])
         gold = plan.execute()
-        free = not metadata.get("prescribed", True)
+        free = not problem.metadata.get("prescribed", True)
         result = match(plan, gold, record.calls, self.extra_calls, free_order=free)
         outcome, detail = result.outcome, result.detail
         if record.fault is not None:
@@ -229,14 +215,14 @@ class ToolsSkills(ProceduralTask[ToolDraft]):
         return Score(float(outcome is PlanOutcome.RIGHT), evidence)
 
 
-def read_datum_plan(datum: ToolsDatum) -> Plan:
+def _read_datum_plan(datum: ToolsDatum) -> Plan:
     """The plan of a datum. Nothing is executed.
 
     Raises:
         UnusableError: it is not a plan of one to four calls of known tools.
     """
     try:
-        plan = read_plan(datum.plan.strip(), {})
+        plan = plans.read_plan(datum.plan.strip(), {})
     except KeyError as error:
         raise UnusableError(f"the plan uses {error}, which is neither a tool nor a result") from error
     except (*PARSE_ERRORS, TypeError, AttributeError, IndexError) as error:
@@ -254,7 +240,3 @@ def _drawers(most_calls: int) -> Family[ToolDraft]:
             if own := [recipe for recipe in recipes if recipe.level <= most_calls]:
                 drawers.setdefault(skill, {})[subskill] = make_drawer(own)
     return drawers
-
-
-def _nothing(detail: str) -> Record:
-    return Record((), PlanOutcome.NO_PLAN, detail)

@@ -1,6 +1,6 @@
 """Extract short visual answers from responses, and compare them.
 
-Both sides are normalised: lower case, no articles, no punctuation, numbers as digits. If the set of possible answers is
+Both sides are normalized: lower case, no articles, no punctuation, numbers as digits. If the set of possible answers is
 closed, the response may be a sentence that affirms exactly one of them: "It is not red" affirms none. Otherwise the
 answer must be equal to the reference, or its plural.
 
@@ -14,67 +14,61 @@ import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
-from palaestra.tasks.numerals import NUMBER_WORDS, read_number_words
+from palaestra.tasks.readings import NUMBER_WORDS, read_number_words
 
-LONGEST = 20_000
+_MAX_LENGTH = 20_000
 """Maximum length of the part with the answer."""
 _MARK = re.compile(r"answer\s*(?:is|:|=)", re.IGNORECASE)
-BOOLEAN = frozenset({"yes", "no"})
+_BOOLEAN = frozenset({"yes", "no"})
 _REFUSAL = re.compile(
     r"(?:(?:is|was) (?:wrong|incorrect|false)|(?:(?:is|was|would|can) not|isn't|isnt|wasn't|wouldn't|can't|cannot)(?: be)? "
     r"(?:right|correct|answer|one|true|case|it))\b"
 )
 
 
-def normalise(text: str) -> str:
+def normalize_short(text: str) -> str:
     """Normalise an answer.
 
-    >>> normalise("  The Dogs. "), normalise("Three"), normalise("1,200"), normalise("light-blue")
+    >>> normalize_short("  The Dogs. "), normalize_short("Three"), normalize_short("1,200"), normalize_short("light-blue")
     ('dogs', '3', '1200', 'light blue')
     """
-    return " ".join(read_words(text))
+    return " ".join(word.text for word in _read(text) if word.text not in _MARKS)
 
 
-def candidate(response: str) -> str:
+def find_candidate(response: str) -> str:
     """The part of `response` after its last "Answer:", or all of it."""
     marks = list(_MARK.finditer(response))
     return response[marks[-1].end() :].strip() if marks else response.strip()
 
 
-def extract(response: str, choices: Sequence[str] = ()) -> str | None:
+def extract_short(response: str, choices: Sequence[str] = ()) -> str | None:
     """The answer of `response` in normal form; `None` if it gives none or several.
 
     Arguments:
         choices: the possible answers, if the set is closed.
 
-    >>> extract("The shape on the left is red.", ["red", "blue"])
+    >>> extract_short("The shape on the left is red.", ["red", "blue"])
     'red'
-    >>> extract("It is red or blue.", ["red", "blue"]) is None
+    >>> extract_short("It is red or blue.", ["red", "blue"]) is None
     True
-    >>> extract("2+3=5. Answer: five", [str(n) for n in range(10)])
+    >>> extract_short("2+3=5. Answer: five", [str(n) for n in range(10)])
     '5'
     """
-    text = candidate(response)
-    if len(text) > LONGEST:
+    text = find_candidate(response)
+    if len(text) > _MAX_LENGTH:
         return None
     if choices and all(len(choice) == 1 and choice.isalpha() for choice in choices):
         return _find_letter(text, choices)
-    whole = normalise(text)
+    whole = normalize_short(text)
     if not choices or not whole:
         return whole or None
-    known = _normalise_all(tuple(choices))
+    known = frozenset(map(normalize_short, choices))
     if whole in known:
         return whole
-    words = statement_words(text)
-    named = _find_boolean(words) if known <= BOOLEAN else _find_choices(words, known)
+    words = _statement_words(text)
+    named = _find_boolean(words) if known <= _BOOLEAN else _find_choices(words, known)
     return named.pop() if len(named) == 1 else None
-
-
-@lru_cache(maxsize=256)
-def _normalise_all(choices: tuple[str, ...]) -> frozenset[str]:
-    return frozenset(map(normalise, choices))
 
 
 def _find_letter(text: str, choices: Sequence[str]) -> str | None:
@@ -83,62 +77,56 @@ def _find_letter(text: str, choices: Sequence[str]) -> str | None:
     begins = re.match(rf"[\s(\[*'\"]*([{options}])(?=[)\].:,*'\"\s]*$|[)\].:,*'\"]|\s*\n)", text, re.IGNORECASE)
     if begins:
         return begins[1].lower()
-    words = statement_words(text, keep_articles=True)
+    words = _statement_words(text, keep_articles=True)
     named = set()
     for place, word in enumerate(words):
         after = words[place + 1].raw if place + 1 < len(words) else ""
         # "A red car" begins with an article, "A is right" does not.
         article = word.raw == "A" and after[:1].islower() and after not in {"or", "and", "is", "because"}
-        if (
-            len(word.raw) == 1
-            and word.raw in options
-            and not article
-            and not word.denied
-            and not _is_refused(words, place + 1)
-        ):
+        is_option = len(word.raw) == 1 and word.raw in options and not article
+        if is_option and not word.denied and not _is_refused(words, place + 1):
             named.add(word.raw.lower())
     return named.pop() if len(named) == 1 else None
 
 
-def _find_boolean(words: Sequence[Word]) -> set[str]:
+def _find_boolean(words: Sequence[_Word]) -> set[str]:
     """The meaning of `words`, yes or no. The first word decides: "No, there is no circle". "Not true" means no."""
     opposite = {"yes": "no", "no": "yes"}
-    values = [opposite[word.text] if word.denied else word.text for word in words if word.text in BOOLEAN]
-    return {values[0]} if values and words[0].text in BOOLEAN else set(values)
+    values = [opposite[word.text] if word.denied else word.text for word in words if word.text in _BOOLEAN]
+    return {values[0]} if values and words[0].text in _BOOLEAN else set(values)
 
 
-def _find_choices(words: Sequence[Word], known: Iterable[str]) -> set[str]:
+def _find_choices(words: Sequence[_Word], known: Iterable[str]) -> set[str]:
     """The choices that `words` affirm, as whole words and not as part of a longer choice."""
-    plain = [word for word in words if word.text not in MARKS]
+    plain = [word for word in words if word.text not in _MARKS]
     taken = [False] * len(plain)
     matches: list[tuple[str, int, int]] = []
     for choice in sorted(known, key=lambda c: -len(c.split())):
         parts = choice.split()
         for at in range(len(plain) - len(parts) + 1):
             span = slice(at, at + len(parts))
-            if not any(taken[span]) and all(map(_names, plain[span], parts)):
+            named = (
+                word.text == part or is_plural(word.text, part) for word, part in zip(plain[span], parts, strict=True)
+            )
+            if not any(taken[span]) and all(named):
                 taken[span] = [True] * len(parts)
                 matches.append((choice, at, at + len(parts)))
     return {choice for choice, at, end in matches if not plain[at].denied and not _is_refused(plain, end)}
 
 
-def _names(word: Word, part: str) -> bool:
-    return word.text == part or is_plural(word.text, part)
-
-
-def _is_refused(words: Sequence[Word], place: int) -> bool:
+def _is_refused(words: Sequence[_Word], place: int) -> bool:
     """Whether the words from `place` on negate what is before: "red is not right", "red is wrong"."""
-    following = " ".join(word.raw.lower() for word in words[place : place + 6] if word.raw.lower() not in ARTICLES)
+    following = " ".join(word.raw.lower() for word in words[place : place + 6] if word.raw.lower() not in _ARTICLES)
     return _REFUSAL.match(following) is not None
 
 
-def equal(given: str, expected: str) -> bool:
+def equal_short(given: str, expected: str) -> bool:
     """Whether two short answers mean the same: equal in normal form, or one the safe plural of the other.
 
-    >>> equal("The dogs", "dog"), equal("glass", "glasses"), equal("3", "three"), equal("red", "reed")
+    >>> equal_short("The dogs", "dog"), equal_short("glass", "glasses"), equal_short("3", "three"), equal_short("red", "reed")
     (True, False, True, False)
     """
-    a, b = normalise(given), normalise(expected)
+    a, b = normalize_short(given), normalize_short(expected)
     if a == b:
         return a != ""
     *head_a, last_a = a.split() or [""]
@@ -148,10 +136,10 @@ def equal(given: str, expected: str) -> bool:
 
 def judge(response: str, reference: str, choices: Sequence[str] = ()) -> tuple[bool, str]:
     """Whether `response` gives the answer `reference`, and the extracted answer."""
-    given = extract(response, choices)
+    given = extract_short(response, choices)
     if given is None:
         return False, ""
-    right = given == normalise(reference) if choices else equal(given, reference)
+    right = given == normalize_short(reference) if choices else equal_short(given, reference)
     return right, given
 
 
@@ -160,14 +148,14 @@ _TOKEN = re.compile(
 )
 _DECIMAL = re.compile(r"(?P<sign>-?)(?P<whole>[0-9]+)(?:\.(?P<part>[0-9]+))?")
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
-ARTICLES = frozenset({"a", "an", "the"})
+_ARTICLES = frozenset({"a", "an", "the"})
 _ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth")
 _SPELLINGS: Mapping[str, str] = {
     "color": "colour", "gray": "grey", "yeah": "yes", "yep": "yes", "nope": "no", "true": "yes", "false": "no",
     "correct": "yes", "incorrect": "no", "untrue": "no", "none": "0",
 }  # fmt: skip
 
-MARKS = frozenset(".,;:!?()\n\u2013\u2014")
+_MARKS = frozenset(".,;:!?()\n\u2013\u2014")
 _SENTENCE_ENDS = frozenset(".!?;\n")
 _DENIALS = frozenset({
     "not", "never", "no", "neither", "nor", "non", "without", "except", "excluding", "unlike", "cannot", "isnt", "arent",
@@ -196,7 +184,7 @@ _IDIOMS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
+class _Word:
     """A word or a punctuation mark of an answer.
 
     Arguments:
@@ -210,17 +198,12 @@ class Word:
     denied: bool = False
 
 
-def read_words(text: str) -> list[str]:
-    """The words in normal form, without punctuation and articles (unless there is nothing else)."""
-    return [word.text for word in _read(text) if word.text not in MARKS]
-
-
-def statement_words(text: str, *, keep_articles: bool = False) -> list[Word]:
+def _statement_words(text: str, *, keep_articles: bool = False) -> list[_Word]:
     """The words and punctuation marks of the statements of `text`, without its questions."""
     for pattern, replacement in _IDIOMS:
         text = pattern.sub(replacement, text)
-    kept: list[Word] = []
-    sentence: list[Word] = []
+    kept: list[_Word] = []
+    sentence: list[_Word] = []
     for word in _read(text, find_denied=True, keep_articles=keep_articles):
         sentence.append(word)
         if word.text in _SENTENCE_ENDS:
@@ -229,19 +212,19 @@ def statement_words(text: str, *, keep_articles: bool = False) -> list[Word]:
     return kept + sentence
 
 
-def _read(text: str, *, find_denied: bool = False, keep_articles: bool = False) -> list[Word]:
+def _read(text: str, *, find_denied: bool = False, keep_articles: bool = False) -> list[_Word]:
     text = _THOUSANDS.sub("", unicodedata.normalize("NFKC", text).replace("’", "'"))
     tokens = [match.group() for match in _TOKEN.finditer(text)]
     lower = [token.lower() for token in tokens]
     denied = _find_denied(lower) if find_denied else [False] * len(lower)
-    kept = [k for k, token in enumerate(lower) if token not in ARTICLES]
-    if keep_articles or all(lower[k] in MARKS for k in kept):
+    kept = [k for k, token in enumerate(lower) if token not in _ARTICLES]
+    if keep_articles or all(lower[k] in _MARKS for k in kept):
         kept = list(range(len(tokens)))
     words, place = [], 0
     while place < len(kept):
         first = kept[place]
         token, length = _read_number([lower[k] for k in kept[place : place + 16]])
-        words.append(Word(_plain_number(_SPELLINGS.get(token, token)), tokens[first], denied[first]))
+        words.append(_Word(_plain_number(_SPELLINGS.get(token, token)), tokens[first], denied[first]))
         place += length
     return words
 
@@ -275,7 +258,7 @@ def _find_denied(tokens: Sequence[str]) -> list[bool]:
             commas = 2 if after == "," and token != "no" else 0
         elif token == "," and commas:
             commas -= 1
-        elif token in MARKS or token in _TURNS or (token == "and" and after in _SUBJECTS):
+        elif token in _MARKS or token in _TURNS or (token == "and" and after in _SUBJECTS):
             active = inside = False
         denied.append(inside)
     return denied
@@ -301,7 +284,7 @@ _ENDINGS: Mapping[str, str] = {
     "foot": "feet", "tooth": "teeth", "goose": "geese", "mouse": "mice",
 }  # fmt: skip
 """Irregular nouns, also as the last part of a compound: bookshelf and bookshelves, snowman and snowmen."""
-DIFFERENT = frozenset({
+_DIFFERENT = frozenset({
     "glasses", "shorts", "pants", "jeans", "news", "goods", "arms", "scales", "greens", "sands", "waters", "woods",
     "clothes", "stairs", "irons", "means", "bangs", "briefs", "customs", "papers", "spectacles", "trunks", "slacks",
     "tights", "overalls", "contents", "remains", "thanks", "quarters", "headquarters", "spirits", "skis", "lens",
@@ -316,7 +299,7 @@ def is_plural(word: str, singular: str) -> bool:
     >>> is_plural("tomatoes", "tomato"), is_plural("wolves", "wolf"), is_plural("glasses", "glass")
     (True, True, False)
     """
-    if word in DIFFERENT or len(singular) < 2 or not singular.isalpha():
+    if word in _DIFFERENT or len(singular) < 2 or not singular.isalpha():
         return False
     if singular in _IRREGULAR:
         return word == _IRREGULAR[singular]

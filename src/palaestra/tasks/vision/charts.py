@@ -3,38 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
-from palaestra.tasks.sampling import between, pick
-from palaestra.tasks.vision.scene import (
-    BARS,
-    COLOUR_NAMES,
-    NUMBERS,
-    PIE_PARTS,
-    POINTS,
-    SLICES,
-    TOP_VALUE,
-    YES_NO,
-    Chart,
-    Drawer,
-    Scene,
-    VisionDraft,
-    VisionSkill,
-    coin,
-    number,
-    several,
-)
+from palaestra.tasks.procedural import between, pick
+from palaestra.tasks.vision.drafts import NUMBERS, YES_NO, Skills, VisionDraft, coin, several
+from palaestra.tasks.vision.scene import BARS, COLOR_NAMES, PIE_PARTS, POINTS, SLICES, TOP_VALUE, Chart, Scene
 
 TRENDS = ("rising", "falling")
 ORDINALS = ("first", "second", "third", "fourth", "fifth")
+_MakeChart = Callable[[np.random.Generator], Chart]
 
 
 def bars(rng: np.random.Generator) -> Chart:
     """Bars of different heights and colours."""
     count = between(rng, *BARS)
     values = tuple(int(v) + 1 for v in rng.permutation(TOP_VALUE)[:count])
-    return Chart("bar", values, tuple(several(rng, COLOUR_NAMES, count)))
+    return Chart("bar", values, tuple(several(rng, COLOR_NAMES, count)))
 
 
 def pie(rng: np.random.Generator) -> Chart:
@@ -45,7 +31,7 @@ def pie(rng: np.random.Generator) -> Chart:
         values = tuple(b - a for a, b in zip([0, *cuts], [*cuts, PIE_PARTS], strict=True))
         ranked = sorted(values)
         if ranked[0] < ranked[1] and ranked[-2] < ranked[-1]:
-            return Chart("pie", values, tuple(several(rng, COLOUR_NAMES, count)))
+            return Chart("pie", values, tuple(several(rng, COLOR_NAMES, count)))
 
 
 def line(rng: np.random.Generator, *, steady: bool = False) -> Chart:
@@ -53,33 +39,22 @@ def line(rng: np.random.Generator, *, steady: bool = False) -> Chart:
     values = [int(v) for v in rng.permutation(TOP_VALUE + 1)[: between(rng, *POINTS)]]
     if steady:
         values.sort(reverse=coin(rng))
-    return Chart("line", tuple(values), (pick(rng, COLOUR_NAMES),))
+    return Chart("line", tuple(values), (pick(rng, COLOR_NAMES),))
 
 
-def _extreme(make: Callable[[np.random.Generator], Chart], noun: str, word: str) -> Drawer:
-    choose = max if word in ("highest", "largest") else min
-
-    def draw(rng: np.random.Generator) -> VisionDraft:
-        chart = make(rng)
-        colour = chart.colours[chart.values.index(choose(chart.values))]
-        wordings = (
-            f"What colour is the {word} {noun}?",
-            f"Which {noun} is the {word}?",
-            f"Name the colour of the {word} {noun}.",
-        )
-        return VisionDraft(Scene(chart=chart), pick(rng, wordings), (), colour, COLOUR_NAMES)
-
-    return draw
+def _extreme(rng: np.random.Generator, make: _MakeChart, noun: str, word: str) -> VisionDraft:
+    chart = make(rng)
+    best = max(chart.values) if word in ("highest", "largest") else min(chart.values)
+    part = f"{word} {noun}"
+    wordings = (f"What colour is the {part}?", f"Which {noun} is the {word}?", f"Name the colour of the {part}.")
+    color = chart.colours[chart.values.index(best)]
+    return VisionDraft(Scene(chart=chart), pick(rng, wordings), (), color, COLOR_NAMES)
 
 
-def _count(make: Callable[[np.random.Generator], Chart], noun: str) -> Drawer:
+def _count(rng: np.random.Generator, make: _MakeChart, noun: str) -> VisionDraft:
+    chart = make(rng)
     wordings = (f"How many {noun} are there?", f"Count the {noun}.", f"What is the number of {noun}?")
-
-    def draw(rng: np.random.Generator) -> VisionDraft:
-        chart = make(rng)
-        return VisionDraft(Scene(chart=chart), pick(rng, wordings), (), str(len(chart.values)), NUMBERS)
-
-    return draw
+    return VisionDraft(Scene(chart=chart), pick(rng, wordings), (), str(len(chart.values)), NUMBERS)
 
 
 def _pie_half(rng: np.random.Generator) -> VisionDraft:
@@ -106,12 +81,12 @@ def _bar_arithmetic(rng: np.random.Generator, *, add: bool) -> VisionDraft:
     if not add and chart.values[i] < chart.values[j]:
         i, j = j, i
     (a, m), (b, n) = ((chart.colours[k], chart.values[k]) for k in (i, j))
-    steps = (number(m, a), number(n, b))
     if add:
-        question = f"What do the {a} bar and the {b} bar add up to?"
-        return VisionDraft(Scene(chart=chart), question, (*steps, f"{m}+{n}={m + n}"), str(m + n), NUMBERS)
-    question = f"How much higher is the {a} bar than the {b} bar?"
-    return VisionDraft(Scene(chart=chart), question, (*steps, f"{m}-{n}={m - n}"), str(m - n), NUMBERS)
+        question, total = f"What do the {a} bar and the {b} bar add up to?", f"{m}+{n}={m + n}"
+    else:
+        question, total = f"How much higher is the {a} bar than the {b} bar?", f"{m}-{n}={m - n}"
+    steps = (f"{a}: {m}", f"{b}: {n}", total)
+    return VisionDraft(Scene(chart=chart), question, steps, total.partition("=")[2], NUMBERS)
 
 
 def line_values(chart: Chart) -> str:
@@ -139,33 +114,22 @@ def _point(rng: np.random.Generator) -> VisionDraft:
     return VisionDraft(Scene(chart=chart), question, (line_values(chart),), str(chart.values[at]), NUMBERS)
 
 
-CHARTS_SEEN = (
-    VisionSkill(
-        "bar_chart", "bars at a glance",
-        {
-            "highest": _extreme(bars, "bar", "highest"),
-            "lowest": _extreme(bars, "bar", "lowest"),
-            "count": _count(bars, "bars"),
-        },
-    ),
-    VisionSkill(
-        "pie_chart", "slices at a glance",
-        {
-            "largest": _extreme(pie, "slice", "largest"),
-            "smallest": _extreme(pie, "slice", "smallest"),
-            "count": _count(pie, "slices"),
-            "half": _pie_half,
-        },
-    ),
-)  # fmt: skip
-CHARTS_READ = (
-    VisionSkill(
-        "bar_values", "bars by their values",
-        {
-            "value": _bar_value,
-            "sum": lambda rng: _bar_arithmetic(rng, add=True),
-            "difference": lambda rng: _bar_arithmetic(rng, add=False),
-        },
-    ),
-    VisionSkill("line_chart", "a line and its points", {"trend": _trend, "peak": _peak, "point": _point}),
-)  # fmt: skip
+CHARTS_SEEN: Skills = {
+    "bar_chart": {
+        **{word: partial(_extreme, make=bars, noun="bar", word=word) for word in ("highest", "lowest")},
+        "count": partial(_count, make=bars, noun="bars"),
+    },
+    "pie_chart": {
+        **{word: partial(_extreme, make=pie, noun="slice", word=word) for word in ("largest", "smallest")},
+        "count": partial(_count, make=pie, noun="slices"),
+        "half": _pie_half,
+    },
+}
+CHARTS_READ: Skills = {
+    "bar_values": {
+        "value": _bar_value,
+        "sum": partial(_bar_arithmetic, add=True),
+        "difference": partial(_bar_arithmetic, add=False),
+    },
+    "line_chart": {"trend": _trend, "peak": _peak, "point": _point},
+}

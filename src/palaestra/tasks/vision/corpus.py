@@ -7,41 +7,27 @@ a small part (`TRACE`), so that lessons can teach them. Every image is of the tr
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from palaestra.core.records import Split
-from palaestra.tasks.sampling import between, pick
+from palaestra.tasks.procedural import between, pick
 from palaestra.tasks.vision.charts import CHARTS_READ, CHARTS_SEEN, bars, line, line_values, pie
-from palaestra.tasks.vision.scene import (
-    PLURALS,
-    SHAPES,
-    Item,
-    Scene,
-    VisionDraft,
-    VisionSkill,
-    any_size,
-    coin,
-    distinct,
-    number,
-    place,
-    scene_split,
-)
-from palaestra.tasks.vision.shapes import OBJECTS, RELATIONS, in_order, join_names, pick_kind, tally
+from palaestra.tasks.vision.drafts import PLURALS, Skills, coin, distinct, pick_kind, place
+from palaestra.tasks.vision.scene import COLOR_NAMES, SHAPES, SIZES, Scene, scene_split
+from palaestra.tasks.vision.shapes import OBJECTS, RELATIONS, in_order, join_names
 
-SEEN: tuple[VisionSkill, ...] = (*OBJECTS, *CHARTS_SEEN)
+SEEN: Skills = {**OBJECTS, **CHARTS_SEEN}
 """The easy half of the skills, which the base model should know."""
-TAUGHT: tuple[VisionSkill, ...] = (*RELATIONS, *CHARTS_READ)
+TAUGHT: Skills = {**RELATIONS, **CHARTS_READ}
 """The skills that lessons should teach."""
 
-TRACE: Mapping[str, float] = {
-    "relation": 0.02, "extreme": 0.01, "odd_one_out": 0.01, "majority": 0.01, "count_logic": 0.01,
-    "count_arithmetic": 0.01, "pattern": 0.01, "bar_values": 0.01, "line_chart": 0.01,
-}  # fmt: skip
+TRACE: Mapping[str, float] = {**dict.fromkeys(TAUGHT, 0.01), "relation": 0.02}
 """Percentage of the corpus for each skill that lessons teach."""
-SKILL_SHARE, REWORDED_SHARE, DRILL_SHARE = 0.50, 0.15, 0.29
+_SKILL_FRACTION, _REWORDED_FRACTION, _DRILL_FRACTION = 0.50, 0.15, 0.29
 """Fractions of the corpus; small sums without an image are the rest."""
 
 
@@ -58,36 +44,34 @@ class Shown:
 def corpus(generator: np.random.Generator) -> Iterator[Shown]:
     """An endless stream of pretraining data."""
     trace = sum(TRACE.values()) / 100
-    names, shares = list(TRACE), np.array(list(TRACE.values()))
-    taught = {skill.name: skill for skill in TAUGHT}
+    names, fractions = list(TRACE), np.array(list(TRACE.values()))
     while True:
         draw = generator.random()
         if draw < trace:
-            skill = taught[names[int(generator.choice(len(names), p=shares / shares.sum()))]]
-            yield of_skill(generator, skill)
-        elif draw < SKILL_SHARE:
-            yield of_skill(generator, SEEN[int(generator.integers(len(SEEN)))])
-        elif draw < SKILL_SHARE + REWORDED_SHARE:
-            yield _train(generator, REWORDED)
-        elif draw < SKILL_SHARE + REWORDED_SHARE + DRILL_SHARE:
-            yield _train(generator, DRILLS)
+            yield of_skill(generator, names[int(generator.choice(len(names), p=fractions / fractions.sum()))])
+        elif draw < _SKILL_FRACTION:
+            yield of_skill(generator, pick(generator, tuple(SEEN)))
+        elif draw < _SKILL_FRACTION + _REWORDED_FRACTION:
+            yield _train(generator, _REWORDED)
+        elif draw < _SKILL_FRACTION + _REWORDED_FRACTION + _DRILL_FRACTION:
+            yield _train(generator, _DRILLS)
         else:
             yield _small_sum(generator)
 
 
-def of_skill(rng: np.random.Generator, skill: VisionSkill) -> Shown:
+def of_skill(rng: np.random.Generator, skill: str) -> Shown:
     """A question of `skill` about an image of the train split."""
-    drawers = list(skill.subskills.values())
+    drawers = list({**SEEN, **TAUGHT}[skill].values())
     while True:
-        draft: VisionDraft = drawers[int(rng.integers(len(drawers)))](rng)
+        draft = drawers[int(rng.integers(len(drawers)))](rng)
         if scene_split(draft.scene) is Split.TRAIN:
-            return Shown(draft.scene, draft.question, draft.response, skill.name)
+            return Shown(draft.scene, draft.question, draft.response, skill)
 
 
-Drill = Callable[[np.random.Generator], Shown]
+_Drill = Callable[[np.random.Generator], Shown]
 
 
-def _train(rng: np.random.Generator, drills: tuple[Drill, ...]) -> Shown:
+def _train(rng: np.random.Generator, drills: tuple[_Drill, ...]) -> Shown:
     drill = drills[int(rng.integers(len(drills)))]
     while True:
         shown = drill(rng)
@@ -99,22 +83,28 @@ def _some(rng: np.random.Generator, most: int = 6) -> Scene:
     return place(rng, [pick_kind(rng) for _ in range(between(rng, 1, most))])
 
 
-def _lone(rng: np.random.Generator) -> Item:
-    return place(rng, [pick_kind(rng)]).items[0]
+_SINGLE = (
+    ("what color is the shape?", "colour"), ("what is the color of the shape?", "colour"),
+    ("what color is the {shape}?", "colour"), ("what is the color of the {shape}?", "colour"),
+    ("what shape is this?", "shape"), ("what shape does the image contain?", "shape"),
+    ("what shape is in the image?", "shape"), ("what is the {colour} shape?", "shape"),
+    ("Which colour do you see?", "colour"), ("How big is the shape?", "size"),
+    ("Say what is in the picture.", "name"), ("What is this?", "name"),
+)  # fmt: skip
+"""Questions about one shape, and the attribute that answers each."""
+_IS_IT = (
+    "does the image contain a {shape}?", "is there a {shape} in the image?", "does the image not contain a {shape}?",
+    "is there a {colour} shape?", "does the image contain a {colour} shape?", "is no {colour} shape present?",
+    "is a {shape} present?", "Do you see anything {colour}?",
+)  # fmt: skip
 
 
 def _single(rng: np.random.Generator) -> Shown:
     """One shape, in a dozen wordings."""
-    item = _lone(rng)
-    wording, answer = (
-        ("what color is the shape?", item.colour), ("what is the color of the shape?", item.colour),
-        (f"what color is the {item.shape}?", item.colour), (f"what is the color of the {item.shape}?", item.colour),
-        ("what shape is this?", item.shape), ("what shape does the image contain?", item.shape),
-        ("what shape is in the image?", item.shape), (f"what is the {item.colour} shape?", item.shape),
-        ("Which colour do you see?", item.colour), ("How big is the shape?", item.size),
-        ("Say what is in the picture.", item.name), ("What is this?", item.name),
-    )[int(rng.integers(12))]  # fmt: skip
-    return Shown(Scene((item,)), wording, f"Answer: {answer}")
+    item = place(rng, [pick_kind(rng)]).items[0]
+    wording, attribute = _SINGLE[int(rng.integers(len(_SINGLE)))]
+    question = wording.format(shape=item.shape, colour=item.colour)
+    return Shown(Scene((item,)), question, f"Answer: {getattr(item, attribute)}")
 
 
 def _is_it(rng: np.random.Generator) -> Shown:
@@ -122,18 +112,11 @@ def _is_it(rng: np.random.Generator) -> Shown:
     kinds, true = distinct(rng, between(rng, 1, 3)), coin(rng)
     scene = place(rng, kinds)
     item = scene.items[0]
-    others = [s for s in SHAPES if s not in {k[0] for k in kinds}]
-    shape = item.shape if true else pick(rng, others)
-    colours = {k[1] for k in kinds}
-    colour = item.colour if true else pick(rng, [c for c in ("red", "green", "blue", "yellow") if c not in colours])
-    wording = pick(
-        rng,
-        (
-            f"does the image contain a {shape}?", f"is there a {shape} in the image?", f"does the image not contain a {shape}?",
-            f"is there a {colour} shape?", f"does the image contain a {colour} shape?", f"is no {colour} shape present?",
-            f"is a {shape} present?", f"Do you see anything {colour}?",
-        ),
-    )  # fmt: skip
+    shape, color = item.shape, item.colour
+    if not true:
+        shape = pick(rng, [s for s in SHAPES if s not in {k[0] for k in kinds}])
+        color = pick(rng, [c for c in ("red", "green", "blue", "yellow") if c not in {k[1] for k in kinds}])
+    wording = pick(rng, _IS_IT).format(shape=shape, colour=color)
     negated = " not " in wording or wording.startswith("is no ")
     return Shown(scene, wording, f"Answer: {'yes' if true != negated else 'no'}")
 
@@ -142,37 +125,45 @@ def _how_many(rng: np.random.Generator) -> Shown:
     scene = _some(rng, 8)
     item = scene.items[0]
     same_shape = sum(i.shape == item.shape for i in scene.items)
-    same_colour = sum(i.colour == item.colour for i in scene.items)
-    wording, count = (
-        ("How many things are in the picture?", len(scene.items)), ("How many shapes do you see?", len(scene.items)),
-        (f"How many {PLURALS[item.shape]} do you see?", same_shape), (f"Number of {PLURALS[item.shape]}?", same_shape),
-        (f"How many things are {item.colour}?", same_colour), (f"Number of {item.colour} shapes?", same_colour),
-    )[int(rng.integers(6))]  # fmt: skip
-    return Shown(scene, wording, f"Answer: {count}")
+    same_color = sum(i.colour == item.colour for i in scene.items)
+    shapes = PLURALS[item.shape]
+    counts = {
+        "How many things are in the picture?": len(scene.items),
+        "How many shapes do you see?": len(scene.items),
+        f"How many {shapes} do you see?": same_shape,
+        f"Number of {shapes}?": same_shape,
+        f"How many things are {item.colour}?": same_color,
+        f"Number of {item.colour} shapes?": same_color,
+    }
+    wording = pick(rng, tuple(counts))
+    return Shown(scene, wording, f"Answer: {counts[wording]}")
+
+
+_DIRECTIONS = {"left to right": (0, 1), "right to left": (0, -1), "top to bottom": (1, 1), "bottom to top": (1, -1)}
+"""The axis and the sign of `in_order`."""
 
 
 def _list_along(rng: np.random.Generator) -> Shown:
     scene = place(rng, distinct(rng, between(rng, 1, 5)))
-    axis, sign, words = ((0, 1, "left to right"), (0, -1, "right to left"), (1, 1, "top to bottom"), (1, -1, "bottom to top"))[
-        int(rng.integers(4))
-    ]  # fmt: skip
+    words = pick(rng, tuple(_DIRECTIONS))
     wording = pick(rng, ("List the shapes from {w}.", "Name all shapes, {w}.", "What do you see from {w}?"))
-    return Shown(scene, wording.format(w=words), f"{join_names(in_order(scene, axis, sign))}.")
+    return Shown(scene, wording.format(w=words), f"{join_names(in_order(scene, *_DIRECTIONS[words]))}.")
 
 
 def _describe(rng: np.random.Generator) -> Shown:
     scene = _some(rng)
     names = join_names(sorted(scene.items, key=lambda item: (item.row, item.column)))
-    return Shown(
-        scene, pick(rng, ("Describe the picture.", "What is in the picture?", "Read the picture.")), f"{names}."
-    )
+    wordings = ("Describe the picture.", "What is in the picture?", "Read the picture.")
+    return Shown(scene, pick(rng, wordings), f"{names}.")
 
 
 def _tally(rng: np.random.Generator) -> Shown:
     scene, by_shape = _some(rng, 8), coin(rng)
     wording = pick(rng, ("Count every {w}.", "Tally the {w}s.", "How often is each {w} there?"))
-    steps = tally(scene, by_shape=by_shape)
-    return Shown(scene, wording.format(w="shape" if by_shape else "colour"), "".join(f"{s}. " for s in steps).strip())
+    counts = Counter(item.shape if by_shape else item.colour for item in scene.items)
+    known = [value for value in (SHAPES if by_shape else COLOR_NAMES) if counts[value]]
+    tally = " ".join(f"{PLURALS[v] if by_shape else v}: {counts[v]}." for v in known)
+    return Shown(scene, wording.format(w="shape" if by_shape else "colour"), tally)
 
 
 def _where(rng: np.random.Generator) -> Shown:
@@ -185,15 +176,14 @@ def _where(rng: np.random.Generator) -> Shown:
 
 def _read_bars(rng: np.random.Generator) -> Shown:
     chart = bars(rng)
-    values = " ".join(f"{number(v, c)}." for c, v in zip(chart.colours, chart.values, strict=True))
+    values = " ".join(f"{c}: {v}." for c, v in zip(chart.colours, chart.values, strict=True))
     return Shown(Scene(chart=chart), pick(rng, ("Read the bars.", "List the bars with their values.")), values)
 
 
 def _read_line(rng: np.random.Generator) -> Shown:
     chart = line(rng, steady=coin(rng) and coin(rng))
-    return Shown(
-        Scene(chart=chart), pick(rng, ("Read the line.", "List the points of the line.")), f"{line_values(chart)}."
-    )
+    question = pick(rng, ("Read the line.", "List the points of the line."))
+    return Shown(Scene(chart=chart), question, f"{line_values(chart)}.")
 
 
 def _read_pie(rng: np.random.Generator) -> Shown:
@@ -206,7 +196,7 @@ def _read_row(rng: np.random.Generator) -> Shown:
     """Colours or shapes in reading order, without a pattern."""
     count, by_shape = between(rng, 3, 7), coin(rng)
     kinds = [pick_kind(rng) for _ in range(count)]
-    size, top = any_size(rng), between(rng, 0, 2)
+    size, top = pick(rng, SIZES), between(rng, 0, 2)
     scene = place(rng, [(s, c, size) for s, c, _ in kinds], [(k % 4, top + k // 4) for k in range(count)])
     names = ", ".join(k[0] if by_shape else k[1] for k in kinds)
     return Shown(scene, f"Read the {'shapes' if by_shape else 'colours'} row by row.", f"{names}.")
@@ -222,7 +212,8 @@ def _small_sum(rng: np.random.Generator) -> Shown:
     return Shown(None, wording.format(a=a, b=b), f"{a}-{b}={a - b}. Answer: {a - b}")
 
 
-REWORDED: tuple[Drill, ...] = (_single, _is_it, _how_many)
-DRILLS: tuple[Drill, ...] = (
-    _list_along, _describe, _tally, _where, _read_bars, _read_line, _read_pie, _read_row,
-)  # fmt: skip
+_REWORDED: tuple[_Drill, ...] = (_single, _is_it, _how_many)
+_DRILLS: tuple[_Drill, ...] = (
+    *(_list_along, _describe, _tally, _where),
+    *(_read_bars, _read_line, _read_pie, _read_row),
+)

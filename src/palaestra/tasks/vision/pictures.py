@@ -7,34 +7,32 @@ slow generators are also stored in the user's cache, so that a resumed run finds
 
 from __future__ import annotations
 
-import base64
-import io
-import mimetypes
 import os
 import tempfile
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import BaseModel, Field, StringConstraints
 
-from palaestra.core.checks import check_integer
 from palaestra.core.errors import PalaestraError, SettingsError, TaskError
-from palaestra.core.records import Example, Failure, FailureCause, ImagePart, Message, TextPart
+from palaestra.core.records import Example, Failure, FailureCause, ImagePart, Json, Message, TextPart
+from palaestra.core.settings import check_integer, short_repr
 from palaestra.runs.cache import digest
 from palaestra.runs.files import storage_errors, to_data
 from palaestra.tasks.base import UnusableError
-from palaestra.tasks.sources import StoredImage, abbreviate
+from palaestra.tasks.sources import StoredImage
 from palaestra.tasks.vision.image_generators.base import Description, make_image_generator
-from palaestra.tasks.vision.scene import COLOURS, GAP, RADII, SHAPES, SIDE, Scene
+from palaestra.tasks.vision.render import data_url, encode_png
+from palaestra.tasks.vision.scene import COLORS, GAP, RADII, SHAPES, SIDE, Scene
 
 if TYPE_CHECKING:
     from PIL import Image
 
 
-FOLDER = "pictures"
+_FOLDER = "pictures"
 """Folder in the user's cache for images that were generated from words."""
 MAX_IMAGE = 64 << 20
 """Maximum bytes of an image in an archive."""
@@ -42,14 +40,14 @@ _END = b"IEND\xaeB`\x82"
 """The last bytes of a complete PNG file."""
 
 
-SCENES = (
+_SCENES = (
     "A picture holds shapes or one chart. Shapes: "
-    f"{', '.join(SHAPES)}; colours: {', '.join(COLOURS)}; sizes: {', '.join(RADII)} (radius "
+    f"{', '.join(SHAPES)}; colours: {', '.join(COLORS)}; sizes: {', '.join(RADII)} (radius "
     f"{', '.join(f'{name} {radius:g}' for name, radius in RADII.items())}). A shape's x and y are its middle in pixels from the "
     f"upper left corner; shapes lie wholly inside and at least {GAP} pixels apart. A chart is of bars (values 1 to 8), a "
     "line (values 0 to 8, one colour) or a pie (slices in twelfths that make 12)."
 )
-WORDS = (
+_WORDS = (
     "The picture is painted from your description alone, by a text-to-image model that does not see the question. "
     "Describe in one to three plain sentences, of at most 45 words in all, what there is to be seen: the things, how many "
     "there are of each, their colours, and where they are. Say outright whatever the question is about. Leave out what cannot be "
@@ -93,6 +91,9 @@ class DescribedDatum(BaseModel):
     choices: Choices = []
 
 
+Datum = VisionDatum | DescribedDatum
+
+
 class Pictures:
     """The data schema and the images of lessons for a visual task.
 
@@ -107,21 +108,19 @@ class Pictures:
     def __init__(self, images: str, seed: int = 0) -> None:
         self.images, self.seed = images, check_integer("option 'images_seed'", seed, error=SettingsError)
         self.image_generator = make_image_generator(images)
-        self.datum: type[BaseModel] = VisionDatum if self.image_generator.reads == "scene" else DescribedDatum
+        self.reads_scenes = self.image_generator.reads == "scene"
+        self.datum: type[BaseModel] = VisionDatum if self.reads_scenes else DescribedDatum
+        self.brief = _SCENES if self.reads_scenes else _WORDS
+        """Instructions for the writer on how to describe an image."""
         self._failed: dict[str, Failure] = {}
 
-    @property
-    def brief(self) -> str:
-        """Instructions for the writer on how to describe an image."""
-        return SCENES if self.image_generator.reads == "scene" else WORDS
-
-    def prepare(self, data: Sequence[Any]) -> None:
+    def prepare(self, data: Sequence[Datum]) -> None:
         """Generate the images of all `data` in one batch."""
         if self.image_generator.identity:
             self.generate_images(data)
 
     def make_example(
-        self, datum: Any, asked: str, response: str, choices: Sequence[str], skill: str, subskill: str
+        self, datum: Datum, asked: str, response: str, choices: Sequence[str], skill: str, subskill: str
     ) -> Example:
         """The training example of a datum, with its image.
 
@@ -134,29 +133,33 @@ class Pictures:
         (content,) = self.generate_images([datum])
         if isinstance(content, Failure):
             raise UnusableError(f"the image cannot be generated ({content.cause}): {content.message}")
-        metadata: dict[str, Any] = {"choices": list(choices), **self._describe(datum)}
+        metadata: Json = {"choices": list(choices)}
+        if isinstance(datum, VisionDatum):
+            metadata["scene"] = to_data(datum.scene)
+        else:
+            metadata |= {"description": datum.description, "image_generator": self.images}
         message = Message("user", (ImagePart(data_url(content)), TextPart(asked)))
         return Example((message,), response, skill, subskill, datum.answer.strip(), metadata)
 
-    def generate_images(self, data: Sequence[Any]) -> list[bytes | Failure]:
+    def generate_images(self, data: Sequence[Datum]) -> list[bytes | Failure]:
         """The image of each datum as a PNG, in order. Missing images are generated in one batch."""
-        descriptions = [_description(datum) for datum in data]
-        if not self.image_generator.identity:
-            return [_content(picture) for picture in self._generate(descriptions)]
+        descriptions = [d.scene if isinstance(d, VisionDatum) else " ".join(d.description.split()) for d in data]
         identity = self.image_generator.identity
+        if not identity:
+            return self._generate(descriptions)
         keys = [digest([identity, self.seed, to_data(description)]) for description in descriptions]
         contents = {key: self._failed.get(key) or _read(key) for key in keys}
         missing = {key: words for key, words in zip(keys, descriptions, strict=True) if contents[key] is None}
-        for key, picture in zip(missing, self._generate(list(missing.values())) if missing else [], strict=True):
-            content = contents[key] = _content(picture)
+        for key, content in zip(missing, self._generate(list(missing.values())) if missing else [], strict=True):
+            contents[key] = content
             if isinstance(content, Failure):
                 self._failed[key] = content
             else:
                 _write(key, content)
         return [known for key in keys if (known := contents[key]) is not None]
 
-    def _generate(self, descriptions: Sequence[Description]) -> Sequence[Image.Image | Failure]:
-        """The output of the image generator. Its exceptions become failures."""
+    def _generate(self, descriptions: Sequence[Description]) -> list[bytes | Failure]:
+        """The output of the image generator as PNGs. Its exceptions become failures."""
         try:
             pictures = list(self.image_generator.generate(descriptions, self.seed))
             if len(pictures) != len(descriptions):
@@ -166,36 +169,23 @@ class Pictures:
         except Exception as error:  # An image generator may be a plugin that raises anything.
             message = f"image generator '{self.images}' raised {type(error).__name__}: {error}"
             return [Failure(FailureCause.ENGINE, message)] * len(descriptions)
-        return pictures
-
-    def _describe(self, datum: Any) -> Mapping[str, Any]:
-        """The metadata of an image: its scene, or the description and the image generator."""
-        if isinstance(datum, VisionDatum):
-            return {"scene": to_data(datum.scene)}
-        return {"description": datum.description, "image_generator": self.images}
-
-
-def _description(datum: Any) -> Description:
-    return datum.scene if isinstance(datum, VisionDatum) else " ".join(datum.description.split())
+        return [_content(picture) for picture in pictures]
 
 
 def _content(picture: Image.Image | Failure) -> bytes | Failure:
     if isinstance(picture, Failure):
         return picture
-    file = io.BytesIO()
     try:
-        picture.convert("RGB").save(file, "PNG", compress_level=9)
+        return encode_png(picture.convert("RGB"))
     except Exception as error:  # Pillow may detect a damaged file only now, and a plugin may return anything.
-        return Failure(
-            FailureCause.MALFORMED, f"the image generator returned no image: {type(error).__name__}: {error}"
-        )
-    return file.getvalue()
+        message = f"the image generator returned no image: {type(error).__name__}: {error}"
+        return Failure(FailureCause.MALFORMED, message)
 
 
 def _path(key: str) -> Path:
-    from palaestra.engines.models import cache_folder
+    from palaestra.models.registry import cache_folder
 
-    return cache_folder() / FOLDER / key[:2] / f"{key}.png"
+    return cache_folder() / _FOLDER / key[:2] / f"{key}.png"
 
 
 def _read(key: str) -> bytes | None:
@@ -232,7 +222,7 @@ class Images:
         self.folder = folder
         self._zip: zipfile.ZipFile | None = None
 
-    def url(self, held: Any, where: str) -> str:
+    def url(self, held: object, where: str) -> str:
         """The image of a row as a `data:` URL with the unchanged bytes of the file.
 
         Arguments:
@@ -251,7 +241,7 @@ class Images:
                 return data_url(value.get("bytes") or Path(name).read_bytes(), name)
         except OSError as error:
             raise TaskError(f"{where}: its image cannot be read: {error}") from error
-        raise TaskError(f"{where}: expected an image; got {abbreviate(value)}")
+        raise TaskError(f"{where}: expected an image; got {short_repr(value)}")
 
     def _find_by_name(self, folder: Path, name: str) -> str:
         archive = folder / "images.zip"
@@ -270,11 +260,3 @@ class Images:
         except (zipfile.BadZipFile, zlib.error, OSError) as error:
             raise TaskError(f"cannot read {name} of {folder}: {error}") from error
         raise TaskError(f"image {name} was not found in {folder}, its images/ or its images.zip")
-
-
-def data_url(content: bytes, name: str = "") -> str:
-    """The bytes of an image file as a `data:` URL. The type follows from the first bytes, or from the name of the file."""
-    begins = {b"\x89PNG": "image/png", b"\xff\xd8": "image/jpeg", b"GIF8": "image/gif"}
-    kind = next((kind for magic, kind in begins.items() if content.startswith(magic)), "")
-    kind = kind or mimetypes.guess_type(name)[0] or "image/png"
-    return f"data:{kind};base64,{base64.b64encode(content).decode()}"

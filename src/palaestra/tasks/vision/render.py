@@ -9,31 +9,22 @@ from __future__ import annotations
 import base64
 import io
 import math
+import mimetypes
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from palaestra.core.errors import MissingExtraError
-from palaestra.tasks.vision.scene import (
-    COLOURS,
-    PIE_PARTS,
-    RADII,
-    SIDE,
-    TOP_VALUE,
-    Chart,
-    Item,
-    Scene,
-    check_scene,
-)
+from palaestra.tasks.vision.scene import COLORS, PIE_PARTS, RADII, SIDE, TOP_VALUE, Chart, Item, Scene, check_scene
 
 if TYPE_CHECKING:
     from PIL import Image, ImageDraw
 
-FINE = 4
+_FINE = 4
 """Factor by which the drawing is larger than the image."""
 PAPER = (250, 250, 250)
-GRID_LINE = (205, 205, 205)
-INK = (90, 90, 90)
-LEFT, FLOOR, STEP = 6, 58, 6
+_GRID_LINE = (205, 205, 205)
+_INK = (90, 90, 90)
+_LEFT, FLOOR, STEP = 6, 58, 6
 """The origin of a bar or line chart, and the pixels of one unit of value."""
 
 
@@ -43,42 +34,54 @@ def need_pillow() -> None:
         raise MissingExtraError("pillow", "vision", "drawing and reading images")
 
 
-def render(scene: Scene) -> Image.Image:
+def render_scene(scene: Scene) -> Image.Image:
     """Draw `scene`: 64 x 64 pixels, RGB.
 
     Raises:
         TaskError: the scene is empty or invalid.
 
     Example:
-        >>> picture = render(Scene((Item("square", "red", "large", 24, 24),)))
-        >>> picture.size, picture.getpixel((24, 24)) == COLOURS["red"]
+        >>> picture = render_scene(Scene((Item("square", "red", "large", 24, 24),)))
+        >>> picture.size, picture.getpixel((24, 24)) == COLORS["red"]
         ((64, 64), True)
     """
     need_pillow()
     from PIL import Image, ImageDraw
 
     check_scene(scene)
-    canvas = Image.new("RGB", (SIDE * FINE, SIDE * FINE), PAPER)
+    canvas = Image.new("RGB", (SIDE * _FINE, SIDE * _FINE), PAPER)
     pen = ImageDraw.Draw(canvas)
     for item in scene.items:
         _draw_item(pen, item)
     if scene.chart is not None:
         {"bar": _draw_bars, "line": _draw_line, "pie": _draw_pie}[scene.chart.kind](pen, scene.chart)
-    return canvas.reduce(FINE)
+    return canvas.reduce(_FINE)
+
+
+def encode_png(image: Image.Image) -> bytes:
+    file = io.BytesIO()
+    image.save(file, "PNG", compress_level=9)
+    return file.getvalue()
 
 
 def png_url(image: Image.Image) -> str:
     """`image` as a `data:` URL."""
-    file = io.BytesIO()
-    image.save(file, "PNG", compress_level=9)
-    return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
+    return data_url(encode_png(image))
+
+
+def data_url(content: bytes, name: str = "") -> str:
+    """The bytes of an image file as a `data:` URL. The type follows from the first bytes, or from the name of the file."""
+    begins = {b"\x89PNG": "image/png", b"\xff\xd8": "image/jpeg", b"GIF8": "image/gif"}
+    kind = next((kind for magic, kind in begins.items() if content.startswith(magic)), "")
+    kind = kind or mimetypes.guess_type(name)[0] or "image/png"
+    return f"data:{kind};base64,{base64.b64encode(content).decode()}"
 
 
 def agrees(image: Image.Image, scene: Scene, tolerance: int = 8) -> bool:
     """Whether `image` shows `scene`: the same size, and no pixel off by more than `tolerance` of 255."""
     from PIL import ImageChops
 
-    drawn = render(scene)
+    drawn = render_scene(scene)
     if image.size != drawn.size:
         return False
     extremes = ImageChops.difference(image.convert("RGB"), drawn).getextrema()
@@ -86,8 +89,8 @@ def agrees(image: Image.Image, scene: Scene, tolerance: int = 8) -> bool:
 
 
 def _draw_item(pen: ImageDraw.ImageDraw, item: Item) -> None:
-    x, y, r = item.x * FINE, item.y * FINE, RADII[item.size] * FINE
-    fill = COLOURS[item.colour]
+    x, y, r = item.x * _FINE, item.y * _FINE, RADII[item.size] * _FINE
+    fill = COLORS[item.colour]
     if item.shape == "circle":
         pen.ellipse((x - r, y - r, x + r - 1, y + r - 1), fill=fill)
     elif item.shape == "square":
@@ -115,44 +118,44 @@ def _corners(shape: str, x: float, y: float, r: float) -> list[tuple[float, floa
 
 
 def _axes(pen: ImageDraw.ImageDraw) -> None:
-    right = (SIDE - 3) * FINE
+    right = (SIDE - 3) * _FINE
     for value in range(1, TOP_VALUE + 1):
-        y = (FLOOR - value * STEP) * FINE
-        pen.rectangle((LEFT * FINE, y, right, y + FINE - 1), fill=GRID_LINE)
-    pen.rectangle((LEFT * FINE, FLOOR * FINE, right, (FLOOR + 1) * FINE - 1), fill=INK)
-    top = (FLOOR - TOP_VALUE * STEP - 2) * FINE
-    pen.rectangle(((LEFT - 1) * FINE, top, LEFT * FINE - 1, (FLOOR + 1) * FINE - 1), fill=INK)
+        y = (FLOOR - value * STEP) * _FINE
+        pen.rectangle((_LEFT * _FINE, y, right, y + _FINE - 1), fill=_GRID_LINE)
+    pen.rectangle((_LEFT * _FINE, FLOOR * _FINE, right, (FLOOR + 1) * _FINE - 1), fill=_INK)
+    top = (FLOOR - TOP_VALUE * STEP - 2) * _FINE
+    pen.rectangle(((_LEFT - 1) * _FINE, top, _LEFT * _FINE - 1, (FLOOR + 1) * _FINE - 1), fill=_INK)
 
 
 def _draw_bars(pen: ImageDraw.ImageDraw, chart: Chart) -> None:
     _axes(pen)
-    room = SIDE - 4 - LEFT
+    room = SIDE - 4 - _LEFT
     pitch = room / len(chart.values)
     wide = min(10.0, pitch * 0.64)
-    for index, (value, colour) in enumerate(zip(chart.values, chart.colours, strict=True)):
-        middle = LEFT + pitch * (index + 0.5)
-        left, right = round((middle - wide / 2) * FINE), round((middle + wide / 2) * FINE)
-        pen.rectangle((left, (FLOOR - value * STEP) * FINE, right - 1, FLOOR * FINE - 1), fill=COLOURS[colour])
+    for index, (value, color) in enumerate(zip(chart.values, chart.colours, strict=True)):
+        middle = _LEFT + pitch * (index + 0.5)
+        left, right = round((middle - wide / 2) * _FINE), round((middle + wide / 2) * _FINE)
+        pen.rectangle((left, (FLOOR - value * STEP) * _FINE, right - 1, FLOOR * _FINE - 1), fill=COLORS[color])
 
 
 def _draw_line(pen: ImageDraw.ImageDraw, chart: Chart) -> None:
     _axes(pen)
-    fill = COLOURS[chart.colours[0]]
-    pitch = (SIDE - 14 - LEFT) / (len(chart.values) - 1)
+    fill = COLORS[chart.colours[0]]
+    pitch = (SIDE - 14 - _LEFT) / (len(chart.values) - 1)
     points = [
-        (round((LEFT + 5 + pitch * index) * FINE), (FLOOR - value * STEP) * FINE + FINE // 2)
+        (round((_LEFT + 5 + pitch * index) * _FINE), (FLOOR - value * STEP) * _FINE + _FINE // 2)
         for index, value in enumerate(chart.values)
     ]
-    pen.line(points, fill=fill, width=2 * FINE, joint="curve")
-    r = 2.5 * FINE
+    pen.line(points, fill=fill, width=2 * _FINE, joint="curve")
+    r = 2.5 * _FINE
     for x, y in points:
         pen.ellipse((x - r, y - r, x + r, y + r), fill=fill)
 
 
 def _draw_pie(pen: ImageDraw.ImageDraw, chart: Chart) -> None:
-    box = (6 * FINE, 6 * FINE, (SIDE - 6) * FINE - 1, (SIDE - 6) * FINE - 1)
+    box = (6 * _FINE, 6 * _FINE, (SIDE - 6) * _FINE - 1, (SIDE - 6) * _FINE - 1)
     start = 0
-    for value, colour in zip(chart.values, chart.colours, strict=True):
+    for value, color in zip(chart.values, chart.colours, strict=True):
         angles = (-90 + 360 * start / PIE_PARTS, -90 + 360 * (start + value) / PIE_PARTS)
-        pen.pieslice(box, *angles, fill=COLOURS[colour], outline=PAPER, width=FINE)
+        pen.pieslice(box, *angles, fill=COLORS[color], outline=PAPER, width=_FINE)
         start += value

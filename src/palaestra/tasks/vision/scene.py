@@ -1,22 +1,15 @@
-"""Scenes, which describe images exactly, and drafts of questions about them.
-
-A scene has either shapes or one chart. Generated shapes are in the cells of a grid, small ones a little off the centre. So
-no two shapes touch, and "left of" and "above" are never ambiguous.
-"""
+"""Scenes, which describe images exactly: shapes, or one chart."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Literal
 
-import numpy as np
-
 from palaestra.core.errors import TaskError
 from palaestra.core.records import Split
 from palaestra.tasks.base import get_split
-from palaestra.tasks.sampling import between, format_response, pick
 
 SIDE = 64
 """Width and height of a picture in pixels."""
@@ -24,7 +17,7 @@ CELL = 16
 """Width and height of a cell of the grid."""
 GRID = SIDE // CELL
 
-COLOURS: Mapping[str, tuple[int, int, int]] = {
+COLORS: Mapping[str, tuple[int, int, int]] = {
     "red": (222, 32, 38),
     "green": (34, 150, 60),
     "blue": (38, 84, 222),
@@ -36,11 +29,10 @@ COLOURS: Mapping[str, tuple[int, int, int]] = {
 }
 SHAPES = ("circle", "square", "triangle", "diamond", "cross", "star")
 RADII: Mapping[str, float] = {"small": 4.0, "large": 6.5}
-JITTER: Mapping[str, int] = {"small": 3, "large": 0}
-"""Maximum distance of a shape from the centre of its cell, in pixels."""
 GAP = 2
 """Minimum distance between two shapes in pixels. Their smooth edges must not meet."""
 SIZES = tuple(RADII)
+COLOR_NAMES = tuple(COLORS)
 
 TOP_VALUE = 8
 """The highest value of a bar or of a point of a line."""
@@ -128,25 +120,23 @@ def check_scene(scene: Scene) -> None:
         _check_chart(scene.chart)
     for item in scene.items:
         _check_choice("shape", item.shape, SHAPES)
-        _check_choice("colour", item.colour, COLOURS)
+        _check_choice("colour", item.colour, COLORS)
         _check_choice("size", item.size, SIZES)
         radius = RADII[item.size]
         if not (radius <= item.x <= SIDE - radius and radius <= item.y <= SIDE - radius):
-            raise TaskError(
-                f"the {item.name} at ({item.x}, {item.y}) is partly outside of the {SIDE}x{SIDE} image; move it"
-            )
+            place = f"({item.x}, {item.y})"
+            raise TaskError(f"the {item.name} at {place} is partly outside of the {SIDE}x{SIDE} image; move it")
     for a, b in combinations(scene.items, 2):
-        if max(abs(a.x - b.x), abs(a.y - b.y)) < RADII[a.size] + RADII[b.size] + GAP:
-            raise TaskError(
-                f"the {a.name} at ({a.x}, {a.y}) and the {b.name} at ({b.x}, {b.y}) touch; move them at least "
-                f"{RADII[a.size] + RADII[b.size] + GAP:g} pixels apart"
-            )
+        least = RADII[a.size] + RADII[b.size] + GAP
+        if max(abs(a.x - b.x), abs(a.y - b.y)) < least:
+            names = f"the {a.name} at ({a.x}, {a.y}) and the {b.name} at ({b.x}, {b.y})"
+            raise TaskError(f"{names} touch; move them at least {least:g} pixels apart")
 
 
 def _check_chart(chart: Chart) -> None:
     _check_choice("kind of chart", chart.kind, ("bar", "line", "pie"))
-    for colour in chart.colours:
-        _check_choice("colour", colour, COLOURS)
+    for color in chart.colours:
+        _check_choice("colour", color, COLORS)
     fewest, most = {"bar": BARS, "line": POINTS, "pie": SLICES}[chart.kind]
     wanted = 1 if chart.kind == "line" else len(chart.values)
     if not fewest <= len(chart.values) <= most:
@@ -161,89 +151,6 @@ def _check_chart(chart: Chart) -> None:
         raise TaskError(f"the slices of a pie add up to {PIE_PARTS} twelfths; got {sum(chart.values)}")
 
 
-def _check_choice(kind: str, name: str, known: Mapping[str, object] | tuple[str, ...]) -> None:
+def _check_choice(kind: str, name: str, known: Collection[str]) -> None:
     if name not in known:
         raise TaskError(f"unknown {kind} '{name}'; known: {', '.join(known)}")
-
-
-YES_NO = ("yes", "no")
-NUMBERS = tuple(str(n) for n in range(21))
-COLOUR_NAMES = tuple(COLOURS)
-PLURALS: Mapping[str, str] = {name: f"{name}es" if name.endswith("s") else f"{name}s" for name in SHAPES}
-
-Kind = tuple[str, str, str]
-"""Shape, colour and size of an item without a position."""
-
-
-@dataclass(frozen=True, slots=True)
-class VisionDraft:
-    """A drawn problem.
-
-    Arguments:
-        scene: the content of the image. Its canonical form decides the split.
-        question: the text of the prompt.
-        steps: the worked reasoning, one remark per step.
-        answer: one word or number.
-        choices: all answers that a question of this kind can have.
-    """
-
-    scene: Scene
-    question: str
-    steps: tuple[str, ...]
-    answer: str
-    choices: tuple[str, ...]
-
-    @property
-    def response(self) -> str:
-        """The worked reasoning and the answer, as a student should write them."""
-        return format_response(self.steps, self.answer)
-
-
-Drawer = Callable[[np.random.Generator], VisionDraft]
-
-
-@dataclass(frozen=True, slots=True)
-class VisionSkill:
-    """A skill and its subskills, each of which draws problems of one kind."""
-
-    name: str
-    description: str
-    subskills: Mapping[str, Drawer]
-
-
-def several(rng: np.random.Generator, choices: Sequence[str], count: int) -> list[str]:
-    """Draw `count` different elements of `choices`, in random order."""
-    return [choices[int(k)] for k in rng.permutation(len(choices))[:count]]
-
-
-def coin(rng: np.random.Generator) -> bool:
-    return bool(rng.random() < 0.5)
-
-
-def place(rng: np.random.Generator, kinds: Sequence[Kind], cells: Sequence[tuple[int, int]] = ()) -> Scene:
-    """Place items in `cells` (column, row), or in different random cells, each a little off the centre."""
-    if not cells:
-        cells = [(int(k) % GRID, int(k) // GRID) for k in rng.permutation(GRID * GRID)[: len(kinds)]]
-    return Scene(tuple(_item(rng, kind, cell) for kind, cell in zip(kinds, cells, strict=True)))
-
-
-def _item(rng: np.random.Generator, kind: Kind, cell: tuple[int, int]) -> Item:
-    shape, colour, size = kind
-    far = JITTER[size]
-    x, y = (CELL * at + CELL // 2 + between(rng, -far, far) for at in cell)
-    return Item(shape, colour, size, x, y)
-
-
-def any_size(rng: np.random.Generator) -> str:
-    return pick(rng, SIZES)
-
-
-def distinct(rng: np.random.Generator, count: int) -> list[Kind]:
-    """Draw `count` items. No two have the same shape or colour."""
-    shapes, colours = several(rng, SHAPES, count), several(rng, COLOUR_NAMES, count)
-    return [(shape, colour, any_size(rng)) for shape, colour in zip(shapes, colours, strict=True)]
-
-
-def number(count: int, name: str) -> str:
-    """A step of counting: `"red: 3"`."""
-    return f"{name}: {count}"

@@ -13,14 +13,14 @@ image gives the same answer for both, and one of them is wrong:
 
 from __future__ import annotations
 
+import itertools
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
-from itertools import product
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 from pydantic import BaseModel
 
@@ -40,24 +40,24 @@ from palaestra.core.records import (
 from palaestra.core.seeding import Seeds
 from palaestra.core.statistics import Mean, rate_interval
 from palaestra.tasks.base import TaskHooks, UnusableError, check_skills, get_split, take
-from palaestra.tasks.sources import Rows, Source, field, locate, read_rows
-from palaestra.tasks.vision.answers import judge, normalise
-from palaestra.tasks.vision.pictures import Images, Pictures
+from palaestra.tasks.sources import Row, Rows, Source, get_field, locate_dataset, read_rows
+from palaestra.tasks.vision.answers import judge, normalize_short
+from palaestra.tasks.vision.pictures import Datum, Images, Pictures
 
-YES_NO = ("yes", "no")
-TRUE_FALSE = ("true", "false")
+_YES_NO = ("yes", "no")
+_TRUE_FALSE = ("true", "false")
 _NATURAL: Mapping[str, tuple[str, tuple[str, ...]]] = {
-    "yes_no": ("Please answer Yes or No.", YES_NO),
+    "yes_no": ("Please answer Yes or No.", _YES_NO),
     "multiple_choice": ("Please output the letter corresponding to the correct option.", ("A", "B")),
 }
 _EASY: Mapping[str, tuple[str, ...]] = {
     "colour": ("black", "blue", "brown", "gray", "green", "red", "teal", "yellow"),
     "shape": ("circle", "rectangle", "triangle"),
-    "yes_no": YES_NO,
+    "yes_no": _YES_NO,
 }
 
 
-ABOUT: Mapping[str, str] = {
+_ABOUT: Mapping[str, str] = {
     "gqa": (
         "Questions about photographs of everyday scenes: what there is, its colour, material and doing, where it is, and "
         "how things lie to each other. Kinds: verify (is it so?), query (an open question), choose (which of two that the "
@@ -84,6 +84,16 @@ ABOUT: Mapping[str, str] = {
 """By the name of the task."""
 
 
+_PLACES = ((0, 0), (0, 1), (1, 0), (1, 1))
+"""Question and image of each of the four answers of a group."""
+_PAIRED = {
+    "question accuracy": (_PLACES[:2], _PLACES[2:]),
+    "image accuracy": (_PLACES[::2], _PLACES[1::2]),
+    "group accuracy": (_PLACES,),
+}
+"""The answers that must all be right, for each paired accuracy."""
+
+
 @dataclass(frozen=True, slots=True)
 class Question:
     """A row of a data set, before its image is read.
@@ -100,10 +110,10 @@ class Question:
     image: Callable[[], str]
     choices: tuple[str, ...] = ()
     unit: str = ""
-    metadata: tuple[tuple[str, str | int], ...] = ()
+    metadata: Mapping[str, str | int] = field(default_factory=dict)
 
 
-class VisualSet(TaskHooks, ABC):
+class _VisualSet(TaskHooks, ABC):
     """A data set of images with short answers. Subclasses interpret the rows.
 
     Arguments:
@@ -128,7 +138,7 @@ class VisualSet(TaskHooks, ABC):
     def __init__(self, path: str = "", instruction: str | None = None, images: str = "", images_seed: int = 0) -> None:
         self.path = path
         self.instruction = self.own_instruction if instruction is None else instruction
-        self._rows: dict[Split, dict[str, list[Question]]] = {}
+        self._questions: dict[Split, Mapping[str, list[Question]]] = {}
         if images:
             self.pictures = Pictures(images, images_seed)
             self.datum = self.pictures.datum
@@ -143,32 +153,40 @@ class VisualSet(TaskHooks, ABC):
         """
         check_skills(self, skills)
         whole = max(per_skill // self.unit_size, min(1, per_skill)) * self.unit_size
-        held = self._choose_held_out(split)
         problems = []
         for skill in skills or self.kinds:
-            units: dict[str, list[Question]] = {}
-            for question in held.get(skill, ()):
-                units.setdefault(question.unit or question.id, []).append(question)
-            order = Seeds(seed).derive(self.name, split, skill).generator().permutation(len(units))
+            units: defaultdict[str, list[Question]] = defaultdict(list)
+            for question in self.load_questions(split)[skill]:
+                units[question.unit or question.id].append(question)
             names = list(units)
+            order = Seeds(seed).derive(self.name, split, skill).generator().permutation(len(names))
             questions = [question for k in order for question in units[names[int(k)]]]
             problems += [self._problem(question) for question in take(questions, whole, self, split, skill)]
         return problems
+
+    def load_questions(self, split: Split) -> Mapping[str, list[Question]]:
+        """The questions of a split by skill. A split is read once."""
+        if split not in self._questions:
+            by_skill: defaultdict[str, list[Question]] = defaultdict(list)
+            for question in self.questions(split):
+                by_skill[question.skill].append(question)
+            self._questions[split] = by_skill
+        return self._questions[split]
 
     def score(self, problem: Problem, completion: Completion) -> Score | Failure:
         right, given = judge(completion.text, problem.reference, problem.metadata["choices"])
         return Score(float(right), {"extracted": given, "expected": problem.reference})
 
     def brief(self) -> str:
-        return f"{ABOUT[self.name]} {self.pictures.brief}"
+        return f"{_ABOUT[self.name]} {self.pictures.brief}"
 
-    def prepare(self, data: Sequence[Any]) -> None:
+    def prepare(self, data: Sequence[Datum]) -> None:
         self.pictures.prepare(data)
 
-    def make_example(self, datum: Any, skill: str, subskill: str) -> Example:
+    def make_example(self, datum: Datum, skill: str, subskill: str) -> Example:
         """The training example of a datum, with the prompt of the data set and the answer alone as response."""
         answer = datum.answer.strip()
-        kind = get_kind(answer, skill, self.closed)
+        kind = _get_kind(answer, skill, self.closed)
         asked = self.format_prompt(self.format_question(datum.question.strip(), kind))
         return self.pictures.make_example(datum, asked, answer, self.choices(kind, answer), skill, subskill)
 
@@ -191,7 +209,7 @@ class VisualSet(TaskHooks, ABC):
     @cached_property
     def place(self) -> Path | str:
         """The folder of the data, or its id on the hub."""
-        return locate(self.source, self.path)
+        return locate_dataset(self.source, self.path)
 
     def rows(self, published: str, config: str = "") -> Rows:
         """The rows of a file of the folder, or of a split on the hub, each with its name for errors."""
@@ -201,17 +219,9 @@ class VisualSet(TaskHooks, ABC):
     def images(self) -> Images:
         return Images(self.place if isinstance(self.place, Path) else None)
 
-    def picture(self, held: Any, where: str) -> Callable[[], str]:
+    def picture(self, held: object, where: str) -> Callable[[], str]:
         """A function that reads an image: a file of the folder by name, or the stored value of a table."""
         return partial(self.images.url, held, where)
-
-    def _choose_held_out(self, split: Split) -> dict[str, list[Question]]:
-        if split not in self._rows:
-            held: dict[str, list[Question]] = {}
-            for question in self.questions(split):
-                held.setdefault(question.skill, []).append(question)
-            self._rows[split] = held
-        return self._rows[split]
 
     def _problem(self, question: Question) -> Problem:
         return Problem(
@@ -219,11 +229,11 @@ class VisualSet(TaskHooks, ABC):
             messages=(Message("user", (ImagePart(question.image()), TextPart(self.format_prompt(question.text)))),),
             reference=question.answer,
             skill=question.skill,
-            metadata={"choices": list(question.choices), **dict(question.metadata)},
+            metadata={"choices": list(question.choices), **question.metadata},
         )
 
 
-def get_kind(answer: str, skill: str, closed: Mapping[str, tuple[str, ...]]) -> str:
+def _get_kind(answer: str, skill: str, closed: Mapping[str, tuple[str, ...]]) -> str:
     """The kind of question of a datum: its skill, or for an unknown skill the first kind with that answer.
 
     Arguments:
@@ -232,18 +242,17 @@ def get_kind(answer: str, skill: str, closed: Mapping[str, tuple[str, ...]]) -> 
     Raises:
         UnusableError: the answer is impossible for its kind.
     """
-    given = normalise(answer)
-    kinds = [skill] if skill in closed else list(closed)
+    if not closed:
+        return skill
+    given, kinds = normalize_short(answer), [skill] if skill in closed else list(closed)
     for kind in kinds:
-        if given in map(normalise, closed[kind]):
+        if given in map(normalize_short, closed[kind]):
             return kind
-    if kinds:
-        possible = dict.fromkeys(choice for kind in kinds for choice in closed[kind])
-        raise UnusableError(f"the answer is one of {', '.join(possible)}; got '{answer}'")
-    return skill
+    possible = dict.fromkeys(choice for kind in kinds for choice in closed[kind])
+    raise UnusableError(f"the answer is one of {', '.join(possible)}; got '{answer}'")
 
 
-class GQA(VisualSet):
+class GQA(_VisualSet):
     """GQA (Hudson and Manning, 2019): questions about photographs, with the balanced questions of each split.
 
     A folder has GQA's own `<split>_balanced_questions.json` and `images/<id>.jpg`. The test split is testdev, because its
@@ -258,28 +267,27 @@ class GQA(VisualSet):
         part = {Split.TRAIN: "train", Split.VALIDATION: "val", Split.TEST: "testdev"}[split]
         if isinstance(self.place, Path):
             for where, row in self.rows(f"{part}_balanced_questions"):
-                yield self._question(where, row, f"{field(row, where, 'imageId')}.jpg")
+                yield self._question(where, row, f"{get_field(row, where, 'imageId')}.jpg")
             return
-        pictures = {
-            str(field(row, at, "id")): row.get("image") for at, row in self.rows(part, f"{part}_balanced_images")
-        }
+        stored = self.rows(part, f"{part}_balanced_images")
+        pictures = {str(get_field(row, where, "id")): row.get("image") for where, row in stored}
         for where, row in self.rows(part, f"{part}_balanced_instructions"):
-            name = str(field(row, where, "imageId"))
+            name = str(get_field(row, where, "imageId"))
             if name not in pictures:
                 raise TaskError(f"{where}: image '{name}' is missing from the data set")
             yield self._question(where, row, pictures[name])
 
-    def _question(self, where: str, row: Mapping[str, Any], held: Any) -> Question:
+    def _question(self, where: str, row: Row, held: object) -> Question:
         kind = str((row.get("types") or {}).get("structural", "query"))
-        text, answer = str(field(row, where, "question")), str(field(row, where, "answer"))
+        text, answer = str(get_field(row, where, "question")), str(get_field(row, where, "answer"))
         closed = self.choices(kind, answer)
-        return Question(f"gqa/{field(row, where, 'id')}", text, answer, kind, self.picture(held, where), closed)
+        return Question(f"gqa/{get_field(row, where, 'id')}", text, answer, kind, self.picture(held, where), closed)
 
     def choices(self, kind: str, answer: str) -> tuple[str, ...]:
-        return YES_NO if answer.lower() in YES_NO else ()
+        return _YES_NO if answer.lower() in _YES_NO else ()
 
 
-class NaturalBench(VisualSet):
+class NaturalBench(_VisualSet):
     """NaturalBench (Li et al., 2024): two questions about two images, four answers per group.
 
     Problems come in whole groups, and `metrics` computes question, image and group accuracy. The hub has one split;
@@ -296,8 +304,27 @@ class NaturalBench(VisualSet):
         return f"{question} {_NATURAL[kind][0]}"
 
     def metrics(self, attempts: Sequence[Attempt]) -> Mapping[str, Mean]:
-        """Question, image and group accuracy; the report itself computes the accuracy of single answers."""
-        return compute_paired_means(attempts)
+        """Question, image and group accuracy; empty if no group is complete.
+
+        A group counts if all four answers were scored. Others are left out, which the counts show. With several samples
+        per problem, the first samples form one group, the second ones another, and the value is the mean over these.
+        """
+        rounds: defaultdict[tuple[str, int], dict[tuple[int, int], bool]] = defaultdict(dict)
+        for attempt in attempts:
+            if attempt.correct is not None:
+                meta = attempt.problem.metadata
+                rounds[meta["group"], attempt.sample][meta["question"], meta["image"]] = attempt.correct
+        groups: defaultdict[str, list[dict[tuple[int, int], bool]]] = defaultdict(list)
+        for (group, _), answers in rounds.items():
+            if len(answers) == len(_PLACES):
+                groups[group].append(answers)
+        metrics = {}
+        for name, units in _PAIRED.items() if groups else ():
+            pairs = itertools.product(groups.values(), units)
+            metrics[name] = rate_interval(
+                [fmean(all(answers[place] for place in unit) for answers in samples) for samples, unit in pairs]
+            )
+        return metrics
 
     def questions(self, split: Split) -> Iterator[Question]:
         alone = isinstance(self.place, Path) and any(self.place.glob("naturalbench.*"))
@@ -306,20 +333,19 @@ class NaturalBench(VisualSet):
             if get_split(group) is split:
                 yield from self._group(group, where, row)
 
-    def _group(self, group: str, where: str, row: Mapping[str, Any]) -> Iterator[Question]:
-        kind = str(field(row, where, "Question_Type", "Question Type")).lower().replace(" ", "_")
+    def _group(self, group: str, where: str, row: Row) -> Iterator[Question]:
+        kind = str(get_field(row, where, "Question_Type", "Question Type")).lower().replace(" ", "_")
         if kind not in _NATURAL:
             raise TaskError(f"{where}: expected the type yes_no or multiple_choice; got '{kind}'")
-        for q, i in PLACES:
-            text = self.format_question(str(field(row, where, f"Question_{q}")), kind)
-            answer, picture = str(field(row, where, f"Image_{i}_Question_{q}")), field(row, where, f"Image_{i}")
-            yield Question(
-                f"{group}/q{q}i{i}", text, answer, kind, self.picture(picture, where), self.closed[kind], group,
-                (("group", group), ("question", q), ("image", i)),
-            )  # fmt: skip
+        for q, i in _PLACES:
+            text = self.format_question(str(get_field(row, where, f"Question_{q}")), kind)
+            answer, picture = str(get_field(row, where, f"Image_{i}_Question_{q}")), get_field(row, where, f"Image_{i}")
+            image = self.picture(picture, where)
+            metadata: dict[str, str | int] = {"group": group, "question": q, "image": i}
+            yield Question(f"{group}/q{q}i{i}", text, answer, kind, image, self.closed[kind], group, metadata)
 
 
-class EasyVQA(VisualSet):
+class EasyVQA(_VisualSet):
     """easy-VQA (Zhou, 2019): one shape per image, 13 answers.
 
     The train and validation splits come from the training file. They share no image.
@@ -331,11 +357,11 @@ class EasyVQA(VisualSet):
     def questions(self, split: Split) -> Iterator[Question]:
         file = "test" if split is Split.TEST else "train"
         for number, (where, row) in enumerate(self.rows(file)):
-            held = field(row, where, "image")
+            held = get_field(row, where, "image")
             name = held if isinstance(held, str) else str(row.get("image_id", number))
             if split is not Split.TEST and (get_split(f"easy-vqa|{name}") is Split.TEST) == (split is Split.TRAIN):
                 continue
-            text, answer = str(field(row, where, "question")), str(field(row, where, "answer")).lower()
+            text, answer = str(get_field(row, where, "question")), str(get_field(row, where, "answer")).lower()
             skill = next((kind for kind, choices in _EASY.items() if answer in choices), "")
             if not skill:
                 raise TaskError(f"{where}: expected one of its 13 answers; got '{answer}'")
@@ -343,7 +369,7 @@ class EasyVQA(VisualSet):
             yield Question(f"easy-vqa/{file}/{number}", text, answer, skill, image, _EASY[skill])
 
 
-class NLVR(VisualSet):
+class NLVR(_VisualSet):
     """NLVR (Suhr et al., 2017): whether a sentence is true of an image with three boxes.
 
     The development rows are the validation split. A train split needs a `train` file.
@@ -352,77 +378,26 @@ class NLVR(VisualSet):
     name, source = "nlvr", Source("nlvr")
     own_instruction = "Is this true or false of the picture? Answer true or false."
     kinds = ("tower", "scatter")
-    closed: Mapping[str, tuple[str, ...]] = dict.fromkeys(kinds, TRUE_FALSE)
+    closed: Mapping[str, tuple[str, ...]] = dict.fromkeys(kinds, _TRUE_FALSE)
 
     def questions(self, split: Split) -> Iterator[Question]:
         file = {Split.TRAIN: "train", Split.VALIDATION: "dev", Split.TEST: "test"}[split]
         seen: set[str] = set()
         for number, (where, row) in enumerate(self.rows(file)):
             name = f"nlvr/{file}/{row.get('id') or row.get('identifier') or number}"
-            label = str(field(row, where, "label")).lower()
-            if label not in TRUE_FALSE:
+            label = str(get_field(row, where, "label")).lower()
+            if label not in _TRUE_FALSE:
                 raise TaskError(f"{where}: expected the label true or false; got '{label}'")
-            sentence, image = str(field(row, where, "sentence")), self.picture(field(row, where, "image"), where)
-            yield Question(
-                f"{name}/{number}" if name in seen else name, sentence, label, _boxes(row), image, TRUE_FALSE
-            )
+            sentence, image = get_field(row, where, "sentence"), self.picture(get_field(row, where, "image"), where)
+            identity = f"{name}/{number}" if name in seen else name
+            yield Question(identity, str(sentence), label, _boxes(row), image, _TRUE_FALSE)
             seen.add(name)
 
 
-def _boxes(row: Mapping[str, Any]) -> str:
+def _boxes(row: Row) -> str:
     """`tower` if the boxes have stacked blocks of one size, otherwise `scatter`."""
     boxes = row.get("structured_rep") or []
     items = [item for box in boxes for item in box]
-    stacked = all(i["type"] == "square" and i["size"] == 20 for i in items) and all(
-        len({i["x_loc"] for i in box}) <= 1 for box in boxes
-    )
-    return "tower" if stacked and items else "scatter"
-
-
-Group = tuple[tuple[bool, bool], tuple[bool, bool]]
-"""`group[question][image]`: whether that answer was right."""
-
-PLACES = tuple(product((0, 1), (0, 1)))
-"""Question and image of each of the four answers."""
-
-
-def compute_paired_means(attempts: Sequence[Attempt]) -> dict[str, Mean]:
-    """The three accuracies of attempts at groups of `naturalbench`, by name; empty if no group is complete.
-
-    A group counts if all four answers were scored. Others are left out, which the counts show. With several samples per
-    problem, the first samples form one group, the second ones another, and the value is the mean over these.
-
-    Raises:
-        TaskError: an attempt belongs to no group.
-    """
-    rounds: dict[tuple[str, int], dict[tuple[int, int], bool | None]] = {}
-    for attempt in attempts:
-        meta = attempt.problem.metadata
-        if not {"group", "question", "image"} <= set(meta):
-            raise TaskError(f"problem '{attempt.problem.id}' belongs to no group; paired accuracy is for naturalbench")
-        answers = rounds.setdefault((str(meta["group"]), attempt.sample), {})
-        answers[int(meta["question"]), int(meta["image"])] = attempt.correct
-    groups: dict[str, list[Group]] = {}
-    for (name, _), answers in rounds.items():
-        a, b, c, d = (answers.get(place) for place in PLACES)
-        if a is not None and b is not None and c is not None and d is not None:
-            groups.setdefault(name, []).append(((a, b), (c, d)))
-    return of_groups(list(groups.values())) if groups else {}
-
-
-def of_groups(groups: Sequence[Sequence[Group]]) -> dict[str, Mean]:
-    """The three accuracies of `groups`. A group has one entry for each sample.
-
-    >>> found = of_groups([[((True, True), (True, False))], [((True, True), (True, True))]])
-    >>> {name: (mean.value, mean.count) for name, mean in found.items()}
-    {'question accuracy': (0.75, 4), 'image accuracy': (0.75, 4), 'group accuracy': (0.5, 2)}
-    """
-    judges: dict[str, tuple[Callable[[Group], bool], ...]] = {
-        "question accuracy": (lambda g: all(g[0]), lambda g: all(g[1])),
-        "image accuracy": (lambda g: g[0][0] and g[1][0], lambda g: g[0][1] and g[1][1]),
-        "group accuracy": (lambda g: all(map(all, g)),),
-    }
-    return {
-        name: rate_interval([fmean(map(right, samples)) for samples in groups for right in several])
-        for name, several in judges.items()
-    }
+    squares = all(item["type"] == "square" and item["size"] == 20 for item in items)
+    stacked = all(len({item["x_loc"] for item in box}) <= 1 for box in boxes)
+    return "tower" if items and squares and stacked else "scatter"

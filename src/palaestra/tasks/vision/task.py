@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from palaestra.core.errors import TaskError
 from palaestra.core.records import Completion, Example, Failure, ImagePart, Message, Problem, Score, Split, TextPart
 from palaestra.runs.files import from_json, to_data
-from palaestra.tasks.procedural import Family, ProceduralTask
-from palaestra.tasks.sampling import format_response
+from palaestra.tasks.procedural import Family, ProceduralTask, format_response
 from palaestra.tasks.vision.answers import judge
 from palaestra.tasks.vision.charts import CHARTS_READ, CHARTS_SEEN
-from palaestra.tasks.vision.pictures import ABOUT_SCENES, ABOUT_WORDS, ANSWERS, Pictures
-from palaestra.tasks.vision.render import png_url, render
-from palaestra.tasks.vision.scene import Scene, VisionDraft, VisionSkill, check_scene, scene_split
+from palaestra.tasks.vision.drafts import Skills, VisionDraft
+from palaestra.tasks.vision.pictures import ABOUT_SCENES, ABOUT_WORDS, ANSWERS, Datum, Pictures
+from palaestra.tasks.vision.render import png_url, render_scene
+from palaestra.tasks.vision.scene import Scene, check_scene, scene_split
 from palaestra.tasks.vision.shapes import OBJECTS, RELATIONS
 from palaestra.tasks.vision.solving import SceneAnswer, answer_question
 
-SKILLS: Mapping[str, VisionSkill] = {s.name: s for s in (*OBJECTS, *CHARTS_SEEN, *RELATIONS, *CHARTS_READ)}
+SKILLS: Skills = {**OBJECTS, **CHARTS_SEEN, **RELATIONS, **CHARTS_READ}
 
 
 class VisionSkills(ProceduralTask[VisionDraft]):
@@ -48,7 +47,7 @@ class VisionSkills(ProceduralTask[VisionDraft]):
         self.datum = self.pictures.datum
 
     def family(self) -> Family[VisionDraft]:
-        return {name: skill.subskills for name, skill in SKILLS.items()}
+        return SKILLS
 
     def get_split(self, skill: str, draft: VisionDraft) -> Split:
         return scene_split(draft.scene)
@@ -65,7 +64,7 @@ class VisionSkills(ProceduralTask[VisionDraft]):
         digest = hashlib.blake2b(canonical.encode(), digest_size=6).hexdigest()
         return Problem(
             id=f"{skill}/{subskill}/{digest}",
-            messages=(message(draft),),
+            messages=(_message(draft),),
             reference=draft.answer,
             skill=skill,
             subskill=subskill,
@@ -74,16 +73,16 @@ class VisionSkills(ProceduralTask[VisionDraft]):
 
     def example(self, skill: str, subskill: str, draft: VisionDraft) -> Example:
         metadata = {"choices": list(draft.choices), "scene": to_data(draft.scene)}
-        return Example((message(draft),), draft.response, skill, subskill, draft.answer, metadata)
+        return Example((_message(draft),), draft.response, skill, subskill, draft.answer, metadata)
 
     def brief(self) -> str:
-        about = ABOUT_SCENES if self.pictures.image_generator.reads == "scene" else ABOUT_WORDS
+        about = ABOUT_SCENES if self.pictures.reads_scenes else ABOUT_WORDS
         return f"{about} {self.pictures.brief} {ANSWERS}"
 
-    def prepare(self, data: Sequence[Any]) -> None:
+    def prepare(self, data: Sequence[Datum]) -> None:
         self.pictures.prepare(data)
 
-    def make_example(self, datum: Any, skill: str, subskill: str) -> Example:
+    def make_example(self, datum: Datum, skill: str, subskill: str) -> Example:
         response = format_response([datum.reasoning], datum.answer.strip())
         return self.pictures.make_example(datum, datum.question.strip(), response, datum.choices, skill, subskill)
 
@@ -100,9 +99,9 @@ class VisionSkills(ProceduralTask[VisionDraft]):
         return Score(float(right), {"extracted": given, "expected": problem.reference})
 
 
-def message(draft: VisionDraft) -> Message:
+def _message(draft: VisionDraft) -> Message:
     """The message of a problem: the image, then the question."""
-    return Message("user", (ImagePart(png_url(render(draft.scene))), TextPart(draft.question)))
+    return Message("user", (ImagePart(png_url(render_scene(draft.scene))), TextPart(draft.question)))
 
 
 def _answer(example: Example) -> SceneAnswer | None:

@@ -7,9 +7,9 @@
     skills/cluster, skills/sort stage 2: categories from names; further names into categories
     skills/assign               stage 3: the category of one problem
 
-`NAME.system` is the system message of the prompt `NAME`, with the same variables. `VARIABLES` lists the variables of each
-template; docs/prompts.md explains them. A template that uses any other variable raises `PromptError`. See
-`palaestra.core.prompts` for files and errors.
+`NAME.system` is the system message of the prompt `NAME`, with the same variables. docs/prompts.md lists the
+variables of each template. A template that uses any other variable raises `PromptError`. See `palaestra.core.prompts` for
+files and errors.
 """
 
 from __future__ import annotations
@@ -19,18 +19,6 @@ from pathlib import Path
 from palaestra.core import prompts
 
 FOLDER = Path(__file__).parent
-WRITE = ("brief", "skill", "subskill", "count", "hypothesis", "errors", "shown")
-"""The variables of `TEACHER/write`, the same for all teachers."""
-VARIABLES = {
-    "write": WRITE,
-    "decide": ("task", "tree", "size", "limits", "most", "most_of_subskill", "counts", "points"),
-    "propose": ("task", "skill", "count", "existing", "errors"),
-    "name": ("question", "reference"),
-    "cluster": ("names", "wanted"),
-    "sort": ("names", "categories"),
-    "assign": ("question", "categories"),
-}
-"""The variables of each template, by the last part of its name."""
 
 
 class TeacherPrompts(prompts.Prompts):

@@ -17,26 +17,33 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
-from typing import TYPE_CHECKING
 
 from palaestra.core.records import Attempt, Completion, Example, Failure, FailureCause, Problem, Score
-from palaestra.tasks.base import Task, get_hooks
-from palaestra.tasks.evaluate import score
+from palaestra.tasks.base import FewShot, Task, get_hooks
+from palaestra.tasks.code.task import CodeTask
+from palaestra.tasks.evaluate import evaluate, score
 from palaestra.tasks.group import TaskGroup
-from palaestra.tasks.numerals import to_figures
-from palaestra.tasks.texts import digest, pictures, words
+from palaestra.tasks.math import base as math_skills
+from palaestra.tasks.math.base import AnswerKind, extract
+from palaestra.tasks.math.extraction import extract_worked
+from palaestra.tasks.math.published import WorkedTask
+from palaestra.tasks.math.solving import find_wrong_unit
+from palaestra.tasks.math.task import SKILLS, MathSkills
+from palaestra.tasks.readings import to_figures
+from palaestra.tasks.texts import digest_texts, pictures, words
+from palaestra.tasks.tools.task import ToolsSkills
+from palaestra.tasks.vision.answers import extract_short
+from palaestra.tasks.vision.task import VisionSkills
 from palaestra.teachers.quality.base import KEPT, CheckResult, Context, Ruling, drop, not_judged
+from palaestra.teachers.skills.task import Discovered
 
-if TYPE_CHECKING:
-    from palaestra.tasks.math.base import AnswerKind
-
-WRONG, NO_ANSWER, WRONG_EQUATION = "wrong answer", "no answer in the response", "wrong calculation"
-WRONG_UNIT, FOREIGN, OTHER_END = "wrong unit", "working of another question", "working without the answer"
-BY_SOLVER, BY_PUBLISHED = "solved by the task", "published answer"
+_WRONG, _NO_ANSWER, _WRONG_EQUATION = "wrong answer", "no answer in the response", "wrong calculation"
+_WRONG_UNIT, _FOREIGN, _OTHER_END = "wrong unit", "working of another question", "working without the answer"
+_BY_SOLVER, _BY_PUBLISHED = "solved by the task", "published answer"
 """How an answer was verified."""
-CLAIMED = "scored by only the answer of its own response"
+_CLAIMED = "scored by only the answer of its own response"
 SOLVED = "already solved"
-NOTHING_TO_SCORE_BY, NO_CALCULATION, NO_STUDENT = "nothing to score it by", "no calculation", "no student to ask"
+NOTHING_TO_SCORE_BY, _NO_CALCULATION, _NO_STUDENT = "nothing to score it by", "no calculation", "no student to ask"
 
 _NUMBER = r"\d{1,3}(?:,\d{3})+(?![\d,])(?:\.\d+)?|\d+(?:\.\d+)?"
 _SIGN = r"\s?[-+*/×÷−]\s?|\s[x]\s|(?<=\d)x(?=\d)"
@@ -72,22 +79,23 @@ def _score_example(example: Example, context: Context) -> CheckResult | Failure:
     if problem is None:
         return not_judged(NOTHING_TO_SCORE_BY)
     if claimed and not problem.reference:
-        return drop(NO_ANSWER)
+        return drop(_NO_ANSWER)
     method = ""
     if solved is not None:
-        method = BY_SOLVER
+        method = _BY_SOLVER
     elif _is_mathematical(context.task) and example.messages[-1] in context.published:
-        problem, method = replace(problem, reference=context.published[example.messages[-1]].reference), BY_PUBLISHED
+        problem, method = replace(problem, reference=context.published[example.messages[-1]].reference), _BY_PUBLISHED
     outcome = score(context.task, problem, Completion(example.response))
     if isinstance(outcome, Failure):
         return outcome
     if outcome.value < 1.0 and not (solved and _is_rounded(str(outcome.evidence.get("extracted", "")), solved)):
         if solved is not None and outcome.evidence.get("extracted") == "":
-            return drop(NO_ANSWER, _describe(outcome))
-        return drop(WRONG, _describe(outcome), verified=method)
-    if solved is not None and (wrong := _find_wrong_unit(example, context.task)):
-        return drop(WRONG_UNIT, wrong, verified=method)
-    return CheckResult(Ruling.KEPT, CLAIMED if claimed and not method else "", verified=method)
+            return drop(_NO_ANSWER, _describe(outcome))
+        return drop(_WRONG, _describe(outcome), verified=method)
+    has_unit = solved is not None and _is_mathematical(context.task)
+    if has_unit and (wrong := find_wrong_unit(example.messages[-1].text, example.reference)):
+        return drop(_WRONG_UNIT, wrong, verified=method)
+    return CheckResult(Ruling.KEPT, _CLAIMED if claimed and not method else "", verified=method)
 
 
 def _is_rounded(given: str, solved: str) -> bool:
@@ -97,17 +105,7 @@ def _is_rounded(given: str, solved: str) -> bool:
     return abs(Fraction(given) - Fraction(solved)) < Fraction(1, 10 ** len(given.partition(".")[2]))
 
 
-def _find_wrong_unit(example: Example, task: Task) -> str:
-    """Name the unit of an answer that the question does not ask for; empty if there is none."""
-    from palaestra.tasks.math.solving import find_wrong_unit
-
-    return find_wrong_unit(example.messages[-1].text, example.reference) if _is_mathematical(task) else ""
-
-
 def _is_mathematical(task: Task) -> bool:
-    from palaestra.tasks.math.published import WorkedTask
-    from palaestra.tasks.math.task import MathSkills
-
     return isinstance(bare(task), MathSkills | WorkedTask)
 
 
@@ -132,16 +130,19 @@ class Equations:
     needed = True
 
     def judge(self, examples: Sequence[Example], context: Context) -> list[CheckResult]:
-        results = [_check_equations(example.response) for example in examples]
-        if _is_mathematical(context.task):
-            for place, example in enumerate(examples):
-                verified = id(example) in context.verified
-                fault = (
-                    check_working(example.messages[-1].text, example.response, verified) if example.messages else None
-                )
-                if fault is not None and results[place].ruling is not Ruling.DROPPED:
-                    results[place] = fault
-        return results
+        checks_working = _is_mathematical(context.task)
+        return [_check_equations(example, context, checks_working) for example in examples]
+
+
+def _check_equations(example: Example, context: Context, checks_working: bool) -> CheckResult:
+    equations = _find_equations(example.response)
+    for match in equations:
+        if not holds(match["left"], match["right"]):
+            return drop(_WRONG_EQUATION, match["equation"])
+    fault = None
+    if checks_working and example.messages:
+        fault = check_working(example.messages[-1].text, example.response, id(example) in context.verified)
+    return fault or (KEPT if equations else not_judged(_NO_CALCULATION))
 
 
 def _find_equations(text: str) -> list[re.Match[str]]:
@@ -149,27 +150,10 @@ def _find_equations(text: str) -> list[re.Match[str]]:
     return [match for match in _EQUATION.finditer(text) if match["left"].count("/") <= 1]
 
 
-def _check_equations(response: str) -> CheckResult:
-    equations = _find_equations(response)
-    false = next((match for match in equations if not holds(match["left"], match["right"])), None)
-    if false is not None:
-        return drop(WRONG_EQUATION, false["equation"])
-    return KEPT if equations else not_judged(NO_CALCULATION)
-
-
 _END = re.compile(r"answer\s{0,9}(?:is|:|=)", re.IGNORECASE)
 _CONSTANTS = {Fraction(n) for n in (*range(13), 20, 24, 30, 31, 52, 60, 100, 180, 360, 365, 1000)}
-_MULTIPLES = {
-    "half": 2,
-    "twice": 2,
-    "double": 2,
-    "pair": 2,
-    "triple": 3,
-    "thrice": 3,
-    "third": 3,
-    "quarter": 4,
-    "dozen": 12,
-}
+_MULTIPLES = dict.fromkeys(("half", "twice", "double", "pair"), 2) | dict.fromkeys(("triple", "thrice", "third"), 3)
+_MULTIPLES |= {"quarter": 4, "dozen": 12}
 
 
 def check_working(question: str, response: str, verified: bool = False) -> CheckResult | None:
@@ -189,7 +173,7 @@ def check_working(question: str, response: str, verified: bool = False) -> Check
     own = {part for number in asked for part in _split_number(number)}
     final = {part for n in _read_numbers(answer) for part in (n, n * 100, n / 100, Fraction(n.numerator))}
     if asked and stated - final and not stated & own:
-        return drop(FOREIGN, f"it has no number of the question: {working.strip()[:80]}")
+        return drop(_FOREIGN, f"it has no number of the question: {working.strip()[:80]}")
     equations = _find_equations(working)
     known, foreign, constants, count = set(own), [], 0, 0
     for match in equations:
@@ -199,9 +183,9 @@ def check_working(question: str, response: str, verified: bool = False) -> Check
         foreign += sorted(operands - known - _CONSTANTS - _read_numbers(working[: match.start("equation")]))
         known |= _read_numbers(match["right"])
     if asked and foreign and 2 * len(foreign) >= count:
-        return drop(FOREIGN, f"{', '.join(map(str, foreign))} not from the question")
+        return drop(_FOREIGN, f"{', '.join(map(str, foreign))} not from the question")
     if equations and final and not final & stated and not (verified and not constants):
-        return drop(OTHER_END, f"it ends with {equations[-1]['equation']}; the answer is {answer.strip()[:40]}")
+        return drop(_OTHER_END, f"it ends with {equations[-1]['equation']}; the answer is {answer.strip()[:40]}")
     return None
 
 
@@ -272,21 +256,14 @@ class Solved:
     needed = False
 
     def judge(self, examples: Sequence[Example], context: Context) -> list[CheckResult | Failure]:
-        from palaestra.tasks.evaluate import evaluate
-
         if context.engine is None:
-            return [not_judged(NO_STUDENT)] * len(examples)
+            return [not_judged(_NO_STUDENT)] * len(examples)
         posed = [pose(example, context)[0] for example in examples]
-        problems = {p.id: p for p in posed if p is not None and p.reference}
+        problems = list({p.id: p for p in posed if p is not None and p.reference}.values())
+        sampling, seed, keep = context.sampling, context.seed, context.keep
         attempts: dict[str, list[Attempt]] = {}
         for attempt in evaluate(
-            context.task,
-            list(problems.values()),
-            context.engine,
-            sampling=context.sampling,
-            seed=context.seed,
-            phase=self.name,
-            keep=context.keep,
+            context.task, problems, context.engine, sampling=sampling, seed=seed, phase=self.name, keep=keep
         ):
             attempts.setdefault(attempt.problem.id, []).append(attempt)
         return [_judge_attempts(attempts.get(problem.id, []) if problem else []) for problem in posed]
@@ -306,9 +283,6 @@ def pose(example: Example, context: Context) -> tuple[Problem | None, bool]:
 
     Returns also whether the reference is only the answer of the example's own response.
     """
-    from palaestra.tasks.code.task import CodeTask
-    from palaestra.tasks.tools.task import ToolsSkills
-
     task = _undress(context.task)
     if isinstance(task, TaskGroup):
         name, plain = task.resolve_example(example)
@@ -336,9 +310,6 @@ def bare(task: Task) -> Task:
 
 
 def _undress(task: Task) -> Task:
-    from palaestra.tasks.base import FewShot
-    from palaestra.teachers.skills.task import Discovered
-
     while isinstance(task, FewShot | Discovered):
         task = task.task
     return task
@@ -347,21 +318,18 @@ def _undress(task: Task) -> Task:
 def make_problem_id(example: Example) -> str:
     """An id for the problem of an example; the same question and response give the same id."""
     parts = [part for m in example.messages for part in (m.role, m.text, pictures(m))]
-    return f"example/{digest(*parts, example.response)}"
+    return f"example/{digest_texts(*parts, example.response)}"
 
 
 def _make_problem(task: Task, example: Example, reference: str) -> Problem:
     """The problem of an example. Its reference is empty if it is not an answer of the task."""
-    from palaestra.tasks.math.base import AnswerKind, extract
-    from palaestra.tasks.math.task import SKILLS, MathSkills
-
     # Scorers read the question of worked problems, and the choices of visual ones; no choices mean an open answer.
     metadata = {"choices": [], "question": example.messages[-1].text, **example.metadata}
     skill, subskill = example.skill, example.subskill
     if isinstance(task, MathSkills):
         # The skill determines the kind of answer. For a discovered skill the form of the reference determines it; all
         # skills of one kind are scored in the same way.
-        kind = infer_kind(reference) or AnswerKind.NUMBER
+        kind = _infer_kind(reference) or AnswerKind.NUMBER
         if skill not in SKILLS or (SKILLS[skill].kind is not kind and extract(reference, kind) == reference):
             skill, subskill = next(name for name, known in SKILLS.items() if known.kind is kind), ""
         reference = extract(f"Answer: {reference}", SKILLS[skill].kind) or ""  # "7 apples" and "$7" are 7.
@@ -370,13 +338,6 @@ def _make_problem(task: Task, example: Example, reference: str) -> Problem:
 
 def _extract_answer(task: Task, example: Example) -> str | None:
     """The answer in the response of an example; empty if it has none, `None` if the task has no rule to extract it."""
-    from palaestra.tasks.math import base as math_skills
-    from palaestra.tasks.math.extraction import extract as extract_worked
-    from palaestra.tasks.math.published import WorkedTask
-    from palaestra.tasks.math.task import SKILLS, MathSkills
-    from palaestra.tasks.vision.answers import extract as extract_short
-    from palaestra.tasks.vision.task import VisionSkills
-
     if isinstance(task, MathSkills) and example.skill in SKILLS:
         return math_skills.extract(example.response, SKILLS[example.skill].kind) or ""
     if isinstance(task, WorkedTask):
@@ -387,14 +348,12 @@ def _extract_answer(task: Task, example: Example) -> str | None:
     return None
 
 
-def infer_kind(reference: str) -> AnswerKind | None:
+def _infer_kind(reference: str) -> AnswerKind | None:
     """The kind of answer of a reference; `None` if unknown.
 
-    >>> [infer_kind(text) for text in ("1,200", "4:05", "3, 1, 2", "7 nuts", "Paris")]
+    >>> [_infer_kind(text) for text in ("1,200", "4:05", "3, 1, 2", "7 nuts", "Paris")]
     [<AnswerKind.NUMBER: 'number'>, <AnswerKind.CLOCK: 'clock'>, <AnswerKind.LIST: 'list'>, <AnswerKind.NUMBER: 'number'>, None]
     """
-    from palaestra.tasks.math.base import AnswerKind, extract
-
     # Numbers come first, because a number may contain commas like a list; with words around it, they come last.
     exact = [kind for kind in AnswerKind if extract(reference, kind) == reference]
     loose = [kind for kind in reversed(AnswerKind) if extract(reference, kind) is not None]

@@ -14,18 +14,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol
+from typing import Any, Protocol
 
 from palaestra.core.errors import BudgetSpentError
-from palaestra.core.records import Example, Failure, FailureCause, Lesson, Message, Problem, Split
+from palaestra.core.records import Engine, Example, Failure, FailureCause, Lesson, Message, Problem, Sampling, Split
 from palaestra.core.registry import Registry
-from palaestra.engines.base import Engine, Sampling
+from palaestra.envs.lesson.student import Student
 from palaestra.tasks.base import EVERY, Task, get_hooks
-
-if TYPE_CHECKING:
-    from palaestra.learn.student import Student
-    from palaestra.tasks.evaluate import Keep
-
+from palaestra.tasks.evaluate import Keep
 
 CHECKS = Registry("check", "palaestra.checks")
 _HERE = "palaestra.teachers.quality"
@@ -119,37 +115,30 @@ def inspect(lesson: Lesson, checks: Sequence[Check], context: Context) -> Inspec
         seconds = time.perf_counter() - start
         kept: list[tuple[int, Example]] = []
         failed: dict[Failure, list[tuple[int, Example]]] = {}
-        for (position, example), verdict in zip(left, results, strict=True):
-            if isinstance(verdict, Failure):
-                failed.setdefault(verdict, []).append((position, example))
-                if not check.needed:
-                    kept.append((position, example))
+        for item, result in zip(left, results, strict=True):
+            position, example = item
+            if isinstance(result, Failure):
+                failed.setdefault(result, []).append(item)
+                kept += [] if check.needed else [item]
                 continue
-            if verdict.verified:
-                verified.setdefault(id(example), verdict.verified)
-            if verdict.ruling is Ruling.DROPPED:
-                other = None if verdict.other is None else left[verdict.other][0]
-                drops.append(
-                    Dropped(position, example, check.name, verdict.reason, verdict.detail, other, verdict.verified)
-                )
+            if result.verified:
+                verified.setdefault(id(example), result.verified)
+            if result.ruling is Ruling.DROPPED:
+                other = None if result.other is None else left[result.other][0]
+                reason, detail = result.reason, result.detail
+                drops.append(Dropped(position, example, check.name, reason, detail, other, result.verified))
             else:
-                kept.append((position, example))
+                kept.append(item)
         for failure, several in failed.items():
-            places = tuple(position for position, _ in several)
-            held = tuple(example for _, example in several) if check.needed else ()
-            broken.append(Broken(check.name, failure, places, check.needed, held))
+            places, held = zip(*several, strict=True)
+            broken.append(Broken(check.name, failure, places, check.needed, held if check.needed else ()))
         reports.append(_report(check.name, results, seconds))
         left = kept
     drops.sort(key=lambda drop: drop.position)
-    return Inspection(
-        tuple(example for _, example in left),
-        tuple(position for position, _ in left),
-        tuple(drops),
-        tuple(broken),
-        tuple(reports),
-        tuple(verified.get(id(example), "") for _, example in left),
-        sum(id(example) in verified for example in lesson.examples),
-    )
+    kept_examples, positions = tuple(example for _, example in left), tuple(position for position, _ in left)
+    methods = tuple(verified.get(id(example), "") for example in kept_examples)
+    examined = sum(id(example) in verified for example in lesson.examples)
+    return Inspection(kept_examples, positions, tuple(drops), tuple(broken), tuple(reports), methods, examined)
 
 
 def _ask(check: Check, examples: Sequence[Example], context: Context) -> Sequence[CheckResult | Failure]:
@@ -171,21 +160,14 @@ def _ask(check: Check, examples: Sequence[Example], context: Context) -> Sequenc
 
 
 def _report(name: str, results: Sequence[CheckResult | Failure], seconds: float) -> CheckReport:
-    verdicts = [verdict for verdict in results if isinstance(verdict, CheckResult)]
-    rulings = Counter(verdict.ruling for verdict in verdicts)
-    reasons = Counter(v.reason for v in verdicts if v.ruling is Ruling.DROPPED)
-    remarks = Counter(v.reason for v in verdicts if v.ruling is not Ruling.DROPPED and v.reason)
-    return CheckReport(
-        name,
-        len(results),
-        rulings[Ruling.KEPT],
-        rulings[Ruling.DROPPED],
-        rulings[Ruling.NOT_JUDGED],
-        len(results) - len(verdicts),
-        dict(reasons.most_common()),
-        dict(remarks.most_common()),
-        round(seconds, 4),
-    )
+    rulings = Counter(result.ruling if isinstance(result, CheckResult) else None for result in results)
+    counts = rulings[Ruling.KEPT], rulings[Ruling.DROPPED], rulings[Ruling.NOT_JUDGED], rulings[None]
+    reasons, remarks = Counter[str](), Counter[str]()
+    for result in results:
+        if isinstance(result, CheckResult) and (result.ruling is Ruling.DROPPED or result.reason):
+            (reasons if result.ruling is Ruling.DROPPED else remarks)[result.reason] += 1
+    common, marked = dict(reasons.most_common()), dict(remarks.most_common())
+    return CheckReport(name, len(results), *counts, common, marked, round(seconds, 4))
 
 
 class Ruling(StrEnum):
@@ -285,13 +267,14 @@ class CheckReport:
 
     def join(self, later: CheckReport) -> CheckReport:
         """Add up two reports of the same check."""
-        sums = {name: getattr(self, name) + getattr(later, name) for name in ("given", "kept", "dropped", "not_judged")}
-        return CheckReport(
-            self.name, **sums, failed=self.failed + later.failed,
-            reasons=dict(Counter(self.reasons) + Counter(later.reasons)),
-            remarks=dict(Counter(self.remarks) + Counter(later.remarks)),
-            seconds=round(self.seconds + later.seconds, 4),
-        )  # fmt: skip
+        names = ("given", "kept", "dropped", "not_judged", "failed")
+        counts: Any = {name: getattr(self, name) + getattr(later, name) for name in names}
+        reasons, remarks = (
+            Counter(self.reasons) + Counter(later.reasons),
+            Counter(self.remarks) + Counter(later.remarks),
+        )
+        seconds = round(self.seconds + later.seconds, 4)
+        return CheckReport(self.name, **counts, reasons=dict(reasons), remarks=dict(remarks), seconds=seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,25 +317,24 @@ class Inspection:
         def move(positions: tuple[int, ...]) -> tuple[int, ...]:
             return tuple(start + position for position in positions)
 
-        dropped = tuple(
+        dropped = [
             replace(entry, position=start + entry.position, other=None if entry.other is None else start + entry.other)
             for entry in later.dropped
-        )
-        failures = tuple(replace(entry, positions=move(entry.positions)) for entry in later.failures)
-        earlier = {report.name: report for report in self.checks}
+        ]
+        failures = [replace(entry, positions=move(entry.positions)) for entry in later.failures]
         return Inspection(
-            (*self.kept, *later.kept), (*self.positions, *move(later.positions)), (*self.dropped, *dropped),
-            (*self.failures, *failures),
-            tuple(earlier[report.name].join(report) if report.name in earlier else report for report in later.checks),
-            (*self.verified, *later.verified), self.examined + later.examined,
-        )  # fmt: skip
+            kept=(*self.kept, *later.kept),
+            positions=(*self.positions, *move(later.positions)),
+            dropped=(*self.dropped, *dropped),
+            failures=(*self.failures, *failures),
+            checks=tuple(first.join(second) for first, second in zip(self.checks, later.checks, strict=True)),
+            verified=(*self.verified, *later.verified),
+            examined=self.examined + later.examined,
+        )
 
     def check(self, name: str) -> CheckReport:
         """The report of the check `name`. Raises `KeyError` if it did not run."""
-        for report in self.checks:
-            if report.name == name:
-                return report
-        raise KeyError(f"check '{name}' did not run")
+        return {report.name: report for report in self.checks}[name]
 
     def __str__(self) -> str:
         """One line: the number of kept examples, and the reasons for the others."""

@@ -10,11 +10,11 @@ from collections.abc import Hashable, Sequence
 from palaestra.core.errors import LessonError, SettingsError
 from palaestra.core.records import Example, Message
 from palaestra.tasks.leakage import COMMON, SHARE, HeldOut
-from palaestra.tasks.numerals import is_number
-from palaestra.tasks.texts import LENGTH, digest, normalise, pictures, without_numbers, words
+from palaestra.tasks.readings import is_number
+from palaestra.tasks.texts import LENGTH, digest_texts, normalize, pictures, without_numbers, words
 from palaestra.teachers.quality.base import KEPT, CheckResult, Context, Ruling, drop, not_judged
 
-EMPTY, BROKEN, UNTEACHABLE = "empty", "broken text", "the student cannot be taught it"
+_EMPTY, _BROKEN, _UNTEACHABLE = "empty", "broken text", "the student cannot be taught it"
 
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufffe\uffff]")
 
@@ -39,34 +39,32 @@ class Readable:
                     try:
                         context.student.check([example])
                     except LessonError as error:
-                        verdicts[place] = drop(UNTEACHABLE, str(error))
+                        verdicts[place] = drop(_UNTEACHABLE, str(error))
         return verdicts
 
 
 def _text(example: Example) -> CheckResult:
     if not example.response.strip():
-        return drop(EMPTY, "the response")
+        return drop(_EMPTY, "the response")
     if not example.messages:
-        return drop(EMPTY, "no question")
+        return drop(_EMPTY, "no question")
     if not example.messages[-1].text.strip() and isinstance(example.messages[-1].content, str):
-        return drop(EMPTY, "the question")
+        return drop(_EMPTY, "the question")
     for name, text in (*((m.role, m.text) for m in example.messages), ("response", example.response)):
-        fault = damage(text)
-        if fault:
-            return drop(BROKEN, f"{name}: {fault}")
+        if fault := _damage(text):
+            return drop(_BROKEN, f"{name}: {fault}")
     return KEPT
 
 
-def damage(text: str) -> str:
+def _damage(text: str) -> str:
     r"""Describe the damage of a text; empty if it is intact.
 
-    >>> damage("café"), damage("cafÃ©"), damage("a\ufffdb")
+    >>> _damage("café"), _damage("cafÃ©"), _damage("a\ufffdb")
     ('', 'bytes that were decoded as something else', 'a character that was lost')
     """
     if "\ufffd" in text:
         return "a character that was lost"
-    match = _CONTROL.search(text)
-    if match:
+    if match := _CONTROL.search(text):
         return f"the control character {match.group()!r}"
     if text.isascii():
         return ""
@@ -79,7 +77,7 @@ def damage(text: str) -> str:
 
 
 EXACT, NEAR = "exact duplicate", "near duplicate"
-COMMON_GRAMS = 10
+_COMMON_GRAMS = 10
 """Word n-grams in more held-out problems than this (and in more than 1 %) are the task's wording and do not count."""
 NGRAM = 3
 """Words in an n-gram of a question."""
@@ -187,7 +185,7 @@ def _common_grams(context: Context) -> WordGrams:
     """The n-grams of many held-out problems."""
     held = [cut_grams(words(p.messages[-1].text)) for several in context.held_out.values() for p in several]
     counts = Counter(gram for grams in held for gram in grams)
-    most = max(COMMON_GRAMS, len(held) // 100)
+    most = max(_COMMON_GRAMS, len(held) // 100)
     return frozenset(gram for gram, count in counts.items() if count > most)
 
 
@@ -197,13 +195,12 @@ def _setting(example: Example) -> str:
         return ""
     seen = [pictures(message) for message in example.messages]
     texts = [f"{message.role} {' '.join(words(message.text))}" for message in example.messages[:-1]]
-    return digest(*seen, *texts)
+    return digest_texts(*seen, *texts)
 
 
 def _repeats(reason: str, place: int, earlier: int, detail: str = "") -> CheckResult:
-    if place < earlier:
-        return drop(reason, f"of an example of an earlier lesson{detail}")
-    return drop(reason, f"of an example of this lesson{detail}", place - earlier)
+    lesson, other = ("an earlier", None) if place < earlier else ("this", place - earlier)
+    return drop(reason, f"of an example of {lesson} lesson{detail}", other)
 
 
 class Overlap:
@@ -228,7 +225,7 @@ class Overlap:
         verdicts: list[CheckResult] = []
         for place, (example, leak) in enumerate(zip(examples, leaks, strict=True)):
             asked = example.messages[-1] if example.messages else Message("user", "")
-            like = templates.get((pictures(asked), *without_numbers(normalise(asked.text))))
+            like = templates.get((pictures(asked), *without_numbers(normalize(asked.text))))
             if like is None and place in other_numbers:
                 like = other_numbers[place][0]
             if leak is not None:

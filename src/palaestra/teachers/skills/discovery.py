@@ -18,11 +18,22 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, Field, create_model
 
+from palaestra.chat.structured import Check, ask
 from palaestra.core.errors import SettingsError
-from palaestra.core.records import Failure, ImagePart, Message, Problem, TextPart
-from palaestra.engines.base import Answer, BaseEngine, Engine, Request, Sampling, reads_schema
+from palaestra.core.records import (
+    Answer,
+    Engine,
+    Failure,
+    ImagePart,
+    Message,
+    Problem,
+    Request,
+    Sampling,
+    TextPart,
+    reads_schema,
+)
+from palaestra.engines.base import BaseEngine
 from palaestra.engines.cached import CACHED_FAILURES
-from palaestra.engines.structured import Check, ask
 from palaestra.runs.cache import digest
 from palaestra.teachers.prompts import TeacherPrompts
 from palaestra.teachers.skills.records import (
@@ -34,19 +45,19 @@ from palaestra.teachers.skills.records import (
     make_key,
     quote_names,
     repair_categories,
-    tidy,
+    tidy_name,
 )
 
 STAGES = ("names", "categories", "assignment")
 """The stages in order. `keep` receives the result of each under its name."""
-MAX_TOKENS = 1024
-"""Maximum tokens of an answer; a clustering gets `TOKENS_A_NAME` more for each name."""
-TOKENS_A_NAME = 24
-NAMES_A_CALL = 150
+_MAX_TOKENS = 1024
+"""Maximum tokens of an answer; a clustering gets `_TOKENS_A_NAME` more for each name."""
+_TOKENS_A_NAME = 24
+MAX_NAMES_A_CALL = 150
 """Maximum number of names that one call clusters or sorts. With more, models begin to omit some."""
 
 Keep = Callable[[str, SkillMap], None]
-Repaired = tuple[list[Category], list[Repair]]
+_Repaired = tuple[list[Category], list[Repair]]
 T = TypeVar("T", bound=BaseModel)
 
 
@@ -128,9 +139,7 @@ class Discovery:
         if not skills.names:
             raise SettingsError("the skill map has no names to cluster; discover them first")
         reasked = {stage: count for stage, count in skills.reasked.items() if stage == "names"}
-        named = SkillMap(
-            names=skills.names, unnamed=skills.unnamed, wanted=categories, reasked=reasked, models=skills.models
-        )
+        named = SkillMap(skills.names, unnamed=skills.unnamed, wanted=categories, reasked=reasked, models=skills.models)
         return self._from_names(named, problems, keep)
 
     def _from_names(self, skills: SkillMap, problems: Sequence[Problem], keep: Keep) -> SkillMap:
@@ -143,10 +152,8 @@ class Discovery:
             if isinstance(clustering, Failure):
                 why = Failure(clustering.cause, f"there are no categories: {clustering.message}")
                 return replace(skills, unassigned={problem.id: why for problem in problems})
-            categories, repairs = clustering
-            skills = self._end_stage(
-                "categories", skills, categories=categories, repairs=repairs, assignment={}, unassigned={}
-            )
+            cleared = replace(skills, assignment={}, unassigned={})
+            skills = self._end_stage("categories", cleared, categories=clustering[0], repairs=clustering[1])
             keep("categories", skills)
         done = self._assign(skills, problems)
         if done != skills:
@@ -161,10 +168,8 @@ class Discovery:
         pending = _select_pending(problems, skills.names, skills.unnamed)
         if not pending:
             return skills
-        questions = [
-            self._ask_about(problem, "name", reference=problem.reference if self.show_references else "")
-            for problem in pending
-        ]
+        shown = {problem.id: problem.reference if self.show_references else "" for problem in pending}
+        questions = [self._ask_about(problem, "name", reference=shown[problem.id]) for problem in pending]
         answers = self._ask(questions, SkillName, check=lambda _, answer: describe_fault(answer.skill))
         # A new name that differs from an existing one only in its spelling takes the existing spelling.
         spelled = {make_key(name): name for name in skills.names.values()}
@@ -174,7 +179,7 @@ class Discovery:
             if isinstance(answer, Failure):
                 unnamed[problem.id] = answer
             else:
-                names[problem.id] = spelled.setdefault(make_key(answer.skill), tidy(answer.skill))
+                names[problem.id] = spelled.setdefault(make_key(answer.skill), tidy_name(answer.skill))
         skills = self._end_stage("names", skills, names=names, unnamed=unnamed)
         keep("names", skills)
         return skills
@@ -194,7 +199,7 @@ class Discovery:
             short = Repair(f"expected {wanted} categories; got {len(ordered)} different names", "each is one")
             alone = tuple(Category(name, "", (name,)) for name in ordered)
             return alone, (str(short),) if len(ordered) < wanted else ()
-        most = max(NAMES_A_CALL, wanted)
+        most = max(MAX_NAMES_A_CALL, wanted)
         answers, failures = self._ask_groups("cluster", [ordered[:most]], names, wanted)
         # If the service failed before a correction, the first answer is not used.
         if answers[0] is None or (0 in failures and is_transient(failures[0])):
@@ -213,9 +218,8 @@ class Discovery:
             repairs += map(str, repaired[1])
             for category in repaired[0]:
                 members[category.name] += category.members
-        return tuple(replace(category, members=tuple(members[category.name])) for category in categories), tuple(
-            repairs
-        )
+        filled = tuple(replace(category, members=tuple(members[category.name])) for category in categories)
+        return filled, tuple(repairs)
 
     def _ask_groups(
         self,
@@ -224,12 +228,13 @@ class Discovery:
         names: Mapping[str, int],
         wanted: int,
         allowed: Sequence[Category] = (),
-    ) -> tuple[list[Repaired | None], dict[int, Failure]]:
+    ) -> tuple[list[_Repaired | None], dict[int, Failure]]:
         """Ask for the categories of each part. Returns the best repaired answers, and the failures by index."""
-        best: list[Repaired | None] = [None] * len(parts)
+        best: list[_Repaired | None] = [None] * len(parts)
         variables = {"categories": allowed} if allowed else {"wanted": wanted}
+        sizes = [_MAX_TOKENS + _TOKENS_A_NAME * len(part) for part in parts]
         requests = [
-            self._request(prompt, MAX_TOKENS + TOKENS_A_NAME * len(part), names=part, **variables) for part in parts
+            self._request(prompt, size, names=part, **variables) for size, part in zip(sizes, parts, strict=True)
         ]
 
         def check(index: int, groups: SkillGroups) -> str:
@@ -280,7 +285,7 @@ class Discovery:
         self._repeated += counted.requests - len(questions)
         return answers
 
-    def _request(self, prompt: str, max_tokens: int = MAX_TOKENS, **variables: Any) -> Request:
+    def _request(self, prompt: str, max_tokens: int = _MAX_TOKENS, **variables: Any) -> Request:
         messages = self.prompts.messages(f"skills/{prompt}", **variables)
         return Request(messages, Sampling(max_tokens=max_tokens), self.seed)
 
@@ -292,9 +297,9 @@ class Discovery:
         """
         asked = problem.messages[-1]
         request = self._request(prompt, question=asked.text, **variables)
-        images = () if isinstance(asked.content, str) else tuple(p for p in asked.content if isinstance(p, ImagePart))
-        if not images:
+        if isinstance(asked.content, str) or not asked.has_image:
             return request
+        images = (part for part in asked.content if isinstance(part, ImagePart))
         *before, last = request.messages
         return replace(request, messages=(*before, Message(last.role, (TextPart(last.text), *images))))
 
@@ -312,7 +317,7 @@ def _select_pending(
     return list({p.id: p for p in problems if p.id not in done and p.id not in final}.values())
 
 
-def _demerit(repaired: Repaired) -> tuple[int, int]:
+def _demerit(repaired: _Repaired) -> tuple[int, int]:
     """A sort key, lower is better: first the number of names without a category, then the number of repairs."""
     return -sum(len(category.members) for category in repaired[0]), len(repaired[1])
 

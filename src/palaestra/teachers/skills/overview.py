@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 import numpy as np
 
-from palaestra.core.records import Failure
+from palaestra.core.records import Failure, Json
 from palaestra.teachers.skills.discovery import STAGES
 from palaestra.teachers.skills.records import Category, SkillMap
 
@@ -77,11 +76,10 @@ def compute_rand_index(cells_CG: np.ndarray) -> float:
 def mutual_information(cells_CG: np.ndarray) -> float:
     """Mutual information divided by the mean of the two entropies."""
     joint = cells_CG / cells_CG.sum()
-    rows, columns = joint.sum(1), joint.sum(0)
-    entropies = _entropy(rows) + _entropy(columns)
+    entropies = _entropy(joint.sum(1)) + _entropy(joint.sum(0))
     if entropies == 0:
         return 1.0  # Each has a single cluster.
-    shared = _entropy(rows) + _entropy(columns) - _entropy(joint.ravel())
+    shared = entropies - _entropy(joint.ravel())
     return float(min(1.0, max(0.0, 2 * shared / entropies)))
 
 
@@ -153,19 +151,12 @@ class Overview:
     agreement: Agreement | None = None
     agreement_test: Agreement | None = None
 
-    def plain(self) -> dict[str, Any]:
+    def plain(self) -> Json:
         """Convert to plain values for a summary."""
-        data = asdict(self)
-        return {
-            "models": list(self.models),
-            "wanted": self.wanted,
-            "categories": {row.pop("name"): row for row in data["rows"]},
-            **{name: data[name] for name in ("problems", "test", "names", "unnamed", "unassigned")},
-            "repairs": list(self.repairs),
-            "reasked": data["reasked"],
-            "agreement": _plain(self.agreement),
-            "agreement_test": _plain(self.agreement_test),
-        }
+        rows = {row.name: {k: v for k, v in asdict(row).items() if k != "name"} for row in self.rows}
+        data = asdict(self) | {"models": list(self.models), "repairs": list(self.repairs), "rows": rows}
+        data |= {"agreement": _plain(self.agreement), "agreement_test": _plain(self.agreement_test)}
+        return {"categories" if name == "rows" else name: value for name, value in data.items() if name != "stage"}
 
 
 def last_stage(stages: Mapping[str, SkillMap]) -> str:
@@ -206,14 +197,10 @@ def _row(category: Category, source: SkillMap, test: SkillMap, gold: SkillMap | 
     own = [id_ for id_, name in source.assignment.items() if name == category.name]
     named = Counter(source.names.values())
     golds = Counter(gold.skill(id_) for id_ in own if gold.skill(id_)) if gold is not None else Counter()
-    return CategoryRow(
-        category.name,
-        category.description,
-        len(own),
-        sum(name == category.name for name in test.assignment.values()),
-        dict(sorted(((name, named[name]) for name in category.members), key=lambda pair: (-pair[1], pair[0]))),
-        dict(sorted(golds.items(), key=lambda pair: (-pair[1], pair[0]))),
-    )
+    members = {name: named[name] for name in category.members}
+    names, skills = (dict(sorted(n.items(), key=lambda pair: (-pair[1], pair[0]))) for n in (members, golds))
+    tested = sum(name == category.name for name in test.assignment.values())
+    return CategoryRow(category.name, category.description, len(own), tested, names, skills)
 
 
 def _compare(skills: SkillMap, gold: SkillMap | None) -> Agreement | None:
@@ -228,7 +215,7 @@ def _causes(failures: Iterable[Failure]) -> dict[str, int]:
     return dict(sorted(Counter(str(failure.cause) for failure in failures).items()))
 
 
-def _plain(measures: Agreement | None) -> dict[str, Any] | None:
+def _plain(measures: Agreement | None) -> Json | None:
     if measures is None:
         return None
     return {name: round(value, 4) if isinstance(value, float) else value for name, value in asdict(measures).items()}

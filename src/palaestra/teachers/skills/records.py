@@ -2,17 +2,28 @@
 
 A model receives the list of errors in its categories and may answer again; after the last answer the list reports the
 repairs. No name is assigned by guessing: names without a category are sorted by a further question, and stage 3 asks about
-the problems of names that are still without one.
-"""
+the problems of names that are still without one."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Any
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, TypeAdapter
 
-from palaestra.core.records import Failure, Problem
+from palaestra.core.errors import SettingsError
+from palaestra.core.records import Failure, FailureCause, Problem
+from palaestra.runs.files import from_json, to_json, write_text
+
+_MAX_NAME = 80
+"""Maximum characters of a name."""
+_AROUND = " \t.,;:!\"'`*_-"
+SKILLS_FILE = "skills.json"
+_NO_SKILL = Failure(FailureCause.INVALID_REQUEST, "the skills file has no skill for this problem")
+_LABELS = TypeAdapter(dict[str, str | Annotated[list[str], Field(min_length=1, max_length=2)] | None])
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,25 +86,15 @@ class SkillMap:
 
     def select(self, problems: Iterable[str]) -> SkillMap:
         """Restrict the map to the problems with these ids."""
-        ids = set(problems)
-        return replace(
-            self,
-            names={id_: name for id_, name in self.names.items() if id_ in ids},
-            assignment={id_: skill for id_, skill in self.assignment.items() if id_ in ids},
-            unnamed={id_: failure for id_, failure in self.unnamed.items() if id_ in ids},
-            unassigned={id_: failure for id_, failure in self.unassigned.items() if id_ in ids},
-        )
+        ids, parts = set(problems), ("names", "assignment", "unnamed", "unassigned")
+        selected: Any = {part: {k: value for k, value in getattr(self, part).items() if k in ids} for part in parts}
+        return replace(self, **selected)
 
 
-LONGEST = 80
-"""Maximum characters of a name."""
-_AROUND = " \t.,;:!\"'`*_-"
-
-
-def tidy(name: str) -> str:
+def tidy_name(name: str) -> str:
     """Remove line breaks, and the quotes and full stops around a name.
 
-    >>> tidy(' "Adding\\n fractions". ')
+    >>> tidy_name(' "Adding\\n fractions". ')
     'Adding fractions'
     """
     return " ".join(name.split()).strip(_AROUND)
@@ -105,25 +106,22 @@ def make_key(name: str) -> str:
     >>> make_key("Two-digit_sums.") == make_key("two digit  Sums")
     True
     """
-    return " ".join(tidy(name).casefold().replace("-", " ").replace("_", " ").split())
+    return " ".join(tidy_name(name).casefold().replace("-", " ").replace("_", " ").split())
 
 
 def describe_fault(name: str) -> str:
     """Describe the error of a name, in words that a model can act on; empty if it is valid."""
-    if not make_key(name):
-        return "a name is empty"
-    if len(tidy(name)) > LONGEST:
-        return (
-            f"the name {tidy(name)[:30]!r}... has {len(tidy(name))} characters, expected at most {LONGEST}; shorten it"
-        )
-    return ""
+    tidy = tidy_name(name)
+    if len(tidy) > _MAX_NAME:
+        return f"the name {tidy[:30]!r}... has {len(tidy)} characters, expected at most {_MAX_NAME}; shorten it"
+    return "" if make_key(name) else "a name is empty"
 
 
 def quote_names(names: Iterable[str], most: int = 10) -> str:
     """Quote the first of some names for a message."""
     given = list(names)
     more = f" and {len(given) - most} more" if len(given) > most else ""
-    return ", ".join(repr(name[:LONGEST]) for name in given[:most]) + more
+    return ", ".join(repr(name[:_MAX_NAME]) for name in given[:most]) + more
 
 
 class SkillGroup(BaseModel):
@@ -173,20 +171,21 @@ def repair_categories(
             bad.append(complaint)
             continue
         if may and own not in may:
-            foreign.append(tidy(group.name))
+            foreign.append(tidy_name(group.name))
             continue
         if own in called:
             twice.append(called[own][0])
-        called.setdefault(own, (may.get(own, tidy(group.name)), " ".join(group.description.split())))
+        called.setdefault(own, (may.get(own, tidy_name(group.name)), " ".join(group.description.split())))
         inside = members.setdefault(own, [])
         for skill in group.skills:
-            if make_key(skill) not in spelled:
-                invented.append(tidy(skill))
-            elif make_key(skill) in placed:
-                repeated.append(spelled[make_key(skill)])
+            key = make_key(skill)
+            if key not in spelled:
+                invented.append(tidy_name(skill))
+            elif key in placed:
+                repeated.append(spelled[key])
             else:
-                placed.add(make_key(skill))
-                inside.append(spelled[make_key(skill)])
+                placed.add(key)
+                inside.append(spelled[key])
     empty = [called[own][0] for own, inside in members.items() if not inside and not may]
     left = [name for own, name in spelled.items() if own not in placed]
     later = "their problems are asked about one by one" if may else "sorted by a further question"
@@ -231,9 +230,90 @@ def _fit(categories: list[Category], names: Mapping[str, int], wanted: int) -> t
         if not pairs:
             break
         _, _, largest, name = max(pairs, key=lambda pair: (pair[0], pair[1], pair[2].name, pair[3]))
-        rest = Category(largest.name, largest.description, tuple(n for n in largest.members if n != name))
-        categories = [rest if category is largest else category for category in categories] + [
-            Category(name, "", (name,))
-        ]
+        rest = replace(largest, members=tuple(member for member in largest.members if member != name))
+        categories = [rest if category is largest else category for category in categories]
+        categories.append(Category(name, "", (name,)))
         taken.append(name)
     return categories, f"taken out of the largest: {quote_names(taken)}" if taken else "there is nothing to divide"
+
+
+class SkillRow(BaseModel):
+    """A line of a skills file."""
+
+    id: str
+    skill: str | None
+    subskill: str = ""
+
+
+def write_skills(path: Path, skills: SkillMap) -> None:
+    """Write a skill map as a file that `read_skills` reads."""
+    write_text(path, to_json(skills) + "\n")
+
+
+def read_skills(path: Path) -> SkillMap:
+    """Read a skills file, or the skills file of a run folder.
+
+    Raises:
+        SettingsError: the file is missing or has an unknown format; the message names the location.
+    """
+    path = path.expanduser()
+    path = path / SKILLS_FILE if path.is_dir() else path
+    try:
+        skills = _parse(path.read_text(encoding="utf-8-sig"))
+    except FileNotFoundError:
+        raise SettingsError(f"the skills file {path} does not exist") from None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        message = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        raise SettingsError(f"the skills file {path} cannot be read: {message}") from None
+    if not skills.categories:
+        raise SettingsError(f"the skills file {path} contains no skills")
+    known = {category.name for category in skills.categories}
+    for problem, skill in skills.assignment.items():
+        if skill not in known:
+            raise SettingsError(f"the skills file {path} assigns {problem} to {skill!r}, which is not among its skills")
+    return skills
+
+
+def _parse(text: str) -> SkillMap:
+    try:
+        data = json.loads(text)
+    except json.JSONDecodeError:
+        return _from_rows([SkillRow.model_validate_json(line) for line in text.splitlines() if line.strip()])
+    if "categories" in data and "assignment" in data:
+        return from_json(SkillMap, text)
+    if "skill_categories" in data and "instance_id_to_skill_category" in data:
+        return _from_dataenvgym(data)
+    if "skill" in data and "id" in data:
+        return _from_rows([SkillRow.model_validate(data)])
+    labels = {
+        problem: (label, "") if isinstance(label, str | None) else (*label, "")[:2]
+        for problem, label in _LABELS.validate_python(data).items()
+    }
+    return _from_rows([SkillRow(id=problem, skill=skill, subskill=part) for problem, (skill, part) in labels.items()])
+
+
+def _from_rows(rows: Sequence[SkillRow]) -> SkillMap:
+    members: dict[str, dict[str, None]] = {}
+    names: dict[str, str] = {}
+    assignment: dict[str, str] = {}
+    unassigned: dict[str, Failure] = {}
+    for row in rows:
+        if row.id in assignment or row.id in unassigned:
+            raise ValueError(f"problem {row.id} is listed twice; list each problem once")
+        if not row.skill:
+            unassigned[row.id] = _NO_SKILL
+            continue
+        assignment[row.id] = row.skill
+        parts = members.setdefault(row.skill, {})
+        if row.subskill:
+            names[row.id] = row.subskill
+            parts[row.subskill] = None
+    categories = tuple(Category(skill, "", tuple(parts)) for skill, parts in members.items())
+    return SkillMap(names=names, categories=categories, assignment=assignment, unassigned=unassigned)
+
+
+def _from_dataenvgym(data: Any) -> SkillMap:
+    names = {entry["instance_id"]: entry["skill"]["name"] for entry in data["labeled_instructions"]}
+    categories = [Category(entry["descriptive_name"], "", tuple(entry["skills"])) for entry in data["skill_categories"]]
+    assigned = data["instance_id_to_skill_category"].items()
+    return SkillMap(names, tuple(categories), {problem: entry["descriptive_name"] for problem, entry in assigned})

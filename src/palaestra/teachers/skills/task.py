@@ -13,30 +13,26 @@ from palaestra.core.records import Completion, Example, Failure, FailureCause, P
 from palaestra.tasks.base import GenerativeTask, Task, check_skills
 from palaestra.teachers.skills.records import Category, SkillMap
 
-GOLD = "gold_skill"
+_GOLD = "gold_skill"
 """The metadata key of a relabelled problem for the task's own skill and subskill, which scorers may need."""
 
 
 def original(problem: Problem) -> Problem:
     """Restore the task's own skill of a problem."""
-    if GOLD not in problem.metadata:
+    if _GOLD not in problem.metadata:
         return problem
-    skill, subskill = problem.metadata[GOLD]
-    metadata = {name: value for name, value in problem.metadata.items() if name != GOLD}
+    skill, subskill = problem.metadata[_GOLD]
+    metadata = {name: value for name, value in problem.metadata.items() if name != _GOLD}
     return replace(problem, skill=skill, subskill=subskill, metadata=metadata)
 
 
 def relabel(problems: Sequence[Problem], skill_map: SkillMap) -> list[Problem]:
     """Problems with the skills of `skill_map`. A problem that is not in it gets an empty skill."""
-    return [
-        replace(
-            own,
-            skill=skill_map.skill(own.id),
-            subskill=skill_map.subskill(own.id),
-            metadata={**own.metadata, GOLD: [own.skill, own.subskill]},
-        )
-        for own in map(original, problems)
-    ]
+    relabeled = []
+    for own in map(original, problems):
+        metadata, skill = {**own.metadata, _GOLD: [own.skill, own.subskill]}, skill_map.skill(own.id)
+        relabeled.append(replace(own, skill=skill, subskill=skill_map.subskill(own.id), metadata=metadata))
+    return relabeled
 
 
 class Discovered:
@@ -80,18 +76,12 @@ class Discovered:
         own = self.task.problems(split, per_skill, seed, () if split is Split.TRAIN else self.only)
         unseen = self.skill_map.missing(own)
         if unseen and split is not Split.TRAIN:
-            raise TaskError(
-                f"{len(unseen)} of {len(own)} {split} problems of '{self.name}' are not in the skill map, "
-                f"for example {unseen[0].id}; pass them to assign_more first"
-            )
-        labelled = relabel(own, self.skill_map)
-        for skill in skills:
-            if not any(problem.skill == skill for problem in labelled):
-                raise TaskError(
-                    f"none of {len(own)} {split} problems of '{self.name}' has the discovered skill '{skill}'; "
-                    "request more problems, or omit the skill"
-                )
-        return [problem for problem in labelled if not skills or problem.skill in skills]
+            example = f"for example {unseen[0].id}; pass them to assign_more first"
+            raise TaskError(f"{len(unseen)} of {len(own)} {split} problems are not in the skill map, {example}")
+        labeled = relabel(own, self.skill_map)
+        for skill in set(skills) - {problem.skill for problem in labeled}:
+            raise TaskError(f"no {split} problem of '{self.name}' has the skill '{skill}'; request more, or omit it")
+        return [problem for problem in labeled if not skills or problem.skill in skills]
 
     def score(self, problem: Problem, completion: Completion) -> Score | Failure:
         return self.task.score(original(problem), completion)
@@ -113,10 +103,7 @@ def map_own_skills(task: Task, problems: Sequence[Problem]) -> SkillMap:
     """
     skills = task.skills()
     if len(skills) < 2:
-        raise TaskError(
-            f"task '{task.name}' has no skills of its own (expected at least 2, got {', '.join(skills) or 'none'}); "
-            "discover them with a language model"
-        )
+        raise TaskError(f"task '{task.name}' has no skills of its own: expected at least 2, got {len(skills)}")
     own = [original(problem) for problem in problems]
     nothing = Failure(FailureCause.INVALID_REQUEST, f"task '{task.name}' assigns no skill to this problem")
     return SkillMap(

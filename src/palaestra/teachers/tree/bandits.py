@@ -13,7 +13,7 @@ learnable. The parameters form a grid. The validation counts before the first ro
 binomial likelihood.
 
 Subskills of a skill share whether the skill is within reach. All subskills of a task share the distribution of paces,
-losses and kinds (a few steps of expectation maximisation, with a prior of `PRIOR_WEIGHT` subskills).
+losses and kinds (a few steps of expectation maximisation, with a prior of `_PRIOR_WEIGHT` subskills).
 """
 
 from __future__ import annotations
@@ -26,14 +26,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from palaestra.teachers.simple import share_out
-from palaestra.teachers.tree.limits import TreeLimits
-from palaestra.teachers.tree.records import Branch, Count, Leaf, TreeAction, TreeState
+from palaestra.teachers.tree.records import Branch, Count, Leaf, TreeAction, TreeLimits, TreeState
 
-FARTHEST = 4
+_MAX_LESSONS_AHEAD = 4
 """Maximum number of lessons to plan ahead."""
 
 
-class Bandit(ABC):
+class _Bandit(ABC):
     """Plans by the expected gain of every further example of every subskill. Subclasses implement `plan_examples`.
 
     Arguments:
@@ -55,7 +54,7 @@ class Bandit(ABC):
         self, tree: TreeState, size: int, limits: TreeLimits, generator: np.random.Generator
     ) -> list[TreeAction]:
         known = posterior(tree)
-        ahead = max(size, min(tree.budget, FARTHEST * size))
+        ahead = max(size, min(tree.budget, _MAX_LESSONS_AHEAD * size))
         kept_L = self.keep * ahead * _knew(known)
         planned_L = kept_L + self.plan_examples(known, ahead - round(kept_L.sum()), generator)
         # A random order, so that the remainder goes to other subskills in each round.
@@ -81,7 +80,7 @@ class Bandit(ABC):
         return TreeAction(branch.name, given, reason, "explore" if opens else "exploit")
 
 
-class UpperConfidence(Bandit):
+class UpperConfidence(_Bandit):
     """Allocates each example by an upper confidence bound of its gain.
 
     Arguments:
@@ -95,10 +94,10 @@ class UpperConfidence(Bandit):
         self.optimism = optimism
 
     def plan_examples(self, known: Posterior, total: int, generator: np.random.Generator) -> Array:
-        return plan(known.marginals(total, self.optimism), total)
+        return _plan(known.marginals(total, self.optimism), total)
 
 
-class Thompson(Bandit):
+class Thompson(_Bandit):
     """Thompson sampling: samples a curve for each subskill and plans with it. The result is the mean of several plans.
 
     A single sample would have too much variance, because there are few lessons.
@@ -114,12 +113,12 @@ class Thompson(Bandit):
         self.draws = draws
 
     def plan_examples(self, known: Posterior, total: int, generator: np.random.Generator) -> Array:
-        plans = [plan(known.sample(total, generator), total) for _ in range(self.draws)]
+        plans = [_plan(known.sample(total, generator), total) for _ in range(self.draws)]
         plan_L: Array = np.mean(plans, axis=0)
         return plan_L
 
 
-def plan(gain_LN: Array, total: int) -> Array:
+def _plan(gain_LN: Array, total: int) -> Array:
     """Allocate `total` examples greedily by gain. Returns the number for each subskill.
 
     Gains must not rise along a row, as on a flattening curve; rising ones are lowered.
@@ -131,7 +130,7 @@ def plan(gain_LN: Array, total: int) -> Array:
 
 def _knew(known: Posterior) -> Array:
     """The weight of each subskill times the probability that it was known before; the sum is at most 1."""
-    weight_L = known.value_L * (known.weights_LG @ (known.grid.kind_G == KNOWN))
+    weight_L = known.value_L * (known.weights_LG @ (known.grid.kind_G == _KNOWN))
     # If less than a third was known, the fraction for it shrinks in proportion.
     share_L: Array = weight_L / max(1.0 / 3, weight_L.sum())
     return share_L
@@ -139,26 +138,26 @@ def _knew(known: Posterior) -> Array:
 
 Array = NDArray[np.float64]
 
-KNOWN, LEARNABLE, OUT = 0, 1, 2
-PACES = {3.0: 0.23, 6.0: 0.23, 12.0: 0.23, 24.0: 0.19, 60.0: 0.08, 150.0: 0.04}
+_KNOWN, _LEARNABLE, _OUT = 0, 1, 2
+_PACES = {3.0: 0.23, 6.0: 0.23, 12.0: 0.23, 24.0: 0.19, 60.0: 0.08, 150.0: 0.04}
 """Examples after which a learnable subskill has closed 63 % of its gap, with prior probabilities."""
-LOSSES = {0.0: 0.5, 0.2: 0.3, 0.5: 0.2}
+_LOSSES = {0.0: 0.5, 0.2: 0.3, 0.5: 0.2}
 """Fractions of an accuracy that training on other subskills costs, with prior probabilities. Known subskills recover twice
 as fast."""
-BASES = {KNOWN: (0.8, 0.92, 0.99), LEARNABLE: (0.01, 0.1, 0.25, 0.45, 0.65), OUT: (0.01, 0.1, 0.25, 0.45)}
-BASE_WEIGHTS = {KNOWN: (1.0, 2.0, 3.0), LEARNABLE: (5.0, 2.0, 1.5, 1.0, 0.5), OUT: (5.0, 2.0, 1.0, 0.5)}
-CEILINGS = (0.8, 0.97)
-SORTS = (0.2, 0.25, 0.55)
+_BASES = {_KNOWN: (0.8, 0.92, 0.99), _LEARNABLE: (0.01, 0.1, 0.25, 0.45, 0.65), _OUT: (0.01, 0.1, 0.25, 0.45)}
+_BASE_WEIGHTS = {_KNOWN: (1.0, 2.0, 3.0), _LEARNABLE: (5.0, 2.0, 1.5, 1.0, 0.5), _OUT: (5.0, 2.0, 1.0, 0.5)}
+_CEILINGS = (0.8, 0.97)
+_SORTS = (0.2, 0.25, 0.55)
 """Prior probabilities of a skill: out of reach, new to the student, partly known."""
-KINDS = ((0.03, 0.07, 0.9), (0.03, 0.92, 0.05), (0.55, 0.42, 0.03))
+_KINDS = ((0.03, 0.07, 0.9), (0.03, 0.92, 0.05), (0.55, 0.42, 0.03))
 """For each sort of skill the prior probabilities of its subskills: known, learnable, out of reach."""
-LONGEST = 600
+_CURVE_LENGTH = 600
 """The length of the curves in examples; beyond it they are extrapolated."""
-PRIOR_WEIGHT = 10.0
-STEPS = 4
-MOST_COUNTED = 24
+_PRIOR_WEIGHT = 10.0
+_STEPS = 4
+_MAX_WEIGHT = 24
 """Maximum weight of a subskill's answers, because the grid is too coarse for finer differences."""
-SLIP = 0.02
+_SLIP = 0.02
 """The minimum error rate, also of a mastered subskill."""
 
 
@@ -229,7 +228,7 @@ class Posterior:
 
     def accuracy(self) -> Array:
         """The expected accuracy of every subskill after training on the given examples."""
-        place_L = np.minimum(self.given_L, LONGEST)
+        place_L = np.minimum(self.given_L, _CURVE_LENGTH)
         accuracy_L: Array = np.einsum("lg,gl->l", self.weights_LG, self.grid.curve_GN[:, place_L])
         return accuracy_L
 
@@ -244,18 +243,15 @@ def posterior(tree: TreeState) -> Posterior:
     for row, (branch, _) in enumerate(leaves):
         rows.setdefault(branch.name, []).append(row)
     weights_LG, within = _fit(grid, likelihood_LG, list(rows.values()))
-    share = {branch.name: 1.0 / len(tree.branches) for branch in tree}
-    asked = {branch.name: sum(leaf.measured[-1].count for leaf in branch.leaves) for branch in tree}
-    value_L = np.array(
-        [
-            share[b.name] * (leaf.measured[-1].count / asked[b.name] if asked[b.name] else 1 / len(b.leaves))
-            for b, leaf in leaves
-        ]
-    )
+    values = []
+    for branch in tree:
+        counts = [leaf.measured[-1].count for leaf in branch.leaves]
+        shares = [count / sum(counts) if sum(counts) else 1 / len(counts) for count in counts]
+        values += [1.0 / len(tree.branches) * share for share in shares]
     return Posterior(
         tuple((branch.name, leaf.name) for branch, leaf in leaves),
         weights_LG,
-        value_L,
+        np.array(values),
         np.array([leaf.total for _, leaf in leaves], dtype=np.int64),
         dict(zip(rows, within.tolist(), strict=True)),
         grid,
@@ -264,10 +260,10 @@ def posterior(tree: TreeState) -> Posterior:
 
 def _fit(grid: Grid, likelihood_LG: Array, skills: list[list[int]]) -> tuple[Array, Array]:
     """Fit the shared distributions. Returns the posterior of every subskill, and the reach of every skill."""
-    pace_P, loss_D = np.array(list(PACES.values())), np.array(list(LOSSES.values()))
-    kind_RK, sort_R = np.array(KINDS), np.array(SORTS)
+    pace_P, loss_D = np.array(list(_PACES.values())), np.array(list(_LOSSES.values()))
+    kind_RK, sort_R = np.array(_KINDS), np.array(_SORTS)
     prior_pace, prior_loss, prior_kind, prior_sort = pace_P, loss_D, kind_RK, sort_R
-    for _ in range(STEPS):
+    for _ in range(_STEPS):
         point_RG = kind_RK[:, grid.kind_G] * grid.prior_G * pace_P[grid.pace_G] * loss_D[grid.loss_G]
         joint_LRG = likelihood_LG[:, None, :] * point_RG[None, :, :]
         evidence_LR = joint_LRG.sum(axis=2)
@@ -280,18 +276,18 @@ def _fit(grid: Grid, likelihood_LG: Array, skills: list[list[int]]) -> tuple[Arr
         weights_LRG = joint_LRG / evidence_LR[:, :, None] * reach_LR[:, :, None]
         weights_LG = weights_LRG.sum(axis=1)
         kind_RK = _estimate_rates(
-            np.stack([_by(grid.kind_G, weights_LRG[:, r].sum(axis=0), 3) for r in range(len(KINDS))]), prior_kind
+            np.stack([_by(grid.kind_G, weights_LRG[:, r].sum(axis=0), 3) for r in range(len(_KINDS))]), prior_kind
         )
-        learning_G = weights_LG.sum(axis=0) * (grid.kind_G != OUT)
-        pace_P = _estimate_rates(_by(grid.pace_G, learning_G, len(PACES)), prior_pace)
-        loss_D = _estimate_rates(_by(grid.loss_G, weights_LG.sum(axis=0), len(LOSSES)), prior_loss)
+        learning_G = weights_LG.sum(axis=0) * (grid.kind_G != _OUT)
+        pace_P = _estimate_rates(_by(grid.pace_G, learning_G, len(_PACES)), prior_pace)
+        loss_D = _estimate_rates(_by(grid.loss_G, weights_LG.sum(axis=0), len(_LOSSES)), prior_loss)
         sort_R = _estimate_rates(sort_SR.sum(axis=0), prior_sort)
     return weights_LG / weights_LG.sum(axis=1, keepdims=True), 1 - sort_SR[:, 0]
 
 
 def _estimate_rates(counts: Array, prior: Array) -> Array:
-    """Estimate rates along the last axis from counts and a prior of weight `PRIOR_WEIGHT`."""
-    total = counts + PRIOR_WEIGHT * prior
+    """Estimate rates along the last axis from counts and a prior of weight `_PRIOR_WEIGHT`."""
+    total = counts + _PRIOR_WEIGHT * prior
     rates: Array = total / total.sum(axis=-1, keepdims=True)
     return rates
 
@@ -305,13 +301,13 @@ def _log_likelihood(grid: Grid, leaf: Leaf) -> Array:
     # The same problems are asked after every round, so their answers are not independent.
     weight = max(1, len(leaf.measured) - 1) ** -0.5
     for place, measured in enumerate(leaf.measured[1:], 1):
-        log_G += weight * _binomial(measured, grid.curve_GN[:, min(LONGEST, sum(leaf.given[:place]))])
+        log_G += weight * _binomial(measured, grid.curve_GN[:, min(_CURVE_LENGTH, sum(leaf.given[:place]))])
     return log_G
 
 
 def _binomial(measured: Count, chance_G: Array) -> Array:
-    chance_G = SLIP + (1 - 2 * SLIP) * chance_G
-    wrong, weight = measured.count - measured.correct, min(1.0, MOST_COUNTED / max(1, measured.count))
+    chance_G = _SLIP + (1 - 2 * _SLIP) * chance_G
+    wrong, weight = measured.count - measured.correct, min(1.0, _MAX_WEIGHT / max(1, measured.count))
     log_G: Array = weight * (measured.correct * np.log(chance_G) + wrong * np.log1p(-chance_G))
     return log_G
 
@@ -319,19 +315,19 @@ def _binomial(measured: Count, chance_G: Array) -> Array:
 @cache
 def _grid() -> Grid:
     points: list[tuple[int, int, int, float, float, float, float]] = []
-    for kind, bases in BASES.items():
-        weights = np.array(BASE_WEIGHTS[kind]) / sum(BASE_WEIGHTS[kind])
-        ceilings = CEILINGS if kind == LEARNABLE else (0.0,)
+    for kind, bases in _BASES.items():
+        weights = np.array(_BASE_WEIGHTS[kind]) / sum(_BASE_WEIGHTS[kind])
+        ceilings = _CEILINGS if kind == _LEARNABLE else (0.0,)
         for base, weight in zip(bases, weights.tolist(), strict=True):
             for ceiling in ceilings:
-                for pace in range(len(PACES)):
-                    for loss, lost in enumerate(LOSSES):
+                for pace in range(len(_PACES)):
+                    for loss, lost in enumerate(_LOSSES):
                         start = base * (1 - lost)
-                        top = {KNOWN: base, LEARNABLE: max(base, ceiling), OUT: start}[kind]
+                        top = {_KNOWN: base, _LEARNABLE: max(base, ceiling), _OUT: start}[kind]
                         points.append((kind, pace, loss, base, weight / len(ceilings), start, top))
     kind_G, pace_G, loss_G = (np.array([point[k] for point in points], dtype=np.int64) for k in range(3))
     base_G, prior_G, start_G, top_G = (np.array([point[k] for point in points]) for k in range(3, 7))
-    pace_of_G = np.array(list(PACES))[pace_G] * np.where(kind_G == KNOWN, 0.5, 1.0)
-    left_GN = np.exp(-np.arange(LONGEST + 1)[None, :] / pace_of_G[:, None])
+    pace_of_G = np.array(list(_PACES))[pace_G] * np.where(kind_G == _KNOWN, 0.5, 1.0)
+    left_GN = np.exp(-np.arange(_CURVE_LENGTH + 1)[None, :] / pace_of_G[:, None])
     curve_GN = top_G[:, None] - (top_G - start_G)[:, None] * left_GN
     return Grid(kind_G, pace_G, loss_G, base_G, prior_G, curve_GN, np.diff(curve_GN, axis=1))

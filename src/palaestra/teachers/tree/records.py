@@ -1,25 +1,30 @@
-"""The tree of a skill-tree teacher, built from the student's state; its actions; and the rewards of skills."""
+"""The tree of a skill-tree teacher, its actions within their limits, and the rewards of skills.
+
+The reason of an action that a limit changed says what was changed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from palaestra.core.records import Attempt, Report
+from palaestra.core.settings import check_ranges, setting
 from palaestra.core.statistics import Gain, measure_gain
+from palaestra.envs.lesson.state import StudentState
+from palaestra.teachers.simple import share_out
 
-if TYPE_CHECKING:
-    from palaestra.envs.lesson.state import StudentState
-
-
-MASTERED = 0.9
+_MASTERED = 0.9
 """The accuracy from which a skill counts as mastered."""
-PRIOR_COUNT = 4.0
+_PRIOR_COUNT = 4.0
 """The weight of the skill's accuracy in the estimate of a subskill's, in observations."""
-UNKNOWN = 0.5
+_UNKNOWN = 0.5
 """The assumed accuracy if nothing was scored."""
+_MAX_REQUESTED = 1_000_000
+"""Larger requests are reduced to this, so that proportions can be computed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +74,7 @@ class Branch:
 
     @property
     def accuracy(self) -> float:
-        """Current validation accuracy; `UNKNOWN` if nothing was scored."""
+        """Current validation accuracy; `_UNKNOWN` if nothing was scored."""
         return _fill_unknown(self.measured[-1].accuracy)
 
     @property
@@ -79,16 +84,13 @@ class Branch:
 
     @property
     def mastered(self) -> bool:
-        return self.accuracy >= MASTERED
+        return self.accuracy >= _MASTERED
 
     @property
     def rewards(self) -> tuple[float | None, ...]:
         """The change of the skill's validation accuracy in each round; `None` if nothing was scored."""
-        changes: list[float | None] = []
-        for first, second in pairwise(self.measured):
-            scored = first.accuracy is not None and second.accuracy is not None
-            changes.append(_fill_unknown(second.accuracy) - _fill_unknown(first.accuracy) if scored else None)
-        return tuple(changes)
+        pairs = pairwise(count.accuracy for count in self.measured)
+        return tuple(None if old is None or new is None else new - old for old, new in pairs)
 
     @property
     def opened(self) -> tuple[Leaf, ...]:
@@ -110,7 +112,7 @@ class Branch:
             place: the measurement; 0: before the first round, -1: the last.
         """
         parent, own = _fill_unknown(self.measured[place].accuracy), leaf.measured[place]
-        return (own.correct + PRIOR_COUNT * parent) / (own.count + PRIOR_COUNT)
+        return (own.correct + _PRIOR_COUNT * parent) / (own.count + _PRIOR_COUNT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,9 +156,7 @@ class TreeAction:
 
 
 def build_tree(
-    state: StudentState,
-    skills: Mapping[str, Sequence[str]],
-    more: Mapping[str, Sequence[str]] | None = None,
+    state: StudentState, skills: Mapping[str, Sequence[str]], more: Mapping[str, Sequence[str]] | None = None
 ) -> TreeState:
     """Build the tree of a state.
 
@@ -200,30 +200,26 @@ def _branch(
     rounds = [allocation.get(skill, {}) for allocation in given]
     seen = [part for allocation in rounds for part in allocation if part]
     names = tuple(dict.fromkeys((*parts, *seen, *more))) or ("",)
-    whole = [_slice(report, skill) for report in reports]
-    measured = tuple(_count(report) for report in whole)
-    mastered = _fill_unknown(measured[-1].accuracy) >= MASTERED
+    whole = [_find(report, skill) for report in reports]
+    measured = tuple(Count(report.correct, report.count) for report in whole)
+    mastered = _fill_unknown(measured[-1].accuracy) >= _MASTERED
     leaves = []
     for name in names:
         counts = tuple(allocation.get(name, 0) for allocation in rounds)
         # The only leaf of a skill without subskills has the counts of the skill.
-        own = tuple(_count(_slice(report, name)) for report in whole) if name else measured
+        parts_of_skill = [_find(report, name) for report in whole]
+        own = tuple(Count(part.correct, part.count) for part in parts_of_skill) if name else measured
         leaves.append(Leaf(name, counts, own, mastered or any(counts)))
     return Branch(skill, tuple(sum(allocation.values()) for allocation in rounds), measured, tuple(leaves))
 
 
-def _slice(report: Report | None, name: str) -> Report | None:
-    if report is None:
-        return None
-    return next((part for part in report.slices if part.name == name), None)
-
-
-def _count(report: Report | None) -> Count:
-    return Count(report.correct, report.count) if report is not None else Count()
+def _find(report: Report, name: str) -> Report:
+    """The slice of a report; an empty one if nothing was asked."""
+    return next((part for part in report.slices if part.name == name), Report(name, None, 0.0, 1.0, 0, 0))
 
 
 def _fill_unknown(accuracy: float | None) -> float:
-    return UNKNOWN if accuracy is None else accuracy
+    return _UNKNOWN if accuracy is None else accuracy
 
 
 def skill_rewards(rounds: Sequence[Sequence[Attempt]]) -> dict[str, tuple[Gain, ...]]:
@@ -235,15 +231,167 @@ def skill_rewards(rounds: Sequence[Sequence[Attempt]]) -> dict[str, tuple[Gain, 
     Arguments:
         rounds: the attempts on validation problems before the first round, and after each.
     """
-    skills = dict.fromkeys(attempt.problem.skill for attempts in rounds for attempt in attempts)
-    return {
-        skill: tuple(
-            measure_gain(_select_skill(before, skill), _select_skill(after, skill))
-            for before, after in pairwise(rounds)
-        )
-        for skill in skills
-    }
+    gains = {}
+    for skill in dict.fromkeys(attempt.problem.skill for attempts in rounds for attempt in attempts):
+        own = [[attempt for attempt in attempts if attempt.problem.skill == skill] for attempts in rounds]
+        gains[skill] = tuple(measure_gain(before, after) for before, after in pairwise(own))
+    return gains
 
 
-def _select_skill(attempts: Sequence[Attempt], skill: str) -> list[Attempt]:
-    return [attempt for attempt in attempts if attempt.problem.skill == skill]
+@dataclass(frozen=True, slots=True)
+class TreeLimits:
+    """The limits of one lesson.
+
+    Arguments:
+        cap: the maximum fraction of a lesson for one skill. It applies only if there are enough skills that are not
+            mastered to fill a lesson.
+        subskill_cap: the maximum fraction for one subskill; the excess stays unspent.
+        max_subskills: maximum open subskills per skill; 0: no limit.
+        open_at_once: maximum subskills that a skill opens per round; 0: no limit.
+    """
+
+    cap: float = setting(0.2, "Maximum fraction of a lesson for one skill.", above=0, high=1)
+    subskill_cap: float = setting(1.0, "Maximum fraction of a lesson for one subskill.", above=0, high=1)
+    max_subskills: int = setting(0, "Maximum open subskills per skill; 0: no limit.", low=0)
+    open_at_once: int = setting(2, "Maximum subskills that a skill opens per round; 0: no limit.", low=0)
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
+    def most(self, tree: TreeState, size: int) -> int:
+        """Maximum examples of one skill."""
+        return math.ceil(size * self.cap) if self.cap * len(tree.weak or tree.branches) >= 1 else size
+
+    def most_of_subskill(self, size: int) -> int:
+        """Maximum examples of one subskill."""
+        return math.ceil(size * self.subskill_cap)
+
+    def room(self, branch: Branch) -> int:
+        """The number of subskills of a skill that may be opened now."""
+        closed = len(branch.closed)
+        at_once = self.open_at_once or closed
+        left = self.max_subskills - len(branch.opened) if self.max_subskills else closed
+        return max(0, min(closed, at_once, left))
+
+
+def enforce(tree: TreeState, actions: Sequence[TreeAction], size: int, limits: TreeLimits) -> list[TreeAction]:
+    """Change actions to comply with the limits: at most one per skill, `size` examples in total.
+
+    Unknown skills and subskills, and subskills that may not be opened, are refused; negative counts become 0. The
+    rest is scaled to the size of the lesson under the caps. Remaining examples are spread evenly over other subskills.
+    Fewer than `size` examples result only if `subskill_cap` or `max_subskills` leave no room.
+    """
+    asked, refused = _read_actions(tree, actions, limits)
+    most, leaf_most = limits.most(tree, size), limits.most_of_subskill(size)
+    shares = share_out(
+        size,
+        {name: float(sum(request.counts.values())) for name, request in asked.items()},
+        {name: min(most, leaf_most * sum(1 for n in request.counts.values() if n)) for name, request in asked.items()},
+    )
+    for name, share in shares.items():
+        asked[name].given = share_out(share, {part: float(n) for part, n in asked[name].counts.items()}, leaf_most)
+    _spend_rest(size - sum(shares.values()), asked, most, leaf_most, limits)
+    taken = [request.action(size) for request in asked.values() if request.spent]
+    if refused and taken:
+        first = taken[0]
+        taken[0] = replace(first, reason=f"{first.reason}; refused: {'; '.join(refused)}")
+    return taken
+
+
+@dataclass(slots=True)
+class _Request:
+    """The request of a policy for one skill, and the examples that it gets."""
+
+    branch: Branch
+    reason: str = ""
+    counts: dict[str, int] = field(default_factory=dict)
+    total: int = 0
+    notes: list[str] = field(default_factory=list)
+    given: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def spent(self) -> int:
+        return sum(self.given.values())
+
+    @property
+    def new(self) -> tuple[str, ...]:
+        """Subskills that the given examples open."""
+        closed = {leaf.name for leaf in self.branch.closed}
+        return tuple(name for name, count in self.given.items() if count and name in closed)
+
+    def action(self, size: int) -> TreeAction:
+        given = {name: count for name, count in self.given.items() if count}
+        if self.total != self.spent or any(self.counts.get(name, 0) != count for name, count in given.items()):
+            self.notes.append(f"{self.spent} of the lesson's {size} examples instead of {self.total}")
+        limits = f"limits: {', '.join(self.notes)}" if self.notes else ""
+        reason = "; ".join(part for part in (self.reason, limits) if part)
+        return TreeAction(self.branch.name, given, reason, "explore" if self.new else "exploit")
+
+
+def _read_actions(
+    tree: TreeState, actions: Iterable[TreeAction], limits: TreeLimits
+) -> tuple[dict[str, _Request], list[str]]:
+    """Read the requests for each skill of the tree. Returns them with the refusals."""
+    asked = {branch.name: _Request(branch) for branch in tree}
+    seen: set[str] = set()
+    refused: list[str] = []
+    for action in actions:
+        if action.skill not in asked:
+            refused.append(f"there is no skill '{action.skill}'")
+        elif action.skill in seen:
+            refused.append(f"a second action for '{action.skill}'")
+        else:
+            seen.add(action.skill)
+            _read(asked[action.skill], action, limits)
+    # Notes of an action without examples would not appear in any reason.
+    lost = [request for request in asked.values() if request.notes and not request.total]
+    return asked, refused + [f"{request.branch.name}: {', '.join(request.notes)}" for request in lost]
+
+
+def _read(request: _Request, action: TreeAction, limits: TreeLimits) -> None:
+    """Read the valid part of an action into the request."""
+    request.reason = action.reason
+    room = limits.room(request.branch)
+    for name, wanted in action.allocation.items():
+        leaf = request.branch.leaf(name)
+        count = max(0, min(_MAX_REQUESTED, wanted))
+        opens = leaf is not None and not leaf.open and count > 0
+        if wanted < 0:
+            request.notes.append(f"{wanted} for {name} counts as 0")
+        if leaf is None:
+            request.notes.append(f"there is no subskill '{name}'")
+        elif opens and (action.kind != "explore" or not room):
+            request.notes.append(f"{name} may not be opened now")
+        else:
+            room -= opens
+            request.counts[name] = count
+    request.total = sum(request.counts.values())
+
+
+def _spend_rest(rest: int, asked: Mapping[str, _Request], most: int, leaf_most: int, limits: TreeLimits) -> None:
+    """Spread remaining examples evenly over weak skills (open subskills, then new ones), then over all skills."""
+    weak = {name: request for name, request in asked.items() if not request.branch.mastered}
+    for several, opening in ((weak, False), (weak, True), (asked, True)):
+        if rest <= 0:
+            return
+        left = {
+            name: {part: leaf_most - request.given.get(part, 0) for part in _usable(request, limits, opening)}
+            for name, request in several.items()
+        }
+        room = {name: min(most - several[name].spent, sum(parts.values())) for name, parts in left.items()}
+        for name, share in share_out(rest, dict.fromkeys(several, 1.0), room).items():
+            request = several[name]
+            for part, count in share_out(share, dict.fromkeys(left[name], 1.0), left[name]).items():
+                request.given[part] = request.given.get(part, 0) + count
+            rest -= share
+            if share and not request.reason:
+                request.reason = "no action requested these examples"
+
+
+def _usable(request: _Request, limits: TreeLimits, opening: bool) -> list[str]:
+    """The subskills that may get data: open ones, those being opened, and as many more as the limits allow."""
+    usable = [leaf.name for leaf in request.branch.opened] + list(request.new)
+    if opening:
+        others = [leaf.name for leaf in request.branch.closed if leaf.name not in request.new]
+        usable += others[: max(0, limits.room(request.branch) - len(request.new))]
+    return usable

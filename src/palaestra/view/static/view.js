@@ -15,8 +15,8 @@ async function refresh() {
   const chosen = new Set([...main.querySelectorAll("input[type=checkbox]:checked")].map((box) => box.value));
   const typed = [...main.querySelectorAll("input[type=search], select")].map((field) => field.value);
   const at = [...main.querySelectorAll("[data-row]")].indexOf(document.activeElement);
-  const typing = main.querySelector("input[type=search]:focus");
-  if (typing) return;
+  const writing = main.querySelector("form[method=post] :focus, details.edit[open], #rename, input:not([type=checkbox]):focus, .columns[open]");
+  if (writing) return;
   main.replaceChildren(...page.getElementById("content").childNodes);
   main.querySelectorAll("details").forEach((d) => { d.open = open.has(d.querySelector("summary")?.textContent); });
   main.querySelectorAll("input[type=checkbox]").forEach((box) => { box.checked = chosen.has(box.value); });
@@ -47,7 +47,7 @@ function prepare() {
       live.textContent = answer.ok ? "copied" : "could not be copied";
     };
   });
-  document.querySelectorAll("#filter select").forEach((field) => { field.onchange = () => field.form.requestSubmit(); });
+  document.querySelectorAll("#filter select, #filter input[type=range]").forEach((field) => { field.onchange = () => field.form.requestSubmit(); });
 }
 
 document.addEventListener("keydown", (event) => {
@@ -68,6 +68,8 @@ document.addEventListener("keydown", (event) => {
     list[at].querySelector("a")?.click();
   } else if (event.key === "x" && at >= 0) {
     list[at].querySelector("input[type=checkbox]")?.click();
+  } else if (event.key === "e" && at >= 0) {
+    list[at].querySelector(".rename")?.click();
   } else if (event.key === "n" || event.key === "p") {
     document.querySelector(event.key === "n" ? "a[rel=next]" : "a[rel=prev]")?.click();
   } else if (event.key === "u") {

@@ -21,7 +21,7 @@ CHANGED = 9
 """Exit code: the submission modified an argument in one of the first calls."""
 WATCHED = 100
 """Calls whose arguments are compared afterwards."""
-SAID = 2000
+MAX_MESSAGE = 2000
 """Characters of an exception's message that are passed on."""
 
 
@@ -95,7 +95,7 @@ def exception_name(error: Exception) -> str:
 def exception_message(error: Exception) -> str:
     try:
         words: str = error.args[0] if len(error.args) == 1 and isinstance(error.args[0], str) else str(error)
-        return str.__str__(words)[:SAID]
+        return str.__str__(words)[:MAX_MESSAGE]
     except Exception:
         return ""
 

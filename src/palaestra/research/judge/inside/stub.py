@@ -22,7 +22,7 @@ from .values import Reader, decode
 PIPES = "PALAESTRA_LINE"
 """The environment variable with the file descriptors of the pipes to the submission and back, and a core (see `Reader`).
 """
-LONGEST = 8 << 20
+MAX_ANSWER = 8 << 20
 """Maximum bytes of an answer."""
 
 
@@ -38,7 +38,7 @@ class SubmissionPipe:
         self._count, self._rest, self._broken, self._lock = 0, b"", "", threading.Lock()
         os.register_at_fork(after_in_child=self._disconnect)
 
-    def names(self, wanted: Iterable[str]) -> dict[str, Any]:
+    def names(self, wanted: Iterable[str]) -> dict[str, object]:
         """Return the attributes of the submission's module among `wanted`; raises what importing it raises."""
         there = self.ask("names", (list(wanted),), {})
         return {name: self.get(name) for name in there if type(name) is str}
@@ -54,7 +54,7 @@ class SubmissionPipe:
             self._break("an answer is not plain data")
         return _function(self, name) if answer[0] == "function" else answer[1]
 
-    def ask(self, name: str, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    def ask(self, name: str, arguments: tuple[object, ...], named: dict[str, object]) -> Any:
         """Call a function of the submission, or `names` or `get` of its server."""
         request = dumps((name, arguments, named), 5)
         if GLOBAL in request:  # Either a class or function, or part of a string.
@@ -95,8 +95,8 @@ class SubmissionPipe:
             if not more:
                 self._break("it ended")
             data += more
-            if len(data) > LONGEST:
-                self._break(f"an answer has more than {LONGEST} bytes")
+            if len(data) > MAX_ANSWER:
+                self._break(f"an answer has more than {MAX_ANSWER} bytes")
         line, _, self._rest = data.partition(b"\n")
         return line
 
@@ -125,17 +125,17 @@ def connect() -> SubmissionPipe:
     return SubmissionPipe(*map(int, os.environ[PIPES].split(",")))
 
 
-def _function(line: SubmissionPipe, name: str) -> Callable[..., Any]:
+def _function(line: SubmissionPipe, name: str) -> Callable[..., object]:
     ask, place = line.ask, f".{name}"
 
-    def call(*arguments: Any, **named: Any) -> Any:
+    def call(*arguments: object, **named: object) -> object:
         return ask(place, arguments, named)
 
     call.__name__ = call.__qualname__ = name
     return call
 
 
-def _error(value: Any) -> Exception:
+def _error(value: object) -> Exception:
     """Convert an exception of a submission to a built-in one."""
     if type(value) is not list or len(value) != 2 or not all(type(part) is str for part in value):
         return RuntimeError("the submission raised an exception")

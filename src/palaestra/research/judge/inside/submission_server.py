@@ -19,7 +19,6 @@ def main() -> None:
     del sys.modules["channel"]
     sys.path[0] = os.getcwd()
     module = None
-    objects: dict[str, object] = {}
 
     def answer(value: object) -> None:
         try:
@@ -31,19 +30,13 @@ def main() -> None:
         try:
             if module is None:
                 module = importlib.import_module(request["module"])
-                answer(sorted(name for name in vars(module) if callable(getattr(module, name))))
+                answer(None)
                 continue
-            owner = module if request.get("object") is None else objects[request["object"]]
-            function = getattr(owner, request["function"])
-            value: object
+            function = getattr(module, request["function"])
             if "many" in request:
-                value = [function(*arguments) for arguments in request["many"]]
+                answer([function(*arguments) for arguments in request["many"]])
             else:
-                value = function(*request["arguments"], **request["named"])
-            if request.get("keep"):
-                objects[request["keep"]] = value
-                value = None
-            answer(value)
+                answer(function(*request["arguments"], **request["named"]))
         except BaseException as error:
             channel.send({"error": f"{type(error).__name__}: {error}"[:2000]})
             if module is None:

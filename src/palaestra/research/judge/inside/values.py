@@ -18,6 +18,7 @@ from os import read
 from typing import Any
 
 SCALARS = frozenset({type(None), bool, int, float, str})
+COLLECTIONS: tuple[type[Any], ...] = (tuple, set, frozenset)
 ARRAYS = "biufc"
 """NumPy dtype kinds that count as values: booleans and numbers."""
 
@@ -53,18 +54,15 @@ def to_json(value: Any) -> Any:
         return value
     if isinstance(value, list):
         return [to_json(item) for item in list.__iter__(value)]
-    if isinstance(value, tuple):
-        return {"tuple": [to_json(item) for item in tuple.__iter__(value)]}
     if isinstance(value, dict):
         return {"dict": [[to_json(key), to_json(item)] for key, item in dict.items(value)]}
+    for kind in COLLECTIONS:
+        if isinstance(value, kind):
+            return {kind.__name__: [to_json(item) for item in kind.__iter__(value)]}
     numpy: Any = sys.modules.get("numpy")  # Before the numbers, because some NumPy types derive from Python's.
     if numpy is not None and isinstance(value, numpy.ndarray | numpy.generic) and value.dtype.kind in ARRAYS:
         data = base64.b64encode(numpy.asarray(value).tobytes()).decode()
         return {"array" if isinstance(value, numpy.ndarray) else "element": [value.dtype.str, list(value.shape), data]}
-    if isinstance(value, set):
-        return {"set": [to_json(item) for item in set.__iter__(value)]}
-    if isinstance(value, frozenset):
-        return {"frozenset": [to_json(item) for item in frozenset.__iter__(value)]}
     if isinstance(value, bytes | bytearray):
         return {"bytes" if isinstance(value, bytes) else "bytearray": base64.b64encode(value).decode()}
     if isinstance(value, complex):
@@ -96,10 +94,8 @@ def _element(parts: list[Any]) -> Any:
 
 DECODER = json.JSONDecoder(object_hook=_rebuild)
 BUILDERS: dict[str, Callable[[Any], Any]] = {
-    "tuple": tuple,
     "dict": dict,
-    "set": set,
-    "frozenset": frozenset,
+    **{kind.__name__: kind for kind in COLLECTIONS},
     "bytes": lambda text: base64.b64decode(text, validate=True),
     "bytearray": lambda text: bytearray(base64.b64decode(text, validate=True)),
     "complex": lambda parts: complex(*parts),

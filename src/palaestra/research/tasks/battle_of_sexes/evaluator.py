@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from palaestra.research.judge.evaluation import Evaluation
-from palaestra.research.judge.tournament import play_field, settle_with_slips
+from palaestra.research.judge.evaluation import Evaluation, play_field, settle_with_slips
 
 POINTS = {("A", "A"): 3, ("B", "B"): 2, ("A", "B"): 0, ("B", "A"): 0}
 OTHER = {"A": "B", "B": "A"}

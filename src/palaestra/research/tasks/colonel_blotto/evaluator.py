@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
-from palaestra.research.judge.evaluation import Evaluation
-from palaestra.research.judge.tournament import play_field
-from palaestra.research.tasks.records import SubmissionError
+from palaestra.research.judge.evaluation import Evaluation, play_field
+from palaestra.research.tasks.task import SubmissionError
 
 VALUES = (1, 2, 3, 4, 5)
 SOLDIERS = 100
@@ -135,17 +133,18 @@ def evaluate(evaluation: Evaluation) -> dict[str, float]:
     return {"share": float(shares.mean()), "worst": float(shares.min())}
 
 
-def settle(choice: Any, reply: Division, _: np.random.Generator) -> tuple[Division, Division, float]:
-    """Return both divisions and the margin."""
-    division = _checked(choice)
-    return division, reply, margin(division, reply)
-
-
-def _checked(choice: Any) -> Division:
+def settle(choice: object, reply: Division, _: np.random.Generator) -> tuple[Division, Division, float]:
+    """Check the submission's division. Returns both divisions and the margin."""
     whole = isinstance(choice, list) and all(type(number) is int for number in choice)
-    if not whole or len(choice) != len(VALUES) or min(choice) < 0 or sum(choice) != SOLDIERS:
+    if (
+        not isinstance(choice, list)
+        or not whole
+        or len(choice) != len(VALUES)
+        or min(choice) < 0
+        or sum(choice) != SOLDIERS
+    ):
         raise SubmissionError(
             f"allocate must return {len(VALUES)} non-negative whole numbers that sum to {SOLDIERS}; "
             f"got {str(choice)[:80]}"
         )
-    return list(choice)
+    return choice, reply, margin(choice, reply)

@@ -67,8 +67,7 @@ def blended(original: np.ndarray, places: np.ndarray) -> np.ndarray:
     whole = places.astype(int)
     down, right = np.moveaxis(places - whole, -1, 0)
     row, column = np.moveaxis(whole, -1, 0)
-    found: np.ndarray = (
-        padded[row, column] * (1 - down) * (1 - right) + padded[row + 1, column] * down * (1 - right)
-        + padded[row, column + 1] * (1 - down) * right + padded[row + 1, column + 1] * down * right
-    )  # fmt: skip
-    return found
+    upper = padded[row, column] * (1 - down) * (1 - right) + padded[row + 1, column] * down * (1 - right)
+    upper = upper + padded[row, column + 1] * (1 - down) * right
+    blend: np.ndarray = upper + padded[row + 1, column + 1] * down * right
+    return blend

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
 from palaestra.research.judge.evaluation import Evaluation
-from palaestra.research.tasks.records import SubmissionError
+from palaestra.research.tasks.task import SubmissionError
 
 MAZES = 80
 STEPS = 300
@@ -17,7 +16,7 @@ SIGHT = 2
 """Visible squares in every direction."""
 FAILS = 0.1
 """The probability that a step fails."""
-LONGEST = 8000
+MAX_MEMORY = 8000
 """Maximum characters of a memory."""
 MOVES = {"N": (-1, 0), "E": (0, 1), "S": (1, 0), "W": (0, -1)}
 Place = tuple[int, int]
@@ -39,7 +38,7 @@ class Walk:
     def there(self) -> bool:
         return self.here == self.goal
 
-    def observation(self) -> dict[str, Any]:
+    def observation(self) -> dict[str, object]:
         """The observation of the submission."""
         return {
             "view": self._view(),
@@ -125,7 +124,7 @@ def evaluate(evaluation: Evaluation) -> dict[str, float]:
                 break
             chosen = program.map("act", [[walk.observation(), walk.memory] for walk in walking])
             for walk, answer in zip(walking, chosen, strict=True):
-                action, walk.memory = _checked(answer)
+                action, walk.memory = _check_answer(answer)
                 walk.move(action)
     returns = [1.0 - walk.steps / STEPS if walk.there else 0.0 for walk in walks]
     detours = [walk.steps / steps for walk, steps in zip(walks, shortest, strict=True) if walk.there]
@@ -136,7 +135,7 @@ def evaluate(evaluation: Evaluation) -> dict[str, float]:
     }
 
 
-def _checked(answer: Any) -> tuple[str, str]:
+def _check_answer(answer: object) -> tuple[str, str]:
     if not isinstance(answer, list) or len(answer) != 2 or not all(isinstance(part, str) for part in answer):
         raise SubmissionError(
             f"act must return two texts, the action and the memory for the next step; got {str(answer)[:80]!r}"
@@ -144,6 +143,6 @@ def _checked(answer: Any) -> tuple[str, str]:
     action, memory = answer
     if action not in MOVES:
         raise SubmissionError(f"an action must be one of {', '.join(MOVES)}; got {action[:60]!r}")
-    if len(memory) > LONGEST:
-        raise SubmissionError(f"a memory must have at most {LONGEST} characters; got {len(memory)}")
+    if len(memory) > MAX_MEMORY:
+        raise SubmissionError(f"a memory must have at most {MAX_MEMORY} characters; got {len(memory)}")
     return action, memory

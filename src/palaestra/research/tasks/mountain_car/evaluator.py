@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from gymnasium.envs.classic_control.continuous_mountain_car import Continuous_MountainCarEnv
 
 from palaestra.research.judge.evaluation import Evaluation
-from palaestra.research.tasks.records import SubmissionError
+from palaestra.research.tasks.task import SubmissionError
 
 SIDE = 12
 EPISODES = SIDE * SIDE
@@ -27,18 +25,14 @@ def evaluate(evaluation: Evaluation) -> dict[str, float]:
     with evaluation.program("policy.py") as program:
         for _ in range(STEPS):
             chosen = program.map("act", [[[float(value) for value in cars[k].state]] for k in driving])
-            for k, force in zip(list(driving), map(_checked, chosen), strict=True):
+            for k, force in zip(list(driving), map(_check_force, chosen), strict=True):
                 _, reward, there, _, _ = cars[k].step(np.array([force]))
                 returns[k] += reward
                 if there:
                     driving.remove(k)
             if not driving:
                 break
-    return {
-        "return": float(returns.mean()),
-        "worst": float(returns.min()),
-        "reached": 1.0 - len(driving) / EPISODES,
-    }
+    return {"return": float(returns.mean()), "worst": float(returns.min()), "reached": 1.0 - len(driving) / EPISODES}
 
 
 def _car(position: float, velocity: float) -> Continuous_MountainCarEnv:
@@ -47,7 +41,7 @@ def _car(position: float, velocity: float) -> Continuous_MountainCarEnv:
     return car
 
 
-def _checked(force: Any) -> float:
+def _check_force(force: object) -> float:
     if isinstance(force, list) and len(force) == 1:
         force = force[0]  # As in gymnasium.
     # An integer may be too large for a float.

@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from palaestra.research.judge.evaluation import Evaluation
-from palaestra.research.judge.tournament import play_field, settle_with_slips
+from palaestra.research.judge.evaluation import Evaluation, play_field, settle_with_slips
 
 POINTS = {("C", "C"): 3, ("D", "D"): 1, ("D", "C"): 5, ("C", "D"): 0}
 SLIP = 0.02

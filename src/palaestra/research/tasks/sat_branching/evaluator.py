@@ -3,38 +3,37 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import numpy as np
 
 from palaestra.research.judge.evaluation import Evaluation
 from palaestra.research.tasks.data import load_function
-from palaestra.research.tasks.records import SubmissionError
+from palaestra.research.tasks.task import SubmissionError
 
 CAP = 1000
 """Maximum decisions of a formula; an unfinished search counts as this many."""
 
 
 def evaluate(evaluation: Evaluation) -> dict[str, float]:
-    # The task's own copy of the solver, not the one in the agent's workspace.
+    # The task's own copy of the solver, not the search in the agent's workspace.
     make = load_function(evaluation.task.folder / "starter" / "solver.py", "Search")
     formulas = json.loads((evaluation.hidden / f"{evaluation.split}.json").read_text(encoding="utf-8"))
     searches = [make(clauses) for clauses in formulas]
     with evaluation.program("branching.py") as program:
-        while running := [one for one in searches if one.satisfiable is None and one.decisions < CAP]:
-            states = [one.open_clauses() for one in running]
+        while running := [search for search in searches if search.satisfiable is None and search.decisions < CAP]:
+            states = [search.open_clauses() for search in running]
             chosen = program.map("choose", [[clauses] for clauses in states])
-            for one, clauses, literal in zip(running, states, chosen, strict=True):
-                one.decide(_checked(literal, clauses))
-    counts = np.array([max(one.decisions, 1) for one in searches], dtype=float)
+            for search, clauses, literal in zip(running, states, chosen, strict=True):
+                search.decide(_check_literal(literal, clauses))
+    counts = np.array([max(search.decisions, 1) for search in searches], dtype=float)
     return {
         "decisions": float(np.exp(np.log(counts).mean())),
         "most": float(counts.max()),
-        "given_up": float(sum(one.satisfiable is None for one in searches)),
+        "given_up": float(sum(search.satisfiable is None for search in searches)),
     }
 
 
-def _checked(literal: Any, clauses: list[list[int]]) -> int:
+def _check_literal(literal: object, clauses: list[list[int]]) -> int:
     # A decided or unknown variable would make the search endless.
     if type(literal) is not int or not any(literal in clause or -literal in clause for clause in clauses):
         raise SubmissionError(

@@ -56,9 +56,9 @@ def pumps(count: int, rng: np.random.Generator) -> tuple[dict[str, list[object]]
     flow = 100 * capacity[maker] * turns * (1 - (1 - opening) ** 2 * 0.8)
     flow *= effect(blockage=-0.33, leak=-0.24, cavitation=-0.12) * noise(0.03)
     # Cavitation occurs if the inlet pressure is low for the temperature of the fluid.
-    vapour = 0.02 * np.exp(fluid / 25)
+    vapor = 0.02 * np.exp(fluid / 25)
     inlet = np.where(
-        is_["cavitation"], vapour + 0.05 + 0.25 * (1 - severity), vapour + rng.gamma(3.0, 0.35, count) + 0.12
+        is_["cavitation"], vapor + 0.05 + 0.25 * (1 - severity), vapor + rng.gamma(3.0, 0.35, count) + 0.12
     )
     inlet = (inlet - 0.05 * turns * opening) * noise(0.06)
     outlet = inlet + 8 * height[maker] * turns**2 * (1 - pull[maker] * opening**2) * effect(

@@ -37,15 +37,15 @@ def make(public: Path, hidden: Path, rng: np.random.Generator) -> None:
 def town(count: int, rng: np.random.Generator) -> tuple[dict[str, list[object]], np.ndarray]:
     """Return advertised flats and their monthly rents."""
     # Location: each district is a cluster of points; the value of a place is a random landscape.
-    centres = rng.uniform(-7, 7, (len(DISTRICTS), 2))
+    centers = rng.uniform(-7, 7, (len(DISTRICTS), 2))
     district = rng.choice(len(DISTRICTS), count, p=rng.dirichlet([3.0] * len(DISTRICTS)))
-    place = centres[district] + rng.normal(0, 1.5, (count, 2))
+    place = centers[district] + rng.normal(0, 1.5, (count, 2))
     hills = rng.uniform(-7, 7, (9, 2))
     heights = rng.normal(0, 0.3, 9)
     widths = rng.uniform(1.0, 3.0, 9)
     distances = ((place[:, None] - hills) ** 2).sum(2)
     landscape = (heights * np.exp(-0.5 * distances / widths**2)).sum(1)
-    centre = np.exp(-np.hypot(place[:, 0], place[:, 1]) / 4.0)
+    center = np.exp(-np.hypot(place[:, 0], place[:, 1]) / 4.0)
     # Properties.
     built = np.where(rng.random(count) < 0.3, rng.uniform(1880, 1935, count), rng.uniform(1946, 2024, count)).round()
     area = np.exp(rng.normal(4.2, 0.38, count)).clip(18, 260)
@@ -66,13 +66,13 @@ def town(count: int, rng: np.random.Generator) -> tuple[dict[str, list[object]],
     taste = rng.normal(0, 0.10, len(DISTRICTS))
     newness = rng.normal(0, 0.12, len(DISTRICTS))
     costly = np.array([0.6, 1.0, 1.6, 0.1, 0.3])[heating]
-    value = (
-        3.05 + 0.80 * np.log(area) + 0.30 * centre * (np.log(area) - 4.2) + 0.35 * centre + landscape
-        + taste[district] + newness[district] * age + era + 0.09 * (state - 1.5) * (1 + 0.8 * (built < 1936))
-        - 0.05 * np.abs(area / rooms - 26) / 8 + np.where(lift, 0.02, -0.045) * floor
-        + 0.05 * np.log1p(garden) * (1 - 0.5 * centre) - 0.0011 * (energy - 110) * costly
-        + 0.04 * np.sin(2 * np.pi * (month - 3) / 12) - 0.05 * (agency == 5) * (state < 2)
-    )  # fmt: skip
+    # Added in this order: another one would round differently and change the data.
+    value = 3.05 + 0.80 * np.log(area) + 0.30 * center * (np.log(area) - 4.2) + 0.35 * center + landscape
+    value = value + taste[district] + newness[district] * age + era
+    value = value + 0.09 * (state - 1.5) * (1 + 0.8 * (built < 1936)) - 0.05 * np.abs(area / rooms - 26) / 8
+    value = value + np.where(lift, 0.02, -0.045) * floor + 0.05 * np.log1p(garden) * (1 - 0.5 * center)
+    value = value - 0.0011 * (energy - 110) * costly + 0.04 * np.sin(2 * np.pi * (month - 3) / 12)
+    value = value - 0.05 * (agency == 5) * (state < 2)
     spread = 0.05 + 0.07 * (built < 1936) + 0.05 * (state == 0) + 0.04 * (agency == 5)
     rent = np.exp(value + spread * rng.normal(0, 1, count))
 

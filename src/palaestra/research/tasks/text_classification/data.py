@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from palaestra.research.judge.tables import write_right, write_table
+from palaestra.research.judge.tables import write_splits
 
 ROWS = {"train": 4000, "validation": 1500, "test": 2500}
 
@@ -86,22 +86,13 @@ def make(public: Path, hidden: Path, rng: np.random.Generator) -> None:
     wishes = [names[k] for k in rng.integers(len(names), size=count)]
     texts = [letter(wish, rng) for wish in wishes]
     ids = [f"m{number:05d}" for number in rng.permutation(90000)[:count] + 10000]
-    start = 0
-    for split, size in ROWS.items():
-        rows = slice(start, start + size)
-        start += size
-        columns: dict[str, list[str]] = {"id": ids[rows], "text": texts[rows]}
-        if split == "train":
-            write_table(public / "train.csv", {**columns, "wish": wishes[rows]})
-        else:
-            write_table(public / f"{split}.csv", columns)
-            write_right(hidden, split, ids[rows], wishes[rows])
+    write_splits(public, hidden, ROWS, ids, {"text": texts}, "wish", wishes, lambda rows: wishes[rows])
 
 
 def letter(wish: str, rng: np.random.Generator) -> str:
     """Generate a letter that requests `wish`."""
 
-    def one(of: Sequence[str]) -> str:
+    def choose(of: Sequence[str]) -> str:
         return of[int(rng.integers(len(of)))]
 
     def rarely(of: Sequence[str]) -> str:
@@ -110,20 +101,18 @@ def letter(wish: str, rng: np.random.Generator) -> str:
         return of[int(rng.choice(len(of), p=weights / weights.sum()))]
 
     def filled(sentence: str) -> str:
-        other = one([name for name in WISHES if name != wish])
-        values = {
-            "want": rarely(WISHES[wish][0]), "do": rarely(WISHES[wish][1]), "other": rarely(WISHES[other][0]),
-            "make": rarely(WISHES[other][1]), "thing": thing, "day": one(DAYS), "number": str(rng.integers(1000, 9999)),
-        }  # fmt: skip
-        done = sentence.format(**values)
+        other = choose([name for name in WISHES if name != wish])
+        wanted = {"want": rarely(WISHES[wish][0]), "do": rarely(WISHES[wish][1])}
+        unwanted = {"other": rarely(WISHES[other][0]), "make": rarely(WISHES[other][1])}
+        done = sentence.format(**wanted, **unwanted, thing=thing, day=choose(DAYS), number=rng.integers(1000, 9999))
         return done[:1].upper() + done[1:]
 
-    thing = one(THINGS)
-    asks = filled(one(MIXED)) if rng.random() < 0.75 else filled(one(PLAIN))
-    middle = [asks, *(filled(one(BESIDE)) for _ in range(rng.choice(3, p=[0.25, 0.5, 0.25])))]
-    middle += [one(STORIES) for _ in range(rng.integers(0, 3))]
+    thing = choose(THINGS)
+    asks = filled(choose(MIXED)) if rng.random() < 0.75 else filled(choose(PLAIN))
+    middle = [asks, *(filled(choose(BESIDE)) for _ in range(rng.choice(3, p=[0.25, 0.5, 0.25])))]
+    middle += [choose(STORIES) for _ in range(rng.integers(0, 3))]
     middle = [middle[k] for k in rng.permutation(len(middle))]
-    text = " ".join(part for part in (one(GREETINGS), filled(one(OPENINGS)), *middle, one(CLOSINGS)) if part)
+    text = " ".join(part for part in (choose(GREETINGS), filled(choose(OPENINGS)), *middle, choose(CLOSINGS)) if part)
     return slipped(text, rng)
 
 

@@ -15,23 +15,10 @@ import numpy as np
 ALPHABET = "\n '(),-.0123456789:;?abcdefghijklmnopqrstuvwxyz"
 DOCUMENTS = 6000
 CONTEXTS = 3000
-LONGEST = 200
+MAX_CONTEXT = 200
 NAMES = (
-    "anna",
-    "boris",
-    "carla",
-    "dmitri",
-    "elena",
-    "felix",
-    "greta",
-    "hugo",
-    "irma",
-    "jonas",
-    "klara",
-    "leo",
-    "mina",
-    "nils",
-)
+    "anna", "boris", "carla", "dmitri", "elena", "felix", "greta", "hugo", "irma", "jonas", "klara", "leo", "mina", "nils",
+)  # fmt: skip
 ENDINGS = ("a", "um", "et")
 
 
@@ -43,13 +30,12 @@ class Language:
         onsets = ["b", "d", "f", "g", "k", "l", "m", "n", "p", "r", "s", "t", "v", "z", "st", "tr", "bl", "gr", "pl"]
         vowels = ["a", "e", "i", "o", "u", "ai", "ou"]
         codas = ["", "", "n", "r", "l", "s", "t", "m"]
-        found: dict[str, None] = {}
-        while len(found) < 420:
-            stem = "".join(
-                self._one(onsets) + self._one(vowels) + self._one(codas) for _ in range(rng.choice([1, 2, 2, 3]))
-            )
-            found[stem] = None
-        stems = [stem + "k" if len(stem) < 3 else stem for stem in found]
+        words: dict[str, None] = {}
+        while len(words) < 420:
+            syllables = range(rng.choice([1, 2, 2, 3]))
+            stem = "".join(self._choose(onsets) + self._choose(vowels) + self._choose(codas) for _ in syllables)
+            words[stem] = None
+        stems = [stem + "k" if len(stem) < 3 else stem for stem in words]
         self.nouns = [stems[:60], stems[60:120], stems[120:180]]
         self.adjectives, self.verbs, self.adverbs = stems[180:260], stems[260:360], stems[360:420]
 
@@ -121,7 +107,7 @@ class Language:
         """Sample a word; later words are rarer."""
         return words[int(len(words) * self.rng.random() ** 2)]
 
-    def _one(self, of: list[str]) -> str:
+    def _choose(self, of: list[str]) -> str:
         return of[int(self.rng.integers(len(of)))]
 
 
@@ -135,5 +121,5 @@ def make(public: Path, hidden: Path, rng: np.random.Generator) -> None:
         for _ in range(CONTEXTS):
             text = language.document()
             at = int(rng.integers(1, len(text)))
-            asked.append((text[max(0, at - LONGEST) : at], text[at]))
+            asked.append((text[max(0, at - MAX_CONTEXT) : at], text[at]))
         (hidden / f"{split}.json").write_text(json.dumps(asked), encoding="utf-8")

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import numpy as np
 
 from palaestra.research.judge.evaluation import Evaluation
-from palaestra.research.tasks.records import SubmissionError
+from palaestra.research.tasks.task import SubmissionError
 
 BATCH = 250
-LEAST = -30.0
+MIN_LOG_PROB = -30.0
 TOLERANCE = 1e-3
 
 
@@ -22,15 +21,17 @@ def evaluate(evaluation: Evaluation) -> dict[str, float]:
     with evaluation.program("model.py") as program:
         for start in range(0, len(asked), BATCH):
             batch = asked[start : start + BATCH]
-            found = _checked(program.call("log_probs", [context for context, _ in batch]), len(batch), len(alphabet))
+            log_probs = _check_log_probs(
+                program.call("log_probs", [context for context, _ in batch]), len(batch), len(alphabet)
+            )
             places = [alphabet.index(target) for _, target in batch]
-            losses.append(-found[np.arange(len(batch)), places])
-            best.append(found.argmax(1) == places)
+            losses.append(-log_probs[np.arange(len(batch)), places])
+            best.append(log_probs.argmax(1) == places)
     return {"nats": float(np.concatenate(losses).mean()), "accuracy": float(np.concatenate(best).mean())}
 
 
-def _checked(answer: Any, contexts: int, size: int) -> np.ndarray:
-    """Check and normalise log-probabilities, [context, character]."""
+def _check_log_probs(answer: object, contexts: int, size: int) -> np.ndarray:
+    """Check and normalize log-probabilities, [context, character]."""
     if not isinstance(answer, list) or len(answer) != contexts:
         got = f"{len(answer)}" if isinstance(answer, list) else type(answer).__name__
         raise SubmissionError(f"log_probs must return one list for each of {contexts} contexts; got {got}")
@@ -41,20 +42,22 @@ def _checked(answer: Any, contexts: int, size: int) -> np.ndarray:
                 f"order; got {str(row)[:80]} for context {number}"
             )
     try:
-        found = np.array(answer, dtype=float)
+        log_probs = np.array(answer, dtype=float)
     except OverflowError:
         raise SubmissionError(
             "log_probs must return log-probabilities; got a number that does not fit a float"
         ) from None
-    if not (found >= LEAST).all():  # Also true for NaN.
-        worst = found[~(found >= LEAST)][0]
-        raise SubmissionError(f"every logarithm must be at least {LEAST:g}: no character is impossible; got {worst}")
+    if not (log_probs >= MIN_LOG_PROB).all():  # Also true for NaN.
+        worst = log_probs[~(log_probs >= MIN_LOG_PROB)][0]
+        raise SubmissionError(
+            f"every logarithm must be at least {MIN_LOG_PROB:g}: no character is impossible; got {worst}"
+        )
     with np.errstate(over="ignore"):
-        totals = np.exp(found).sum(1)
+        totals = np.exp(log_probs).sum(1)
     if not (np.abs(totals - 1.0) <= TOLERANCE).all():
         worst = totals[np.abs(totals - 1.0).argmax()]
         raise SubmissionError(
             f"the probabilities of a context must sum to 1, within {TOLERANCE:g}, as natural logarithms; got {worst:.6g}"
         )
-    normalised: np.ndarray = found - np.log(totals)[:, None]
-    return normalised
+    normalized: np.ndarray = log_probs - np.log(totals)[:, None]
+    return normalized

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any
 
 import numpy as np
 
+from palaestra.core.records import Json
 from palaestra.research.judge.evaluation import Evaluation
 from palaestra.research.tasks.data import load_function
-from palaestra.research.tasks.records import SubmissionError
+from palaestra.research.tasks.task import SubmissionError
 
 FILE = "settings.json"
 TRAININGS = 2
@@ -29,42 +29,47 @@ STEPS = 1024
 
 
 def evaluate(evaluation: Evaluation) -> dict[str, float]:
-    settings = _settings(evaluation.text(FILE))
+    settings = _read_settings(evaluation.text(FILE))
     train = load_function(evaluation.task.folder / evaluation.task.starter / "practice.py", "train")
     seeds = [int(seed) for seed in evaluation.generator("seeds").integers(1 << 40, size=TRAININGS)]
     results: list[dict[str, float]] = [train(settings, seed) for seed in seeds]
     return {name: float(np.mean([result[name] for result in results])) for name in results[0]}
 
 
-def _settings(text: str) -> dict[str, Any]:
+def _read_settings(text: str) -> Json:
     """Read the settings of a submission and check their bounds."""
     try:
-        found: Any = json.loads(text)
+        settings: object = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise SubmissionError(f"{FILE} must contain one JSON object; {error}") from None
     known = {*NUMBERS, *COUNTS, "anneal_lr"}
-    if not isinstance(found, dict):
-        raise SubmissionError(f"{FILE} must contain a JSON object of settings; got {type(found).__name__}")
-    if missing := sorted(known - set(found)):
+    if not isinstance(settings, dict):
+        raise SubmissionError(f"{FILE} must contain a JSON object of settings; got {type(settings).__name__}")
+    if missing := sorted(known - set(settings)):
         raise SubmissionError(f"{FILE} must set all of {', '.join(sorted(known))}; missing: {', '.join(missing)}")
-    if strange := sorted(set(found) - known):
+    if strange := sorted(set(settings) - known):
         raise SubmissionError(f"{FILE} accepts the settings {', '.join(sorted(known))}; got {str(strange)[:80]}")
     for name, (low, high) in NUMBERS.items():
-        value = found[name]
+        value = settings[name]
         if type(value) not in (int, float) or not low <= value <= high:  # No comparison holds for NaN.
             raise SubmissionError(f"{FILE}: {name} must be a number from {low:g} to {high:g}; got {str(value)[:40]}")
     for name, (least, most) in COUNTS.items():
-        value = found[name]
+        value = settings[name]
         if type(value) is not int or not least <= value <= most:
             raise SubmissionError(
                 f"{FILE}: {name} must be a whole number from {least} to {most}; got {str(value)[:40]}"
             )
-    if type(found["anneal_lr"]) is not bool:
-        raise SubmissionError(f"{FILE}: anneal_lr must be true or false; got {str(found['anneal_lr'])[:40]}")
-    steps = EPISODES // found["episodes"] * found["n_epochs"] * math.ceil(found["episodes"] / found["batch_size"])
+    if type(settings["anneal_lr"]) is not bool:
+        raise SubmissionError(f"{FILE}: anneal_lr must be true or false; got {str(settings['anneal_lr'])[:40]}")
+    steps = (
+        EPISODES
+        // settings["episodes"]
+        * settings["n_epochs"]
+        * math.ceil(settings["episodes"] / settings["batch_size"])
+    )
     if steps > STEPS:
         raise SubmissionError(
             f"{FILE} needs {steps} optimiser steps, n_epochs * episodes / batch_size in each of "
-            f"{EPISODES // found['episodes']} iterations; the maximum is {STEPS}: use fewer epochs or larger batches"
+            f"{EPISODES // settings['episodes']} iterations; the maximum is {STEPS}: use fewer epochs or larger batches"
         )
-    return {name: float(found[name]) if name in NUMBERS else found[name] for name in known}
+    return {name: float(settings[name]) if name in NUMBERS else settings[name] for name in known}

@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any
 
 from palaestra.core.errors import LessonError, TaskError
 from palaestra.core.records import Example, Message, Score, Split
 from palaestra.core.seeding import Seeds
 from palaestra.research.judge.evaluation import Evaluation
-from palaestra.research.tasks.records import SubmissionError
+from palaestra.research.tasks.task import SubmissionError
 from palaestra.tasks.base import make_task
 from palaestra.tasks.evaluate import evaluate as ask
 from palaestra.tasks.leakage import HeldOut
@@ -26,19 +25,19 @@ FILE = "lessons.jsonl"
 SKILLS = ("missing_number", "sequences", "groups", "change", "fractions", "geometry", "percent", "clock")
 PROBLEMS = 40
 """Problems of each skill and split."""
-MOST = 160
+MAX_EXAMPLES = 160
 EPOCHS, BATCH, RATE = 5, 8, 5e-4
-LONGEST = 600
+MAX_CHARACTERS = 600
 """Maximum characters of a question or a response."""
 
 
 def evaluate(evaluation: Evaluation) -> dict[str, float]:
-    from palaestra.engines.base import Sampling
-    from palaestra.engines.models import load
-    from palaestra.learn.student import SupervisedStudent
-    from palaestra.learn.supervised import Supervision
+    from palaestra.core.records import Sampling
+    from palaestra.models.registry import load
+    from palaestra.students.student import SupervisedStudent
+    from palaestra.students.supervised import Supervision
 
-    lessons = _lessons(evaluation.text(FILE))
+    lessons = _read_lessons(evaluation.text(FILE))
     student = SupervisedStudent(load("nano"), Supervision("full", EPOCHS, BATCH, RATE))
     try:
         student.check(lessons)  # Check all examples: errors must not reveal which of them are dropped.
@@ -70,27 +69,27 @@ def evaluate(evaluation: Evaluation) -> dict[str, float]:
     return {"accuracy": total, "examples": float(len(kept)), "dropped": float(len(lessons) - len(kept)), **scores}
 
 
-def _lessons(text: str) -> list[Example]:
+def _read_lessons(text: str) -> list[Example]:
     """Read the examples of a submission and check their format."""
     lines = [(number, line) for number, line in enumerate(text.splitlines(), start=1) if line.strip()]
-    if not 1 <= len(lines) <= MOST:
-        raise SubmissionError(f"{FILE} must contain 1 to {MOST} examples, one per line; got {len(lines)}")
-    return [_example(number, line) for number, line in lines]
+    if not 1 <= len(lines) <= MAX_EXAMPLES:
+        raise SubmissionError(f"{FILE} must contain 1 to {MAX_EXAMPLES} examples, one per line; got {len(lines)}")
+    return [_read_example(number, line) for number, line in lines]
 
 
-def _example(number: int, line: str) -> Example:
+def _read_example(number: int, line: str) -> Example:
     try:
-        found: Any = json.loads(line)
+        example: object = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise SubmissionError(f"{FILE}, line {number}: expected a JSON object; got {line[:60]!r}") from error
     fields = ("question", "response")
-    if not isinstance(found, dict) or set(found) != set(fields):
-        got = sorted(map(str, found))[:6] if isinstance(found, dict) else type(found).__name__
+    if not isinstance(example, dict) or set(example) != set(fields):
+        got = sorted(map(str, example))[:6] if isinstance(example, dict) else type(example).__name__
         raise SubmissionError(f'{FILE}, line {number}: expected the fields "question" and "response"; got {got}')
     for name in fields:
-        value = found[name]
-        if not isinstance(value, str) or not 1 <= len(value.strip()) <= LONGEST:
+        value = example[name]
+        if not isinstance(value, str) or not 1 <= len(value.strip()) <= MAX_CHARACTERS:
             raise SubmissionError(
-                f"{FILE}, line {number}: {name} must be a text of 1 to {LONGEST} characters; got {str(value)[:60]!r}"
+                f"{FILE}, line {number}: {name} must be a text of 1 to {MAX_CHARACTERS} characters; got {str(value)[:60]!r}"
             )
-    return Example((Message("user", found["question"].strip()),), found["response"].strip())
+    return Example((Message("user", example["question"].strip()),), example["response"].strip())

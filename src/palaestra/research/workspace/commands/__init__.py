@@ -8,31 +8,33 @@ from palaestra.research.workspace.commands.base import (
     CommandParameter,
     CommandResult,
     Hooks,
+    command,
     documentation,
     load_commands,
     tool_schemas,
 )
-from palaestra.research.workspace.commands.session import Memory, Session
+from palaestra.research.workspace.commands.memory import Memory
+from palaestra.research.workspace.commands.session import Session
 
-for _name, _module, _description in (
-    ("open", "file_commands", "show a file through a window with line numbers"),
-    ("goto", "file_commands", "move the window to a line"),
-    ("scroll_up", "file_commands", "move the window up"),
-    ("scroll_down", "file_commands", "move the window down"),
-    ("search_dir", "file_commands", "find a text in the files of a folder"),
-    ("search_file", "file_commands", "find a text in a file"),
-    ("find_file", "file_commands", "find files by name"),
-    ("create", "file_commands", "create a file, empty or with content"),
-    ("edit", "file_commands", "replace lines, unless this adds errors"),
-    ("insert", "file_commands", "insert lines after a line"),
-    ("undo", "file_commands", "undo changes one by one"),
-    ("memory_write", "actions", "write a note"),
-    ("memory_read", "actions", "search the notes"),
-    ("validate", "actions", "score the work on validation data"),
-    ("submit", "actions", "submit the work"),
-    ("bash", "actions", "as a tool: run a bash command. As text, the agent types the bash command itself"),
+for _name, _place, _description in (
+    ("open", "file_commands:open_", "show a file through a window with line numbers"),
+    ("goto", "file_commands:goto", "move the window to a line"),
+    ("scroll_up", "file_commands:scroll_up", "move the window up"),
+    ("scroll_down", "file_commands:scroll_down", "move the window down"),
+    ("search_dir", "file_commands:search_dir", "find a text in the files of a folder"),
+    ("search_file", "file_commands:search_file", "find a text in a file"),
+    ("find_file", "file_commands:find_file", "find files by name"),
+    ("create", "file_commands:create", "create a file, empty or with content"),
+    ("edit", "file_commands:edit", "replace lines, unless this adds errors"),
+    ("insert", "file_commands:insert", "insert lines after a line"),
+    ("undo", "file_commands:undo", "undo changes one by one"),
+    ("memory_write", "session:memory_write", "write a note"),
+    ("memory_read", "session:memory_read", "search the notes"),
+    ("validate", "session:validate", "score the work on validation data"),
+    ("submit", "session:submit", "submit the work"),
+    ("bash", "session:bash", "as a tool: run a bash command. As text, the agent types the bash command itself"),
 ):
-    COMMANDS.register(_name, f"{__name__}.{_module}:{_name.upper()}", _description)
+    COMMANDS.register(_name, f"{__name__}.{_place}", _description)
 
 __all__ = [
     "COMMANDS",
@@ -44,6 +46,7 @@ __all__ = [
     "Hooks",
     "Memory",
     "Session",
+    "command",
     "documentation",
     "load_commands",
     "tool_schemas",

@@ -8,23 +8,23 @@ import shlex
 import textwrap
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeAlias
 
 from palaestra.core.errors import PalaestraError, SandboxError, SettingsError, suggest
+from palaestra.core.records import Json
 from palaestra.core.registry import Registry
 from palaestra.core.text import clean_text
 
 COMMANDS = Registry("command", "palaestra.commands")
 
-ORDER = (
+_ORDER = (
     "open", "goto", "scroll_up", "scroll_down", "create", "edit", "insert", "undo", "search_dir", "search_file",
     "find_file", "memory_write", "memory_read", "validate", "submit",
 )  # fmt: skip
 """The order of the commands in the prompt. Others follow, and bash comes last."""
-WIDTH = 100
+_WIDTH = 100
 """The width of the documentation."""
 
-SessionT = TypeVar("SessionT")
 Kind = Literal["command", "bash", "blocked", "error"]
 
 
@@ -55,6 +55,10 @@ class CommandResult:
     def whole(self) -> str:
         """The text and the note."""
         return "\n".join(part for part in (self.text, f"[{self.note}]" if self.note else "") if part)
+
+
+Perform: TypeAlias = Callable[[Any, Json], str | CommandResult]
+"""The function of a command: takes the `Session` and the arguments by name."""
 
 
 class CommandError(PalaestraError):
@@ -97,7 +101,7 @@ class CommandParameter:
 
 
 @dataclass(frozen=True, slots=True)
-class Command(Generic[SessionT]):
+class Command:
     """A command of the agent.
 
     Arguments:
@@ -114,7 +118,7 @@ class Command(Generic[SessionT]):
     """
 
     name: str
-    perform: Callable[[SessionT, Mapping[str, Any]], str | CommandResult]
+    perform: Perform
     docs: str
     parameters: tuple[CommandParameter, ...] = ()
     example: str = ""
@@ -145,14 +149,28 @@ class Command(Generic[SessionT]):
         return CommandError(f"{self.name}: {problem}. Usage: {usage}")
 
 
-def load_commands(names: Iterable[str] = ()) -> dict[str, Command[Any]]:
+def command(*parameters: CommandParameter, **options: Any) -> Callable[[Perform], Command]:
+    """Make a `Command` of a function: it has the function's name, and the docstring is its documentation.
+
+    Arguments:
+        options: the other fields of `Command`.
+    """
+
+    def make(perform: Perform) -> Command:
+        docs = " ".join((perform.__doc__ or "").split())
+        return Command(perform.__name__.strip("_"), perform, docs, parameters, **options)
+
+    return make
+
+
+def load_commands(names: Iterable[str] = ()) -> dict[str, Command]:
     """Return the commands of these names in this order, or all registered ones.
 
     Raises:
         UnknownNameError: there is no such command.
         SettingsError: the registered object is not a command of that name.
     """
-    ordered = sorted(COMMANDS.names(), key=lambda name: (name == "bash", (*ORDER, name).index(name)))
+    ordered = sorted(COMMANDS.names(), key=lambda name: (name == "bash", (*_ORDER, name).index(name)))
     commands = {name: COMMANDS.get(name) for name in (tuple(names) or ordered)}
     for name, command in commands.items():
         if not isinstance(command, Command) or command.name != name:
@@ -163,7 +181,7 @@ def load_commands(names: Iterable[str] = ()) -> dict[str, Command[Any]]:
 # Arguments
 
 
-def from_text(command: Command[Any], text: str) -> dict[str, Any]:
+def from_text(command: Command, text: str) -> Json:
     """Parse the arguments of a message that starts with the command's name.
 
     Words are split like in a shell, so that quotes keep a word with spaces together.
@@ -182,10 +200,8 @@ def from_text(command: Command[Any], text: str) -> dict[str, Any]:
     parameters = command.parameters if command.tail is None else (*command.parameters, command.tail)
     if len(words) > len(parameters):
         more = _shorten(" ".join(words[len(parameters) :]))
-        raise command.error(
-            f"it stands alone, with {len(command.parameters)} words at most; got {more} besides. "
-            "Put quotes around a word with spaces"
-        )
+        most = f"{len(command.parameters)} words at most"
+        raise command.error(f"it stands alone, with {most}; got {more} besides. Put quotes around a word with spaces")
     pairs = zip(parameters, words, strict=False)
     arguments = {parameter.name: _convert(command, parameter, word) for parameter, word in pairs}
     _check_complete(command, command.parameters, arguments)
@@ -194,23 +210,22 @@ def from_text(command: Command[Any], text: str) -> dict[str, Any]:
     return arguments
 
 
-def from_json(command: Command[Any], arguments: Mapping[str, Any] | str) -> dict[str, Any]:
+def parse_arguments(command: Command, arguments: Json | str) -> Json:
     """Parse the arguments of a tool call; null means that an argument is not given.
 
     Raises:
         CommandError: they are not a JSON object, or do not match the parameters.
     """
+    expected = f"{command.name}: arguments are a JSON object"
     if isinstance(arguments, str):
         try:
             arguments = json.loads(arguments, strict=False) if arguments.strip() else {}
         except (ValueError, RecursionError) as error:
-            raise CommandError(
-                f"{command.name}: arguments are a JSON object; this is not JSON: {error}. Send the call again"
-            ) from error
+            raise CommandError(f"{expected}; this is not JSON: {error}. Send the call again") from error
     if not isinstance(arguments, Mapping):
-        raise CommandError(f"{command.name}: arguments are a JSON object; got {_shorten(str(arguments))}")
+        raise CommandError(f"{expected}; got {_shorten(str(arguments))}")
     known = {parameter.name: parameter for parameter in command.all_parameters}
-    values: dict[str, Any] = {}
+    values: Json = {}
     for name, value in arguments.items():
         if name not in known:
             takes = suggest(name, known) if known else "it takes none"
@@ -221,7 +236,7 @@ def from_json(command: Command[Any], arguments: Mapping[str, Any] | str) -> dict
     return values
 
 
-def _split_words(command: Command[Any], line: str) -> list[str]:
+def _split_words(command: Command, line: str) -> list[str]:
     try:
         words = shlex.split(line)
     except ValueError as error:
@@ -233,21 +248,19 @@ def _split_words(command: Command[Any], line: str) -> list[str]:
     raise command.error(f"expected {command.usage.splitlines()[0]} on the first line; got {_shorten(line)}")
 
 
-def _parse_body(command: Command[Any], below: str) -> str:
+def _parse_body(command: Command, below: str) -> str:
     """Return the lines before the end marker, each with its newline."""
     lines = below.split("\n")
-    place = next((k for k, line in enumerate(lines) if line.strip() == command.end), None)
-    if place is None:
+    place = next((k for k, line in enumerate(lines) if line.strip() == command.end), -1)
+    if place < 0:
         raise command.error(f"the text must end with a line that is only {command.end}; nothing was changed")
-    after = "\n".join(lines[place + 1 :]).strip()
-    if after:
-        raise command.error(
-            f"one command a message, and there is more below {command.end}: {_shorten(after)}; nothing was changed"
-        )
+    if after := "\n".join(lines[place + 1 :]).strip():
+        more = f"there is more below {command.end}: {_shorten(after)}"
+        raise command.error(f"one command a message, and {more}; nothing was changed")
     return "".join(line + "\n" for line in lines[:place])
 
 
-def _convert(command: Command[Any], parameter: CommandParameter, value: Any) -> Any:
+def _convert(command: Command, parameter: CommandParameter, value: object) -> str | int:
     if parameter.kind == "string":
         if isinstance(value, str):
             return clean_text(value)
@@ -259,9 +272,7 @@ def _convert(command: Command[Any], parameter: CommandParameter, value: Any) -> 
     raise command.error(f"{parameter.name.upper()} is a whole number; got {_shorten(str(value))}")
 
 
-def _check_complete(
-    command: Command[Any], parameters: Iterable[CommandParameter], arguments: Mapping[str, Any]
-) -> None:
+def _check_complete(command: Command, parameters: Iterable[CommandParameter], arguments: Json) -> None:
     for parameter in parameters:
         if parameter.required and parameter.name not in arguments:
             raise command.error(f"{parameter.name.upper()} is missing ({parameter.description})")
@@ -274,7 +285,7 @@ def _shorten(text: str) -> str:
 # Documentation for models
 
 
-def documentation(commands: Mapping[str, Command[Any]] | None = None) -> str:
+def documentation(commands: Mapping[str, Command] | None = None) -> str:
     """Return the documentation for the prompt: usage, description, arguments and an example of each command.
 
     Arguments:
@@ -283,40 +294,35 @@ def documentation(commands: Mapping[str, Command[Any]] | None = None) -> str:
     return "\n\n".join(_describe(command) for command in (commands or load_commands()).values())
 
 
-def tool_schemas(commands: Mapping[str, Command[Any]] | None = None) -> list[dict[str, Any]]:
+def tool_schemas(commands: Mapping[str, Command] | None = None) -> list[Json]:
     """Return the commands as strict OpenAI tools; optional arguments may be null."""
-    return [
-        {
-            "type": "function",
-            "function": {
-                "name": command.name,
-                "description": command.docs,
-                "strict": True,
-                "parameters": {
-                    "type": "object",
-                    "properties": {
-                        p.name: {"type": p.kind if p.required else [p.kind, "null"], "description": p.description}
-                        for p in command.all_parameters
-                    },
-                    "required": [parameter.name for parameter in command.all_parameters],
-                    "additionalProperties": False,
-                },
-            },
+    schemas: list[Json] = []
+    for command in (commands or load_commands()).values():
+        properties = {
+            p.name: {"type": p.kind if p.required else [p.kind, "null"], "description": p.description}
+            for p in command.all_parameters
         }
-        for command in (commands or load_commands()).values()
-    ]
+        schema = {
+            "type": "object",
+            "properties": properties,
+            "required": list(properties),
+            "additionalProperties": False,
+        }
+        function = {"name": command.name, "description": command.docs, "strict": True, "parameters": schema}
+        schemas.append({"type": "function", "function": function})
+    return schemas
 
 
-def _describe(command: Command[Any]) -> str:
+def _describe(command: Command) -> str:
     lines = [command.usage if command.textual else "any other text: bash"]
     docs = command.docs
     if command.body is not None:
         docs += f" {command.body.name.upper()} stands on the lines below, down to a line that is only {command.end}."
-    lines += textwrap.wrap(docs, WIDTH, initial_indent="    ", subsequent_indent="    ")
+    lines += textwrap.wrap(docs, _WIDTH, initial_indent="    ", subsequent_indent="    ")
     for parameter in command.all_parameters if command.textual else ():
         optional = "" if parameter.required else " (optional)"
         text = f"{parameter.name.upper()}{optional}: {parameter.description}"
-        lines += textwrap.wrap(text, WIDTH, initial_indent="    - ", subsequent_indent="      ")
+        lines += textwrap.wrap(text, _WIDTH, initial_indent="    - ", subsequent_indent="      ")
     if command.example:
         lines += ["    Example:", textwrap.indent(command.example, "        ", lambda line: True)]
     return "\n".join(lines)

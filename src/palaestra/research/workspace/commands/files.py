@@ -21,11 +21,11 @@ from palaestra.core.errors import SandboxError
 from palaestra.research.workspace.commands.base import CommandError
 from palaestra.sandbox.base import Shell, ShellResult
 
-WHOLE = 4 << 20
+MAX_BYTES = 4 << 20
 """The maximum bytes of a file that is read as a whole, and so of one that can be edited."""
-WIDEST = 2000
+_MAX_WIDTH = 2000
 """The maximum characters of a line that are shown."""
-MOST_SHOWN = 40_000
+_MAX_SHOWN = 40_000
 """The maximum characters of a window; in a larger one lines are cut shorter."""
 HEADER = re.compile(r"^\[file (.+), \d+ lines?(?:, .*)?\]$", re.MULTILINE)
 """The first line of every window, with the path; history processors find windows by it."""
@@ -83,7 +83,7 @@ _PROBLEMS: dict[str, str] = {
 
 # The agent's commands are not bash commands. This explains it if one is used in a list, a loop or a script. A program
 # or function of the agent with the same name takes precedence, as usual in bash.
-PRELUDE = r"""
+_PRELUDE = r"""
 command_not_found_handle() {{
   case $1 in
     {names}) printf '%s did nothing: it is one of your own commands, not of bash. It stands alone, as the first word of a message.\n' "$1" >&2 ;;
@@ -98,7 +98,7 @@ export -f command_not_found_handle
 # read-only. The agent's shell options do not apply in it; behind `||`, neither does `set -e`. Programs are run
 # from the system's folders by `exec` or `command`, so the agent's PATH and functions do not apply. The answer is in
 # `__a` and is printed between two marks by one builtin: output of background processes comes before or after it.
-QUESTION = """{{
+_QUESTION = """{{
 palaestra_question() {{
 local - __a=(); set +eufx; [[ ${{PWD-}} == /* ]] || builtin cd .
 {script}
@@ -108,7 +108,7 @@ palaestra_question {arguments} || :
 builtin unset -f palaestra_question
 }} 2>/dev/null"""
 
-MOST_STRAY = 1 << 16
+_MAX_STRAY = 1 << 16
 
 
 class ShellQuery:
@@ -121,7 +121,7 @@ class ShellQuery:
     def __init__(self, shell: Shell, names: list[str]) -> None:
         self.shell, self.stray, self.deadline = shell, b"", math.inf
         self._prepared, self._folder = False, ""
-        self._prelude = PRELUDE.format(names="|".join(map(shlex.quote, names)) or "''")
+        self._prelude = _PRELUDE.format(names="|".join(map(shlex.quote, names)) or "''")
 
     def execute(self, command: str, timeout: float | None = None) -> ShellResult:
         """Run a command of the agent."""
@@ -144,13 +144,12 @@ class ShellQuery:
             raise CommandError("the shell is too slow to answer; look at what runs in the background")
         mark = secrets.token_hex(12)
         words = " ".join(map(shlex.quote, arguments))
-        result = self._run(QUESTION.format(script=script, mark=mark, arguments=words), min(timeout, left))
+        result = self._run(_QUESTION.format(script=script, mark=mark, arguments=words), min(timeout, left))
         parts = result.output.split(mark.encode())
         if len(parts) != 3:
             self._stay(result.output)
-            raise CommandError(
-                f"the shell did not answer ({result.note or 'something else is printing into it'}); look at what runs in the background, or try again"
-            )
+            why = result.note or "something else is printing into it"
+            raise CommandError(f"the shell did not answer ({why}); look at what runs in the background, or try again")
         self._stay(parts[0] + parts[2].removeprefix(b"\0"))
         return None if result.truncated else parts[1].split(b"\0")[1:-1]
 
@@ -170,7 +169,7 @@ class ShellQuery:
         return stray
 
     def _stay(self, output: bytes) -> None:
-        self.stray = (self.stray + output)[-MOST_STRAY:]
+        self.stray = (self.stray + output)[-_MAX_STRAY:]
 
     def _run(self, command: str, timeout: float | None = None) -> ShellResult:
         result = self.shell.execute(command, timeout)
@@ -285,17 +284,15 @@ class Files:
         location = self.locate(path)
         if location.kind != "file":
             # The only other kind is output of a background process within a long answer.
-            problem = _PROBLEMS.get(
-                location.kind, "cannot be looked at while something else prints into the shell; try again"
-            )
-            raise CommandError(f"'{path}' {problem.format(path=path)}")
+            unknown = "cannot be looked at while something else prints into the shell; try again"
+            raise CommandError(f"'{path}' {_PROBLEMS.get(location.kind, unknown).format(path=path)}")
         return location
 
     def text(self, location: FileLocation) -> Text:
         """Return a workspace file as lines."""
         if location.data is None:
             raise CommandError(
-                f"'{location.given}' cannot be edited: only files up to {WHOLE} bytes can. Change it by a program: sed, python"
+                f"'{location.given}' cannot be edited: only files up to {MAX_BYTES} bytes can. Change it by a program: sed, python"
             )
         if b"\0" in location.data:
             raise _binary(location)
@@ -341,12 +338,12 @@ class Files:
     def _read_whole(self, relative: str) -> bytes | None:
         """Read a workspace file without links; `None` if it is too large or no longer a regular file."""
         try:
-            data = self.shell.read_files([relative], WHOLE + 1).get(relative)
+            data = self.shell.read_files([relative], MAX_BYTES + 1).get(relative)
         except SandboxError as error:  # The agent can forge the shell's answer.
             raise CommandError(f"'{relative}' cannot be read: {error}") from error
-        return data if data is not None and len(data) <= WHOLE else None
+        return data if data is not None and len(data) <= MAX_BYTES else None
 
-    def _read_lines(self, location: FileLocation, first: int, count: int, width: int = WIDEST) -> list[str]:
+    def _read_lines(self, location: FileLocation, first: int, count: int, width: int = _MAX_WIDTH) -> list[str]:
         """Read lines through the shell, in parts if the output is too large."""
         answer = self.query.ask(_SLICE, location.path, str(first), str(count), str(width))
         if answer is None and count > 1:
@@ -373,9 +370,9 @@ def show_window(name: str, page: Page, remark: str = "") -> str:
     header = f"[file {name}, {count_lines(page.total)}{', ' + remark if remark else ''}]"
     if not page.total:
         return f"{header}\n(the file is empty)"
-    width = WIDEST
-    if sum(map(len, page.lines)) > MOST_SHOWN:
-        width = min(WIDEST, max(80, MOST_SHOWN // len(page.lines)))
+    width = _MAX_WIDTH
+    if sum(map(len, page.lines)) > _MAX_SHOWN:
+        width = min(_MAX_WIDTH, max(80, _MAX_SHOWN // len(page.lines)))
     numbered = [f"{number}|{truncate_line(line, width)}" for number, line in enumerate(page.lines, page.first)]
     above, below = page.first - 1, page.total - page.first - len(page.lines) + 1
     first = [f"({above} more line{'s' if above > 1 else ''} above)"] if above else []

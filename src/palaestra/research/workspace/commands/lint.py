@@ -16,17 +16,18 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from dataclasses import dataclass
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-LONGEST = 400_000
+_MAX_SOURCE = 400_000
 """The maximum characters of a source that is checked."""
-PATIENCE = 5.0
+_MAX_SECONDS = 5.0
 """The maximum seconds per source."""
-
-REMEMBERED = 64
+_MAX_CACHED = 64
 """The number of sources whose errors are cached in this process."""
+_LOCK = threading.Lock()
+"""The worker checks one source at a time."""
 
 
 class Finding(NamedTuple):
@@ -37,8 +38,7 @@ class Finding(NamedTuple):
         return f"line {self.line}: {self.message}"
 
 
-@dataclass(frozen=True, slots=True)
-class Findings:
+class Findings(NamedTuple):
     """The errors of a source.
 
     Arguments:
@@ -56,82 +56,61 @@ def new_errors(before: Findings, after: Findings) -> list[Finding]:
     had = Counter(finding.message for finding in before.errors)
     new = []
     for finding in after.errors:
-        if had[finding.message] > 0:
-            had[finding.message] -= 1
-        else:
+        had[finding.message] -= 1
+        if had[finding.message] < 0:
             new.append(finding)
     return new
 
 
-class Linter:
-    """Checks sources one at a time; other threads wait."""
+def find_errors(source: str) -> Findings | None:
+    """Return the errors of a Python source; `None` if it is too long or the parser gave up."""
+    if not source.strip() and len(source) <= _MAX_SOURCE:
+        return Findings()
+    return _ask_worker(source) if len(source) <= _MAX_SOURCE else None
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._worker: subprocess.Popen[bytes] | None = None
-        self._owner = -1
-        self._known: dict[str, Findings | None] = {}
 
-    def check(self, source: str) -> Findings | None:
-        """Return the errors of a Python source; `None` if it is too long or the parser gave up."""
-        if len(source) > LONGEST:
-            return None
-        if not source.strip():
-            return Findings()
-        with self._lock:
-            if source not in self._known:  # An edit usually starts from the result of the previous one.
-                if len(self._known) >= REMEMBERED:
-                    del self._known[next(iter(self._known))]
-                self._known[source] = self._ask(source)
-            return self._known[source]
-
-    def close(self) -> None:
-        worker, self._worker = self._worker, None
-        if worker is None or self._owner != os.getpid():
-            return
-        worker.kill()
-        for stream in (worker.stdin, worker.stdout):
-            if stream is not None:
-                stream.close()
-        worker.wait()
-
-    def _ask(self, source: str) -> Findings | None:
-        worker = self._start()
+@lru_cache(_MAX_CACHED)  # An edit usually starts from the result of the previous one.
+def _ask_worker(source: str) -> Findings | None:
+    with _LOCK:
+        if start_worker().poll() is not None:
+            _end_worker()
+        worker = start_worker()
         assert worker.stdin is not None
         assert worker.stdout is not None
         try:
             worker.stdin.write(json.dumps(source).encode() + b"\n")
             worker.stdin.flush()
-            ready, _, _ = select.select([worker.stdout], [], [], PATIENCE)
+            ready, _, _ = select.select([worker.stdout], [], [], _MAX_SECONDS)
             line = worker.stdout.readline() if ready else b""
         except OSError:
             line = b""
-        if not line:  # it died or hangs
-            self.close()
-            return None
-        answer = json.loads(line)
-        if answer is None:
-            return None
-        return Findings(tuple(Finding(*error) for error in answer["errors"]), answer["broken"])
-
-    def _start(self) -> subprocess.Popen[bytes]:
-        if self._worker is not None and self._owner == os.getpid() and self._worker.poll() is None:
-            return self._worker
-        self.close()
-        spec = importlib.util.find_spec("pyflakes")
-        folder = str(Path(spec.origin).parents[1]) if spec is not None and spec.origin else ""
-        script = Path(__file__).with_name("lint_worker.py")
-        self._worker = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-B", str(script), folder],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={"LANG": "C.UTF-8"},
-        )
-        self._owner = os.getpid()
-        return self._worker
+        if not line:  # It died or hangs.
+            _end_worker()
+    answer = json.loads(line) if line else None
+    return answer and Findings(tuple(Finding(*error) for error in answer["errors"]), answer["broken"])
 
 
-LINTER = Linter()
-"""The linter of this process; its worker starts with the first check."""
-atexit.register(LINTER.close)
+@cache
+def start_worker() -> subprocess.Popen[bytes]:
+    """Start the worker of this process."""
+    spec = importlib.util.find_spec("pyflakes")
+    folder = str(Path(spec.origin).parents[1]) if spec is not None and spec.origin else ""
+    script = Path(__file__).with_name("lint_worker.py")
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", "-B", str(script), folder],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={"LANG": "C.UTF-8"},
+    )
+
+
+os.register_at_fork(after_in_child=start_worker.cache_clear)
+
+
+@atexit.register
+def _end_worker() -> None:
+    if start_worker.cache_info().currsize:
+        start_worker().kill()
+        start_worker().communicate()  # Closes the pipes.
+        start_worker.cache_clear()

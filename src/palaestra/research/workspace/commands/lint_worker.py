@@ -14,8 +14,8 @@ import sys
 import tokenize
 import warnings
 
-MEMORY = 1 << 30
-FATAL = frozenset({
+_MEMORY = 1 << 30
+_FATAL = frozenset({
     "UndefinedName", "UndefinedExport", "UndefinedLocal", "DuplicateArgument", "ReturnOutsideFunction",
     "YieldOutsideFunction", "ContinueOutsideLoop", "BreakOutsideLoop", "DefaultExceptNotLast", "TwoStarredExpressions",
     "TooManyExpressionsInStarredAssignment", "FutureFeatureNotDefined", "LateFutureImport",
@@ -24,7 +24,7 @@ FATAL = frozenset({
 """Pyflakes messages about code that fails at run time; matters of style are left to the agent."""
 
 
-def findings(source: str) -> dict[str, object]:
+def _findings(source: str) -> dict[str, object]:
     """Return the errors of a source; `broken` if it cannot be parsed."""
     try:
         tree = ast.parse(source)
@@ -35,7 +35,7 @@ def findings(source: str) -> dict[str, object]:
         return {"broken": True, "errors": [[error.lineno or 1, f"{type(error).__name__}: {error.msg}"]]}
     except ValueError as error:  # a NUL, or a lone surrogate
         return {"broken": True, "errors": [[1, f"SyntaxError: {error}"]]}
-    errors = find_indentation(source)
+    errors = _find_indentation(source)
     try:
         from pyflakes.checker import Checker
     except ImportError:
@@ -43,12 +43,12 @@ def findings(source: str) -> dict[str, object]:
     errors += [
         [message.lineno, message.message % message.message_args]
         for message in Checker(tree, filename="file").messages
-        if type(message).__name__ in FATAL
+        if type(message).__name__ in _FATAL
     ]
     return {"broken": False, "errors": sorted(errors)}
 
 
-def find_indentation(source: str) -> list[list[object]]:
+def _find_indentation(source: str) -> list[list[object]]:
     """Return the first line of code whose indentation is not a multiple of 4. MLGym rejects it too (flake8's E111).
 
     The others are left out, so that a file which has such lines already can get more of them.
@@ -67,12 +67,12 @@ def find_indentation(source: str) -> list[list[object]]:
 def main() -> None:
     if sys.argv[1]:
         sys.path.append(sys.argv[1])
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
     warnings.simplefilter("ignore")  # Ignore warnings such as invalid escapes.
     gc.disable()  # A syntax tree is many small objects without garbage; collect after the answer.
     for line in sys.stdin.buffer:
         try:
-            answer: object = findings(json.loads(line))
+            answer: object = _findings(json.loads(line))
         except (RecursionError, MemoryError):
             answer = None
         sys.stdout.write(json.dumps(answer) + "\n")

@@ -1,46 +1,46 @@
-"""The session of one episode: its shared state, and the entry points for actions as text or as tool calls."""
+"""The session of one episode: its state, the entry points for actions, and the commands that open no file."""
 
 from __future__ import annotations
 
-import fcntl
-import json
 import math
 import re
+import shlex
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from palaestra.core.errors import PalaestraError, SettingsError, suggest
-from palaestra.core.plugins import describe_error_within
+from palaestra.core.errors import PalaestraError, suggest
+from palaestra.core.records import Json
+from palaestra.core.registry import describe_error_within
 from palaestra.core.text import clean_text
 from palaestra.research.workspace.commands.base import (
     BrokenCommandError,
     Command,
     CommandError,
+    CommandParameter,
     CommandResult,
     Hooks,
-    from_json,
+    command,
     from_text,
     load_commands,
+    parse_arguments,
 )
-from palaestra.research.workspace.commands.blocklist import refuse
 from palaestra.research.workspace.commands.files import FileLocation, Files, Page, ShellQuery, show_window
-from palaestra.runs.files import storage_errors
+from palaestra.research.workspace.commands.memory import Memory
 from palaestra.sandbox.base import Shell
 
 WINDOW = 100
 """The lines of a window."""
-PATIENCE = 40.0
+_MAX_QUERY_SECONDS = 40.0
 """Seconds that the shell queries of one command may take together."""
-COMMAND_AFTER_BASH = re.compile(r"\s*bash[ \t]+([A-Za-z_]\w*(?:[ \t][^;&>]*)?)\s*")
-NOT_A_SCRIPT = re.compile(r"\A(?:bash: \w+: No such file or directory|\S+: \S+: cannot execute binary file)\Z")
+_COMMAND_AFTER_BASH = re.compile(r"\s*bash[ \t]+([A-Za-z_]\w*(?:[ \t][^;&>]*)?)\s*")
+_NOT_A_SCRIPT = re.compile(r"\A(?:bash: \w+: No such file or directory|\S+: \S+: cannot execute binary file)\Z")
 """A command that is typed as an argument of bash, and the answer of bash, which expects a script."""
 
 
-class View(NamedTuple):
+class _View(NamedTuple):
     """The lines of a file that the agent sees."""
 
     path: str
@@ -88,12 +88,12 @@ class Session:
         timeout: float | None = None,
     ) -> None:
         self.shell, self.hooks, self.timeout = shell, hooks, timeout
-        self.commands: dict[str, Command[Session]] = load_commands(commands)
+        self.commands: dict[str, Command] = load_commands(commands)
         self.memory = Memory(memory)
         self.query = ShellQuery(shell, [name for name, command in self.commands.items() if command.textual])
         self.files = Files(self.query)
         self.changes: list[Change] = []
-        self.view: View | None = None
+        self.view: _View | None = None
         self.ok = True
         """Whether the last action succeeded."""
 
@@ -110,13 +110,13 @@ class Session:
             return self._record(CommandResult(message, False, "error"))
         return self._record(self.run_bash(text))
 
-    def call(self, name: str, arguments: Mapping[str, Any] | str) -> CommandResult:
+    def call(self, name: str, arguments: Json | str) -> CommandResult:
         """Perform an action given as a tool call, including `bash`; the arguments may be JSON text."""
         command = self.commands.get(name)
         if command is None:
             message = f"there is no tool '{name[:80]}'; {suggest(name[:80], self.commands)}"
             return self._record(CommandResult(message, False, "error"))
-        return self._perform(command, lambda: from_json(command, arguments))
+        return self._perform(command, lambda: parse_arguments(command, arguments))
 
     def run_bash(self, text: str) -> CommandResult:
         """Run a text in the agent's shell, unless it starts an interactive program."""
@@ -125,12 +125,12 @@ class Session:
             return CommandResult(refusal, ok=False, kind="blocked")
         result = self.query.execute(text, self.timeout)
         output = (self.query.take_stray() + result.output).decode("utf-8", "replace").rstrip("\n")
-        if (command := COMMAND_AFTER_BASH.fullmatch(text)) and NOT_A_SCRIPT.match(output):
+        if (command := _COMMAND_AFTER_BASH.fullmatch(text)) and _NOT_A_SCRIPT.match(output):
             return self.run_bash(command[1])  # Nothing has run: `bash ls` would run a script named ls.
         note = result.note or ("" if result.ok else f"exit code {result.exit_code}")
         return CommandResult(output, result.ok, "bash", note, result.exit_code, result.seconds)
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> Json:
         """Return the state for templates: `open_file`, `working_dir`, the `window` as `FIRST-LAST of TOTAL`, and `ok`,
         whether the last action succeeded.
 
@@ -184,11 +184,11 @@ class Session:
 
     def set_view(self, location: FileLocation, page: Page) -> None:
         """Set the open window."""
-        self.view = View(location.path, page.first, page.first + max(0, len(page.lines) - 1), page.total)
+        self.view = _View(location.path, page.first, page.first + max(0, len(page.lines) - 1), page.total)
 
-    def _perform(self, command: Command[Session], arguments: Callable[[], Mapping[str, Any]]) -> CommandResult:
+    def _perform(self, command: Command, arguments: Callable[[], Json]) -> CommandResult:
         start = time.monotonic()
-        self.query.deadline = start + min(PATIENCE, self.timeout or PATIENCE)
+        self.query.deadline = start + min(_MAX_QUERY_SECONDS, self.timeout or _MAX_QUERY_SECONDS)
         try:
             done = command.perform(self, arguments())
         except CommandError as error:
@@ -197,16 +197,14 @@ class Session:
             raise
         except Exception as error:  # A user-defined command may raise anything.
             code = getattr(command.perform, "__code__", None)
-            raise BrokenCommandError(
-                command.name, describe_error_within(error, Path(code.co_filename if code else "/"))
-            ) from error
+            why = describe_error_within(error, Path(code.co_filename if code else "/"))
+            raise BrokenCommandError(command.name, why) from error
         finally:
             self.query.deadline = math.inf
         outcome = CommandResult(done) if isinstance(done, str) else done
         if not isinstance(outcome, CommandResult):
-            raise BrokenCommandError(
-                command.name, f"it must return a text or a CommandResult; got {type(done).__name__}"
-            )
+            why = f"it must return a text or a CommandResult; got {type(done).__name__}"
+            raise BrokenCommandError(command.name, why)
         seconds = outcome.seconds or time.monotonic() - start
         return self._record(replace(outcome, name=command.name, seconds=seconds))
 
@@ -215,96 +213,139 @@ class Session:
         return outcome
 
 
-BEGINNING = b'{"key": '
-"""The beginning of every line of a memory file."""
+# Interactive programs
+
+# Nothing types into the agent's shell, so an editor or a console would end at once or run into the time limit. The check
+# saves the agent that turn. It looks at the first command of the first line only and is not a security boundary.
+
+_PREFIX = re.compile(r"sudo|env|[A-Za-z_]\w*=.*")
+"""Words that may precede the program."""
+_CONSOLE = "nothing can be typed into its console: "
+_PYTHON = f"{_CONSOLE}write a file and run it with: python FILE; or python -c 'CODE'"
+_ANY = r"( .*)?"
+_BARE = r"( -(?![cmVh]\b)[a-zA-Z]+)*"
+"""Short options, except those that run something and exit: -c, -m, -V, -h."""
+
+_RULES: Mapping[str, str] = {
+    rf"(vi|vim|nvim|vimdiff|view|gvim|nano|pico|emacs|emacsclient|micro|joe|jed|mcedit|kak|hx|helix){_ANY}":
+        "to change a file use edit, insert or create; to see it, open",
+    rf"ed{_BARE}": "to change a file use edit, insert or create",
+    rf"(less|more|most|pg){_ANY}": "to see a file use open, or cat, head and tail",
+    rf"(htop|btop|atop|nvtop|glances){_ANY}": "use ps aux, free or df, which print once and end",
+    rf"(ssh|telnet|ftp|sftp|mosh){_ANY}": "there is no network here",
+    rf"(tmux|screen|byobu|script){_ANY}": "to run something in the background use: COMMAND > log 2>&1 &",
+    rf"top(?!.* -(b|v|h)){_ANY}": "use ps aux, or top -b -n 1",
+    rf"watch{_ANY}": "run the command itself, once or in a loop that ends",
+    rf"tail\b.* (-f|-F|--follow|-fn|--retry){_ANY}": "tail -f never ends; use tail -n 50 FILE",
+    rf"gdb(?!.* (-batch|--batch|--version)){_ANY}": f"{_CONSOLE}use gdb -batch -ex COMMAND PROGRAM",
+    rf"jupyter (notebook|lab|console|qtconsole){_ANY}": "write a script and run it with python; jupyter nbconvert is fine",
+    rf"i?python[0-9.]*({_BARE}| -m (pdb|IPython|code)\b.*)": _PYTHON,
+    rf"(node|irb|ghci|julia|R|octave|sqlite3|psql|mysql|bc){_BARE}": f"{_CONSOLE}give it a file, or a program as an argument",
+    rf"(bash|sh|dash|zsh|ksh){_BARE}": "this is a shell already; type the command itself",
+    rf"(su|passwd){_ANY}": "there is only one user here",
+}  # fmt: skip
+"""Advice by a regular expression that matches the whole command: the program's name, and its arguments."""
 
 
-class Memory:
-    """Notes by key; a new note replaces the one with the same key.
+def refuse(text: str) -> str | None:
+    """Return why a bash text is refused, as a message for the agent; `None` if it is allowed.
 
-    Arguments:
-        path: a JSON Lines file for the notes, which several sessions may share. `None` keeps them in memory.
+    >>> refuse("cat notes.txt") is None
+    True
     """
-
-    def __init__(self, path: Path | None = None) -> None:
-        self.path = path
-        self._lines: list[bytes] = []
-
-    def write(self, key: str, text: str) -> None:
-        """Store a note.
-
-        Raises:
-            StorageError: the file cannot be written.
-        """
-        line = json.dumps({"key": key, "text": text}).encode()
-        if self.path is None:
-            self._lines.append(line)
-            return
-        with storage_errors(self.path, "writing an agent's memory"):
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with open(self.path, "ab") as stream:
-                fcntl.flock(stream, fcntl.LOCK_EX)
-                # A line that was cut by a kill is terminated first, so that this note is not appended to it.
-                cut = not (self.path.read_bytes() or b"\n").endswith(b"\n")
-                stream.write((b"\n" if cut else b"") + line + b"\n")
-
-    def notes(self) -> dict[str, str]:
-        """Return all notes, the oldest first."""
-        lines = self._lines
-        if self.path is not None:
-            lines = self.path.read_bytes().splitlines() if self.path.exists() else []
-        notes: dict[str, str] = {}
-        for note in filter(None, map(_parse_note, lines)):
-            notes.pop(note[0], None)
-            notes[note[0]] = note[1]
-        return notes
-
-    def search(self, query: str) -> list[tuple[str, str]]:
-        """Return the notes that share words with `query`, those with more and rarer ones first; without a query, the
-        newest first.
-        """
-        newest = list(reversed(self.notes().items()))
-        if not query.strip():
-            return newest
-        words = {key: Counter(_split_words(f"{key} {text}")) for key, text in newest}
-        spread = {word: sum(word in counts for counts in words.values()) for word in set(_split_words(query))}
-
-        def weight(note: tuple[str, str]) -> float:
-            counts = words[note[0]]
-            shared = [word for word in spread if counts[word]]
-            return sum((1 + math.log(counts[word])) * math.log(1 + len(newest) / spread[word]) for word in shared)
-
-        return [note for note in sorted(newest, key=weight, reverse=True) if weight(note) > 0]
+    command = _first_command(text)
+    for pattern, advice in _RULES.items():
+        if re.fullmatch(pattern, command):
+            return f"{command.split()[0]} is refused: {advice}. Nothing was run."
+    return None
 
 
-def check_memory(path: Path) -> None:
-    """Raise if notes cannot be stored at a path.
+def _first_command(text: str) -> str:
+    """Return the first command on the first line, without prefixes and folders of the program.
 
-    Raises:
-        SettingsError: it is a folder, or a file without notes.
-        StorageError: it cannot be read.
+    A command that reads a file or a here-document ends with `<`.
+
+    >>> _first_command("A=1 sudo /usr/bin/vim 'my file' && ls")
+    'vim my file'
     """
-    if path.is_dir():
-        raise SettingsError(f"the memory must be a file; {path} is a folder")
-    above = next(folder for folder in path.parents if folder.exists())
-    if not above.is_dir():
-        raise SettingsError(f"the memory must be a file in a folder; {above} is not a folder")
-    with storage_errors(path, "reading an agent's memory"):
-        lines = [line for line in path.read_bytes().splitlines() if line.strip()] if path.exists() else []
-    # The only line may have been cut by a kill.
-    cut = len(lines) == 1 and lines[0].startswith(BEGINNING)
-    if lines and not cut and not any(map(_parse_note, lines)):
-        raise SettingsError(f"the memory must be a file of notes; no line of {path} is a note")
-
-
-def _parse_note(line: bytes) -> tuple[str, str] | None:
-    """Return key and text of a note; `None` if the line is not a note."""
+    lexer = shlex.shlex(text.strip().partition("\n")[0], posix=True, punctuation_chars=True)
+    lexer.whitespace_split = True
+    words: list[str] = []
     try:
-        note = json.loads(line)
-        return str(note["key"]), str(note["text"])
-    except (ValueError, TypeError, KeyError, RecursionError):
-        return None
+        for word in lexer:
+            if word[0] in "();<>|&":
+                words += ["<"] if word[0] == "<" else []
+                break
+            if words or not _PREFIX.fullmatch(word):
+                words.append(word)
+    except ValueError:  # Unbalanced quotes: bash reports them better.
+        return ""
+    return " ".join([words[0].rpartition("/")[2], *words[1:]]) if words else ""
 
 
-def _split_words(text: str) -> list[str]:
-    return re.findall(r"\w+", text.lower().replace("_", " "))
+_MAX_KEY, _MAX_TEXT, _MAX_NOTES = 200, 20_000, 1000
+"""Characters of a key and of a note, and the number of notes."""
+_MAX_SHOWN = 10
+"""The maximum number of notes in one answer; of the others only the keys are shown."""
+
+
+@command(
+    CommandParameter("command", "what bash is to run, of any number of lines"),
+    example="python train.py --epochs 3 2>&1 | tail -n 20",
+    textual=False,
+)
+def bash(session: Session, arguments: Json) -> CommandResult:
+    """Run a text with bash, in a shell that stays: the current folder, variables and background processes are kept for the
+    next command. Nothing is typed into it, so programs that wait for input do not work. A command that exceeds the time
+    limit is ended.
+    """
+    return session.run_bash(arguments["command"].replace("\r\n", "\n"))
+
+
+@command()
+def validate(session: Session, arguments: Json) -> str | CommandResult:
+    """Have your work as it is now scored on the validation data, and go on. How often this can be done is limited."""
+    return session.hooks.validate()
+
+
+@command()
+def submit(session: Session, arguments: Json) -> str | CommandResult:
+    """Hand your work in as it is now. It is scored, and the episode ends."""
+    return session.hooks.submit()
+
+
+@command(
+    CommandParameter("key", "one word that names the note"),
+    CommandParameter("text", "the note, of any number of lines", rest=True),
+    example="memory_write best_so_far two hidden layers of 64, learning rate 0.003: validation 0.871",
+)
+def memory_write(session: Session, arguments: Json) -> str:
+    """Write a note down under a key, to be read later, also when the conversation has grown too long to see. A note with
+    the same key is replaced.
+    """
+    key, text = arguments["key"].strip(), arguments["text"]
+    if not key or len(key) > _MAX_KEY or len(text) > _MAX_TEXT:
+        raise memory_write.error(
+            f"KEY has 1 to {_MAX_KEY} characters and TEXT at most {_MAX_TEXT}; got {len(key)} and {len(text)}"
+        )
+    notes = session.memory.notes()
+    if len(notes) >= _MAX_NOTES and key not in notes:
+        raise memory_write.error(f"the memory is full ({_MAX_NOTES} notes); replace a note by using its key")
+    session.memory.write(key, text)
+    return f"{'Replaced' if key in notes else 'Stored'} the note '{key}'. Notes in memory: {len({*notes, key})}."
+
+
+@command(CommandParameter("query", "words to look for", required=False, rest=True), example="memory_read learning rate")
+def memory_read(session: Session, arguments: Json) -> str:
+    """Show the notes whose key or text shares words with the query, the best first; without a query, the newest."""
+    query = arguments.get("query", "")
+    notes = session.memory.search(query)
+    if not notes:
+        total = len(session.memory.notes())
+        if not total:
+            return "The memory is empty. Write to it with: memory_write KEY TEXT"
+        return f"None of the {total} notes shares a word with '{query}'. Without a query memory_read shows the newest."
+    lines = [f"[{key}]\n{text}" for key, text in notes[:_MAX_SHOWN]]
+    if len(notes) > _MAX_SHOWN:
+        lines.append(f"({len(notes) - _MAX_SHOWN} more: {', '.join(key for key, _ in notes[_MAX_SHOWN:][:50])})")
+    return "\n".join(lines)

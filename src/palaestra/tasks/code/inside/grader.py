@@ -176,35 +176,39 @@ class ProgramObject(Proxy):  # type: ignore[misc]
         object.__setattr__(self, "_where", where)
 
     def __getattr__(self, name: str) -> Any:
-        return peer.ask(what="get", name=name, **object.__getattribute__(self, "_where"))
+        return ask(self, "get", name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        peer.ask((value,), what="set", name=name, **object.__getattribute__(self, "_where"))
+        ask(self, "set", name, (value,))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return peer.ask(args, kwargs, what="call", **object.__getattribute__(self, "_where"))
 
     def __instancecheck__(self, value: Any) -> bool:
-        where = object.__getattribute__(self, "_where")
-        return isinstance(value, ProgramObject) and peer.ask((value,), what="isinstance", **where) is True
+        return isinstance(value, ProgramObject) and ask(self, "isinstance", "", (value,)) is True
 
     def __subclasscheck__(self, value: Any) -> bool:
-        return peer.ask((value,), what="issubclass", **object.__getattribute__(self, "_where")) is True
+        return ask(self, "issubclass", "", (value,)) is True
 
     def __enter__(self) -> Any:
-        return peer.ask(what="operate", name="__enter__", **object.__getattribute__(self, "_where"))
+        return ask(self, "operate", "__enter__")
 
     def __exit__(self, *raised: Any) -> None:
         """Exit a context of the program. Exceptions of the tests are not passed on."""
-        peer.ask((None, None, None), what="operate", name="__exit__", **object.__getattribute__(self, "_where"))
+        ask(self, "operate", "__exit__", (None, None, None))
 
     def __copy__(self) -> Any:
-        return peer.ask(what="copy", name="copy", **object.__getattribute__(self, "_where"))
+        return ask(self, "copy", "copy")
 
     def __deepcopy__(self, memo: Any) -> Any:
-        return peer.ask(what="copy", name="deepcopy", **object.__getattribute__(self, "_where"))
+        return ask(self, "copy", "deepcopy")
 
     __hash__ = object.__hash__
+
+
+def ask(target: ProgramObject, what: str, name: str, args: Any = ()) -> Any:
+    """Ask the program about one of its objects."""
+    return peer.ask(args, what=what, name=name, **object.__getattribute__(target, "_where"))
 
 
 def _operator(name: str, between: bool) -> Any:
@@ -213,7 +217,7 @@ def _operator(name: str, between: bool) -> Any:
             return True
         if between and not isinstance(args[0], ProgramObject):
             return NotImplemented
-        return peer.ask(args, what="operate", name=name, **object.__getattribute__(self, "_where"))
+        return ask(self, "operate", name, args)
 
     return method
 
@@ -234,7 +238,7 @@ class Asserts(ast.NodeTransformer):
 
 def find_names(tree: ast.AST) -> dict[str, Any]:
     """Values for the names that the tests use but do not define: modules of Python, or names of the program."""
-    stored: set[str] = set()
+    stored: set[str | None] = set()
     loaded: set[str] = set()
     modules: set[str] = set()
     errors: set[str] = set()
@@ -248,10 +252,10 @@ def find_names(tree: ast.AST) -> dict[str, Any]:
         elif isinstance(node, ast.arg):
             stored.add(node.arg)
         elif isinstance(node, (ast.Import, ast.ImportFrom)):
-            stored |= {(alias.asname or alias.name).split(".")[0] for alias in node.names}
+            stored.update((alias.asname or alias.name).split(".")[0] for alias in node.names)
         elif isinstance(node, ast.ExceptHandler):
-            stored |= {node.name} if node.name else set()
-            errors |= {child.id for child in ast.walk(node.type or ast.Pass()) if isinstance(child, ast.Name)}
+            stored.add(node.name)
+            errors.update(child.id for child in ast.walk(node.type or ast.Pass()) if isinstance(child, ast.Name))
     scope: dict[str, Any] = {}
     for name in loaded - stored - set(dir(builtins)):
         if name in modules and name in getattr(sys, "stdlib_module_names", ()):

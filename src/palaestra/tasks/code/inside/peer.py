@@ -29,16 +29,12 @@ TESTS = "tests"
 """Name of the module in which the tests define their classes and functions."""
 MAX_ITEMS = 1_000_000
 """Maximum number of items that are read from an iterator."""
-OPERATORS = frozenset(
-    f"__{name}__"
-    for name in (
-        "len", "getitem", "setitem", "delitem", "contains", "iter", "next", "reversed", "str", "repr", "format",
-        "bool", "call", "int", "float", "index", "hash", "add", "sub", "mul", "truediv", "floordiv", "mod", "pow",
-        "neg", "pos", "abs", "and", "or", "xor", "invert", "lshift", "rshift", "matmul", "radd", "rsub", "rmul",
-        "rtruediv", "rfloordiv", "rmod", "rpow", "iadd", "isub", "imul", "lt", "le", "gt", "ge", "eq", "ne", "enter",
-        "exit",
-    )
-)  # fmt: skip
+_OPERATOR_NAMES = (
+    "len getitem setitem delitem contains iter next reversed str repr format bool call int float index hash add "
+    "sub mul truediv floordiv mod pow neg pos abs and or xor invert lshift rshift matmul radd rsub rmul rtruediv "
+    "rfloordiv rmod rpow iadd isub imul lt le gt ge eq ne enter exit"
+)
+OPERATORS = frozenset(f"__{name}__" for name in _OPERATOR_NAMES.split())
 """The special methods that a proxy forwards."""
 _NAMES = {
     "abs", "all", "any", "len", "max", "min", "round", "sorted", "sum", "NotImplemented", "Ellipsis", "bool", "int",
@@ -279,15 +275,11 @@ class Peer:
         self.send(message)
 
     def _pack_result(self, value: Any, args: list[Any], seen: Any) -> dict[str, Any]:
-        for place, argument in enumerate(args):
-            if value is argument:
-                return {"argument": place}
-        return {"value": pack(value, self.keep, seen)}
+        place = next((place for place, argument in enumerate(args) if value is argument), None)
+        return {"value": pack(value, self.keep, seen)} if place is None else {"argument": place}
 
     def _resolve(self, reference: dict[str, Any]) -> Any:
-        if self.side in reference:
-            return self.kept[reference[self.side]]
-        return self.proxy(reference)
+        return self.kept[reference[self.side]] if self.side in reference else self.proxy(reference)
 
     def _error(self, names: list[str], message: str) -> Exception:
         for name in names:

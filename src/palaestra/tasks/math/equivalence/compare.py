@@ -24,7 +24,7 @@ from palaestra.tasks.math.equivalence.numerals import Numeral
 from palaestra.tasks.math.equivalence.parsing import read
 from palaestra.tasks.math.equivalence.sympy_process import get_client
 
-LIMIT = 5.0
+TIMEOUT = 5.0
 """Default time limit of a comparison in seconds."""
 
 _NONE = frozenset(
@@ -69,14 +69,14 @@ def is_answer(text: str | None) -> bool:
     return plain.lower() not in _NONE and any(char.isalnum() or char == "\\" for char in plain)
 
 
-def compare(answer: str | None, reference: str, *, limit: float = LIMIT) -> AnswerVerdict | Failure:
+def compare_answers(answer: str | None, reference: str, *, limit: float = TIMEOUT) -> AnswerVerdict | Failure:
     r"""Compare an answer with a reference.
 
     Arguments:
         limit: time limit in seconds, without the start of the server before the first comparison (see
             `SympyClient.start`) and without waiting for other threads.
 
-    >>> compare(r"\frac12", "0.5"), compare("1,2", "12").equal, compare(None, "5").method
+    >>> compare_answers(r"\frac12", "0.5"), compare_answers("1,2", "12").equal, compare_answers(None, "5").method
     (AnswerVerdict(equal=True, method='exact', note=''), False, 'none')
 
     Raises:

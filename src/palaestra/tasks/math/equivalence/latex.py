@@ -34,28 +34,23 @@ _DROPPED = re.compile(
     r"|\\(?:displaystyle|textstyle|scriptstyle|limits|nolimits|mathstrut|strut|large|Large|normalsize|bf|rm|it|tt|sf)(?![a-zA-Z])"
     r"|\\[()\[\]]"
 )
-_RENAMED = (
-    (re.compile(r"\\[dtc]frac(?![a-zA-Z])"), r"\\frac"),
-    (re.compile(r"\\[dt]binom(?![a-zA-Z])"), r"\\binom"),
-    (re.compile(r"\\(?:leqslant|leqq|leq)(?![a-zA-Z])|<="), r"\\le "),
-    (re.compile(r"\\(?:geqslant|geqq|geq)(?![a-zA-Z])|>="), r"\\ge "),
-    (re.compile(r"\\neq(?![a-zA-Z])|!="), r"\\ne "),
-    (re.compile(r"\\lt(?![a-zA-Z])"), "<"),
-    (re.compile(r"\\gt(?![a-zA-Z])"), ">"),
-    (re.compile(r"\\lbrace(?![a-zA-Z])"), r"\\{"),
-    (re.compile(r"\\rbrace(?![a-zA-Z])"), r"\\}"),
-    (re.compile(r"\\(?:lvert|rvert|vert)(?![a-zA-Z])"), "|"),
-    (re.compile(r"\\lbrack(?![a-zA-Z])"), "["),
-    (re.compile(r"\\rbrack(?![a-zA-Z])"), "]"),
-    (re.compile(r"\\(?:varnothing|O)(?![a-zA-Z])"), r"\\emptyset "),
-    (re.compile(r"\\(?:dots|cdots|dotsc|dotsb)(?![a-zA-Z])"), r"\\ldots "),
-    (re.compile(r"\\(?:simeq|thickapprox)(?![a-zA-Z])"), r"\\approx "),
-    (re.compile(r"\\(?:R|Reals|mathbf\{R\})(?![a-zA-Z])"), r"\\mathbb{R}"),
-    (re.compile(r"\\div(?![a-zA-Z])"), "/"),
+_RENAMED = {
+    r"\dfrac": r"\frac", r"\tfrac": r"\frac", r"\cfrac": r"\frac", r"\dbinom": r"\binom", r"\tbinom": r"\binom",
+    r"\leqslant": r"\le ", r"\leqq": r"\le ", r"\leq": r"\le ", r"\geqslant": r"\ge ", r"\geqq": r"\ge ", r"\geq": r"\ge ",
+    r"\neq": r"\ne ", r"\lt": "<", r"\gt": ">", r"\lbrace": r"\{", r"\rbrace": r"\}", r"\lbrack": "[", r"\rbrack": "]",
+    r"\lvert": "|", r"\rvert": "|", r"\vert": "|", r"\varnothing": r"\emptyset ", r"\O": r"\emptyset ",
+    r"\dots": r"\ldots ", r"\cdots": r"\ldots ", r"\dotsc": r"\ldots ", r"\dotsb": r"\ldots ",
+    r"\simeq": r"\approx ", r"\thickapprox": r"\approx ", r"\R": r"\mathbb{R}", r"\Reals": r"\mathbb{R}",
+    r"\div": "/", r"\ast": r"\cdot ", r"\infin": r"\infty ", r"\degree": r"^\circ ",
+}  # fmt: skip
+"""Commands with the same meaning as another one."""
+_REPLACED = (
+    (re.compile(r"<="), r"\\le "),
+    (re.compile(r">="), r"\\ge "),
+    (re.compile(r"!="), r"\\ne "),
     (re.compile(r"\*\*"), "^"),
-    (re.compile(r"\\ast(?![a-zA-Z])|\*"), r"\\cdot "),
-    (re.compile(r"\\infin(?![a-zA-Z])"), r"\\infty "),
-    (re.compile(r"\^\s*\{\s*\\circ\s*\}|\\degree(?![a-zA-Z])|\^\s*\\circ(?![a-zA-Z])"), r"^\\circ "),
+    (re.compile(r"\*"), r"\\cdot "),
+    (re.compile(r"\^\s*\{\s*\\circ\s*\}|\^\s*\\circ(?![a-zA-Z])"), r"^\\circ "),
     (re.compile(r"\\operatorname\*?\s*\{\s*([a-zA-Z]+)\s*\}"), r"\\\1 "),
     (re.compile(r"(?<![\\A-Za-z])sqrt(?![A-Za-z])"), r"\\sqrt "),
     (re.compile(r"\{,\}"), ","),
@@ -110,7 +105,7 @@ def tidy(text: str) -> str:
     """
     if _SIMPLE.fullmatch(text):
         return text
-    text = unwrap(text.replace('\\"', '"'))
+    text = _unwrap(text.replace('\\"', '"'))
     if len(text) > MAX_LENGTH or measure_depth(text) > MAX_DEPTH:
         return " ".join(text.split())
     text = text.translate(_SIGNS).replace("\\$", "").replace("$", "")
@@ -124,7 +119,8 @@ def tidy(text: str) -> str:
     text = _SPACES.sub(" ", _SQUEEZED.sub("", text))
     text = _DROPPED.sub("", text)
     text = _plain_text(text)
-    for pattern, spelling in _RENAMED:
+    text = _COMMAND.sub(lambda command: _RENAMED.get(command[0], command[0]), text)
+    for pattern, spelling in _REPLACED:
         text = pattern.sub(spelling, text)
     text = _SPACES.sub(" ", text).strip()
     return _add_spaces(_strip_end(_brace(text, 0)))
@@ -142,7 +138,7 @@ def _strip_end(text: str) -> str:
     return text.rstrip(" \t\r\n.,;:。\\")
 
 
-def unwrap(text: str) -> str:
+def _unwrap(text: str) -> str:
     """`text` without the marks of emphasis and mathematics around it, and without trailing punctuation."""
     before = None
     while before != text:

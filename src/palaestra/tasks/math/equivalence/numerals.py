@@ -1,6 +1,6 @@
 """Parse plain numbers exactly: integers, decimals, fractions, mixed numbers, percent, powers of ten; and units after them.
 
-Values are `Fraction`s and never rounded. Numbers above `MAX_BITS` and expressions above `MAX_WORK` are not computed.
+Values are `Fraction`s and never rounded. Numbers above `_MAX_BITS` and expressions above `_MAX_WORK` are not computed.
 """
 
 from __future__ import annotations
@@ -13,25 +13,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
-MAX_BITS = 20_000
+from palaestra.tasks.readings import NUMBER_WORDS, SCALES
+
+_MAX_BITS = 20_000
 """The largest number that is computed: about 6,000 digits."""
-MAX_WORK = 50 * MAX_BITS
+_MAX_WORK = 50 * _MAX_BITS
 """Maximum sum of the sizes, in bits, of all numbers that are computed for one expression."""
-MAX_LITERAL = 1000
+_MAX_LITERAL = 1000
 """Maximum length of a number that is read, in digits."""
-ROUNDED = 6
+_ROUNDED = 6
 """A decimal with at least this many decimals and significant digits equals any value that rounds to it."""
 
-_WORDS = (
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
-    "eighteen nineteen twenty"
-)
-_SPELLED = {word: Fraction(value) for value, word in enumerate(_WORDS.split())}
-_SPELLED |= {
-    word: Fraction(10 * tens)
-    for tens, word in enumerate(["thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"], 3)
-}
-
+_SPELLED = {word: Fraction(value) for word, value in NUMBER_WORDS.items() if value <= 20 or value % 10 == 0}
 _GROUPED = r"\d{1,3}(?:,\d{3})+(?![\d,])|\d{1,3}(?:[ ]\d{3})+(?![\d ]*[\d/])"
 _PLAIN = re.compile(rf"([+-]?)\s*((?:{_GROUPED}|\d+)(?:\.\d*)?|\.\d+)", re.ASCII)
 _PERCENT = re.compile(r"\s*(?:%|percent(?:age)?|per cent|pct\.?)$", re.IGNORECASE)
@@ -75,7 +68,7 @@ class Numeral:
 
     def rounds(self, value: Fraction) -> bool:
         """Whether this is a rounding of `value` with enough digits."""
-        if self.decimals < ROUNDED or self.digits < ROUNDED:
+        if self.decimals < _ROUNDED or self.digits < _ROUNDED:
             return False
         # A computed double has 16 or 17 digits, and the last ones may be off: 0.1 + 0.2 is 0.30000000000000004.
         error = abs(value) / 10**15 if self.digits in (16, 17) else 0
@@ -94,7 +87,7 @@ def read_number(text: str) -> Numeral | None:
         TooLargeError: the number is too large to compute.
     """
     text = text.strip()
-    if not text or len(text) > MAX_LITERAL:
+    if not text or len(text) > _MAX_LITERAL:
         return None
     if match := _PLAIN.fullmatch(text):
         return _plain(match[1], match[2])
@@ -151,7 +144,7 @@ def _compute(text: str) -> Numeral | None:
         nonlocal work
         bits = max(value.numerator.bit_length(), value.denominator.bit_length())
         work += bits
-        if bits > MAX_BITS or work > MAX_WORK:
+        if bits > _MAX_BITS or work > _MAX_WORK:
             raise TooLargeError("the number is too large")
         return value
 
@@ -187,7 +180,7 @@ def _literal(number: str, *, factorial: bool) -> Fraction:
 
 
 def _check_bounds(exponent: int) -> int:
-    if abs(exponent) > MAX_BITS // 4:
+    if abs(exponent) > _MAX_BITS // 4:
         raise TooLargeError(f"the exponent {exponent} is too large")
     return exponent
 
@@ -198,7 +191,7 @@ def _raise_power(base: Fraction, exponent: Fraction) -> Fraction:
     if base == 0 and exponent <= 0:
         raise ValueError("a power of zero without a value")
     bits = max(abs(base.numerator), base.denominator).bit_length() - (0 if abs(base) != 1 else 1)
-    if bits * abs(exponent.numerator) > MAX_BITS:
+    if bits * abs(exponent.numerator) > _MAX_BITS:
         raise TooLargeError("the power is too large")
     return base**exponent.numerator
 
@@ -206,7 +199,7 @@ def _raise_power(base: Fraction, exponent: Fraction) -> Fraction:
 def _factorial(value: Fraction) -> Fraction:
     if value.denominator != 1:
         raise ValueError("a factorial of a fraction")
-    if value > MAX_BITS or math.lgamma(float(value) + 1) > MAX_BITS * math.log(2):
+    if value > _MAX_BITS or math.lgamma(float(value) + 1) > _MAX_BITS * math.log(2):
         raise TooLargeError("the factorial is too large")
     return Fraction(math.factorial(value.numerator))
 
@@ -229,13 +222,12 @@ _UNITS = {
     "degree": "degree|deg", "radian": "rad|radian",
 }  # fmt: skip
 _UNIT_OF = {name: unit for unit, names in _UNITS.items() for name in names.split("|")}
-_SCALES = {"dozen": 12, "hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 
 
 def get_scale(tail: str) -> tuple[int, str]:
     """The factor of a word such as "million" at the start of `tail`, and the rest."""
     first, _, rest = tail.partition(" ")
-    scale = _SCALES.get(first.lower(), 1)
+    scale = 12 if first.lower() == "dozen" else SCALES.get(first.lower(), 1)
     return (scale, rest.strip()) if scale != 1 else (1, tail)
 
 

@@ -7,6 +7,7 @@ those that distinguish language from mathematics.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from fractions import Fraction
 
 from palaestra.tasks.math.equivalence.forms import (
@@ -22,7 +23,7 @@ from palaestra.tasks.math.equivalence.forms import (
 from palaestra.tasks.math.equivalence.latex import MAX_DEPTH, MAX_INPUT, MAX_LENGTH, closing, measure_depth, tidy
 from palaestra.tasks.math.equivalence.numerals import Numeral, TooLargeError, get_scale, get_unit, read_number
 
-MAX_PARTS = 40
+_MAX_PARTS = 40
 """Collections with more parts than this are compared as text."""
 
 _CURRENCY = re.compile(r"\s*(\\\$|[$€£¢]|US\$|USD\b)\s*(?=[-+]?\s*[\d.])")
@@ -45,7 +46,7 @@ _CONDITION = re.compile(r"([A-Za-z])(?:\\in\\mathbb\{R\})?(?:\||:|\\mid|\\colon)
 _OR = re.compile(r"(?<![A-Za-z\\])or(?![A-Za-z])")
 _INEQUALITY = re.compile(r"[<>]|\\[lg]e(?![a-zA-Z])")
 _REGION = re.compile(rf"{_INEQUALITY.pattern}|[\[\]]|\\infty")
-_RELAXED = {"<": "<", "\\le": "\\le", "\\ge": "\\le", ">": "<", "=": "=", "\\ne": "\\ne"}
+_TURNED = {"\\ge": "\\le", ">": "<"}
 
 # The left side of an assignment: x, x_1, f(x), \angle A, |AB|, a:b, \frac{AB}{CD}, (x,y), the area.
 _ATOM = r"\\?[A-Za-z]+(?:_\{?[\w,]+\}?)?'*"
@@ -83,46 +84,46 @@ def read(text: str) -> Form:
 def _form(text: str, unit: str, depth: int) -> Form:
     text = text.strip()
     # The common case first.
-    quick = _scalar(text, unit, plain_only=True)
-    if quick is not None:
-        return quick
+    if number := _scalar(text, unit, plain_only=True):
+        return number
     if depth > MAX_DEPTH:
         return Scalar(text)
-    if (single := _single(text, depth)) is not None:
-        return single
-    if (relation := _relation(text, depth)) is not None:
-        return relation
+    if form := _single(text, depth) or _relation(text, depth):
+        return form
     if text in ("\\emptyset", "\\{\\}"):
         return Collection("{}", ())
     if text in ("\\mathbb{R}", "all real numbers"):
         return Collection("()", (Scalar("-\\infty"), Scalar("\\infty")))
-    unions = split(text, "\\cup")
+    unions = _split(text, "\\cup")
     if len(unions) > 1:
-        return Collection("u", tuple(_form(part, "", depth + 1) for part in unions))
-    brackets, inner = strip_brackets(text)
+        return Collection("u", _forms(unions, depth))
+    brackets, inner = _strip_brackets(text)
     if brackets == "{}" and (condition := _CONDITION.fullmatch(inner)):
         return _form(condition[2], "", depth + 1)  # {x | x > 1}
-    parts = elements(inner, bare=not brackets)
-    if len(parts) > MAX_PARTS:
+    parts = _elements(inner, bare=not brackets)
+    if len(parts) > _MAX_PARTS:
         return Scalar(text)
     if brackets == "group" and len(parts) > 1:
         brackets = "{}"  # {1,3}, whose braces LaTeX would not show.
     if brackets in ("{}", "<>", "[)", "(]") or (brackets and len(parts) > 1):
-        return Collection(brackets, tuple(_form(part, "", depth + 1) for part in parts if part))
-    if brackets == "()" or brackets == "group":
+        return Collection(brackets, _forms(filter(None, parts), depth))
+    if brackets in ("()", "group"):
         return _form(inner, unit, depth + 1)
     if len(parts) > 1:
-        return _list(text, [_form(part, unit, depth + 1) for part in parts if part])
+        return _list(text, _forms(filter(None, parts), depth, unit))
     if brackets == "[]":
-        return Collection("[]", (_form(inner, "", depth + 1),))
-    ratio = split(text, ":")
-    if len(ratio) > 1 and all(part.strip() and not is_words(part) for part in ratio):
-        return Collection(":", tuple(_form(part, "", depth + 1) for part in ratio))
+        return Collection("[]", _forms([inner], depth))
+    ratio = _split(text, ":")
+    if len(ratio) > 1 and all(part.strip() and not _is_words(part) for part in ratio):
+        return Collection(":", _forms(ratio, depth))
     if text.count("\\pm") == 1 and "\\mp" not in text:
         both = (text.replace("\\pm", "+").removeprefix("+"), text.replace("\\pm", "-"))
-        return Collection("", tuple(_form(part, unit, depth + 1) for part in both))
-    scalar = _scalar(text, unit, plain_only=False)
-    return scalar if scalar is not None else Words(normalize(text))
+        return Collection("", _forms(both, depth, unit))
+    return _scalar(text, unit, plain_only=False) or Words(_normalize(text))
+
+
+def _forms(texts: Iterable[str], depth: int, unit: str = "") -> tuple[Form, ...]:
+    return tuple(_form(text, unit, depth + 1) for text in texts)
 
 
 def _single(text: str, depth: int) -> Form | None:
@@ -137,24 +138,24 @@ def _single(text: str, depth: int) -> Form | None:
         return _matrix(match[2], depth)
     if match := _CASES.fullmatch(text):
         rows = [row for row in match[1].replace("&", "").split("\\cr") if row.strip(" ,")]
-        return Collection("", tuple(_form(row.strip(" ,"), "", depth + 1) for row in rows[:MAX_PARTS]))
+        return Collection("", _forms((row.strip(" ,") for row in rows[:_MAX_PARTS]), depth))
     return None
 
 
-def _list(text: str, parts: list[Form]) -> Form:
+def _list(text: str, parts: tuple[Form, ...]) -> Form:
     """A list without brackets: alternatives, regions joined by "or", or the same variables several times."""
     regions = all(is_region(part) and not (isinstance(part, Collection) and part.brackets == "{}") for part in parts)
     if regions and _OR.search(text) and _REGION.search(text):
-        return Collection("u", tuple(parts))
-    if regions and _INEQUALITY.search(text) and len(variables(text)) == 1:
-        return Collection("&", tuple(parts))  # x > 1 and x < 2
+        return Collection("u", parts)
+    if regions and _INEQUALITY.search(text) and len(_variables(text)) == 1:
+        return Collection("&", parts)  # x > 1 and x < 2
     names = [part.name for part in parts if isinstance(part, Relation) and part.name]
     size = len(dict.fromkeys(names))
     if 1 < size < len(names) == len(parts) and names == names[:size] * (len(names) // size):
         # p = 5, q = 2 and p = 7, q = 2 are two solutions.
-        groups = [tuple(parts[index : index + size]) for index in range(0, len(parts), size)]
-        return Collection("", tuple(Collection("", group) for group in groups))
-    return Collection("or" if _OR.search(text) else "", tuple(parts))
+        starts = range(0, len(parts), size)
+        return Collection("", tuple(Collection("", parts[start : start + size]) for start in starts))
+    return Collection("or" if _OR.search(text) else "", parts)
 
 
 def _scalar(text: str, unit: str, *, plain_only: bool) -> Scalar | None:
@@ -171,18 +172,18 @@ def _scalar(text: str, unit: str, *, plain_only: bool) -> Scalar | None:
         number, too_large = _number(head)
         # "5 apples" is five; "5x" is not, and neither is "5m", where m may be a variable: a unit stands apart.
         apart = gap or len(tail) > 1
-        named = known or not tail or is_unit(tail)
+        named = known or not tail or _is_unit(tail)
         if (number or too_large) and apart and named:
             scaled = Numeral(number.value * scale, number.decimals, number.digits) if number and scale != 1 else number
             return Scalar(head, scaled, unit or known, too_large)
-        if named and apart and scale == 1 and not plain_only and not is_words(head):
+        if named and apart and scale == 1 and not plain_only and not _is_words(head):
             return Scalar(head, None, unit or known)
     if text.endswith("^\\circ") and not _TRIGONOMETRY.search(text):
         head = text.removesuffix("^\\circ")
         number, too_large = _number(head)
         if number or not plain_only:
             return Scalar(head, number, unit or "degree", too_large)
-    if plain_only or is_words(_ENVIRONMENT.sub("", text)):
+    if plain_only or _is_words(_ENVIRONMENT.sub("", text)):
         return None
     return Scalar(text, None, unit)
 
@@ -206,18 +207,18 @@ def _read_base(text: str, whole: str, part: str, base: int) -> Form:
 def _matrix(body: str, depth: int) -> Form:
     rows = [row for row in body.split("\\cr") if row.strip()]
     cells = [row.split("&") for row in rows]
-    if sum(map(len, cells)) > MAX_PARTS * 2:
+    if sum(map(len, cells)) > _MAX_PARTS * 2:
         return Scalar(body)
-    return Matrix(tuple(tuple(_form(cell, "", depth + 1) for cell in row) for row in cells))
+    return Matrix(tuple(_forms(row, depth) for row in cells))
 
 
 def _relation(text: str, depth: int) -> Form | None:
     """An equation or inequality. One that only names or restates a value is that value with its name."""
-    parts, signs = split_at(text)
+    parts, signs = _split_at(text, _SIGN)
     if not signs or any(not part.strip() for part in parts):
         return None
     parts = [part.strip() for part in parts]
-    if len(elements(text, bare=True)) > 1:
+    if len(_elements(text, bare=True)) > 1:
         return None  # x = 1, x = 2 is a list of relations.
     if "\\in" in signs:
         if signs != ["\\in"] or not _NAME.fullmatch(parts[0]):
@@ -246,9 +247,9 @@ def _equation(parts: list[str], depth: int) -> Form:
     if _NAME.fullmatch(parts[-1]) and len(parts) == 2:
         return Relation(Scalar(parts[-1]), "=", _form(parts[0], "", depth + 1), name="".join(parts[-1].split()))
     first = _form(parts[0], "", depth + 1)
-    if isinstance(first, Scalar) and first.number and not has_variable(parts[-1]):
+    if isinstance(first, Scalar) and first.number and not _has_variable(parts[-1]):
         return last  # 3 + 4 = 7 is a calculation, and its value is its last part.
-    if isinstance(last, Scalar) and last.number and isinstance(first, Scalar) and not has_variable(parts[0]):
+    if isinstance(last, Scalar) and last.number and isinstance(first, Scalar) and not _has_variable(parts[0]):
         return last
     return Relation(first, "=", last)
 
@@ -259,19 +260,19 @@ def _inequality(parts: list[str], signs: list[str], depth: int) -> Form | None:
         parts, signs = parts[::-1], signs[::-1]
     elif len(signs) > 1 and not all(sign in ("<", "\\le") for sign in signs):
         return None
-    signs = [_RELAXED[sign] for sign in signs]
+    signs = [_TURNED.get(sign, sign) for sign in signs]
     alone = [bool(_UNKNOWN.fullmatch(part)) for part in parts]
-    constant = [not has_variable(part) for part in parts]
+    constant = [not _has_variable(part) for part in parts]
+    forms = _forms(parts, depth)
     if len(parts) == 2:
-        if signs[0] in ("<", "\\le") and alone[0] and constant[1]:
-            ends = (Scalar("-\\infty"), _form(parts[1], "", depth + 1))
-            return Collection("()" if signs[0] == "<" else "(]", ends)
-        if signs[0] in ("<", "\\le") and constant[0] and alone[1]:
-            return Collection("()" if signs[0] == "<" else "[)", (_form(parts[0], "", depth + 1), Scalar("\\infty")))
-        return Relation(_form(parts[0], "", depth + 1), signs[0], _form(parts[1], "", depth + 1))
+        if signs[0] != "\\ne" and alone[0] and constant[1]:
+            return Collection("()" if signs[0] == "<" else "(]", (Scalar("-\\infty"), forms[1]))
+        if signs[0] != "\\ne" and constant[0] and alone[1]:
+            return Collection("()" if signs[0] == "<" else "[)", (forms[0], Scalar("\\infty")))
+        return Relation(forms[0], signs[0], forms[1])
     if len(parts) != 3:
         return None
-    first, middle, last = (_form(part, "", depth + 1) for part in parts)
+    first, middle, last = forms
     if constant[0] and alone[1] and constant[2]:
         return Collection(("(" if signs[0] == "<" else "[") + (")" if signs[1] == "<" else "]"), (first, last))
     return Collection("&", (Relation(first, signs[0], middle), Relation(middle, signs[1], last)))
@@ -281,92 +282,66 @@ _SIGN = re.compile(r"\\(?:le|ge|ne|in|approx)(?![a-zA-Z])|[=<>]")
 _AND = re.compile(r"\s*,?\s*(?<![A-Za-z\\])(?:and|or)(?![a-z])\s*")
 _GROUP = re.compile(r"\d{3}(?:\.\d+)?", re.ASCII)
 _ASSIGNED = re.compile(r"[^,]*[=<>]\s*[-+]?\d{1,3}(?:,\d{3})+(?![\d,])[^,]*", re.ASCII)
-_OPEN, _CLOSE = {"(": 1, "[": 1, "{": 1}, {")": 1, "]": 1, "}": 1}
 
 
 def _levels(text: str) -> list[int]:
     """The bracket depth of each character. Escaped braces count; half-open intervals are balanced."""
     depth, levels = 0, []
     for char in text:
-        if char in _CLOSE:
+        if char in ")]}":
             depth = max(0, depth - 1)
         levels.append(depth)
-        if char in _OPEN:
+        if char in "([{":
             depth += 1
     return levels
 
 
-def split_at(text: str) -> tuple[list[str], list[str]]:
-    """The parts between the relation signs outside brackets, and the signs."""
-    marks = list(_SIGN.finditer(text))
-    if not marks:
-        return [text], []
-    levels, parts, signs, start = _levels(text), [], [], 0
-    for sign in marks:
-        if levels[sign.start()] == 0:
-            parts.append(text[start : sign.start()])
-            signs.append(sign.group())
-            start = sign.end()
-    return [*parts, text[start:]], signs
+def _split_at(text: str, pattern: re.Pattern[str]) -> tuple[list[str], list[str]]:
+    """The parts between the matches of `pattern` outside brackets, and the matches."""
+    levels = _levels(text)
+    marks = [mark for mark in pattern.finditer(text) if levels[mark.start()] == 0]
+    starts = [0, *(mark.end() for mark in marks)]
+    ends = [*(mark.start() for mark in marks), len(text)]
+    return [text[start:end] for start, end in zip(starts, ends, strict=True)], [mark[0] for mark in marks]
 
 
-def split(text: str, mark: str) -> list[str]:
+def _split(text: str, mark: str) -> list[str]:
     """Split `text` at every `mark` outside brackets."""
-    if mark not in text:
-        return [text]
-    levels, parts, start, index = _levels(text), [], 0, text.find(mark)
-    while index >= 0:
-        if levels[index] == 0:
-            parts.append(text[start:index])
-            start = index + len(mark)
-        index = text.find(mark, index + len(mark))
-    return [*parts, text[start:]]
+    return _split_at(text, re.compile(re.escape(mark)))[0] if mark in text else [text]
 
 
-def elements(text: str, *, bare: bool) -> list[str]:
+def _elements(text: str, *, bare: bool) -> list[str]:
     """Split a list at commas, semicolons and (`bare`) "and" and "or". Separators of thousands do not split."""
-    if ";" in text and len(parts := split(text, ";")) > 1:
+    if len(parts := _split(text, ";")) > 1:
         return [part.strip() for part in parts]
     if bare:
         if _ASSIGNED.fullmatch(text):
             return [text.strip()]  # x = 1,234
-        if "and" in text or "or" in text:
-            levels = _levels(text)
-            text = _AND.sub(lambda match: ", " if levels[match.end(0) - 1] == 0 else match.group(), text)
-    pieces = split(text, ",")
-    if len(pieces) == 1 or not any(piece.startswith(" ") for piece in pieces[1:]):
+        levels = _levels(text)
+        text = _AND.sub(lambda match: ", " if levels[match.end() - 1] == 0 else match[0], text)
+    pieces = _split(text, ",")
+    if not any(piece.startswith(" ") for piece in pieces[1:]):
         return [piece.strip() for piece in pieces]
     # "1,234, 5": where some commas have a space after them, the others may be separators of thousands.
     joined = [pieces[0]]
     for piece in pieces[1:]:
         digits = joined[-1].rpartition("=")[2].strip().lstrip("+-")
-        if (
-            _GROUP.fullmatch(piece)
-            and digits
-            and digits.replace(",", "").isdigit()
-            and (len(digits) <= 3 or "," in digits)
-        ):
+        is_number = digits.replace(",", "").isdigit() and (len(digits) <= 3 or "," in digits)
+        if is_number and _GROUP.fullmatch(piece):
             joined[-1] += f",{piece}"
         else:
             joined.append(piece)
     return [piece.strip() for piece in joined]
 
 
-def strip_brackets(text: str) -> tuple[str, str]:
+def _strip_brackets(text: str) -> tuple[str, str]:
     """The outermost brackets and their content if one pair encloses the whole text; else "" and the text."""
     for left, right, name in (("\\{", "\\}", "{}"), ("\\langle", "\\rangle", "<>")):
         if text.startswith(left) and text.endswith(right):
-            inner = text[len(left) : -len(right)]
-            if left not in inner or min(_levels(inner + ")")) >= 0:
-                return name, inner
+            return name, text[len(left) : -len(right)]
     if len(text) > 1 and text[0] == "{" and closing(text, 0) == len(text) - 1:
         return "group", text[1:-1]
-    if len(text) > 1 and text[0] in "([" and text[-1] in ")]":
-        depth = 0
-        for index, char in enumerate(text):
-            depth += 1 if char in "([{" else -1 if char in ")]}" else 0
-            if depth == 0 and index < len(text) - 1:
-                return "", text
+    if len(text) > 1 and text[0] in "([" and text[-1] in ")]" and all(_levels(text)[1:-1]):
         return text[0] + text[-1], text[1:-1]
     return "", text
 
@@ -393,7 +368,7 @@ _VARIABLE = re.compile(r"[A-Za-z]")
 _PUNCTUATION = re.compile(r"(?<!\b[A-Za-z])(?<!')'|[^\w\s.+/%\\'-]")
 
 
-def is_words(text: str) -> bool:
+def _is_words(text: str) -> bool:
     """Whether `text` is language rather than mathematics."""
     if any(sign in text for sign in "'\"`;#@?") or "__" in text:
         return True  # Mathematics does not contain these. A text with them is never parsed.
@@ -406,20 +381,20 @@ def is_words(text: str) -> bool:
     return any(run.lower() in _SHORT_WORDS or not run.islower() for run in runs) or (" " in text and bool(runs))
 
 
-def is_unit(text: str) -> bool:
+def _is_unit(text: str) -> bool:
     """Whether the words after a number name what is counted, and do not change the number."""
-    return bool(normalize(text)) and is_words(text) and not _CHANGES.search(text)
+    return bool(_normalize(text)) and _is_words(text) and not _CHANGES.search(text)
 
 
-def normalize(text: str) -> str:
+def _normalize(text: str) -> str:
     """Lower-case words without punctuation. The prime of a letter, as in E', is not punctuation."""
     return " ".join(_PUNCTUATION.sub(" ", text.lower()).split()).strip(" .")
 
 
-def variables(text: str) -> set[str]:
+def _variables(text: str) -> set[str]:
     """The letters of a formula that may be variables; e and i are numbers."""
     return set(_VARIABLE.findall(_COMMANDS.sub("", _JOINING.sub("", text)))) - {"e", "i"}
 
 
-def has_variable(text: str) -> bool:
-    return bool(variables(text))
+def _has_variable(text: str) -> bool:
+    return bool(_variables(text))

@@ -3,17 +3,17 @@
 This module is only loaded in the server of `sympy_process`, which can be killed. Texts are parsed by `parsing.read` and
 then by math-verify's LaTeX grammar, never by `eval` or `sympify`.
 
-Constants are compared numerically to `DIGITS` digits, expressions with variables at several points. Only expressions
+Constants are compared numerically to `_DIGITS` digits, expressions with variables at several points. Only expressions
 that cannot be evaluated, for example with an unknown function, are compared by math-verify's `verify`.
 """
 
 from __future__ import annotations
 
+import random
 import re
 from collections.abc import Iterator
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any
 
 import sympy
 from latex2sympy2_extended import NormalizationConfig, latex2sympy, normalize_latex
@@ -24,16 +24,21 @@ from palaestra.tasks.math.equivalence.forms import Collection, Form, Matrix, Rel
 from palaestra.tasks.math.equivalence.latex import closing
 from palaestra.tasks.math.equivalence.numerals import TooLargeError, read_number
 
-DIGITS = 60
+_DIGITS = 60
 """Number of computed digits. Values are equal if they agree in all but the last ten."""
-POINTS = 5
+_POINTS = 5
 """Number of points at which two equal expressions must have the same real value."""
-MAX_EXPONENT = 2000
+_MAX_EXPONENT = 2000
 
 _NORMAL = NormalizationConfig(
     basic_latex=True, units=False, malformed_operators=True, nits=False, boxed="none", equations=False
 )
-_READING = ConversionConfig(lowercase_symbols=False)
+_READING = {
+    "is_real": None,
+    "convert_degrees": False,
+    "normalization_config": None,
+    "conversion_config": ConversionConfig(lowercase_symbols=False),
+}
 _NUMERIC = re.compile(r"(?:[\d\s.+\-/^(){}!]|\\cdot|\\times|\\frac)+", re.ASCII)
 _OPERAND = re.compile(r"(\d+|\([^()]*\)|\{[^{}]*\})\Z", re.ASCII)
 _SUBSCRIPT = re.compile(r"\d_\{\d", re.ASCII)
@@ -47,28 +52,23 @@ class UnreadableError(ValueError):
     """The text is not a formula, or it is too large to compute."""
 
 
-def readable(form: Form) -> None:
+def check_readable(form: Form) -> None:
     """Raise `UnreadableError` unless every scalar of `form` can be parsed."""
     if isinstance(form, Scalar):
         _expression(form)
     elif isinstance(form, Relation):
-        readable(form.left)
-        readable(form.right)
+        check_readable(form.left)
+        check_readable(form.right)
     elif isinstance(form, Collection | Matrix):
         for part in form.parts if isinstance(form, Collection) else (cell for row in form.rows for cell in row):
-            readable(part)
+            check_readable(part)
 
 
 def decide(form: Form, other: Form) -> bool:
     """Whether two scalars, matrices, equations, inequalities or regions are equal."""
     if isinstance(form, Matrix) or isinstance(other, Matrix):
         return _same_matrix(_expression(form), _expression(other))
-    if (
-        isinstance(form, Relation)
-        and isinstance(other, Relation)
-        and form.sign == other.sign
-        and _same_relation(form, other)
-    ):
+    if isinstance(form, Relation) and isinstance(other, Relation) and _same_relation(form, other):
         return True
     if is_inequality(form) or is_inequality(other):
         return _same_region(_region(form), _region(other))
@@ -80,7 +80,7 @@ def decide(form: Form, other: Form) -> bool:
     return _same(_expression(form), _expression(other))
 
 
-def _expression(scalar: Form) -> Any:
+def _expression(scalar: Form) -> sympy.Expr | sympy.MatrixBase:
     if isinstance(scalar, Matrix):
         return sympy.Matrix([[_expression(cell) for cell in row] for row in scalar.rows])
     if not isinstance(scalar, Scalar):
@@ -89,31 +89,27 @@ def _expression(scalar: Form) -> Any:
         return sympy.Rational(scalar.number.value.numerator, scalar.number.value.denominator)
     if scalar.too_large:
         raise UnreadableError(f"too large to compute: {scalar.text[:40]}")
-    return parse(scalar.text)
+    return _parse(scalar.text)
 
 
 @lru_cache(maxsize=256)
-def parse(text: str) -> Any:
+def _parse(text: str) -> sympy.Expr:
     """Parse a tidied text into a sympy expression.
 
     Raises:
         UnreadableError: it is not a formula, or its powers and factorials are too large.
     """
-    guard(text)
+    _guard(text)
     if _SUBSCRIPT.search(text):
         raise UnreadableError(f"'{text[:80]}' has a number with a subscript")  # The grammar would drop it.
     percent = text.endswith("%")
     plain = _DEGREES.sub(r"(\1\\cdot\\frac{\\pi}{180})", text.removesuffix("%")).replace("^\\circ", "")
     plain = _BARE.sub(r"\\\1", plain).replace("\\cr", "\\\\ ")
     try:
-        expression = latex2sympy(
-            normalize_latex(plain, _NORMAL), is_real=None, convert_degrees=False, normalization_config=None,
-            conversion_config=_READING,
-        )  # fmt: skip
+        expression = latex2sympy(normalize_latex(plain, _NORMAL), **_READING)
         # Euler's number and the imaginary unit are read as letters.
-        expression = expression.subs(
-            {s: {"i": sympy.I, "e": sympy.E}[s.name] for s in expression.free_symbols if s.name in ("i", "e")}
-        )
+        constants = {"i": sympy.I, "e": sympy.E}
+        expression = expression.subs({s: constants[s.name] for s in expression.free_symbols if s.name in constants})
         expression = expression.xreplace({f: sympy.Rational(str(f)) for f in expression.atoms(sympy.Float)})
     except (MemoryError, RecursionError):
         raise
@@ -122,7 +118,7 @@ def parse(text: str) -> Any:
     return expression / 100 if percent else expression
 
 
-def guard(text: str) -> None:
+def _guard(text: str) -> None:
     """Raise `UnreadableError` for powers and factorials that would be too large to compute."""
     if "!!" in text:
         raise UnreadableError("too large to compute: a factorial of a factorial")
@@ -139,9 +135,9 @@ def _check_bounds(text: str) -> None:
         number = read_number(text) if _NUMERIC.fullmatch(text) else None
     except TooLargeError as error:
         raise UnreadableError(f"too large to compute: {error}") from None
-    if number and abs(number.value) > MAX_EXPONENT:
+    if number and abs(number.value) > _MAX_EXPONENT:
         raise UnreadableError(
-            f"too large to compute: a power, factorial or bound of {text[:20]}; the maximum is {MAX_EXPONENT}"
+            f"too large to compute: a power, factorial or bound of {text[:20]}; the maximum is {_MAX_EXPONENT}"
         )
 
 
@@ -150,15 +146,15 @@ def _near(rounded: Scalar, exact: Scalar) -> bool:
     assert rounded.number is not None
     if exact.number:
         return rounded.number.same(exact.number)
-    value = _value(parse(exact.text), {})
-    if value is None or abs(sympy.im(value)) > sympy.Float(10) ** (10 - DIGITS):
+    value = _value(_parse(exact.text), {})
+    if value is None or abs(sympy.im(value)) > sympy.Float(10) ** (10 - _DIGITS):
         return False
     real = Fraction(str(sympy.re(value)))
     scale: Fraction = max(Fraction(1), abs(real))
-    return rounded.number.rounds(real) or abs(rounded.number.value - real) <= scale / 10 ** (DIGITS - 10)
+    return rounded.number.rounds(real) or abs(rounded.number.value - real) <= scale / 10 ** (_DIGITS - 10)
 
 
-def _same(value: Any, reference: Any) -> bool:
+def _same(value: sympy.Basic, reference: sympy.Basic) -> bool:
     if any(isinstance(side, sympy.Expr) and side.has(sympy.nan, sympy.zoo) for side in (value, reference)):
         return False  # 5/0 is undefined, and undefined values are not equal.
     if value == reference:
@@ -173,13 +169,15 @@ def _same(value: Any, reference: Any) -> bool:
         if not _equal(left, right):
             return False
         compared += 1
-        if not point or compared == POINTS:
+        if not point or compared == _POINTS:
             return True
     return bool(verify(value, reference, timeout_seconds=None) or verify(reference, value, timeout_seconds=None))
 
 
 def _same_relation(relation: Relation, reference: Relation) -> bool:
     """Whether two equations or inequalities are equivalent: one is a multiple of the other."""
+    if relation.sign != reference.sign:
+        return False
     first = _expression(relation.left) - _expression(relation.right)
     second = _expression(reference.left) - _expression(reference.right)
     ratio, compared = None, 0
@@ -190,28 +188,23 @@ def _same_relation(relation: Relation, reference: Relation) -> bool:
         if ratio is not None and not _equal(left / right, ratio):
             return False
         ratio, compared = left / right, compared + 1
-        if compared == POINTS:
+        if compared == _POINTS:
             return relation.sign in ("=", "\\ne") or bool(_real(ratio) and sympy.re(ratio) > 0)
     return False
 
 
-def _same_matrix(matrix: Any, reference: Any) -> bool:
-    matrix, reference = (
-        side.doit().as_explicit() if hasattr(side, "as_explicit") else side for side in (matrix, reference)
-    )
-    if (
-        not (isinstance(matrix, sympy.MatrixBase) and isinstance(reference, sympy.MatrixBase))
-        or matrix.shape != reference.shape
-    ):
+def _same_matrix(matrix: sympy.MatrixBase, reference: sympy.MatrixBase) -> bool:
+    sides = [side.doit().as_explicit() if hasattr(side, "as_explicit") else side for side in (matrix, reference)]
+    if not all(isinstance(side, sympy.MatrixBase) for side in sides) or sides[0].shape != sides[1].shape:
         return False
-    return all(_same(left, right) for left, right in zip(matrix, reference, strict=True))
+    return all(_same(left, right) for left, right in zip(*sides, strict=True))
 
 
-def _same_region(left: Any, right: Any) -> bool:
+def _same_region(left: sympy.Set, right: sympy.Set) -> bool:
     return bool(left == right or left.symmetric_difference(right) == sympy.EmptySet)
 
 
-def _region(form: Form) -> Any:
+def _region(form: Form) -> sympy.Set:
     """The set of real numbers that an interval, a union or an inequality in one variable describes."""
     if isinstance(form, Relation):
         difference = _expression(form.left) - _expression(form.right)
@@ -233,28 +226,26 @@ def _region(form: Form) -> Any:
     raise UnreadableError(f"expected an interval; got {type(form).__name__}")
 
 
-def _points(symbols: set[Any]) -> Iterator[dict[Any, Any]]:
+def _points(symbols: set[sympy.Symbol]) -> Iterator[dict[sympy.Symbol, sympy.Rational]]:
     """Points for the comparison: irregular rationals of both signs, the same in every process."""
     if not symbols:
         yield {}
         return
-    state = 20_241
-    for attempt in range(4 * POINTS):
-        point = {}
-        for symbol in sorted(symbols, key=lambda s: s.name):
-            state = state * 6_364_136_223_846_793_005 + 1_442_695_040_888_963_407 & (1 << 64) - 1
-            size = sympy.Rational((state >> 33) % 9973 + 1009, 4999)
-            # First positive points, where logarithms and roots are defined; then both signs.
-            point[symbol] = size if attempt % 2 == 0 or state >> 20 & 1 else -size
-        if attempt % 2 == 1 and all(value > 0 for value in point.values()):
-            point = {symbol: -value for symbol, value in point.items()}
-        yield point
+    generator = random.Random(20_241)
+    for attempt in range(4 * _POINTS):
+        # First positive points, where logarithms and roots are defined; then points with a negative coordinate.
+        signs = [1] * len(symbols)
+        while attempt % 2 and all(sign > 0 for sign in signs):
+            signs = generator.choices((1, -1), k=len(symbols))
+        sizes = [sympy.Rational(generator.randrange(1009, 10_982), 4999) for _ in symbols]
+        names = sorted(symbols, key=lambda symbol: symbol.name)
+        yield {symbol: sign * size for symbol, sign, size in zip(names, signs, sizes, strict=True)}
 
 
-def _value(expression: Any, point: dict[Any, Any]) -> Any:
+def _value(expression: sympy.Expr, point: dict[sympy.Symbol, sympy.Rational]) -> sympy.Expr | None:
     """The value of `expression` at `point`, or `None` if it has none."""
     try:
-        value = expression.subs(point).doit().evalf(DIGITS)
+        value = expression.subs(point).doit().evalf(_DIGITS)
     except (ArithmeticError, ValueError, TypeError, NotImplementedError, AttributeError):
         return None
     if not value.is_number or value.has(sympy.nan, sympy.zoo, sympy.oo):
@@ -263,12 +254,12 @@ def _value(expression: Any, point: dict[Any, Any]) -> Any:
     return value if all(part.is_Float or part.is_Rational for part in parts) else None
 
 
-def _real(value: Any) -> bool:
-    return bool(abs(sympy.im(value)) <= sympy.Float(10) ** (10 - DIGITS) * max(1, abs(sympy.re(value))))
+def _real(value: sympy.Expr) -> bool:
+    return bool(abs(sympy.im(value)) <= sympy.Float(10) ** (10 - _DIGITS) * max(1, abs(sympy.re(value))))
 
 
-def _equal(left: Any, right: Any) -> bool:
+def _equal(left: sympy.Expr, right: sympy.Expr | int) -> bool:
     if left in (sympy.oo, -sympy.oo) or right in (sympy.oo, -sympy.oo):
         return bool(left == right)
     scale = max(1, abs(left), abs(right)) if abs(left) > 1e-9 or abs(right) > 1e-9 else max(abs(left), abs(right))
-    return bool(abs(left - right) <= sympy.Float(10, DIGITS) ** (10 - DIGITS) * (scale or 1))
+    return bool(abs(left - right) <= sympy.Float(10, _DIGITS) ** (10 - _DIGITS) * (scale or 1))

@@ -25,23 +25,22 @@ import threading
 import time
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
-from typing import Any
 
 from palaestra.core.errors import MissingExtraError
 
-START_LIMIT = 120.0
+_MAX_START_SECONDS = 120.0
 """Seconds for the server to import sympy, which is slow on a cold disk."""
-MARGIN = 0.1
+_MARGIN = 0.1
 """Fraction of a limit that is reserved for the answer to arrive in time."""
-LEAST_MARGIN = 0.12
+_MIN_MARGIN = 0.12
 """Minimum of this margin in seconds, for small limits on a busy machine."""
-EXTRA_SECONDS = 2.0
+_EXTRA_SECONDS = 2.0
 """Seconds after a limit until a silent server counts as dead."""
-MEMORY = 2 * 1024**3
+_MEMORY = 2 * 1024**3
 """Address space of a worker, in bytes."""
-RENEW = 2000
+_RENEW = 2000
 """Comparisons after which a worker is replaced, because sympy's caches keep growing."""
-IDLE, REFERENCE, ANSWER = 0, 1, 2
+_IDLE, _REFERENCE, _ANSWER = 0, 1, 2
 """What a worker is reading. The server reads this byte when the worker dies."""
 
 
@@ -58,7 +57,7 @@ class Answer:
     note: str = ""
 
 
-CRASH = Answer("crash", "the comparison process ended unexpectedly")
+_CRASH = Answer("crash", "the comparison process ended unexpectedly")
 
 
 class SympyClient:
@@ -86,16 +85,16 @@ class SympyClient:
             reply = None
             try:
                 pipes = self._launch()
-                if not self._ready and read_line(pipes[1], START_LIMIT) is None:
+                if not self._ready and read_line(pipes[1], _MAX_START_SECONDS) is None:
                     return Answer("start", "the comparison process could not be started")
                 self._ready = True
                 # The monotonic clock is the same for all processes, so the time of the transfer counts too.
-                deadline = time.monotonic() + limit - min(max(MARGIN * limit, LEAST_MARGIN), limit / 2)
+                deadline = time.monotonic() + limit - min(max(_MARGIN * limit, _MIN_MARGIN), limit / 2)
                 request = {"answer": answer, "reference": reference, "deadline": deadline}
                 with contextlib.suppress(OSError):
                     os.write(pipes[0], _encode(request))
-                    reply = read_line(pipes[1], limit + EXTRA_SECONDS)
-                return reply or CRASH
+                    reply = read_line(pipes[1], limit + _EXTRA_SECONDS)
+                return reply or _CRASH
             finally:
                 if reply is None:
                     self._stop()  # A late reply must not be taken for that of the next request.
@@ -180,10 +179,10 @@ def serve() -> None:
                 os._exit(1)
         _, status = os.waitpid(pid, 0)
         if stage[0] and os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGALRM:
-            os.write(replies, _encode(Answer("limit" if stage[0] == ANSWER else "reference_limit")))
+            os.write(replies, _encode(Answer("limit" if stage[0] == _ANSWER else "reference_limit")))
         elif stage[0]:
-            os.write(replies, _encode(CRASH))
-        stage[0] = IDLE
+            os.write(replies, _encode(_CRASH))
+        stage[0] = _IDLE
     os._exit(0)  # Skip the cleanup of sympy, which only costs time.
 
 
@@ -206,17 +205,17 @@ def _warm() -> None:
 
 def _work(replies: int, stage: mmap.mmap) -> None:
     """Run a worker: compare for each request on standard input. A kernel timer kills it at the limit."""
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    for _ in range(RENEW):
+    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
+    for _ in range(_RENEW):
         line = sys.stdin.buffer.readline()
         if not line:
             os._exit(0)
         request = json.loads(line)
-        stage[0] = REFERENCE
+        stage[0] = _REFERENCE
         signal.setitimer(signal.ITIMER_REAL, max(1e-3, request["deadline"] - time.monotonic()))
         answer = _compare(request["answer"], request["reference"], stage)
         signal.setitimer(signal.ITIMER_REAL, 0)
-        stage[0] = IDLE
+        stage[0] = _IDLE
         os.write(replies, _encode(answer))
 
 
@@ -227,23 +226,23 @@ def _compare(answer: str, reference: str, stage: mmap.mmap) -> Answer:
 
     try:
         expected = read(reference)
-        symbolic.readable(expected)
+        symbolic.check_readable(expected)
     except (symbolic.UnreadableError, MemoryError, RecursionError) as error:
         return Answer("reference", str(error) or type(error).__name__)
-    stage[0] = ANSWER
+    stage[0] = _ANSWER
     try:
         given = read(answer)
-        symbolic.readable(given)
+        symbolic.check_readable(given)
         return Answer("equal" if same(given, expected, symbolic.decide) else "unequal")
     except symbolic.UnreadableError as error:
         return Answer("unreadable", str(error))
     except MemoryError:
-        return Answer("unreadable", f"too large to compute: it needs more than {MEMORY // 1024**3} GiB of memory")
+        return Answer("unreadable", f"too large to compute: it needs more than {_MEMORY // 1024**3} GiB of memory")
     except RecursionError:
         return Answer("unreadable", "nested too deeply")
     except Exception as error:  # Any error of sympy is caused by the answer: the reference was read before.
         return Answer("unreadable", f"cannot be compared: {type(error).__name__}: {str(error)[:120]}")
 
 
-def _encode(message: Answer | dict[str, Any]) -> bytes:
+def _encode(message: Answer | dict[str, object]) -> bytes:
     return json.dumps(asdict(message) if isinstance(message, Answer) else message).encode() + b"\n"

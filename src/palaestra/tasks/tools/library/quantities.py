@@ -15,11 +15,11 @@ Mass = Literal["g", "kg", "t", "oz", "lb"]
 Volume = Literal["ml", "l", "pt", "gal"]
 Temperature = Literal["C", "F", "K"]
 
-METRES: dict[str, float] = {
+METERS: dict[str, float] = {
     "mm": 0.001, "cm": 0.01, "m": 1.0, "km": 1000.0, "in": 0.0254, "ft": 0.3048, "yd": 0.9144, "mi": 1609.344,
 }  # fmt: skip
 GRAMS: dict[str, float] = {"g": 1.0, "kg": 1000.0, "t": 1e6, "oz": 28.349523125, "lb": 453.59237}
-LITRES: dict[str, float] = {"ml": 0.001, "l": 1.0, "pt": 0.473176473, "gal": 3.785411784}
+LITERS: dict[str, float] = {"ml": 0.001, "l": 1.0, "pt": 0.473176473, "gal": 3.785411784}
 
 
 def convert_length(value: float, source: Length, target: Length) -> float:
@@ -30,7 +30,7 @@ def convert_length(value: float, source: Length, target: Length) -> float:
         source: the unit it is in
         target: the unit to give it in
     """
-    return neat(value * METRES[source] / METRES[target])
+    return neat(value * METERS[source] / METERS[target])
 
 
 def convert_mass(value: float, source: Mass, target: Mass) -> float:
@@ -52,7 +52,7 @@ def convert_volume(value: float, source: Volume, target: Volume) -> float:
         source: the unit it is in
         target: the unit to give it in
     """
-    return neat(value * LITRES[source] / LITRES[target])
+    return neat(value * LITERS[source] / LITERS[target])
 
 
 def convert_temperature(value: float, source: Temperature, target: Temperature) -> float:

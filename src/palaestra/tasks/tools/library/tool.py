@@ -21,7 +21,7 @@ ALIKE = {"product": ("a", "b"), "distance": ("town", "other")}
 UNORDERED = ("total", "mean", "median", "largest", "smallest", "count_above", "top")
 """Tools for which the order of the list `numbers` does not matter."""
 REQUIRED = inspect.Parameter.empty
-_TYPES: dict[Any, tuple[str, dict[str, Any]]] = {
+_TYPES: dict[object, tuple[str, dict[str, Any]]] = {
     str: ("str", {"type": "string"}),
     int: ("int", {"type": "integer"}),
     float: ("float", {"type": "number"}),
@@ -44,9 +44,9 @@ class ToolParameter:
     """
 
     name: str
-    kind: Any
+    kind: object
     description: str
-    default: Any = REQUIRED
+    default: object = REQUIRED
 
     @property
     def choices(self) -> tuple[str, ...]:
@@ -76,7 +76,7 @@ class Tool:
     domain: str
     description: str
     parameters: tuple[ToolParameter, ...]
-    returns: Any
+    returns: object
     alike: tuple[str, ...]
     unordered: tuple[str, ...]
 
@@ -101,7 +101,7 @@ class Tool:
         function = {"name": self.name, "description": self.description, "parameters": parameters}
         return {"type": "function", "function": function}
 
-    def bind(self, args: Sequence[Any] = (), kwargs: Mapping[str, Any] = {}) -> dict[str, Any]:
+    def bind(self, args: Sequence[object] = (), kwargs: Mapping[str, object] = {}) -> dict[str, Any]:
         """The arguments of a call by name, converted to their types, with defaults.
 
         Raises:
@@ -142,7 +142,7 @@ def make_tool(function: Callable[..., Any], domain: str) -> Tool:
     )
 
 
-def _convert(where: str, parameter: ToolParameter, value: Any) -> Any:
+def _convert(where: str, parameter: ToolParameter, value: object) -> object:
     if parameter.choices:
         if not isinstance(value, str) or value not in parameter.choices:
             raise ArgumentError(f"{where} is one of {', '.join(parameter.choices)}; got {_shorten(value)}")
@@ -154,7 +154,7 @@ def _convert(where: str, parameter: ToolParameter, value: Any) -> Any:
     return [_convert_scalar(f"an item of {where}", float, item) for item in value]
 
 
-def _convert_scalar(where: str, kind: Any, value: Any) -> Any:
+def _convert_scalar(where: str, kind: object, value: object) -> object:
     if kind is str and isinstance(value, str):
         if len(value) > MAX_TEXT:
             raise ArgumentError(f"{where} has at most {MAX_TEXT} characters; got {len(value)}")
@@ -169,7 +169,7 @@ def _convert_scalar(where: str, kind: Any, value: Any) -> Any:
     raise ArgumentError(f"{where} is of type {_TYPES[kind][0]}; got {_shorten(value)}")
 
 
-def _shorten(value: Any) -> str:
+def _shorten(value: object) -> str:
     """The type of a value and its start as JSON."""
     try:
         text = json.dumps(value)

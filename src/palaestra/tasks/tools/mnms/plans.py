@@ -20,6 +20,7 @@ import ast
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -27,12 +28,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from palaestra.core.records import Json
 from palaestra.core.statistics import Mean, rate_interval
 from palaestra.tasks.code.extraction import PARSE_ERRORS, find_fenced
 from palaestra.tasks.tools.extraction import MAX_TEXT, find_json
 
-MAX_NODES = 20
-REFERENCE = re.compile(r"<node-(\d+)>\.(\w+)")
+_MAX_NODES = 20
+_REFERENCE = re.compile(r"<node-(\d+)>\.(\w+)")
 _OUTPUT = re.compile(r"output_?(\d{1,4})\Z")
 
 
@@ -44,14 +46,14 @@ class PlanNode:
     name: str
     args: Mapping[str, Any]
 
-    def to_data(self) -> dict[str, Any]:
+    def to_data(self) -> Json:
         return {"id": self.id, "name": self.name, "args": dict(self.args)}
 
 
 Nodes = tuple[PlanNode, ...]
 
 
-def read_nodes(value: Any) -> Nodes:
+def read_nodes(value: object) -> Nodes:
     """The nodes of a plan from JSON: a list of them, or an object that contains the list as `nodes`.
 
     Raises:
@@ -59,31 +61,18 @@ def read_nodes(value: Any) -> Nodes:
     """
     if isinstance(value, Mapping) and "nodes" in value:
         value = value["nodes"]
-    if not isinstance(value, list) or not 0 < len(value) <= MAX_NODES:
-        raise ValueError(f"expected a list of 1 to {MAX_NODES} nodes")
-    nodes = []
-    for place, node in enumerate(value):
-        if not isinstance(node, Mapping) or not isinstance(node.get("name"), str):
-            raise ValueError(f"node {place} has no name")
-        args = node.get("args")
-        if args is not None and not isinstance(args, Mapping):
-            raise ValueError(f"the arguments of node {place} are not an object")
-        number = node.get("id", place)
-        if not isinstance(number, int):
-            raise ValueError(f"the id of node {place} is not a whole number")
-        nodes.append(
-            PlanNode(number, tool_name(node["name"]), {str(name): argument for name, argument in (args or {}).items()})
-        )
-    return tuple(nodes)
+    if not isinstance(value, list) or not 0 < len(value) <= _MAX_NODES:
+        raise ValueError(f"expected a list of 1 to {_MAX_NODES} nodes")
+    return tuple(_read_node(node, place) for place, node in enumerate(value))
 
 
-def read_published(value: Any) -> Nodes:
-    """The nodes of a published plan: a list, or a text with a list as JSON or as a Python literal.
-
-    Raises:
-        ValueError: it is no plan.
-    """
-    return read_nodes(read_literal(value))
+def _read_node(node: object, place: int) -> PlanNode:
+    match node if isinstance(node, dict) else {}:
+        case {"name": str(name), **rest}:
+            number, args = rest.get("id", place), rest.get("args")
+            if isinstance(number, int) and isinstance(args, dict | None):
+                return PlanNode(number, tool_name(name), {str(key): value for key, value in (args or {}).items()})
+    raise ValueError(f"expected a name, an object 'args' and a whole number as 'id' of node {place}")
 
 
 def read_literal(value: Any) -> Any:
@@ -109,26 +98,20 @@ def extract_plan(text: str, form: str = "json") -> Nodes:
 
 
 def _plan_in_json(text: str) -> Nodes:
-    alone: list[Any] = []
-    for value in reversed(find_json(text)):
-        try:
+    """The last JSON value that is a plan; or all single nodes, if there is none."""
+    values = find_json(text)
+    alone = [value for value in values if isinstance(value, dict) and "name" in value]
+    for value in (*reversed(values), alone):
+        with suppress(ValueError):
             return read_nodes(value)
-        except ValueError:
-            alone.insert(0, value)
-    try:
-        return read_nodes([value for value in alone if isinstance(value, dict) and "name" in value])
-    except ValueError:
-        return ()
+    return ()
 
 
 def _plan_in_code(text: str) -> Nodes:
-    for block in reversed([*find_fenced(text)] or [text]):
-        try:
-            tree = ast.parse(block)
-        except PARSE_ERRORS:
-            continue
-        if nodes := _read_nodes(tree):
-            return nodes
+    for block in reversed(find_fenced(text) or [text]):
+        with suppress(*PARSE_ERRORS):
+            if nodes := _read_nodes(ast.parse(block)):
+                return nodes
     return ()
 
 
@@ -137,7 +120,7 @@ def _read_nodes(tree: ast.Module) -> Nodes:
     nodes: list[PlanNode] = []
     names: dict[str, int] = {}
     assigned = [node for node in ast.walk(tree) if isinstance(node, ast.Assign)]
-    for node in sorted(assigned, key=lambda node: node.lineno)[:MAX_NODES]:
+    for node in sorted(assigned, key=lambda node: node.lineno)[:_MAX_NODES]:
         target, call = node.targets[0], node.value
         if isinstance(target, ast.Name) and isinstance(call, ast.Call) and isinstance(call.func, ast.Name):
             number = _number(target.id, names)
@@ -186,28 +169,28 @@ def write_plan(nodes: Sequence[PlanNode], form: str) -> str:
     return "\n".join(["```python", *lines, "```"])
 
 
-def _code(value: Any) -> str:
-    if not isinstance(value, str) or not REFERENCE.search(value):
+def _code(value: object) -> str:
+    if not isinstance(value, str) or not _REFERENCE.search(value):
         return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
-    if match := REFERENCE.fullmatch(value):
+    if match := _REFERENCE.fullmatch(value):
         return f'output{match[1]}["{match[2]}"]'
     escaped = json.dumps(value.replace("{", "{{").replace("}", "}}"), ensure_ascii=False)
-    return "f" + REFERENCE.sub(lambda match: f"{{output{match[1]}['{match[2]}']}}", escaped)
+    return "f" + _REFERENCE.sub(lambda match: f"{{output{match[1]}['{match[2]}']}}", escaped)
 
 
 def check_plan(nodes: Sequence[PlanNode]) -> None:
     """Raise `ValueError` for the first node whose tool, arguments or references do not exist."""
     earlier: dict[int, PlanNode] = {}
     for node in nodes:
-        tool = TOOLS.get(node.name)
-        if tool is None:
+        if node.name not in TOOLS:
             raise ValueError(f"there is no tool '{node.name}'")
-        if set(node.args) != set(tool.inputs):
-            raise ValueError(f"{node.name} takes {', '.join(tool.inputs)}; got {', '.join(node.args) or 'nothing'}")
+        inputs = TOOLS[node.name].inputs
+        if set(node.args) != set(inputs):
+            raise ValueError(f"{node.name} takes {', '.join(inputs)}; got {', '.join(node.args) or 'nothing'}")
         for name, value in node.args.items():
             if not isinstance(value, str | int | float) or isinstance(value, bool):
                 raise ValueError(f"the argument {name} of {node.name} is neither a text nor a number")
-            for number, output in REFERENCE.findall(str(value)):
+            for number, output in _REFERENCE.findall(str(value)):
                 source = earlier.get(int(number))
                 if source is None:
                     raise ValueError(f"{node.name} uses node {number}, which does not come before it")
@@ -284,10 +267,10 @@ TOOLS: Mapping[str, PlannedTool] = {
 }
 
 
-RESAMPLES = 500
+_RESAMPLES = 500
 Pair = tuple[Nodes, Nodes]
 """The published plan and the predicted one."""
-Labels = Callable[[Nodes], list[str]]
+_Labels = Callable[[Nodes], list[str]]
 
 
 def tool_labels(nodes: Nodes) -> list[str]:
@@ -299,22 +282,17 @@ def name_labels(nodes: Nodes) -> list[str]:
 
 
 def value_labels(nodes: Nodes) -> list[str]:
-    return ["--".join([node.name, *(_argument(node, name) for name in sorted(node.args))]) for node in nodes]
+    return ["--".join([n.name, *(f"{k}={str(v).lower()}" for k, v in sorted(n.args.items()))]) for n in nodes]
 
 
-def edge_labels(nodes: Nodes) -> list[str]:
-    names = tool_labels(nodes)
-    return [f"{name}--{other}" for name, other in pairwise(names)]
+def _edge_labels(nodes: Nodes) -> list[str]:
+    return [f"{node.name}--{other.name}" for node, other in pairwise(nodes)]
 
 
-def _argument(node: PlanNode, name: str) -> str:
-    return f"{name}={str(node.args[name]).lower()}"
-
-
-def similarity(labels: Sequence[str], other: Sequence[str]) -> float:
+def _similarity(labels: Sequence[str], other: Sequence[str]) -> float:
     """The fraction of two sequences that they have in common, in order: 2 LCS / (sum of lengths).
 
-    >>> similarity(["a", "b", "c"], ["a", "c"])
+    >>> _similarity(["a", "b", "c"], ["a", "c"])
     0.8
     """
     if not labels and not other:
@@ -327,39 +305,37 @@ def similarity(labels: Sequence[str], other: Sequence[str]) -> float:
     return 2 * row[-1] / (len(labels) + len(other))
 
 
-def measure(pairs: Sequence[Pair], clusters: Sequence[str]) -> dict[str, Mean]:
+def measure_plans(pairs: Sequence[Pair], clusters: Sequence[str]) -> dict[str, Mean]:
     """All metrics of `pairs`. The intervals of F1 are bootstrapped over clusters, so pairs of one problem stay together."""
     if not pairs:
         return {}
-    metrics = {
+    distances = [1 - _similarity(tool_labels(gold), tool_labels(plan)) for gold, plan in pairs]
+    names = [float(name_labels(gold) == name_labels(plan)) for gold, plan in pairs]
+    values = [float(value_labels(gold) == value_labels(plan)) for gold, plan in pairs]
+    return {
         "tool F1": _f1(pairs, clusters, tool_labels, by_label=True),
         "argument name F1": _f1(pairs, clusters, name_labels),
         "argument value F1": _f1(pairs, clusters, value_labels),
-        "edge F1": _f1(pairs, clusters, edge_labels),
+        "edge F1": _f1(pairs, clusters, _edge_labels),
+        "edit distance": rate_interval(distances, clusters),
+        "argument name accuracy": rate_interval(names, clusters),
+        "argument value accuracy": rate_interval(values, clusters),
     }
-    same = [similarity(tool_labels(gold), tool_labels(plan)) for gold, plan in pairs]
-    metrics["edit distance"] = rate_interval([1 - value for value in same], clusters)
-    for name, labels in (("argument name accuracy", name_labels), ("argument value accuracy", value_labels)):
-        right = [float(labels(gold) == labels(plan)) for gold, plan in pairs]
-        metrics[name] = rate_interval(right, clusters)
-    return metrics
 
 
-def _f1(pairs: Sequence[Pair], clusters: Sequence[str], labels: Labels, *, by_label: bool = False) -> Mean:
+def _f1(pairs: Sequence[Pair], clusters: Sequence[str], labels: _Labels, *, by_label: bool = False) -> Mean:
     """F1 of the label sets of plans: micro (all labels together) or macro (mean over the labels)."""
     sets = [(set(labels(gold)), set(labels(plan))) for gold, plan in pairs]
     names = sorted({name for gold, plan in sets for name in gold | plan} & set(TOOLS)) if by_label else [""]
     groups = {cluster: place for place, cluster in enumerate(dict.fromkeys(clusters))}
     counts = np.zeros((len(groups), len(names), 3))  # groups, labels, (hits, predicted, wanted)
     for (gold, plan), cluster in zip(sets, clusters, strict=True):
-        row = counts[groups[cluster]]
-        if by_label:
-            for place, name in enumerate(names):
-                row[place] += (name in gold and name in plan, name in plan, name in gold)
-        else:
-            row[0] += (len(gold & plan), len(plan), len(gold))
+        for place, name in enumerate(names):
+            counted = {name} if by_label else gold | plan
+            hits = (gold & plan & counted, plan & counted, gold & counted)
+            counts[groups[cluster], place] += list(map(len, hits))
     rng = np.random.default_rng(0)
-    values = [_compute_f1(counts[rng.integers(len(groups), size=len(groups))].sum(axis=0)) for _ in range(RESAMPLES)]
+    values = [_compute_f1(counts[rng.integers(len(groups), size=len(groups))].sum(axis=0)) for _ in range(_RESAMPLES)]
     value = _compute_f1(counts.sum(axis=0))
     low, high = np.quantile(values, [0.025, 0.975])
     return Mean(value, min(float(low), value), max(float(high), value), len(pairs))

@@ -11,8 +11,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from pydantic import BaseModel, Field
@@ -21,29 +21,15 @@ from palaestra.core.errors import TaskError, UnknownNameError
 from palaestra.core.records import Attempt, Completion, Example, Failure, Message, Problem, Score, Split
 from palaestra.core.seeding import Seeds
 from palaestra.core.statistics import Mean, get_cluster
-from palaestra.tasks.base import TaskHooks, UnusableError, check_choice, check_skills, take
-from palaestra.tasks.sources import Source, field, has_split, locate, part_by_hash, read_rows
-from palaestra.tasks.tools.mnms.plans import (
-    TOOLS,
-    Nodes,
-    PlanNode,
-    check_plan,
-    extract_plan,
-    measure,
-    name_labels,
-    read_literal,
-    read_nodes,
-    read_published,
-    tool_labels,
-    tool_name,
-    value_labels,
-    write_plan,
-)
+from palaestra.tasks.base import TaskHooks, UnusableError, check_choice, check_skills, part_by_hash, take
+from palaestra.tasks.sources import Row, Source, get_field, has_split, locate_dataset, read_rows
+from palaestra.tasks.tools.mnms import plans
+from palaestra.tasks.tools.mnms.plans import TOOLS, Nodes, PlanNode
 
 FILTERED, VERIFIED, RAW = "test_human_verified_filtered", "test_human_verified", "test_raw"
-SKILLS = ("one_call", "two_calls", "more_calls")
-KINDS = ("models", "images", "services", "mixed")
-MATCHES = {"tools": tool_labels, "names": name_labels, "values": value_labels}
+_SKILLS = ("one_call", "two_calls", "more_calls")
+_KINDS = ("models", "images", "services", "mixed")
+_MATCHES = {"tools": plans.tool_labels, "names": plans.name_labels, "values": plans.value_labels}
 _HOW = {
     "json": (
         'Answer with a plan as JSON in a fenced code block: {"nodes": [{"id": 0, "name": ..., "args": {...}}, ...]}. In an '
@@ -105,35 +91,34 @@ class Mnms(TaskHooks):
         check_choice(self.name, "parts", parts, ("auto", "published"))
         check_choice(self.name, "answer_form", answer_form, ("json", "code"))
         check_choice(self.name, "prompt", prompt, ("full", "short"))
-        check_choice(self.name, "match", match, tuple(MATCHES))
+        check_choice(self.name, "match", match, tuple(_MATCHES))
         self.path, self.parts, self.answer_form = str(path), parts, answer_form
         self.prompt, self.match, self.alternatives = prompt, match, alternatives
-        self._parts: dict[Split, list[Problem]] | None = None
 
     def skills(self) -> Mapping[str, tuple[str, ...]]:
-        return dict.fromkeys(SKILLS, KINDS)
+        return dict.fromkeys(_SKILLS, _KINDS)
 
     def problems(self, split: Split, per_skill: int, seed: int, skills: Sequence[str] = ()) -> list[Problem]:
         check_skills(self, skills)
         problems = []
-        for skill in skills or self.skills():
-            own = [problem for problem in self._load()[split] if problem.skill == skill]
+        for skill in skills or _SKILLS:
+            own = [problem for problem in self._parts[split] if problem.skill == skill]
             order = Seeds(seed).derive(self.name, split, skill).generator().permutation(len(own))
             problems += [own[place] for place in take(order.tolist(), per_skill, self, split, skill)]
         return problems
 
     def score(self, problem: Problem, completion: Completion) -> Score | Failure:
         """Compare the plan in a response with the published one."""
-        labels, answer = MATCHES[self.match], extract_plan(completion.text, self.answer_form)
+        labels, answer = _MATCHES[self.match], plans.extract_plan(completion.text, self.answer_form)
         alternatives = problem.metadata["alternatives"] if self.alternatives else []
-        plans = [read_nodes(plan) for plan in [problem.metadata["plan"], *alternatives]]
-        right = any(labels(answer) == labels(plan) for plan in plans)
-        tools = any(tool_labels(answer) == tool_labels(plan) for plan in plans)
+        accepted = [plans.read_nodes(plan) for plan in [problem.metadata["plan"], *alternatives]]
+        right = any(labels(answer) == labels(plan) for plan in accepted)
+        tools = any(plans.tool_labels(answer) == plans.tool_labels(plan) for plan in accepted)
         outcome = "right" if right else "no_plan" if not answer else "wrong_arguments" if tools else "wrong_tools"
         evidence = {
             "outcome": outcome,
             "answer": "; ".join(labels(answer))[:300],
-            "expected": "; ".join(labels(plans[0]))[:300],
+            "expected": "; ".join(labels(accepted[0]))[:300],
         }
         return Score(float(right), evidence)
 
@@ -141,20 +126,21 @@ class Mnms(TaskHooks):
         """The metrics of the benchmark."""
         scored = [attempt for attempt in attempts if isinstance(attempt.outcome, Score)]
         answers = [attempt.completion.text if attempt.completion else "" for attempt in scored]
-        plans = [extract_plan(answer, self.answer_form) for answer in answers]
-        gold = [read_nodes(attempt.problem.metadata["plan"]) for attempt in scored]
-        return measure(list(zip(gold, plans, strict=True)), [get_cluster(attempt.problem) for attempt in scored])
+        predicted = [plans.extract_plan(answer, self.answer_form) for answer in answers]
+        gold = [plans.read_nodes(attempt.problem.metadata["plan"]) for attempt in scored]
+        clusters = [get_cluster(attempt.problem) for attempt in scored]
+        return plans.measure_plans(list(zip(gold, predicted, strict=True)), clusters)
 
     def get_shots(self, skill: str, count: int) -> list[Example]:
         """The first plans of the train part."""
-        return [self._taught(problem) for problem in self._load()[Split.TRAIN] if problem.skill == skill][:count]
+        return [self._taught(problem) for problem in self._parts[Split.TRAIN] if problem.skill == skill][:count]
 
     def write_examples(self, skill: str, subskill: str, count: int, generator: np.random.Generator) -> list[Example]:
         """Shuffled plans of the train split; none is repeated before all were used."""
         check_skills(self, [skill])
-        if subskill and subskill not in KINDS:
-            raise UnknownNameError(f"subskill of {skill}", subskill, KINDS)
-        own = [problem for problem in self._load()[Split.TRAIN] if problem.skill == skill]
+        if subskill and subskill not in _KINDS:
+            raise UnknownNameError(f"subskill of {skill}", subskill, _KINDS)
+        own = [problem for problem in self._parts[Split.TRAIN] if problem.skill == skill]
         own = [problem for problem in own if problem.subskill == subskill] or own
         if not own:
             raise TaskError(
@@ -181,36 +167,31 @@ class Mnms(TaskHooks):
             UnusableError: a tool, an argument or a reference does not exist.
         """
         steps = enumerate(datum.plan)
-        nodes = tuple(PlanNode(place, tool_name(step.tool), step.arguments) for place, step in steps)
+        nodes = tuple(PlanNode(place, plans.tool_name(step.tool), step.arguments) for place, step in steps)
         try:
-            check_plan(nodes)
+            plans.check_plan(nodes)
         except ValueError as error:
             raise UnusableError(f"the plan cannot be executed: {error}") from error
         reference = json.dumps([node.to_data() for node in nodes], ensure_ascii=False)
         question = Message("user", self._ask(datum.request.strip()))
-        return Example((question,), write_plan(nodes, self.answer_form), skill, subskill, reference)
+        return Example((question,), plans.write_plan(nodes, self.answer_form), skill, subskill, reference)
 
     def to_problem(self, example: Example) -> Problem | None:
         """The problem of an example, with its own plan as the reference."""
-        nodes = extract_plan(example.reference or example.response, "json" if example.reference else self.answer_form)
+        form = "json" if example.reference else self.answer_form
+        nodes = plans.extract_plan(example.reference or example.response, form)
         if not nodes or not example.messages:
             return None
         plan = [node.to_data() for node in nodes]
-        identity = hashlib.blake2b(example.messages[-1].text.encode(), digest_size=8).hexdigest()
-        return Problem(
-            f"mnms/example/{identity}",
-            example.messages,
-            json.dumps(plan),
-            example.skill,
-            example.subskill,
-            {"plan": plan, "alternatives": []},
-        )
+        name = f"mnms/example/{hashlib.blake2b(example.messages[-1].text.encode(), digest_size=8).hexdigest()}"
+        metadata = {"plan": plan, "alternatives": []}
+        return Problem(name, example.messages, json.dumps(plan), example.skill, example.subskill, metadata)
 
     def execute_example(self, example: Example) -> Score | Failure | None:
         """Whether the plan of an example is executable: its tools, arguments and references exist."""
-        nodes = extract_plan(example.response, self.answer_form)
+        nodes = plans.extract_plan(example.response, self.answer_form)
         try:
-            check_plan(nodes)
+            plans.check_plan(nodes)
         except ValueError as error:
             return Score(0.0, {"detail": str(error)})
         return Score(float(bool(nodes)), {} if nodes else {"detail": "there is no plan"})
@@ -221,16 +202,12 @@ class Mnms(TaskHooks):
         return f"Tools:\n{tools}\n\nRequest: {request}\n\n{_HOW[self.answer_form]}"
 
     def _taught(self, problem: Problem) -> Example:
-        response = write_plan(read_nodes(problem.metadata["plan"]), self.answer_form)
+        response = plans.write_plan(plans.read_nodes(problem.metadata["plan"]), self.answer_form)
         return Example(problem.messages, response, problem.skill, problem.subskill, problem.reference)
 
-    def _load(self) -> dict[Split, list[Problem]]:
-        if self._parts is None:
-            self._parts = self._read()
-        return self._parts
-
-    def _read(self) -> dict[Split, list[Problem]]:
-        place = locate(self.source, self.path)
+    @cached_property
+    def _parts(self) -> dict[Split, list[Problem]]:
+        place = locate_dataset(self.source, self.path)
         names = [FILTERED, VERIFIED, RAW]
         if isinstance(place, Path):
             names = [name for name in names if has_split(place, name)] or [FILTERED]
@@ -252,33 +229,31 @@ class Mnms(TaskHooks):
         """The part of a plan that is in file `order` of `names` and in none before it."""
         if self.parts == "published" or (order == 0 and len(names) > 1):
             return Split.TEST
-        by_hash = part_by_hash(identity)
         if len(names) == 1:
-            return by_hash
-        if len(names) == 2:
-            return Split.TRAIN if by_hash is Split.TRAIN else Split.VALIDATION
-        return Split.VALIDATION if order == 1 else Split.TRAIN
+            return part_by_hash(identity)
+        is_train = part_by_hash(identity) is Split.TRAIN if len(names) == 2 else order > 1
+        return Split.TRAIN if is_train else Split.VALIDATION
 
-    def _problem(self, row: Mapping[str, Any], where: str, *, generated: bool) -> Problem | None:
+    def _problem(self, row: Row, where: str, *, generated: bool) -> Problem | None:
         """Convert a row to a problem; `None` for a generated plan that cannot be parsed."""
-        number, request = field(row, where, "id"), str(field(row, where, "user_request"))
+        number, request = get_field(row, where, "id"), str(get_field(row, where, "user_request"))
         try:
-            nodes = read_published(field(row, where, "plan_str", "plan"))
-            others = read_literal(row.get("alt_plans_str") or row.get("alt_plans") or [])
-            alternatives = [[node.to_data() for node in read_nodes(plan)] for plan in others]
+            nodes = plans.read_nodes(plans.read_literal(get_field(row, where, "plan_str", "plan")))
+            others = plans.read_literal(row.get("alt_plans_str") or row.get("alt_plans") or [])
+            alternatives = [[node.to_data() for node in plans.read_nodes(plan)] for plan in others]
         except (ValueError, TypeError) as error:
             if generated:
                 return None
             raise TaskError(f"{where}: {error}") from None
         plan = [node.to_data() for node in nodes]
-        kind = get_kind(nodes)
+        kind = _get_kind(nodes)
         metadata = {"plan": plan, "alternatives": alternatives, "level": str(len(plan)), "type": kind}
         reference = json.dumps(plan, ensure_ascii=False)
-        skill = SKILLS[min(len(plan), len(SKILLS)) - 1]
+        skill = _SKILLS[min(len(plan), len(_SKILLS)) - 1]
         return Problem(f"mnms/{number}", (Message("user", self._ask(request)),), reference, skill, kind, metadata)
 
 
-def get_kind(nodes: Nodes) -> str:
+def _get_kind(nodes: Nodes) -> str:
     """The kind of a plan's tools; `mixed` if there are several kinds or an unknown tool."""
     kinds = {TOOLS[node.name].kind if node.name in TOOLS else "" for node in nodes}
-    return kinds.pop() if len(kinds) == 1 and kinds <= set(KINDS) else "mixed"
+    return kinds.pop() if len(kinds) == 1 and kinds <= set(_KINDS) else "mixed"

@@ -23,10 +23,11 @@ from typing import Any
 
 import numpy as np
 
+from palaestra.core.records import Json
 from palaestra.core.seeding import Seeds
 from palaestra.tasks.tools.library import LIBRARY
 from palaestra.tasks.tools.library.dates import WEEKDAYS
-from palaestra.tasks.tools.library.quantities import EUROS, GRAMS, LITRES, METRES
+from palaestra.tasks.tools.library.quantities import EUROS, GRAMS, LITERS, METERS
 from palaestra.tasks.tools.library.world import ITEMS, PEOPLE, TOWNS
 from palaestra.tasks.tools.plans import Plan, read_plan
 
@@ -46,7 +47,7 @@ class ToolDraft:
 
     question: str
     plan: Plan
-    without: tuple[str, ...] = ()
+    without: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +57,11 @@ class ValuePool:
     draw: Callable[[Rng], Any]
     format: Callable[[Any], str] = str
 
-    def read(self, text: str) -> Any:
+    def read(self, text: str) -> object:
         """The value of a text that `format` wrote. Raises `ValueError` if it is another text."""
         sample = self.draw(np.random.default_rng(0))
         if isinstance(sample, list):
-            value: Any = [int(number) for number in text.replace(" and ", ", ").split(", ")]
+            value: object = [int(number) for number in text.replace(" and ", ", ").split(", ")]
         elif isinstance(sample, str):
             return text
         else:
@@ -94,11 +95,11 @@ class Recipe:
     """
 
     plan: str
-    wordings: tuple[str, ...]
+    wordings: Sequence[str]
     places: Mapping[str, ValuePool]
-    rising: tuple[tuple[str, ...], ...] = ()
+    rising: Sequence[Sequence[str]] = ()
     above: float | None = None
-    without: tuple[str, ...] = ()
+    without: Sequence[str] = ()
 
     @property
     def level(self) -> int:
@@ -136,8 +137,8 @@ class Recipe:
         """The wordings as patterns with a group for each place."""
         return tuple(re.compile(_to_pattern(wording)) for wording in self.wordings)
 
-    def _values(self, rng: Rng) -> dict[str, Any]:
-        values: dict[str, Any] = {}
+    def _values(self, rng: Rng) -> Json:
+        values: Json = {}
         for name, pool in self.places.items():
             others = [values[other] for other in values if self.places[other] is pool]
             values[name] = pool.draw(rng)
@@ -150,17 +151,12 @@ class Recipe:
 
 def make_drawer(recipes: Sequence[Recipe]) -> Drawer:
     """A function that draws a request of one of the recipes, with equal probability."""
-
-    def draw(rng: Rng) -> ToolDraft:
-        return recipes[int(rng.integers(len(recipes)))].draw(rng)
-
-    return draw
+    return lambda rng: recipes[int(rng.integers(len(recipes)))].draw(rng)
 
 
-def among(values: Sequence[Any]) -> ValuePool:
+def among(values: Sequence[object]) -> ValuePool:
     """One of the values."""
-    known = tuple(values)
-    return ValuePool(lambda rng: known[int(rng.integers(len(known)))])
+    return ValuePool(lambda rng: values[int(rng.integers(len(values)))])
 
 
 def whole(low: int, high: int) -> ValuePool:
@@ -186,11 +182,7 @@ def several(shortest: int, longest: int, low: int, high: int) -> ValuePool:
 
 def words(shortest: int, longest: int) -> ValuePool:
     """A text of different words."""
-
-    def draw(rng: Rng) -> str:
-        return " ".join(rng.choice(WORDS, int(rng.integers(shortest, longest + 1)), replace=False))
-
-    return ValuePool(draw)
+    return ValuePool(lambda rng: " ".join(rng.choice(_WORDS, int(rng.integers(shortest, longest + 1)), replace=False)))
 
 
 def _date(rng: Rng) -> str:
@@ -201,24 +193,24 @@ def _plain(value: float) -> float | int:
     return int(value) if value == int(value) else value
 
 
-WORDS = (
+_WORDS = (
     "amber", "basket", "candle", "copper", "dragon", "engine", "feather", "forest", "garden", "hammer", "island",
     "jacket", "kitten", "lantern", "marble", "meadow", "needle", "orange", "pepper", "piano", "pocket", "rabbit",
     "ribbon", "river", "saddle", "silver", "spider", "summer", "tiger", "tunnel", "velvet", "violet", "walnut",
     "window", "winter", "wizard", "yellow", "zebra", "cloud", "stone", "bread", "glass", "horse", "plate", "ship",
 )  # fmt: skip
-POOLS: Mapping[str, ValuePool] = {
+_POOLS: Mapping[str, ValuePool] = {
     "dates": ValuePool(_date),
     "times": ValuePool(lambda rng: f"{int(rng.integers(24)):02d}:{5 * int(rng.integers(12)):02d}"),
     "days_of_week": among(WEEKDAYS),
     "town": among(tuple(TOWNS)),
     "person": among(tuple(PEOPLE)),
     "item": among(tuple(ITEMS)),
-    "word": among(WORDS),
+    "word": among(_WORDS),
     "currency": among(tuple(EUROS)),
-    "lengths": among(tuple(METRES)),
+    "lengths": among(tuple(METERS)),
     "masses": among(tuple(GRAMS)),
-    "volumes": among(tuple(LITRES)),
+    "volumes": among(tuple(LITERS)),
     "degrees": among(("C", "F", "K")),
     "amount": decimal(20, 900, 0.5),
     "percent": among((2, 3, 4, 5, 6, 7, 8, 10, 12, 15, 18, 20, 25, 30, 40)),
@@ -227,26 +219,22 @@ POOLS: Mapping[str, ValuePool] = {
 }
 """The pools that every domain may use, by name."""
 _KINDS: Mapping[str, Callable[..., ValuePool]] = {
-    "among": lambda *values: among(values), "whole": whole, "decimal": decimal, "several": several, "words": words,
-}  # fmt: skip
+    "among": lambda *values: among(values),
+    **{make.__name__: make for make in (whole, decimal, several, words)},
+}
 
 
-def read_pool(data: Mapping[str, Sequence[Any]]) -> ValuePool:
-    """A pool of a data file, such as `{"whole": [2, 9]}`."""
+def read_pool(data: str | Mapping[str, Sequence[object]], pools: Mapping[str, ValuePool] = _POOLS) -> ValuePool:
+    """A pool of a data file: the name of one of `pools`, or a definition such as `{"whole": [2, 9]}`."""
+    if isinstance(data, str):
+        return pools[data]
     ((kind, arguments),) = data.items()
     return _KINDS[kind](*arguments)
 
 
-def read_recipe(data: Mapping[str, Any], pools: Mapping[str, ValuePool]) -> Recipe:
-    """A recipe of a data file. Its places name one of `pools`, or define one."""
-    return Recipe(
-        data["plan"],
-        tuple(data["wordings"]),
-        {name: pools[pool] if isinstance(pool, str) else read_pool(pool) for name, pool in data["places"].items()},
-        tuple(map(tuple, data.get("rising", ()))),
-        data.get("above"),
-        tuple(data.get("without", ())),
-    )
+def read_recipe(data: Json, pools: Mapping[str, ValuePool]) -> Recipe:
+    """A recipe of a data file."""
+    return Recipe(**{**data, "places": {name: read_pool(pool, pools) for name, pool in data["places"].items()}})
 
 
 ARITHMETIC = "arithmetic"
@@ -289,7 +277,7 @@ Kinds = Mapping[str, Sequence[Recipe]]
 
 def _read_domain(name: str) -> dict[str, Kinds]:
     data = json.loads((files(__name__) / f"{name}.json").read_text(encoding="utf-8"))
-    pools = {**POOLS, **{own: read_pool(pool) for own, pool in data.get("pools", {}).items()}}
+    pools = {**_POOLS, **{own: read_pool(pool) for own, pool in data.get("pools", {}).items()}}
     return {
         skill: {subskill: [read_recipe(recipe, pools) for recipe in recipes] for subskill, recipes in kinds.items()}
         for skill, kinds in data["skills"].items()

@@ -15,11 +15,11 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from palaestra.core.checks import check_options
 from palaestra.core.errors import SettingsError, TaskError
 from palaestra.core.records import Failure, FailureCause
 from palaestra.core.registry import Registry
-from palaestra.tasks.vision.render import render
+from palaestra.core.settings import check_options
+from palaestra.tasks.vision.render import render_scene
 from palaestra.tasks.vision.scene import Scene
 
 if TYPE_CHECKING:
@@ -80,8 +80,7 @@ def make_image_generator(text: str) -> ImageGenerator:
         )
     # Only text that looks like options is split off: a folder name may contain a comma.
     match = _OPTIONS.search(text)
-    named = text[: match.start()] if match else text
-    name, _, model = named.partition(":")
+    name, _, model = text[: match.start() if match else None].partition(":")
     kind = IMAGE_GENERATORS.get(name)
     options = dict(_option(part) for part in match[0][1:].split(",")) if match else {}
     known = inspect.signature(kind).parameters
@@ -110,11 +109,11 @@ class Procedural:
     identity = ""
 
     def generate(self, descriptions: Sequence[Description], seed: int) -> list[Image.Image | Failure]:
-        images: list[Image.Image | Failure] = []
-        for scene in descriptions:
-            assert isinstance(scene, Scene)
-            try:
-                images.append(render(scene))
-            except TaskError as error:
-                images.append(Failure(FailureCause.MALFORMED, str(error)))
-        return images
+        return [_draw(scene) for scene in descriptions if isinstance(scene, Scene)]
+
+
+def _draw(scene: Scene) -> Image.Image | Failure:
+    try:
+        return render_scene(scene)
+    except TaskError as error:
+        return Failure(FailureCause.MALFORMED, str(error))

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from palaestra.core.checks import check_integer, check_number
 from palaestra.core.errors import MissingExtraError, ModelError, SettingsError
 from palaestra.core.records import Failure, FailureCause
 from palaestra.core.seeding import Seeds
+from palaestra.core.settings import check_integer, check_number
+from palaestra.tasks.base import check_choice
 from palaestra.tasks.sources import is_hub_id
 from palaestra.tasks.vision.image_generators.base import Description
 from palaestra.tasks.vision.render import need_pillow
@@ -26,7 +28,7 @@ from palaestra.tasks.vision.render import need_pillow
 if TYPE_CHECKING:
     from PIL import Image
 
-DTYPES = ("float32", "float16", "bfloat16")
+_DTYPES = ("float32", "float16", "bfloat16")
 
 
 class TextToImage:
@@ -39,7 +41,7 @@ class TextToImage:
         guidance: guidance scale; `None` for the default of the pipeline.
         batch: images per batch.
         device: for example `"cpu"` or `"cuda:1"`; empty for a GPU if there is one.
-        dtype: one of `DTYPES`; empty means float32 on a CPU and bfloat16 on a GPU.
+        dtype: one of `_DTYPES`; empty means float32 on a CPU and bfloat16 on a GPU.
 
     Raises:
         MissingExtraError: diffusers or Pillow is not installed.
@@ -67,53 +69,41 @@ class TextToImage:
         self.where = _locate(self.model)
         for name, value, minimum in (("steps", steps, 0), ("size", size, 0), ("batch", batch, 1)):
             check_integer(f"option '{name}' of an image generator", value, minimum, error=SettingsError)
-        if guidance is not None:
-            check_number("option 'guidance' of an image generator", guidance, error=SettingsError)
-        if dtype not in ("", *DTYPES):
-            raise SettingsError(
-                f"option 'dtype' of an image generator: expected one of {', '.join(DTYPES)}; got {dtype!r}"
-            )
+        check_choice("an image generator", "dtype", dtype, ("", *_DTYPES))
         self.batch, self.device, self.dtype = batch, str(device), str(dtype)
         wanted = {"num_inference_steps": steps, "height": size, "width": size}
         self.options: dict[str, Any] = {name: value for name, value in wanted.items() if value}
         if guidance is not None:
-            self.options["guidance_scale"] = float(guidance)
+            self.options["guidance_scale"] = check_number(
+                "option 'guidance' of an image generator", guidance, error=SettingsError
+            )
         settings = ",".join(f"{name}={value}" for name, value in sorted(self.options.items()))
         self.identity = f"diffusers:{_fingerprint(self.where)}|{self.dtype}|{settings}"
         self._pipeline: Any = None
 
     def generate(self, descriptions: Sequence[Description], seed: int) -> list[Image.Image | Failure]:
         pipeline = self._load()
-        texts = [str(description) for description in descriptions]
-        images: dict[str, Image.Image | Failure] = {}
-        for text, description in zip(texts, descriptions, strict=True):
-            if (failure := _check_description(pipeline, description)) is not None:
-                images[text] = failure
-        pending = [text for text in dict.fromkeys(texts) if text not in images]
+        checked = {description: _check_description(pipeline, description) for description in descriptions}
+        images: dict[Description, Image.Image | Failure] = {key: why for key, why in checked.items() if why is not None}
+        pending = [description for description in checked if isinstance(description, str) and description not in images]
         for start in range(0, len(pending), self.batch):
             batch = pending[start : start + self.batch]
-            images |= zip(batch, self._together(batch, seed), strict=True)
-        return [images[text] for text in texts]
+            images |= zip(batch, self._generate(batch, seed), strict=True)
+        return [images[description] for description in descriptions]
 
-    def _together(self, words: list[str], seed: int) -> list[Image.Image | Failure]:
+    def _generate(self, words: list[str], seed: int) -> list[Image.Image | Failure]:
         """The images of a batch. If the batch fails, they are generated one by one."""
-        generated = self._once(words, seed)
-        if not isinstance(generated, Failure):
-            return generated
-        return [generated] if len(words) == 1 else [self._together([text], seed)[0] for text in words]
-
-    def _once(self, words: list[str], seed: int) -> list[Image.Image | Failure] | Failure:
         import torch
 
         own = [Seeds(seed).derive("picture", text).integer() for text in words]
         generators = [torch.Generator("cpu").manual_seed(number) for number in own]
         try:
             output = self._pipeline(prompt=words, generator=generators, **self.options)
-            images = [image.convert("RGB") for image in output.images]
-            if len(images) != len(words):
-                raise ValueError(f"it returned {len(images)} images for {len(words)} descriptions")
+            images = [image.convert("RGB") for _, image in zip(words, output.images, strict=True)]
         except Exception as error:  # Pipelines may raise anything.
-            return Failure(FailureCause.ENGINE, f"the pipeline {self.model} raised an error: {_first_line(error)}")
+            if len(words) > 1:
+                return [self._generate([text], seed)[0] for text in words]
+            return [Failure(FailureCause.ENGINE, f"the pipeline {self.model} raised an error: {_first_line(error)}")]
         held = getattr(output, "nsfw_content_detected", None) or [False] * len(words)
         refused = Failure(FailureCause.REFUSED, f"the safety checker of {self.model} rejected the image")
         return [refused if flag else image for image, flag in zip(images, held, strict=True)]
@@ -134,15 +124,12 @@ class TextToImage:
         except Exception as error:  # diffusers, transformers, safetensors and torch raise different exceptions.
             raise ModelError(f"cannot load the pipeline '{self.model}': {_first_line(error)}") from error
         known = inspect.signature(pipeline.__call__).parameters
-        for name in ("prompt", "generator"):
+        for name in ("prompt", "generator", *self.options):
             if name not in known:
-                raise ModelError(
-                    f"'{self.model}' is a {type(pipeline).__name__}, which takes no {name}; "
-                    "give a text-to-image pipeline that can be seeded"
-                )
-        for name in self.options:
-            if name not in known:
-                raise SettingsError(f"'{self.model}' is a {type(pipeline).__name__}, which takes no {name}; omit it")
+                why = f"'{self.model}' is a {type(pipeline).__name__}, which takes no {name}"
+                if name in self.options:
+                    raise SettingsError(f"{why}; omit it")
+                raise ModelError(f"{why}; give a text-to-image pipeline that can be seeded")
         pipeline.set_progress_bar_config(disable=True)
         self._pipeline = pipeline
         return pipeline
@@ -154,13 +141,11 @@ def _first_line(error: Exception) -> str:
 
 def _locate(model: str) -> str:
     folder = Path(model).expanduser()
-    if folder.is_dir():
-        if not (folder / "model_index.json").exists():
-            raise ModelError(f"the folder {folder} is not a diffusers pipeline: it has no model_index.json")
-        return str(folder)
-    if not is_hub_id(model):
+    if folder.is_dir() and not (folder / "model_index.json").exists():
+        raise ModelError(f"the folder {folder} is not a diffusers pipeline: it has no model_index.json")
+    if not folder.is_dir() and not is_hub_id(model):
         raise ModelError(f"expected a folder or a hub id such as owner/name; there is no folder {model}")
-    return model
+    return str(folder) if folder.is_dir() else model
 
 
 def _fingerprint(where: str) -> str:
@@ -181,24 +166,16 @@ def _check_description(pipeline: Any, words: Description) -> Failure | None:
         words.encode()
     except UnicodeEncodeError:  # A lone surrogate, which no tokenizer accepts.
         return Failure(FailureCause.INVALID_REQUEST, "the description is not valid Unicode text")
-    components: Mapping[str, Any] = pipeline.components
-    readers = [part for name, part in components.items() if name.startswith("tokenizer") and part is not None]
-    default = inspect.signature(pipeline.__call__).parameters.get("max_sequence_length")
-    longest = default.default if default is not None and isinstance(default.default, int) else None
-    over = []
-    for reader in readers:
-        room = min(reader.model_max_length, longest or reader.model_max_length)
-        length = len(reader(words, verbose=False)["input_ids"])
-        if length <= room:
-            return None  # It is enough that one of several text encoders reads all of it.
-        over.append((room, length))
-    if not over:
-        return None
-    room, length = max(over)
-    return Failure(
-        FailureCause.CONTEXT_LENGTH,
-        f"the description has {length} tokens, and the image generator reads {room}; describe the picture in fewer words",
-    )
+    parts = pipeline.components.items()
+    tokenizers = [part for name, part in parts if name.startswith("tokenizer") and part is not None]
+    limit = inspect.signature(pipeline.__call__).parameters.get("max_sequence_length")
+    most = limit.default if limit is not None and isinstance(limit.default, int) else math.inf
+    sizes = [(min(t.model_max_length, most), len(t(words, verbose=False)["input_ids"])) for t in tokenizers]
+    if not sizes or any(length <= room for room, length in sizes):
+        return None  # It is enough that one of several text encoders reads all of it.
+    room, length = max(sizes)
+    why = f"the description has {length} tokens, and the image generator reads {room}"
+    return Failure(FailureCause.CONTEXT_LENGTH, f"{why}; describe the picture in fewer words")
 
 
 @contextmanager

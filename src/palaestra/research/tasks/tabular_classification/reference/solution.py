@@ -4,9 +4,8 @@ The readings of healthy pumps are fitted on the rows without a fault: the logari
 functions of speed, opening and age. Class weights favour the rare classes, to maximise the macro F1.
 """
 
-import csv
-
 import numpy as np
+from baseline import NUMBERS, read, write_submission
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import HuberRegressor, LogisticRegression
 from sklearn.metrics import f1_score
@@ -14,11 +13,12 @@ from sklearn.model_selection import StratifiedKFold, cross_val_predict
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-NUMBERS = [
-    "hours", "speed", "opening", "flow", "unrest", "inlet", "outlet", "power", "fluid", "casing",
-    "vibration_once", "vibration_wide", "vibration_high",
-]  # fmt: skip
 READINGS = ["flow", "lift", "power", "unrest", "warmth", "vibration_once", "vibration_wide", "vibration_high"]
+
+TREES = {
+    "learning_rate": 0.08, "max_iter": 70, "max_leaf_nodes": 10, "min_samples_leaf": 20, "l2_regularization": 5.0,
+    "max_features": 0.4, "random_state": 0,
+}  # fmt: skip
 
 
 class Sound:
@@ -36,19 +36,10 @@ class Sound:
     def features(self, rows: list[dict[str, str]]) -> np.ndarray:
         known, values, raw = conditions(rows), logarithms(rows), numbers(rows)
         off = [values[name] - self.fits[name].predict(known) for name in READINGS]
-        together = [
-            off[0] - off[1],
-            off[0] + off[1],
-            off[2] - off[0] - off[1],
-            np.nanmax(np.nan_to_num(off[5:]), axis=0),
-        ]
+        shaken = np.nanmax(np.nan_to_num(off[5:]), axis=0)
+        together = [off[0] - off[1], off[0] + off[1], off[2] - off[0] - off[1], shaken]
         reserve = raw["inlet"] - 0.02 * np.exp(raw["fluid"] / 25)
         return np.array([*off, *together, reserve, *raw.values()]).T
-
-
-def read(name: str) -> list[dict[str, str]]:
-    with open(f"/data/{name}.csv", encoding="utf-8", newline="") as lines:
-        return list(csv.DictReader(lines))
 
 
 def numbers(rows: list[dict[str, str]]) -> dict[str, np.ndarray]:
@@ -84,10 +75,7 @@ def main() -> None:
     train = read("train")
     sound = Sound(train)
     columns, right = sound.features(train), np.array([row["fault"] for row in train])
-    trees = HistGradientBoostingClassifier(
-        learning_rate=0.08, max_iter=70, max_leaf_nodes=10, min_samples_leaf=20, l2_regularization=5.0,
-        max_features=0.4, random_state=0,
-    )  # fmt: skip
+    trees = HistGradientBoostingClassifier(**TREES)
     line = make_pipeline(StandardScaler(), LogisticRegression(C=0.3, max_iter=300))
 
     def squared(columns: np.ndarray) -> np.ndarray:
@@ -108,18 +96,15 @@ def main() -> None:
             tried = {}
             for factor in np.exp(np.linspace(-1.2, 1.2, 25)):
                 factors[k] = factor
-                said = trees.classes_[(chances * factors).argmax(1)]
-                tried[factor] = f1_score(right, said, average="macro")
+                tried[factor] = f1_score(right, trees.classes_[(chances * factors).argmax(1)], average="macro")
             factors[k] = max(tried, key=tried.__getitem__)
-    with open("submission.csv", "w", encoding="utf-8", newline="") as out:
-        writer = csv.writer(out)
-        writer.writerow(["id", "prediction"])
-        for split in ("validation", "test"):
-            rows = read(split)
-            columns = sound.features(rows)
-            chances = (trees.predict_proba(columns) + line.predict_proba(squared(columns))) / 2
-            for row, k in zip(rows, (chances * factors).argmax(1), strict=True):
-                writer.writerow([row["id"], trees.classes_[k]])
+
+    def predict(rows: list[dict[str, str]]) -> np.ndarray:
+        columns = sound.features(rows)
+        chances = (trees.predict_proba(columns) + line.predict_proba(squared(columns))) / 2
+        return trees.classes_[(chances * factors).argmax(1)]
+
+    write_submission(predict)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """The baseline: logistic regression on the raw columns; missing values are replaced by the mean."""
 
 import csv
+from collections.abc import Callable, Iterable
 
 import numpy as np
 from sklearn.linear_model import LogisticRegression
@@ -19,6 +20,16 @@ def read(name: str) -> list[dict[str, str]]:
         return list(csv.DictReader(lines))
 
 
+def write_submission(predict: Callable[[list[dict[str, str]]], Iterable[object]]) -> None:
+    """Write the predictions for the rows of both splits."""
+    with open("submission.csv", "w", encoding="utf-8", newline="") as out:
+        writer = csv.writer(out)
+        writer.writerow(["id", "prediction"])
+        for split in ("validation", "test"):
+            rows = read(split)
+            writer.writerows(zip((row["id"] for row in rows), predict(rows), strict=True))
+
+
 def features(rows: list[dict[str, str]], like: list[dict[str, str]]) -> np.ndarray:
     """The columns of `rows` as numbers, with the means and categories of `like`."""
     columns = []
@@ -34,13 +45,7 @@ def main() -> None:
     train = read("train")
     model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=500))
     model.fit(features(train, train), [row["fault"] for row in train])
-    with open("submission.csv", "w", encoding="utf-8", newline="") as out:
-        writer = csv.writer(out)
-        writer.writerow(["id", "prediction"])
-        for split in ("validation", "test"):
-            rows = read(split)
-            for row, fault in zip(rows, model.predict(features(rows, train)), strict=True):
-                writer.writerow([row["id"], fault])
+    write_submission(lambda rows: model.predict(features(rows, train)))
 
 
 if __name__ == "__main__":

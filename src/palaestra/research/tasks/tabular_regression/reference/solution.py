@@ -3,24 +3,20 @@
 The trees fit the residuals of a linear model, which represents the smooth part.
 """
 
-import csv
-
 import numpy as np
+from baseline import CATEGORIES, NUMBERS, read, write_submission
 from sklearn.ensemble import ExtraTreesRegressor, HistGradientBoostingRegressor
 from sklearn.linear_model import RidgeCV
 from sklearn.model_selection import cross_val_predict
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-NUMBERS = ["x", "y", "area", "rooms", "built", "floor", "floors", "garden", "energy", "month"]
-CATEGORIES = ["district", "lift", "state", "heating", "agency"]
 STATES = ["poor", "worn", "good", "as new"]
 FEET = 10.764
-
-
-def read(name: str) -> list[dict[str, str]]:
-    with open(f"/data/{name}.csv", encoding="utf-8", newline="") as lines:
-        return list(csv.DictReader(lines))
+TREES = {
+    "learning_rate": 0.06, "max_iter": 250, "max_leaf_nodes": 12, "min_samples_leaf": 15, "l2_regularization": 3.0,
+    "max_features": 0.4,
+}  # fmt: skip
 
 
 def features(rows: list[dict[str, str]], like: list[dict[str, str]]) -> tuple[np.ndarray, np.ndarray]:
@@ -31,7 +27,7 @@ def features(rows: list[dict[str, str]], like: list[dict[str, str]]) -> tuple[np
     number["garden"] = np.log1p(np.nan_to_num(number["garden"]))
     number["state"] = np.array([STATES.index(row["state"]) if row["state"] else np.nan for row in rows])
     number["lift"] = np.array([{"yes": 1.0, "no": 0.0}.get(row["lift"], np.nan) for row in rows])
-    number["centre"] = np.exp(-np.hypot(number["x"], number["y"]) / 4)
+    number["center"] = np.exp(-np.hypot(number["x"], number["y"]) / 4)
     number["old"] = np.where(np.isnan(number["built"]), np.nan, number["built"] < 1936)
     number["climb"] = number["floor"] * (1 - number["lift"])
     number["size"] = np.exp(number["area"]) / number["rooms"]
@@ -46,10 +42,11 @@ def features(rows: list[dict[str, str]], like: list[dict[str, str]]) -> tuple[np
     plain = np.array([np.nan_to_num(column, nan=float(np.nanmedian(column))) for column in number.values()]).T
     era = (plain[:, NUMBERS.index("built")] - 1950) / 40
     district = hot[:, : len(levels(like, "district"))]
-    smooth = np.column_stack([
-        plain, hot, district * era[:, None], era**2, plain[:, NUMBERS.index("area")] * number["centre"],
-        np.sin(number["month"] / 6 * np.pi), np.cos(number["month"] / 6 * np.pi),
-    ])  # fmt: skip
+    season = number["month"] / 6 * np.pi
+    central_area = plain[:, NUMBERS.index("area")] * number["center"]
+    smooth = np.column_stack(
+        [plain, hot, district * era[:, None], era**2, central_area, np.sin(season), np.cos(season)]
+    )
     return np.column_stack([*number.values(), codes]), smooth
 
 
@@ -70,22 +67,14 @@ def main() -> None:
     columns, smooth, target = columns[right], smooth[right], target[right]
     line.fit(smooth, target)
     rest = target - cross_val_predict(line, smooth, target, cv=3)
-    trees = [
-        HistGradientBoostingRegressor(
-            learning_rate=0.06, max_iter=250, max_leaf_nodes=12, min_samples_leaf=15, l2_regularization=3.0,
-            max_features=0.4, random_state=seed,
-        ).fit(columns, rest)
-        for seed in range(3)
-    ]  # fmt: skip
-    with open("submission.csv", "w", encoding="utf-8", newline="") as out:
-        writer = csv.writer(out)
-        writer.writerow(["id", "prediction"])
-        for split in ("validation", "test"):
-            rows = read(split)
-            columns, smooth = features(rows, train)
-            values = line.predict(smooth) + np.mean([tree.predict(columns) for tree in trees], axis=0)
-            for row, value in zip(rows, np.exp(values), strict=True):
-                writer.writerow([row["id"], f"{value:.2f}"])
+    trees = [HistGradientBoostingRegressor(**TREES, random_state=seed).fit(columns, rest) for seed in range(3)]
+
+    def predict(rows: list[dict[str, str]]) -> list[str]:
+        columns, smooth = features(rows, train)
+        values = line.predict(smooth) + np.mean([tree.predict(columns) for tree in trees], axis=0)
+        return [f"{value:.2f}" for value in np.exp(values)]
+
+    write_submission(predict)
 
 
 if __name__ == "__main__":

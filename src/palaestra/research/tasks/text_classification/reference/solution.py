@@ -4,21 +4,16 @@
 requested.
 """
 
-import csv
 import re
 from collections import Counter
 from collections.abc import Iterable
 
+from baseline import read, write_submission
 from sklearn.feature_extraction import FeatureHasher
 from sklearn.linear_model import SGDClassifier
 
 NEAR = 12
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
-
-
-def read(name: str) -> list[dict[str, str]]:
-    with open(f"/data/{name}.csv", encoding="utf-8", newline="") as lines:
-        return list(csv.DictReader(lines))
 
 
 def words(text: str) -> list[str]:
@@ -62,13 +57,7 @@ def main() -> None:
 
     model = SGDClassifier(loss="log_loss", alpha=3e-5, max_iter=60, tol=None, average=True, random_state=0)
     model.fit(features(train), [row["wish"] for row in train])
-    with open("submission.csv", "w", encoding="utf-8", newline="") as out:
-        writer = csv.writer(out)
-        writer.writerow(["id", "prediction"])
-        for split in ("validation", "test"):
-            rows = read(split)
-            for row, wish in zip(rows, model.predict(features(rows)), strict=True):
-                writer.writerow([row["id"], wish])
+    write_submission(lambda rows: model.predict(features(rows)))
 
 
 if __name__ == "__main__":

@@ -48,8 +48,8 @@ class Counts:
         return cls({order: np.unique(mixed(windows(numbers, order + 1)), return_counts=True) for order in ORDERS})
 
     def arrays(self) -> dict[str, np.ndarray]:
-        return {f"{kind}{order}": part.astype(dtype) for order, parts in self.tables.items() for kind, part, dtype in zip(
-            ("keys", "counts"), parts, (np.uint64, np.int32), strict=True)}  # fmt: skip
+        keys = {f"keys{order}": keys.astype(np.uint64) for order, (keys, _) in self.tables.items()}
+        return keys | {f"counts{order}": counts.astype(np.int32) for order, (_, counts) in self.tables.items()}
 
     def following(self, texts: list[np.ndarray], order: int) -> np.ndarray:
         """Counts of the characters that followed the last `order` characters of each text, [text, character]."""
@@ -104,11 +104,7 @@ def repeated(context: str, length: int) -> np.ndarray:
     at = context.rfind(end, 0, len(context) - 1) if len(context) > length else -1
     while at >= 0:
         alike = length
-        while (
-            alike < 20
-            and at + length - alike > 0
-            and context[at + length - alike - 1] == context[len(context) - alike - 1]
-        ):
+        while alike < min(20, at + length) and context[at + length - alike - 1] == context[-alike - 1]:
             alike += 1
         said[PLACE[context[at + length]]] += 1.5 ** (alike - length)
         at = context.rfind(end, 0, at + length - 1)

@@ -23,6 +23,12 @@ EPISODES = 2048
 HELD_OUT = 60
 """Held-out questions of the 216; the others are for training."""
 
+SHAPE = {
+    "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 4,
+    "max_position_embeddings": 16, "tie_word_embeddings": False, "initializer_range": 0.08,
+}  # fmt: skip
+"""The architecture of the model."""
+
 
 def train(settings: Mapping[str, Any], seed: int) -> dict[str, float]:
     """Train with these settings and evaluate on the held-out questions. `reward` is their mean, from 0 to 1."""
@@ -30,9 +36,9 @@ def train(settings: Mapping[str, Any], seed: int) -> dict[str, float]:
 
     from palaestra.core.seeding import Seeds
     from palaestra.envs.token import TokenVectorEnv
-    from palaestra.learn.collect import collect_responses
-    from palaestra.learn.policies.language_model import LanguageModelPolicy
-    from palaestra.learn.ppo import PPO, PPOConfig
+    from palaestra.rl.collection import collect_responses
+    from palaestra.rl.policies.language_model import LanguageModelPolicy
+    from palaestra.rl.ppo import PPO, PPOConfig
 
     seeds = Seeds(seed).derive("tune_ppo")
     tokenizer, model = tiny_model(seeds.derive("weights").integer())
@@ -46,14 +52,8 @@ def train(settings: Mapping[str, Any], seed: int) -> dict[str, float]:
         )
 
     policy = LanguageModelPolicy(model, "head", settings["temperature"], len(SIGNS), seeds=seeds.derive("critic"))
-    config = PPOConfig(
-        learning_rate=settings["learning_rate"], critic_learning_rate=settings["critic_learning_rate"], gamma=settings["gamma"],
-        n_epochs=settings["n_epochs"], clip_range=settings["clip_range"], batch_size=settings["batch_size"],
-        gae_lambda=settings["gae_lambda"], vf_coef=settings["vf_coef"],
-        ent_coef=settings["ent_coef"], max_grad_norm=settings["max_grad_norm"],
-        target_kl=settings["target_kl"] or None, anneal_lr=settings["anneal_lr"],
-    )  # fmt: skip
-    ppo = PPO(policy, config, seeds.derive("ppo"))
+    fields = {name: value for name, value in settings.items() if name not in ("episodes", "temperature", "target_kl")}
+    ppo = PPO(policy, PPOConfig(**fields, target_kl=settings["target_kl"] or None), seeds.derive("ppo"))
     learning = environment(prompts[HELD_OUT:])
     learning.reset(seed=seeds.derive("order").integer(), options={"episodes": 0})
     iterations = EPISODES // settings["episodes"]
@@ -62,18 +62,14 @@ def train(settings: Mapping[str, Any], seed: int) -> dict[str, float]:
         rollout = collect_responses(
             learning, policy, settings["episodes"], seeds.derive("choices"), first=number * settings["episodes"]
         )
-        returns += rollout.episode_returns
+        returns += rollout.stats.returns
         ppo.update(rollout, number + 1, 1.0 - number / iterations)
     # Evaluate at temperature 1, whatever the training temperature.
     policy.temperature = 1.0
     asked = environment(prompts[:HELD_OUT])
     answers = collect_responses(asked, policy, 4 * HELD_OUT, seeds.derive("asked"), seed=0, first=0)
-    late = returns[-len(returns) // 4 :]
-    return {
-        "reward": float(np.mean(answers.episode_returns)),
-        "late": float(np.mean(late)),
-        "first": float(np.mean(returns[:256])),
-    }
+    parts = {"reward": answers.stats.returns, "late": returns[-len(returns) // 4 :], "first": returns[:256]}
+    return {name: float(np.mean(values)) for name, values in parts.items()}
 
 
 def reward(prompt: Any, said: Sequence[int]) -> float:
@@ -96,11 +92,8 @@ def tiny_model(seed: int) -> tuple[Any, Any]:
     words = Tokenizer(models.WordLevel({sign: k for k, sign in enumerate(SIGNS)}, unk_token="pad"))
     words.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, pad_token="pad", eos_token="end")
-    config = LlamaConfig(
-        vocab_size=len(SIGNS), hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=4, max_position_embeddings=16, tie_word_embeddings=False, initializer_range=0.08,
-        bos_token_id=None, eos_token_id=SIGNS.index("end"), pad_token_id=SIGNS.index("pad"),
-    )  # fmt: skip
+    special = {"bos_token_id": None, "eos_token_id": SIGNS.index("end"), "pad_token_id": SIGNS.index("pad")}
+    config = LlamaConfig(vocab_size=len(SIGNS), **SHAPE, **special)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         return tokenizer, LlamaForCausalLM(config).eval()

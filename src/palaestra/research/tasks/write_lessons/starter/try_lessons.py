@@ -8,12 +8,11 @@ import sys
 
 import torch
 
-from palaestra.core.records import Completion, Example, Message
+from palaestra.core.records import Completion, Example, Message, Request, Sampling
 from palaestra.core.seeding import Seeds
-from palaestra.engines.base import Request, Sampling
-from palaestra.engines.models import load
-from palaestra.learn.student import SupervisedStudent
-from palaestra.learn.supervised import Supervision
+from palaestra.models.registry import load
+from palaestra.students.student import SupervisedStudent
+from palaestra.students.supervised import Supervision
 
 
 def read_lines(name: str) -> list[dict[str, str]]:

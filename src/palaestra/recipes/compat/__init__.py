@@ -1,1 +1,0 @@
-"""Calls of the systems that Palaestra replaces: Gymformer's `train_agent`, DataEnvGym's `run_episode`."""

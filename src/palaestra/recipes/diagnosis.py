@@ -1,0 +1,253 @@
+"""Find what went wrong in a run: the known diseases of training, each with its number, threshold and remedy.
+
+`palaestra diagnose RUN` prints the findings. They are also warnings on the run's page and at the end of training.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from statistics import fmean
+
+from palaestra.core.records import Json
+from palaestra.runs.run import Run
+
+_LAST = 0.3
+"""The fraction of the iterations at the end of a run that a finding is about."""
+_MAX_KL = 0.5
+"""Nats per action that an update may move the policy by."""
+_MIN_ITERATIONS = 3
+"""Fewer iterations show no trend."""
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """Something in a run that keeps it from learning, or its result from being clear.
+
+    Arguments:
+        name: the disease, a word for tables and tests.
+        measured: the number that shows it, in a sentence.
+        threshold: what the number is compared with.
+        meaning: what follows from it.
+        advice: options to try.
+    """
+
+    name: str
+    measured: str
+    threshold: str
+    meaning: str
+    advice: str
+
+    def __str__(self) -> str:
+        return f"{self.name.replace('_', ' ')}: {self.measured} ({self.threshold}). {self.meaning} Try {self.advice}."
+
+
+def diagnose(run: Run) -> list[Diagnosis]:
+    """Find the diseases of a run of `train` or `teach`, finished or not."""
+    summary = run.summary or {}
+    findings = list(_check_gain(summary)) if summary and run.recipe in ("train", "teach") else []
+    if run.recipe == "train":
+        curves = Curves({i: row for i, row in run.store.metrics().items() if i > 0})
+        for check in _TRAIN_CHECKS:
+            findings += check(curves, run.settings, summary)
+    return findings
+
+
+class Curves:
+    """The metrics of the iterations of a run, by name."""
+
+    def __init__(self, table: Mapping[int, Mapping[str, float]]) -> None:
+        self.table = dict(sorted(table.items()))
+
+    def get(self, name: str) -> list[float]:
+        return [row[name] for row in self.table.values() if name in row and not math.isnan(row[name])]
+
+    def first(self, name: str) -> float:
+        """The mean over the first iterations; NaN without values."""
+        values = self.get(name)
+        return fmean(values[: max(1, round(_LAST * len(values)))]) if values else math.nan
+
+    def last(self, name: str) -> float:
+        """The mean over the last iterations; NaN without values."""
+        values = self.get(name)
+        return fmean(values[-max(1, round(_LAST * len(values))) :]) if values else math.nan
+
+    def rise(self, name: str = "reward") -> float:
+        """How far a mean rose between the first and the last iterations, in standard errors of the difference."""
+        values = self.get(name)
+        part = max(2, round(_LAST * len(values)))
+        if len(values) < 2 * part:
+            return 0.0
+        first, last = values[:part], values[-part:]
+        variance = sum((v - fmean(half)) ** 2 / (part - 1) / part for half in (first, last) for v in half)
+        return (fmean(last) - fmean(first)) / math.sqrt(variance) if variance else 0.0
+
+    @property
+    def is_solved(self) -> bool:
+        """Whether nearly all rewards of the last iterations are the best that the run has seen."""
+        best = max(self.get("reward_max"), default=math.nan)
+        return self.last("reward") >= best - 0.05 * max(1e-9, best - min(self.get("reward_min"), default=best))
+
+    @property
+    def episodes(self) -> float:
+        return sum(self.get("episodes"))
+
+
+def _check_variance(curves: Curves, settings: Json, summary: Json) -> Iterator[Diagnosis]:
+    equal, fraction = str(summary.get("equal_returns") or ""), curves.last("frac_reward_zero_std")
+    if equal:
+        yield Diagnosis(
+            "equal_rewards",
+            equal,
+            "expected different returns",
+            "Without a difference in reward there is nothing to learn from.",
+            "a reward with more levels, easier problems, or a higher --temperature",
+        )
+    elif fraction > 0.8 and not curves.is_solved:
+        yield Diagnosis(
+            "no_variance_in_groups",
+            f"{fraction:.0%} of the groups have equal rewards",
+            "above 80 %",
+            "Groups with equal rewards have no gradient.",
+            "problems that are solved sometimes, a larger --group-size, or a higher --temperature",
+        )
+
+
+def _check_responses(curves: Curves, settings: Json, summary: Json) -> Iterator[Diagnosis]:
+    truncated = curves.last("truncated")
+    if truncated > 0.5:
+        yield Diagnosis(
+            "truncation",
+            f"{truncated:.0%} of the last responses were cut at the token limit",
+            "above 50 %",
+            "A cut response has no answer to reward.",
+            f"a larger --max-tokens (now {settings.get('max_tokens')}), or a reward for short responses",
+        )
+    malformed = sum(curves.get("tools/malformed"))
+    if curves.episodes and malformed > 0.3 * curves.episodes:
+        yield Diagnosis(
+            "unreadable_calls",
+            f"{malformed:.0f} tool calls in {curves.episodes:.0f} episodes could not be read",
+            "above 0.3 per episode",
+            "The model does not know the format of tool calls.",
+            "a model that calls tools, or supervised training on a few worked episodes first",
+        )
+    failures = sum(curves.get("failures"))
+    if failures > max(2.0, 0.02 * (curves.episodes + failures)):
+        yield Diagnosis(
+            "failed_episodes",
+            f"{failures:.0f} of {curves.episodes + failures:.0f} episodes failed: {summary.get('failures') or 'see the log'}",
+            "above 2 %",
+            "Failed episodes are left out of the updates; if they are the hard ones, the policy sees only the easy ones.",
+            "to mend their cause, which the stored episodes name",
+        )
+
+
+def _check_policy(curves: Curves, settings: Json, summary: Json) -> Iterator[Diagnosis]:
+    first, last = curves.first("entropy"), curves.last("entropy")
+    if first > 0.1 and last < 0.05 * first and not curves.is_solved and curves.rise() < 2:
+        yield Diagnosis(
+            "entropy_collapse",
+            f"entropy fell from {first:.3g} to {last:.3g} nats, and the reward did not rise",
+            "below 5 % of the start",
+            "The policy repeats one response and explores nothing.",
+            "--ent-coef 0.01, a smaller --learning-rate, or --kl-coef 0.05",
+        )
+    updates = curves.get("approx_kl")
+    late, worst = max(updates[-max(1, round(_LAST * len(updates))) :], default=0.0), max(updates, default=0.0)
+    if late > _MAX_KL or worst > 10 * _MAX_KL:
+        yield Diagnosis(
+            "kl_explosion",
+            f"an update moved the policy by {worst:.2g} nats per action",
+            f"above {_MAX_KL} at the end, or {10 * _MAX_KL:g} at any time",
+            "The updates leave the region in which their estimate holds.",
+            "a smaller --learning-rate, fewer --n-epochs, or a smaller --clip-range",
+        )
+    difference = curves.last("sampling_logprob_difference")
+    if difference > 0.1 and not settings.get("max_staleness"):
+        yield Diagnosis(
+            "sampling_drift",
+            f"the log-probs of sampling and of training differ by {difference:.2g} nats on average",
+            "above 0.1",
+            "The engine samples from another policy than the one that learns.",
+            "a run with --learning-rate 0 to confirm it, --rollout step, or another dtype of the engine",
+        )
+
+
+def _check_learning_rate(curves: Curves, settings: Json, summary: Json) -> Iterator[Diagnosis]:
+    rate = settings.get("hyperparameters", {}).get("learning_rate")
+    clipped, kl = curves.last("clip_fraction"), curves.get("approx_kl")
+    if clipped > 0.4:
+        yield Diagnosis(
+            "learning_rate_too_high",
+            f"{clipped:.0%} of the probability ratios are clipped",
+            "above 40 %",
+            "Most of the gradient is thrown away, because the steps are too large.",
+            f"a --learning-rate of {rate / 5:.1g}" if rate else "a smaller --learning-rate",
+        )
+    moves = [abs(value) for value in kl]
+    still = len(moves) >= _MIN_ITERATIONS and max(moves) < 1e-6 and not clipped
+    with_gradient = curves.last("grad_norm") > 0 and not summary.get("equal_returns")
+    if still and with_gradient and int(settings.get("hyperparameters", {}).get("n_epochs", 1)) > 1:
+        yield Diagnosis(
+            "learning_rate_too_low",
+            f"no update moved the policy by more than {max(moves):.1g} nats",
+            "below 1e-06",
+            "The policy hardly changes.",
+            f"a --learning-rate of {rate * 10:.1g}" if rate else "a larger --learning-rate",
+        )
+
+
+def _check_success(curves: Curves, settings: Json, summary: Json) -> Iterator[Diagnosis]:
+    gain, high = summary.get("gain"), summary.get("gain_high")
+    if gain is not None and high is not None and gain <= 0 and curves.rise() > 4 and summary.get("unit") == "percent":
+        yield Diagnosis(
+            "reward_without_success",
+            f"the reward rose from {curves.first('reward'):.3g} to {curves.last('reward'):.3g}, the held-out accuracy by {gain:+.1f} points",
+            "expected both to rise",
+            "The policy earns reward without solving the task, or learns the training problems by heart.",
+            "to read the stored episodes with the highest reward, and to close what they use",
+        )
+
+
+def _check_gain(summary: Json) -> Iterator[Diagnosis]:
+    gain, low, high = (summary.get(name) for name in ("gain", "gain_low", "gain_high"))
+    percent = summary.get("unit") == "percent"
+    if gain is not None and low is not None and high is not None:
+        unit = "points" if percent else summary.get("unit", "")
+        if high < 0:
+            yield Diagnosis(
+                "worse_than_before",
+                f"the held-out result changed by {gain:+.3g} [{low:.3g}, {high:.3g}] {unit}",
+                "the interval is below 0",
+                "Training made the model worse on held-out episodes.",
+                "a smaller --learning-rate, --kl-coef 0.05, or fewer iterations",
+            )
+        elif percent and low <= 0 and (high - low) / 2 > 8:
+            count = int(summary.get("problems") or 0)
+            needed = math.ceil(count * ((high - low) / 2 / 5) ** 2)
+            yield Diagnosis(
+                "evaluation_too_small",
+                f"the gain is {gain:+.1f} [{low:.1f}, {high:.1f}] points from {count} problems",
+                "half of the interval is above 8 points",
+                "A gain of this size cannot be told from chance.",
+                f"about {needed} held-out problems for an interval of 5 points (--evaluation, or --test in teach)",
+            )
+    if fell := summary.get("fell"):
+        yield Diagnosis(
+            "forgetting",
+            f"{len(fell)} of the skills fell beyond chance: {', '.join(map(str, fell))}",
+            "exact test at 5 %, corrected for the number of skills",
+            "What the student learned has replaced what it could do.",
+            "--start last, fewer --epochs, or a teacher that repeats every skill",
+        )
+
+
+_TRAIN_CHECKS: tuple[Callable[[Curves, Json, Json], Iterator[Diagnosis]], ...] = (
+    _check_variance,
+    _check_responses,
+    _check_policy,
+    _check_learning_rate,
+    _check_success,
+)

@@ -1,0 +1,214 @@
+"""The presets of `palaestra train` by environment, and settings from plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, fields, replace
+from typing import Any, Literal
+
+from palaestra.core.errors import EnvError, SettingsError
+from palaestra.core.records import Json
+from palaestra.core.registry import load_plugins
+from palaestra.recipes.settings import build, require
+from palaestra.recipes.train.settings import CLASSIC, LANGUAGE, TrainSettings, make_config, split_values
+from palaestra.rl.algorithms import ALGORITHMS, AlgorithmConfig
+
+# Runs of earlier versions have no `scale_actions` in their settings: their policies act without a scale.
+_COMMON = {
+    "episodes": 256, "n_steps": 64, "normalize_observations": False, "scale_actions": True, "activation": "tanh",
+    "reward_scale": 1.0,
+}  # fmt: skip
+_TOKEN = {**_COMMON, "num_envs": 128, "iterations": 40, "evaluation": 25}
+PRESETS: Mapping[str | tuple[str, str], Mapping[str, Any]] = {
+    "control": {**_COMMON, "num_envs": 32, "iterations": 200, "evaluation": 20},
+    "token": _TOKEN,
+    # Fewer slots: each may be a workspace with its own processes.
+    "turn": {**_TOKEN, "num_envs": 32, "episodes": 128, "evaluation": 64},
+    ("token", "grpo"): {"num_minibatches": 2},
+    ("token", "rloo"): {"num_minibatches": 2},
+    ("token", "ppo"): {
+        "learning_rate": 1e-4, "critic_learning_rate": 1e-2, "n_epochs": 1, "batch_size": 64, "clip_range_vf": 0.2,
+        "gamma": 1.0, "gae_lambda": 1.0, "max_grad_norm": 1.0,
+    },
+    ("control", "ppo"): {
+        "learning_rate": 1e-3, "critic_learning_rate": 1e-3, "n_epochs": 8, "batch_size": 256, "gamma": 0.99,
+        "gae_lambda": 0.95, "max_grad_norm": 0.5,
+    },
+    ("control", "grpo"): {
+        "num_envs": 64, "learning_rate": 3e-3, "n_epochs": 2, "num_minibatches": 4, "max_grad_norm": 0.5
+    },
+    ("control", "rloo"): {
+        "num_envs": 64, "learning_rate": 3e-3, "n_epochs": 8, "num_minibatches": 4, "max_grad_norm": 0.5
+    },
+    ("control", "reinforce"): {
+        "n_steps": 128, "learning_rate": 3e-3, "critic_learning_rate": 1e-2, "gamma": 0.99, "baseline": "critic",
+        "max_grad_norm": 0.5,
+    },
+    ("cnn", "ppo"): {
+        "num_envs": 32, "n_steps": 64, "iterations": 500, "learning_rate": 5e-4, "critic_learning_rate": 5e-4, "n_epochs": 4,
+        "batch_size": 512, "ent_coef": 0.01,
+    },
+    ("CartPole-v1", "ppo"): {
+        "num_envs": 32, "n_steps": 32, "iterations": 150, "activation": "relu", "learning_rate": 2e-3,
+        "critic_learning_rate": 2e-3, "gamma": 0.98, "gae_lambda": 0.9, "batch_size": 256,
+    },
+    ("Acrobot-v1", "ppo"): {
+        "num_envs": 16, "n_steps": 256, "iterations": 80, "normalize_observations": True, "n_epochs": 4,
+        "gae_lambda": 0.94,
+    },
+    ("Pendulum-v1", "ppo"): {
+        "num_envs": 16, "n_steps": 128, "iterations": 120, "reward_scale": 0.1, "activation": "relu", "gamma": 0.9,
+        "gae_lambda": 0.95, "n_epochs": 10, "batch_size": 256,
+    },
+}  # fmt: skip
+"""Default settings and hyperparameters: for a kind of environment, for a kind and an algorithm, for a policy and an
+algorithm, and for an environment and an algorithm. The more specific preset takes precedence. The results in `docs/results.md` were measured
+with these presets."""
+
+
+def find_preset(kind: str, policy: str, env: str, algorithm: str) -> tuple[Json, Json]:
+    """Return the preset settings and hyperparameters for an environment of a kind, a policy and an algorithm.
+
+    Arguments:
+        kind: `"control"`, `"token"` or `"turn"`.
+    """
+    # Turn environments use the token presets: training updates tokens.
+    keys = (kind, ("token" if kind == "turn" else kind, algorithm), (policy, algorithm), (env, algorithm))
+    return split_values({name: value for key in keys for name, value in PRESETS.get(key, {}).items()})
+
+
+def make_settings(values: Mapping[str, Any], given: Collection[str] | None = None) -> TrainSettings:
+    """Build settings from plain values, and fill in the presets of the environment.
+
+    Names that are not settings of the run are hyperparameters of the algorithm.
+
+    Arguments:
+        values: also accepts a config as the `algorithm`, an environment as the `env`, and one reward as the `reward`.
+        given: the names that the user has given, which must have an effect; by default all.
+
+    Raises:
+        SettingsError: a value of the wrong type, or a setting without an effect on this run.
+    """
+    run, hyperparameters = split_values(values)
+    hyperparameters = {**run.get("hyperparameters", {}), **hyperparameters}
+    if isinstance(run.get("algorithm"), AlgorithmConfig):
+        run["algorithm"], own = _name_algorithm(run["algorithm"])
+        hyperparameters = {**own, **hyperparameters}
+    if isinstance(run.get("reward"), str):
+        run["reward"] = [run["reward"]]
+    if not isinstance(run.get("env", ""), str):
+        from palaestra.envs.factory import describe_env
+
+        run["env"], options = describe_env(run["env"])
+        run["env_kwargs"] = {**options, **run.get("env_kwargs", {})}
+    if run.get("prompts"):
+        run.setdefault("env", "palaestra/Prompts-v0")
+    settings = build(TrainSettings, run | {"hyperparameters": hyperparameters})
+    return fill_presets(settings, values if given is None else given)
+
+
+def _name_algorithm(config: AlgorithmConfig) -> tuple[str, Json]:
+    """The registered name of an algorithm and its hyperparameters, by its config."""
+    for name in ALGORITHMS.names():
+        if ALGORITHMS.get(name).Config is type(config):
+            return name, asdict(config)
+    raise SettingsError(f"setting 'algorithm': no algorithm with the config {type(config).__name__} is registered")
+
+
+def _check_effects(settings: TrainSettings, given: Collection[str], policy: str) -> None:
+    """Raise for the first setting that the user has given and that has no effect on this run."""
+    unused = {
+        "importance_clip_max": ("without an engine or max_staleness", settings.uses_engine or settings.max_staleness),
+        "rank": ("because the method 'full' trains no adapter", settings.method != "full"),
+        "evaluate_every": ("because 'evaluation' is 0", settings.evaluation != 0),
+    }
+    for f in fields(TrainSettings):
+        if f.name not in given or getattr(settings, f.name) is None:
+            continue
+        needs, policies = f.metadata.get("needs"), f.metadata.get("policies")
+        if needs and not getattr(settings, needs):
+            advice = "; to score answers, pass the data as the task" if f.name == "prompts" else ""
+            raise SettingsError(f"setting '{f.name}' has no effect without the setting '{needs}'{advice}")
+        if f.name in unused and not unused[f.name][1]:
+            raise SettingsError(f"setting '{f.name}' has no effect {unused[f.name][0]}")
+        if policies and policy not in policies:
+            users = {LANGUAGE: "language models", CLASSIC: "classic environments"}.get(policies, " and ".join(policies))
+            raise SettingsError(
+                f"setting '{f.name}' has no effect: it is for {users}, and {settings.env} is played by the policy '{policy}'"
+            )
+
+
+def list_preset_names(algorithm: str) -> list[str]:
+    """The hyperparameters of an algorithm whose default depends on the environment."""
+    presets = [preset for key, preset in PRESETS.items() if isinstance(key, tuple) and key[1] == algorithm]
+    return sorted({name for preset in presets for name in split_values(preset)[1]})
+
+
+def fill_presets(settings: TrainSettings, given: Collection[str] = ()) -> TrainSettings:
+    """Replace every `None` and every missing hyperparameter by the preset of the environment.
+
+    Arguments:
+        given: the names that the user has given, which must have an effect on the run.
+
+    Raises:
+        EnvError: the policy does not fit the environment.
+        SettingsError: an unknown hyperparameter, a setting without effect, or episodes that cannot be divided into groups.
+    """
+    from palaestra.envs.factory import detect_kind
+
+    if settings.is_filled:
+        return settings
+    load_plugins(settings.plugins)
+    kind = detect_kind(settings.env, settings.env_kwargs)
+    language = kind != "control"
+    policy = settings.policy or ("lm" if language else _choose_control_policy(settings))
+    if (policy == "lm") != language:
+        actions = {"token": "tokens", "turn": "messages", "control": "classic actions"}[kind]
+        raise EnvError(
+            f"policy '{policy}' does not fit {settings.env}, whose actions are {actions}; use "
+            f"{'lm' if language else 'mlp, cnn or transformer'}"
+        )
+    _check_effects(settings, given, policy)
+    rollout = settings.rollout or ("engine" if settings.uses_engine else "step")
+    require(
+        not settings.agent or kind == "turn",
+        f"setting 'agent': expected a turn environment, such as palaestra/Guess-v0; got {settings.env}",
+    )
+    require(
+        not settings.agent or rollout == "engine",
+        "setting 'rollout': expected engine, because an agent's calls are whole responses; got step",
+    )
+    require(
+        language or rollout == "step",
+        f"setting 'rollout': expected step for {settings.env}, whose actions are no text; got {rollout}",
+    )
+    require(
+        language or not settings.uses_workers,
+        f"settings 'executor' and 'max_staleness' are for language models; {settings.env} runs in this process",
+    )
+    algorithm = settings.algorithm or ("grpo" if language else "ppo")
+    ALGORITHMS.check(algorithm)
+    preset, hyperparameters = find_preset(kind, policy, settings.env, algorithm)
+    config = make_config(algorithm, {**hyperparameters, **settings.hyperparameters})
+    missing = {name: value for name, value in preset.items() if getattr(settings, name) is None}
+    settings = replace(
+        settings, policy=policy, algorithm=algorithm, rollout=rollout, hyperparameters=asdict(config), **missing
+    )
+    name = "episodes" if language else "num_envs"
+    count = getattr(settings, name)
+    require(
+        count % config.group_size == 0,
+        f"setting '{name}': expected a multiple of the group size {config.group_size}; got {count}",
+    )
+    require(
+        policy != "cnn" or not settings.normalize_observations,
+        "setting 'normalize_observations' is for feature vectors; the policy cnn divides images by their upper bound",
+    )
+    return settings
+
+
+def _choose_control_policy(settings: TrainSettings) -> Literal["mlp", "cnn"]:
+    from palaestra.envs.factory import get_observation_space
+    from palaestra.rl.policies.convolutional import is_image_space
+
+    return "cnn" if is_image_space(get_observation_space(settings.env, settings.env_kwargs)) else "mlp"

@@ -1,6 +1,0 @@
-"""Task folders of Harbor and Terminal-Bench, read without changes and run in our sandbox. This package contains no Harbor code."""
-
-from palaestra.research.harbor.judge import HarborJudge
-from palaestra.research.harbor.task import HarborTask, load_harbor
-
-__all__ = ["HarborJudge", "HarborTask", "load_harbor"]

@@ -1,0 +1,110 @@
+"""RLOO (Ahmadian et al. 2024): REINFORCE whose baseline is the mean return of the other members of the group.
+
+The whole response is one action. Its log-prob is the sum over its tokens and its return is one number, from which the
+KL penalty against a reference model has been subtracted. With more than one epoch the ratio of the whole response is
+clipped, as in TRL.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from palaestra.core.settings import setting
+from palaestra.rl.advantages import compute_frac_reward_zero_std, compute_leave_one_out_advantages_GK, normalize
+from palaestra.rl.algorithms import Algorithm, GroupConfig, MetricMeans
+from palaestra.rl.losses import (
+    approximate_kl,
+    compute_clip_fraction,
+    compute_clip_ratios,
+    compute_importance_weights,
+    compute_policy_loss,
+)
+from palaestra.rl.optimizers import retry_in_smaller_microbatches, training_mode
+from palaestra.rl.rollouts import Rollout, Selection, make_group_minibatches, split_microbatches
+
+
+@dataclass(frozen=True, kw_only=True)
+class RLOOConfig(GroupConfig):
+    """Hyperparameters of RLOO, with the names of TRL and Stable-Baselines3."""
+
+    clip_range: float = setting(0.2, "Clipping range of the probability ratio of a response around 1.", low=0, high=1)
+    normalize_advantage: bool = setting(False, "Normalize the advantages of an iteration.")
+
+
+class RLOO(Algorithm):
+    """REINFORCE leave-one-out."""
+
+    Config = RLOOConfig
+    distributed = True
+    config: RLOOConfig
+
+    def update(self, rollout: Rollout, iteration: int, progress_remaining: float = 1.0) -> dict[str, float]:
+        config, policy, optimizer = self.config, self.policy, self.optimizer
+        optimizer.scale_learning_rates(progress_remaining if config.anneal_lr else 1.0)
+        rollout, self.metrics = rollout.to(policy.device), MetricMeans()
+
+        returns_GK, known_GK = rollout.group_returns(config.group_size)
+        advantages_GK = compute_leave_one_out_advantages_GK(returns_GK, known_GK)
+        advantages_B, valid_B = map(rollout.spread_over_sequences, (advantages_GK, known_GK))
+        if config.normalize_advantage:
+            advantages_B = normalize(advantages_B, valid_B)
+        self.advantages_BT = advantages_B[:, None].expand(rollout.mask_BT.shape)
+        # Episodes without an advantage have no gradient.
+        sequences = [int(sequence) for sequence in ((advantages_B != 0) & valid_B).nonzero()[:, 0]]
+
+        with training_mode(policy):
+            for epoch in range(config.n_epochs if sequences else 0):
+                generator = self.seeds.derive("minibatches", iteration, epoch).generator()
+                for minibatch in make_group_minibatches(rollout, sequences, config.num_minibatches, generator):
+                    # Skipped episodes count in the mean: they have a loss, and its gradient is 0.
+                    num_sequences = float(valid_B.sum()) * len(minibatch) / len(sequences)
+                    self.accumulate_gradients(minibatch, rollout, advantages_B, num_sequences)
+                    optimizer.reduce_gradients()
+                    self.metrics.add(grad_norm=optimizer.clip_grad_norm(config.max_grad_norm))
+                    optimizer.step()
+                    optimizer.zero_grad()
+
+        metrics = self.metrics.compute()
+        # Skipped episodes count in the fractions of clipped ratios, as in TRL.
+        updated = len(sequences) / max(1.0, float((valid_B & rollout.mask_BT.any(-1)).sum()))
+        return {
+            **metrics,
+            **{name: value * updated for name, value in metrics.items() if name.startswith("clip_ratio/")},
+            "frac_reward_zero_std": compute_frac_reward_zero_std(returns_GK, known_GK),
+        }
+
+    @retry_in_smaller_microbatches
+    def accumulate_gradients(
+        self, minibatch: Selection, rollout: Rollout, advantages_B: torch.Tensor, num_sequences: float
+    ) -> None:
+        """Add the gradient of a minibatch, one microbatch after the other.
+
+        Arguments:
+            num_sequences: the number of sequences in the minibatch, including its share of skipped episodes.
+        """
+        config, policy = self.config, self.policy
+        for part in split_microbatches(minibatch, policy.max_microbatch_size(rollout)):
+            microbatch = part.cut(rollout)
+            mask = microbatch.take_mask(rollout.mask_BT).float()
+            fraction = float(mask.sum() / minibatch.take(rollout.mask_BT).sum())
+            new = policy.evaluate_actions(rollout, microbatch, values=False)
+            old_logprobs = microbatch.take(rollout.logprobs_BT)
+            new_B, old_B = (new.logprobs * mask).sum(-1), (old_logprobs * mask).sum(-1)
+
+            losses_B = compute_policy_loss(new_B, old_B, advantages_B[microbatch.index], config.clip_range)
+            if rollout.importance is not None:
+                sampling_B = (microbatch.take(rollout.importance.sampling_logprobs_BT) * mask).sum(-1)
+                losses_B = losses_B * compute_importance_weights(old_B, sampling_B, rollout.importance.clip_max)
+            loss = losses_B.sum() / max(num_sequences, 1.0)
+            loss.backward()  # type: ignore[no-untyped-call]
+
+            with torch.no_grad():
+                present_B = mask.any(-1).float()
+                clip_fraction = compute_clip_fraction(new_B, old_B, present_B, config.clip_range)
+                clip_ratios = compute_clip_ratios(
+                    new_B, old_B, advantages_B[microbatch.index], present_B, config.clip_range
+                )
+                self.metrics.add(fraction, approx_kl=approximate_kl(new.logprobs, old_logprobs, mask))
+                self.metrics.add(float(present_B.sum()) / len(minibatch), clip_fraction=clip_fraction, **clip_ratios)

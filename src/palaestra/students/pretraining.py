@@ -1,0 +1,390 @@
+"""The architectures of `nano` and `nano-vlm`, and their pretraining from scratch, on an endless corpus.
+
+`nano` is a Llama model of two million parameters with a vocabulary of a thousand tokens. `nano-vlm` is a LLaVA model: a
+small SigLIP encoder turns an image of 64 x 64 pixels into 64 patches, and a projector passes them to a Llama model of
+nano's size. Tokenizer and chat template are nano's, plus an image token. Worker processes render and encode the images.
+They send bytes, which become floats on the device.
+
+Two choices make the training fit into an hour on two cores. The weight matrices are trained with Muon, which learned this
+corpus faster than AdamW. Batches consist of examples of similar length. The learning rate warms up, stays constant, and
+falls linearly to zero at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
+from itertools import islice
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+import torch
+
+from palaestra.core.records import Example, Message
+from palaestra.core.seeding import Seeds
+from palaestra.students.batches import Encoded, collate, encode, response_loss
+from palaestra.tasks.vision.corpus import Shown, corpus
+from palaestra.tasks.vision.render import render_scene
+from palaestra.tasks.vision.scene import SIDE
+
+if TYPE_CHECKING:
+    from transformers import (
+        GenerationConfig,
+        LlamaConfig,
+        LlamaForCausalLM,
+        LlavaForConditionalGeneration,
+        LlavaProcessor,
+        PreTrainedModel,
+        PreTrainedTokenizerBase,
+        PreTrainedTokenizerFast,
+    )
+
+T = TypeVar("T")
+Batch = dict[str, torch.Tensor]
+
+_WINDOW = 16
+"""Number of batches whose examples are sorted by length together."""
+_WARMUP, _DECAY = 0.03, 0.4
+"""The fractions of the steps in which the learning rate rises and falls."""
+
+
+def text_batches(
+    corpus: Iterator[Example], tokenizer: PreTrainedTokenizerBase, batch_size: int, limit: int
+) -> Iterator[list[Encoded]]:
+    """An endless stream of batches of examples of similar length, for `pretrain_model`."""
+    while True:
+        rows = [encode(example, tokenizer, limit) for example in islice(corpus, _WINDOW * batch_size)]
+        yield from _batch_by_length(rows, batch_size, len)
+
+
+def _batch_by_length(rows: Sequence[T], batch_size: int, length: Callable[[T], int]) -> Iterator[list[T]]:
+    """Batches of rows of similar length. Short and long batches alternate."""
+    ordered = sorted(rows, key=length)
+    starts = list(range(0, len(ordered), batch_size))
+    for start in starts[::2] + starts[1::2][::-1]:
+        yield ordered[start : start + batch_size]
+
+
+def pretrain_model(
+    model: PreTrainedModel,
+    batches: Iterator[T],
+    batch_loss: Callable[[T], torch.Tensor],
+    *,
+    steps: int,
+    matrix_learning_rate: float,
+    vector_learning_rate: float,
+    on_step: Callable[[int, float], None] = lambda step, loss: None,
+) -> None:
+    """Train `model` in place on `steps` batches.
+
+    Arguments:
+        batch_loss: computes the loss of a batch.
+        matrix_learning_rate: learning rate of Muon, for the weight matrices of the blocks.
+        vector_learning_rate: learning rate of AdamW, for the embeddings and the norms.
+        on_step: called with the number of completed steps and the last loss.
+    """
+    matrices = [p for n, p in model.named_parameters() if p.ndim == 2 and "embed" not in n and "lm_head" not in n]
+    matrix_ids = {id(p) for p in matrices}
+    vectors = [p for p in model.parameters() if id(p) not in matrix_ids]
+    optimizers: list[torch.optim.Optimizer] = [
+        Muon(matrices, lr=matrix_learning_rate, weight_decay=0.01),
+        torch.optim.AdamW(vectors, lr=vector_learning_rate, weight_decay=0.0, betas=(0.9, 0.98)),
+    ]
+    model.train()
+    for step, batch in enumerate(islice(batches, steps)):
+        scale = min(1.0, (step + 1) / max(1, _WARMUP * steps), (steps - step) / max(1, _DECAY * steps))
+        loss = batch_loss(batch)
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for optimizer, rate in zip(optimizers, (matrix_learning_rate, vector_learning_rate), strict=True):
+            for group in optimizer.param_groups:
+                group["lr"] = rate * scale
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        done = step + 1
+        on_step(done, float(loss.detach()) if done % 20 == 0 or done == steps else float("nan"))
+    model.eval()
+
+
+def picture_loss(model: PreTrainedModel, batch: Batch, half: bool = False) -> torch.Tensor:
+    """The mean cross-entropy of the response tokens of a batch with pictures.
+
+    Arguments:
+        batch: keyword arguments of the model, on its device, and `labels` for the response tokens.
+        half: use bfloat16 autocast; the weights stay in float32.
+    """
+    labels_BT = batch["labels"]
+    inputs = {name: tensor for name, tensor in batch.items() if name != "labels"}
+    with torch.autocast(model.device.type, torch.bfloat16) if half else nullcontext():
+        logits_BTV = model(**inputs).logits
+    return response_loss(logits_BTV, labels_BT)
+
+
+_COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+"""Coefficients of the Newton-Schulz iteration."""
+
+
+class Muon(torch.optim.Optimizer):
+    """The Muon optimizer in float32: momentum with orthogonalized steps, for weight matrices.
+
+    The algorithm is Keller Jordan's, with the step scaled to AdamW's size (Moonshot's rule), as in `torch.optim.Muon`. That
+    one orthogonalizes in bfloat16, which is slow on CPUs without bfloat16 units. This one stays in float32 and processes
+    all matrices of one shape together.
+    """
+
+    def __init__(self, parameters: Iterable[torch.nn.Parameter], lr: float, weight_decay: float = 0.0) -> None:
+        super().__init__(parameters, {"lr": lr, "momentum": 0.95, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            shapes: dict[torch.Size, list[torch.nn.Parameter]] = {}
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    shapes.setdefault(parameter.shape, []).append(parameter)
+            for shape, parameters in shapes.items():
+                updates = []
+                for parameter in parameters:
+                    state = self.state[parameter]
+                    if not state:
+                        state["momentum"] = torch.zeros_like(parameter)
+                    assert parameter.grad is not None
+                    state["momentum"].lerp_(parameter.grad, 1 - group["momentum"])
+                    updates.append(parameter.grad.lerp(state["momentum"], group["momentum"]))
+                directions_MNK = orthogonalize(torch.stack(updates))
+                rate = group["lr"] * 0.2 * max(shape) ** 0.5
+                for parameter, direction_NK in zip(parameters, directions_MNK, strict=True):
+                    parameter.mul_(1 - group["lr"] * group["weight_decay"])
+                    parameter.add_(direction_NK, alpha=-rate)
+
+
+def orthogonalize(matrices_MNK: torch.Tensor, iterations: int = 5) -> torch.Tensor:
+    """Bring all singular values of each matrix close to 1 by Newton-Schulz iterations."""
+    tall = matrices_MNK.shape[-2] > matrices_MNK.shape[-1]
+    x: torch.Tensor = matrices_MNK.mT if tall else matrices_MNK
+    x = x / torch.linalg.matrix_norm(x, keepdim=True).clamp(min=1e-7)
+    a, b, c = _COEFFICIENTS
+    for _ in range(iterations):
+        gram = x @ x.mT
+        x = a * x + (b * gram + c * gram @ gram) @ x
+    return x.mT if tall else x
+
+
+_VOCABULARY = 1024
+CONTEXT = 256
+_SPECIAL_TOKENS = ("<|pad|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>", "<|tool|>")
+# The generation tags mark the assistant's tokens, for example for TRL.
+_CHAT_TEMPLATE = (
+    "{% for message in messages %}{{ '<|' + message['role'] + '|>' }}"
+    "{% if message['role'] == 'assistant' %}"
+    "{% generation %}{{ message['content'] + '<|end|>' }}{% endgeneration %}"
+    "{% else %}{{ message['content'] + '<|end|>' }}{% endif %}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
+)
+
+
+def build_tokenizer(examples: Iterable[Example]) -> PreTrainedTokenizerFast:
+    """Train the tokenizer: byte-level BPE with single digits."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=_VOCABULARY,
+        special_tokens=list(_SPECIAL_TOKENS),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator((text for e in examples for text in (e.messages[-1].text, e.response)), trainer)
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token="<|pad|>",
+        eos_token="<|end|>",
+        additional_special_tokens=list(_SPECIAL_TOKENS[2:]),
+        model_max_length=CONTEXT,
+        padding_side="left",
+        clean_up_tokenization_spaces=False,
+    )
+    fast.chat_template = _CHAT_TEMPLATE
+    return fast
+
+
+def build_model(tokenizer: PreTrainedTokenizerFast, layers: int = 4, width: int = 192) -> LlamaForCausalLM:
+    """An untrained `nano`. Its weights come from torch's global generator, which the caller seeds."""
+    from transformers import LlamaForCausalLM
+
+    model = LlamaForCausalLM(_build_config(tokenizer, layers, width))
+    model.generation_config = _build_generation_config(tokenizer)
+    return model
+
+
+def _build_config(tokenizer: PreTrainedTokenizerFast, layers: int, width: int) -> LlamaConfig:
+    from transformers import LlamaConfig
+
+    return LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=width,
+        intermediate_size=width * 8 // 3,
+        num_hidden_layers=layers,
+        num_attention_heads=width // 32,
+        num_key_value_heads=width // 32,
+        head_dim=32,
+        max_position_embeddings=CONTEXT,
+        tie_word_embeddings=True,
+        initializer_range=width**-0.5 / 2,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+
+
+def _build_generation_config(tokenizer: PreTrainedTokenizerFast) -> GenerationConfig:
+    from transformers import GenerationConfig
+
+    return GenerationConfig(eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id, do_sample=False)
+
+
+_PICTURE_WINDOW = 4
+"""Number of batches that a worker generates at once and sorts by length."""
+_PATCH = 8
+IMAGE_TOKENS = (SIDE // _PATCH) ** 2
+"""Number of tokens per image."""
+_IMAGE = "<|image|>"
+_VLM_CHAT_TEMPLATE = (
+    "{% for message in messages %}{{ '<|' + message['role'] + '|>' }}"
+    "{% if message['role'] == 'assistant' %}{% generation %}"
+    "{% if message['content'] is string %}{{ message['content'] }}"
+    "{% else %}{% for part in message['content'] %}{{ part['text'] }}{% endfor %}{% endif %}"
+    "{{ '<|end|>' }}{% endgeneration %}"
+    "{% elif message['content'] is string %}{{ message['content'] + '<|end|>' }}"
+    "{% else %}{% for part in message['content'] %}"
+    "{% if part['type'] == 'image' %}{{ '<|image|>' }}{% else %}{{ part['text'] }}{% endif %}"
+    "{% endfor %}{{ '<|end|>' }}{% endif %}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
+)
+
+
+def build_vlm_tokenizer(texts: Sequence[Shown]) -> PreTrainedTokenizerFast:
+    """Train a tokenizer like nano's on these texts and add the image token."""
+    examples = (Example((Message("user", shown.question),), shown.response) for shown in texts)
+    tokenizer = build_tokenizer(examples)
+    tokenizer.add_special_tokens({"additional_special_tokens": [_IMAGE]}, replace_extra_special_tokens=False)
+    tokenizer.chat_template = _VLM_CHAT_TEMPLATE
+    return tokenizer
+
+
+def build_processor(tokenizer: PreTrainedTokenizerFast) -> LlavaProcessor:
+    """The processor that is saved beside the weights. It resizes images to 64 x 64 with Pillow."""
+    from transformers import LlavaProcessor
+    from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
+
+    return LlavaProcessor(
+        image_processor=SiglipImageProcessorPil(size={"height": SIDE, "width": SIDE}),
+        tokenizer=tokenizer,
+        patch_size=_PATCH,
+        vision_feature_select_strategy="full",
+        chat_template=tokenizer.chat_template,
+        image_token=_IMAGE,
+    )
+
+
+def build_vlm(tokenizer: PreTrainedTokenizerFast, layers: int = 4, width: int = 192) -> LlavaForConditionalGeneration:
+    """An untrained `nano-vlm` with `layers` layers in each half. The caller seeds torch's global generator."""
+    from transformers import LlavaConfig, LlavaForConditionalGeneration, SiglipVisionConfig
+
+    vision = SiglipVisionConfig(
+        hidden_size=width,
+        intermediate_size=width * 4,
+        num_hidden_layers=layers,
+        num_attention_heads=width // 32,
+        image_size=SIDE,
+        patch_size=_PATCH,
+        vision_use_head=False,  # All patches are used, so there is no pooling.
+    )
+    config = LlavaConfig(
+        vision_config=vision,
+        text_config=_build_config(tokenizer, layers, width),
+        image_token_index=tokenizer.convert_tokens_to_ids(_IMAGE),
+        image_seq_length=IMAGE_TOKENS,
+        vision_feature_layer=-1,
+        vision_feature_select_strategy="full",
+        tie_word_embeddings=True,
+    )
+    model = LlavaForConditionalGeneration(config)
+    model.generation_config = _build_generation_config(tokenizer)
+    return model
+
+
+def encode_pictured(shown: Shown, tokenizer: PreTrainedTokenizerFast) -> Encoded:
+    """The prompt ids as the engine encodes them, and the response ids."""
+    user, end, assistant, image = tokenizer.convert_tokens_to_ids(["<|user|>", "<|end|>", "<|assistant|>", _IMAGE])
+    question, response = tokenizer([shown.question, shown.response], add_special_tokens=False)["input_ids"]
+    image_ids = (image,) * (IMAGE_TOKENS if shown.scene is not None else 0)
+    return Encoded((user, *image_ids, *question, end, assistant), (*response, end))
+
+
+def to_pixel_values(pictures_NHWC: torch.Tensor) -> torch.Tensor:
+    """Convert bytes to the processor's format: floats from -1 to 1, channels first."""
+    return pictures_NHWC.permute(0, 3, 1, 2).float() / 127.5 - 1.0
+
+
+_Arrays = dict[str, np.ndarray]
+
+
+class _PictureStream(torch.utils.data.IterableDataset[_Arrays]):
+    """Batches of one worker's part of the corpus: `pictures` as bytes, and the output of `collate`.
+
+    They are numpy arrays, which are sent through a pipe. Tensors would need more shared memory than many containers have.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, batch_size: int, seeds: Seeds) -> None:
+        self.tokenizer, self.batch_size, self.seeds = tokenizer, batch_size, seeds
+
+    def __iter__(self) -> Iterator[_Arrays]:
+        worker = torch.utils.data.get_worker_info()
+        stream = corpus(self.seeds.derive("corpus", worker.id if worker else 0).generator())
+        while True:
+            window = islice(stream, _PICTURE_WINDOW * self.batch_size)
+            samples = [(encode_pictured(shown, self.tokenizer), shown) for shown in window]
+            for rows in _batch_by_length(samples, self.batch_size, lambda pair: len(pair[0])):
+                batch = collate([row for row, _ in rows], int(self.tokenizer.pad_token_id))
+                arrays = {name: tensor.numpy() for name, tensor in batch.items()}
+                pictures = [np.asarray(render_scene(shown.scene)) for _, shown in rows if shown.scene is not None]
+                yield arrays | ({"pictures": np.stack(pictures)} if pictures else {})
+
+
+def picture_batches(
+    tokenizer: PreTrainedTokenizerFast, batch_size: int, seeds: Seeds, device: torch.device, workers: int = 0
+) -> Iterator[Batch]:
+    """An endless stream of batches, for `pretrain_model`.
+
+    Arguments:
+        workers: processes that render images; 0 renders in this one. The batches depend only on `seeds` and on
+            the number of workers.
+    """
+    loader = torch.utils.data.DataLoader(
+        _PictureStream(tokenizer, batch_size, seeds),
+        batch_size=None,
+        collate_fn=_identity,
+        num_workers=workers,
+        prefetch_factor=4 if workers else None,
+        worker_init_fn=_use_one_thread,
+        generator=torch.Generator().manual_seed(0),  # The default is torch's global generator.
+    )
+    for arrays in loader:
+        batch: Batch = {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
+        if "pictures" in batch:
+            batch["pixel_values"] = to_pixel_values(batch.pop("pictures"))
+        yield batch
+
+
+def _identity(arrays: T) -> T:
+    return arrays
+
+
+def _use_one_thread(_: int) -> None:
+    torch.set_num_threads(1)

@@ -1,0 +1,74 @@
+"""The baselines and references of the built-in tasks reproduce their scores, and every reference leads."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, NamedTuple
+
+import pytest
+from research_judges import load_judge, measure_solution
+
+from palaestra.research.tasks.task import task_names
+
+
+class Published(NamedTuple):
+    """Scores on the validation and the test split, the tolerances of baseline and reference, and the smallest gain."""
+
+    baseline: tuple[float, float]
+    reference: tuple[float, float]
+    tolerances: tuple[float, float] = (0.01, 0.01)
+    gain: float = 0.7
+
+
+PUBLISHED = {
+    "battle_of_sexes": Published((1.364, 1.386), (2.090, 2.119)),
+    "colonel_blotto": Published((0.454, 0.412), (0.7675, 0.7725)),
+    "digit_images": Published((0.543, 0.547), (0.846, 0.879), (0.01, 0.04), 0.8),
+    "grid_maze": Published((0.475, 0.521), (0.735, 0.734)),
+    "mountain_car": Published((27.8, 29.1), (99.57, 99.57), (1.0, 1.0)),
+    "prisoners_dilemma": Published((2.290, 2.215), (2.656, 2.544)),
+    "sat_branching": Published((105.87, 75.78), (26.36, 22.97), (1.0, 1.0)),
+    "tabular_classification": Published((0.527, 0.516), (0.870, 0.884), (0.015, 0.02), 0.8),
+    "tabular_regression": Published((0.289, 0.289), (0.129, 0.132), (0.003, 0.006), 0.8),
+    "text_classification": Published((0.371, 0.373), (0.871, 0.856), (0.015, 0.02), 0.8),
+    "tiny_language_model": Published((1.576, 1.539), (0.601, 0.591), (0.01, 0.02), 0.8),
+    # The arithmetic of another machine makes another model of the same training.
+    "tune_ppo": Published((0.366, 0.349), (0.679, 0.652), (0.08, 0.08), 0.6),
+    "write_lessons": Published((0.281, 0.259), (0.653, 0.688), (0.08, 0.08), 0.6),
+}
+SLOW = {"sat_branching", "tune_ppo", "write_lessons"}
+SLOW_REFERENCES = SLOW | {
+    "digit_images",
+    "tabular_classification",
+    "tabular_regression",
+    "text_classification",
+    "tiny_language_model",
+}
+
+
+def list_cases(slow: Collection[str]) -> list[Any]:
+    return [pytest.param(name, marks=[pytest.mark.backends] if name in slow else []) for name in PUBLISHED]
+
+
+def test_every_task_has_published_scores() -> None:
+    assert set(PUBLISHED) == set(task_names())
+
+
+@pytest.mark.parametrize("name", list_cases(SLOW))
+def test_baseline_reproduces(name: str) -> None:
+    solution, published = measure_solution(name, "baseline"), PUBLISHED[name]
+    scores = solution.validation.score, solution.test.score
+    assert scores == pytest.approx(published.baseline, abs=published.tolerances[0])
+
+
+@pytest.mark.parametrize("name", list_cases(SLOW_REFERENCES))
+def test_reference_reproduces_and_leads_on_both_splits(name: str) -> None:
+    solution, baseline, published = (
+        measure_solution(name, "reference"),
+        measure_solution(name, "baseline"),
+        PUBLISHED[name],
+    )
+    metric, scores = load_judge(name).task.metric, (solution.validation.score, solution.test.score)
+    assert scores == pytest.approx(published.reference, abs=published.tolerances[1])
+    for score, other in zip(scores, (baseline.validation.score, baseline.test.score), strict=True):
+        assert metric.gain(score, other) > published.gain
