@@ -19,6 +19,8 @@ def test_runs_are_listed_with_their_result_or_failure(tmp_path: Path, monkeypatc
     with pytest.raises(ValueError, match="broke"), Run.open(tmp_path / "runs" / "bad"):
         raise ValueError("it broke")
     rows = list_entries("runs")
-    assert rows["good"].startswith("train ended; palaestra/CoT-v0; nano; gain points 12.50 (10.00 to 15.00); 20")
-    assert rows["bad"].startswith("train failed 3 of 40; palaestra/CoT-v0; nano; reward 0.300; 20")
+    assert rows["good"].startswith(
+        "train ended; palaestra/CoT-v0; nano; accuracy gain (points) 12.50 (10.00 to 15.00); 20"
+    )
+    assert rows["bad"].startswith("train failed 3 of 40; palaestra/CoT-v0; nano; training reward 0.300; 20")
     assert rows["bad"].endswith("; ValueError: it broke")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import platform
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -101,6 +103,11 @@ def evaluate_run(folder: Path, attempts: Sequence[Attempt], *, ended: bool = Tru
         if ended:
             run.write_summary({"recipe": "evaluate"})
     return folder
+
+
+def mark_running(folder: Path) -> None:
+    """Make a run look as if this process worked on it."""
+    (folder / "run.lock").write_text(f"{os.getpid()} {platform.node()}\n")
 
 
 def make_trajectory(response: str, reward: float, group: int) -> Trajectory:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import platform
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from starlette.testclient import TestClient
-from stored_runs import attempts, evaluate_run, teach_run, write_train_run
+from stored_runs import attempts, evaluate_run, mark_running, teach_run, write_train_run
 
 from palaestra.recipes.settings import to_plain
 from palaestra.recipes.train.presets import fill_presets, make_settings
@@ -51,6 +55,7 @@ def list_rows(page: str) -> list[str]:
 
 def test_a_running_run_shows_its_curve_progress_and_time_left(folder: Path, client: TestClient) -> None:
     write_control_run(folder / "control")
+    mark_running(folder / "control")
     card = RunIndex([folder]).find("control")
     assert card is not None
     assert (card.status, card.spark, card.done, card.planned, card.left) == ("running", (10.0, 20.0), 2, 10, 24.0)
@@ -62,11 +67,36 @@ def test_a_running_run_shows_its_curve_progress_and_time_left(folder: Path, clie
     assert (row["done"], row["planned"], row["left"]) == (2, 10, 24.0)
 
 
+def test_a_run_counts_as_running_while_its_process_lives(folder: Path, client: TestClient) -> None:
+    run, lock = folder / "inner" / "second", folder / "inner" / "second" / "run.lock"
+
+    def read_status() -> str:
+        card = RunIndex([folder]).find("inner/second")
+        assert card is not None
+        return card.status
+
+    assert read_status() == "stopped", "a run that was closed leaves an empty lock"
+    assert (
+        f"It was stopped; continue it with <code>palaestra resume {run}</code>" in client.get("/run/inner/second/").text
+    )
+    mark_running(run)
+    assert read_status() == "running"
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        pass
+    lock.write_text(f"{ended.pid} {platform.node()}\n")
+    assert read_status() == "stopped", "the process was killed"
+    lock.write_text("1 another-machine\n")
+    assert read_status() == "running", "its store has just changed"
+    os.utime(run / "store.sqlite", (0, 0))
+    assert read_status() == "stopped"
+
+
 def test_every_recipe_has_its_progress(tmp_path: Path) -> None:
     teach_run(tmp_path / "taught")
     evaluate_run(tmp_path / "measured", attempts(3), ended=False)
     with Run.open(tmp_path / "measured") as run:
         run.store.plan(40)
+    mark_running(tmp_path / "measured")
     cards = {card.id: card for card in RunIndex([tmp_path]).cards()}
     assert (cards["taught"].done, cards["taught"].planned) == (2, 2)
     assert cards["taught"].spark == pytest.approx((0.4, 0.5, 0.65))

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
-from stored_runs import write_train_run
+from stored_runs import mark_running, write_train_run
 
 from palaestra.runs.run import Run
 from palaestra.view import make_app
@@ -25,6 +25,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs")
     write_train_run(folder / "first")
     write_train_run(folder / "inner" / "second", seed=1, ended=False)
+    mark_running(folder / "inner" / "second")
     (folder / "broken").mkdir()
     (folder / "broken" / "settings.json").write_text('{"recipe": "train", "settings"')
     return folder
@@ -44,7 +45,7 @@ def test_the_list_has_every_run_with_its_status_and_main_figure(client: TestClie
         "broken": "failed",
     }
     assert rows["first"]["figure"] == [12.5, 10.0, 15.0]
-    assert rows["first"]["figure_name"] == "gain points"
+    assert rows["first"]["figure_name"] == "accuracy gain (points)"
     assert rows["inner/second"]["figure"][0] == pytest.approx(0.3), "a run without a summary shows its last reward"
     page = client.get("/").text
     assert page.count("data-row") == 3

@@ -5,6 +5,7 @@ Recipes emit `Event`s. The classes here draw them, for the command line and for 
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import time
@@ -309,8 +310,7 @@ def list_metrics(metrics: Mapping[str, float]) -> list[tuple[str, str]]:
     """Return the titles and values of the metrics of an iteration."""
     rows = [(title, form.format(metrics[name])) for title, name, form in METRICS if name in metrics]
     if "reward" in metrics:
-        interval = f"[{metrics['reward_low']:.3f}, {metrics['reward_high']:.3f}] of {metrics['reward_count']:.0f}"
-        rows[0] = ("reward", f"{metrics['reward']:.3f} {interval}")
+        rows[0] = ("reward", f"{_format_interval(metrics, 'reward')} of {metrics['reward_count']:.0f}")
     if metrics.get("failures"):
         rows.append(("failures", f"{metrics['failures']:.0f}"))
     return rows
@@ -354,8 +354,17 @@ def _describe_held_out(metrics: Mapping[str, float]) -> str:
     failed = f", {metrics['test_failures']:.0f} failed" if metrics["test_failures"] else ""
     if "test_reward" not in metrics:
         return f"unknown, no episode was scored{failed}"
-    reward, low, high = (metrics[f"test_reward{end}"] for end in ("", "_low", "_high"))
-    return f"{reward:.3f} [{low:.3f}, {high:.3f}] of {metrics['test_count']:.0f} episodes{failed}"
+    return f"{_format_interval(metrics, 'test_reward')} of {metrics['test_count']:.0f} episodes{failed}"
+
+
+def _format_interval(metrics: Mapping[str, float], name: str) -> str:
+    """Format a mean with its interval. The mean of a single value has none.
+
+    >>> _format_interval({"reward": 1.0, "reward_low": -math.inf, "reward_high": math.inf}, "reward")
+    '1.000'
+    """
+    low, high = metrics[f"{name}_low"], metrics[f"{name}_high"]
+    return f"{metrics[name]:.3f}" + (f" [{low:.3f}, {high:.3f}]" if math.isfinite(high - low) else "")
 
 
 def check_trackers(settings: TrainSettings) -> None:

@@ -207,7 +207,10 @@ def to_plain(settings: Any) -> Json:
 
 def list_settings(kind: type[Any]) -> list[tuple[str, Any, str]]:
     """List the name, default and documentation of every setting of `kind`."""
-    return [(f.name, None if f.default is MISSING else f.default, f.metadata.get("help", "")) for f in fields(kind)]
+    return [
+        (f.name, f.default_factory() if f.default_factory is not MISSING else f.default, f.metadata.get("help", ""))
+        for f in fields(kind)
+    ]
 
 
 def parse_options(texts: Sequence[str], name: str) -> Json:

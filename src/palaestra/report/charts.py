@@ -13,7 +13,7 @@ from typing import Literal, TypeVar
 from markupsafe import Markup
 
 from palaestra.core.records import Json, Report
-from palaestra.report.formatting import NOTHING, counts, interval, percent, plain, tick_words, whole
+from palaestra.report.formatting import NOTHING, counts, format_span, interval, percent, plain, tick_words, whole
 from palaestra.report.svg import (
     EMPTY,
     Legend,
@@ -305,8 +305,7 @@ def span(point: MetricPoint | None) -> str:
     """
     if point is None or point.low is None or point.high is None:
         return "no interval"
-    size = max(abs(point.low), abs(point.high))
-    return f"{plain(point.low, size)} to {plain(point.high, size)}"
+    return format_span(point.low, point.high)
 
 
 def line_style(place: int) -> tuple[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -127,14 +128,15 @@ def clock(value: float) -> str:
 
 
 def short_path(text: str) -> str:
-    """Shorten an absolute path: relative to the current folder or, with a tilde, to the home folder.
+    """Shorten absolute paths: relative to the current folder or, with a tilde, to the home folder.
 
     >>> short_path(f"{Path.cwd()}/data/a.jsonl"), short_path("palaestra/CoT-v0"), short_path("/far/away")
     ('data/a.jsonl', 'palaestra/CoT-v0', '/far/away')
+    >>> short_path(f"script:{Path.cwd()}/a.txt")
+    'script:a.txt'
     """
     for folder, name in ((Path.cwd(), ""), (Path.home(), "~/")):
-        if text.startswith(f"{folder}/"):
-            return name + text.removeprefix(f"{folder}/")
+        text = re.sub(rf"(^|[:= ]){re.escape(str(folder))}/", rf"\1{name}", text)
     return text
 
 
@@ -222,6 +224,16 @@ def plain(value: float | None, size: float = 0.0) -> str:
     return written.replace("-", "−")
 
 
+def format_span(low: float, high: float) -> str:
+    """Format an interval; both ends have the decimals of the larger one.
+
+    >>> format_span(-0.05, 0.75)
+    '−0.050 to 0.750'
+    """
+    size = max(abs(low), abs(high))
+    return f"{plain(low, size)} to {plain(high, size)}"
+
+
 def share(value: float | None) -> str:
     """Format a fraction from 0 to 1 in percent.
 
@@ -244,5 +256,6 @@ def tick_words(values: Sequence[float]) -> Callable[[float], str]:
         return lambda value: f"{value / 1000:g}k".replace("-", "−") if value else "0"
     decimals = max(0, -math.floor(math.log10(step) + 1e-9)) if step > 0 else 0
     if decimals > 4:
-        return lambda value: f"{value:.0e}".replace("-", "−") if value else "0"
+        digits = max(0, math.floor(math.log10(max(map(abs, values)))) + decimals)
+        return lambda value: f"{value:.{digits}e}".replace("-", "−") if value else "0"
     return lambda value: (whole(value) if decimals == 0 else f"{value:.{decimals}f}").replace("-", "−")

@@ -20,11 +20,12 @@ from palaestra.recipes.diagnosis import diagnose
 from palaestra.report import formatting
 from palaestra.report.charts import span, table_behind
 from palaestra.report.figures import FORMATS, PageFigure, find_tables, name_figures, write_parts
+from palaestra.report.formatting import short_path
 from palaestra.report.notes import read_notes
 from palaestra.runs.files import write_text
 from palaestra.runs.log import read_failure, read_log
 from palaestra.runs.provenance import describe_cost
-from palaestra.runs.run import Run
+from palaestra.runs.run import Run, is_running
 from palaestra.version import __version__
 
 if TYPE_CHECKING:
@@ -113,7 +114,9 @@ def _read_end(run: Run) -> Json:
     failure = read_failure(run.folder, error) if error or run.summary is None else None
     lines = read_log(run.folder)[-_LOG_LINES:] if run.summary is None or failure else []
     diagnoses = [] if failure else diagnose(run)
-    return {"failure": failure, "log": lines, "notes": read_notes(run.folder, run.settings), "diagnoses": diagnoses}
+    resume = "" if failure or run.summary is not None or is_running(run.folder) else short_path(str(run.folder))
+    state = {"failure": failure, "log": lines, "resume": resume, "diagnoses": diagnoses}
+    return {**state, "notes": read_notes(run.folder, run.settings)}
 
 
 def write_comparison(result: CompareResult, path: Path) -> Path:

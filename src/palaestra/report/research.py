@@ -10,7 +10,7 @@ from palaestra.envs.turn.base import transcript
 from palaestra.recipes.research.episode_player import is_silent
 from palaestra.recipes.research.settings import ResearchSettings
 from palaestra.report.charts import MetricPoint, Panel, Series, line_chart
-from palaestra.report.formatting import plain, shorten
+from palaestra.report.formatting import plain, short_path, shorten
 from palaestra.report.parts import make_appendix
 from palaestra.report.svg import Plot
 from palaestra.research.workspace.workspace import Step
@@ -69,7 +69,7 @@ def research_page(run: Run, with_texts: bool = True) -> Json:
     return {
         "ended": summary is not None,
         "task": (summary or first).get("task", run.settings.get("task", "")),
-        "agent": agent,
+        "agent": short_path(agent),
         "title": FOLDERS.sub(":", agent),
         "seed": run.settings.get("seed", 0),
         "start": first,

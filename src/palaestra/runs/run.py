@@ -17,6 +17,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import platform
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -29,6 +30,7 @@ from palaestra.runs.files import (
     PARTIAL,
     check_own_file,
     read_json,
+    read_text,
     refuse_links,
     storage_errors,
     write_json,
@@ -42,6 +44,8 @@ from palaestra.runs.trust import copy_code, record_trust
 FORMAT = 1
 # Files that a start may leave behind if it is killed before it writes the settings.
 _STORE = ("store.sqlite", "store.sqlite-journal", "store.sqlite-wal", "store.sqlite-shm")
+_QUIET = 120.0
+"""Seconds without a change after which a run of another machine counts as stopped."""
 _UNFINISHED = {"run.lock", *_STORE, f"settings.json{PARTIAL}"}
 
 
@@ -195,9 +199,9 @@ class Run:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 os.ftruncate(handle, 0)
-                os.write(handle, f"{os.getpid()}\n".encode())
+                os.write(handle, f"{os.getpid()} {platform.node()}\n".encode())
             except BlockingIOError:
-                holder = os.read(handle, 64).decode(errors="replace").strip() or "unknown"
+                holder = os.read(handle, 64).decode(errors="replace").partition(" ")[0].strip() or "unknown"
                 os.close(handle)
                 raise RunError(
                     f"{self.folder} is in use by another process (pid {holder}); wait for it or stop it"
@@ -212,6 +216,7 @@ class Run:
             self._store.close()
             self._store = None
         if self._lock is not None:
+            os.ftruncate(self._lock, 0)  # An empty lock says to other machines that the run is not going on.
             os.close(self._lock)
             self._lock = None
 
@@ -240,6 +245,25 @@ class Run:
         with suppress(OSError, StorageError):  # The error may be a full disk.
             write_text(path, text)
             error.add_note(f"traceback: {path}")
+
+
+def is_running(folder: Path) -> bool:
+    """Whether a process works on the run in a folder: the one that `run.lock` names, on this machine.
+
+    A run of another machine counts as running if its store has changed in the last two minutes. The lock itself is not
+    tried: that would disturb a run that starts in this moment.
+    """
+    try:
+        process, _, host = read_text(folder / "run.lock").strip().partition(" ")
+        if host != platform.node():
+            changes = [path.stat().st_mtime for path in folder.glob("store.sqlite*")]
+            return bool(process) and time.time() - max(changes, default=0.0) < _QUIET
+        os.kill(int(process), 0)
+    except PermissionError:
+        return True
+    except (OSError, ValueError, OverflowError, RunError):
+        return False
+    return True
 
 
 class RunClock:

@@ -214,7 +214,8 @@ def render_comparison(cards: Sequence[RunCard]) -> ViewerPage:
     differing = [row for row in _list_differences(cards) if row["differs"]]
     values = {"legend": draw_legend(list(folders)), "curves": curves, "tests": {row["name"]: row for row in tests}}
     figures: list[FigureGroup] = [("curves", title, [chart]) for title, chart in curves.items()]
-    more = {"cards": cards, "page": whole, "differing": differing}
+    tested = sum(row["comparison"] is not None for row in tests)
+    more = {"cards": cards, "page": whole, "differing": differing, "tested": tested}
     return render("comparison_of_runs", {**values, **more}, figures=figures)
 
 

@@ -16,24 +16,29 @@ from typing import Any, Literal
 from palaestra.core.errors import RunError
 from palaestra.core.records import Json
 from palaestra.core.text import clean, clean_text
-from palaestra.report.formatting import plain, short_path
+from palaestra.recipes.runs import PERCENT
+from palaestra.report.formatting import format_span, plain, short_path
 from palaestra.report.notes import NOTES, read_notes
 from palaestra.report.page import BENCH, STUDY
 from palaestra.report.parts import describe_learner
-from palaestra.runs.files import read_json, read_text
+from palaestra.runs.files import read_json
 from palaestra.runs.log import TRACEBACK, read_failure
 from palaestra.runs.provenance import read_provenance
+from palaestra.runs.run import is_running
 from palaestra.runs.store import Store
 
 Status = Literal["running", "ended", "failed", "stopped"]
-_QUIET = 120.0
-"""Seconds without a change after which a run of another machine counts as stopped."""
 _MAX_DEPTH = 4
 """Maximum depth of a run folder below the folder that is shown."""
 _MAX_POINTS = 60
 """Maximum points of a sparkline."""
-_MAIN_METRICS = ("test_accuracy", "test_reward", "reward", "recent_return")
-"""The metrics of a train run that are its main figure, the first that exists."""
+_MAIN_METRICS = {
+    "test_accuracy": "accuracy (%)",
+    "test_reward": "held-out reward",
+    "reward": "training reward",
+    "recent_return": "recent return",
+}
+"""The metrics of a train run that are its main figure until it has ended, the first that exists, with their names."""
 _MAIN_COLUMNS = tuple(f"{name}{end}" for name in _MAIN_METRICS for end in ("", "_low", "_high"))
 """These metrics and the ends of their intervals."""
 _CURVES = {
@@ -104,9 +109,21 @@ class RunCard:
         """The main figure with its interval, in words; empty without one."""
         if self.figure is None:
             return ""
-        value, low, high = self.figure
-        interval = "" if low is None or high is None else f" ({plain(low)} to {plain(high)})"
-        return f"{self.figure_name} {plain(value)}{interval}"
+        return f"{self.figure_name} {self.figure_value}" + (
+            f" ({self.figure_interval})" if self.figure_interval else ""
+        )
+
+    @property
+    def figure_value(self) -> str:
+        """The main figure with the decimals of its interval."""
+        return "–" if self.figure is None else plain(self.figure[0], max(abs(end or 0.0) for end in self.figure))
+
+    @property
+    def figure_interval(self) -> str:
+        """The interval of the main figure; empty without one."""
+        if self.figure is None or self.figure[1] is None or self.figure[2] is None:
+            return ""
+        return format_span(self.figure[1], self.figure[2])
 
 
 class RunIndex:
@@ -235,7 +252,7 @@ def _add_results(card: RunCard, summary: Json) -> RunCard:
     course = [(row[name], row.get(f"{name}_low"), row.get(f"{name}_high")) for row in metrics.values() if name in row]
     figure, figure_name = _main_figure(summary)
     if figure is None and course:
-        figure, figure_name = course[-1], name.replace("_", " ")
+        figure, figure_name = course[-1], _MAIN_METRICS[name]
     if figure is not None:
         value, *ends = figure
         low, high = (None if end is None else _read_finite(end) for end in ends)
@@ -257,13 +274,16 @@ def _add_progress(card: RunCard, store: Store) -> RunCard:
 
 
 def _main_figure(summary: Json) -> tuple[tuple[float, float | None, float | None] | None, str]:
-    """The gain of a run that learned, or the result of one that measured."""
-    unit = "points" if summary.get("unit") == "percent" else str(summary.get("unit") or "")
-    for key, name in (("gain", "gain"), ("after", "result"), ("return", "return")):
+    """The gain of a run that learned, or the result of one that measured, with its name and unit."""
+    unit = str(summary.get("unit") or "score")
+    is_rate = unit == PERCENT
+    names = {
+        "gain": "accuracy gain (points)" if is_rate else f"gain in {unit}",
+        "after": "accuracy (%)" if is_rate else unit,
+    }
+    for key, name in names.items():
         if isinstance(summary.get(key), int | float):
-            ends = (summary.get(f"{key}_low"), summary.get(f"{key}_high"))
-            shown = "%" if key == "after" and unit == "points" else unit
-            return (summary[key], *ends), _clean_line(f"{name} {shown}".strip())
+            return (summary[key], summary.get(f"{key}_low"), summary.get(f"{key}_high")), _clean_line(name)
     return None, ""
 
 
@@ -272,26 +292,7 @@ def _read_status(folder: Path, summary: Json) -> Status:
         return "failed" if summary.get("error") else "ended"
     if os.path.lexists(folder / TRACEBACK):
         return "failed"
-    return "running" if _is_working(folder) else "stopped"
-
-
-def _is_working(folder: Path) -> bool:
-    """Whether the process in `run.lock` lives here, or the store has changed lately: it may be another machine's run.
-
-    Taking the lock would disturb a run that starts in this moment.
-    """
-    newest = max(
-        (folder / name).stat().st_mtime for name in ("store.sqlite", "store.sqlite-wal") if (folder / name).exists()
-    )
-    if time.time() - newest < _QUIET:
-        return True
-    try:
-        os.kill(int(read_text(folder / "run.lock")), 0)
-    except PermissionError:
-        return True
-    except (OSError, ValueError, OverflowError, RunError):
-        return False
-    return True
+    return "running" if is_running(folder) else "stopped"
 
 
 def _read_summary(folder: Path) -> Json:

@@ -22,7 +22,7 @@ class ResearchSettings(EngineSettings, RunSettings):
 
     task: str = setting(
         "prisoners_dilemma",
-        "The task: a name from `palaestra research tasks`, or a folder, also of Harbor.",
+        "The task: a name from `palaestra list research`, or a folder, also of Harbor.",
         panel="Task",
         usual=True,
         names="research",
