@@ -162,9 +162,6 @@ def test_rewards_are_shown_by_skill_and_round(tmp_path: Path) -> None:
     assert clock[0].endswith("0 examples")
     assert clock[1].startswith("+30.0 −4.4 to +54.4, n 10 4 examples explore explore")
     assert 'title="&lt;/script&gt;' in rows["addition"]
-    # In the list of a round the reward stands beside the first decision of a skill, and skills without one follow.
-    assert "clock nothing 0.0" in page.text
-    assert page.text.count("+30.0 −4.4 to +54.4, n 10") == 2
 
 
 def test_the_round_that_is_kept_is_named_and_marked(tmp_path: Path) -> None:

@@ -46,6 +46,7 @@ def bench_page(result: BenchResult) -> Json:
         "costs": {name: sum(row["costs"][name] for row in agents) for name in _COSTS},
         "settings": setting_rows(result.settings, ResearchSettings),
         "provenance": read_provenance(result.folder),
+        "run_folders": [episode.folder for episode in result.episodes],
     }
 
 

@@ -53,8 +53,6 @@ _MAX_LISTED = 60
 """Maximum rows of the table behind a chart; if there are more positions, evenly spaced ones are listed."""
 _LOSS_SMOOTHING = 0.9
 """The weight of the past in the mean of the training loss."""
-MAX_RAW_ROUNDS = 4
-"""Maximum rounds for which single batches are drawn; more would hide the means."""
 
 T = TypeVar("T")
 Metrics = Mapping[int, Mapping[str, float]]
@@ -457,17 +455,11 @@ def accuracy_point(moment: Moment) -> MetricPoint:
 
 
 def loss_chart(curves: Mapping[int, Sequence[tuple[int, float]]]) -> Plot:
-    """Draw the training loss by step, one line per round: the exponential mean, and each batch faintly."""
+    """Draw the training loss by step, one line per round: the exponential mean over the batches."""
     shown = {round_: [MetricPoint(s, s, loss) for s, loss in curve] for round_, curve in curves.items() if curve}
     means = {round_: smooth(curve, _LOSS_SMOOTHING) for round_, curve in shown.items()}
-    # A single hard batch must not flatten the rest: the axis ends at the 98th percentile.
-    losses = sorted(point.value for curve in shown.values() for point in curve)
-    tallest = max(losses[int(0.98 * (len(losses) - 1))], *(p.value for mean in means.values() for p in mean)) * 1.05
-    series = [
-        Series("", curve, f"raw {round_color(round_)}", "line")
-        for round_, curve in shown.items()
-        if len(shown) <= MAX_RAW_ROUNDS
-    ]
+    tallest = max(point.value for mean in means.values() for point in mean) * 1.05
+    series = []
     for round_, mean in means.items():
         dashes, name = "6 3" if round_ > _COLORS else "", f"round {round_}, mean"
         series.append(Series("", mean, round_color(round_), "line", dashes=dashes, column=name))

@@ -1,4 +1,4 @@
-"""Diagrams as SVG: the skill tree and the allocation of a teach run, the arms of a study."""
+"""Diagrams as SVG: the skill tree of a teach run and the arms of a study."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from markupsafe import Markup
 from palaestra.core.records import Report
 from palaestra.core.statistics import Mean
 from palaestra.report.charts import round_color
-from palaestra.report.formatting import counts, format_signed, interval, percent, plural, shorten, whole
+from palaestra.report.formatting import counts, format_signed, interval, percent, plural, shorten
 from palaestra.report.svg import (
     BAR_WIDTH,
     Plot,
@@ -21,7 +21,6 @@ from palaestra.report.svg import (
     Scale,
     circle,
     draw_mean,
-    drawing,
     element,
     line,
     number,
@@ -39,9 +38,6 @@ Allocation = Mapping[int, Mapping[tuple[str, str], int]]
 
 # The allocation of examples
 
-_ALLOCATION_LABEL, _ALLOCATION_TOTAL, _ALLOCATION_ROW = 150, 46, 22
-
-
 def count_allocated(allocation: Allocation, skill: str, subskill: str | None = None) -> int:
     """Count the examples of a skill (of one of its subskills, if given) over all rounds."""
     return sum(
@@ -55,45 +51,6 @@ def allocation_rows(allocation: Allocation) -> list[tuple[str, str, list[tuple[i
     most = max((n for parts in allocation.values() for n in parts.values()), default=1)
     rounds = [allocation[round_] for round_ in sorted(allocation)]
     return [(*key, [(n, -(-5 * n // most)) for n in (parts.get(key, 0) for parts in rounds)]) for key in keys]
-
-
-def allocation_bars(allocation: Allocation, skills: Sequence[str]) -> Plot:
-    """Draw a bar for each skill and round. Its length is the number of examples; it is cut at its subskills."""
-    rounds = sorted(allocation)
-    sums = {(skill, r): sum(n for (s, _), n in allocation[r].items() if s == skill) for skill in skills for r in rounds}
-    column_width = 130 if len(rounds) <= 5 else 84
-    unit = (column_width - 34) / max([1, *sums.values()])
-    bottom = 26 + _ALLOCATION_ROW * len(skills)
-    width, height = _ALLOCATION_LABEL + column_width * len(rounds) + _ALLOCATION_TOTAL, bottom + 24
-    parts = [
-        text(width - 4, 15, "all", "head", "end"),
-        text(width - 4, height - 6, str(sum(sums.values())), "tick", "end"),
-    ]
-    for column, round_ in enumerate(rounds):
-        left = _ALLOCATION_LABEL + column_width * column
-        parts += [
-            text(left, 15, f"round {round_}", "head"),
-            line((left, 22), (left, bottom), "axis"),
-            text(left, height - 6, plural(sum(allocation[round_].values()), "example"), "tick"),
-        ]
-        for row, skill in enumerate(skills):
-            x, top = left + 1.0, 26 + _ALLOCATION_ROW * row
-            inside = sorted((p, n) for (s, p), n in allocation[round_].items() if s == skill)
-            for k, (subskill, n) in enumerate(inside):
-                hint = f"{skill}: {subskill or 'no subskill'}: {plural(n, 'example')} in round {round_}"
-                # Separate neighboring subskills by one unit.
-                size = {"x": x, "y": top + 4.0, "width": max(0.8, n * unit - 1), "height": _ALLOCATION_ROW - 8.0}
-                parts.append(element("rect", element("title", hint), class_=f"part{k % 2}", **size))
-                x += n * unit
-            parts.append(text(x + 4, top + 15, str(sums[skill, round_] or "·"), "tick"))
-    for row, skill in enumerate(skills):
-        y = 26 + _ALLOCATION_ROW * row + 15
-        parts.append(text(0, y, shorten(skill or "no skill", 20), "label"))
-        parts.append(text(width - 4, y, str(sum(sums[skill, r] for r in rounds)), "label", "end"))
-    by_skill = [f"{skill} {', '.join(str(sums[skill, r]) for r in rounds)}" for skill in skills]
-    return Plot(
-        width, height, f"examples by skill and round: {'; '.join(by_skill)}", Markup("").join(parts), "chart wide"
-    )
 
 
 # The skill tree
@@ -179,17 +136,6 @@ def draw_tree(nodes: Sequence[SkillNode], root: str) -> Plot:
     leaves = sum(len(node.children) for node in nodes)
     label = f"skill tree with {plural(len(nodes), 'skill')} and {plural(leaves, 'subskill')}"
     return Plot(_TREE_WIDTH, y + padding, label, Markup("").join([*head, *branches, *stem, *marks]), "chart tree")
-
-
-def area_legend(nodes: Sequence[SkillNode]) -> Markup:
-    """Draw circles with the number of examples that their area represents."""
-    largest = max([1, *(node.examples for node in nodes)])
-    parts, x = [], 12.0
-    for count in sorted({1, max(1, largest // 4), largest}):
-        radius = _radius(count, largest)
-        parts += [circle((x, 12), radius, "node plain"), text(x + radius + 4, 16, whole(count), "tick")]
-        x += 2 * radius + 30
-    return drawing(x, 24, f"area: from 1 to {largest} examples", *parts, class_="inline")
 
 
 def _draw_skill(node: SkillNode, y: float, largest: int) -> list[Markup]:

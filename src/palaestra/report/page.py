@@ -60,16 +60,8 @@ def write_report(folder: str | Path) -> Path:
         PosixPath('runs/teach-20250101-120000/report.html')
     """
     folder = Path(folder)
-    if (folder / STUDY).exists():
-        from palaestra.recipes.teach.study import read_study
-
-        study = read_study(folder)
-        _write_runs(study.run_folder(row, seed) for row in study.rows for seed in study.seeds)
-    elif (folder / BENCH).exists():
-        from palaestra.recipes.research.bench import read_bench
-
-        _write_runs(episode.folder for episode in read_bench(folder).episodes)
     template, page = read_page(folder)
+    _write_runs(page.get("run_folders", ()))
     if template == "teach":
         from palaestra.recipes.export.tables import write_lessons
 

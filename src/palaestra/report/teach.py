@@ -12,12 +12,10 @@ from palaestra.core.statistics import Gain, find_best, measure_changes, measure_
 from palaestra.recipes.teach.settings import TeachSettings
 from palaestra.recipes.teach.study import COSTS, StudyArm, StudyResult
 from palaestra.recipes.teach.summary import CALLING, Delivery, add_up, count_calls, list_unpriced
-from palaestra.report.charts import MAX_RAW_ROUNDS, Moment, accuracy_chart, accuracy_point, loss_chart
+from palaestra.report.charts import Moment, accuracy_chart, accuracy_point, loss_chart
 from palaestra.report.diagrams import (
     Allocation,
-    allocation_bars,
     allocation_rows,
-    area_legend,
     build_skill_nodes,
     count_allocated,
     difference_scale,
@@ -73,7 +71,6 @@ def teach_page(run: Run) -> Json:
     curve = accuracy_chart(moments, "validation accuracy", kept) if moments else None
     test_curve = accuracy_chart(tests, "test accuracy", kept) if tests else None
     losses = loss_chart(curves) if any(curves.values()) else None
-    bars = allocation_bars(allocation, skills) if allocation else None
     nodes = build_skill_nodes(moments[-1].report if moments else None, allocation)
     tree = draw_tree(nodes, str(settings.get("task", "task"))) if nodes else None
     failures = sum((Counter(report_on(part).failures) for part in phases.values()), Counter[str]())
@@ -107,15 +104,13 @@ def teach_page(run: Run) -> Json:
         "curve": curve,
         "multiples": multiples,
         "losses": losses,
-        "loss_batches": len(curves) <= MAX_RAW_ROUNDS,
-        "allocation": bars,
         "allocation_rounds": sorted(allocation),
-        "allocation_rows": allocation_rows(allocation),
+        "allocation": allocation_rows(allocation),
         "tree": tree,
-        "tree_area": area_legend(nodes) if nodes else None,
+        "tree_most": max((node.examples for node in nodes), default=0),
         "discovery": _discovery_part(run),
         "rewards": _reward_rows(rewards, lessons, allocation, skills),
-        "decisions": _decisions_by_round(rewards, lessons),
+        "decisions": sorted(lessons.items()),
         "inspections": run.store.inspections(Inspection),
         "samples": compare_attempts(
             before, after, load=lambda side, a: _load_attempt(run, whole, (before, after)[side], a)
@@ -124,7 +119,6 @@ def teach_page(run: Run) -> Json:
         "figures": (
             ("curves", "Learning curves", [curve, test_curve, losses]),
             ("curves", "By skill", [multiple["picture"] for multiple in multiples]),
-            ("data", "Training data", [bars]),
             ("tree", "Skill tree", [tree]),
         ),
     }
@@ -272,24 +266,6 @@ def _reward_rows(
     return [{"name": skill, "cells": [make_cell(skill, round_) for round_ in rounds]} for skill in names]
 
 
-def _decisions_by_round(rewards: _Rewards, lessons: Mapping[int, Lesson]) -> list[Json]:
-    """List the teacher's decisions for each lesson.
-
-    `rows` has each decision, and the reward of a skill beside its first decision. `idle` has the rewards of the skills
-    without a decision.
-    """
-    rounds = []
-    for round_, lesson in sorted(lessons.items()):
-        earned = dict(rewards[round_ - 1]) if round_ <= len(rewards) else {}
-        earned.pop("", None)
-        rows = [(decision, earned.pop(decision.skill, None)) for decision in lesson.decisions]
-        actions = dict(sorted(Counter(decision.action for decision in lesson.decisions).items()))
-        rounds.append(
-            {"round": round_, "examples": len(lesson.examples), "actions": actions, "rows": rows, "idle": earned}
-        )
-    return rounds
-
-
 # The page of a study
 
 
@@ -328,6 +304,7 @@ def study_page(result: StudyResult) -> Json:
         "examples": sum(row.examples for row in result.rows),
         "settings": setting_rows(result.settings, TeachSettings),
         "provenance": read_provenance(result.folder),
+        "run_folders": [result.run_folder(row, seed) for row in result.rows for seed in result.seeds],
     }
 
 

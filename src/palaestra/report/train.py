@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
-from palaestra.core.records import Attempt, Json, Split, Trajectory
+from palaestra.core.records import Json, Split, Trajectory
 from palaestra.core.statistics import report_on
 from palaestra.recipes.train.settings import TrainSettings
 from palaestra.report.charts import (
@@ -16,7 +16,6 @@ from palaestra.report.charts import (
     Panel,
     Series,
     average_neighbors,
-    axis_range,
     line_chart,
     metric_points,
     small_chart,
@@ -91,7 +90,6 @@ def train_page(run: Run) -> Json:
     appendix = _sum_costs(make_appendix(run, TrainSettings))
     seconds, phases = _seconds_by_phase(table, appendix["total"].seconds)
     unit = "tokens" if language else "steps"
-    speed = metric_points(trained, f"{unit}_per_second")
     decisions = _sum_metric(trained, "decisions")
     working = sum(v for row in trained.values() for n, v in row.items() if _is_phase(n) and n != "seconds_evaluate")
     episodes, failures = _sum_metric(trained, "episodes"), _sum_metric(trained, "failures")
@@ -102,11 +100,9 @@ def train_page(run: Run) -> Json:
     divergence = "Proxy against gold" if gold else "Reward against divergence"
     charts: dict[str, Plot | None] = {
         "reward": _reward_chart(reward, test, recent) if reward or test else None,
-        "accuracy": _accuracy_chart(whole),
+        "accuracy": _accuracy_chart(table),
         "proxy_gold": _proxy_gold_chart(reward, gold) if gold else None,
         "path": _path_chart(table, path, bool(test)) if path else None,
-        "phase_chart": _phase_chart(trained, phases),
-        "speed": _speed_chart(speed, f"{unit} per second") if speed else None,
     }
     return {
         "ended": ended,
@@ -134,7 +130,6 @@ def train_page(run: Run) -> Json:
             ("reward", "Reward", [charts["reward"], charts["accuracy"]]),
             ("divergence", divergence, [charts["proxy_gold"], charts["path"]]),
             ("health", "Training metrics", [item["picture"] for item in health]),
-            ("time", "Time", [charts["phase_chart"], charts["speed"]]),
         ),
         "path_averaged": len(average_neighbors(path)) < len(path),
         "gold": (max(gold, key=lambda r: r.value), gold[-1]) if gold else None,
@@ -271,13 +266,8 @@ def _reward_chart(reward: Sequence[MetricPoint], test: Sequence[MetricPoint], re
     return line_chart([panel], "iteration", "reward by iteration", table=False, legend=legend)
 
 
-def _accuracy_chart(whole: Mapping[int, Sequence[Attempt]]) -> Plot | None:
-    reports = {iteration: report_on(attempts) for iteration, attempts in sorted(whole.items())}
-    points = [
-        MetricPoint(iteration, iteration, 100 * report.accuracy, 100 * report.low, 100 * report.high, report.count)
-        for iteration, report in reports.items()
-        if report.accuracy is not None
-    ]
+def _accuracy_chart(table: Metrics) -> Plot | None:
+    points = metric_points(table, "test_accuracy", count="test_count")
     panel = Panel("held-out accuracy (%)", [Series("held-out accuracy", points, "s2", "marks")])
     return line_chart([panel], "iteration", "held-out accuracy by iteration", table=False) if points else None
 
@@ -307,11 +297,6 @@ def _proxy_gold_chart(reward: Sequence[MetricPoint], gold: Sequence[MetricPoint]
     panels.append(Panel("gold reward", [Series("gold", gold, "s3")]))
     legend = (("s1", "proxy: the training reward"), ("s3", "gold: the intended reward"))
     return line_chart(panels, "iteration", "proxy and gold reward by iteration", table=False, legend=legend)
-
-
-def _speed_chart(speed: Sequence[MetricPoint], y_label: str) -> Plot:
-    panel = Panel(y_label, [Series(y_label, speed, "s6")], (0.0, axis_range(speed)[1]))
-    return line_chart([panel], "iteration", "speed by iteration")
 
 
 def _health_panel(trained: Metrics, settings: Json) -> list[Json]:
@@ -409,10 +394,7 @@ def _is_phase(name: str) -> bool:
 
 
 def _seconds_by_phase(table: Metrics, ledger: float) -> tuple[float, list[Json]]:
-    """Return all seconds, and the seconds of each phase in the order of the work.
-
-    The class of a row is its color in the chart; it is empty for phases that are not drawn.
-    """
+    """Return all seconds, and the seconds of each phase in the order of the work."""
     names = {name for row in table.values() for name in row if _is_phase(name)}
     sums = {name: math.fsum(row.get(name, 0.0) for row in table.values()) for name in names}
     order = [f"seconds_{name}" for name in _PHASES]
@@ -421,23 +403,11 @@ def _seconds_by_phase(table: Metrics, ledger: float) -> tuple[float, list[Json]]
     rows: list[Json] = []
     for name in sorted(sums, key=lambda name: (order.index(name) if name in order else len(order), name)):
         words = name.removeprefix("seconds_")
-        class_ = "" if words == "evaluate" else f"s{sum(bool(row['class_']) for row in rows) % 6 + 1}"
-        rows.append({"key": name, "name": _PHASES.get(words, words), "class_": class_, "seconds": sums[name]})
+        rows.append({"name": _PHASES.get(words, words), "seconds": sums[name]})
     rest = total - sum(sums.values())
     if rows and rest > 0:
-        rows.append({"key": "", "name": "the rest: loading, checkpoints, the store", "class_": "", "seconds": rest})
+        rows.append({"name": "the rest: loading, checkpoints, the store", "seconds": rest})
     return total, rows
-
-
-def _phase_chart(trained: Metrics, phases: Sequence[Json]) -> Plot | None:
-    drawn = [row for row in phases if row["class_"]]
-    if not drawn or not trained:
-        return None
-    sums = ", ".join(f"{row['name']} {row['seconds']:.1f}" for row in drawn)
-    series = [Series(row["name"], metric_points(trained, row["key"]), row["class_"]) for row in drawn]
-    legend = tuple((row["class_"], row["name"]) for row in drawn)
-    label = f"seconds per iteration by phase; total {sums}"
-    return line_chart([Panel("seconds per iteration", series)], "iteration", label, legend=legend)
 
 
 def _sum_costs(appendix: Json) -> Json:

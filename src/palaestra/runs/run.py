@@ -43,6 +43,7 @@ from palaestra.runs.trust import copy_code, record_trust
 
 FORMAT = 1
 # Files that a start may leave behind if it is killed before it writes the settings.
+_WRITTEN = ("store.sqlite", "store.sqlite-wal")
 _STORE = ("store.sqlite", "store.sqlite-journal", "store.sqlite-wal", "store.sqlite-shm")
 _QUIET = 120.0
 """Seconds without a change after which a run of another machine counts as stopped."""
@@ -256,8 +257,10 @@ def is_running(folder: Path) -> bool:
     try:
         process, _, host = read_text(folder / "run.lock").strip().partition(" ")
         if host != platform.node():
-            changes = [path.stat().st_mtime for path in folder.glob("store.sqlite*")]
-            return bool(process) and time.time() - max(changes, default=0.0) < _QUIET
+            states = [path.stat() for path in map(folder.joinpath, _WRITTEN) if path.exists()]
+            # A reader makes an empty -wal for a moment.
+            last = max((state.st_mtime for state in states if state.st_size), default=0.0)
+            return bool(process) and time.time() - last < _QUIET
         os.kill(int(process), 0)
     except PermissionError:
         return True

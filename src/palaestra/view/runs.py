@@ -58,6 +58,8 @@ _PROGRESS = {
 }
 """By recipe: the setting with the planned steps, and how many are done."""
 
+_WORKED = "SELECT COALESCE(SUM(seconds), 0) FROM ledger WHERE phase != 'load'"
+
 
 @dataclass(frozen=True, slots=True)
 class RunCard:
@@ -269,7 +271,7 @@ def _add_progress(card: RunCard, store: Store) -> RunCard:
     setting, count = _PROGRESS[card.kind]
     done, planned = int(store.select(count)[0][0]), int(card.settings.get(setting) or store.planned)
     working = card.status == "running" and 0 < done <= planned
-    left = _read_finite(store.total().seconds) * (planned - done) / done if working else None
+    left = _read_finite(store.select(_WORKED)[0][0]) * (planned - done) / done if working else None
     return replace(card, done=done, planned=planned, left=left)
 
 

@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import fields
 from mimetypes import guess_type
 from pathlib import Path
 from urllib.parse import parse_qs, quote
@@ -42,11 +43,6 @@ from palaestra.view.runs import RunCard, RunIndex, file_state
 
 _POLL = 0.5
 """Seconds between two looks at the files of a run."""
-_LISTED = (
-    "id", "name", "kind", "status", "subject", "model", "method", "figure", "figure_name", "started", "seconds", "money",
-    "done", "planned", "left", "host", "tags", "notes", "problem",
-)  # fmt: skip
-"""What `/runs.json` has of each run, beside its settings."""
 _COLUMNS = "palaestra-columns"
 """The cookie with the columns that the reader has chosen."""
 _MAX_BODY = 200_000
@@ -177,7 +173,7 @@ class _Pages:
         rows = []
         for card in self.index.cards():
             settings = json.loads(json.dumps(card.settings, default=str), parse_constant=str)
-            row = {name: getattr(card, name) for name in _LISTED}
+            row = {field.name: getattr(card, field.name) for field in fields(card) if field.name not in ("folder", "spark")}
             rows.append({**row, "settings": settings})
         return JSONResponse(rows)
 

@@ -98,7 +98,7 @@ def _read(folder: Path) -> ComparedRun:
             selected = [f"{(run.summary or {})['kept_round']}/{Split.TEST}"]
         attempts = tuple(attempt for phase in selected for attempt in run.store.attempts(phase))
         if not attempts:
-            raise RunError(f"{folder} contains no answers to compare: the {run.recipe} run has not tested its model")
+            raise RunError(f"{folder} contains no answers to compare: it has not been tested on the problems of a task")
         settings = run.settings
         task = str(settings.get("task") or "")
         model = str(settings.get("model") or settings.get("student") or "")
