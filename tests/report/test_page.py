@@ -149,7 +149,7 @@ def test_decisions_are_listed_by_round_with_their_reasons(tmp_path: Path) -> Non
 
 
 def test_rewards_are_shown_by_skill_and_round(tmp_path: Path) -> None:
-    text, page = read(teach_run(tmp_path / "run", reason=HOSTILE))
+    text, _ = read(teach_run(tmp_path / "run", reason=HOSTILE))
     table = text[text.index('<table class="rewards">') :]
     rows = dict(re.findall(r'<tr[^>]*><th scope="row">([\w ]+)</th>(.*?)</tr>', table[: table.index("</table>")], re.S))
     assert list(rows) == ["all skills", "addition", "clock"]

@@ -38,6 +38,7 @@ Allocation = Mapping[int, Mapping[tuple[str, str], int]]
 
 # The allocation of examples
 
+
 def count_allocated(allocation: Allocation, skill: str, subskill: str | None = None) -> int:
     """Count the examples of a skill (of one of its subskills, if given) over all rounds."""
     return sum(

@@ -173,7 +173,9 @@ class _Pages:
         rows = []
         for card in self.index.cards():
             settings = json.loads(json.dumps(card.settings, default=str), parse_constant=str)
-            row = {field.name: getattr(card, field.name) for field in fields(card) if field.name not in ("folder", "spark")}
+            row = {
+                field.name: getattr(card, field.name) for field in fields(card) if field.name not in ("folder", "spark")
+            }
             rows.append({**row, "settings": settings})
         return JSONResponse(rows)
 
