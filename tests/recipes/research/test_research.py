@@ -137,7 +137,7 @@ def test_killed_run_resumes_without_paying_twice(number_folder: Path, tmp_path: 
         with pytest.raises(Killed):
             run_research(**values, out=tmp_path / "run", listener=kill_after(3))
         page = write_report(tmp_path / "run").read_text()
-        assert "The run has not ended" in page
+        assert "The run failed" in page
         assert "3 steps so far" in page
         with Run.open(tmp_path / "run") as run:
             s = resume(run).summary
