@@ -7,8 +7,9 @@ from collections.abc import Mapping
 
 from palaestra.core.records import Completion, Example, Failure, Message, Problem, Score, Split
 from palaestra.tasks.base import UnusableError, get_split
+from palaestra.tasks.content import read_brief
 from palaestra.tasks.math.arithmetic import ADVANCED, ARITHMETIC
-from palaestra.tasks.math.base import SKILLS_BRIEF, MathDatum, MathDraft, MathSkill, equal, extract, plain
+from palaestra.tasks.math.base import MathDatum, MathDraft, MathSkill, equal, extract, plain
 from palaestra.tasks.math.reasoning import REASONING
 from palaestra.tasks.math.solving import solve_question
 from palaestra.tasks.procedural import Family, ProceduralTask, format_response
@@ -67,7 +68,7 @@ class MathSkills(ProceduralTask[MathDraft]):
         return Example((Message("user", draft.question),), draft.response, skill, subskill, draft.answer)
 
     def brief(self) -> str:
-        return SKILLS_BRIEF
+        return read_brief("math-skills")
 
     def make_example(self, datum: MathDatum, skill: str, subskill: str) -> Example:
         answer = plain(datum.answer)

@@ -15,6 +15,7 @@ from palaestra.core.settings import check_integer, check_number
 from palaestra.core.statistics import Mean, get_cluster, rate_interval
 from palaestra.tasks.base import UnusableError, check_choice, get_split
 from palaestra.tasks.code.extraction import PARSE_ERRORS
+from palaestra.tasks.content import read_brief
 from palaestra.tasks.procedural import Family, ProceduralTask
 from palaestra.tasks.tools import plans
 from palaestra.tasks.tools.extraction import extract_calls, extract_program, read_native_calls
@@ -132,11 +133,7 @@ class ToolsSkills(ProceduralTask[ToolDraft]):
     def brief(self) -> str:
         """The tools, and what a good request is."""
         tools = "\n".join(f"- {tool.signature}: {tool.description}" for tool in LIBRARY.values())
-        return (
-            "Requests that are answered by calling tools, one to four calls, where a call may need the result of an earlier "
-            "one. There is exactly one sensible plan, it uses only these tools, and its last call gives the answer. The plan "
-            f"holds nothing but calls with literal arguments and names of earlier results.\n\nThe tools:\n{tools}"
-        )
+        return f"{read_brief('tools-skills')}\n\nThe tools:\n{tools}"
 
     def make_example(self, datum: ToolsDatum, skill: str, subskill: str) -> Example:
         return self.example(skill, subskill, ToolDraft(datum.request.strip(), _read_datum_plan(datum)))
