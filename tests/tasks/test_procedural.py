@@ -38,7 +38,7 @@ def test_no_two_splits_share_numbers_and_answer(name: str, skill: str) -> None:
     task: Any = TASKS[name]
     rng = np.random.default_rng(11)
     splits: dict[Hashable, set[Split]] = {}
-    drawers = list(task.family()[skill].values())
+    drawers = list(task.family[skill].values())
     for k in range(DRAWS[name]):
         draft = drawers[k % len(drawers)](rng)
         if (split := task.get_split(skill, draft)) is not None:

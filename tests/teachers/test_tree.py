@@ -150,14 +150,14 @@ def test_alternating_explores_and_exploits_in_turn() -> None:
     assert {action.kind for action in third.values()} == {"explore"}
 
 
-def test_balanced_grows_to_the_maximum_and_fills_evenly() -> None:
+def test_balanced_opens_all_and_fills_evenly() -> None:
     item = {skill: {parts[0]: 6} for skill, parts in SKILLS.items()}
-    grown = decide("balanced", make_state(make_report(0.25), make_report(0.25), given=(item,)), max_subskills=2)
+    grown = decide("balanced", make_state(make_report(0.25), make_report(0.25), given=(item,)), open_at_once=1)
     assert grown["geometry"].allocation == {"perimeter": 2, "area": 8}
-    two = {skill: dict.fromkeys(parts[:2], 6) for skill, parts in SKILLS.items()}
-    full = decide("balanced", make_state(make_report(0.25), make_report(0.25), given=(two,)), max_subskills=2)
+    every = {skill: dict.fromkeys(parts, 6) for skill, parts in SKILLS.items()}
+    full = decide("balanced", make_state(make_report(0.25), make_report(0.25), given=(every,)))
     assert full["geometry"].kind == "exploit"
-    assert full["geometry"].allocation == {"perimeter": 5, "area": 5}
+    assert sorted(full["geometry"].allocation.values()) == [3, 3, 4]
     assert sum(level(7, {"a": 9, "b": 0}).values()) == 7
 
 

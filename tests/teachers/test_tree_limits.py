@@ -49,8 +49,6 @@ actions = st.lists(
 limits = st.builds(
     TreeLimits,
     st.floats(0.01, 1.0),
-    st.floats(0.01, 1.0),
-    st.integers(0, 4),
     st.integers(0, 3),
 )
 
@@ -65,14 +63,11 @@ def test_nothing_passes_a_limit_and_all_that_can_be_spent_is(
         skill = tree.branch(action.skill)
         assert skill is not None
         assert all(type(count) is int and count > 0 for count in action.allocation.values())
-        assert max(action.allocation.values()) <= limit.most_of_subskill(size)
         assert sum(action.allocation.values()) <= limit.most(tree, size)
         new = {name for name in action.allocation if not skill.leaf(name).open}  # type: ignore[union-attr]
         assert len(new) <= limit.room(skill)
         assert action.kind == ("explore" if new else "exploit")
-    possible = sum(
-        min(limit.most(tree, size), limit.most_of_subskill(size) * (len(b.opened) + limit.room(b))) for b in tree
-    )
+    possible = limit.most(tree, size) * len(tree.branches)
     assert sum(sum(action.allocation.values()) for action in taken) == min(size, possible)
 
 
@@ -120,7 +115,7 @@ def test_clipping_is_said_in_the_reason() -> None:
     assert "c may not be opened now, -3 for a counts as 0" in taken["s1"].reason
 
 
-@pytest.mark.parametrize("wrong", [{"cap": 0.0}, {"cap": 1.5}, {"subskill_cap": -1.0}, {"open_at_once": -1}])
+@pytest.mark.parametrize("wrong", [{"cap": 0.0}, {"cap": 1.5}, {"open_at_once": -1}])
 def test_limits_that_make_no_sense_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(SettingsError, match=next(iter(wrong))):
         TreeLimits(**wrong)  # type: ignore[arg-type]

@@ -140,14 +140,14 @@ class ReasoningGym(ProceduralTask[Draft]):
         self.instruction, self.partial_credit = instruction, partial_credit
         self.max_seconds = check_number("max_seconds", max_seconds, minimum=0.001, error=SettingsError)
         self._configs = {name: _make_configs(name, levels, config or {}) for name in _list_names(datasets)}
+        self.family: Family[Draft] = {
+            name: {level: partial(self._draw, name, level) for level in levels}
+            for name, levels in self._configs.items()
+        }
         self._scorers: dict[tuple[str, str], ProceduralDataset] = {}
         self._entries: dict[tuple[str, str, int], Json] = {}
         for name in self._configs:
             self._check_dataset(name)
-
-    def family(self) -> Family[Draft]:
-        configs = self._configs.items()
-        return {name: {level: partial(self._draw, name, level) for level in levels} for name, levels in configs}
 
     def get_split(self, skill: str, draft: Draft) -> Split:
         return get_split(f"{skill}|{draft.question}")

@@ -12,12 +12,12 @@ import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from palaestra.core.errors import TaskError, TooFewProblemsError, UnknownNameError
-from palaestra.core.records import Completion, Example, Failure, Problem, Score, Split
+from palaestra.core.records import Completion, Example, Failure, Message, Problem, Score, Split
 from palaestra.core.seeding import Seeds
 from palaestra.tasks.base import TaskHooks, check_skills
 
@@ -53,15 +53,21 @@ def format_response(steps: Iterable[str], answer: str) -> str:
     return "".join(f"{step.strip().removesuffix('.')}. " for step in steps) + f"Answer: {answer}"
 
 
+def make_problem(
+    skill: str, subskill: str, identity: str, question: Message, reference: str, metadata: Mapping[str, Any]
+) -> Problem:
+    """A problem whose id is the hash of an identity."""
+    digest = hashlib.blake2b(identity.encode(), digest_size=6).hexdigest()
+    return Problem(f"{skill}/{subskill}/{digest}", (question,), reference, skill, subskill, metadata)
+
+
 class ProceduralTask(TaskHooks, ABC, Generic[D]):
     """A task whose problems and examples are generated. Subclasses define the drafts."""
 
     name: str
     is_procedural = True
-
-    @abstractmethod
-    def family(self) -> Family[D]:
-        """The functions that draw drafts, by skill and subskill."""
+    family: Family[D]
+    """The functions that draw drafts, by skill and subskill."""
 
     @abstractmethod
     def get_split(self, skill: str, draft: D) -> Split | None:
@@ -87,14 +93,14 @@ class ProceduralTask(TaskHooks, ABC, Generic[D]):
     def score(self, problem: Problem, completion: Completion) -> Score | Failure: ...
 
     def skills(self) -> Mapping[str, tuple[str, ...]]:
-        return {name: tuple(parts) for name, parts in self.family().items()}
+        return {name: tuple(parts) for name, parts in self.family.items()}
 
     def problems(self, split: Split, per_skill: int, seed: int, skills: Sequence[str] = ()) -> list[Problem]:
         check_skills(self, skills)
         if per_skill < 1:
             raise TaskError(f"{self.name} generates its problems; expected at least 1 per skill; got {per_skill}")
         drafted: list[tuple[str, str, D]] = []
-        for name in skills or self.family():
+        for name in skills or self.family:
             drafts = self._distinct(name, split, Seeds(seed).derive(self.name, split, name).generator())
             for drawn in range(per_skill):
                 try:
@@ -112,7 +118,7 @@ class ProceduralTask(TaskHooks, ABC, Generic[D]):
 
     def write_examples(self, skill: str, subskill: str, count: int, generator: np.random.Generator) -> list[Example]:
         check_skills(self, [skill])
-        parts = self.family()[skill]
+        parts = self.family[skill]
         if subskill and subskill not in parts:
             raise UnknownNameError(f"subskill of {skill}", subskill, parts)
         names = [subskill] if subskill else list(parts)
@@ -138,7 +144,7 @@ class ProceduralTask(TaskHooks, ABC, Generic[D]):
         """Distinct drafts of `split`, with the subskills in turn; ends when a subskill is exhausted."""
         asked: set[Hashable] = set()
         for turn in itertools.count():
-            for name, draw in self.family()[skill].items():
+            for name, draw in self.family[skill].items():
                 for _ in range(max(MAX_DRAWS_PER_PROBLEM, turn * MAX_DRAWS_PER_FOUND)):
                     draft = draw(generator)
                     if self.get_split(skill, draft) is split and self.key(draft) not in asked:

@@ -30,14 +30,11 @@ class SkillTree(PlanningTeacher):
         engine: the language model of the policy `model` and of `proposals`; default: the writer's.
         prompts: the templates of its prompts; default: the writer's, or the built-in ones.
         cap: the maximum fraction of a lesson for one skill.
-        subskill_cap: the maximum fraction for one subskill; the excess stays unspent.
-        max_subskills: the maximum number of open subskills per skill; 0: no limit.
         open_at_once: the maximum number of subskills that a skill opens per round; 0: no limit; `None`: the policy's own.
         proposals: new subskills to request from the engine in each round, for every skill whose subskills are all open.
             Needs a language model as the writer.
         keep: for `response`, `ucb` and `thompson`: the fraction of a lesson for mastered skills.
         threshold: for `threshold`: the reward below which a skill explores.
-        optimism: for `ucb`: standard deviations that are added to an expected gain.
 
     Example:
         >>> from palaestra.tasks.base import make_task
@@ -55,13 +52,10 @@ class SkillTree(PlanningTeacher):
         engine: Engine | None = None,
         prompts: TeacherPrompts | None = None,
         cap: float = 0.2,
-        subskill_cap: float = 1.0,
-        max_subskills: int = 0,
         open_at_once: int | None = None,
         proposals: int = 0,
         keep: float | None = None,
         threshold: float | None = None,
-        optimism: float | None = None,
     ) -> None:
         super().__init__(task, skills, writer=writer)
         if isinstance(engine, str):
@@ -69,7 +63,7 @@ class SkillTree(PlanningTeacher):
         self.engine: Engine | None = engine if engine is not None else getattr(self.writer, "engine", None)
         self.proposals = proposals
         self.prompts: TeacherPrompts = prompts or getattr(self.writer, "prompts", None) or TeacherPrompts()
-        options = {"keep": keep, "threshold": threshold, "optimism": optimism}
+        options = {"keep": keep, "threshold": threshold}
         if isinstance(policy, str):
             asks = {"engine": self.engine, "prompts": self.prompts, "task": task.name} if policy == "model" else {}
             policy = make_policy(policy, **options, **asks)
@@ -77,7 +71,7 @@ class SkillTree(PlanningTeacher):
             raise SettingsError("a policy object already has its options; pass them to its constructor")
         self.policy: TreePolicy = policy
         opens = policy.open_at_once if open_at_once is None else open_at_once
-        self.limits = TreeLimits(cap, subskill_cap, max_subskills, opens)
+        self.limits = TreeLimits(cap, opens)
         if proposals and self.engine is None:
             raise SettingsError("proposals of subskills need a language model; pass an engine")
         if proposals and isinstance(self.writer, TaskWriter):
@@ -100,13 +94,8 @@ class SkillTree(PlanningTeacher):
     def _propose(
         self, tree: TreeState, engine: Engine, state: StudentState, generator: np.random.Generator
     ) -> dict[str, tuple[str, ...]]:
-        most = self.limits.max_subskills
         wanted = [
-            branch
-            for branch in tree
-            if not branch.mastered
-            and (not branch.closed or branch.leaf("") is not None)
-            and (not most or len(branch.leaves) < most)
+            branch for branch in tree if not branch.mastered and (not branch.closed or branch.leaf("") is not None)
         ]
         wrong = [attempt for attempt in state.attempts if attempt.correct == "no"]
         return propose(engine, self.prompts, self.task.name, wanted, self.proposals, wrong, generator)

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from palaestra.tasks.code.formats import Functions, Stdio
+from palaestra.tasks.content import read_content
 
 Rng = np.random.Generator
 T = TypeVar("T")
@@ -51,90 +52,15 @@ class Part:
 
     say: str
     write: str
-    numbers: tuple[int | str, ...] = (0,)
+    numbers: Sequence[int | str] = (0,)
 
 
 # Conditions on a number `x`, changes of it, and functions of a list.
-_WHICH = (
-    Part("that are even", "x % 2 == 0"),
-    Part("that are odd", "x % 2 == 1"),
-    Part("that are above {k}", "x > {k}", (-3, 0, 2, 5, 8, 10)),
-    Part("that are below {k}", "x < {k}", (-2, 0, 3, 6, 9, 12)),
-    Part("that can be divided by {k}", "x % {k} == 0", (3, 4, 5, 7)),
-    Part("that are not {k}", "x != {k}", (0, 1, 2, 5)),
-    Part("whose last digit is {k}", "abs(x) % 10 == {k}", (0, 1, 3, 5, 7)),
+_CONTENT: Mapping[str, Any] = read_content("code")
+_WHICH, _CHANGE, _TOGETHER, _ORDERS, _LETTERS, _WORDS, _WORD_CHANGES = (
+    [Part(*row) for row in _CONTENT[name]]
+    for name in ("which", "change", "together", "orders", "letters", "words", "word_changes")
 )
-_CHANGE = (
-    Part("the square of", "x * x"),
-    Part("{k} times", "{k} * x", (2, 3, 4, 10)),
-    Part("{k} more than", "x + {k}", (1, 2, 5, 7)),
-    Part("the negative of", "-x"),
-    Part("the remainder by {k} of", "x % {k}", (3, 4, 5, 6)),
-    Part("the absolute value of", "abs(x)"),
-)
-_TOGETHER = (
-    Part("the sum of", "sum({list})"),
-    Part("the number of", "len({list})"),
-    Part("the largest (0 if there are none) of", "max({list}, default=0)"),
-    Part("the smallest (0 if there are none) of", "min({list}, default=0)"),
-    Part("the number of different values among", "len(set({list}))"),
-    Part(
-        "the difference between the largest and the smallest (0 if there are none) of",
-        "max({list}, default=0) - min({list}, default=0)",
-    ),
-)
-_ORDERS = (
-    Part("in their order", "{list}"),
-    Part("from the smallest to the largest", "sorted({list})"),
-    Part("from the largest to the smallest", "sorted({list}, reverse=True)"),
-    Part("backwards", "{list}[::-1]"),
-    Part("without repetitions, from the smallest to the largest", "sorted(set({list}))"),
-    Part(
-        "by their distance from {k}, the nearest first", "sorted({list}, key=lambda x: (abs(x - {k}), x))", (0, 5, 10)
-    ),
-)
-_LETTERS = (
-    Part("vowels", "c in 'aeiou'"),
-    Part("letters that are no vowels", "c.isalpha() and c not in 'aeiou'"),
-    Part("digits", "c.isdigit()"),
-    Part("letters", "c.isalpha()"),
-    Part("letters before '{k}' in the alphabet", "'a' <= c < '{k}'", tuple("dgkmpt")),
-    Part("letters after '{k}' in the alphabet", "'{k}' < c <= 'z'", tuple("cfjlos")),
-    Part("letters of the word '{k}'", "c in '{k}'", ("amber", "olive", "queen", "wolf", "jars", "kites", "roses")),
-)
-_WORDS = (
-    Part("with more than {k} letters", "len(w) > {k}", (2, 3, 4, 5)),
-    Part("with fewer than {k} letters", "len(w) < {k}", (4, 5, 6)),
-    Part("with an even number of letters", "len(w) % 2 == 0"),
-    Part("with an odd number of letters", "len(w) % 2 == 1"),
-    Part("that start with a vowel", "w[0] in 'aeiou'"),
-    Part("that start with no vowel", "w[0] not in 'aeiou'"),
-    Part("that end with '{k}'", "w.endswith('{k}')", tuple("set")),
-    Part("that contain '{k}'", "'{k}' in w", tuple("aeiosl")),
-    Part("that do not contain '{k}'", "'{k}' not in w", tuple("aeios")),
-)
-_WORD_CHANGES = (
-    Part("in capitals", "w.upper()"),
-    Part("backwards", "w[::-1]"),
-    Part("with their first letter doubled", "w[0] + w"),
-    Part("without their last letter", "w[:-1]"),
-    Part("followed by their number of letters", "w + str(len(w))"),
-    Part("without any '{k}'", "w.replace('{k}', '')", tuple("aes")),
-    Part("with their last letter put first", "w[-1] + w[:-1]"),
-    Part("with '{k}' behind them", "w + '{k}'", ("!", "-", "?")),
-)
-_TALLY_BY = (
-    ("the length", "len(w)"),
-    ("the first letter", "w[0]"),
-    ("the last letter", "w[-1]"),
-    ("the number of vowels", "sum(c in 'aeiou' for c in w)"),
-    ("the first two letters", "w[:2]"),
-)
-_VOCABULARY = (
-    "amber", "apple", "basis", "birds", "cloud", "cats", "delta", "dusk", "eagle", "ember", "finch", "fox", "glass",
-    "goats", "hills", "idea", "inks", "jars", "kites", "lamps", "maple", "nest", "oats", "olive", "paths", "queen",
-    "roses", "seas", "table", "ants", "vines", "wolf", "yams", "zebras",
-)  # fmt: skip
 
 
 def _pick(rng: Rng, choices: Sequence[T]) -> T:
@@ -180,7 +106,7 @@ def _number_lists(rng: Rng) -> Inputs:
 
 
 def _words(rng: Rng) -> list[str]:
-    return [_pick(rng, _VOCABULARY) for _ in range(int(rng.integers(1, 7)))]
+    return [_pick(rng, _CONTENT["vocabulary"]) for _ in range(int(rng.integers(1, 7)))]
 
 
 def _function(name: str, argument: str, *lines: str) -> str:
@@ -227,24 +153,11 @@ def combine(rng: Rng) -> CodeDraft:
     return CodeDraft(question, solution, name, _number_lists(rng), ("combine", say, by, whole))
 
 
-_CHARACTERS = {
-    "count": ("how many {what} there are in `text`", "sum(1 for c in text if {write})"),
-    "keep": ("`text` with only its {what}", "''.join(c for c in text if {write})"),
-    "drop": ("`text` without its {what}", "''.join(c for c in text if not ({write}))"),
-    "places": ("the places (from 0) of the {what} in `text`, as a list", "[i for i, c in enumerate(text) if {write}]"),
-    "stars": ("`text` with '*' in place of each of its {what}", "''.join('*' if {write} else c for c in text)"),
-    "last": (
-        "the place (from 0) of the last of the {what} in `text`, or -1 if there are none",
-        "max((i for i, c in enumerate(text) if {write}), default=-1)",
-    ),
-}
-
-
 def characters(rng: Rng) -> CodeDraft:
     """Counting and keeping characters."""
     (kind, write), name = _draw(rng, _LETTERS), _name(rng)
-    way = _pick(rng, tuple(_CHARACTERS))
-    say, result = _CHARACTERS[way]
+    way = _pick(rng, tuple(_CONTENT["characters"]))
+    say, result = _CONTENT["characters"][way]
     solution = _function(name, "text", f"return {result.replace('{write}', write)}")
     question = f"takes `text`, which has no capitals, and returns {say.replace('{what}', kind)}"
     inputs = ([""], ["a1"], *([" ".join(_words(rng)) + str(int(rng.integers(0, 100)))] for _ in range(5)))
@@ -262,35 +175,18 @@ def words(rng: Rng) -> CodeDraft:
     return CodeDraft(question, solution, name, inputs, ("words", say, by, order))
 
 
-_TALLIES = {
-    "count": ("found[{by}] = found.get({by}, 0) + 1", "how many of these words have it"),
-    "group": ("found.setdefault({by}, []).append(w)", "the list of these words that have it, in their order"),
-    "longest": (
-        "found[{by}] = max(found.get({by}, ''), w, key=len)",
-        "the first of the longest of these words that have it",
-    ),
-    "letters": ("found[{by}] = found.get({by}, 0) + len(w)", "the number of letters of these words that have it"),
-}
-
-
 def tallies(rng: Rng) -> CodeDraft:
     """Dictionaries: counting and grouping."""
     name, (say, write) = _name(rng), _draw(rng, _WORDS)
-    by_say, by = _pick(rng, _TALLY_BY)
-    way = _pick(rng, tuple(_TALLIES))
-    step, what = _TALLIES[way]
+    by_say, by = _pick(rng, _CONTENT["tally_by"])
+    way = _pick(rng, tuple(_CONTENT["tallies"]))
+    step, what = _CONTENT["tallies"][way]
     lines = ("found = {}", "for w in words:", f"    if {write}:", f"        {step.replace('{by}', by)}", "return found")
     question = f"takes the words in the list `words` {say}, and returns a dictionary from {by_say} of each to {what}"
     inputs = ([[]], *([_words(rng)] for _ in range(6)))
     return CodeDraft(question, _function(name, "words", *lines), name, inputs, ("tallies", by_say, way, say))
 
 
-_PARTS_OF_NUMBER = (
-    ("its decimal digits", "[int(d) for d in str(n)]"),
-    ("its divisors (1 and itself included)", "[d for d in range(1, n + 1) if n % d == 0]"),
-    ("the whole numbers from 1 to it", "list(range(1, n + 1))"),
-    ("its prime factors, each as often as it divides", "factors"),
-)
 _FACTORS = (
     "factors, rest, d = [], n, 2\nwhile rest > 1:\n    while rest % d == 0:\n"
     "        factors.append(d)\n        rest //= d\n    d += 1"
@@ -300,7 +196,7 @@ _FACTORS = (
 def integers(rng: Rng) -> CodeDraft:
     """Digits and divisors of one number."""
     name = _name(rng)
-    over_say, over = _pick(rng, _PARTS_OF_NUMBER)
+    over_say, over = _pick(rng, _CONTENT["parts_of_number"])
     say, write = _draw(rng, _WHICH)
     whole, result = _draw_statistic(rng, "chosen")
     factors = _FACTORS.split("\n") if over == "factors" else []

@@ -6,7 +6,6 @@ evidence contains the number of passed tests. An error of the sandbox is a failu
 
 from __future__ import annotations
 
-import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Hashable
 from typing import ClassVar
@@ -22,7 +21,7 @@ from palaestra.tasks.code.family import FAMILY, CodeDraft, ask_draft, make_tests
 from palaestra.tasks.code.formats import CodeProblem, Stdio
 from palaestra.tasks.code.judge import CaseOutcome, CaseVerdict, ProgramJudge, ProgramVerdict
 from palaestra.tasks.code.writing import Datum, Form, brief_for, datum_for, datum_to_example
-from palaestra.tasks.procedural import Family, ProceduralTask
+from palaestra.tasks.procedural import Family, ProceduralTask, make_problem
 
 ASKED = "{question}\n\nAnswer with Python code in a fenced code block."
 
@@ -105,12 +104,10 @@ class CodeSkills(CodeTask, ProceduralTask[CodeDraft]):
 
     name = "code-skills"
     max_tokens = 256
+    family: Family[CodeDraft] = FAMILY
     forms: ClassVar[dict[str, Form]] = {
         skill: Form.PROGRAM if skill == "programs" else Form.FUNCTION for skill in FAMILY
     }
-
-    def family(self) -> Family[CodeDraft]:
-        return FAMILY
 
     def get_split(self, skill: str, draft: CodeDraft) -> Split:
         return get_split(f"{skill}|{draft.key}")
@@ -119,15 +116,9 @@ class CodeSkills(CodeTask, ProceduralTask[CodeDraft]):
         return draft.key
 
     def problem(self, skill: str, subskill: str, draft: CodeDraft) -> Problem:
-        digest = hashlib.blake2b(f"{draft.key}|{draft.name}|{draft.inputs}".encode(), digest_size=6).hexdigest()
-        return Problem(
-            id=f"{skill}/{subskill}/{digest}",
-            messages=(Message("user", ask_draft(draft)),),
-            reference=draft.solution,
-            skill=skill,
-            subskill=subskill,
-            metadata={"solution": draft.solution, "name": draft.name, "inputs": list(draft.inputs)},
-        )
+        identity = f"{draft.key}|{draft.name}|{draft.inputs}"
+        metadata = {"solution": draft.solution, "name": draft.name, "inputs": list(draft.inputs)}
+        return make_problem(skill, subskill, identity, Message("user", ask_draft(draft)), draft.solution, metadata)
 
     def example(self, skill: str, subskill: str, draft: CodeDraft) -> Example:
         question = Message("user", ask_draft(draft))

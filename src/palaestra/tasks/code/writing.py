@@ -15,6 +15,7 @@ from pydantic import BaseModel, Field
 from palaestra.core.records import Example, Message
 from palaestra.tasks.base import UnusableError
 from palaestra.tasks.code.extraction import PARSE_ERRORS, find_defined_names
+from palaestra.tasks.content import read_brief
 
 _MAX_PROGRAM = 20_000
 _MAX_TEXT = 10_000
@@ -30,26 +31,6 @@ class Form(StrEnum):
     PROGRAM = "a program that reads its standard input and prints"
 
 
-_GENERAL = (
-    "Programming problems in Python. The statement says all that is needed, and what happens in the odd cases (an empty list, "
-    "zero). The solution uses the standard library only."
-)
-_BRIEFS = {
-    Form.FUNCTION: (
-        "Where a function is asked for, the statement says what it is called, what its arguments are and what it returns. "
-        "The tests are assertions that call it with literal arguments, for example: assert f([1, 2]) == 3"
-    ),
-    Form.METHOD: (
-        "Where a method is asked for, the solution is a class Solution with that method. The tests are assertions, for "
-        "example: assert Solution().total([1, 2]) == 3"
-    ),
-    Form.PROGRAM: (
-        "Where a program is asked for, the statement describes the input and the output line by line. The program "
-        "reads all of its input from standard input and prints the output and nothing else. Each test is an input with the "
-        "exact output that is expected. The inputs differ, and so do the outputs: a program that always prints the same "
-        "must fail."
-    ),
-}
 _TESTS = {
     Form.FUNCTION: "assertions that call the function",
     Form.METHOD: "assertions that call a method of Solution()",
@@ -113,10 +94,10 @@ def brief_for(forms: Mapping[str, Form]) -> str:
     by_form: dict[Form, list[str]] = {}
     for skill, form in forms.items():
         by_form.setdefault(form, []).append(skill)
-    parts = [_GENERAL]
+    parts = [read_brief("code")]
     for form, skills in by_form.items() if len(by_form) > 1 else ():
         parts.append(f"Problems of the skill{'s'[: len(skills) - 1]} {', '.join(skills)} ask for {form}.")
-    return " ".join([*parts, *(_BRIEFS[form] for form in by_form)])
+    return " ".join([*parts, *(read_brief(f"code-{form.name.lower()}") for form in by_form)])
 
 
 def read_datum(datum: Datum, allowed: Sequence[Form]) -> tuple[Form, str, ast.Module]:

@@ -7,43 +7,15 @@ on other skills.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from palaestra.tasks.content import read_content
 from palaestra.tasks.math.base import AnswerKind, Drawer, MathDraft, calculate, make_skill, sort_pair
 from palaestra.tasks.procedural import between, phrase
 
-_WORDINGS = {
-    "+": (
-        "What is {a} + {b}?",
-        "Compute {a}+{b}.",
-        "What is {a} plus {b}?",
-        "Add {a} and {b}.",
-        "What is the sum of {a} and {b}?",
-    ),
-    "-": (
-        "What is {a} - {b}?",
-        "Compute {a}-{b}.",
-        "What is {a} minus {b}?",
-        "Subtract {b} from {a}.",
-        "Take {b} away from {a}.",
-    ),
-    "*": (
-        "What is {a} * {b}?",
-        "Compute {a}*{b}.",
-        "What is {a} times {b}?",
-        "Multiply {a} by {b}.",
-        "What is the product of {a} and {b}?",
-    ),
-    "/": (
-        "What is {a} / {b}?",
-        "Compute {a}/{b}.",
-        "What is {a} divided by {b}?",
-        "Divide {a} by {b}.",
-        "How often does {b} fit into {a}?",
-    ),
-}
+_WORDINGS: Mapping[str, Sequence[str]] = read_content("math")["operations"]
 
 
 def make_operation_draft(sign: str, a: int, b: int, question: str) -> MathDraft:

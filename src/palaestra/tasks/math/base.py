@@ -149,17 +149,6 @@ class MathDatum(BaseModel):
     answer: str = Field(min_length=1, description="The final answer alone: a number or an expression, no sentence.")
 
 
-SKILLS_BRIEF = (
-    "Short exercises in arithmetic and everyday mathematics. A question is one or two sentences. The working is a few "
-    "small calculations, each written out as an equation such as 12+7=19. The answer is a whole number, a fraction such "
-    "as 3/4, a list such as 2, 5, 9, a time such as 2:15, or a word that the question names."
-)
-WORKED_BRIEF = (
-    "Word problems and exercises in mathematics with one definite answer. The working explains each step in a sentence "
-    "or an equation. The answer is a number or an expression in LaTeX, without a unit."
-)
-
-
 def plain(answer: str) -> str:
     """An answer without a box and white space around it."""
     text = answer.strip().removeprefix("\\boxed{").removesuffix("}").strip() if "\\boxed" in answer else answer.strip()

@@ -8,66 +8,25 @@ of an answer, too little to master them. Only train problems are used.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
 from palaestra.core.records import Example, Message, Split
+from palaestra.tasks.content import read_content
 from palaestra.tasks.math.arithmetic import ARITHMETIC, make_operation_draft
 from palaestra.tasks.math.base import MathDraft, add_up, calculate
 from palaestra.tasks.math.task import SKILLS, draft_split
 from palaestra.tasks.procedural import between, phrase, pick
 
-_PEOPLE = ("Tom", "Mia", "Leo", "Zoe", "Max", "Ida", "Sam", "Lea", "Kim", "Jon")
-_OBJECTS = ("apples", "stones", "cards", "books", "eggs", "stars", "keys", "cups", "balls", "fish")
-
-_ADD_WORDS = (
-    "{a}+{b}", "{a} + {b} = ?", "{a} and {b} make what?", "Increase {a} by {b}.", "What is {b} more than {a}?",
-    "Find the total of {a} and {b}.", "Put {a} and {b} together.", "Count {b} up from {a}.", "{a} more than {b} is what?",
-    "{p} has {a} {o} and gets {b} more. How many {o} now?", "There are {a} {o} here and {b} there. How many in all?",
-    "{p} saw {a} {o}, then {b} others. How many {o} did {p} see?", "A train with {a} people takes in {b}. How many now?",
-    "{p} ran {a} km on Monday and {b} km on Sunday. How far in all?", "Raise {a} by {b}.", "{a} grows by {b}. What is it now?",
-    "Which number is {b} above {a}?", "{p} reads {a} pages, then {b} pages. How many pages?", "What do {a} and {b} give together?",
-)  # fmt: skip
-_SUBTRACT_WORDS = (
-    "{a}-{b}", "{a} - {b} = ?", "Decrease {a} by {b}.", "What is {b} less than {a}?", "Remove {b} from {a}.", "Lower {a} by {b}.",
-    "{p} has {a} {o} and gives away {b}. How many are left?", "Of {a} {o}, {b} are lost. How many are left?",
-    "What is the difference of {a} and {b}?", "How much more is {a} than {b}?", "{a} shrinks by {b}. What is it now?",
-    "A bus with {a} people lets {b} out. How many stay?", "{p} is {a} and {q} is {b}. How many years apart?",
-    "Count {b} down from {a}.", "Which number is {b} below {a}?", "How far is it from {b} to {a}?", "{p} had {a} {o} and sold {b}. How many now?",
-    "{a} without {b} leaves what?", "How many more than {b} is {a}?",
-)  # fmt: skip
-_MULTIPLY_WORDS = (
-    "{a}*{b}", "{a} * {b} = ?", "{a} times {b}", "{b} taken {a} times is what?", "What are {a} rows of {b}?", "Repeat {b} {a} times and add up.",
-    "{p} packs {a} {o} a day for {b} days. How many {o}?", "{a} people have {b} {o} each. How many in all?",
-    "{a} {o} cost {b} each. What do they cost?", "A car drives {a} hours at {b} km an hour. How far?",
-    "Each of {a} shelves has {b} {o}. How many {o} are there?", "{p} earns {b} an hour. What are {a} hours worth?", "Scale {b} by {a}.",
-    "What is {a} fold {b}?", "{b} for each of {a} people makes what?",
-)  # fmt: skip
-_DIVIDE_WORDS = (
-    "{a}/{b}", "{a} / {b} = ?", "Share {a} {o} among {b} people.", "Split {a} into {b} equal parts.", "How many times {b} is {a}?",
-    "{p} puts {a} {o} in rows of {b}. How many rows?", "{b} people share {a} {o}. How many each?", "{a} {o} fill {b} carts. How many a cart?",
-    "Cut {a} into {b} pieces of one size. How large is a piece?", "{p} has {a} days, {b} to a week. How many weeks?",
-    "What is one of {b} equal parts of {a}?", "{a} shared by {b} gives what?",
-)  # fmt: skip
-
+_CONTENT: Mapping[str, Any] = read_content("math")["corpus"]
 TRACE: Mapping[str, float] = {
     "missing_number": 0.006, "sequences": 0.04, "groups": 0.003, "change": 0.008, "fractions": 0.015, "average": 0.015,
     "geometry": 0.003, "percent": 0.01, "clock": 0.05, "long_multiplication": 0.01, "number_theory": 0.01,
 }  # fmt: skip
 """Percentage of the corpus for each skill that lessons teach."""
 
-_OPERATIONS = {
-    "+": ("addition", _ADD_WORDS),
-    "-": ("subtraction", _SUBTRACT_WORDS),
-    "*": ("multiplication", _MULTIPLY_WORDS),
-    "/": ("division", _DIVIDE_WORDS),
-}
-_CHAINED = {
-    "+": ("Add {b}.", "Then add {b}.", "Put {b} to it.", "{b} more come."),
-    "-": ("Subtract {b}.", "Take away {b}.", "Then take {b} off.", "{b} are lost."),
-    "*": ("Multiply by {b}.", "Take it {b} times.", "Then times {b}."),
-    "/": ("Divide by {b}.", "Split it by {b}.", "Share it among {b}."),
-}
+_SKILLS = {"+": "addition", "-": "subtraction", "*": "multiplication", "/": "division"}
 
 
 def corpus(generator: np.random.Generator) -> Iterator[Example]:
@@ -118,12 +77,12 @@ def _draw_operands(rng: np.random.Generator, sign: str) -> tuple[int, int]:
 def _draw_operation(rng: np.random.Generator) -> Example:
     """One operation in one of its wordings."""
     sign = "+-*/"[int(rng.integers(4))]
-    skill, wordings = _OPERATIONS[sign]
+    skill, wordings = _SKILLS[sign], _CONTENT["operations"][sign]
     while True:
         a, b = _draw_operands(rng, sign)
         wording = pick(rng, wordings)
-        p, q = (str(name) for name in rng.choice(_PEOPLE, 2, replace=False))
-        question = wording.format(p=p, q=q, o=pick(rng, _OBJECTS), a=a, b=b)
+        p, q = (str(name) for name in rng.choice(_CONTENT["people"], 2, replace=False))
+        question = wording.format(p=p, q=q, o=pick(rng, _CONTENT["objects"]), a=a, b=b)
         draft = make_operation_draft(sign, a, b, question)
         if draft_split(skill, draft) is Split.TRAIN:
             return _example(draft, f"drill {skill}")
@@ -135,7 +94,7 @@ def _draw_chain(rng: np.random.Generator) -> Example:
     words = [f"Start with {value}."] if rng.random() < 0.7 else [f"Think of {value}."]
     for _ in range(between(rng, 2, 3)):
         sign, b = _draw_next(rng, value)
-        words.append(phrase(rng, _CHAINED[sign], b=b))
+        words.append(phrase(rng, _CONTENT["chained"][sign], b=b))
         result = calculate(sign, value, b)
         steps.append(f"{value}{sign}{b}={result}")
         value = result

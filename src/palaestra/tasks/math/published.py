@@ -22,7 +22,8 @@ from palaestra.core.errors import SettingsError, TaskError, UnknownNameError
 from palaestra.core.records import Completion, Example, Failure, Message, Problem, Score, Split
 from palaestra.core.seeding import Seeds
 from palaestra.tasks.base import TaskHooks, check_skills, take
-from palaestra.tasks.math.base import WORKED_BRIEF, MathDatum, plain
+from palaestra.tasks.content import read_brief
+from palaestra.tasks.math.base import MathDatum, plain
 from palaestra.tasks.math.equivalence.compare import NO_NUMBER, TIMEOUT, AnswerVerdict, compare_answers, compare_numbers
 from palaestra.tasks.math.equivalence.sympy_process import get_client
 from palaestra.tasks.math.extraction import ExtractedAnswer, extract_worked, find_boxed, numbers_in
@@ -128,7 +129,7 @@ class WorkedTask(TaskHooks, ABC):
         return examples[:count]
 
     def brief(self) -> str:
-        return WORKED_BRIEF
+        return read_brief("math-worked")
 
     def make_example(self, datum: MathDatum, skill: str, subskill: str) -> Example:
         answer = plain(datum.answer)

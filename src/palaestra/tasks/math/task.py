@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 
 from palaestra.core.records import Completion, Example, Failure, Message, Problem, Score, Split
 from palaestra.tasks.base import UnusableError, get_split
+from palaestra.tasks.content import read_brief
 from palaestra.tasks.math.arithmetic import ADVANCED, ARITHMETIC
-from palaestra.tasks.math.base import SKILLS_BRIEF, MathDatum, MathDraft, MathSkill, equal, extract, plain
+from palaestra.tasks.math.base import MathDatum, MathDraft, MathSkill, equal, extract, plain
 from palaestra.tasks.math.reasoning import REASONING
 from palaestra.tasks.math.solving import solve_question
-from palaestra.tasks.procedural import Family, ProceduralTask, format_response
+from palaestra.tasks.procedural import Family, ProceduralTask, format_response, make_problem
 
 SKILLS: Mapping[str, MathSkill] = ARITHMETIC | REASONING | ADVANCED
 
@@ -39,9 +39,7 @@ class MathSkills(ProceduralTask[MathDraft]):
     name = "math-skills"
     max_tokens = 72
     datum = MathDatum
-
-    def family(self) -> Family[MathDraft]:
-        return {name: skill.subskills for name, skill in SKILLS.items()}
+    family: Family[MathDraft] = {name: skill.subskills for name, skill in SKILLS.items()}  # noqa: RUF012
 
     def get_split(self, skill: str, draft: MathDraft) -> Split | None:
         return draft_split(skill, draft)
@@ -53,21 +51,15 @@ class MathSkills(ProceduralTask[MathDraft]):
         return *(draft.like or draft.key), draft.answer
 
     def problem(self, skill: str, subskill: str, draft: MathDraft) -> Problem:
-        digest = hashlib.blake2b(f"{skill}|{subskill}|{draft.question}".encode(), digest_size=6).hexdigest()
-        return Problem(
-            id=f"{skill}/{subskill}/{digest}",
-            messages=(Message("user", draft.question),),
-            reference=draft.answer,
-            skill=skill,
-            subskill=subskill,
-            metadata={"worked": draft.response},
-        )
+        identity = f"{skill}|{subskill}|{draft.question}"
+        question = Message("user", draft.question)
+        return make_problem(skill, subskill, identity, question, draft.answer, {"worked": draft.response})
 
     def example(self, skill: str, subskill: str, draft: MathDraft) -> Example:
         return Example((Message("user", draft.question),), draft.response, skill, subskill, draft.answer)
 
     def brief(self) -> str:
-        return SKILLS_BRIEF
+        return read_brief("math-skills")
 
     def make_example(self, datum: MathDatum, skill: str, subskill: str) -> Example:
         answer = plain(datum.answer)

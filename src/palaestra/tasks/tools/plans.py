@@ -14,6 +14,7 @@ from functools import cache
 from typing import Any
 
 from palaestra.core.records import Json
+from palaestra.tasks.content import read_brief
 from palaestra.tasks.tools.library import LIBRARY
 
 _VARIABLES = "abcd"
@@ -212,17 +213,7 @@ def brief(value: object, most: int = 40) -> str:
 FORMS = ("program", "calls")
 PROMPTS = ("full", "short")
 
-_HOW = {
-    "program": (
-        "Answer with a short Python program in a fenced code block. Call the tools as functions, give each the results "
-        "that it needs, and end with answer(value)."
-    ),
-    "calls": (
-        'Answer with the tool calls as JSON in a fenced code block: [{"id": "call_1", "type": "function", "function": '
-        '{"name": ..., "arguments": "{...}"}}, ...]. The argument {"$result": "call_1"} stands for the result of call_1. '
-        "The last call gives the answer."
-    ),
-}
+_HOW = {form: read_brief(f"tools-{form}") for form in FORMS}
 _SHORT = {"program": "Program:", "calls": "Calls:"}
 _TOKENS = {
     ("program", "short"): (36, 28),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -15,7 +14,8 @@ from palaestra.core.settings import check_integer, check_number
 from palaestra.core.statistics import Mean, get_cluster, rate_interval
 from palaestra.tasks.base import UnusableError, check_choice, get_split
 from palaestra.tasks.code.extraction import PARSE_ERRORS
-from palaestra.tasks.procedural import Family, ProceduralTask
+from palaestra.tasks.content import read_brief
+from palaestra.tasks.procedural import Family, ProceduralTask, make_problem
 from palaestra.tasks.tools import plans
 from palaestra.tasks.tools.extraction import extract_calls, extract_program, read_native_calls
 from palaestra.tasks.tools.judge import ToolJudge
@@ -86,11 +86,8 @@ class ToolsSkills(ProceduralTask[ToolDraft]):
         self.answer_form, self.prompt, self.distractors = answer_form, prompt, distractors
         self.extra_calls = extra_calls
         self.max_tokens = plans.longest(answer_form, prompt, most_calls)
-        self._family = _drawers(most_calls)
+        self.family = _drawers(most_calls)
         self.judge = ToolJudge(None if sandbox == "bubblewrap" else make_sandbox(sandbox), seconds)
-
-    def family(self) -> Family[ToolDraft]:
-        return self._family
 
     def get_split(self, skill: str, draft: ToolDraft) -> Split:
         return get_split(draft.plan.canonical())  # The split of a plan does not depend on the wording or the skill.
@@ -102,16 +99,18 @@ class ToolsSkills(ProceduralTask[ToolDraft]):
         return draft.plan.canonical()
 
     def problem(self, skill: str, subskill: str, draft: ToolDraft) -> Problem:
-        digest = hashlib.blake2b(f"{draft.plan.canonical()}|{draft.question}".encode(), digest_size=6).hexdigest()
+        identity = f"{draft.plan.canonical()}|{draft.question}"
         offered = offer(draft, self.distractors)
         calls = draft.plan.execute()
-        return Problem(
-            id=f"{skill}/{subskill}/{digest}",
-            messages=(Message("user", format_prompt(draft.question, offered, self.answer_form, self.prompt)),),
-            reference=json.dumps(calls[-1].value, ensure_ascii=False),
-            skill=skill,
-            subskill=subskill,
-            metadata={
+        question = format_prompt(draft.question, offered, self.answer_form, self.prompt)
+        reference = json.dumps(calls[-1].value, ensure_ascii=False)
+        return make_problem(
+            skill,
+            subskill,
+            identity,
+            Message("user", question),
+            reference,
+            {
                 "question": draft.question,
                 "level": len(calls),
                 "type": draft.plan.shape,
@@ -132,11 +131,7 @@ class ToolsSkills(ProceduralTask[ToolDraft]):
     def brief(self) -> str:
         """The tools, and what a good request is."""
         tools = "\n".join(f"- {tool.signature}: {tool.description}" for tool in LIBRARY.values())
-        return (
-            "Requests that are answered by calling tools, one to four calls, where a call may need the result of an earlier "
-            "one. There is exactly one sensible plan, it uses only these tools, and its last call gives the answer. The plan "
-            f"holds nothing but calls with literal arguments and names of earlier results.\n\nThe tools:\n{tools}"
-        )
+        return f"{read_brief('tools-skills')}\n\nThe tools:\n{tools}"
 
     def make_example(self, datum: ToolsDatum, skill: str, subskill: str) -> Example:
         return self.example(skill, subskill, ToolDraft(datum.request.strip(), _read_datum_plan(datum)))

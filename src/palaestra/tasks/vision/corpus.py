@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from palaestra.core.records import Split
+from palaestra.tasks.content import read_content
 from palaestra.tasks.procedural import between, pick
 from palaestra.tasks.vision.charts import CHARTS_READ, CHARTS_SEEN, bars, line, line_values, pie
 from palaestra.tasks.vision.drafts import PLURALS, Skills, coin, distinct, pick_kind, place
@@ -83,26 +85,14 @@ def _some(rng: np.random.Generator, most: int = 6) -> Scene:
     return place(rng, [pick_kind(rng) for _ in range(between(rng, 1, most))])
 
 
-_SINGLE = (
-    ("what color is the shape?", "colour"), ("what is the color of the shape?", "colour"),
-    ("what color is the {shape}?", "colour"), ("what is the color of the {shape}?", "colour"),
-    ("what shape is this?", "shape"), ("what shape does the image contain?", "shape"),
-    ("what shape is in the image?", "shape"), ("what is the {colour} shape?", "shape"),
-    ("Which colour do you see?", "colour"), ("How big is the shape?", "size"),
-    ("Say what is in the picture.", "name"), ("What is this?", "name"),
-)  # fmt: skip
-"""Questions about one shape, and the attribute that answers each."""
-_IS_IT = (
-    "does the image contain a {shape}?", "is there a {shape} in the image?", "does the image not contain a {shape}?",
-    "is there a {colour} shape?", "does the image contain a {colour} shape?", "is no {colour} shape present?",
-    "is a {shape} present?", "Do you see anything {colour}?",
-)  # fmt: skip
+_CONTENT: Mapping[str, Any] = read_content("vision")
+"""Questions about one shape, each with the attribute that answers it; and questions of yes or no."""
 
 
 def _single(rng: np.random.Generator) -> Shown:
     """One shape, in a dozen wordings."""
     item = place(rng, [pick_kind(rng)]).items[0]
-    wording, attribute = _SINGLE[int(rng.integers(len(_SINGLE)))]
+    wording, attribute = _CONTENT["single"][int(rng.integers(len(_CONTENT["single"])))]
     question = wording.format(shape=item.shape, colour=item.colour)
     return Shown(Scene((item,)), question, f"Answer: {getattr(item, attribute)}")
 
@@ -116,7 +106,7 @@ def _is_it(rng: np.random.Generator) -> Shown:
     if not true:
         shape = pick(rng, [s for s in SHAPES if s not in {k[0] for k in kinds}])
         color = pick(rng, [c for c in ("red", "green", "blue", "yellow") if c not in {k[1] for k in kinds}])
-    wording = pick(rng, _IS_IT).format(shape=shape, colour=color)
+    wording = pick(rng, _CONTENT["is_it"]).format(shape=shape, colour=color)
     negated = " not " in wording or wording.startswith("is no ")
     return Shown(scene, wording, f"Answer: {'yes' if true != negated else 'no'}")
 

@@ -23,6 +23,7 @@ from palaestra.core.settings import check_integer, short_repr
 from palaestra.runs.cache import digest
 from palaestra.runs.files import storage_errors, to_data
 from palaestra.tasks.base import UnusableError
+from palaestra.tasks.content import read_brief
 from palaestra.tasks.sources import StoredImage
 from palaestra.tasks.vision.image_generators.base import Description, make_image_generator
 from palaestra.tasks.vision.render import data_url, encode_png
@@ -46,12 +47,6 @@ _SCENES = (
     f"{', '.join(f'{name} {radius:g}' for name, radius in RADII.items())}). A shape's x and y are its middle in pixels from the "
     f"upper left corner; shapes lie wholly inside and at least {GAP} pixels apart. A chart is of bars (values 1 to 8), a "
     "line (values 0 to 8, one colour) or a pie (slices in twelfths that make 12)."
-)
-_WORDS = (
-    "The picture is painted from your description alone, by a text-to-image model that does not see the question. "
-    "Describe in one to three plain sentences, of at most 45 words in all, what there is to be seen: the things, how many "
-    "there are of each, their colours, and where they are. Say outright whatever the question is about. Leave out what cannot be "
-    "seen, what is not in the picture, and writing in it; prefer few things that are easily told apart."
 )
 ABOUT_SCENES = f"Questions about small pictures of {SIDE} x {SIDE} pixels."
 ABOUT_WORDS = "Questions about simple pictures of coloured shapes, or of one chart of bars, a line or a pie."
@@ -110,7 +105,7 @@ class Pictures:
         self.image_generator = make_image_generator(images)
         self.reads_scenes = self.image_generator.reads == "scene"
         self.datum: type[BaseModel] = VisionDatum if self.reads_scenes else DescribedDatum
-        self.brief = _SCENES if self.reads_scenes else _WORDS
+        self.brief = _SCENES if self.reads_scenes else read_brief("described-pictures")
         """Instructions for the writer on how to describe an image."""
         self._failed: dict[str, Failure] = {}
 

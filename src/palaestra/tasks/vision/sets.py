@@ -40,6 +40,7 @@ from palaestra.core.records import (
 from palaestra.core.seeding import Seeds
 from palaestra.core.statistics import Mean, rate_interval
 from palaestra.tasks.base import TaskHooks, UnusableError, check_skills, get_split, take
+from palaestra.tasks.content import read_brief
 from palaestra.tasks.sources import Row, Rows, Source, get_field, locate_dataset, read_rows
 from palaestra.tasks.vision.answers import judge, normalize_short
 from palaestra.tasks.vision.pictures import Datum, Images, Pictures
@@ -55,33 +56,6 @@ _EASY: Mapping[str, tuple[str, ...]] = {
     "shape": ("circle", "rectangle", "triangle"),
     "yes_no": _YES_NO,
 }
-
-
-_ABOUT: Mapping[str, str] = {
-    "gqa": (
-        "Questions about photographs of everyday scenes: what there is, its colour, material and doing, where it is, and "
-        "how things lie to each other. Kinds: verify (is it so?), query (an open question), choose (which of two that the "
-        "question names?), logical (both, either or none of two things?), compare (two things with each other). The "
-        "answer is one word or a short phrase in lower case; of verify and logical it is yes or no."
-    ),
-    "naturalbench": (
-        "Questions about photographs that nobody can answer without looking closely. Kinds: yes_no, whose answer is Yes or "
-        "No; multiple_choice, whose question ends with its two options, as in 'Option: A: on the left; B: on the right', "
-        "and whose answer is the letter A or B. Let either answer be as likely as the other."
-    ),
-    "easy-vqa": (
-        "Questions about a picture of one filled shape (circle, rectangle or triangle) on a plain background. Kinds: colour, "
-        "whose answer is black, blue, brown, gray, green, red, teal or yellow; shape, whose answer is circle, rectangle "
-        "or triangle; yes_no, whose answer is yes or no."
-    ),
-    "nlvr": (
-        "Statements about a picture of three grey boxes side by side that hold circles, squares and triangles in yellow, "
-        "black and blue. Kinds: tower, where squares are stacked in the boxes; scatter, where shapes lie about in them. "
-        "The question is one statement about numbers, colours or places, and the answer is true or false; let either be "
-        "as likely as the other."
-    ),
-}
-"""By the name of the task."""
 
 
 _PLACES = ((0, 0), (0, 1), (1, 0), (1, 1))
@@ -178,7 +152,7 @@ class _VisualSet(TaskHooks, ABC):
         return Score(float(right), {"extracted": given, "expected": problem.reference})
 
     def brief(self) -> str:
-        return f"{_ABOUT[self.name]} {self.pictures.brief}"
+        return f"{read_brief(self.name)} {self.pictures.brief}"
 
     def prepare(self, data: Sequence[Datum]) -> None:
         self.pictures.prepare(data)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Sequence
+from typing import Any
 
 from palaestra.core.errors import TaskError
 from palaestra.core.records import Completion, Example, Failure, ImagePart, Message, Problem, Score, Split, TextPart
 from palaestra.runs.files import from_json, to_data
-from palaestra.tasks.procedural import Family, ProceduralTask, format_response
+from palaestra.tasks.procedural import Family, ProceduralTask, format_response, make_problem
 from palaestra.tasks.vision.answers import judge
 from palaestra.tasks.vision.charts import CHARTS_READ, CHARTS_SEEN
 from palaestra.tasks.vision.drafts import Skills, VisionDraft
@@ -41,13 +41,11 @@ class VisionSkills(ProceduralTask[VisionDraft]):
 
     name = "vision-skills"
     max_tokens = 72
+    family: Family[VisionDraft] = SKILLS
 
     def __init__(self, images: str = "procedural", images_seed: int = 0) -> None:
         self.pictures = Pictures(images, images_seed)
         self.datum = self.pictures.datum
-
-    def family(self) -> Family[VisionDraft]:
-        return SKILLS
 
     def get_split(self, skill: str, draft: VisionDraft) -> Split:
         return scene_split(draft.scene)
@@ -60,20 +58,12 @@ class VisionSkills(ProceduralTask[VisionDraft]):
 
     def problem(self, skill: str, subskill: str, draft: VisionDraft) -> Problem:
         # A digest of the scene, not of the file: another version of Pillow may compress the same pixels differently.
-        canonical = f"{skill}|{subskill}|{draft.question}|{draft.scene.exact()}"
-        digest = hashlib.blake2b(canonical.encode(), digest_size=6).hexdigest()
-        return Problem(
-            id=f"{skill}/{subskill}/{digest}",
-            messages=(_message(draft),),
-            reference=draft.answer,
-            skill=skill,
-            subskill=subskill,
-            metadata={"worked": draft.response, "choices": list(draft.choices), "scene": to_data(draft.scene)},
-        )
+        identity = f"{skill}|{subskill}|{draft.question}|{draft.scene.exact()}"
+        metadata = {"worked": draft.response, **_describe(draft)}
+        return make_problem(skill, subskill, identity, _message(draft), draft.answer, metadata)
 
     def example(self, skill: str, subskill: str, draft: VisionDraft) -> Example:
-        metadata = {"choices": list(draft.choices), "scene": to_data(draft.scene)}
-        return Example((_message(draft),), draft.response, skill, subskill, draft.answer, metadata)
+        return Example((_message(draft),), draft.response, skill, subskill, draft.answer, _describe(draft))
 
     def brief(self) -> str:
         about = ABOUT_SCENES if self.pictures.reads_scenes else ABOUT_WORDS
@@ -97,6 +87,10 @@ class VisionSkills(ProceduralTask[VisionDraft]):
     def score(self, problem: Problem, completion: Completion) -> Score | Failure:
         right, given = judge(completion.text, problem.reference, problem.metadata["choices"])
         return Score(float(right), {"extracted": given, "expected": problem.reference})
+
+
+def _describe(draft: VisionDraft) -> dict[str, Any]:
+    return {"choices": list(draft.choices), "scene": to_data(draft.scene)}
 
 
 def _message(draft: VisionDraft) -> Message:

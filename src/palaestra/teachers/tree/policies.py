@@ -27,7 +27,7 @@ for _name, _place, _help in (
     ("ucb", "bandits:UpperConfidence", "by an upper confidence bound of the gain of every further example"),
     ("thompson", "bandits:Thompson", "by the gains of learning curves that are sampled from their posterior"),
     ("alternating", "policies:Alternating", "explores in one round, exploits in the next"),
-    ("balanced", "policies:Balanced", "opens subskills up to the maximum, then balances their examples"),
+    ("balanced", "policies:Balanced", "opens subskills, then balances their examples"),
     ("random", "policies:Random", "explores or exploits at random"),
     ("threshold", "policies:Threshold", "explores a skill with a small last reward, exploits the others"),
     ("model", "policies:TreeModel", "a language model reads the history and decides, with reasons"),
@@ -107,7 +107,7 @@ class Alternating(_EvenShares):
 
 
 class Balanced(_EvenShares):
-    """Opens subskills up to the limit, then gives examples to those with the least data."""
+    """Opens subskills, and gives examples to those with the least data."""
 
     def act(self, branch: Branch, share: int, plan: RoundPlan) -> TreeAction:
         new = branch.closed[: plan.limits.room(branch)]
@@ -318,7 +318,6 @@ class TreeModel:
             size=size,
             limits=limits,
             most=limits.most(tree, size),
-            most_of_subskill=limits.most_of_subskill(size),
             counts=_counts,
             points=_points,
         )

@@ -245,14 +245,10 @@ class TreeLimits:
     Arguments:
         cap: the maximum fraction of a lesson for one skill. It applies only if there are enough skills that are not
             mastered to fill a lesson.
-        subskill_cap: the maximum fraction for one subskill; the excess stays unspent.
-        max_subskills: maximum open subskills per skill; 0: no limit.
         open_at_once: maximum subskills that a skill opens per round; 0: no limit.
     """
 
     cap: float = setting(0.2, "Maximum fraction of a lesson for one skill.", above=0, high=1)
-    subskill_cap: float = setting(1.0, "Maximum fraction of a lesson for one subskill.", above=0, high=1)
-    max_subskills: int = setting(0, "Maximum open subskills per skill; 0: no limit.", low=0)
     open_at_once: int = setting(2, "Maximum subskills that a skill opens per round; 0: no limit.", low=0)
 
     def __post_init__(self) -> None:
@@ -262,35 +258,28 @@ class TreeLimits:
         """Maximum examples of one skill."""
         return math.ceil(size * self.cap) if self.cap * len(tree.weak or tree.branches) >= 1 else size
 
-    def most_of_subskill(self, size: int) -> int:
-        """Maximum examples of one subskill."""
-        return math.ceil(size * self.subskill_cap)
-
     def room(self, branch: Branch) -> int:
         """The number of subskills of a skill that may be opened now."""
         closed = len(branch.closed)
-        at_once = self.open_at_once or closed
-        left = self.max_subskills - len(branch.opened) if self.max_subskills else closed
-        return max(0, min(closed, at_once, left))
+        return min(closed, self.open_at_once or closed)
 
 
 def enforce(tree: TreeState, actions: Sequence[TreeAction], size: int, limits: TreeLimits) -> list[TreeAction]:
     """Change actions to comply with the limits: at most one per skill, `size` examples in total.
 
     Unknown skills and subskills, and subskills that may not be opened, are refused; negative counts become 0. The
-    rest is scaled to the size of the lesson under the caps. Remaining examples are spread evenly over other subskills.
-    Fewer than `size` examples result only if `subskill_cap` or `max_subskills` leave no room.
+    rest is scaled to the size of the lesson under the cap. Remaining examples are spread evenly over other subskills.
     """
     asked, refused = _read_actions(tree, actions, limits)
-    most, leaf_most = limits.most(tree, size), limits.most_of_subskill(size)
+    most = limits.most(tree, size)
     shares = share_out(
         size,
         {name: float(sum(request.counts.values())) for name, request in asked.items()},
-        {name: min(most, leaf_most * sum(1 for n in request.counts.values() if n)) for name, request in asked.items()},
+        most,
     )
     for name, share in shares.items():
-        asked[name].given = share_out(share, {part: float(n) for part, n in asked[name].counts.items()}, leaf_most)
-    _spend_rest(size - sum(shares.values()), asked, most, leaf_most, limits)
+        asked[name].given = share_out(share, {part: float(n) for part, n in asked[name].counts.items()})
+    _spend_rest(size - sum(shares.values()), asked, most, limits)
     taken = [request.action(size) for request in asked.values() if request.spent]
     if refused and taken:
         first = taken[0]
@@ -368,20 +357,17 @@ def _read(request: _Request, action: TreeAction, limits: TreeLimits) -> None:
     request.total = sum(request.counts.values())
 
 
-def _spend_rest(rest: int, asked: Mapping[str, _Request], most: int, leaf_most: int, limits: TreeLimits) -> None:
+def _spend_rest(rest: int, asked: Mapping[str, _Request], most: int, limits: TreeLimits) -> None:
     """Spread remaining examples evenly over weak skills (open subskills, then new ones), then over all skills."""
     weak = {name: request for name, request in asked.items() if not request.branch.mastered}
     for several, opening in ((weak, False), (weak, True), (asked, True)):
         if rest <= 0:
             return
-        left = {
-            name: {part: leaf_most - request.given.get(part, 0) for part in _usable(request, limits, opening)}
-            for name, request in several.items()
-        }
-        room = {name: min(most - several[name].spent, sum(parts.values())) for name, parts in left.items()}
+        parts = {name: _usable(request, limits, opening) for name, request in several.items()}
+        room = {name: most - several[name].spent if parts[name] else 0 for name in parts}
         for name, share in share_out(rest, dict.fromkeys(several, 1.0), room).items():
             request = several[name]
-            for part, count in share_out(share, dict.fromkeys(left[name], 1.0), left[name]).items():
+            for part, count in share_out(share, dict.fromkeys(parts[name], 1.0)).items():
                 request.given[part] = request.given.get(part, 0) + count
             rest -= share
             if share and not request.reason:

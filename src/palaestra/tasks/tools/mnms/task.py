@@ -22,6 +22,7 @@ from palaestra.core.records import Attempt, Completion, Example, Failure, Messag
 from palaestra.core.seeding import Seeds
 from palaestra.core.statistics import Mean, get_cluster
 from palaestra.tasks.base import TaskHooks, UnusableError, check_choice, check_skills, part_by_hash, take
+from palaestra.tasks.content import read_brief
 from palaestra.tasks.sources import Row, Source, get_field, has_split, locate_dataset, read_rows
 from palaestra.tasks.tools.mnms import plans
 from palaestra.tasks.tools.mnms.plans import TOOLS, Nodes, PlanNode
@@ -30,17 +31,6 @@ FILTERED, VERIFIED, RAW = "test_human_verified_filtered", "test_human_verified",
 _SKILLS = ("one_call", "two_calls", "more_calls")
 _KINDS = ("models", "images", "services", "mixed")
 _MATCHES = {"tools": plans.tool_labels, "names": plans.name_labels, "values": plans.value_labels}
-_HOW = {
-    "json": (
-        'Answer with a plan as JSON in a fenced code block: {"nodes": [{"id": 0, "name": ..., "args": {...}}, ...]}. In an '
-        "argument, <node-0>.text stands for the output text of node 0. Use as few tools as possible."
-    ),
-    "code": (
-        "Answer with a plan as Python in a fenced code block, a line for each call, with underscores in the names of tools: "
-        'output0 = image_captioning(image="a.jpg"). output0["text"] stands for the output text of that call. Use as few tools '
-        "as possible."
-    ),
-}
 
 
 class MnmsStep(BaseModel):
@@ -153,12 +143,7 @@ class Mnms(TaskHooks):
 
     def brief(self) -> str:
         tools = "\n".join(f"- {tool.signature}: {tool.description}" for tool in TOOLS.values())
-        return (
-            "Requests of a person about texts, images, sounds and facts that are answered by a plan: one to three calls of tools, in "
-            "order, where a call may use an output of an earlier one. The request names every file and value that the plan needs "
-            "and no tool. The plan uses as few tools as possible, and all arguments of each.\n\n"
-            f"The tools, with arguments and outputs:\n{tools}"
-        )
+        return f"{read_brief('mnms')}\n\nThe tools, with arguments and outputs:\n{tools}"
 
     def make_example(self, datum: MnmsDatum, skill: str, subskill: str) -> Example:
         """The training example of a datum.
@@ -199,7 +184,7 @@ class Mnms(TaskHooks):
     def _ask(self, request: str) -> str:
         full = self.prompt == "full"
         tools = "\n".join(tool.signature + (f": {tool.description}" if full else "") for tool in TOOLS.values())
-        return f"Tools:\n{tools}\n\nRequest: {request}\n\n{_HOW[self.answer_form]}"
+        return f"Tools:\n{tools}\n\nRequest: {request}\n\n{read_brief('mnms-' + self.answer_form)}"
 
     def _taught(self, problem: Problem) -> Example:
         response = plans.write_plan(plans.read_nodes(problem.metadata["plan"]), self.answer_form)
