@@ -179,8 +179,9 @@ class StackedStudents:
             return torch.bmm(x, weights[name].transpose(1, 2))
 
         def normalize(x: torch.Tensor, name: str) -> torch.Tensor:
-            scale = (x.square().mean(-1, keepdim=True) + float(config.rms_norm_eps)).rsqrt()
-            return x * scale * weights[name][:, None]
+            scale = (x.square().mean(-1, keepdim=True) + config.rms_norm_eps).rsqrt()
+            scaled: torch.Tensor = x * scale * weights[name][:, None]
+            return scaled
 
         def split(x: torch.Tensor, count_H: int) -> torch.Tensor:
             return x.view(count * batch, length, count_H, -1).transpose(1, 2)
