@@ -12,7 +12,6 @@ import json
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -65,7 +64,7 @@ def main() -> None:
     env = FlatLessonVectorEnv(count, **json.loads(options.env or "{}"))
     plans = dict(PLANS)
     if options.policy:
-        network = load_actor(Path(options.policy))
+        network = load_actor(options.policy)
 
         def plan_learned(seen: np.ndarray) -> np.ndarray:
             with torch.no_grad():

@@ -12,7 +12,6 @@ from palaestra.core.errors import LessonError
 from palaestra.core.records import Report
 from palaestra.envs.lesson.flat import FEATURES, compute_features, compute_weights, divide_lesson
 from palaestra.envs.lesson.state import StudentState
-from palaestra.models.registry import ASSETS
 from palaestra.rl.loop import WEIGHTS, find_newest_checkpoint
 from palaestra.rl.policies.sets import SetNetwork
 from palaestra.tasks.base import Task
@@ -29,14 +28,14 @@ class Learned(PlanningTeacher):
     it teaches all skills equally. The policy does not depend on the task: it reads any number of skills.
 
     Arguments:
-        policy: the folder of a run of `palaestra train --env palaestra/Lesson-v0`; empty: the policy of the package.
+        policy: the folder of a run of `palaestra train --env palaestra/Lesson-v0`.
     """
 
     def __init__(
         self, task: Task, skills: tuple[str, ...] = (), *, writer: Writer | None = None, policy: str = ""
     ) -> None:
         super().__init__(task, skills, writer=writer)
-        self.network = load_actor(Path(policy) if policy else ASSETS / "teacher")
+        self.network = load_actor(policy)
 
     def plan(self, state: StudentState, size: int, generator: np.random.Generator) -> list[Order]:
         reports = [state.before, *(round_.report for round_ in state.history)]
@@ -64,15 +63,18 @@ class Learned(PlanningTeacher):
         return np.array([accuracy.get(skill) or 0.0 for skill in self.skills])
 
 
-def load_actor(folder: Path) -> SetNetwork:
+def load_actor(policy: str | Path) -> SetNetwork:
     """Load the actor of a policy that divides lessons.
 
     Raises:
         LessonError: the folder has no such policy.
     """
+    expected = "expected the folder of a run of: palaestra train --env palaestra/Lesson-v0"
+    if not policy:
+        raise LessonError(f"teacher 'learned': its option 'policy' is missing; {expected}")
+    folder = Path(policy)
     checkpoint = find_newest_checkpoint(folder / "checkpoints") if (folder / "checkpoints").is_dir() else folder
     file = (checkpoint or folder) / WEIGHTS
-    expected = "expected the folder of a finished run of: palaestra train --env palaestra/Lesson-v0 --policy set"
     if not file.is_file():
         raise LessonError(f"teacher 'learned': {folder} contains no policy; {expected}")
     weights = {
