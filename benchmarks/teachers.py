@@ -20,12 +20,12 @@ from palaestra.core.statistics import mean_interval
 from palaestra.recipes.teach.recipe import teach
 from palaestra.recipes.teach.settings import TeachSettings
 
-TEACHERS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "no_state": ("no_state", ()),
-    "open_ended": ("open_ended", ()),
-    "skill_list": ("skill_list", ()),
-    "skill_tree": ("skill_tree", ()),
-    "skill_tree/ucb": ("skill_tree", ("policy=ucb",)),
+TEACHERS: dict[str, tuple[str, dict[str, str]]] = {
+    "no_state": ("no_state", {}),
+    "open_ended": ("open_ended", {}),
+    "skill_list": ("skill_list", {}),
+    "skill_tree": ("skill_tree", {}),
+    "skill_tree/ucb": ("skill_tree", {"policy": "ucb"}),
 }
 STUDENTS = {"math-skills": "nano", "vision-skills": "nano-vlm"}
 SIZES: dict[str, dict[str, Any]] = {

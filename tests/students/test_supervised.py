@@ -11,10 +11,10 @@ from palaestra.models.registry import LoadedModel
 from palaestra.students.supervised import (
     Supervision,
     TrainingState,
-    _schedule,
     add_adapter,
     fine_tune,
     optimize,
+    schedule_learning_rate,
     supervision_for,
 )
 from palaestra.tasks.math.task import MathSkills
@@ -103,7 +103,7 @@ def test_a_loss_that_is_not_finite_stops_with_advice(fresh_nano: LoadedModel) ->
 
 
 def test_the_learning_rate_rises_then_falls_to_nearly_zero() -> None:
-    rates = [_schedule(step, 100, 0.1) for step in range(100)]
+    rates = [schedule_learning_rate(step, 100, 0.1) for step in range(100)]
     assert rates[0] == pytest.approx(0.1)
     assert max(rates) == 1.0
     assert rates.index(1.0) == 9

@@ -15,14 +15,14 @@ def register_env(
 
     Arguments:
         entry_point: the import string of the class, for example `"palaestra.envs.token.cot:CoTEnv"`.
-        vector: the class of the vector environment in the same module; by default the name of the class with
-            `VectorEnv`. `None` if there is no such class.
+        vector: the vector environment: a class in the same module, or an import string; by default the name of the class
+            with `VectorEnv`. `None` if there is no such class.
         prefix: the prefix of ids that this environment plays, for example of another library.
         alias: a second id.
     """
     if vector is not None:
         module, _, class_name = entry_point.partition(":")
-        vector = f"{module}:{vector or class_name.removesuffix('Env') + 'VectorEnv'}"
+        vector = vector if ":" in vector else f"{module}:{vector or class_name.removesuffix('Env') + 'VectorEnv'}"
     for env_id in filter(None, (name, alias)):
         if env_id not in registry:
             register(id=env_id, entry_point=entry_point, vector_entry_point=vector, disable_env_checker=True)
@@ -34,8 +34,8 @@ def register_env(
 register_env(
     "palaestra/Lesson-v0",
     "palaestra.envs.lesson.env:LessonEnv",
-    "lesson scale: an action is a set of training examples, the reward is the student's gain",
-    vector=None,
+    "lesson scale: an action is a set of training examples, the reward is the student's gain; in vectors the parts of a lesson",
+    vector="palaestra.envs.lesson.flat:FlatLessonVectorEnv",
 )
 register_env(
     "palaestra/RLHF-v0",

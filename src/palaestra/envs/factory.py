@@ -135,11 +135,11 @@ def detect_kind(env_id: str, options: Options) -> Literal["token", "turn", "cont
         env.close()
 
 
-def get_observation_space(env_id: str, options: Options) -> GymSpace:
-    """Return the observation space of a single environment."""
+def get_single_spaces(env_id: str, options: Options) -> tuple[GymSpace, GymSpace]:
+    """Return the observation and action space of a single environment."""
     env = _make_one(env_id, options)
     try:
-        return _get_spaces(env)[0]
+        return _get_spaces(env)
     finally:
         env.close()
 
@@ -263,7 +263,7 @@ def make_control_env(env_id: str, num_envs: int, options: Options, own_seeds: bo
             then used only if there is no single environment.
     """
     spec = get_spec(env_id)
-    if spec.entry_point is None:
+    if _is_vector_only(spec):
         return CheckedVectorEnv(_make_native(env_id, num_envs, options), env_id)
     if spec.vector_entry_point is not None and not own_seeds:
         single = _make_single(env_id, options)
@@ -289,10 +289,13 @@ def _get_spaces(env: GymEnv | GymVectorEnv) -> tuple[GymSpace, GymSpace]:
 
 
 def _make_one(env_id: str, options: Options) -> GymEnv | GymVectorEnv:
-    """Make a single environment, or a vector environment of one slot if there is no single one."""
-    return (
-        _make_single(env_id, options) if get_spec(env_id).entry_point is not None else _make_native(env_id, 1, options)
-    )
+    """Make a single environment, or a vector environment of one slot if only that can be trained in."""
+    return _make_native(env_id, 1, options) if _is_vector_only(get_spec(env_id)) else _make_single(env_id, options)
+
+
+def _is_vector_only(spec: EnvSpec) -> bool:
+    """Whether policies are trained in the vector environment only, because there is no single one or it has other spaces."""
+    return spec.entry_point is None or getattr(_load_entry(spec, spec.entry_point), "trained_as_vector", False)
 
 
 def _make_native(env_id: str, num_envs: int, options: Options) -> GymVectorEnv:

@@ -139,6 +139,9 @@ class ControlLoop(Loop):
 
         if self.algorithm.config.whole_episodes:
             return
+        if getattr(getattr(self.env, "unwrapped", None), "restarts_at_checkpoints", False):
+            self._started = False
+            return
         state = {"env": self.env, "collector": self.collector.state()}
         if self._is_data is not False:
             try:

@@ -8,3 +8,9 @@ for _name, _place, _help in (
     ("practice", "practice:PracticingStudent", "answers the problems itself, rewarded by the scorer (GRPO)"),
 ):
     declare_entry("palaestra.students", _name, f"palaestra.students.{_place}", _help)
+declare_entry(
+    "palaestra.cohorts",
+    "stacked",
+    "palaestra.students.stacked:StackedStudents",
+    "small Llama models, by batched products",
+)

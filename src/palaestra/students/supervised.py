@@ -180,7 +180,7 @@ def optimize(
     model.train()
     with closing(optimizer):
         for step in range(done, len(batches)):
-            scale = _schedule(step, len(batches), supervision.warmup)
+            scale = schedule_learning_rate(step, len(batches), supervision.warmup)
             for group in optimizer.param_groups:
                 group["lr"] = supervision.learning_rate * scale
             try:
@@ -225,7 +225,7 @@ def all_batches(rows: Sequence[Encoded], supervision: Supervision, seeds: Seeds)
             yield from split_by_shape(batch, rows)
 
 
-def _schedule(step: int, total: int, warmup: float) -> float:
+def schedule_learning_rate(step: int, total: int, warmup: float) -> float:
     """The factor of the learning rate at `step`: linear warm-up, then linear decay to zero."""
     warmup_steps = max(1.0, warmup * total)
     return min((step + 1) / warmup_steps, (total - step) / max(1.0, total - warmup_steps), 1.0)

@@ -38,6 +38,11 @@ for _name, _place, _help in (
         "skill_tree:SkillTree",
         "one tree of subskills per skill: a policy explores and exploits, within limits",
     ),
+    (
+        "learned",
+        "learned:Learned",
+        "a policy that was trained by reinforcement learning divides each lesson; needs policy=RUN",
+    ),
 ):
     TEACHERS.register(_name, f"palaestra.teachers.{_place}", _help)
 

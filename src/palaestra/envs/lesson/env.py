@@ -103,6 +103,8 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
     """
 
     metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012  (as Gymnasium declares it)
+    trained_as_vector = True
+    """Policies are trained in the flat view, `palaestra.envs.lesson.flat`."""
 
     def __init__(
         self,

@@ -32,6 +32,7 @@ from palaestra.rl.policies.control import ControlPolicy, history_policy, mlp_pol
 from palaestra.rl.policies.convolutional import cnn_policy
 from palaestra.rl.policies.engine import EnginePolicy
 from palaestra.rl.policies.language_model import LanguageModelCritic, LanguageModelPolicy, ReferencePolicy
+from palaestra.rl.policies.sets import set_policy
 from palaestra.rl.rollout_workers import RolloutWorkers
 from palaestra.rl.token_loop import TokenLoop, TurnLoop
 
@@ -327,6 +328,8 @@ def _build_control_policy(
     try:
         if settings.policy == "cnn":
             policy = cnn_policy(*spaces, seeds=seeds, scale_actions=scale)
+        elif settings.policy == "set":
+            policy = set_policy(*spaces, width=width, layers=layers, seeds=seeds, scale_actions=scale)
         elif settings.policy == "transformer":
             policy = history_policy(
                 *spaces,
