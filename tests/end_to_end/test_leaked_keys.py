@@ -15,8 +15,8 @@ from chat_server import Call, Reply, Script, Server, error
 
 from palaestra.cli import terminal
 from palaestra.cli.main import main
-from palaestra.core import secrets
 from palaestra.core.records import Completion, Message, Request
+from palaestra.core.text import URL_USER
 from palaestra.engines.openai import OpenAIEngine
 from palaestra.recipes.resume import resume
 
@@ -118,7 +118,7 @@ def test_a_run_with_a_password_in_its_address_is_resumed(tmp_path: Path, monkeyp
         run_command(monkeypatch, "evaluate", "--model", model, *options)
         answer[0] = Reply("Answer: 4")
         monkeypatch.setattr(secrets, "_urls", {})  # As in a new process.
-        monkeypatch.setenv(secrets.URL_USER, f"me:{quote(PASSWORD)}")
+        monkeypatch.setenv(URL_USER, f"me:{quote(PASSWORD)}")
         result = resume(tmp_path / "run", progress=False)
         assert server.calls[-1].headers["authorization"].startswith("Basic ")
     assert result.summary["problems"] == 2
