@@ -128,8 +128,8 @@ def known(monkeypatch: pytest.MonkeyPatch) -> None:
     """The keys of this file are the secrets of the process."""
     for number, key in enumerate(KEYS):
         monkeypatch.setenv(f"SERVICE_{number}_API_KEY", key)
-    monkeypatch.setattr(secrets, "_remembered", set())
-    monkeypatch.setattr(secrets, "_urls", {})
+    monkeypatch.setattr("palaestra.core.text._remembered", set())
+    monkeypatch.setattr("palaestra.core.text._urls", {})
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)

@@ -50,8 +50,8 @@ SCRIPTS: dict[str, Script] = {
 @pytest.fixture(autouse=True)
 def own_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PALAESTRA_API_KEY", KEY)
-    monkeypatch.setattr(secrets, "_remembered", set())
-    monkeypatch.setattr(secrets, "_urls", {})
+    monkeypatch.setattr("palaestra.core.text._remembered", set())
+    monkeypatch.setattr("palaestra.core.text._urls", {})
 
 
 def run_command(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
@@ -117,7 +117,7 @@ def test_a_run_with_a_password_in_its_address_is_resumed(tmp_path: Path, monkeyp
         options = ["--task", "math-skills", "--skill", "percent", "--problems", "2", "--out", str(tmp_path / "run")]
         run_command(monkeypatch, "evaluate", "--model", model, *options)
         answer[0] = Reply("Answer: 4")
-        monkeypatch.setattr(secrets, "_urls", {})  # As in a new process.
+        monkeypatch.setattr("palaestra.core.text._urls", {})  # As in a new process.
         monkeypatch.setenv(URL_USER, f"me:{quote(PASSWORD)}")
         result = resume(tmp_path / "run", progress=False)
         assert server.calls[-1].headers["authorization"].startswith("Basic ")
