@@ -13,7 +13,7 @@ from rich.text import Text
 from typer.core import TyperCommand, TyperGroup
 
 from palaestra.core.errors import PalaestraError
-from palaestra.core.interrupts import Terminated, read_launch_rank
+from palaestra.core.process import Terminated, read_launch_rank
 from palaestra.core.records import Json, Report
 from palaestra.core.registry import describe_origin
 from palaestra.core.settings import short_repr

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from palaestra.core.errors import RunError, SettingsError
-from palaestra.core.interrupts import read_launch_rank
+from palaestra.core.process import read_launch_rank
 from palaestra.core.records import Json, Listener, Values
 from palaestra.core.registry import describe_error
 from palaestra.core.text import is_masked

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from palaestra.core.errors import EngineError, LessonError, PalaestraError, SettingsError, WriterError
-from palaestra.core.heartbeat import repeat_event
+from palaestra.core.process import repeat_event
 from palaestra.core.records import (
     Answer,
     Decision,

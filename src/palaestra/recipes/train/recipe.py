@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from palaestra.core.errors import MissingExtraError, RunError, SettingsError
-from palaestra.core.interrupts import HeldInterrupts, read_launch_rank, read_launch_size
+from palaestra.core.process import HeldInterrupts, measure_system, read_launch_rank, read_launch_size
 from palaestra.core.records import Event, Json, Listener, Split, ignore, notice
 from palaestra.core.registry import load_plugins
-from palaestra.core.system import measure_system
 from palaestra.recipes.progress import Trackers, TrainProgress, announce_start, check_trackers, log_events
 from palaestra.recipes.runs import SHARED_KEYS, RecipeResult, record_run, start_run, summarize_gain
 from palaestra.recipes.settings import load_run_settings, resolve_settings, to_plain, warn_if_temporary
