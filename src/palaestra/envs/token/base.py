@@ -20,6 +20,7 @@ from palaestra.core.records import Problem, Split, StopReason
 from palaestra.core.registry import describe_error
 from palaestra.core.seeding import Seeds
 from palaestra.core.settings import check_integer
+from palaestra.envs.base import Info, ResetOptions, read_reset_mask
 from palaestra.envs.token.contract import Observation, TokenEnvContract, check_tokens
 from palaestra.envs.token.prompts import (
     Prompt,
@@ -37,7 +38,6 @@ from palaestra.envs.token.prompts import (
     vocabulary_size,
 )
 from palaestra.envs.token.rewards import RewardFunctions, RewardLike, make_reward
-from palaestra.envs.types import Info, ResetOptions, read_reset_mask
 from palaestra.tasks.evaluate import draw_problems
 
 if TYPE_CHECKING:
