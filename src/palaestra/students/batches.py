@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy, pad
 from palaestra.chat.rendering import prompt_ids
 from palaestra.core.errors import LessonError
 from palaestra.core.records import Example
-from palaestra.kernels.sampling import compute_token_logprobs
+from palaestra.kernels.operations import compute_token_logprobs
 from palaestra.kernels.sequence_forward import SequenceForward, pad_or_cut
 from palaestra.models.families import context_length, position_limit, split_by_rotation
 from palaestra.models.images import ImageError, along_tokens, has_image, image_shapes, visual_prompt
