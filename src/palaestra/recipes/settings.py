@@ -280,7 +280,7 @@ class ExecutorSettings:
         """Raise if there is no such executor, or if the resources of its workers are given and it has none."""
         scheme, _, argument = self.executor.partition(":")
         EXECUTORS.check(scheme)
-        if scheme != "ray":  # Ray may start a cluster.
+        if scheme != "ray" and self.executor != INLINE:  # Ray may start a cluster.
             EXECUTORS.get(scheme)(argument).close()
         check_effects(self, (scheme == "ray", "without the executor ray", WORKER_SETTINGS))
 
@@ -311,3 +311,12 @@ class EngineSettings:
             self.engine != LOCAL_SCHEME or not self.engine_kwargs,
             f"setting 'engine_kwargs': the engine '{LOCAL_SCHEME}' has no options; set 'engine' to 'vllm'",
         )
+
+
+def check_prices(max_cost: float, *models: str) -> None:
+    """Raise if a cost limit is set for a model without a known price. Local models are free."""
+    from palaestra.engines.budget import check_price
+
+    if max_cost:
+        for name in models:
+            check_price(name)

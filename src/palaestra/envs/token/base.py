@@ -118,7 +118,7 @@ class TokenVectorEnv(TokenEnvContract):
         self.autoreset, self.render_mode = autoreset, render_mode
         if not autoreset:
             self.metadata = {**self.metadata, "autoreset_mode": AutoresetMode.DISABLED}
-        rewards = make_reward(reward, reward_weights)
+        rewards = make_reward(reward, reward_weights) if reward is not None or reward_weights else None
         if rewards is not None and type(self).reward is not TokenVectorEnv.reward:
             rewards = rewards if isinstance(rewards, RewardFunctions) else RewardFunctions([rewards])
         self._functions = rewards if isinstance(rewards, RewardFunctions) else None
