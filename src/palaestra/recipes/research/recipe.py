@@ -136,7 +136,7 @@ def resolve_paths(settings: ResearchSettings) -> ResearchSettings:
     """
     load_plugins(settings.plugins)  # One of them may define the agent.
     plugins = [absolute_path(name) if name.endswith(".py") else name for name in settings.plugins]
-    model = ModelAgent.resolve_argument(settings.model)
+    model = settings.model and ModelAgent.resolve_argument(settings.model)
     changes: Json = {"agent": resolve_agent(settings.agent), "model": model, "plugins": plugins}
     paths = {name: getattr(settings, name) for name in PATHS}
     changes |= {name: absolute_path(path) for name, path in paths.items() if path not in ("", ":memory:")}
@@ -160,7 +160,8 @@ def _make_parts(settings: ResearchSettings) -> tuple[Agent, ResearchEnv]:
         make_history(spec)
     check_cache(settings.cache)
     settings.check_engine()
-    check_device(settings.device)
+    if settings.device:
+        check_device(settings.device)
     task = make_task(settings)
     agent = make_agent(settings.agent, make_context(settings, task))
     check_prices(settings.max_cost, agent.model)
