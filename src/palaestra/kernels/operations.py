@@ -339,7 +339,7 @@ if triton is not None:
 
 def gather_rows(x_NF: torch.Tensor, rows_M: torch.Tensor) -> torch.Tensor:
     """Select rows of a table, some of them several times. Their gradients are summed in float32."""
-    rows: torch.Tensor = _GatherRows.apply(x_NF, rows_M)  # type: ignore[no-untyped-call]
+    rows: torch.Tensor = _GatherRows.apply(x_NF, rows_M)
     return rows
 
 

@@ -306,11 +306,12 @@ class EngineSettings:
 
     def check_engine(self) -> None:
         """Raise if the engine cannot load local weights, or if it has no options. Loads nothing."""
-        check_serves_weights(self.engine, "engine")
-        require(
-            self.engine != LOCAL_SCHEME or not self.engine_kwargs,
-            f"setting 'engine_kwargs': the engine '{LOCAL_SCHEME}' has no options; set 'engine' to 'vllm'",
-        )
+        if self.engine != LOCAL_SCHEME:
+            check_serves_weights(self.engine, "engine")
+        elif self.engine_kwargs:
+            raise SettingsError(
+                f"setting 'engine_kwargs': the engine '{LOCAL_SCHEME}' has no options; set 'engine' to 'vllm'"
+            )
 
 
 def check_prices(max_cost: float, *models: str) -> None:
