@@ -20,7 +20,7 @@ import wrong_inputs
 import palaestra
 from palaestra.cli.main import main
 from palaestra.core.errors import PalaestraError
-from palaestra.core.heartbeat import repeat_event
+from palaestra.core.process import repeat_event
 from palaestra.core.records import Event, Split
 from palaestra.recipes.own_data import store_data
 

@@ -15,8 +15,8 @@ from chat_server import Call, Reply, Script, Server, error
 
 from palaestra.cli import terminal
 from palaestra.cli.main import main
-from palaestra.core import secrets
 from palaestra.core.records import Completion, Message, Request
+from palaestra.core.text import URL_USER
 from palaestra.engines.openai import OpenAIEngine
 from palaestra.recipes.resume import resume
 
@@ -50,8 +50,8 @@ SCRIPTS: dict[str, Script] = {
 @pytest.fixture(autouse=True)
 def own_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PALAESTRA_API_KEY", KEY)
-    monkeypatch.setattr(secrets, "_remembered", set())
-    monkeypatch.setattr(secrets, "_urls", {})
+    monkeypatch.setattr("palaestra.core.text._remembered", set())
+    monkeypatch.setattr("palaestra.core.text._urls", {})
 
 
 def run_command(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
@@ -117,8 +117,8 @@ def test_a_run_with_a_password_in_its_address_is_resumed(tmp_path: Path, monkeyp
         options = ["--task", "math-skills", "--skill", "percent", "--problems", "2", "--out", str(tmp_path / "run")]
         run_command(monkeypatch, "evaluate", "--model", model, *options)
         answer[0] = Reply("Answer: 4")
-        monkeypatch.setattr(secrets, "_urls", {})  # As in a new process.
-        monkeypatch.setenv(secrets.URL_USER, f"me:{quote(PASSWORD)}")
+        monkeypatch.setattr("palaestra.core.text._urls", {})  # As in a new process.
+        monkeypatch.setenv(URL_USER, f"me:{quote(PASSWORD)}")
         result = resume(tmp_path / "run", progress=False)
         assert server.calls[-1].headers["authorization"].startswith("Basic ")
     assert result.summary["problems"] == 2

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from palaestra.kernels.cpu import gelu_tanh, select_matmul_kernels
-from palaestra.kernels.sampling import CHUNK, compute_token_logprobs
+from palaestra.kernels.operations import CHUNK, compute_token_logprobs
 from palaestra.kernels.sequence_forward import SequenceForward
 from palaestra.kernels.slots import SlotStepper
 from palaestra.rl.policies.language_model import LanguageModelCritic, LanguageModelPolicy

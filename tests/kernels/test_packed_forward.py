@@ -12,9 +12,8 @@ from torch.nn.functional import scaled_dot_product_attention, silu
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from palaestra.core.errors import ModelError
-from palaestra.kernels.gpu import training
-from palaestra.kernels.gpu.attention import SegmentLengths, attend_packed, gather_rows
-from palaestra.kernels.gpu.training import recompute_token_logprobs, rotate, swiglu
+from palaestra.kernels.gpu.attention import SegmentLengths, attend_packed
+from palaestra.kernels.operations import gather_rows, recompute_token_logprobs, rotate, swiglu
 from palaestra.kernels.sequence_forward import SequenceForward
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -234,7 +233,7 @@ def test_rotation_and_swiglu_have_the_gradients_of_torch() -> None:
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 def test_token_log_probs_are_those_of_a_softmax(temperature: float, monkeypatch: pytest.MonkeyPatch) -> None:
     count, vocabulary = 23, 5001
-    monkeypatch.setattr(training, "MAX_LOGITS", 7 * vocabulary)  # in four parts
+    monkeypatch.setattr("palaestra.kernels.operations.MAX_LOGITS", 7 * vocabulary)  # in four parts
     generator = torch.Generator().manual_seed(0)
     hidden, output = (torch.randn(n, 16, generator=generator).to(DEVICE).requires_grad_() for n in (count, vocabulary))
     tokens = torch.randint(0, vocabulary, (count,), generator=generator).to(DEVICE)

@@ -13,8 +13,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCau
 from palaestra.core.errors import ModelError
 from palaestra.kernels.gpu.decode import takes_packed
 from palaestra.kernels.gpu.stepper import PackedStepper
+from palaestra.kernels.operations import sample_tokens
 from palaestra.kernels.packed import LlamaForward
-from palaestra.kernels.sampling import sample_tokens
 from palaestra.kernels.sequence_forward import SequenceForward
 from palaestra.kernels.slots import SlotStepper
 

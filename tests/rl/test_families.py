@@ -14,7 +14,7 @@ from tiny_models import RARE, ROPES, SEQUENCES, SLOTS, VOCABULARY, tiny_model
 
 from palaestra.core.seeding import Seeds
 from palaestra.envs.token import Prompt, TokenVectorEnv
-from palaestra.kernels.sampling import sample_tokens
+from palaestra.kernels.operations import sample_tokens
 from palaestra.kernels.sequences import SequenceStepper
 from palaestra.kernels.slots import SlotStepper
 from palaestra.models.families import SLOTS as SLOT_TYPES

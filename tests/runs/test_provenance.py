@@ -11,7 +11,7 @@ import pytest
 
 from palaestra import __version__
 from palaestra.core.errors import RunError
-from palaestra.core.secrets import mask_arguments
+from palaestra.core.text import mask_arguments
 from palaestra.models import registry as models
 from palaestra.runs import provenance
 from palaestra.runs.provenance import read_checkout, read_provenance, record_provenance

@@ -40,7 +40,7 @@ from palaestra.cli.terminal import (
 )
 from palaestra.cli.view import view
 from palaestra.core.errors import SettingsError, UnknownNameError
-from palaestra.core.interrupts import raise_on_sigterm, read_launch_rank
+from palaestra.core.process import raise_on_sigterm, read_launch_rank
 from palaestra.core.records import Json, ignore
 from palaestra.recipes.progress import RunProgress, TrainProgress, plain_console
 

@@ -16,7 +16,7 @@ from typer.core import TyperCommand
 from palaestra.cli.options import TrainCommand, format_examples, from_settings
 from palaestra.cli.terminal import LEARN, MEASURE, add_lazy_command, announce_loading, console, quiet, say
 from palaestra.core.errors import RunError
-from palaestra.core.interrupts import read_launch_rank
+from palaestra.core.process import read_launch_rank
 from palaestra.core.records import Json, ignore
 from palaestra.core.registry import load_reference
 from palaestra.recipes.progress import RunProgress, TrainProgress

@@ -12,7 +12,7 @@ from palaestra.cli.terminal import quiet
 from palaestra.core.access import is_loopback, list_host_names, listen
 from palaestra.core.errors import MissingExtraError, SettingsError
 from palaestra.core.records import Json
-from palaestra.core.secrets import mask_data
+from palaestra.core.text import mask_data
 
 if TYPE_CHECKING:
     from palaestra.serving.server import OpenAIServer

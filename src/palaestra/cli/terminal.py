@@ -13,12 +13,12 @@ from rich.text import Text
 from typer.core import TyperCommand, TyperGroup
 
 from palaestra.core.errors import PalaestraError
-from palaestra.core.interrupts import Terminated, read_launch_rank
+from palaestra.core.process import Terminated, read_launch_rank
 from palaestra.core.records import Json, Report
 from palaestra.core.registry import describe_origin
-from palaestra.core.secrets import mask
 from palaestra.core.settings import short_repr
 from palaestra.core.statistics import Comparison, Mean
+from palaestra.core.text import mask
 from palaestra.recipes.progress import plain_console
 from palaestra.recipes.runs import PERCENT
 from palaestra.report.formatting import majority

@@ -7,9 +7,7 @@ gives each caller a state of its own and restores the former state afterwards, s
 from __future__ import annotations
 
 import random
-import sys
 import threading
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -22,35 +20,6 @@ from palaestra.core.registry import describe_error
 T = TypeVar("T")
 _LOCK = threading.RLock()
 """Held while the global generators have the state of one caller."""
-
-
-@contextmanager
-def quiet_libraries() -> Iterator[None]:
-    """Hide the progress bars of transformers and the messages of datasets, and restore the user's setting afterwards.
-
-    A library that is not imported yet is not imported for this.
-    """
-    bars: Any = sys.modules.get("transformers.utils.logging")
-    data: Any = sys.modules.get("datasets.utils")
-    hides_bars = bars is not None and bars.is_progress_bar_enabled()
-    hides_data = data is not None and not data.are_progress_bars_disabled()
-    level = data.logging.get_verbosity() if data is not None else 0
-    try:
-        if hides_bars:
-            bars.disable_progress_bar()
-        if hides_data:
-            data.disable_progress_bars()
-        if data is not None:
-            data.logging.set_verbosity(data.logging.CRITICAL)
-        yield
-    finally:
-        if hides_bars:
-            with warnings.catch_warnings(action="ignore"):  # Those of the hub may be disabled by its variable.
-                bars.enable_progress_bar()
-        if hides_data:
-            data.enable_progress_bars()
-        if data is not None:
-            data.logging.set_verbosity(level)
 
 
 class ForeignCallError(PalaestraError):

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 from palaestra.core.errors import EngineError, SettingsError
 from palaestra.core.records import Answer, Event, Failure, FailureCause, Json, Listener, Request, Usage, ignore
-from palaestra.core.secrets import mask
 from palaestra.core.seeding import Seeds
+from palaestra.core.text import mask
 from palaestra.engines.base import BaseEngine, CallMonitor, Price, Slot
 from palaestra.engines.openai_endpoint import RETRY, WAITING, Endpoint, RetryPolicy, find_list_price
 from palaestra.engines.openai_format import (

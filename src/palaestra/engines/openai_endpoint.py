@@ -20,9 +20,9 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from palaestra.core.errors import EngineError, MissingExtraError, SettingsError
-from palaestra.core.secrets import mask, remember_secret, restore_url
 from palaestra.core.seeding import Seeds
 from palaestra.core.settings import check_ranges, setting
+from palaestra.core.text import mask, remember_secret, restore_url
 from palaestra.engines.base import Price
 from palaestra.engines.budget import strip_date
 

@@ -30,8 +30,8 @@ from palaestra.core.records import (
     Usage,
     Values,
 )
-from palaestra.core.secrets import mask, mask_data
 from palaestra.core.seeding import Seeds
+from palaestra.core.text import mask, mask_data
 from palaestra.engines.openai_endpoint import Endpoint, parse_retry_after
 
 _OPTIONAL = ("temperature", "top_p", "seed", "stop", "logprobs", "response_format", "return_token_ids")

@@ -309,9 +309,7 @@ class VLLMEngine(BaseEngine):
             return self._to_failure(error)
 
     def _encode_prompt(self, request: Request) -> dict[str, Any] | Failure:
-        from palaestra.models.images import has_image
-
-        reads_images = self.processor is not None and has_image(request.messages)
+        reads_images = self.processor is not None and any(message.has_image for message in request.messages)
         prompt = encode_prompt(self.name, self.tokenizer, request, self._encode_images if reads_images else None)
         return {"prompt_token_ids": prompt} if isinstance(prompt, list) else prompt
 

@@ -24,12 +24,11 @@ from palaestra.core.registry import (
 )
 from palaestra.core.settings import short_repr
 from palaestra.envs import PREFIXES
-from palaestra.envs.problems import resolve_task
+from palaestra.envs.base import GymEnv, GymSpace, GymVectorEnv, Info, Options, resolve_task
 from palaestra.envs.token.base import TokenEnv, TokenVectorEnv
 from palaestra.envs.token.contract import TokenEnvContract
 from palaestra.envs.turn.base import TurnEnv
 from palaestra.envs.turn.vector import TurnVectorEnv
-from palaestra.envs.types import GymEnv, GymSpace, GymVectorEnv, Info, Options
 from palaestra.envs.wrappers.plain_tokens import PlainTokenVectorEnv, is_plain_token_env
 from palaestra.envs.wrappers.slots import CheckedVectorEnv, SlotVectorEnv, read_bootstrap
 from palaestra.tasks.base import check_skills

@@ -8,10 +8,10 @@ from typing import TypeVar
 
 from palaestra.core.errors import EnvError, RewardError
 from palaestra.core.records import Message
+from palaestra.envs.base import Options
 from palaestra.envs.factory import make_single_turn_env
 from palaestra.envs.turn.base import Action
 from palaestra.envs.turn.player import TurnEpisodePlayer
-from palaestra.envs.types import Options
 
 T = TypeVar("T")
 

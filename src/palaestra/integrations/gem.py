@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from palaestra.core.errors import EnvError, UnknownNameError
 from palaestra.core.settings import short_repr
+from palaestra.envs.base import Info, Options
 from palaestra.envs.turn.foreign import ForeignEnv, ForeignStep, ForeignVectorEnv
-from palaestra.envs.types import Info, Options
 from palaestra.integrations import load_library
 
 if TYPE_CHECKING:

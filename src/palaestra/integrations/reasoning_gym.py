@@ -29,7 +29,7 @@ from palaestra.core.errors import SettingsError, TaskError, UnknownNameError
 from palaestra.core.foreign import ForeignCallError, GlobalRandom, call_foreign
 from palaestra.core.records import Completion, Example, Failure, FailureCause, Json, Message, Problem, Score, Split
 from palaestra.core.settings import check_number, short_repr
-from palaestra.envs.types import Options
+from palaestra.envs.base import Options
 from palaestra.integrations import load_library
 from palaestra.tasks.base import get_split
 from palaestra.tasks.procedural import Family, ProceduralTask

@@ -13,8 +13,8 @@ import numpy as np
 
 from palaestra.core.errors import EnvError, UnknownNameError
 from palaestra.core.registry import is_reference, load_reference
+from palaestra.envs.base import Options
 from palaestra.envs.turn.foreign import ForeignEnv, ForeignStep, ForeignVectorEnv
-from palaestra.envs.types import Options
 from palaestra.integrations import load_library
 
 if TYPE_CHECKING:

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from palaestra.core.errors import EnvError, ModelError, TaskError
 from palaestra.core.records import Failure, Json, Message, ToolCall
 from palaestra.engines.openai_format import to_chat_messages
+from palaestra.envs.base import Options
 from palaestra.envs.turn.base import TurnStopReason
 from palaestra.envs.turn.tasks import ProblemSet
-from palaestra.envs.types import Options
 from palaestra.integrations import load_library
 from palaestra.integrations.episodes import EpisodeSession
 from palaestra.tasks.base import Task

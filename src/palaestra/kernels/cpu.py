@@ -20,7 +20,7 @@ import torch
 from torch import nn
 from torch.nn.functional import layer_norm, rms_norm, scaled_dot_product_attention, silu
 
-from palaestra.kernels.gpu.training import rotate
+from palaestra.kernels.operations import rotate
 from palaestra.models.families import fast_paths_enabled, find_architecture
 
 if TYPE_CHECKING:

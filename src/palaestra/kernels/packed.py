@@ -14,8 +14,8 @@ from torch.nn.functional import gelu, layer_norm, rms_norm, scaled_dot_product_a
 from torch.utils.checkpoint import checkpoint
 
 from palaestra.kernels.cpu import gelu_tanh
-from palaestra.kernels.gpu.attention import SegmentLengths, attend_packed, gather_rows
-from palaestra.kernels.gpu.training import rotate, swiglu
+from palaestra.kernels.gpu.attention import SegmentLengths, attend_packed
+from palaestra.kernels.operations import gather_rows, rotate, swiglu
 from palaestra.models.families import adapts_projections_only, find_architecture, unwrap_adapter
 
 if TYPE_CHECKING:

@@ -55,10 +55,6 @@ def along_tokens(tensor: torch.Tensor, length: int) -> bool:
     return tuple(tensor.shape) == (1, length)
 
 
-def has_image(messages: Sequence[Message]) -> bool:
-    return any(message.has_image for message in messages)
-
-
 def load_image(url: str) -> Image.Image:
     """Load an RGB image from a path, or a `data:`, `file:` or `https:` URL.
 

@@ -20,7 +20,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from palaestra.core.errors import MissingExtraError, ModelError, PalaestraError, SettingsError, UnknownNameError
-from palaestra.core.foreign import quiet_libraries
+from palaestra.core.process import quiet_libraries
 from palaestra.core.records import LOCAL_SCHEME, Event, Json, Listener, ignore
 from palaestra.runs.files import hash_file, read_json, write_json
 from palaestra.runs.provenance import PROVENANCE

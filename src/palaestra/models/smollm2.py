@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from palaestra.core.errors import MissingExtraError, ModelError, RunError, StorageError
-from palaestra.core.foreign import quiet_libraries
+from palaestra.core.process import quiet_libraries
 from palaestra.core.records import Event, Listener, ignore
 from palaestra.runs.files import hash_file, read_json, write_folder, write_json
 

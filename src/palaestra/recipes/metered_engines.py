@@ -163,15 +163,6 @@ def check_cache(path: str) -> None:
         open_cache(path).close()
 
 
-def check_prices(max_cost: float, *models: str) -> None:
-    """Raise if a cost limit is set for a model without a known price. Local models are free."""
-    from palaestra.engines.budget import check_price
-
-    if max_cost:
-        for name in models:
-            check_price(name)
-
-
 def service_options(call_timeout: float, **options: Any) -> Json:
     """Arguments of `OpenAIEngine`: `call_timeout` limits each call and all of its retries together."""
     from palaestra.engines.openai_endpoint import RetryPolicy

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from palaestra.core.errors import SettingsError
-from palaestra.core.foreign import quiet_libraries
+from palaestra.core.process import quiet_libraries
 from palaestra.core.settings import short_repr
 from palaestra.models.registry import cache_folder
 from palaestra.runs.files import write_bytes, write_folder

@@ -24,7 +24,7 @@ from rich.text import Text, TextType
 
 from palaestra.core.errors import MissingExtraError
 from palaestra.core.records import NOTICE, Event, Listener, Report, ignore, notice
-from palaestra.core.secrets import mask, mask_settings
+from palaestra.core.text import mask, mask_settings
 from palaestra.engines.openai_endpoint import RETRY, WAITING
 from palaestra.recipes.settings import to_plain
 

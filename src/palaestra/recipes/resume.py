@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from palaestra.core.errors import RunError, SettingsError
-from palaestra.core.interrupts import read_launch_rank
+from palaestra.core.process import read_launch_rank
 from palaestra.core.records import Json, Listener, Values
 from palaestra.core.registry import describe_error
-from palaestra.core.secrets import is_masked
+from palaestra.core.text import is_masked
 from palaestra.recipes.progress import RunProgress, TrainProgress, show_progress
 from palaestra.recipes.settings import build, read_run_settings, read_values
 from palaestra.recipes.train.settings import TrainSettings

@@ -283,7 +283,7 @@ class ExecutorSettings:
         """Raise if there is no such executor, or if the resources of its workers are given and it has none."""
         scheme, _, argument = self.executor.partition(":")
         EXECUTORS.check(scheme)
-        if scheme != "ray":  # Ray may start a cluster.
+        if scheme != "ray" and self.executor != INLINE:  # Ray may start a cluster.
             EXECUTORS.get(scheme)(argument).close()
         check_effects(self, (scheme == "ray", "without the executor ray", WORKER_SETTINGS))
 
@@ -309,8 +309,18 @@ class EngineSettings:
 
     def check_engine(self) -> None:
         """Raise if the engine cannot load local weights, or if it has no options. Loads nothing."""
-        check_serves_weights(self.engine, "engine")
-        require(
-            self.engine != LOCAL_SCHEME or not self.engine_kwargs,
-            f"setting 'engine_kwargs': the engine '{LOCAL_SCHEME}' has no options; set 'engine' to 'vllm'",
-        )
+        if self.engine != LOCAL_SCHEME:
+            check_serves_weights(self.engine, "engine")
+        elif self.engine_kwargs:
+            raise SettingsError(
+                f"setting 'engine_kwargs': the engine '{LOCAL_SCHEME}' has no options; set 'engine' to 'vllm'"
+            )
+
+
+def check_prices(max_cost: float, *models: str) -> None:
+    """Raise if a cost limit is set for a model without a known price. Local models are free."""
+    from palaestra.engines.budget import check_price
+
+    if max_cost:
+        for name in models:
+            check_price(name)

@@ -21,7 +21,7 @@ import torch
 
 from palaestra.chat.rendering import render_conversation
 from palaestra.core.errors import LessonError, ModelError, TaskError
-from palaestra.core.foreign import quiet_libraries
+from palaestra.core.process import quiet_libraries
 from palaestra.core.records import Json, Message
 from palaestra.core.seeding import Seeds, plan_batches
 from palaestra.models.families import position_limit, split_by_rotation

@@ -14,8 +14,8 @@ from gymnasium.vector import AutoresetMode
 
 from palaestra.core.errors import EnvError, SettingsError
 from palaestra.core.seeding import Seeds
+from palaestra.envs.base import GymVectorEnv
 from palaestra.envs.token.contract import TokenEnvContract
-from palaestra.envs.types import GymVectorEnv
 from palaestra.rl.distributed.ranks import gather, rank, world_size
 from palaestra.rl.policies.control import ControlPolicy
 from palaestra.rl.policies.engine import EnginePolicy

@@ -13,8 +13,8 @@ import torch
 
 from palaestra.core.errors import RunError
 from palaestra.core.records import Event, Json, Listener, Trajectory
-from palaestra.core.secrets import mask_settings
 from palaestra.core.spaces import space_to_data
+from palaestra.core.text import mask_settings
 from palaestra.envs.state import load_state, save_state
 from palaestra.kernels.cpu import select_matmul_kernels
 from palaestra.rl.collection import ControlCollector

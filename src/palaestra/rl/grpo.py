@@ -23,13 +23,14 @@ from typing import Any, Literal
 import torch
 
 from palaestra.core.settings import setting
-from palaestra.rl.advantages import compute_frac_reward_zero_std, compute_group_advantages_GK
 from palaestra.rl.algorithms import Algorithm, GroupConfig, MetricMeans
 from palaestra.rl.losses import (
     aggregate_losses,
     approximate_kl,
     compute_clip_fraction,
     compute_clip_ratios,
+    compute_frac_reward_zero_std,
+    compute_group_advantages_GK,
     compute_importance_weights,
     compute_policy_loss,
     compute_sequence_logprobs_BT,

@@ -15,17 +15,19 @@ from dataclasses import dataclass
 import torch
 
 from palaestra.core.settings import accept_aliases, setting
-from palaestra.rl.advantages import compute_gae_BT, measure_values, normalize
 from palaestra.rl.algorithms import Algorithm, AlgorithmConfig, MetricMeans
 from palaestra.rl.distributed.ranks import sum_over_ranks
 from palaestra.rl.losses import (
     approximate_kl,
     compute_clip_fraction,
     compute_clip_ratios,
+    compute_gae_BT,
     compute_importance_weights,
     compute_policy_loss,
     compute_value_loss,
     mean_where,
+    measure_values,
+    normalize,
 )
 from palaestra.rl.optimizers import retry_in_smaller_microbatches, training_mode
 from palaestra.rl.rollouts import Rollout, Selection, make_minibatches, split_microbatches

@@ -14,9 +14,16 @@ import torch
 
 from palaestra.core.errors import SettingsError
 from palaestra.core.settings import setting
-from palaestra.rl.advantages import compute_returns_BT, measure_values, normalize, to_double
 from palaestra.rl.algorithms import Algorithm, AlgorithmConfig, MetricMeans
-from palaestra.rl.losses import compute_importance_weights, compute_value_loss, mean_where
+from palaestra.rl.losses import (
+    compute_importance_weights,
+    compute_returns_BT,
+    compute_value_loss,
+    mean_where,
+    measure_values,
+    normalize,
+    to_double,
+)
 from palaestra.rl.optimizers import Optimizer, retry_in_smaller_microbatches, training_mode
 from palaestra.rl.rollouts import ControlInputs, Rollout, Selection, select_all, select_sequences, split_microbatches
 

@@ -12,14 +12,16 @@ from dataclasses import dataclass
 import torch
 
 from palaestra.core.settings import setting
-from palaestra.rl.advantages import compute_frac_reward_zero_std, compute_leave_one_out_advantages_GK, normalize
 from palaestra.rl.algorithms import Algorithm, GroupConfig, MetricMeans
 from palaestra.rl.losses import (
     approximate_kl,
     compute_clip_fraction,
     compute_clip_ratios,
+    compute_frac_reward_zero_std,
     compute_importance_weights,
+    compute_leave_one_out_advantages_GK,
     compute_policy_loss,
+    normalize,
 )
 from palaestra.rl.optimizers import retry_in_smaller_microbatches, training_mode
 from palaestra.rl.rollouts import Rollout, Selection, make_group_minibatches, split_microbatches

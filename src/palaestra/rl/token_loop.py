@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from palaestra.chat.encoder import ChatEncoder
-from palaestra.core.foreign import quiet_libraries
+from palaestra.core.process import quiet_libraries
 from palaestra.core.records import Event, Json, Listener, Segment, Split, Trajectory, Usage
 from palaestra.core.seeding import Seeds
 from palaestra.core.statistics import Mean, mean_interval, report_on

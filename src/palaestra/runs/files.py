@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from palaestra.core.errors import RunError, StorageError
-from palaestra.core.secrets import mask, mask_data, mask_rows
-from palaestra.core.text import clean_text
+from palaestra.core.text import clean_text, mask, mask_data, mask_rows
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from palaestra.core.errors import RunError, StorageError
-from palaestra.core.secrets import mask
-from palaestra.core.text import clean_text
+from palaestra.core.text import clean_text, mask
 from palaestra.runs.files import check_own_file, read_text, write_text
 
 LOG = "log.txt"

@@ -14,8 +14,7 @@ from pathlib import Path
 
 from palaestra.core.errors import RunError
 from palaestra.core.records import Completion, Failure, ImagePart, Json, Message, TextPart, ToolCall, Usage, Values
-from palaestra.core.secrets import mask_arguments, mask_settings
-from palaestra.core.text import clean_fields
+from palaestra.core.text import clean_fields, mask_arguments, mask_settings
 from palaestra.runs.files import read_json, write_json
 from palaestra.version import __version__
 

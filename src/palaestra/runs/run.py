@@ -25,7 +25,7 @@ from traceback import format_exception
 
 from palaestra.core.errors import RunError, StorageError
 from palaestra.core.records import Json
-from palaestra.core.secrets import mask_settings
+from palaestra.core.text import mask_settings
 from palaestra.runs.files import (
     PARTIAL,
     check_own_file,

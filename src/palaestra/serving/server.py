@@ -40,7 +40,7 @@ from palaestra.core.records import (
     ToolCall,
     reads_schema,
 )
-from palaestra.core.secrets import mask, remember_secret
+from palaestra.core.text import mask, remember_secret
 from palaestra.engines.base import context_failure, encode_prompt
 from palaestra.serving.batching import Batcher, TextStream
 from palaestra.serving.request_bodies import ChatBody, CommonBody, RequestError, TextBody, parse_body, read_bytes

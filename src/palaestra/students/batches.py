@@ -13,10 +13,10 @@ from torch.nn.functional import cross_entropy, pad
 from palaestra.chat.rendering import prompt_ids
 from palaestra.core.errors import LessonError
 from palaestra.core.records import Example
-from palaestra.kernels.sampling import compute_token_logprobs
+from palaestra.kernels.operations import compute_token_logprobs
 from palaestra.kernels.sequence_forward import SequenceForward, pad_or_cut
 from palaestra.models.families import context_length, position_limit, split_by_rotation
-from palaestra.models.images import ImageError, along_tokens, has_image, image_shapes, visual_prompt
+from palaestra.models.images import ImageError, along_tokens, image_shapes, visual_prompt
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
@@ -56,7 +56,7 @@ def encode(
         except ImageError as error:
             raise LessonError(f"an example has an image that cannot be read: {error}") from error
         prompt, images = seen.ids, seen.inputs
-    elif has_image(example.messages):
+    elif any(message.has_image for message in example.messages):
         raise LessonError("an example has an image, and the student reads text only; use a model such as nano-vlm")
     else:
         prompt = prompt_ids(tokenizer, example.messages)
@@ -102,7 +102,8 @@ def split_by_shape(batch: Sequence[int], rows: Sequence[Encoded]) -> Iterator[li
     parts: dict[object, list[int]] = {}
     for index in batch:
         row = rows[index]
-        parts.setdefault(image_shapes(row.images, len(row.prompt_ids)), []).append(index)
+        shapes = image_shapes(row.images, len(row.prompt_ids)) if row.images else ()
+        parts.setdefault(shapes, []).append(index)
     if len(parts) <= 1 + (() in parts):
         yield list(batch)
         return

@@ -14,8 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 from palaestra.core.errors import LessonError, RunError, SettingsError
-from palaestra.core.foreign import quiet_libraries
-from palaestra.core.interrupts import HeldInterrupts
+from palaestra.core.process import HeldInterrupts, quiet_libraries
 from palaestra.core.records import Completion, Engine, Example, Failure, Score
 from palaestra.core.seeding import Seeds
 from palaestra.engines.base import WeightsEngine

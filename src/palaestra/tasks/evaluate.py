@@ -21,7 +21,7 @@ import numpy as np
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from palaestra.core.errors import TaskError, TooFewProblemsError
-from palaestra.core.heartbeat import repeat_event
+from palaestra.core.process import repeat_event
 from palaestra.core.records import (
     Answer,
     Attempt,

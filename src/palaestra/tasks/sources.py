@@ -32,7 +32,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from palaestra.core.errors import MissingExtraError, TaskError
-from palaestra.core.foreign import quiet_libraries
+from palaestra.core.process import quiet_libraries
 from palaestra.core.settings import short_repr
 from palaestra.core.text import clean
 

@@ -27,6 +27,7 @@ from palaestra.core.records import (
 from palaestra.core.seeding import Seeds
 from palaestra.core.settings import check_integer
 from palaestra.core.statistics import is_better, measure_gain, report_on
+from palaestra.envs.base import Info, ResetOptions
 from palaestra.envs.lesson.state import (
     Journal,
     NullJournal,
@@ -41,7 +42,6 @@ from palaestra.envs.lesson.state import (
     to_validation_attempt,
 )
 from palaestra.envs.lesson.student import STUDENTS, Student
-from palaestra.envs.types import Info, ResetOptions
 from palaestra.models import registry as models
 from palaestra.runs.provenance import LedgerEntry
 from palaestra.tasks.base import Task, check_skills, get_hooks, make_task

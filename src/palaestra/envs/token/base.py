@@ -20,6 +20,7 @@ from palaestra.core.records import Problem, Split, StopReason
 from palaestra.core.registry import describe_error
 from palaestra.core.seeding import Seeds
 from palaestra.core.settings import check_integer
+from palaestra.envs.base import Info, ResetOptions, read_reset_mask
 from palaestra.envs.token.contract import Observation, TokenEnvContract, check_tokens
 from palaestra.envs.token.prompts import (
     Prompt,
@@ -37,7 +38,6 @@ from palaestra.envs.token.prompts import (
     vocabulary_size,
 )
 from palaestra.envs.token.rewards import RewardFunctions, RewardLike, make_reward
-from palaestra.envs.types import Info, ResetOptions, read_reset_mask
 from palaestra.tasks.evaluate import draw_problems
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ class TokenVectorEnv(TokenEnvContract):
         self.autoreset, self.render_mode = autoreset, render_mode
         if not autoreset:
             self.metadata = {**self.metadata, "autoreset_mode": AutoresetMode.DISABLED}
-        rewards = make_reward(reward, reward_weights)
+        rewards = make_reward(reward, reward_weights) if reward is not None or reward_weights else None
         if rewards is not None and type(self).reward is not TokenVectorEnv.reward:
             rewards = rewards if isinstance(rewards, RewardFunctions) else RewardFunctions([rewards])
         self._functions = rewards if isinstance(rewards, RewardFunctions) else None

@@ -13,7 +13,7 @@ from gymnasium.vector.utils import batch_space
 from palaestra.core.errors import EnvError
 from palaestra.core.records import Problem
 from palaestra.core.settings import check_integer
-from palaestra.envs.types import Info, Options
+from palaestra.envs.base import Info, Options
 from palaestra.tasks.base import Task
 
 if TYPE_CHECKING:

@@ -8,10 +8,9 @@ from typing import Any
 
 from palaestra.core.errors import EnvError, RewardError
 from palaestra.core.records import Completion, Failure, Problem, Score
-from palaestra.envs.problems import resolve_task, select_problems
+from palaestra.envs.base import Options, resolve_task, select_problems
 from palaestra.envs.token.base import TokenEnv, TokenVectorEnv
 from palaestra.envs.token.prompts import Response
-from palaestra.envs.types import Options
 from palaestra.tasks.base import Task, get_hooks
 from palaestra.tasks.evaluate import score, score_all
 

@@ -21,7 +21,7 @@ from palaestra.core.registry import describe_location
 from palaestra.core.settings import check_integer, check_number, short_repr
 from palaestra.core.spaces import Choice, RecordSpace, Several, UnicodeText
 from palaestra.engines.openai_format import parse_message, to_chat_messages
-from palaestra.envs.types import Info, Options, ResetOptions, ToolSchemas
+from palaestra.envs.base import Info, Options, ResetOptions, ToolSchemas
 
 MAX_MESSAGE = 1 << 24
 """The maximum number of characters in one message."""

@@ -14,9 +14,9 @@ from palaestra.core.foreign import ForeignCallError, GlobalRandom, call_foreign
 from palaestra.core.records import Example, Failure, FailureCause, Message
 from palaestra.core.seeding import Seeds
 from palaestra.core.settings import check_number
+from palaestra.envs.base import Info, Options, ResetOptions
 from palaestra.envs.turn.base import Conversation, Reply, TurnEnv, TurnStopReason
 from palaestra.envs.turn.vector import TurnVectorEnv
-from palaestra.envs.types import Info, Options, ResetOptions
 from palaestra.envs.wrappers.slots import NonFiniteError, read_bootstrap
 
 _MAX_TURNS = 100

@@ -15,10 +15,10 @@ from palaestra.core.errors import EnvError
 from palaestra.core.records import Example, Message, Split, ToolCall
 from palaestra.core.seeding import Seeds
 from palaestra.core.settings import check_integer, check_number
+from palaestra.envs.base import Options
 from palaestra.envs.turn.base import Reply, TurnEnv, TurnStopReason
 from palaestra.envs.turn.tools import answer_calls, make_tools
 from palaestra.envs.turn.vector import TurnVectorEnv
-from palaestra.envs.types import Options
 from palaestra.tasks.base import get_split
 
 _NUMBER = re.compile(r"-?\d+")

@@ -10,8 +10,8 @@ from palaestra.core.errors import EnvError, SandboxError
 from palaestra.core.foreign import ForeignTimeoutError, call_foreign
 from palaestra.core.records import Failure, FailureCause, Json, Message
 from palaestra.engines.openai_format import to_chat_messages
+from palaestra.envs.base import GymEnv, GymStep
 from palaestra.envs.turn.base import Action, TurnEnv, TurnStopReason, to_failure
-from palaestra.envs.types import GymEnv, GymStep
 
 T = TypeVar("T")
 

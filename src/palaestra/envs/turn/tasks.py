@@ -8,10 +8,9 @@ from typing import Any, ClassVar
 
 from palaestra.core.records import Completion, Failure, Message, Problem, Score
 from palaestra.core.settings import check_integer
-from palaestra.envs.problems import resolve_task, select_problems
+from palaestra.envs.base import Options, resolve_task, select_problems
 from palaestra.envs.turn.base import Reply, TurnEnv, TurnStopReason
 from palaestra.envs.turn.vector import TurnVectorEnv
-from palaestra.envs.types import Options
 from palaestra.tasks.base import Task, get_hooks
 from palaestra.tasks.evaluate import score, scoring_slots
 

@@ -12,8 +12,8 @@ from gymnasium import spaces
 
 from palaestra.core.errors import EnvError
 from palaestra.core.settings import short_repr
+from palaestra.envs.base import GymEnv, GymSpace, Options
 from palaestra.envs.turn.foreign import ForeignEnv, ForeignStep, ForeignVectorEnv
-from palaestra.envs.types import GymEnv, GymSpace, Options
 from palaestra.envs.wrappers.slots import check_inside
 
 _ACTIONS: Mapping[str, tuple[str, ...]] = {

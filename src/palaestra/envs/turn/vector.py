@@ -15,8 +15,7 @@ from gymnasium.vector import AutoresetMode
 from palaestra.core.errors import EnvError, RewardError, SandboxError
 from palaestra.core.records import FailureCause, Message
 from palaestra.core.settings import check_integer, short_repr
-from palaestra.envs.turn.base import Action, Conversation, TurnEnv, TurnStopReason, to_failure
-from palaestra.envs.types import (
+from palaestra.envs.base import (
     GymEnv,
     GymStep,
     GymVectorEnv,
@@ -26,6 +25,7 @@ from palaestra.envs.types import (
     ToolSchemas,
     read_reset_mask,
 )
+from palaestra.envs.turn.base import Action, Conversation, TurnEnv, TurnStopReason, to_failure
 
 VectorStep = tuple[tuple[Conversation, ...], np.ndarray, np.ndarray, np.ndarray, Info]
 _Start = tuple[Conversation, Info]

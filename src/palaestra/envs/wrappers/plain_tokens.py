@@ -12,9 +12,9 @@ from gymnasium import spaces
 
 from palaestra.core.errors import EnvError
 from palaestra.core.records import StopReason
+from palaestra.envs.base import GymEnv, GymVectorEnv, Info, ResetOptions
 from palaestra.envs.token.contract import Observation, TokenEnvContract, check_tokens
 from palaestra.envs.token.prompts import Prompt, Response
-from palaestra.envs.types import GymEnv, GymVectorEnv, Info, ResetOptions
 from palaestra.envs.wrappers.slots import check_inside, describe_failure, read_bootstrap
 
 if TYPE_CHECKING:

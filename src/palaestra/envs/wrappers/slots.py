@@ -19,7 +19,7 @@ from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 from palaestra.core.errors import EnvError
 from palaestra.core.registry import describe_error, describe_location
 from palaestra.core.seeding import Seeds
-from palaestra.envs.types import GymEnv, GymSpace, GymVectorEnv, Info, ResetOptions
+from palaestra.envs.base import GymEnv, GymSpace, GymVectorEnv, Info, ResetOptions
 
 _GIVE_UP = 3
 """Number of consecutive failures of a slot that end the run."""

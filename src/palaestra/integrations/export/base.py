@@ -16,8 +16,8 @@ from jinja2 import Environment, StrictUndefined
 
 from palaestra.core.errors import EnvError, SettingsError
 from palaestra.core.registry import REFERENCE, Registry
+from palaestra.envs.base import Options, ToolSchemas
 from palaestra.envs.factory import check_options, make_single_turn_env
-from palaestra.envs.types import Options, ToolSchemas
 from palaestra.runs.files import check_empty_folder, write_text
 from palaestra.version import __version__
 

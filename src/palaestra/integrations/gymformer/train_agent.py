@@ -17,8 +17,8 @@ from palaestra.core.errors import EnvError, ModelError, RewardError, SettingsErr
 from palaestra.core.records import Event, Json, Listener, ignore
 from palaestra.core.seeding import Seeds
 from palaestra.core.settings import check_integer
+from palaestra.envs.base import Options
 from palaestra.envs.factory import detect_kind, make_control_env, make_token_env
-from palaestra.envs.types import Options
 from palaestra.integrations.gymformer.networks import LMActorNetwork, load_into
 from palaestra.kernels.cpu import select_matmul_kernels
 from palaestra.models import registry as models

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, TypeVar
 from palaestra.core.errors import MissingExtraError, TaskError
 from palaestra.core.foreign import ForeignCallError, call_foreign
 from palaestra.core.records import Completion, Failure, FailureCause, Message, Problem, Score, Split
-from palaestra.envs.types import Options
+from palaestra.envs.base import Options
 from palaestra.tasks.base import TaskHooks, check_choice, check_skills, part_by_hash, take
 
 if TYPE_CHECKING:

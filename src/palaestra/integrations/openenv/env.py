@@ -12,9 +12,9 @@ from palaestra.core.foreign import ForeignCallError
 from palaestra.core.records import Failure, FailureCause, Json, Message, ToolCall
 from palaestra.core.registry import is_reference, load_reference
 from palaestra.core.settings import check_number
+from palaestra.envs.base import Options
 from palaestra.envs.turn.base import Reply, TurnStopReason
 from palaestra.envs.turn.foreign import ForeignEnv, ForeignStep, ForeignVectorEnv
-from palaestra.envs.types import Options
 from palaestra.envs.wrappers.slots import NonFiniteError
 from palaestra.integrations.openenv.served import make_sample, read_action_format, write_observation
 from palaestra.integrations.openenv.sessions import InvalidActionError, OpenEnvSession, SessionResult, open_session

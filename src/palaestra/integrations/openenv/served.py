@@ -11,9 +11,9 @@ from typing import TypeAlias
 from palaestra.core.errors import EnvError, UnknownNameError
 from palaestra.core.records import Json, Message, Values
 from palaestra.engines.openai_format import to_chat_messages
+from palaestra.envs.base import Options
 from palaestra.envs.factory import make_single_turn_env
 from palaestra.envs.turn.base import Action
-from palaestra.envs.types import Options
 
 Schema: TypeAlias = Values
 """A JSON schema, or the values of its fields."""

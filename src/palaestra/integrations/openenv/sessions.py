@@ -21,7 +21,7 @@ from palaestra.core.errors import EnvError, MissingExtraError
 from palaestra.core.foreign import ForeignCallError
 from palaestra.core.registry import load_reference
 from palaestra.core.settings import short_repr
-from palaestra.envs.types import Options
+from palaestra.envs.base import Options
 
 _MAX_MESSAGE_BYTES = 100 * 2**20
 _MAX_CLOSE_SECONDS = 5.0

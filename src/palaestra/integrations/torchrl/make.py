@@ -12,7 +12,7 @@ from tensordict import NonTensorData, NonTensorStack, TensorDictBase
 from torchrl.envs import ConditionalSkip, EnvBase, ThreadingAsyncEnvPool, TransformedEnv
 
 from palaestra.core.errors import EnvError, SettingsError
-from palaestra.envs.types import Info
+from palaestra.envs.base import Info
 from palaestra.integrations.torchrl.base import MLGymEnv, MLGymWrapper
 from palaestra.integrations.torchrl.chat_template import TemplateTransform
 from palaestra.integrations.torchrl.slots import TaskName, load_tasks

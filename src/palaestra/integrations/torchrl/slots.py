@@ -11,8 +11,8 @@ from typing import Any
 from palaestra.core.errors import EnvError, SettingsError, UnknownNameError
 from palaestra.core.records import Message
 from palaestra.core.settings import short_repr
+from palaestra.envs.base import Options
 from palaestra.envs.turn.base import TurnStep, TurnStopReason
-from palaestra.envs.types import Options
 from palaestra.integrations.mlgym import load_mlgym
 from palaestra.research.tasks.task import ResearchTask, load_task
 from palaestra.research.workspace.commands import CommandResult

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from palaestra.core.errors import EnvError
 from palaestra.core.records import Message, Split
 from palaestra.core.settings import check_integer
+from palaestra.envs.base import Options
 from palaestra.envs.turn.foreign import ForeignEnv, ForeignStep, ForeignVectorEnv
-from palaestra.envs.types import Options
 from palaestra.integrations import load_library
 from palaestra.tasks.base import get_split
 

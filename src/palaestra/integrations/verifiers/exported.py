@@ -16,8 +16,8 @@ from pydantic import Field
 from palaestra.core.errors import RewardError
 from palaestra.core.records import Json, Message, ToolCall
 from palaestra.engines.openai_format import to_chat_messages
+from palaestra.envs.base import Options
 from palaestra.envs.turn.base import TurnStopReason
-from palaestra.envs.types import Options
 from palaestra.integrations.episodes import EpisodeSession
 from palaestra.integrations.verifiers.toolset import AnswerState, AnswerToolset, AnswerToolsetConfig, CallAnswer
 

@@ -110,23 +110,3 @@ def _attend_in_turn(
             )[0]
         )
     return torch.cat(mixed, 1).transpose(0, 1)
-
-
-def gather_rows(x_NF: torch.Tensor, rows_M: torch.Tensor) -> torch.Tensor:
-    """Select rows of a table, some of them several times. Their gradients are summed in float32."""
-    rows: torch.Tensor = _GatherRows.apply(x_NF, rows_M)  # type: ignore[no-untyped-call]
-    return rows
-
-
-class _GatherRows(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x_NF: torch.Tensor, rows_M: torch.Tensor) -> torch.Tensor:
-        ctx.save_for_backward(rows_M)
-        ctx.size = len(x_NF)
-        return x_NF.index_select(0, rows_M)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:
-        (rows_M,) = ctx.saved_tensors
-        total = torch.zeros((ctx.size, *grads[0].shape[1:]), dtype=torch.float32, device=grads[0].device)
-        return total.index_add_(0, rows_M, grads[0].float()).to(grads[0].dtype), None

@@ -6,7 +6,7 @@ from __future__ import annotations
 import torch
 from torch.nn.functional import scaled_dot_product_attention, silu
 
-from palaestra.kernels.gpu.training import rotate
+from palaestra.kernels.operations import rotate
 
 try:
     import triton  # type: ignore[import-not-found]

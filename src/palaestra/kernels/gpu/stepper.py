@@ -19,7 +19,7 @@ import torch
 from palaestra.core.errors import ModelError
 from palaestra.kernels.gpu.decode import PackedLlama
 from palaestra.kernels.gpu.device import Graph, allocate_cache, count_free_bytes
-from palaestra.kernels.sampling import sample_tokens
+from palaestra.kernels.operations import sample_tokens
 from palaestra.models.families import context_length, make_short_copy
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from palaestra.core.records import Attempt, Event, Json, Listener, Problem, Repo
 from palaestra.core.registry import load_plugins
 from palaestra.core.statistics import first_failures, report_on, slice_by_metadata
 from palaestra.recipes.evaluate.settings import EvaluateSettings
-from palaestra.recipes.metered_engines import CALLS, MeteredEngines, check_prices, open_cache, service_options
+from palaestra.recipes.metered_engines import CALLS, MeteredEngines, open_cache, service_options
 from palaestra.recipes.progress import announce_start, log_events
 from palaestra.recipes.runs import (
     PERCENT,
@@ -26,7 +26,7 @@ from palaestra.recipes.runs import (
     start_run,
     to_percent,
 )
-from palaestra.recipes.settings import resolve_settings, to_plain
+from palaestra.recipes.settings import check_prices, resolve_settings, to_plain
 from palaestra.runs.files import to_data
 from palaestra.runs.provenance import LedgerEntry, Spending
 from palaestra.runs.run import Run

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from palaestra.core.errors import RunError
 from palaestra.core.records import Json
-from palaestra.core.secrets import mask_settings
+from palaestra.core.text import mask_settings
 from palaestra.recipes.runs import PERCENT
 from palaestra.runs.provenance import read_provenance
 from palaestra.runs.run import Run

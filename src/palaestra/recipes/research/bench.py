@@ -25,8 +25,8 @@ from typing import Any
 
 from palaestra.core.errors import ExecutorError, PalaestraError, RunError, SettingsError, TotalSpentError
 from palaestra.core.records import Event, Failure, FailureCause, Json, Listener, ignore, notice
-from palaestra.core.secrets import mask_settings
 from palaestra.core.seeding import Seeds
+from palaestra.core.text import mask_settings
 from palaestra.engines.budget import Budget
 from palaestra.executors.base import Resources, open_executor
 from palaestra.recipes.metered_engines import CALL_TIMEOUT, SharedEngines, open_cache

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, fields
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
@@ -15,12 +16,12 @@ from palaestra.core.registry import load_plugins
 from palaestra.core.seeding import Seeds
 from palaestra.engines.budget import Budget
 from palaestra.envs.turn.base import TurnStopReason, transcript
-from palaestra.recipes.metered_engines import SharedEngines, check_cache, check_prices, meter_engines
+from palaestra.recipes.metered_engines import MeteredEngines, SharedEngines, check_cache, meter_engines
 from palaestra.recipes.progress import announce_start, log_events
 from palaestra.recipes.research.episode_player import TRAJECTORY, Player, export_conversation, list_messages, summarize
 from palaestra.recipes.research.settings import PATHS, RECIPE, ResearchSettings
 from palaestra.recipes.runs import RecipeResult, record_run, start_run
-from palaestra.recipes.settings import build, load_run_settings, require, resolve_settings, to_plain
+from palaestra.recipes.settings import build, check_prices, load_run_settings, require, resolve_settings, to_plain
 from palaestra.research.agents import Agent, AgentContext, absolute_path, make_agent, resolve_agent
 from palaestra.research.agents.base import AGENT_FILES
 from palaestra.research.agents.history import make_history
@@ -32,6 +33,7 @@ from palaestra.research.workspace.env import PROMPTS, ResearchEnv
 from palaestra.research.workspace.parsing import PARSERS
 from palaestra.research.workspace.workspace import MeasuredSolution, Step, measure
 from palaestra.runs.files import storage_errors, write_json
+from palaestra.runs.provenance import Spending
 from palaestra.runs.run import Run
 
 if TYPE_CHECKING:
@@ -134,7 +136,7 @@ def resolve_paths(settings: ResearchSettings) -> ResearchSettings:
     """
     load_plugins(settings.plugins)  # One of them may define the agent.
     plugins = [absolute_path(name) if name.endswith(".py") else name for name in settings.plugins]
-    model = ModelAgent.resolve_argument(settings.model)
+    model = settings.model and ModelAgent.resolve_argument(settings.model)
     changes: Json = {"agent": resolve_agent(settings.agent), "model": model, "plugins": plugins}
     paths = {name: getattr(settings, name) for name in PATHS}
     changes |= {name: absolute_path(path) for name, path in paths.items() if path not in ("", ":memory:")}
@@ -158,7 +160,8 @@ def _make_parts(settings: ResearchSettings) -> tuple[Agent, ResearchEnv]:
         make_history(spec)
     check_cache(settings.cache)
     settings.check_engine()
-    check_device(settings.device)
+    if settings.device:
+        check_device(settings.device)
     task = make_task(settings)
     agent = make_agent(settings.agent, make_context(settings, task))
     check_prices(settings.max_cost, agent.model)
@@ -242,20 +245,27 @@ def _play(
     with ExitStack() as stack:
         if engines is None:
             engines = stack.enter_context(closing(SharedEngines(settings.device, listener, settings.call_timeout)))
-        calls = stack.enter_context(meter_engines(run, settings, within, resumable=False))
         models, options = engines, settings.engine_kwargs
 
+        @cache
+        def meter() -> MeteredEngines:
+            return stack.enter_context(meter_engines(run, settings, within, resumable=False))
+
         def open_model(name: str) -> Engine:
-            return calls.open(name, models.get(name, **options))
+            return meter().open(name, models.get(name, **options))
+
+        def spent() -> Spending:
+            return meter().spent() if is_metered or meter.cache_info().currsize else Spending()
 
         agent = make_agent(settings.agent, make_context(settings, env.task, open_model, lambda: env.baseline))
-        player = Player(run, env, agent, Seeds(settings.seed).derive(RECIPE), listener, calls.spent, stop)
+        is_metered = bool(agent.model or run.store.total().calls)
+        player = Player(run, env, agent, Seeds(settings.seed).derive(RECIPE), listener, spent, stop)
         episodes: list[list[Step]] = []
         while len(episodes) < agent.episodes:
             episodes.append(player.play(len(episodes)))
             if episodes[-1][-1].stop_reason == TurnStopReason.INTERRUPTED:
                 break
-        summary = summarize(run, settings, env, agent, episodes, listener, calls.spent())
+        summary = summarize(run, settings, env, agent, episodes, listener, spent())
     write_json(run.folder / TRAJECTORY, export_conversation(summary, episodes[summary["kept_episode"]]))
     run.write_summary(summary)
     return ResearchResult(run.folder, summary)

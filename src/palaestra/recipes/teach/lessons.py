@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from palaestra.core.errors import EngineError, LessonError, PalaestraError, SettingsError, WriterError
-from palaestra.core.heartbeat import repeat_event
+from palaestra.core.process import repeat_event
 from palaestra.core.records import (
     Answer,
     Decision,
@@ -91,14 +91,15 @@ class Lessons:
         self.settings, self.task, self.checks = settings, task, select_checks(settings)
         # The models that the teacher is built with.
         self.models: dict[str, LateEngine] = {}
-        prompts = TeacherPrompts(Path(settings.prompts) if settings.prompts else None)
+        if settings.prompts:
+            load_prompts(settings)  # A folder that cannot be used raises now, whichever model reads it.
         writer, options = None, dict(settings.teacher_kwargs)
         if settings.writer != TASK_WRITER:
             self.models["writer"] = LateEngine(settings.writer)
-            writer = ModelWriter(task, self.models["writer"], prompts, settings.teacher)
+            writer = ModelWriter(task, self.models["writer"], load_prompts(settings), settings.teacher)
         if settings.planner:
             self.models["planner"] = LateEngine(settings.planner)
-            options = _list_planner_options(settings, self.models["planner"], prompts) | options
+            options = _list_planner_options(settings, self.models["planner"]) | options
         self.teacher = make_teacher(settings.teacher, task, settings.chosen_skills, writer=writer, **options)
         self.engines: dict[str, CachedEngine] = {}
         self.log = CallLog()
@@ -200,7 +201,12 @@ class Lessons:
         return delivery, spent.entry_since(store.total(phase), phase, names, seconds)
 
 
-def _list_planner_options(settings: TeachSettings, engine: LateEngine, prompts: TeacherPrompts) -> dict[str, object]:
+def load_prompts(settings: TeachSettings) -> TeacherPrompts:
+    """Load the prompts of the models that write, plan and discover: the built-in ones, or the user's instead."""
+    return TeacherPrompts(Path(settings.prompts) if settings.prompts else None)
+
+
+def _list_planner_options(settings: TeachSettings, engine: LateEngine) -> dict[str, object]:
     """The teacher's arguments for a planner: the engine, and the prompts if the teacher takes any."""
     parameters = signature(TEACHERS.get(settings.teacher)).parameters
     options = dict(settings.teacher_kwargs)
@@ -209,7 +215,7 @@ def _list_planner_options(settings: TeachSettings, engine: LateEngine, prompts: 
         reason = f"would not use the planner '{settings.planner}'" if "engine" in parameters else "uses no planner"
         advice = "leave planner empty, or use the teacher 'skill_tree' with the option policy=model"
         raise SettingsError(f"teacher '{settings.teacher}' {reason}; {advice}")
-    return {"engine": engine} | ({"prompts": prompts} if "prompts" in parameters else {})
+    return {"engine": engine} | ({"prompts": load_prompts(settings)} if "prompts" in parameters else {})
 
 
 def select_checks(settings: TeachSettings) -> list[Check]:

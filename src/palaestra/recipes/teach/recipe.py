@@ -41,10 +41,9 @@ from palaestra.envs.lesson.student import STUDENTS, Student
 from palaestra.models import registry as models
 from palaestra.models.registry import check_device
 from palaestra.recipes.export.tables import write_lessons
-from palaestra.recipes.metered_engines import check_prices
 from palaestra.recipes.progress import RunProgress, announce_start, log_events
 from palaestra.recipes.runs import OpenRun, RecipeResult, change_settings, open_workers, record_run, start_run
-from palaestra.recipes.settings import resolve_settings, to_plain
+from palaestra.recipes.settings import check_prices, resolve_settings, to_plain
 from palaestra.recipes.teach.lessons import Lessons
 from palaestra.recipes.teach.settings import TASK_WRITER, TeachSettings
 from palaestra.recipes.teach.skills import (

@@ -22,8 +22,8 @@ from pathlib import Path
 
 from palaestra.core.errors import EngineError, ExecutorError, LessonError, RunError, SettingsError
 from palaestra.core.records import Event, Failure, Json, Listener, Values, ignore
-from palaestra.core.secrets import mask_settings
 from palaestra.core.statistics import Mean, holm, mean_interval, sign_flip_test, t_test
+from palaestra.core.text import mask_settings
 from palaestra.executors.base import Resources, open_executor
 from palaestra.recipes.progress import RunProgress, announce_start, show_progress
 from palaestra.recipes.runs import PERCENT, NotebookResult, hash_models

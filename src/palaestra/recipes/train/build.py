@@ -14,7 +14,7 @@ import torch
 
 from palaestra.chat.encoder import ChatEncoder
 from palaestra.core.errors import EnvError, SettingsError
-from palaestra.core.interrupts import HeldInterrupts
+from palaestra.core.process import HeldInterrupts
 from palaestra.core.records import Json, Listener, Values, ignore, notice
 from palaestra.core.registry import load_plugins
 from palaestra.core.seeding import Seeds

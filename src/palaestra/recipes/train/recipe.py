@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from palaestra.core.errors import MissingExtraError, RunError, SettingsError
-from palaestra.core.interrupts import HeldInterrupts, read_launch_rank, read_launch_size
-from palaestra.core.records import Event, Json, Listener, Split, ignore, notice
+from palaestra.core.process import HeldInterrupts, measure_system, read_launch_rank, read_launch_size
+from palaestra.core.records import LOCAL_SCHEME, Event, Json, Listener, Split, ignore, notice
 from palaestra.core.registry import load_plugins
-from palaestra.core.system import measure_system
 from palaestra.recipes.progress import Trackers, TrainProgress, announce_start, check_trackers, log_events
 from palaestra.recipes.runs import SHARED_KEYS, RecipeResult, record_run, start_run, summarize_gain
 from palaestra.recipes.settings import load_run_settings, resolve_settings, to_plain, warn_if_temporary
@@ -182,7 +181,8 @@ def check(settings: TrainSettings) -> None:
     if settings.policy in (None, "lm"):
         models.check(settings.model)
         settings.check_engine()
-        check_model(settings.resolve_model(settings.model))
+        if settings.engine != LOCAL_SCHEME:
+            check_model(settings.resolve_model(settings.model))
     if settings.agent:
         from palaestra.rl.agent_program import parse_command
 

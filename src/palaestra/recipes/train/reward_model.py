@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from palaestra.core.errors import RunError, SettingsError
-from palaestra.core.interrupts import HeldInterrupts
+from palaestra.core.process import HeldInterrupts
 from palaestra.core.records import Event, Listener
 from palaestra.core.seeding import Seeds
 from palaestra.core.settings import check_ranges, setting

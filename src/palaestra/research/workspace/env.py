@@ -131,7 +131,8 @@ class ResearchEnv(TurnEnv):
         self.tools = tool_schemas(self.commands) if tools else []
         self._parser = make_parser("tool_call" if tools else parser)
         self._prompts = Prompts(PROMPTS, Path(prompts) if prompts else None)
-        check_prompts(self._prompts, self.task)
+        if prompts:
+            check_prompts(self._prompts, self.task)
         self._command_docs = "" if tools else documentation(self.commands)
         self._memory = Path(memory) if memory else None
         if self._memory is not None:

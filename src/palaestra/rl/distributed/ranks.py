@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import nn
 
 from palaestra.core.errors import RankError, SettingsError
-from palaestra.core.interrupts import read_launch_rank, read_launch_size
+from palaestra.core.process import read_launch_rank, read_launch_size
 from palaestra.models.families import unwrap_adapter
 
 T = TypeVar("T")

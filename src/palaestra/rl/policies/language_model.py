@@ -20,7 +20,7 @@ from palaestra.core.seeding import Seeds
 from palaestra.kernels.cpu import fuse_activations, select_matmul_kernels
 from palaestra.kernels.gpu.device import count_free_bytes
 from palaestra.kernels.gpu.stepper import PackedStepper
-from palaestra.kernels.sampling import compute_token_logprobs, sample_tokens
+from palaestra.kernels.operations import compute_token_logprobs, sample_tokens
 from palaestra.kernels.sequence_forward import SequenceForward, SequenceOutputs, pad_or_cut
 from palaestra.kernels.slots import Stepper, make_stepper
 from palaestra.models.families import check_causal, context_length

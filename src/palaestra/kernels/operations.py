@@ -1,6 +1,6 @@
-"""Operations of a training pass on a GPU, each with its gradient: rotary positions, SwiGLU and the output layer.
+"""Operations on logits and activations: sampling, log-probs of given tokens, rotary positions, SwiGLU, rows of a table.
 
-On other devices they are computed with plain torch.
+Those of a training pass have gradients, and Triton kernels on a GPU. On other devices they are computed with plain torch.
 """
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,untyped-decorator"
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import nn
 from torch.nn.functional import silu
 
 try:
@@ -20,6 +21,102 @@ except ImportError:  # Builds of torch for CPUs have no Triton.
 MAX_LOGITS = 1 << 28
 """Maximum number of logits that exist at once: 0.5 GB in bfloat16."""
 _BLOCK = 1024
+_SEARCH_BLOCK = 64
+"""Tokens per block of the search."""
+CHUNK = 512
+"""Number of rows of logits that a CPU computes at once."""
+
+
+def sample_tokens(
+    logits_SV: torch.Tensor, uniform_S: torch.Tensor, temperature: float = 1.0, legal_SV: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Sample by inverting the cumulative distribution; returns tokens, log-probs and entropies.
+
+    One exponential per logit is enough for all three. Illegal tokens are never sampled.
+    """
+    if temperature != 1.0:
+        logits_SV = logits_SV / temperature
+    if legal_SV is not None:
+        logits_SV = logits_SV.masked_fill(~legal_SV, float("-inf"))
+    shifted_SV = logits_SV - logits_SV.amax(-1, keepdim=True)
+    weight_SV = shifted_SV.exp()
+    chosen_S, total_S = _sample_index(weight_SV, uniform_S.to(weight_SV.dtype))
+    log_total_S = total_S.log()
+    logprobs_S = shifted_SV.gather(-1, chosen_S[:, None])[:, 0] - log_total_S
+    finite_SV = shifted_SV if legal_SV is None else shifted_SV.masked_fill(~legal_SV, 0.0)
+    entropy_S = log_total_S - (weight_SV * finite_SV).sum(-1) / total_S
+    return chosen_S, logprobs_S, entropy_S
+
+
+def _sample_index(weight_SV: torch.Tensor, uniform_S: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The index at which the cumulative weight passes `uniform_S` times the total; and the total.
+
+    It searches for a block of tokens first, then for the token in it. A cumulative sum over the whole vocabulary would
+    cost more than everything else here.
+    """
+    count, width = weight_SV.shape
+    blocks_SNK = nn.functional.pad(weight_SV, (0, -width % _SEARCH_BLOCK)).view(count, -1, _SEARCH_BLOCK)
+    ends_SN = blocks_SNK.sum(-1).cumsum(-1)
+    total_S = ends_SN[:, -1]
+    # Slightly below the total, so that rounding never selects a token after the last one with weight.
+    target_S1 = (uniform_S * (1 - 2**-22) * total_S)[:, None]
+    block_S1 = torch.searchsorted(ends_SN, target_S1, right=True).clamp(max=ends_SN.shape[1] - 1)
+    inside_SK = blocks_SNK.gather(1, block_S1[:, :, None].expand(-1, -1, _SEARCH_BLOCK))[:, 0].cumsum(-1)
+    before_S1 = ends_SN.gather(1, block_S1) - inside_SK[:, -1:]
+    # The same sum in another order may differ in its last bit: stay within the block.
+    left_S1 = torch.minimum((target_S1 - before_S1).clamp(min=0.0), inside_SK[:, -1:] * (1 - 2**-22))
+    place_S1 = torch.searchsorted(inside_SK, left_S1, right=True)
+    return (block_S1 * _SEARCH_BLOCK + place_S1)[:, 0].clamp(max=width - 1), total_S
+
+
+def compute_token_logprobs(
+    hidden_ND: torch.Tensor, output_VD: torch.Tensor, tokens_N: torch.Tensor, temperature: float = 1.0
+) -> torch.Tensor:
+    """Output layer, softmax and selection of one token in one operation, with gradients.
+
+    A CPU keeps one table of `[positions, vocabulary]` for the backward pass. A GPU keeps none and computes the logits again.
+    """
+    compute = recompute_token_logprobs if hidden_ND.is_cuda else _TokenLogProbs.apply
+    logprobs_N: torch.Tensor = compute(hidden_ND, output_VD, tokens_N, temperature)
+    return logprobs_N
+
+
+class _TokenLogProbs(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, hidden_ND: torch.Tensor, output_VD: torch.Tensor, tokens_N: torch.Tensor, temperature: float
+    ) -> torch.Tensor:
+        count, vocabulary = len(hidden_ND), len(output_VD)
+        needs_grad = ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
+        weight_NV = hidden_ND.new_empty(count if needs_grad else min(count, CHUNK), vocabulary)
+        total_N, logits_N = hidden_ND.new_empty(count), hidden_ND.new_empty(count)
+        for start in range(0, count, CHUNK):
+            rows = slice(start, min(start + CHUNK, count))
+            logits = weight_NV[rows] if needs_grad else weight_NV[: rows.stop - rows.start]
+            torch.mm(hidden_ND[rows], output_VD.t(), out=logits)
+            if temperature != 1.0:
+                logits.div_(temperature)
+            logits.sub_(logits.amax(-1, keepdim=True))
+            logits_N[rows] = logits.gather(-1, tokens_N[rows, None])[:, 0]
+            total_N[rows] = logits.exp_().sum(-1)
+        if needs_grad:
+            ctx.save_for_backward(hidden_ND, output_VD, tokens_N, weight_NV, total_N)
+            ctx.temperature = temperature
+        return logits_N - total_N.log()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        hidden_ND, output_VD, tokens_N, weight_NV, total_N = ctx.saved_tensors
+        grad_N = grads[0] / ctx.temperature
+        hidden_grad, output_grad = torch.empty_like(hidden_ND), torch.zeros_like(output_VD)
+        for start in range(0, len(hidden_ND), CHUNK):
+            rows = slice(start, start + CHUNK)
+            grad_C1 = grad_N[rows, None]
+            logits_grad = weight_NV[rows] * (-grad_C1 / total_N[rows, None])
+            logits_grad.scatter_add_(1, tokens_N[rows, None], grad_C1)
+            torch.mm(logits_grad, output_VD, out=hidden_grad[rows])
+            output_grad.addmm_(logits_grad.t(), hidden_ND[rows])
+        return hidden_grad, output_grad, None, None
 
 
 def rotate(x_NHD: torch.Tensor, cos_ND: torch.Tensor, sin_ND: torch.Tensor) -> torch.Tensor:
@@ -238,3 +335,23 @@ if triton is not None:
         slope = sigmoid * (1 + x * (1 - sigmoid))
         tl.store(gate_grads + at, (grad * y * slope).to(gate.dtype), mask=inside)
         tl.store(up_grads + at, (grad * x * sigmoid).to(gate.dtype), mask=inside)
+
+
+def gather_rows(x_NF: torch.Tensor, rows_M: torch.Tensor) -> torch.Tensor:
+    """Select rows of a table, some of them several times. Their gradients are summed in float32."""
+    rows: torch.Tensor = _GatherRows.apply(x_NF, rows_M)
+    return rows
+
+
+class _GatherRows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x_NF: torch.Tensor, rows_M: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(rows_M)
+        ctx.size = len(x_NF)
+        return x_NF.index_select(0, rows_M)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        (rows_M,) = ctx.saved_tensors
+        total = torch.zeros((ctx.size, *grads[0].shape[1:]), dtype=torch.float32, device=grads[0].device)
+        return total.index_add_(0, rows_M, grads[0].float()).to(grads[0].dtype), None
