@@ -25,7 +25,7 @@ from palaestra.core.records import Example, Problem, Split
 from palaestra.core.registry import Registry
 from palaestra.core.seeding import Seeds
 from palaestra.core.settings import check_integer
-from palaestra.envs.types import Info, ResetOptions
+from palaestra.envs.base import Info, ResetOptions
 from palaestra.models import registry as models
 from palaestra.tasks.base import GenerativeTask, Task, check_skills, make_task
 from palaestra.tasks.evaluate import draw_problems, write_examples

@@ -12,7 +12,7 @@ from torch import nn
 
 from palaestra.core.errors import EnvError
 from palaestra.core.seeding import Seeds
-from palaestra.envs.types import GymSpace
+from palaestra.envs.base import GymSpace
 from palaestra.rl.optimizers import fork_torch_rng
 from palaestra.rl.policies.control import ControlPolicy, mlp
 
