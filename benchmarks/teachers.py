@@ -25,6 +25,8 @@ TEACHERS: dict[str, tuple[str, dict[str, str]]] = {
     "open_ended": ("open_ended", {}),
     "skill_list": ("skill_list", {}),
     "skill_tree": ("skill_tree", {}),
+    "sfl": ("sfl", {}),
+    "progress": ("progress", {}),
     "skill_tree/ucb": ("skill_tree", {"policy": "ucb"}),
 }
 STUDENTS = {"math-skills": "nano", "vision-skills": "nano-vlm"}

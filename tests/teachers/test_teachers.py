@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from palaestra.core.errors import UnknownNameError
 from palaestra.core.records import Lesson, Report
-from palaestra.envs.lesson.state import Round, StudentState, count_examples
+from palaestra.envs.lesson.state import Round, StudentState, count_examples, hide_results
 from palaestra.tasks.math.task import MathSkills
 from palaestra.teachers.base import TEACHERS, make_teacher
 from palaestra.teachers.simple import share_out
@@ -67,6 +67,23 @@ def test_decisions_account_for_every_example(name: str) -> None:
 def test_no_state_gives_every_skill_the_same() -> None:
     lesson = write_lesson("no_state", make_state(make_report({"addition": 1.0, "clock": 0.0})), 180)
     assert {count_given(lesson, skill) for skill in SKILLS} == {10}
+
+
+def test_sfl_favors_skills_that_are_solved_sometimes() -> None:
+    rates = dict.fromkeys(SKILLS, 0.5) | {"addition": 1.0, "clock": 0.0}
+    lesson = write_lesson("sfl", make_state(make_report(rates)))
+    assert count_given(lesson, "percent") > 1.5 * count_given(lesson, "addition") > 0
+    assert count_given(lesson, "percent") > 1.5 * count_given(lesson, "clock") > 0
+    assert write_lesson("sfl", hide_results(make_state(make_report(rates)))).examples
+
+
+def test_progress_favors_skills_that_changed() -> None:
+    before = make_report(dict.fromkeys(SKILLS, 0.5))
+    now = make_report(dict.fromkeys(SKILLS, 0.5) | {"clock": 0.9, "percent": 0.3})
+    lesson = write_lesson("progress", make_state(now, before, (Round({}, now),)))
+    assert count_given(lesson, "clock") > count_given(lesson, "percent") > 3 * count_given(lesson, "addition") > 0
+    first = write_lesson("progress", make_state(before))
+    assert {count_given(first, skill) for skill in SKILLS} <= {8, 9}
 
 
 def test_skill_tree_favors_weak_skills_and_keeps_mastered_ones() -> None:

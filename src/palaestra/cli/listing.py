@@ -17,6 +17,7 @@ REGISTRIES = {
     "image_generators": "palaestra.tasks.vision.image_generators.base:IMAGE_GENERATORS",
     "engines": "palaestra.engines.base:ENGINES",
     "algorithms": "palaestra.rl.algorithms:ALGORITHMS",
+    "curricula": "palaestra.rl.curriculum:CURRICULA",
     "agents": "palaestra.research.agents:AGENTS",
     "commands": "palaestra.research.workspace.commands:COMMANDS",
     "parsers": "palaestra.research.workspace.parsing:PARSERS",

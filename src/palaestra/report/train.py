@@ -303,6 +303,7 @@ def _health_panel(trained: Metrics, settings: Json) -> list[Json]:
     """Show the metrics that exist. A metric that the last iteration lacks is shown with its iteration."""
     language = settings.get("policy") == "lm"
     unit = "token" if language else "decision"
+    by_skill = sorted({name for row in trained.values() for name in row if name.startswith("groups/")})
     shown = [
         ("approx_kl", "KL of the update", f"nats per {unit}, between the new and the collecting policy"),
         ("reference_kl", "KL to the reference", "nats per response"),
@@ -315,6 +316,10 @@ def _health_panel(trained: Metrics, settings: Json) -> list[Json]:
         ("return_mean", "Mean return", f"discounted, from each {unit} on: the target of the critic"),
         ("explained_variance", "Explained variance", "of returns by the critic; 1 is all, below 0 worse than none"),
         ("frac_reward_zero_std", "Groups without variance", "% with equal rewards"),
+        ("groups_hard", "Hard groups", "% with a mean in the lowest fifth of the range of rewards"),
+        ("groups_frontier", "Frontier groups", "% neither hard nor easy"),
+        ("groups_easy", "Easy groups", "% with a mean in the highest fifth of the range of rewards"),
+        *((name, f"Groups of {name.partition('/')[2]}", "% of the groups of an iteration") for name in by_skill),
         ("length", "Response length" if language else "Episode length", "tokens" if language else "steps"),
         ("turns", "Turns", "messages of the model per episode"),
         ("truncated", "Truncated", f"% of {'messages' if metric_points(trained, 'turns') else 'responses'}"),
@@ -328,10 +333,11 @@ def _health_panel(trained: Metrics, settings: Json) -> list[Json]:
         limit = settings.get("hyperparameters", {}).get(_LIMITS.get(name)) or math.nan
         if not math.isnan(limit):
             meaning += f"; limit {plain(limit)}"
-        written = (share if name in _SHARES else plain)(values[-1].value)
+        is_share = name in _SHARES or name.startswith("groups")
+        written = (share if is_share else plain)(values[-1].value)
         if values[-1].iteration < last:
             written += f" at {values[-1].iteration}"
-        drawn = [replace(r, value=100 * r.value) for r in values] if name in _SHARES else values
+        drawn = [replace(r, value=100 * r.value) for r in values] if is_share else values
         picture = small_chart(drawn, last, title, limit)
         metrics.append({"name": title, "last": written, "meaning": meaning, "picture": picture, "points": drawn})
     return metrics

@@ -107,6 +107,7 @@ def collect_responses(
     *,
     seed: int | None = None,
     first: int | None = None,
+    prompts: Sequence[int] = (),
 ) -> Rollout:
     """Play `episodes` whole episodes in a token environment.
 
@@ -115,9 +116,10 @@ def collect_responses(
         seeds: for sampling. The samples of an episode depend on its number, not on its slot or on other episodes.
         seed: resets the order of the prompts; `None` continues it.
         first: the number of the first episode; `None` continues the count.
+        prompts: the index of the prompt of each group; by default the environment's order.
     """
     start = time.perf_counter()
-    options: dict[str, Any] = {"episodes": episodes}
+    options: dict[str, Any] = {"episodes": episodes, **({"prompts": prompts} if prompts else {})}
     if first is not None:
         options["episode"] = first
     observation, infos = env.reset(seed=seed, options=options)

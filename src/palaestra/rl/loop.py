@@ -60,6 +60,7 @@ class LoopConfig:
     uses_workers: bool
     max_staleness: int
     importance_clip_max: float
+    curriculum: str
     temperature: float
     max_tokens: int
     keep_trajectories: int

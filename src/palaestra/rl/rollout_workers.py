@@ -8,7 +8,7 @@ the learner updates on previous ones.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
@@ -35,7 +35,7 @@ class Actor(Protocol):
 
     policy: Any
 
-    def collect(self, first: int, episodes: int, version: int) -> Rollout: ...
+    def collect(self, first: int, episodes: int, version: int, prompts: Sequence[int]) -> Rollout: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +46,7 @@ class _Part:
     version: int
     first: int
     episodes: int
+    prompts: Sequence[int]
 
 
 class RolloutWorkers:
@@ -71,11 +72,14 @@ class RolloutWorkers:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="rollouts")
         self._rollouts: dict[int, Future[Rollout]] = {}
 
-    def collect(self, iteration: int, weights: dict[str, torch.Tensor]) -> Rollout:
+    def collect(
+        self, iteration: int, weights: dict[str, torch.Tensor], prompts: Mapping[int, Sequence[int]]
+    ) -> Rollout:
         """Return the rollout of an iteration, and start the rollouts of the next `max_staleness` iterations.
 
         Arguments:
             weights: a copy of the learner's weights after `iteration - 1` updates.
+            prompts: the chosen prompts of iterations; see `TokenLoop.choose_prompts`.
 
         Raises:
             ExecutorError: the workers of some episodes died several times.
@@ -85,7 +89,9 @@ class RolloutWorkers:
         if missing:
             shared = self._executor.share(weights)
             for number in missing:
-                self._rollouts[number] = self._thread.submit(self._play, number, shared, iteration - 1)
+                self._rollouts[number] = self._thread.submit(
+                    self._play, number, shared, iteration - 1, prompts.get(number, ())
+                )
             self._rollouts[missing[-1]].add_done_callback(lambda _: shared.release())
         return self._rollouts.pop(iteration).result()
 
@@ -96,13 +102,18 @@ class RolloutWorkers:
         self._thread.shutdown(wait=True)
         self._executor.close()
 
-    def _play(self, iteration: int, weights: Shared[dict[str, torch.Tensor]], version: int) -> Rollout:
+    def _play(
+        self, iteration: int, weights: Shared[dict[str, torch.Tensor]], version: int, prompts: Sequence[int]
+    ) -> Rollout:
         episodes, group_size = self.config.episodes, self.config.group_size
         groups = episodes // group_size
         count = min(groups, self._executor.count_workers(self._resources))
         bounds = [groups * k // count * group_size for k in range(count + 1)]
         first = (iteration - 1) * episodes
-        parts = [_Part(weights, version, first + begin, end - begin) for begin, end in pairwise(bounds)]
+        parts = [
+            _Part(weights, version, first + begin, end - begin, prompts[begin // group_size : end // group_size])
+            for begin, end in pairwise(bounds)
+        ]
         rollouts = []
         for result in self._pool.map(_play_part, parts):
             if isinstance(result, Failure):
@@ -116,6 +127,6 @@ def _play_part(actor: Actor, part: _Part) -> Rollout:
     if actor.version != part.version:
         load_weights(actor.policy, part.weights.get(), "of the learner")
         actor.version = part.version
-    rollout = actor.collect(part.first, part.episodes, part.version)
+    rollout = actor.collect(part.first, part.episodes, part.version, part.prompts)
     rollout.version = part.version
     return rollout

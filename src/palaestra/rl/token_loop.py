@@ -9,11 +9,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from palaestra.chat.encoder import ChatEncoder
+from palaestra.core.errors import EnvError
 from palaestra.core.process import quiet_libraries
 from palaestra.core.records import Event, Json, Listener, Segment, Split, Trajectory, Usage
 from palaestra.core.seeding import Seeds
 from palaestra.core.statistics import Mean, mean_interval, report_on
 from palaestra.rl.collection import collect_responses, gather_rollout, split_episodes
+from palaestra.rl.curriculum import CURRICULA, UNIFORM, Curriculum
 from palaestra.rl.distributed.ranks import broadcast, gather_weights, list_gathered_weights, rank
 from palaestra.rl.loop import Loop, LoopConfig, summarize_returns
 from palaestra.rl.policies.engine import EnginePolicy, correct_importance
@@ -70,6 +72,13 @@ class TokenLoop(Loop):
         self.sampler, self.workers = sampler, workers
         self.group_size = config.group_size
         self._returns: dict[int, list[float | None]] = {}
+        self.curriculum: Curriculum | None = None
+        if config.curriculum != UNIFORM:
+            if not env.skills:
+                raise EnvError(f"setting 'curriculum': the prompts of {config.env} cannot be chosen; expected uniform")
+            kind: type[Curriculum] = CURRICULA.get(config.curriculum)
+            self.curriculum = kind(env.skills, self.seeds.derive("curriculum"))
+        self._chosen: dict[int, list[int]] = {}  # The prompts of the iterations that are not finished.
         self.version: int | None = None
         """In a rollout worker, the number of updates of its weights."""
         self.prepare()
@@ -94,10 +103,35 @@ class TokenLoop(Loop):
             self.sampler.update_weights(self.policy.model, version)
             yield self.sampler
 
-    def collect(self, first: int, episodes: int, version: int) -> Rollout:
-        """Play the episodes from number `first` with the weights after `version` updates."""
+    def collect(self, first: int, episodes: int, version: int, prompts: Sequence[int] = ()) -> Rollout:
+        """Play the episodes from number `first` with the weights after `version` updates.
+
+        Arguments:
+            prompts: the prompt of each group; by default the environment's order.
+        """
         with self.open_sampler(version) as sampler:
-            return collect_responses(self.env, sampler, episodes, self.seeds, first=first)
+            return collect_responses(self.env, sampler, episodes, self.seeds, first=first, prompts=prompts)
+
+    def choose_prompts(self, iteration: int) -> None:
+        """Choose the prompts of an iteration, and of those that workers sample ahead."""
+        if self.curriculum is None:
+            return
+        last = min(iteration + self.config.max_staleness, self.config.iterations)
+        for number in range(iteration, last + 1):
+            if number not in self._chosen:
+                self._chosen[number] = self.curriculum.choose(number, -(-self.config.episodes // self.group_size))
+
+    def record_rewards(self, iteration: int, rollout: Rollout) -> dict[str, float]:
+        """Tell the curriculum the rewards of an iteration. Returns its metrics."""
+        if self.curriculum is None:
+            return {}
+        episodes, prompts = rollout.get_episodes(), self._chosen.pop(iteration)
+        rewards: list[list[float]] = [[] for _ in prompts]
+        totals_B = rollout.rewards_BT.sum(-1)
+        for sequence in episodes.valid_B.nonzero().flatten().tolist():
+            group = int(episodes.group_B[sequence]) - (iteration - 1) * len(prompts)
+            rewards[group].append(float(totals_B[sequence]))
+        return self.curriculum.record(prompts, rewards)
 
     def collect_held_out(self, version: int) -> Rollout:
         """Play this process's share of the held-out episodes, with the same random numbers every time."""
@@ -124,10 +158,14 @@ class TokenLoop(Loop):
         self, iteration: int, progress_remaining: float, listener: Listener
     ) -> tuple[dict[str, float], list[Trajectory]]:
         config, episodes = self.config, self.config.episodes
+        self.choose_prompts(iteration)
         if not config.uses_workers:
             # This process plays its share and gets those of the other processes.
-            first, share = split_episodes((iteration - 1) * episodes, episodes, self.group_size)
-            rollout = gather_rollout(self.collect(first, share, iteration - 1))
+            begin = (iteration - 1) * episodes
+            first, share = split_episodes(begin, episodes, self.group_size)
+            own = slice((first - begin) // self.group_size, (first - begin + share) // self.group_size)
+            prompts = self._chosen.get(iteration, [])[own]
+            rollout = gather_rollout(self.collect(first, share, iteration - 1, prompts))
             rollout.version = iteration - 1
             names = ("seconds_model", "seconds_environment")
             seconds = {name.removeprefix("seconds_"): rollout.metrics[name] for name in names}
@@ -135,10 +173,10 @@ class TokenLoop(Loop):
             start = time.perf_counter()
             weights = self.weights()
             # Rank 0 has the workers and gives their rollout to the other processes.
-            rollout = cast(Rollout, broadcast(self.workers.collect(iteration, weights) if self.workers else None))
+            rollout = cast(Rollout, broadcast(self.workers and self.workers.collect(iteration, weights, self._chosen)))
             seconds = {"rollout": time.perf_counter() - start}
         staleness = iteration - 1 - rollout.version
-        metrics = self._count(rollout, self.failure_cause)
+        metrics = self._count(rollout, self.failure_cause) | self.record_rewards(iteration, rollout)
         self.usage, self.responses = _count_usage(rollout), rollout.get_episodes().records
         assert rollout.entropy_BT is not None
         metrics["entropy"] = float(rollout.entropy_BT[rollout.mask_BT].mean())
@@ -262,11 +300,14 @@ class TokenLoop(Loop):
         return mean_interval([after - before for before, after in pairs if before is not None and after is not None])
 
     def counters(self) -> Json:
-        return {**super().counters(), "returns": {str(iteration): r for iteration, r in self._returns.items()}}
+        counters = {**super().counters(), "returns": {str(iteration): r for iteration, r in self._returns.items()}}
+        return counters | ({"curriculum": self.curriculum.state()} if self.curriculum is not None else {})
 
     def load_counters(self, counters: Json) -> None:
         super().load_counters(counters)
         self._returns = {int(iteration): list(returns) for iteration, returns in counters.get("returns", {}).items()}
+        if self.curriculum is not None:
+            self.curriculum.load_state(counters["curriculum"])
 
     def describe_policy(self) -> Json:
         return {"vocabulary": self.policy.vocabulary, "critic": self.policy.has_critic}
@@ -365,7 +406,7 @@ class TurnLoop(TokenLoop):
             if env is not None:
                 env.close()
 
-    def collect(self, first: int, episodes: int, version: int) -> Rollout:
+    def collect(self, first: int, episodes: int, version: int, prompts: Sequence[int] = ()) -> Rollout:
         return self._play(self.env, version, episodes, self.seeds, self.group_size, first)
 
     def find_cut_episodes(self, rollout: Rollout) -> list[bool]:

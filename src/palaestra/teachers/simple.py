@@ -1,4 +1,4 @@
-"""Teachers without a model of learning: the baseline `no_state`, and two that follow the student's errors."""
+"""Teachers without a model of learning: the baseline `no_state`, and those that follow the student's results."""
 
 from __future__ import annotations
 
@@ -104,6 +104,63 @@ class SkillList(PlanningTeacher):
                 picked = tuple(errors[int(place)] for place in generator.permutation(len(errors))[: self.shown])
                 orders.append(Order(skill, part, count, "mend", reason, errors=picked))
         return orders
+
+
+class Learnability(PlanningTeacher):
+    """Sampling for learnability (SFL, arXiv 2408.15099): a subskill's share is p(1 - p) at its accuracy p.
+
+    The accuracy is that of the subskill's report with one right and one wrong answer more. Without results it teaches all
+    skills equally.
+
+    Arguments:
+        explore: the fraction of a lesson that is divided equally.
+    """
+
+    def __init__(
+        self, task: Task, skills: tuple[str, ...] = (), *, writer: Writer | None = None, explore: float = 0.2
+    ) -> None:
+        super().__init__(task, skills, writer=writer)
+        self.explore = explore
+
+    def weigh(self, state: StudentState) -> dict[tuple[str, str], tuple[float, str]]:
+        """The weight of each subskill with its reason; empty without results."""
+        weights = {}
+        for part in state.report.slices:
+            for leaf in (part.slices or (part,)) if part.name in self.skills else ():
+                rate = (leaf.correct + 1) / (leaf.count + 2)
+                name = leaf.name if part.slices else ""
+                weights[part.name, name] = rate * (1 - rate), f"{leaf.correct} of {leaf.count} answers right"
+        return weights
+
+    def plan(self, state: StudentState, size: int, generator: np.random.Generator) -> list[Order]:
+        weights = self.weigh(state)
+        total = sum(weight for weight, _ in weights.values())
+        if not total:
+            return NoState(self.task, tuple(self.skills), writer=self.writer).plan(state, size, generator)
+        # A random order, so that the remainder goes to other subskills in each round.
+        keys = [list(weights)[int(place)] for place in generator.permutation(len(weights))]
+        shares = {key: (1 - self.explore) * weights[key][0] / total + self.explore / len(keys) for key in keys}
+        return [Order(*key, count, "follow", weights[key][1]) for key, count in share_out(size, shares).items()]
+
+
+class Progress(Learnability):
+    """Learning progress (arXiv 1707.00183): a skill's share is the change of its accuracy in the last round, up or down.
+
+    In the first round it teaches all skills equally.
+    """
+
+    def weigh(self, state: StudentState) -> dict[tuple[str, str], tuple[float, str]]:
+        reports = [state.before, *(round_.report for round_ in state.history)][-2:]
+        first, last = (
+            {part.name: part.accuracy or 0.0 for part in report.slices} for report in (reports[0], reports[-1])
+        )
+        weights = {}
+        for skill in self.skills if len(reports) > 1 else ():
+            change = last.get(skill, 0.0) - first.get(skill, 0.0)
+            for part in self.skills[skill] or ("",):
+                reason = f"{100 * change:+.0f} points in the last round"
+                weights[skill, str(part)] = abs(change) / max(1, len(self.skills[skill])), reason
+        return weights
 
 
 K = TypeVar("K", bound=Hashable)

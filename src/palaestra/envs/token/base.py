@@ -148,6 +148,7 @@ class TokenVectorEnv(TokenEnvContract):
         self._is_special = np.zeros(self.vocabulary, dtype=bool)
         self._is_special[list(special.values())] = True
         self._initial_state: Prompt | None = None
+        self._chosen: dict[int, int] = {}  # By group, the prompts that were given as a reset option.
         self._stop_reach = 2 * max((len(s.encode()) for s in self.stop), default=0) + 8
         self._masks_tokens = type(self).legal_tokens is not TokenVectorEnv.legal_tokens or legal_tokens is not None
         self._by_token = type(self).token_reward is not TokenVectorEnv.token_reward or token_reward is not None
@@ -186,16 +187,16 @@ class TokenVectorEnv(TokenEnvContract):
         self, *, seed: int | list[int | None] | None = None, options: ResetOptions = None
     ) -> tuple[Observation, Info]:
         options = options or {}
-        unknown = set(options) - {"episodes", "episode", "initial_state", "reset_mask"}
+        known = ("episodes", "episode", "initial_state", "prompts", "reset_mask")
+        unknown = set(options) - set(known)
         if unknown:
-            raise EnvError(
-                f"reset options are episodes, episode, initial_state, reset_mask; got {sorted(map(str, unknown))}"
-            )
+            raise EnvError(f"reset options are {', '.join(known)}; got {sorted(map(str, unknown))}")
         mask = read_reset_mask(options, self.num_envs)
         state = options.get("initial_state")
         prompt = None if state is None else self._encode(state, "given as initial_state")
         used = self._count_from(seed, options, type(self).__name__)
         self._initial_state = prompt
+        self._chosen = dict(enumerate(options.get("prompts") or (), self._next_episode // self.group_size))
         if used is not None:
             self._np_random = np.random.default_rng(Seeds(used).derive("token-env").integer())
         self._fresh[mask] = False
@@ -255,13 +256,17 @@ class TokenVectorEnv(TokenEnvContract):
     def num_prompts(self) -> int:  # type: ignore[override]
         return len(self.items)
 
+    @property
+    def skills(self) -> list[str]:  # type: ignore[override]
+        return [f"{item.skill}/{item.subskill}" if isinstance(item, Problem) else "" for item in self.items]
+
     def hold_out(self, count: int) -> TokenVectorEnv:
         """Move `count` prompts out of this environment into a second one; see `split_prompts`."""
         other, items, prompts = copy.copy(self), self.items, self._prompts
         held_out, rest = split_prompts(prompts, count)
         for env, indices in ((other, held_out), (self, rest)):
             env.items, env._prompts = [items[index] for index in indices], [prompts[index] for index in indices]
-        other.group_size, other._initial_state = 1, None
+        other.group_size, other._initial_state, other._chosen = 1, None, {}
         other._allocate(min(self.num_envs, len(other.items)))
         return other
 
@@ -273,7 +278,9 @@ class TokenVectorEnv(TokenEnvContract):
 
     def prompt(self, episode: int) -> Prompt:
         """Return the prompt of an episode under the current seed."""
-        return self._prompts[prompt_order(len(self.items), self._seed, episode // self.group_size)]
+        group = episode // self.group_size
+        index = self._chosen.get(group)
+        return self._prompts[prompt_order(len(self.items), self._seed, group) if index is None else index]
 
     # Internals
 

@@ -39,7 +39,8 @@ class TokenEnvContract(VectorEnv[Observation, np.ndarray, np.ndarray]):
 
     `reset(seed=s)` restarts the order of the episodes; without a seed the order continues. `reset(options=...)` takes
     `{"episodes": n}`, which starts `n` episodes in total and then leaves slots inactive, and `{"episode": e}`, which
-    begins at episode number `e`.
+    begins at episode number `e`. Environments with `skills` also take `{"prompts": [...]}`, the indices of the prompts of the
+    next groups.
 
     Attributes:
         tokenizer: decodes prompts and responses; `None` if the environment was given none.
@@ -55,6 +56,7 @@ class TokenEnvContract(VectorEnv[Observation, np.ndarray, np.ndarray]):
         bootstrap_truncated: whether training adds the critic's value of its last state to the reward of a truncated
             episode. False: the limit is part of the task and ends it. True: the episode would have gone on.
         num_prompts: number of prompts; `None` if the environment generates them.
+        skills: the skill and subskill of each prompt, for a curriculum; empty if the prompts cannot be chosen.
     """
 
     metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
@@ -69,6 +71,7 @@ class TokenEnvContract(VectorEnv[Observation, np.ndarray, np.ndarray]):
     reference: str = ""
     bootstrap_truncated: bool = False
     num_prompts: int | None = None
+    skills: Sequence[str] = ()
     pad_id: int = 0
     _seed = 0
     _next_episode = 0

@@ -12,6 +12,7 @@ from palaestra.core.registry import load_plugins
 from palaestra.recipes.settings import build, require
 from palaestra.recipes.train.settings import CLASSIC, LANGUAGE, TrainSettings, make_config, split_values
 from palaestra.rl.algorithms import ALGORITHMS, AlgorithmConfig
+from palaestra.rl.curriculum import CURRICULA, UNIFORM, Curriculum
 
 # Runs of earlier versions have no `scale_actions` in their settings: their policies act without a scale.
 _COMMON = {
@@ -198,6 +199,18 @@ def fill_presets(settings: TrainSettings, given: Collection[str] = ()) -> TrainS
     settings = replace(
         settings, policy=policy, algorithm=algorithm, rollout=rollout, hyperparameters=asdict(config), **missing
     )
+    if settings.curriculum != UNIFORM:
+        curriculum: type[Curriculum] = CURRICULA.get(settings.curriculum)
+        require(
+            kind == "token",
+            f"setting 'curriculum': expected uniform for {settings.env}, whose episodes choose their own problems; got "
+            f"{settings.curriculum}",
+        )
+        require(
+            config.group_size > 1 or not curriculum.needs_groups,
+            f"setting 'curriculum': {settings.curriculum} compares the episodes of a group; use the algorithm grpo or rloo, "
+            f"or another curriculum; got {algorithm}",
+        )
     name = "episodes" if language else "num_envs"
     count = getattr(settings, name)
     require(

@@ -119,6 +119,13 @@ class TrainSettings(EngineSettings, ExecutorSettings, RunSettings):
     episodes: int | None = setting(
         None, "Episodes per iteration, for language models.", low=1, panel="Agent", policies=LANGUAGE
     )
+    curriculum: str = setting(
+        "uniform",
+        "How a token environment's prompts are chosen: uniform, or by the rewards so far, see `palaestra list curricula`.",
+        panel="Agent",
+        policies=LANGUAGE,
+        names="curricula",
+    )
     n_steps: int | None = setting(
         None, "Steps per environment and iteration, for classic environments.", low=1, panel="Agent", policies=CLASSIC
     )

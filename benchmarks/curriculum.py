@@ -1,0 +1,67 @@
+"""Does a curriculum teach more with the same number of episodes? GRPO trains `nano` on math-skills.
+
+The problems are a mixture of skills that `nano` solves always, sometimes and never. Each curriculum gets the same seeds,
+initial weights, problems and episodes as `uniform`. Ratio: the smallest gain of a curriculum over that of `uniform`.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+from typing import Any
+
+from _common import arguments, finish
+
+from palaestra import train
+from palaestra.core.statistics import mean_interval
+from palaestra.rl.curriculum import CURRICULA, UNIFORM
+
+
+def main() -> None:
+    options = arguments(__doc__ or "", threads=1, curricula="names, separated by commas", seeds="number of seeds")
+    names = (UNIFORM, *(options.curricula.split(",") if options.curricula else CURRICULA.names()))
+    seeds = range(1 if options.quick else int(options.seeds or 5))
+    rows: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+    for seed in seeds:
+        for name in names:
+            rows[name].append(train_once(name, seed, 5 if options.quick else 40))
+            print(name, seed, rows[name][-1], flush=True)
+    means = {name: statistics.mean(row["gain"] for row in part) for name, part in rows.items()}
+    for name in names[1:]:
+        pairs = zip(rows[name], rows[UNIFORM], strict=True)
+        difference = mean_interval([own["gain"] - other["gain"] for own, other in pairs])
+        print(
+            f"{name} - uniform: {difference.value:+.1f} [{difference.low:+.1f}, {difference.high:+.1f}] points",
+            flush=True,
+        )
+    finish("curriculum", min(means[name] for name in names[1:]) / means[UNIFORM], rows=rows)
+
+
+def train_once(curriculum: str, seed: int, iterations: int) -> dict[str, Any]:
+    idle: list[float] = []
+    with tempfile.TemporaryDirectory() as folder:
+        result = train(
+            env="palaestra/CoT-v0",
+            env_kwargs={"problems": 50},
+            task="math-skills",
+            curriculum=curriculum,
+            seed=seed,
+            iterations=iterations,
+            episodes=128,
+            num_envs=128,
+            evaluation=25,
+            keep_trajectories=0,
+            progress=False,
+            callbacks=[lambda iteration: idle.append(iteration.metrics["frac_reward_zero_std"])],
+            out=f"{folder}/run",
+        )
+    return {
+        "gain": result.gain,
+        "low": result.gain_interval[0],
+        "high": result.gain_interval[1],
+        "frac_reward_zero_std": round(statistics.mean(idle), 3),
+    }
+
+
+if __name__ == "__main__":
+    main()
