@@ -57,6 +57,8 @@ if TYPE_CHECKING:
     from palaestra.rl.ppo import PPOConfig as PPOConfig
     from palaestra.rl.reinforce import REINFORCE as REINFORCE
     from palaestra.rl.reinforce import REINFORCEConfig as REINFORCEConfig
+    from palaestra.rl.rest_em import RestEM as RestEM
+    from palaestra.rl.rest_em import RestEMConfig as RestEMConfig
     from palaestra.rl.rloo import RLOO as RLOO
     from palaestra.rl.rloo import RLOOConfig as RLOOConfig
     from palaestra.tasks.base import Task as Task
@@ -90,6 +92,7 @@ _EXPORTS = {
     "palaestra.rl.grpo": "GRPO GRPOConfig",
     "palaestra.rl.ppo": "PPO PPOConfig",
     "palaestra.rl.reinforce": "REINFORCE REINFORCEConfig",
+    "palaestra.rl.rest_em": "RestEM RestEMConfig",
     "palaestra.rl.rloo": "RLOO RLOOConfig",
     "palaestra.tasks.base": "Task make_task",
     "palaestra.teachers.base": "Teacher make_teacher",

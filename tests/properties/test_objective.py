@@ -26,6 +26,7 @@ CONTROL: dict[str, tuple[str, dict[str, Any]]] = {
     "ppo": ("ppo", {"learning_rate": 0.2, "critic_learning_rate": 0.2, "n_epochs": 2, "gamma": 1.0}),
     "grpo": ("grpo", {"learning_rate": 0.2}),
     "rloo": ("rloo", {"learning_rate": 0.2, "n_epochs": 2}),
+    "rest_em": ("rest_em", {"learning_rate": 0.2, "from_base": False}),
     "reinforce with a critic": (
         "reinforce",
         {"learning_rate": 0.4, "critic_learning_rate": 0.1, "baseline": "critic"},
@@ -39,6 +40,7 @@ TOKEN: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "grpo": ("grpo", {"learning_rate": 3e-3, "n_epochs": 2}),
     "rloo": ("rloo", {"learning_rate": 3e-3, "n_epochs": 2}),
+    "rest_em": ("rest_em", {"learning_rate": 3e-3, "from_base": False}),
     "reinforce with a critic": ("reinforce", {"learning_rate": 5e-3, "critic_learning_rate": 3e-2, "baseline": "critic"}),
     "reinforce": ("reinforce", {"learning_rate": 5e-3}),
 }  # fmt: skip
