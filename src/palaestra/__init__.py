@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import palaestra.integrations
 import palaestra.research
 import palaestra.rewards
-import palaestra.students  # noqa: F401  (these register environments, tasks, rewards and students)
+import palaestra.students
+import palaestra.teachers  # noqa: F401  (these register environments, tasks, rewards, students and teachers)
 from palaestra.core.registry import declare_entry
 from palaestra.version import __version__
 
