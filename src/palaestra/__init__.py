@@ -51,14 +51,14 @@ if TYPE_CHECKING:
     from palaestra.report.page import write_report as write_report
     from palaestra.rewards.model import RewardModel as RewardModel
     from palaestra.rewards.model import load_reward_model as load_reward_model
+    from palaestra.rl.configs import GRPOConfig as GRPOConfig
+    from palaestra.rl.configs import PPOConfig as PPOConfig
+    from palaestra.rl.configs import REINFORCEConfig as REINFORCEConfig
+    from palaestra.rl.configs import RLOOConfig as RLOOConfig
     from palaestra.rl.grpo import GRPO as GRPO
-    from palaestra.rl.grpo import GRPOConfig as GRPOConfig
     from palaestra.rl.ppo import PPO as PPO
-    from palaestra.rl.ppo import PPOConfig as PPOConfig
     from palaestra.rl.reinforce import REINFORCE as REINFORCE
-    from palaestra.rl.reinforce import REINFORCEConfig as REINFORCEConfig
     from palaestra.rl.rloo import RLOO as RLOO
-    from palaestra.rl.rloo import RLOOConfig as RLOOConfig
     from palaestra.tasks.base import Task as Task
     from palaestra.tasks.base import make_task as make_task
     from palaestra.teachers.base import Teacher as Teacher
@@ -87,10 +87,11 @@ _EXPORTS = {
     "palaestra.report.notebook": "show",
     "palaestra.report.page": "write_report",
     "palaestra.rewards.model": "RewardModel load_reward_model",
-    "palaestra.rl.grpo": "GRPO GRPOConfig",
-    "palaestra.rl.ppo": "PPO PPOConfig",
-    "palaestra.rl.reinforce": "REINFORCE REINFORCEConfig",
-    "palaestra.rl.rloo": "RLOO RLOOConfig",
+    "palaestra.rl.configs": "GRPOConfig PPOConfig REINFORCEConfig RLOOConfig",
+    "palaestra.rl.grpo": "GRPO",
+    "palaestra.rl.ppo": "PPO",
+    "palaestra.rl.reinforce": "REINFORCE",
+    "palaestra.rl.rloo": "RLOO",
     "palaestra.tasks.base": "Task make_task",
     "palaestra.teachers.base": "Teacher make_teacher",
 }
