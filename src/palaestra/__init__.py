@@ -6,6 +6,11 @@ The names below are imported on first use.
 
 from __future__ import annotations
 
+from palaestra.interrupts import exit_on_interrupt, is_command
+
+if is_command():
+    exit_on_interrupt()  # Before the first slow import, until the command can catch a Ctrl-C itself.
+
 import importlib
 from typing import TYPE_CHECKING, Any
 
