@@ -75,13 +75,14 @@ def our_step(name: str, kind: str) -> Callable[[], None]:
     from palaestra.envs.token import RLHFVectorEnv
     from palaestra.rewards.model import RewardModel
     from palaestra.rl.collection import collect_responses
+    from palaestra.rl.configs import PPOConfig
     from palaestra.rl.policies.language_model import (
         LanguageModelCritic,
         LanguageModelPolicy,
         ReferencePolicy,
         apply_kl_penalty,
     )
-    from palaestra.rl.ppo import PPO, PPOConfig
+    from palaestra.rl.ppo import PPO
 
     model, tokenizer = load(name)
     env = RLHFVectorEnv(

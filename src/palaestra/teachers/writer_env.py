@@ -127,7 +127,9 @@ class WriterVectorEnv(TokenVectorEnv):
         """The examples of a response that pass the gate."""
         problem = response.prompt.source
         assert isinstance(problem, Problem)
-        answer = parse_answer(Completion(response.text, response.token_ids, stop_reason=response.stop_reason), self.format.shape)
+        answer = parse_answer(
+            Completion(response.text, response.token_ids, stop_reason=response.stop_reason), self.format.shape
+        )
         if isinstance(answer, str):
             return []
         examples, _ = self.format.read(answer, Order(problem.skill, "", self.examples, "", ""))
