@@ -62,8 +62,7 @@ def our_step(name: str) -> Callable[[], None]:
     from palaestra.core.seeding import Seeds
     from palaestra.envs.token import TokenVectorEnv
     from palaestra.rl.collection import collect_responses
-    from palaestra.rl.configs import GRPOConfig
-    from palaestra.rl.grpo import GRPO
+    from palaestra.rl.grpo import GRPO, GRPOConfig
     from palaestra.rl.policies.language_model import LanguageModelPolicy
 
     model, tokenizer = load(name)

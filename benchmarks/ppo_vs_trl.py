@@ -75,14 +75,13 @@ def our_step(name: str, kind: str) -> Callable[[], None]:
     from palaestra.envs.token import RLHFVectorEnv
     from palaestra.rewards.model import RewardModel
     from palaestra.rl.collection import collect_responses
-    from palaestra.rl.configs import PPOConfig
     from palaestra.rl.policies.language_model import (
         LanguageModelCritic,
         LanguageModelPolicy,
         ReferencePolicy,
         apply_kl_penalty,
     )
-    from palaestra.rl.ppo import PPO
+    from palaestra.rl.ppo import PPO, PPOConfig
 
     model, tokenizer = load(name)
     env = RLHFVectorEnv(

@@ -27,8 +27,7 @@ from rollout import PROMPT, VOCABULARY, make_model, make_tokenizer, time_on_gpu
 from palaestra.core.seeding import Seeds
 from palaestra.envs.token import TokenVectorEnv
 from palaestra.rl.collection import collect_responses
-from palaestra.rl.configs import GRPOConfig
-from palaestra.rl.grpo import GRPO
+from palaestra.rl.grpo import GRPO, GRPOConfig
 from palaestra.rl.policies.language_model import LanguageModelPolicy
 
 PROMPTS, GROUP, TOKENS, MICROBATCH, REPETITIONS, PEAK = 64, 8, 128, 32, 3, 989e12

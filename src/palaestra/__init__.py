@@ -57,16 +57,16 @@ if TYPE_CHECKING:
     from palaestra.report.page import write_report as write_report
     from palaestra.rewards.model import RewardModel as RewardModel
     from palaestra.rewards.model import load_reward_model as load_reward_model
-    from palaestra.rl.configs import GRPOConfig as GRPOConfig
-    from palaestra.rl.configs import PPOConfig as PPOConfig
-    from palaestra.rl.configs import REINFORCEConfig as REINFORCEConfig
-    from palaestra.rl.configs import RLOOConfig as RLOOConfig
     from palaestra.rl.grpo import GRPO as GRPO
+    from palaestra.rl.grpo import GRPOConfig as GRPOConfig
     from palaestra.rl.ppo import PPO as PPO
+    from palaestra.rl.ppo import PPOConfig as PPOConfig
     from palaestra.rl.reinforce import REINFORCE as REINFORCE
+    from palaestra.rl.reinforce import REINFORCEConfig as REINFORCEConfig
     from palaestra.rl.rest_em import RestEM as RestEM
     from palaestra.rl.rest_em import RestEMConfig as RestEMConfig
     from palaestra.rl.rloo import RLOO as RLOO
+    from palaestra.rl.rloo import RLOOConfig as RLOOConfig
     from palaestra.tasks.base import Task as Task
     from palaestra.tasks.base import make_task as make_task
     from palaestra.teachers.base import Teacher as Teacher
@@ -95,12 +95,11 @@ _EXPORTS = {
     "palaestra.report.notebook": "show",
     "palaestra.report.page": "write_report",
     "palaestra.rewards.model": "RewardModel load_reward_model",
-    "palaestra.rl.configs": "GRPOConfig PPOConfig REINFORCEConfig RLOOConfig",
-    "palaestra.rl.grpo": "GRPO",
-    "palaestra.rl.ppo": "PPO",
-    "palaestra.rl.reinforce": "REINFORCE",
+    "palaestra.rl.grpo": "GRPO GRPOConfig",
+    "palaestra.rl.ppo": "PPO PPOConfig",
+    "palaestra.rl.reinforce": "REINFORCE REINFORCEConfig",
     "palaestra.rl.rest_em": "RestEM RestEMConfig",
-    "palaestra.rl.rloo": "RLOO",
+    "palaestra.rl.rloo": "RLOO RLOOConfig",
     "palaestra.tasks.base": "Task make_task",
     "palaestra.teachers.base": "Teacher make_teacher",
 }

@@ -33,14 +33,14 @@ def write_class(name: str, *kinds: type[Any]) -> str:
     for field in (field for kind in kinds for field in fields(kind)):
         types.setdefault(field.name, {}).update(dict.fromkeys(str(field.type).split(" | ")))
     if {"model", "student"} & set(types) and kinds[0] is not ResearchSettings:
-        types["tokenizer"] = {"Any": None}
+        types["tokenizer"] = {"object": None}
     lines = [f"    {field}: {write_type(field, ' | '.join(members))}" for field, members in types.items()]
     return "\n".join([f"class {name}(TypedDict, total=False):", *lines]) + "\n"
 
 
 def write_type(field: str, kind: str) -> str:
     if field in OBJECTS:
-        return "Any"
+        return "object"
     kind = re.sub(r"\btuple\[(\w+), \.\.\.\]", r"Sequence[\1]", kind.replace("'", '"'))
     return re.sub(r"\bstr\b", "str | type[Any]", kind) if field in CLASSES else kind
 

@@ -12,7 +12,10 @@ import torch
 from palaestra.core.errors import EnvError, ModelError, SettingsError
 from palaestra.integrations.gymformer.networks import LMActorNetwork, LMCriticNetwork, MLPActorNetwork, MLPCriticNetwork
 from palaestra.integrations.gymformer.train_agent import load_ppo_agent, train_agent
-from palaestra.rl.configs import GRPOConfig, PPOConfig, REINFORCEConfig, RLOOConfig
+from palaestra.rl.grpo import GRPOConfig
+from palaestra.rl.ppo import PPOConfig
+from palaestra.rl.reinforce import REINFORCEConfig
+from palaestra.rl.rloo import RLOOConfig
 
 
 def cartpole(folder: Path, **more: Any) -> tuple[list[float], MLPActorNetwork]:

@@ -196,9 +196,8 @@ def test_dropout_stays_off_while_learning(model: Any, nano: LoadedModel) -> None
     """GPT-2's configuration has dropout; the first update must still find every ratio at 1."""
     import copy
 
-    from palaestra.rl.configs import GRPOConfig, PPOConfig
-    from palaestra.rl.grpo import GRPO
-    from palaestra.rl.ppo import PPO
+    from palaestra.rl.grpo import GRPO, GRPOConfig
+    from palaestra.rl.ppo import PPO, PPOConfig
 
     env = Scripted([6, 11, 3, 8], [[5, 6], [5, 6], [4], [4]], nano.tokenizer, 4)
     for kind in ("ppo", "grpo"):

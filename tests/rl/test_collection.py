@@ -12,9 +12,8 @@ from gymnasium.vector import AutoresetMode
 
 from palaestra.envs.wrappers import SlotVectorEnv
 from palaestra.rl.collection import ControlCollector
-from palaestra.rl.configs import PPOConfig
 from palaestra.rl.policies.control import history_policy, mlp_policy
-from palaestra.rl.ppo import PPO
+from palaestra.rl.ppo import PPO, PPOConfig
 from palaestra.rl.rollouts import make_minibatches
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

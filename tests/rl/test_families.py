@@ -21,8 +21,7 @@ from palaestra.models.families import SLOTS as SLOT_TYPES
 from palaestra.models.families import takes_slots
 from palaestra.models.registry import LoadedModel
 from palaestra.rl.collection import collect_responses
-from palaestra.rl.configs import GRPOConfig
-from palaestra.rl.grpo import GRPO
+from palaestra.rl.grpo import GRPO, GRPOConfig
 from palaestra.rl.policies.language_model import LanguageModelCritic, LanguageModelPolicy
 from palaestra.rl.rollouts import Rollout, TokenInputs, select_sequences
 

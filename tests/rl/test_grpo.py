@@ -8,8 +8,7 @@ from corridor_env import make_corridors
 from gymnasium.vector import AutoresetMode
 
 from palaestra.rl.collection import ControlCollector
-from palaestra.rl.configs import GRPOConfig
-from palaestra.rl.grpo import GRPO
+from palaestra.rl.grpo import GRPO, GRPOConfig
 from palaestra.rl.policies.control import mlp_policy
 
 

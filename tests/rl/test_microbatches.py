@@ -13,13 +13,12 @@ from palaestra.core.errors import ModelError
 from palaestra.core.seeding import Seeds
 from palaestra.models.registry import LoadedModel
 from palaestra.rl.algorithms import MetricMeans
-from palaestra.rl.configs import GRPOConfig, PPOConfig, REINFORCEConfig, RLOOConfig
-from palaestra.rl.grpo import GRPO
+from palaestra.rl.grpo import GRPO, GRPOConfig
 from palaestra.rl.optimizers import retry_in_smaller_microbatches
 from palaestra.rl.policies.language_model import LanguageModelPolicy
-from palaestra.rl.ppo import PPO
-from palaestra.rl.reinforce import REINFORCE
-from palaestra.rl.rloo import RLOO
+from palaestra.rl.ppo import PPO, PPOConfig
+from palaestra.rl.reinforce import REINFORCE, REINFORCEConfig
+from palaestra.rl.rloo import RLOO, RLOOConfig
 from palaestra.rl.rollouts import (
     Rollout,
     Selection,

@@ -11,9 +11,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from palaestra.core.seeding import Seeds
 from palaestra.rl.collection import ControlCollector
-from palaestra.rl.configs import PPOConfig
 from palaestra.rl.policies.control import mlp_policy
-from palaestra.rl.ppo import PPO
+from palaestra.rl.ppo import PPO, PPOConfig
 
 
 def test_ppo_learns_to_prefer_the_rewarded_action() -> None:

@@ -10,9 +10,8 @@ from corridor_env import make_corridors
 from gymnasium.vector import AutoresetMode
 
 from palaestra.rl.collection import ControlCollector
-from palaestra.rl.configs import REINFORCEConfig
 from palaestra.rl.policies.control import mlp_policy
-from palaestra.rl.reinforce import REINFORCE
+from palaestra.rl.reinforce import REINFORCE, REINFORCEConfig
 from palaestra.rl.rollouts import select_sequences
 
 

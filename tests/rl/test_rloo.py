@@ -8,9 +8,8 @@ from corridor_env import make_corridors
 from gymnasium.vector import AutoresetMode
 
 from palaestra.rl.collection import ControlCollector
-from palaestra.rl.configs import RLOOConfig
 from palaestra.rl.policies.control import mlp_policy
-from palaestra.rl.rloo import RLOO
+from palaestra.rl.rloo import RLOO, RLOOConfig
 from palaestra.rl.rollouts import select_sequences
 
 

@@ -19,8 +19,7 @@ from palaestra.envs.turn import TurnVectorEnv
 from palaestra.envs.turn.games import GuessEnv
 from palaestra.models.registry import LoadedModel
 from palaestra.recipes.train.recipe import train
-from palaestra.rl.configs import GRPOConfig
-from palaestra.rl.grpo import GRPO
+from palaestra.rl.grpo import GRPO, GRPOConfig
 from palaestra.rl.policies.language_model import LanguageModelPolicy
 from palaestra.rl.rollout_metrics import count_tokens, measure_calls, measure_completions, measure_kl
 from palaestra.rl.rollouts import Rollout

@@ -260,7 +260,7 @@ class TrainCommand(TyperCommand):
 
     With `--algorithm NAME` the help lists the hyperparameters of that algorithm only. Those of other algorithms are
     parsed as well, so that the error can name the algorithm that does not have them. The help without an algorithm lists
-    those that every algorithm has.
+    the usual ones, and loads no algorithm.
     """
 
     _hyperparameters: Sequence[Any] = ()
@@ -269,6 +269,8 @@ class TrainCommand(TyperCommand):
         chosen = next(iter(_find_values(args, "--algorithm")), "")
         short = ctx.resilient_parsing or ("--help" in args and not chosen)
         if not short:
+            if not {"--help", HELP_ALL} & set(args):
+                announce_loading()
             load_plugins(_find_values(args, "--plugin"))
         self._hyperparameters = _make_hyperparameter_options(chosen, short)
         if ctx.resilient_parsing:
@@ -276,8 +278,6 @@ class TrainCommand(TyperCommand):
         rest = super().parse_args(ctx, args)
         # Typer passes only the parameters of the function: all hyperparameters are the value of one of them.
         ctx.params["hyperparameters"] = {option.name: ctx.params.pop(option.name) for option in self._hyperparameters}
-        if not ctx.resilient_parsing:
-            announce_loading()
         return rest
 
     def get_params(self, ctx: Any) -> list[Any]:
@@ -288,11 +288,10 @@ def _make_hyperparameter_options(chosen: str, short: bool = False) -> Sequence[A
     """Make options for the hyperparameters of all algorithms. If `chosen` exists, those of the others are hidden.
 
     Arguments:
-        short: make only those that all algorithms have, and hide the unusual ones.
+        short: make only those that all algorithms have, which loads no algorithm, and hide the unusual ones.
     """
     from palaestra.recipes.train.presets import list_preset_names
     from palaestra.rl.algorithms import ALGORITHMS, AlgorithmConfig
-    from palaestra.rl.configs import get_config
 
     names = sorted(ALGORITHMS.names(), key=lambda name: name != chosen)
     panel = (
@@ -307,7 +306,7 @@ def _make_hyperparameter_options(chosen: str, short: bool = False) -> Sequence[A
         shared = make_options(AlgorithmConfig, panels, presets=[*panels])
         options = {p.name: p if p.name in usual else _hide(p) for p in shared}
     for name in names:
-        config = get_config(name)
+        config = ALGORITHMS.get(name).Config
         panels = dict.fromkeys((f.name for f in fields(config)), panel)
         hidden = chosen in names and name != chosen
         for option in make_options(config, panels, presets=list_preset_names(name), hidden=hidden):

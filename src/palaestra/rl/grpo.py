@@ -16,10 +16,14 @@ Differences from common implementations:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
 import torch
 
-from palaestra.rl.algorithms import Algorithm, MetricMeans
-from palaestra.rl.configs import GRPOConfig
+from palaestra.core.settings import setting
+from palaestra.rl.algorithms import Algorithm, GroupConfig, MetricMeans
 from palaestra.rl.losses import (
     aggregate_losses,
     approximate_kl,
@@ -35,6 +39,43 @@ from palaestra.rl.losses import (
 )
 from palaestra.rl.optimizers import retry_in_smaller_microbatches, training_mode
 from palaestra.rl.rollouts import Rollout, Selection, make_group_minibatches, split_microbatches
+
+_Variant = Literal["grpo", "dr_grpo", "dapo"]
+_VARIANTS: Mapping[_Variant, Mapping[str, Any]] = {
+    "grpo": {"loss_aggregation": "sequence", "scale_rewards": True, "mask_truncated_completions": False},
+    "dr_grpo": {"loss_aggregation": "constant", "scale_rewards": False, "mask_truncated_completions": False},
+    "dapo": {"loss_aggregation": "token", "scale_rewards": True, "mask_truncated_completions": True, "clip_range_high": 0.28},
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class GRPOConfig(GroupConfig):
+    """Hyperparameters of GRPO, with the names of TRL and Stable-Baselines3. `None` is replaced by the variant's value."""
+
+    variant: Literal["grpo", "dr_grpo", "dapo"] = setting(
+        "grpo", "Published variant whose values are the defaults of the next five options."
+    )
+    loss_aggregation: Literal["token", "sequence", "constant"] | None = setting(
+        None, "Average the loss per sequence, over all tokens, or over a constant length; by default the variant's."
+    )
+    scale_rewards: bool | None = setting(
+        None, "Divide advantages by the standard deviation of their group; by default the variant's."
+    )
+    mask_truncated_completions: bool | None = setting(
+        None, "Exclude responses that reached the token limit from the loss; by default the variant's."
+    )
+    clip_range: float = setting(0.2, "Clipping range of the probability ratio around 1.", low=0, high=1)
+    clip_range_high: float | None = setting(None, "Clipping range above 1; by default the variant's.", low=0)
+    importance_sampling_level: Literal["token", "sequence"] = setting(
+        "token", "Compute probability ratios per token, or per sequence as in GSPO."
+    )
+    ent_coef: float = setting(0.0, "Weight of the entropy bonus.", low=0)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, value in {"clip_range_high": self.clip_range, **_VARIANTS[self.variant]}.items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, value)
 
 
 class GRPO(Algorithm):

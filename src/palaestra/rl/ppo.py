@@ -10,10 +10,12 @@ Differences from common implementations:
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 
-from palaestra.rl.algorithms import Algorithm, MetricMeans
-from palaestra.rl.configs import PPOConfig
+from palaestra.core.settings import accept_aliases, setting
+from palaestra.rl.algorithms import Algorithm, AlgorithmConfig, MetricMeans
 from palaestra.rl.distributed.ranks import sum_over_ranks
 from palaestra.rl.losses import (
     approximate_kl,
@@ -29,6 +31,50 @@ from palaestra.rl.losses import (
 )
 from palaestra.rl.optimizers import retry_in_smaller_microbatches, training_mode
 from palaestra.rl.rollouts import Rollout, Selection, make_minibatches, split_microbatches
+
+_GYMFORMER_NAMES = {
+    "lr_actor": "learning_rate",
+    "lr_critic": "critic_learning_rate",
+    "K_epochs": "n_epochs",
+    "update_epochs": "n_epochs",
+    "eps_clip": "clip_range",
+    "minibatch_size": "batch_size",
+}
+"""Names of Gymformer that `PPOConfig` accepts as well. Its `pad_obs` and `int_obs` are accepted and ignored."""
+
+
+@accept_aliases(_GYMFORMER_NAMES, ignored=("pad_obs", "int_obs"))
+@dataclass(frozen=True, kw_only=True)
+class PPOConfig(AlgorithmConfig):
+    """Hyperparameters of PPO, with the names of Stable-Baselines3. Gymformer's names are accepted as well."""
+
+    learning_rate: float = setting(3e-4, "Learning rate of the actor.", low=0)
+    critic_learning_rate: float = setting(1e-3, "Learning rate of the critic.", low=0)
+    n_epochs: int = setting(10, "Epochs over the data of an iteration.", low=1)
+    batch_size: int | None = setting(
+        None,
+        "Decisions, or responses of a language model, in a minibatch; by default 256 decisions or 8 responses.",
+        low=1,
+    )
+    gamma: float = setting(0.99, "Discount factor.", low=0, high=1)
+    gae_lambda: float = setting(0.95, "Trade-off between bias and variance in GAE.", low=0, high=1)
+    clip_range: float = setting(0.2, "Clipping range of the probability ratio around 1.", low=0, high=1)
+    clip_range_high: float | None = setting(None, "Clipping range above 1; by default clip_range.", low=0)
+    clip_range_vf: float | None = setting(
+        None, "Clipping range of the value function; by default not clipped.", above=0
+    )
+    vf_coef: float = setting(0.5, "Weight of the value loss.", low=0)
+    ent_coef: float = setting(0.0, "Weight of the entropy bonus.", low=0)
+    target_kl: float | None = setting(
+        None, "End an update if the KL divergence from the old policy exceeds this.", above=0
+    )
+    normalize_advantage: bool = setting(True, "Normalize the advantages of a minibatch.")
+    max_grad_norm: float = setting(0.5, "Maximum norm of the gradient; 0 disables clipping.", low=0)
+    anneal_clip_range: bool = setting(False, "Decrease clip_range linearly to 0 over the run.")
+
+    @property
+    def needs_critic(self) -> bool:
+        return True
 
 
 class PPO(Algorithm):

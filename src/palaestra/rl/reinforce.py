@@ -7,11 +7,14 @@ truncated episodes bootstrapped; otherwise their returns contain no estimate of 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Literal
+
 import torch
 
 from palaestra.core.errors import SettingsError
-from palaestra.rl.algorithms import Algorithm, MetricMeans
-from palaestra.rl.configs import REINFORCEConfig
+from palaestra.core.settings import setting
+from palaestra.rl.algorithms import Algorithm, AlgorithmConfig, MetricMeans
 from palaestra.rl.losses import (
     compute_importance_weights,
     compute_returns_BT,
@@ -23,6 +26,28 @@ from palaestra.rl.losses import (
 )
 from palaestra.rl.optimizers import Optimizer, retry_in_smaller_microbatches, training_mode
 from palaestra.rl.rollouts import ControlInputs, Rollout, Selection, select_all, select_sequences, split_microbatches
+
+
+@dataclass(frozen=True, kw_only=True)
+class REINFORCEConfig(AlgorithmConfig):
+    """Hyperparameters of REINFORCE, with the names of Stable-Baselines3."""
+
+    critic_learning_rate: float = setting(1e-3, "Learning rate of the critic.", low=0)
+    gamma: float = setting(1.0, "Discount factor.", low=0, high=1)
+    baseline: Literal["batch", "critic", "none"] = setting(
+        "batch", "Baseline of the returns: the mean of the batch, a critic, or none."
+    )
+    vf_coef: float = setting(0.5, "Weight of the value loss.", low=0)
+    ent_coef: float = setting(0.0, "Weight of the entropy bonus.", low=0)
+    normalize_advantage: bool = setting(True, "Normalize the advantages of an iteration.")
+
+    @property
+    def needs_critic(self) -> bool:
+        return self.baseline == "critic"
+
+    @property
+    def whole_episodes(self) -> bool:
+        return not self.needs_critic  # Without a critic the return of an unfinished episode is unknown.
 
 
 class REINFORCE(Algorithm):

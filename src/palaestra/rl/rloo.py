@@ -7,10 +7,12 @@ clipped, as in TRL.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 
-from palaestra.rl.algorithms import Algorithm, MetricMeans
-from palaestra.rl.configs import RLOOConfig
+from palaestra.core.settings import setting
+from palaestra.rl.algorithms import Algorithm, GroupConfig, MetricMeans
 from palaestra.rl.losses import (
     approximate_kl,
     compute_clip_fraction,
@@ -23,6 +25,14 @@ from palaestra.rl.losses import (
 )
 from palaestra.rl.optimizers import retry_in_smaller_microbatches, training_mode
 from palaestra.rl.rollouts import Rollout, Selection, make_group_minibatches, split_microbatches
+
+
+@dataclass(frozen=True, kw_only=True)
+class RLOOConfig(GroupConfig):
+    """Hyperparameters of RLOO, with the names of TRL and Stable-Baselines3."""
+
+    clip_range: float = setting(0.2, "Clipping range of the probability ratio of a response around 1.", low=0, high=1)
+    normalize_advantage: bool = setting(False, "Normalize the advantages of an iteration.")
 
 
 class RLOO(Algorithm):

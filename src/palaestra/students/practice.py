@@ -25,8 +25,7 @@ from palaestra.envs.token.prompts import Response
 from palaestra.kernels.cpu import fuse_activations, select_matmul_kernels
 from palaestra.models.families import context_length, split_by_rotation
 from palaestra.rl.collection import collect_responses
-from palaestra.rl.configs import GRPOConfig
-from palaestra.rl.grpo import GRPO
+from palaestra.rl.grpo import GRPO, GRPOConfig
 from palaestra.rl.policies.language_model import LanguageModelPolicy, ReferencePolicy
 from palaestra.rl.rollouts import ActionEvaluation, Rollout, Selection, make_episode_rollout, select_all
 from palaestra.students.batches import IGNORE, Encoded, collate, encode, split_by_shape

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from palaestra.core.settings import check_integer
 from palaestra.envs.lesson.flat import COHORTS, CONCENTRATION, Cohort, divide_lesson, to_example
 from palaestra.envs.token.base import TokenEnv, TokenVectorEnv
 from palaestra.envs.token.prompts import Response
+from palaestra.envs.token.rewards import ScoredResponse
 from palaestra.models import registry as models
 from palaestra.tasks.base import GenerativeTask, Task, check_skills, make_task
 from palaestra.tasks.evaluate import draw_problems, write_examples
@@ -94,7 +94,7 @@ class WriterVectorEnv(TokenVectorEnv):
             Split.VALIDATION: self.problems,
             Split.TEST: draw_problems(taught, Split.TEST, validation, 0, self.student_skills),
         }
-        self.checks, self.context = make_checks(GATE), Context(taught, held_out)
+        self.checks, self.quality = make_checks(GATE), Context(taught, held_out)
         self._problem_rows = self.cohort.store([to_example(problem, taught) for problem in self.problems])
         self._teach_first_lessons(students, first_lesson)
         generator = Seeds(0).derive("fixed").generator()
@@ -133,7 +133,7 @@ class WriterVectorEnv(TokenVectorEnv):
         if isinstance(answer, str):
             return []
         examples, _ = self.format.read(answer, Order(problem.skill, "", self.examples, "", ""))
-        inspection = inspect(Lesson(tuple(examples)), self.checks, replace(self.context, verified={}))
+        inspection = inspect(Lesson(tuple(examples)), self.checks, self.quality)
         return [example for example, method in zip(inspection.kept, inspection.verified, strict=True) if method]
 
     def _teach_first_lessons(self, students: int, first_lesson: int) -> None:

@@ -28,7 +28,10 @@ from palaestra.recipes.train.presets import fill_presets, make_settings
 from palaestra.recipes.train.recipe import Iteration, TrainResult, resume, train
 from palaestra.recipes.train.settings import TrainSettings
 from palaestra.report import write_report
-from palaestra.rl.configs import GRPOConfig, PPOConfig, REINFORCEConfig, RLOOConfig
+from palaestra.rl.grpo import GRPOConfig
+from palaestra.rl.ppo import PPOConfig
+from palaestra.rl.reinforce import REINFORCEConfig
+from palaestra.rl.rloo import RLOOConfig
 from palaestra.runs.run import Run
 
 TOKEN = {"env": "CoTEnv-v0", "env_kwargs": {"problems": 10, "skills": ["clock", "percent"]}, "iterations": 4, "episodes": 16,

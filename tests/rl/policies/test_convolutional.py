@@ -18,9 +18,11 @@ from palaestra.core.errors import EnvError
 from palaestra.core.seeding import Seeds
 from palaestra.rl.algorithms import make_algorithm
 from palaestra.rl.collection import ControlCollector
-from palaestra.rl.configs import GRPOConfig, PPOConfig, REINFORCEConfig
+from palaestra.rl.grpo import GRPOConfig
 from palaestra.rl.policies.control import MAX_IMAGES
 from palaestra.rl.policies.convolutional import ImageNetwork, cnn_policy, is_image_space
+from palaestra.rl.ppo import PPOConfig
+from palaestra.rl.reinforce import REINFORCEConfig
 from palaestra.rl.rollouts import select_all
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

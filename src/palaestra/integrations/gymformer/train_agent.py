@@ -25,7 +25,6 @@ from palaestra.models import registry as models
 from palaestra.models.families import context_length
 from palaestra.rl.algorithms import Algorithm, AlgorithmConfig, make_algorithm
 from palaestra.rl.collection import ControlCollector, collect_responses
-from palaestra.rl.configs import PPOConfig
 from palaestra.rl.policies.control import ControlPolicy
 from palaestra.rl.policies.language_model import (
     LanguageModelCritic,
@@ -33,6 +32,7 @@ from palaestra.rl.policies.language_model import (
     ReferencePolicy,
     apply_kl_penalty,
 )
+from palaestra.rl.ppo import PPOConfig
 from palaestra.rl.rollouts import Rollout
 from palaestra.runs.files import write_folder, write_json
 

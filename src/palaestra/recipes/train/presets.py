@@ -12,7 +12,6 @@ from palaestra.core.registry import load_plugins
 from palaestra.recipes.settings import build, require
 from palaestra.recipes.train.settings import CLASSIC, LANGUAGE, TrainSettings, make_config, split_values
 from palaestra.rl.algorithms import ALGORITHMS, AlgorithmConfig
-from palaestra.rl.configs import get_config
 from palaestra.rl.curriculum import CURRICULA, UNIFORM, Curriculum
 
 # Runs of earlier versions have no `scale_actions` in their settings: their policies act without a scale.
@@ -116,7 +115,7 @@ def make_settings(values: Mapping[str, Any], given: Collection[str] | None = Non
 def _name_algorithm(config: AlgorithmConfig) -> tuple[str, Json]:
     """The registered name of an algorithm and its hyperparameters, by its config."""
     for name in ALGORITHMS.names():
-        if get_config(name) is type(config):
+        if ALGORITHMS.get(name).Config is type(config):
             return name, asdict(config)
     raise SettingsError(f"setting 'algorithm': no algorithm with the config {type(config).__name__} is registered")
 

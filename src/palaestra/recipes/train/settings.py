@@ -18,7 +18,6 @@ from palaestra.recipes.settings import (
     require,
 )
 from palaestra.rl.algorithms import ALGORITHMS, AlgorithmConfig
-from palaestra.rl.configs import get_config
 
 LANGUAGE = ("lm",)
 CLASSIC = ("mlp", "cnn", "transformer", "set")
@@ -304,7 +303,9 @@ class TrainSettings(EngineSettings, ExecutorSettings, RunSettings):
     def is_filled(self) -> bool:
         """Whether `fill_presets` has replaced what was not given."""
         values = (self.policy, self.algorithm, self.rollout, self.iterations, self.num_envs, self.evaluation)
-        return None not in values and len(self.hyperparameters) == len(fields(get_config(str(self.algorithm))))
+        return None not in values and len(self.hyperparameters) == len(
+            fields(ALGORITHMS.get(str(self.algorithm)).Config)
+        )
 
     @property
     def uses_engine(self) -> bool:
@@ -328,11 +329,13 @@ def make_config(algorithm: str, hyperparameters: Mapping[str, Any]) -> Algorithm
         UnknownNameError: no algorithm has that name.
         SettingsError: an unknown hyperparameter, or a value of the wrong type or out of range.
     """
-    kind: type[AlgorithmConfig] = get_config(algorithm)
+    kind: type[AlgorithmConfig] = ALGORITHMS.get(algorithm).Config
     known = [f.name for f in fields(kind)]
     for name in hyperparameters:
         if name not in known:
-            owners = [other for other in ALGORITHMS.names() if name in {f.name for f in fields(get_config(other))}]
+            owners = [
+                other for other in ALGORITHMS.names() if name in {f.name for f in fields(ALGORITHMS.get(other).Config)}
+            ]
             require(not owners, f"setting '{name}' is for {' and '.join(owners)}; got algorithm '{algorithm}'")
             names = [*known, *(f.name for f in fields(TrainSettings))]
             raise SettingsError(f"unknown setting '{name}' of algorithm '{algorithm}'; {suggest(name, names)}")

@@ -37,9 +37,8 @@ def train(settings: Mapping[str, Any], seed: int) -> dict[str, float]:
     from palaestra.core.seeding import Seeds
     from palaestra.envs.token import TokenVectorEnv
     from palaestra.rl.collection import collect_responses
-    from palaestra.rl.configs import PPOConfig
     from palaestra.rl.policies.language_model import LanguageModelPolicy
-    from palaestra.rl.ppo import PPO
+    from palaestra.rl.ppo import PPO, PPOConfig
 
     seeds = Seeds(seed).derive("tune_ppo")
     tokenizer, model = tiny_model(seeds.derive("weights").integer())
