@@ -18,6 +18,8 @@ from palaestra.teachers.prompts import TeacherPrompts
 
 ORDERED_SKILL = "ordered_skill"
 """The metadata key of an example whose skill was corrected: the skill that the teacher ordered."""
+DEFAULT_TEMPLATE = "skill_tree/write"
+"""The template of teachers without one of their own."""
 _SHOWN = 2
 """Number of worked train problems in the prompt. They show the format of questions and answers."""
 
@@ -51,8 +53,9 @@ class WriterFormat:
         """The prompt of an order."""
         known = order.skill in self.task.skills()
         examples = get_hooks(self.task).get_shots(order.skill, _SHOWN) if known else []
+        name = f"{self.teacher}/write"
         return self.prompts.messages(
-            f"{self.teacher}/write",
+            name if name in self.prompts.names() else DEFAULT_TEMPLATE,
             brief=self.task.brief(),
             skill=order.skill,
             subskill=order.subskill,
