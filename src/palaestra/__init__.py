@@ -6,13 +6,19 @@ The names below are imported on first use.
 
 from __future__ import annotations
 
+from palaestra.interrupts import exit_on_interrupt, is_command
+
+if is_command():
+    exit_on_interrupt()  # Before the first slow import, until the command can catch a Ctrl-C itself.
+
 import importlib
 from typing import TYPE_CHECKING, Any
 
 import palaestra.integrations
 import palaestra.research
 import palaestra.rewards
-import palaestra.students  # noqa: F401  (these register environments, tasks, rewards and students)
+import palaestra.students
+import palaestra.teachers  # noqa: F401  (these register environments, tasks, rewards, students and teachers)
 from palaestra.core.registry import declare_entry
 from palaestra.version import __version__
 

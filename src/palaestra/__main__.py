@@ -1,16 +1,18 @@
 """`palaestra`, and `python -m palaestra`."""
 
-import sys
+from palaestra.interrupts import end_on_interrupt, exit_on_interrupt, raise_on_interrupt
 
 
 def main() -> None:
-    """Run the command. Ctrl-C while it is imported is one line, as afterwards."""
+    """Run the command."""
+    exit_on_interrupt()
+    from palaestra.cli.main import main as run
+
+    raise_on_interrupt()
     try:
-        from palaestra.cli.main import main as run
-    except KeyboardInterrupt:
-        sys.stderr.write("stopped\n")
-        sys.exit(130)
-    run()
+        run()
+    finally:
+        end_on_interrupt()
 
 
 if __name__ == "__main__":

@@ -1,12 +1,16 @@
-"""Ctrl-C and SIGTERM leave a checkpoint, and the resumed run reaches the same result."""
+"""Ctrl-C is one line at every moment. Ctrl-C and SIGTERM leave a checkpoint, and the resumed run reaches the same result."""
 
 from __future__ import annotations
 
 import json
 import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import processes
+import pytest
 
 PLUGIN = Path(__file__).parents[1] / "helpers" / "user_plugin.py"
 TRAIN = [
@@ -17,6 +21,23 @@ TEACH = [
     "teach", "--plugin", str(PLUGIN), "--learning", "interrupted", "--skill", "addition", "--rounds", "1", "--lesson-size", "12",
     "--validation", "1", "--test", "1", "--epochs", "2", "--batch-size", "4", "--threads", "1",
 ]  # fmt: skip
+
+INTERRUPT_AT_IMPORT = """
+import os, signal, sys
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == module and finder in sys.meta_path:
+            sys.meta_path.remove(finder)
+            os.kill(os.getpid(), signal.SIGINT)
+
+finder, module = Finder(), sys.argv[1]
+sys.meta_path.insert(0, finder)
+sys.argv = ["palaestra", *sys.argv[2:]]
+from palaestra.__main__ import main
+main()
+"""
+EVALUATE = ["evaluate", "--problems", "60", "--out", "run"]
 
 
 def palaestra(*arguments: str | Path, cwd: Path) -> processes.Completed:
@@ -49,3 +70,45 @@ def test_interrupted_training_resumes_after_the_iteration(tmp_path: Path) -> Non
 def test_a_lesson_stops_after_the_step_and_goes_on_from_there(tmp_path: Path) -> None:
     finish(TEACH, tmp_path, signal.SIGTERM, 143)
     assert (tmp_path / "went on from").read_text() == "3"
+
+
+def start(code: str, *arguments: str, cwd: Path) -> subprocess.Popen[str]:
+    """Start a Python program in which Ctrl-C raises, although what runs the tests in the background may have it ignored."""
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *arguments],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=cwd,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "module",
+    ["palaestra.integrations", "gymnasium", "numpy", "palaestra.cli.main", "typer", "rich", "palaestra.recipes.evaluate.recipe", "torch", "transformers"],
+)  # fmt: skip
+def test_ctrl_c_during_an_import_is_one_line(module: str, tmp_path: Path) -> None:
+    process = start(INTERRUPT_AT_IMPORT, module, *EVALUATE, cwd=tmp_path)
+    _, error = process.communicate(timeout=120)
+    assert error == "stopped\n"
+    assert process.returncode == 130
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.2, 0.5, 1.0, 2.0, 4.0])
+def test_ctrl_c_at_every_moment_of_a_start_is_one_line(seconds: float, tmp_path: Path) -> None:
+    code = "import palaestra; print('imported', flush=True); from palaestra.__main__ import main; main()"
+    process = start(code, *EVALUATE, cwd=tmp_path)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "imported\n"
+    time.sleep(seconds + 0.02)
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=60)
+    # An interrupt within an import lets Python end itself by the signal, which a shell also reports as 130.
+    assert process.returncode in (130, -signal.SIGINT), error
+    has_run = (tmp_path / "run" / "settings.json").exists()
+    resume = "; the work so far is saved. Continue with: palaestra resume run"
+    assert error == f"stopped{resume if has_run else ''}\n"
+
+
+def test_an_importing_program_keeps_its_interrupts(tmp_path: Path) -> None:
+    code = "import signal, palaestra; assert signal.getsignal(signal.SIGINT) is signal.default_int_handler"
+    _, error = start(code, cwd=tmp_path).communicate(timeout=60)
+    assert not error

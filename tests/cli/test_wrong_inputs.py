@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-import signal
 import socket
-import subprocess
 import sys
 import time
 import warnings
@@ -376,27 +374,6 @@ def test_a_port_in_use_is_one_line(
         code, error = run_command(f"{command} --port {taken.getsockname()[1]}", monkeypatch, capfd)
     assert (code, error.count("\n")) == (2, 1), error
     assert "is in use; choose another with --port" in error
-
-
-@pytest.mark.parametrize("seconds", [0.0, 0.2, 0.5, 1.0, 2.0, 4.0])
-def test_ctrl_c_at_every_moment_of_a_start_is_one_line(seconds: float, tmp_path: Path) -> None:
-    code = "import palaestra; print('imported', flush=True); from palaestra.__main__ import main; main()"
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, "evaluate", "--problems", "60", "--out", "run"],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
-        # Whatever runs the tests in the background may have it ignored, and that is inherited.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )  # fmt: skip
-    assert process.stdout is not None
-    assert process.stdout.readline() == "imported\n"
-    time.sleep(seconds + 0.02)
-    process.send_signal(signal.SIGINT)
-    _, error = process.communicate(timeout=60)
-    # An interrupt within an import lets Python end itself by the signal, which a shell also reports as 130.
-    assert process.returncode in (130, -signal.SIGINT), error
-    has_run = (tmp_path / "run" / "settings.json").exists()
-    resume = "; the work so far is saved. Continue with: palaestra resume run"
-    assert error == f"stopped{resume if has_run else ''}\n"
 
 
 def test_bars_of_other_libraries_are_hidden_and_come_back(

@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from palaestra.core.errors import RewardError, SettingsError
 from palaestra.core.records import Message, Problem, StopReason
 from palaestra.envs.token import CoTVectorEnv, TokenVectorEnv
 from palaestra.envs.token.prompts import Prompt, Response
-from palaestra.envs.token.rewards import RewardFunctions, make_reward
+from palaestra.envs.token.rewards import RewardFunctions, ScoredResponse, TrainerState, make_reward
 
 
 def make_response(text: str, answer: str = "7", row: dict[str, Any] | None = None) -> Response:
@@ -43,20 +44,57 @@ def test_conversations_are_passed_as_messages() -> None:
         assert prompts == [chat]
         return [float(completion[0]["content"] == "7") for completion in completions]
 
-    [(value, parts)] = RewardFunctions([reward]).compute([make_response("7", row={"prompt": chat})])
-    assert value == 1.0
-    assert parts == {"reward": 1.0}
+    [score] = RewardFunctions([reward]).compute([make_response("7", row={"prompt": chat})])
+    assert score == ScoredResponse(1.0, {"reward": 1.0})
 
 
-def test_rewards_of_trl_give_their_own_values() -> None:
-    trl = pytest.importorskip("trl.rewards")
-    texts = ["<think>\n3 + 4\n</think>\n7", "7"]
-    chats = [{"prompt": [{"role": "user", "content": "What is 3 + 4?"}], "solution": "7"}] * 2
-    responses = [make_response(text, row=row) for text, row in zip(texts, chats, strict=True)]
-    expected = trl.think_format_reward([[{"role": "assistant", "content": text}] for text in texts])
-    assert (
-        [value for value, _ in RewardFunctions([trl.think_format_reward]).compute(responses)] == expected == [1.0, 0.0]
+CHAT = [{"role": "user", "content": "What is 3 + 4?"}]
+TEXTS = ["<think>\n3 + 4\n</think>\n$7$", "7", "<think>3</think> $8$"]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda trl: trl.think_format_reward,
+        lambda trl: trl.reasoning_accuracy_reward,
+        lambda trl: trl.accuracy_reward,
+        lambda trl: trl.get_soft_overlong_punishment(max_completion_len=2, soft_punish_cache=1),
+        lambda trl: trl.get_repetition_penalty_reward(ngram_size=1),
+        lambda trl: trl.get_cosine_scaled_reward(max_len=4),
+    ],
+)
+def test_rewards_of_trl_give_their_own_values(make: Callable[[Any], Callable[..., Any]]) -> None:
+    reward = make(pytest.importorskip("trl.rewards"))
+    responses = [make_response(text, row={"prompt": CHAT, "solution": "$7$"}) for text in TEXTS]
+    expected = reward(
+        prompts=[CHAT] * 3,
+        completions=[[{"role": "assistant", "content": text}] for text in TEXTS],
+        completion_ids=[[5, 6]] * 3,
+        solution=["$7$"] * 3,
     )
+    assert [score.reward for score in RewardFunctions([reward]).compute(responses)] == expected
+
+
+def test_functions_get_what_the_trainer_of_trl_passes() -> None:
+    def reward(completions: list[str], trainer_state: Any, log_extra: Any, log_metric: Any) -> list[float]:
+        log_extra("words", [len(completion.split()) for completion in completions])
+        log_metric("longest", max(map(len, completions)))
+        assert trainer_state.log_history == []
+        return [trainer_state.global_step / trainer_state.max_steps + trainer_state.epoch] * len(completions)
+
+    responses = [make_response("7"), make_response("It is 7")]
+    first, second = RewardFunctions([reward]).compute(responses, TrainerState(2, 8, 1.5))
+    assert first == ScoredResponse(1.75, {"reward": 1.75}, {"words": 1}, {"longest": 7.0})
+    assert second.columns == {"words": 3}
+
+
+def test_logged_columns_have_a_value_for_each_response() -> None:
+    def reward(completions: list[str], log_extra: Any, **columns: Any) -> list[float]:
+        log_extra("words", [1])
+        return [0.0] * len(completions)
+
+    with pytest.raises(RewardError, match="expected 2 values"):
+        RewardFunctions([reward]).compute([make_response("7"), make_response("8")])
 
 
 def test_values_are_weighted_and_none_does_not_count() -> None:
@@ -68,7 +106,7 @@ def test_values_are_weighted_and_none_does_not_count() -> None:
         return None if completion == "7" else 0.5
 
     both = RewardFunctions([right, short], [2.0, 10.0]).compute([make_response("7"), make_response("8")])
-    assert both == [(2.0, {"right": 1.0}), (5.0, {"right": 0.0, "short": 0.5})]
+    assert both == [ScoredResponse(2.0, {"right": 1.0}), ScoredResponse(5.0, {"right": 0.0, "short": 0.5})]
 
 
 def test_async_functions_run_at_the_same_time() -> None:
@@ -82,15 +120,14 @@ def test_async_functions_run_at_the_same_time() -> None:
         await asyncio.wait_for(together.wait(), 5)
         return [1.0] * len(completions)
 
-    [(value, parts)] = RewardFunctions([meet, meet]).compute([make_response("7")])
-    assert value == 2.0
-    assert parts == {"meet": 1.0, "meet_2": 1.0}
+    [score] = RewardFunctions([meet, meet]).compute([make_response("7")])
+    assert score == ScoredResponse(2.0, {"meet": 1.0, "meet_2": 1.0})
 
 
 def test_no_applicable_function_is_a_failure_and_not_zero() -> None:
-    [(value, parts)] = RewardFunctions([lambda completions: [None]]).compute([make_response("7")])
-    assert isinstance(value, RewardError)
-    assert parts == {}
+    [score] = RewardFunctions([lambda completions: [None]]).compute([make_response("7")])
+    assert isinstance(score.reward, RewardError)
+    assert score.parts == {}
 
 
 @pytest.mark.parametrize("values", [[1.0], 1.0, "ab", None])

@@ -5,7 +5,7 @@ import pytest
 
 from palaestra.core.errors import PromptError, SettingsError
 from palaestra.core.records import Message
-from palaestra.teachers.base import TEACHERS
+from palaestra.teachers.model_writer import DEFAULT_TEMPLATE
 from palaestra.teachers.prompts import FOLDER, TeacherPrompts
 
 
@@ -77,11 +77,11 @@ def test_a_replacement_that_replaces_nothing_is_told(base: Path, tmp_path: Path)
         TeacherPrompts(tmp_path / "nowhere", base)
 
 
-def test_built_in_prompts_are_jinja_and_each_teacher_has_one() -> None:
+def test_built_in_prompts_are_jinja() -> None:
     prompts = TeacherPrompts()
     for path in FOLDER.rglob("*.j2"):
         assert prompts._environment.get_template(str(path.relative_to(FOLDER))).filename == str(path)
-    assert {f"{teacher}/write" for teacher in TEACHERS.names()} <= set(prompts.names())
+    assert DEFAULT_TEMPLATE in prompts.names()
 
 
 def test_every_template_uses_only_documented_variables() -> None:

@@ -23,7 +23,6 @@ from palaestra.cli.options import make_completion
 from palaestra.cli.recipes import Learners, finish_evaluate, finish_teach, finish_train
 from palaestra.cli.serve import serve
 from palaestra.cli.terminal import (
-    INTERRUPTED,
     LOOK,
     MEASURE,
     RUNS,
@@ -42,6 +41,7 @@ from palaestra.cli.view import view
 from palaestra.core.errors import SettingsError, UnknownNameError
 from palaestra.core.process import raise_on_sigterm, read_launch_rank
 from palaestra.core.records import Json, ignore
+from palaestra.interrupts import INTERRUPTED
 from palaestra.recipes.progress import RunProgress, TrainProgress, plain_console
 
 app = typer.Typer(

@@ -13,8 +13,9 @@ from rich.table import Table
 from typer.core import TyperGroup
 
 from palaestra.cli.options import ExecutorName, WorkerCpus, WorkerGpus, WorkerMemory, format_examples, from_settings
-from palaestra.cli.terminal import INTERRUPTED, console, quiet, say
+from palaestra.cli.terminal import console, quiet, say
 from palaestra.core.errors import RunError, SettingsError
+from palaestra.interrupts import INTERRUPTED
 from palaestra.recipes.progress import RunProgress
 from palaestra.recipes.settings import INLINE, ExecutorSettings
 from palaestra.runs.provenance import describe_cost

@@ -19,6 +19,7 @@ from palaestra.core.registry import describe_origin
 from palaestra.core.settings import short_repr
 from palaestra.core.statistics import Comparison, Mean
 from palaestra.core.text import mask
+from palaestra.interrupts import INTERRUPTED
 from palaestra.recipes.progress import plain_console
 from palaestra.recipes.runs import PERCENT
 from palaestra.report.formatting import majority
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
     from palaestra.recipes.teach.study import StudyResult
     from palaestra.research.standings.standings import Area, Standings
 
-INTERRUPTED, TERMINATED = 130, 143
-"""The exit codes of a command that was stopped by Ctrl-C, and by SIGTERM."""
+TERMINATED = 143
+"""The exit code of a command that was stopped by SIGTERM."""
 TRACEBACK = "--traceback"
 """The option of every command that prints the traceback of an error."""
 

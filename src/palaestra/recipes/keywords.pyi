@@ -13,9 +13,9 @@ class EvaluateKeywords(TypedDict, total=False):
     engine: str
     engine_kwargs: Mapping[str, Any]
     plugins: Sequence[str]
-    task: str | type[Any]
+    task: object
     task_kwargs: Mapping[str, Any]
-    model: str
+    model: object
     split: Literal["train", "validation", "test"]
     problems: int
     limit: int
@@ -33,18 +33,19 @@ class EvaluateKeywords(TypedDict, total=False):
     device: str
     threads: int
     seed: int
+    tokenizer: object
 
 class ResearchKeywords(TypedDict, total=False):
     name: str
     tags: Sequence[str]
     engine: str
     engine_kwargs: Mapping[str, Any]
-    task: str | type[Any]
+    task: object
     task_kwargs: Mapping[str, Any]
     mlgym: str
     agent: str
     agent_config: str
-    model: str
+    model: object
     plugins: Sequence[str]
     steps: int
     seconds: float
@@ -64,7 +65,7 @@ class ResearchKeywords(TypedDict, total=False):
     demonstration: str
     format_errors: int
     format_penalty: float
-    prompts: str
+    prompts: object
     memory: str
     cache: str
     sandbox: str
@@ -81,11 +82,11 @@ class TeachKeywords(TypedDict, total=False):
     engine: str
     engine_kwargs: Mapping[str, Any]
     plugins: Sequence[str]
-    task: str | type[Any]
+    task: object
     task_kwargs: Mapping[str, Any]
     validation_tasks: Sequence[str]
     test_tasks: Sequence[str]
-    student: str
+    student: object
     learning: str
     student_kwargs: Mapping[str, Any]
     trainer: Literal["palaestra", "llama-factory"]
@@ -97,7 +98,7 @@ class TeachKeywords(TypedDict, total=False):
     teacher_kwargs: Mapping[str, Any]
     writer: str
     planner: str
-    prompts: str
+    prompts: object
     state: Literal["on", "off"]
     references: bool
     quality: Literal["auto", "on", "off"]
@@ -134,6 +135,7 @@ class TeachKeywords(TypedDict, total=False):
     threads: int
     checkpoint_seconds: float
     seed: int
+    tokenizer: object
 
 class TrainKeywords(TypedDict, total=False):
     name: str
@@ -145,17 +147,17 @@ class TrainKeywords(TypedDict, total=False):
     engine: str
     engine_kwargs: Mapping[str, Any]
     plugins: Sequence[str]
-    env: str | type[Any]
+    env: object
     env_kwargs: Mapping[str, Any]
-    task: str | type[Any]
+    task: object
     task_kwargs: Mapping[str, Any]
-    prompts: str
-    reward: Sequence[str]
+    prompts: object
+    reward: object
     reward_weights: Sequence[float]
-    algorithm: str | type[Any] | None
+    algorithm: object
     hyperparameters: Mapping[str, Any]
     policy: Literal["lm", "mlp", "cnn", "transformer", "set"] | None
-    model: str
+    model: object
     method: Literal["auto", "full", "lora"]
     rank: int
     critic: Literal["head", "separate"]
@@ -221,3 +223,4 @@ class TrainKeywords(TypedDict, total=False):
     mask_truncated_completions: bool | None
     importance_sampling_level: Literal["token", "sequence"]
     baseline: Literal["batch", "critic", "none"]
+    tokenizer: object

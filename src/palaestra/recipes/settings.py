@@ -17,6 +17,7 @@ from palaestra.core.settings import setting
 from palaestra.engines.base import apply_engine, check_serves_weights
 from palaestra.executors.base import EXECUTORS, Resources
 from palaestra.recipes.own_data import is_dataset, store_data
+from palaestra.recipes.own_model import is_model, keep_model, write_model
 from palaestra.runs.files import read_json, read_text
 from palaestra.runs.run import Run
 from palaestra.runs.trust import check_trust, list_code
@@ -25,6 +26,8 @@ from palaestra.tasks.sources import HUB, is_data
 S = TypeVar("S")
 _DATA = ("task", "prompts")
 """Settings that name data: a file, a folder, or a dataset on the hub."""
+_MODELS = ("model", "student")
+"""Settings that accept a model object in Python."""
 
 
 def build(kind: type[S], values: Mapping[str, Any]) -> S:
@@ -63,8 +66,9 @@ def resolve_settings(
 ) -> S:
     """Return the settings of a Python call, which passes either a settings object or single values as keywords.
 
-    Classes and functions among the values (a task, a teacher, a reward) become references, and data becomes a file. Paths of
-    the user's code become absolute, so that a run can be resumed from another folder.
+    Classes and functions among the values (a task, a teacher, a reward) become references. Data becomes a file, and a model
+    object with its `tokenizer` a checkpoint. Paths of the user's code become absolute, so that a run can be resumed from
+    another folder.
 
     Arguments:
         build_settings: builds the settings from the keywords; by default `build`.
@@ -76,10 +80,20 @@ def resolve_settings(
             f"expected settings of type {kind.__name__}, or single values; got {type(settings).__name__}"
         )
     if settings is None:
-        values = {name: _to_plain_value(name, value) for name, value in values.items()}
+        values = {name: _to_plain_value(name, value) for name, value in _write_models(values).items()}
         settings = build_settings(values) if build_settings is not None else build(kind, values)
     changes: Json = {f.name: _make_paths_absolute(f.name, getattr(settings, f.name)) for f in fields(settings)}  # type: ignore[arg-type]
     return replace(settings, **changes)  # type: ignore[type-var]
+
+
+def _write_models(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Replace model objects by the paths of checkpoints, with the tokenizer among the values."""
+    objects = {name: value for name, value in values.items() if name in _MODELS and is_model(value)}
+    if not objects:
+        require("tokenizer" not in values, "setting 'tokenizer': expected a model object beside it; pass model=object")
+        return values
+    rest = {name: value for name, value in values.items() if name != "tokenizer"}
+    return rest | {name: write_model(value, values.get("tokenizer")) for name, value in objects.items()}
 
 
 def _to_plain_value(name: str, value: Any) -> Any:
@@ -107,8 +121,15 @@ def _make_paths_absolute(name: str, value: Any) -> Any:
     return make_absolute(value) if name == "plugins" or is_reference(value) else value
 
 
-def warn_if_temporary(settings: Any, listener: Listener) -> None:
-    """Tell the user if a run cannot be resumed by another process, because it uses objects that no file defines."""
+def prepare_resume(settings: S, folder: Path, listener: Listener) -> S:
+    """Keep what a run of a Python call needs to be resumed, and tell the user what another process cannot load.
+
+    Model objects become checkpoints in the run folder. Returns the settings with their paths.
+    """
+    paths = {name: getattr(settings, name) for name in _MODELS if hasattr(settings, name)}
+    kept = {name: keep_model(path, folder) for name, path in paths.items()}
+    if kept != paths:
+        listener(notice(f"the model is stored in the run folder; if it is stopped: palaestra resume {folder}"))
     names = sorted({text for text in _list_texts(to_plain(settings)) if is_temporary(text)})
     if names:
         listener(
@@ -117,6 +138,7 @@ def warn_if_temporary(settings: Any, listener: Listener) -> None:
                 "top level of a file to resume the run"
             )
         )
+    return replace(settings, **kept) if kept != paths else settings  # type: ignore[type-var]
 
 
 def _list_texts(value: Any) -> Iterator[str]:

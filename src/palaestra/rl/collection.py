@@ -123,6 +123,7 @@ def collect_responses(
     if first is not None:
         options["episode"] = first
     observation, infos = env.reset(seed=seed, options=options)
+    deferred = env.defer_rewards()
     slots = env.num_envs
     policy.begin(slots)
     max_tokens = min(env.max_tokens, env.width)  # Tokens beyond the context need no memory.
@@ -177,6 +178,10 @@ def collect_responses(
     responses, chosen_logprobs, chosen_entropies, own_rewards, own_legal = zip(
         *(done[number] for number in sorted(done)), strict=True
     )
+    if deferred:
+        responses = tuple(env.score_responses(responses))
+        for row, response in zip(own_rewards, responses, strict=True):
+            row[-1] = 0.0 if response.failure else row[-1] + response.reward
     restricted = any(ids is not None for row in own_legal for ids in row)
     rollout = make_episode_rollout(
         TokenInputs(

@@ -50,9 +50,13 @@ def measure_completions(rollout: Rollout, cut: Sequence[bool]) -> dict[str, floa
 
 
 def measure_reward_parts(responses: Sequence[object]) -> dict[str, float]:
-    """The mean and the standard deviation of each reward function, under TRL's names."""
+    """The mean and the standard deviation of each reward function, under TRL's names, and the metrics that they log."""
     parts = [getattr(response, "reward_parts", {}) for response in responses]
-    metrics = {}
+    logged = [getattr(response, "metrics", {}) for response in responses]
+    metrics = {
+        name: float(np.mean([entries[name] for entries in logged if name in entries]))
+        for name in dict.fromkeys(name for entries in logged for name in entries)
+    }
     for name in dict.fromkeys(name for part in parts for name in part):
         values = [part[name] for part in parts if name in part]
         metrics[f"rewards/{name}/mean"] = float(np.mean(values))

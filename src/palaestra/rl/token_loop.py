@@ -109,6 +109,7 @@ class TokenLoop(Loop):
         Arguments:
             prompts: the prompt of each group; by default the environment's order.
         """
+        self.env.progress = self.describe_progress(version)
         with self.open_sampler(version) as sampler:
             return collect_responses(self.env, sampler, episodes, self.seeds, first=first, prompts=prompts)
 
@@ -133,10 +134,17 @@ class TokenLoop(Loop):
             rewards[group].append(float(totals_B[sequence]))
         return self.curriculum.record(prompts, rewards)
 
+    def describe_progress(self, version: int) -> Json:
+        """The progress of the run after `version` updates, for reward functions."""
+        groups = version * self.config.episodes // self.group_size
+        epoch = groups / self.env.num_prompts if self.env.num_prompts else 0.0
+        return {"global_step": version, "max_steps": self.config.iterations, "epoch": epoch}
+
     def collect_held_out(self, version: int) -> Rollout:
         """Play this process's share of the held-out episodes, with the same random numbers every time."""
         seeds, env = self.seeds.derive("evaluation"), self.held_out
         first, episodes = split_episodes(0, self.config.evaluation if env.num_prompts is None else env.num_prompts)
+        env.progress = self.describe_progress(version)
         with self.open_sampler(version) as sampler:
             return collect_responses(env, sampler, episodes, seeds, seed=seeds.integer(), first=first)
 
@@ -183,7 +191,7 @@ class TokenLoop(Loop):
         metrics["truncated"] = float(rollout.get_episodes().truncated_B.float().mean())
         self.tokens += count_tokens(rollout)
         metrics |= {"num_tokens": float(self.tokens), **measure_completions(rollout, self.find_cut_episodes(rollout))}
-        metrics |= measure_reward_parts(self.responses)
+        metrics = measure_reward_parts(self.responses) | metrics
         if config.max_staleness:
             metrics["staleness"] = float(staleness)
         stored = select_stored_sequences(rollout, self.group_size, config.keep_trajectories)
@@ -341,6 +349,8 @@ def _make_trajectory(env: str, seed: int, rollout: Rollout, sequence: int) -> Tr
     )
     if response.reward_parts:
         info["rewards"] = dict(response.reward_parts)
+    if response.columns:
+        info["columns"] = dict(response.columns)
     return Trajectory(
         env,
         seed,

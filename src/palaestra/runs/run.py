@@ -3,6 +3,7 @@
 settings.json     the recipe and its settings, enough to start again
 store.sqlite      attempts, lessons, metrics, costs
 checkpoints/      weights, each folder written atomically
+initial_model/    the weights of a model that was passed as a Python object
 code/             the user's Python files that the settings name, as they were at the start
 summary.json      the results, once the run has ended
 report.html       the results as a page
@@ -42,6 +43,8 @@ from palaestra.runs.store import Store
 from palaestra.runs.trust import copy_code, record_trust
 
 FORMAT = 1
+INITIAL_MODEL = "initial_model"
+"""The checkpoint of a model that was passed as an object. It is written before the run is created."""
 # Files that a start may leave behind if it is killed before it writes the settings.
 _WRITTEN = ("store.sqlite", "store.sqlite-wal")
 _STORE = ("store.sqlite", "store.sqlite-journal", "store.sqlite-wal", "store.sqlite-shm")
@@ -106,7 +109,7 @@ class Run:
                     f"{folder} already has a run; resume it with: palaestra resume {folder}, or choose another --out"
                 )
             names = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
-            if not _UNFINISHED.issuperset(names):
+            if not {*_UNFINISHED, INITIAL_MODEL}.issuperset(names):
                 raise RunError(f"{folder} is not empty; choose another --out")
 
     def _clear(self) -> None:

@@ -78,9 +78,14 @@ class StackedStudents:
         """Make the current weights those that `restore` restores."""
         self._base = {name: p.clone() for name, p in self.weights.items()}
 
-    def restore(self) -> None:
-        """Give every student its base weights."""
-        self.weights = {name: p.clone() for name, p in self._base.items()}
+    def restore(self, sources_K: Sequence[int] | None = None) -> None:
+        """Give every student its base weights.
+
+        Arguments:
+            sources_K: the student whose base weights each gets; by default its own.
+        """
+        index_K = torch.arange(self.count) if sources_K is None else torch.tensor(sources_K)
+        self.weights = {name: p[index_K.to(self.device)] for name, p in self._base.items()}
 
     def store(self, examples: Sequence[Example]) -> np.ndarray:
         """Tokenize examples and return their rows, which `learn` and `measure` take.
@@ -95,6 +100,11 @@ class StackedStudents:
         self._prompt_lengths += [len(row.prompt_ids) for row in rows]
         self._tables = None
         return np.arange(first, len(self._ids))
+
+    def drop(self, count: int) -> None:
+        """Forget all stored examples but the first `count`."""
+        del self._ids[count:], self._prompt_lengths[count:]
+        self._tables = None
 
     def learn(self, rows_KN: Sequence[np.ndarray], seeds: Sequence[Seeds]) -> None:
         """Train each student on its own examples, as `palaestra.students.supervised.fine_tune` does.

@@ -38,8 +38,8 @@ for _name, _place, _help in (
         "skill_tree:SkillTree",
         "one tree of subskills per skill: a policy explores and exploits, within limits",
     ),
-    ("sfl", "simple:Learnability", "by p(1 - p) at the accuracy p of each subskill: sampling for learnability"),
-    ("progress", "simple:Progress", "by the change of each skill's accuracy in the last round, up or down"),
+    ("sfl", "simple:LearnabilityTeacher", "by p(1 - p) at the accuracy p of each subskill: sampling for learnability"),
+    ("progress", "simple:ProgressTeacher", "by the change of each skill's accuracy in the last round, up or down"),
     (
         "learned",
         "learned:Learned",

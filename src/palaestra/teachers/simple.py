@@ -106,7 +106,7 @@ class SkillList(PlanningTeacher):
         return orders
 
 
-class Learnability(PlanningTeacher):
+class LearnabilityTeacher(PlanningTeacher):
     """Sampling for learnability (SFL, arXiv 2408.15099): a subskill's share is p(1 - p) at its accuracy p.
 
     The accuracy is that of the subskill's report with one right and one wrong answer more. Without results it teaches all
@@ -143,7 +143,7 @@ class Learnability(PlanningTeacher):
         return [Order(*key, count, "follow", weights[key][1]) for key, count in share_out(size, shares).items()]
 
 
-class Progress(Learnability):
+class ProgressTeacher(LearnabilityTeacher):
     """Learning progress (arXiv 1707.00183): a skill's share is the change of its accuracy in the last round, up or down.
 
     In the first round it teaches all skills equally.

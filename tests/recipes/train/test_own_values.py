@@ -14,6 +14,7 @@ from palaestra import GRPOConfig, RLOOConfig, resume, train
 from palaestra.core.errors import PalaestraError, RunError
 from palaestra.core.records import Event
 from palaestra.recipes.train.recipe import TrainResult
+from palaestra.runs.run import Run
 
 ROWS = [{"prompt": f"What is {n} + 4?", "answer": str(n + 4)} for n in range(3, 33)]
 SMALL: dict[str, Any] = {
@@ -67,6 +68,30 @@ def test_rows_and_functions_train_a_model(tmp_path: Path) -> None:
     assert (result.folder / "code" / Path(__file__).name).read_bytes() == Path(__file__).read_bytes()
     assert result.before is not None
     assert result.unit == "return"
+
+
+def test_a_reward_gets_all_groups_of_an_iteration_in_one_call(tmp_path: Path) -> None:
+    calls: list[tuple[list[str], int, int]] = []
+
+    def rank(
+        prompts: list[str], completions: list[str], trainer_state: Any, log_extra: Any, log_metric: Any, **kwargs: Any
+    ) -> list[float]:
+        calls.append((prompts, trainer_state.global_step, trainer_state.max_steps))
+        places = {text: place for place, text in enumerate(sorted(completions))}
+        log_extra("place", [places[text] for text in completions])
+        log_metric("distinct", len(places))
+        return [float(places[text]) for text in completions]
+
+    settings = SMALL | {"iterations": 2, "num_envs": 3, "group_size": 4, "evaluation": 0, "keep_trajectories": 4}
+    result = train(prompts=ROWS, reward=rank, out=tmp_path / "run", **settings)
+    assert [(len(prompts), step, last) for prompts, step, last in calls] == [(8, 0, 2), (8, 1, 2)]
+    for prompts, *_ in calls:
+        assert len(set(prompts[:4])) == len(set(prompts[4:])) == 1
+    assert all(1 <= count <= 8 for count in result.curve["distinct"])
+    with Run.open(result.folder, read_only=True) as run:
+        stored = [trajectory for iteration in (1, 2) for trajectory in run.store.trajectories(iteration)]
+    assert stored
+    assert all(trajectory.total_reward == trajectory.infos[0]["columns"]["place"] for trajectory in stored)
 
 
 def test_a_task_with_a_reward_is_evaluated_by_its_scorer(tmp_path: Path) -> None:

@@ -45,8 +45,9 @@ class Cohort(Protocol):
 
     def reset(self) -> None: ...
     def keep_as_base(self) -> None: ...
-    def restore(self) -> None: ...
+    def restore(self, sources_K: Sequence[int] | None = None) -> None: ...
     def store(self, examples: Sequence[Example]) -> np.ndarray: ...
+    def drop(self, count: int) -> None: ...
     def learn(self, rows_KN: Sequence[np.ndarray], seeds: Sequence[Seeds]) -> None: ...
     def measure(self, rows_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]: ...
 
@@ -152,7 +153,7 @@ class FlatLessonVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
             self.cohort.store(write_examples(self.task, skill, "", pool, generator)) for skill in self.skills
         ]
         problems = draw_problems(self.task, Split.VALIDATION, validation, 0, self.skills)
-        self._problems = self.cohort.store([_to_example(problem, self.task) for problem in problems])
+        self._problems = self.cohort.store([to_example(problem, self.task) for problem in problems])
         # Problems of a skill are for observation and reward in turn.
         self._skill_N = np.array([self.skills.index(problem.skill) for problem in problems])
         turn_N = np.array([int((self._skill_N[:n] == self._skill_N[n]).sum()) for n in range(len(problems))])
@@ -252,7 +253,7 @@ class FlatLessonVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         return self._seeds[slot].derive("episode", self._episode, *names)
 
 
-def _to_example(problem: Problem, task: Task) -> Example:
+def to_example(problem: Problem, task: Task) -> Example:
     worked = problem.metadata.get("worked")
     if not worked:
         raise SettingsError(

@@ -37,7 +37,7 @@ from palaestra.envs.token.prompts import (
     tokenize_prompt,
     vocabulary_size,
 )
-from palaestra.envs.token.rewards import RewardFunctions, RewardLike, make_reward
+from palaestra.envs.token.rewards import RewardFunctions, RewardLike, ScoredResponse, TrainerState, make_reward
 from palaestra.tasks.evaluate import draw_problems
 
 if TYPE_CHECKING:
@@ -124,7 +124,8 @@ class TokenVectorEnv(TokenEnvContract):
         self._functions = rewards if isinstance(rewards, RewardFunctions) else None
         self._reward = None if isinstance(rewards, RewardFunctions) else rewards
         self._token_reward, self._legal = token_reward, legal_tokens
-        self._parts: dict[int, dict[str, float]] = {}
+        self._scores: dict[int, ScoredResponse] = {}
+        self._deferred = False
         self.vocabulary = vocabulary_size(self.tokenizer)
         self.stop = (stop,) if isinstance(stop, str) else tuple(stop)
         # Special tokens are not part of a response's text, so a stop string that is one of them becomes an end token.
@@ -195,7 +196,7 @@ class TokenVectorEnv(TokenEnvContract):
         state = options.get("initial_state")
         prompt = None if state is None else self._encode(state, "given as initial_state")
         used = self._count_from(seed, options, type(self).__name__)
-        self._initial_state = prompt
+        self._initial_state, self._deferred = prompt, False
         self._chosen = dict(enumerate(options.get("prompts") or (), self._next_episode // self.group_size))
         if used is not None:
             self._np_random = np.random.default_rng(Seeds(used).derive("token-env").integer())
@@ -251,6 +252,17 @@ class TokenVectorEnv(TokenEnvContract):
         )
 
     # For training
+
+    def defer_rewards(self) -> bool:
+        self._deferred = self._functions is not None
+        return self._deferred
+
+    def score_responses(self, responses: Sequence[Response]) -> list[Response]:
+        errors: list[RewardError] = []
+        scored = self._score(responses, errors)
+        if errors and self.failures == "raise":
+            raise errors[0]
+        return scored
 
     @property
     def num_prompts(self) -> int:  # type: ignore[override]
@@ -383,35 +395,44 @@ class TokenVectorEnv(TokenEnvContract):
     def _finish(
         self, done: np.ndarray, stopped: set[int], rewards: np.ndarray, errors: list[RewardError]
     ) -> list[Response]:
-        """Compute the rewards of the responses that finished in this step."""
+        """Make the responses that finished in this step, and compute their rewards unless these are deferred."""
         responses = [self._response(slot, slot in stopped) for slot in done.tolist()]
+        if not self._deferred:
+            responses = self._score(responses, errors)
+        for slot, response in zip(done, responses, strict=True):
+            rewards[slot] = 0.0 if response.failure else rewards[slot] + (response.reward or 0.0)
+        return responses
+
+    def _score(self, responses: Sequence[Response], errors: list[RewardError]) -> list[Response]:
+        """Compute the rewards of responses. One that failed before keeps its failure."""
         finished: list[Response] = []
-        values = compute_rewards(self._compute_rewards, responses, self._in_batch)
-        for response, value in zip(responses, values, strict=True):
-            slot = int(done[len(finished)])
-            failure = self._slot_errors[slot]
+        for response, value in zip(
+            responses, compute_rewards(self._compute_rewards, responses, self._in_batch), strict=True
+        ):
+            failure = response.failure
             if isinstance(value, BaseException):
                 function = self.rewards if self._in_batch else self._reward or self.reward
-                failure = failure or reward_error(value, "reward", response.prompt, function)
-                errors.append(failure)
-            if failure is not None:
-                rewards[slot] = 0.0
-                finished.append(replace(response, failure=str(failure)))
+                errors.append(reward_error(value, "reward", response.prompt, function))
+                failure = failure or str(errors[-1])
+            if failure:
+                finished.append(replace(response, failure=failure, token_rewards=()))
             else:
                 assert isinstance(value, float)
-                rewards[slot] += value
-                parts = self._parts.pop(response.episode, {})
-                token_rewards = tuple(self._slot_rewards[slot])
-                finished.append(replace(response, reward=value, token_rewards=token_rewards, reward_parts=parts))
+                score = self._scores.pop(response.episode, ScoredResponse(value, {}))
+                finished.append(
+                    replace(
+                        response, reward=value, reward_parts=score.parts, columns=score.columns, metrics=score.metrics
+                    )
+                )
         return finished
 
     def _compute_rewards(self, responses: Sequence[Response]) -> Sequence[float | RewardError]:
         """The rewards of the functions that were given, or else of the class."""
         if self._functions is None:
             return self.rewards(responses)
-        results = self._functions.compute(responses)
-        self._parts = {r.episode: parts for r, (_, parts) in zip(responses, results, strict=True)} | self._parts
-        return [reward for reward, _ in results]
+        scores = self._functions.compute(responses, TrainerState(**self.progress))
+        self._scores |= {response.episode: score for response, score in zip(responses, scores, strict=True)}
+        return [score.reward for score in scores]
 
     def _response(self, slot: int, stopped: bool) -> Response:
         prompt, ids = self._slot_prompts[slot], self._response_ids(slot)
@@ -422,7 +443,17 @@ class TokenVectorEnv(TokenEnvContract):
         if stopped:
             text = text[: min((at for at in (text.find(s) for s in self.stop) if at >= 0), default=len(text))]
         episode = int(self._episode[slot])
-        return Response(prompt, ids, text, reason, episode, episode // self.group_size)
+        error = self._slot_errors[slot]
+        return Response(
+            prompt,
+            ids,
+            text,
+            reason,
+            episode,
+            episode // self.group_size,
+            failure=str(error) if error is not None else "",
+            token_rewards=tuple(self._slot_rewards[slot]),
+        )
 
 
 class TokenEnv(gymnasium.Env[Observation, int]):

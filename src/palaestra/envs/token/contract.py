@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gymnasium import spaces
@@ -19,6 +20,8 @@ from palaestra.tasks.base import Task
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
     from transformers import PreTrainedTokenizerBase
+
+    from palaestra.envs.token.prompts import Response
 
 
 Observation = dict[str, np.ndarray]
@@ -57,6 +60,7 @@ class TokenEnvContract(VectorEnv[Observation, np.ndarray, np.ndarray]):
             episode. False: the limit is part of the task and ends it. True: the episode would have gone on.
         num_prompts: number of prompts; `None` if the environment generates them.
         skills: the skill and subskill of each prompt, for a curriculum; empty if the prompts cannot be chosen.
+        progress: the arguments of the `TrainerState` that reward functions get.
     """
 
     metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
@@ -72,6 +76,7 @@ class TokenEnvContract(VectorEnv[Observation, np.ndarray, np.ndarray]):
     bootstrap_truncated: bool = False
     num_prompts: int | None = None
     skills: Sequence[str] = ()
+    progress: Mapping[str, Any] = MappingProxyType({})
     pad_id: int = 0
     _seed = 0
     _next_episode = 0
@@ -83,6 +88,17 @@ class TokenEnvContract(VectorEnv[Observation, np.ndarray, np.ndarray]):
 
     def draw_held_out_problems(self, per_skill: int, seed: int) -> Sequence[Problem]:
         """Draw test problems of the same skills. Called only if `task` is set."""
+        raise NotImplementedError
+
+    def defer_rewards(self) -> bool:
+        """Until the next reset, let responses end without the reward that `score_responses` computes for all together.
+
+        Returns false if the environment rewards each response at its end.
+        """
+        return False
+
+    def score_responses(self, responses: Sequence[Response]) -> list[Response]:
+        """Compute the rewards of the responses of a rollout, after `defer_rewards`."""
         raise NotImplementedError
 
     @property

@@ -55,6 +55,7 @@ class Response:
         failure: why there is no reward; empty otherwise.
         token_rewards: one per token, if the environment computes them.
         reward_parts: the values of several reward functions by name.
+        columns, metrics: what reward functions log about the response, and about all that were scored with it.
     """
 
     prompt: Prompt
@@ -67,6 +68,8 @@ class Response:
     failure: str = ""
     token_rewards: tuple[float, ...] = field(default=())
     reward_parts: Mapping[str, float] = field(default_factory=dict)
+    columns: Mapping[str, Any] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def truncated(self) -> bool:

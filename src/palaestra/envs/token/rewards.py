@@ -10,6 +10,9 @@ A function gets the arguments that it names: `completions`, `prompts` and `compl
 data; or `completion`, `prompt` and `completion_ids` of one response, and a value for each column. A completion is a text. If
 the prompt of the data is a list of messages, a completion is one too, as in TRL. `None` as a value means that the function
 does not apply to this prompt. Functions may be `async`; they then run at the same time.
+
+In training, the first kind is called once per iteration with the responses of this process, group by group. It may also
+take what TRL's trainer passes: `trainer_state`, `log_extra(column, values)` and `log_metric(name, value)`.
 """
 
 from __future__ import annotations
@@ -17,8 +20,10 @@ from __future__ import annotations
 import asyncio
 import inspect
 import math
+from collections import defaultdict
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import Any
 
 from palaestra.core.errors import RewardError, SettingsError
@@ -29,6 +34,62 @@ from palaestra.envs.token.prompts import Response, to_reward
 
 RewardLike = str | Callable[..., Any]
 """A function, or its reference `file.py:function`."""
+_NAMES = {"completion", "completions", "prompt", "prompts", "completion_ids"}
+"""What a function of completions takes at least one of."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredResponse:
+    """What reward functions return and log for one response.
+
+    Arguments:
+        reward: the weighted sum of their values, or a `RewardError` if none applies: a missing reward is no 0.
+        parts: the values of the functions that apply, by name.
+        columns: the values of `log_extra` by column.
+        metrics: the means of `log_metric` over the responses that were scored together.
+    """
+
+    reward: float | RewardError
+    parts: Mapping[str, float]
+    columns: Mapping[str, Any] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+class TrainerState:
+    """The progress of a run, as the `transformers.TrainerState` that TRL passes, which takes seconds to import.
+
+    Arguments:
+        global_step: the number of updates so far.
+        max_steps: the number of iterations of the run.
+        epoch: the number of passes over the prompts so far.
+    """
+
+    def __init__(self, global_step: int = 0, max_steps: int = 0, epoch: float = 0.0) -> None:
+        self.global_step, self.max_steps, self.epoch = global_step, max_steps, epoch
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        from transformers import TrainerState as Original
+
+        return getattr(Original(), name)
+
+
+class _Log:
+    """What reward functions log about the responses of one call."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.columns: dict[str, list[Any]] = {}
+        self.metrics: defaultdict[str, list[float]] = defaultdict(list)
+
+    def log_extra(self, column: str, values: Sequence[Any]) -> None:
+        if len(values) != self.count:
+            raise RewardError(f"log_extra('{column}'): expected {self.count} values; got {len(values)}")
+        self.columns[column] = [v if isinstance(v, str | bool | int | float | None) else str(v) for v in values]
+
+    def log_metric(self, name: str, value: object) -> None:
+        self.metrics[name].append(to_reward(value))
 
 
 class RewardFunctions:
@@ -57,22 +118,27 @@ class RewardFunctions:
                 name = f"{function.name}_{count}"
             self._functions[name] = function
 
-    def compute(self, responses: Sequence[Response]) -> list[tuple[float | RewardError, dict[str, float]]]:
-        """The reward of each response, and the values of the functions that apply to it by name.
+    def compute(self, responses: Sequence[Response], state: TrainerState | None = None) -> list[ScoredResponse]:
+        """Score responses together.
 
-        If no function applies, the reward is a `RewardError`: a missing reward is no 0.
+        Arguments:
+            state: the progress of the run.
         """
+        log = _Log(len(responses))
+        shared = {"trainer_state": state or TrainerState(), "log_extra": log.log_extra, "log_metric": log.log_metric}
         columns = [_read_columns(response) for response in responses]
-        results = [function(responses, columns) for function in self._functions.values()]
+        results = [function(responses, columns, shared) for function in self._functions.values()]
         results = _run(results)
-        rewards: list[tuple[float | RewardError, dict[str, float]]] = []
+        metrics = {name: math.fsum(values) / len(values) for name, values in log.metrics.items()}
+        scored = []
         for place in range(len(responses)):
             values = {name: result[place] for name, result in zip(self._functions, results, strict=True)}
             known = {name: value for name, value in values.items() if not math.isnan(value)}
             weighted = [w * v for w, v in zip(self.weights, values.values(), strict=True) if not math.isnan(v)]
-            error = RewardError("no reward function applies: each returned None")
-            rewards.append((math.fsum(weighted) if weighted else error, known))
-        return rewards
+            reward = math.fsum(weighted) if weighted else RewardError("no reward function applies: each returned None")
+            extra = {column: entries[place] for column, entries in log.columns.items()}
+            scored.append(ScoredResponse(reward, known, extra, metrics))
+        return scored
 
 
 class _Function:
@@ -86,7 +152,7 @@ class _Function:
         signature = inspect.signature(function)
         self.takes_all = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
         self.names = set(signature.parameters)
-        self.in_batch = "completion" not in self.names
+        self.in_batch = not {"completion", "prompt"} & self.names
         try:
             if self.takes_response or not signature.parameters:
                 signature.bind(None)
@@ -96,8 +162,14 @@ class _Function:
                 f"completion (one) or a Response; it takes {', '.join(self.names) or 'nothing'}"
             ) from None
 
-    def __call__(self, responses: Sequence[Response], columns: Sequence[Mapping[str, Any]]) -> Any:
-        """The values, or a coroutine that returns them."""
+    def __call__(
+        self, responses: Sequence[Response], columns: Sequence[Mapping[str, Any]], shared: Mapping[str, Any]
+    ) -> Any:
+        """The values, or a coroutine that returns them.
+
+        Arguments:
+            shared: arguments that are not lists.
+        """
         if self.takes_response:
             return _check([self.function(response) for response in responses], self, len(responses))
         rows = [
@@ -108,13 +180,13 @@ class _Function:
             names = dict.fromkeys(name for row in rows for name in row)
             lists = {name: [row.get(name) for row in rows] for name in names}
             lists |= {"completions": lists.pop("completion"), "prompts": lists.pop("prompt")}
-            result = self.function(**self._select(lists))
+            result = self.function(**self._select({**lists, **shared}))
             return (
                 _check_later(result, self, len(rows))
                 if inspect.isawaitable(result)
                 else _check(result, self, len(rows))
             )
-        results = [self.function(**self._select(row)) for row in rows]
+        results = [self.function(**self._select({**row, **shared})) for row in rows]
         if results and inspect.isawaitable(results[0]):
             return _check_later(_gather(results), self, len(rows))
         return _check(results, self, len(rows))
@@ -145,7 +217,7 @@ def _takes_response(function: Callable[..., Any]) -> bool:
         parameters = inspect.signature(function, follow_wrapped=False).parameters.values()
     except ValueError:  # Built in, without a signature.
         return True
-    if {"completion", "completions"} & {p.name for p in parameters}:
+    if _NAMES & {p.name for p in parameters}:
         return False
     return any(p.kind not in (p.VAR_KEYWORD, p.KEYWORD_ONLY) for p in parameters)
 
@@ -157,7 +229,7 @@ def _read_columns(response: Response) -> dict[str, Any]:
     row = {
         name: value
         for name, value in source.metadata.get("row", {}).items()
-        if name not in ("completion", "completions")
+        if name not in ("completion", "completions", "completion_ids")
     }
     return {"answer": source.reference, **row}
 

@@ -26,7 +26,7 @@ from palaestra.recipes.runs import (
     start_run,
     to_percent,
 )
-from palaestra.recipes.settings import check_prices, resolve_settings, to_plain
+from palaestra.recipes.settings import check_prices, prepare_resume, resolve_settings, to_plain
 from palaestra.runs.files import to_data
 from palaestra.runs.provenance import LedgerEntry, Spending
 from palaestra.runs.run import Run
@@ -64,6 +64,8 @@ def evaluate(
         out: the run folder; empty: a new one below `runs/`.
         listener: receives the progress events, instead of the display on stderr.
         progress: whether to display the progress; `PALAESTRA_PROGRESS=0` also turns the display off.
+        values: fields of `EvaluateSettings`. `task` may be rows or a dataset, `model` a transformers model with its
+            `tokenizer`.
 
     Example:
         >>> from palaestra import evaluate                              # doctest: +SKIP
@@ -73,9 +75,8 @@ def evaluate(
     settings.check_effects()
     task, problems = check(settings)
     with start_run(RECIPE, out, listener, progress) as (folder, listener):
-        return _run(
-            settings, task, problems, folder, listener, lambda: Run.create(folder, RECIPE, to_plain(settings)), True
-        )
+        kept = prepare_resume(settings, folder, listener)
+        return _run(kept, task, problems, folder, listener, lambda: Run.create(folder, RECIPE, to_plain(kept)), True)
 
 
 def resume(run: Run, *, listener: Listener = ignore, **changes: Any) -> EvaluateResult:

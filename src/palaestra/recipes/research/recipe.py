@@ -17,6 +17,7 @@ from palaestra.core.seeding import Seeds
 from palaestra.engines.budget import Budget
 from palaestra.envs.turn.base import TurnStopReason, transcript
 from palaestra.recipes.metered_engines import MeteredEngines, SharedEngines, check_cache, meter_engines
+from palaestra.recipes.own_model import is_model
 from palaestra.recipes.progress import announce_start, log_events
 from palaestra.recipes.research.episode_player import TRAJECTORY, Player, export_conversation, list_messages, summarize
 from palaestra.recipes.research.settings import PATHS, RECIPE, ResearchSettings
@@ -88,6 +89,7 @@ def run_research(
         >>> result = palaestra.run_research(task="prisoners_dilemma", agent="baseline")       # doctest: +SKIP
         >>> result.summary["after"]                                                       # doctest: +SKIP
     """
+    require(not is_model(values.get("model")), "setting 'model': expected the name or folder of a model; got an object")
     given = resolve_settings(ResearchSettings, settings, values)
     settings = resolve_paths(given)
     agent, env = _make_parts(settings)

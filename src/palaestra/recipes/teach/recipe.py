@@ -43,7 +43,7 @@ from palaestra.models.registry import check_device
 from palaestra.recipes.export.tables import write_lessons
 from palaestra.recipes.progress import RunProgress, announce_start, log_events
 from palaestra.recipes.runs import OpenRun, RecipeResult, change_settings, open_workers, record_run, start_run
-from palaestra.recipes.settings import check_prices, resolve_settings, to_plain
+from palaestra.recipes.settings import check_prices, prepare_resume, resolve_settings, to_plain
 from palaestra.recipes.teach.lessons import Lessons
 from palaestra.recipes.teach.settings import TASK_WRITER, TeachSettings
 from palaestra.recipes.teach.skills import (
@@ -97,6 +97,8 @@ def teach(
         out: the run folder; empty: a new one below `runs/`.
         listener: receives the progress events, instead of the display on stderr.
         progress: whether to display the progress; `PALAESTRA_PROGRESS=0` also turns the display off.
+        values: fields of `TeachSettings`. `task` may be rows or a dataset, `teacher` a class, `student` a transformers model
+            with its `tokenizer`, of which a copy learns.
 
     Example:
         >>> from palaestra import teach                                       # doctest: +SKIP
@@ -108,7 +110,8 @@ def teach(
     settings.check_effects()
     rounds = settings.rounds
     with start_run(RECIPE, out, listener, progress, lambda console: RunProgress(console, rounds)) as (folder, listener):
-        return start(settings, tasks, folder, listener, lessons)
+        kept = prepare_resume(settings, folder, listener)
+        return start(kept, tasks, folder, listener, lessons if kept is settings else None)
 
 
 def start(

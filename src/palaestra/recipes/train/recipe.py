@@ -16,7 +16,7 @@ from palaestra.core.records import LOCAL_SCHEME, Event, Json, Listener, Split, i
 from palaestra.core.registry import load_plugins
 from palaestra.recipes.progress import Trackers, TrainProgress, announce_start, check_trackers, log_events
 from palaestra.recipes.runs import SHARED_KEYS, RecipeResult, record_run, start_run, summarize_gain
-from palaestra.recipes.settings import load_run_settings, resolve_settings, to_plain, warn_if_temporary
+from palaestra.recipes.settings import load_run_settings, prepare_resume, resolve_settings, to_plain
 from palaestra.recipes.train.presets import fill_presets, make_settings
 from palaestra.recipes.train.settings import TrainSettings
 from palaestra.runs.provenance import LedgerEntry
@@ -80,7 +80,8 @@ def train(
         callbacks: called after each iteration.
         values: fields of `TrainSettings`, and hyperparameters of the algorithm: fields of `PPOConfig`, `GRPOConfig`,
             `RLOOConfig`, `REINFORCEConfig`, or of the config of an algorithm of your own. `algorithm` may be such a config,
-            `env` a class, a function or an instance, `prompts` and `task` rows or a dataset, `reward` a function or several.
+            `env` a class, a function or an instance, `prompts` and `task` rows or a dataset, `reward` a function or several,
+            `model` a transformers model with its `tokenizer`, of which a copy is trained.
 
     Example:
         >>> from palaestra import train                                                            # doctest: +SKIP
@@ -102,8 +103,8 @@ def train(
         start_run(RECIPE, out, listener, progress, TrainProgress) as (folder, listener),
         join_processes(settings.device),
     ):
+        settings = prepare_resume(settings, folder, listener)
         listener(_announce(settings, folder))
-        warn_if_temporary(settings, listener)
         loop = _build(settings, listener)
         settings = complete_settings(settings, loop)
         with closing(loop), Run.create(folder, RECIPE, to_plain(settings)) as run:
