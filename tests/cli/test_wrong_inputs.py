@@ -340,6 +340,12 @@ def test_a_wrong_call_is_answered_in_one_line(
     [
         ("peft", "train --method lora", "lora"),
         ("peft", "teach --method lora", "lora"),
+        ("peft", "train --model smollm2", "lora"),
+        ("peft", "train --model ./large", "lora"),
+        ("peft", "teach --student smollm2", "lora"),
+        ("peft", "teach --student ./large", "lora"),
+        ("peft", "train --model ./adapter", "lora"),
+        ("peft", "evaluate --model ./adapter", "lora"),
         ("textarena", "train --env textarena:GuessTheNumber-v0", "textarena"),
         ("datasets", "evaluate --task hf:owner/name", "data"),
         ("datasets", "evaluate --task no_table.parquet", "data"),

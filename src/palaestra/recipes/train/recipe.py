@@ -177,10 +177,9 @@ def check(settings: TrainSettings) -> None:
         RewardFunctions(settings.reward, settings.reward_weights)
     models.check_device(settings.device)
     settings.check_executor()
-    if settings.method == "lora":
-        check_peft()
     if settings.policy in (None, "lm"):
         models.check(settings.model)
+        check_peft(settings.model, settings.method)
         settings.check_engine()
         if settings.engine != LOCAL_SCHEME:
             check_model(settings.resolve_model(settings.model))
