@@ -64,6 +64,7 @@ class BrokenEnv(gymnasium.Env):
 
 def make_nothing(): return None
 
+def good_reward(completions, **columns): return [0.0] * len(completions)
 def no_arguments(): return [0.0]
 def other_arguments(sentences, labels): return [0.0]
 def score_nothing(): return 1.0

@@ -172,7 +172,7 @@ def check(settings: TrainSettings) -> None:
 
     load_plugins(settings.plugins)
     get_spec(settings.env)
-    check_options(settings.env, settings.options)
+    check_options(settings.env, settings.options, settings.own_options)
     if settings.reward:
         RewardFunctions(settings.reward, settings.reward_weights)
     models.check_device(settings.device)
