@@ -17,7 +17,7 @@ from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from palaestra.core.errors import MissingExtraError, ModelError, PalaestraError, SettingsError, UnknownNameError
 from palaestra.core.process import quiet_libraries
@@ -110,9 +110,26 @@ def locate_run_model(run: Path) -> str:
 
 
 def check(name: str) -> None:
-    """Raise if `name` cannot be a local model. Downloads nothing."""
+    """Raise if `name` cannot be a local model, or is an adapter without peft. Downloads nothing."""
     if name not in MODELS:
-        locate(name)
+        _read_base(Path(locate(name)))
+
+
+def count_parameters(name: str) -> int:
+    """Count the parameters of a model from its configuration. Loads no weights."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
+
+    if name == "smollm2":  # Do not download it for this.
+        return 134_515_008
+    where = locate(name)
+    if base := _read_base(Path(where)):
+        return count_parameters(base)
+    with short_errors(name), quiet_libraries(), torch.device("meta"):
+        config = AutoConfig.from_pretrained(where, trust_remote_code=False)
+        reads = getattr(config, "vision_config", None) is not None
+        kind: Any = AutoModelForImageTextToText if reads else AutoModelForCausalLM
+        return sum(p.numel() for p in kind.from_config(config, trust_remote_code=False).parameters())
 
 
 def check_device(device: str) -> None:
@@ -215,6 +232,7 @@ def _read_base(folder: Path) -> str:
 
     Raises:
         ModelError: the adapter does not name its base model.
+        MissingExtraError: it is an adapter, and peft is not installed.
     """
     if not (folder / ADAPTER).exists() or (folder / "config.json").exists():
         return ""
@@ -224,13 +242,13 @@ def _read_base(folder: Path) -> str:
         raise ModelError(f"cannot load the model '{folder}': {folder / ADAPTER} has no base model")
     if adapter.get("megatron_config"):
         raise ModelError(f"cannot load the model '{folder}': {folder / ADAPTER} names a Python module (megatron_core)")
+    if find_spec("peft") is None:
+        raise MissingExtraError("peft", "lora", f"the LoRA adapter {folder}")
     return base
 
 
 def _merge_adapter(name: str, folder: Path, model: LoadedModel) -> LoadedModel:
     """Merge a LoRA adapter into the weights of its base model."""
-    if find_spec("peft") is None:
-        raise MissingExtraError("peft", "lora", f"the LoRA adapter {folder}")
     from peft import PeftModel
 
     with short_errors(name):

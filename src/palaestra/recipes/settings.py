@@ -24,7 +24,7 @@ from palaestra.runs.trust import check_trust, list_code
 from palaestra.tasks.sources import HUB, is_data
 
 S = TypeVar("S")
-_DATA = ("task", "prompts")
+_DATA = ("task", "prompts", "datasets_path", "held_out_path")
 """Settings that name data: a file, a folder, or a dataset on the hub."""
 _MODELS = ("model", "student")
 """Settings that accept a model object in Python."""

@@ -158,8 +158,6 @@ def check(settings: TeachSettings, *, read_skills: bool = True) -> tuple[TeachTa
     tasks = make_tasks(settings)
     settings.check_engine()
     settings.check_executor()
-    if settings.method == "lora":
-        check_peft()
     student = settings.resolve_model(settings.student)
     check_serves_weights(get_scheme(student), "student")
     check_device(settings.device)
@@ -167,6 +165,7 @@ def check(settings: TeachSettings, *, read_skills: bool = True) -> tuple[TeachTa
     for model in (student, settings.writer, settings.planner, settings.verifier):
         if model not in ("", TASK_WRITER):
             check_model(settings.resolve_model(model))
+    check_peft(strip_scheme(student), "lora" if settings.trainer == "llama-factory" else settings.method)
     trainer, lessons = make_trainer(settings), Lessons(settings, tasks.taught)
     check_problems(settings if read_skills else replace(settings, skills_file=""), tasks)
     if trainer is not None:

@@ -172,15 +172,14 @@ def check(settings: TrainSettings) -> None:
 
     load_plugins(settings.plugins)
     get_spec(settings.env)
-    check_options(settings.env, settings.options)
+    check_options(settings.env, settings.options, settings.own_options)
     if settings.reward:
         RewardFunctions(settings.reward, settings.reward_weights)
     models.check_device(settings.device)
     settings.check_executor()
-    if settings.method == "lora":
-        check_peft()
     if settings.policy in (None, "lm"):
         models.check(settings.model)
+        check_peft(settings.model, settings.method)
         settings.check_engine()
         if settings.engine != LOCAL_SCHEME:
             check_model(settings.resolve_model(settings.model))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from palaestra.core.errors import SettingsError, suggest
 from palaestra.core.records import LOCAL_SCHEME, Json
@@ -283,11 +283,14 @@ class TrainSettings(EngineSettings, ExecutorSettings, RunSettings):
     def __post_init__(self) -> None:
         check_ranges(self)
 
+    own_options: ClassVar[tuple[str, ...]] = ("task", "prompts", "reward", "reward_weights", "task_kwargs")
+    """Options of the environment that are settings of their own."""
+
     @property
     def options(self) -> Json:
         """The options of the environment, with its task."""
         options = dict(self.env_kwargs)
-        for name in ("task", "prompts", "reward", "reward_weights", "task_kwargs"):
+        for name in self.own_options:
             value = getattr(self, name)
             require(not value or name not in options, f"setting 'env_kwargs': the setting '{name}' is given already")
             if value:
