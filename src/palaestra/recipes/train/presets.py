@@ -71,6 +71,14 @@ algorithm, and for an environment and an algorithm. The more specific preset tak
 with these presets."""
 
 
+_TRL_NAMES = {
+    "reward_funcs": "reward", "train_dataset": "prompts", "processing_class": "tokenizer", "num_generations": "group_size",
+    "max_completion_length": "max_tokens", "beta": "kl_coef", "num_iterations": "n_epochs", "max_steps": "iterations",
+    "epsilon": "clip_range", "epsilon_high": "clip_range_high", "loss_type": "variant", "args": "algorithm",
+}  # fmt: skip
+"""Our names of what TRL's GRPO calls otherwise."""
+
+
 def find_preset(kind: str, policy: str, env: str, algorithm: str) -> tuple[Json, Json]:
     """Return the preset settings and hyperparameters for an environment of a kind, a policy and an algorithm.
 
@@ -94,6 +102,8 @@ def make_settings(values: Mapping[str, Any], given: Collection[str] | None = Non
     Raises:
         SettingsError: a value of the wrong type, or a setting without an effect on this run.
     """
+    for name in values:
+        require(name not in _TRL_NAMES, f"unknown setting '{name}' (of TRL); its name is '{_TRL_NAMES.get(name)}'")
     run, hyperparameters = split_values(values)
     hyperparameters = {**run.get("hyperparameters", {}), **hyperparameters}
     if isinstance(run.get("algorithm"), AlgorithmConfig):
