@@ -1,7 +1,7 @@
 """Are healthy runs without a finding of `palaestra diagnose`? Trains runs that differ in scale, environment, algorithm and seed.
 
-Ratio: the fraction of runs without a finding. `--out FILE` writes what `diagnose` reads of each run, for
-`tests/recipes/test_diagnosis.py`; `--only NAME` runs one case.
+Ratio: the fraction of runs without a finding. What `diagnose` reads of each run is written to
+`diagnose_healthy.json`, for `tests/recipes/test_diagnosis.py`; `--only WORD` runs the cases with this word in their names.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import Any
 
 from _common import arguments, finish
 
-SKILLS = ["addition", "subtraction", "clock"]
+STORED = Path(__file__).with_name("diagnose_healthy.json")
+SKILLS = ["average", "change", "groups", "clock"]
 CONTROL: dict[str, Any] = {"evaluation": 20}
 TOKEN: dict[str, Any] = {"iterations": 8, "episodes": 64, "num_envs": 64, "evaluation": 40}
 TEACH: dict[str, Any] = {"rounds": 1, "lesson_size": 96, "test": 40, "validation": 8}
@@ -41,12 +42,11 @@ TRAIN: dict[str, dict[str, Any]] = {
     "acrobot ppo": {"env": "Acrobot-v1", "iterations": 40, "seed": 7, **CONTROL},
     "acrobot ppo other": {"env": "Acrobot-v1", "iterations": 40, "learning_rate": 5e-4, "seed": 8, **CONTROL},
     "pendulum ppo": {"env": "Pendulum-v1", "seed": 9, **CONTROL},
-    "lesson ppo": {"env": "palaestra/Lesson-v0", "iterations": 3, "seed": 10},
     "math grpo": {"env_kwargs": {"skills": SKILLS}, "algorithm": "grpo", "seed": 11, **TOKEN},
     "math rloo": {"env_kwargs": {"skills": SKILLS}, "algorithm": "rloo", "seed": 12, **TOKEN},
     "math ppo": {"env_kwargs": {"skills": SKILLS}, "algorithm": "ppo", "seed": 13, **TOKEN},
     "math reinforce": {"env_kwargs": {"skills": SKILLS}, "algorithm": "reinforce", "seed": 14, **TOKEN},
-    "math dapo": {"env_kwargs": {"skills": ["percent", "units"]}, "variant": "dapo", "seed": 15, **TOKEN},
+    "math dapo": {"env_kwargs": {"skills": ["fractions", "missing_number"]}, "variant": "dapo", "seed": 15, **TOKEN},
     "math kl": {"env_kwargs": {"skills": SKILLS}, "kl_coef": 0.02, "n_epochs": 2, "seed": 16, **TOKEN},
     "math engine": {"env_kwargs": {"skills": SKILLS}, "rollout": "engine", "seed": 17, **TOKEN},
     "guess grpo": {"env": "palaestra/Guess-v0", "seed": 18, **TOKEN, "evaluation": 64, "num_envs": 32},
@@ -68,15 +68,19 @@ SETTINGS = ("algorithm", "policy", "hyperparameters", "max_tokens", "max_stalene
 
 
 def main() -> None:
-    options = arguments(__doc__ or "", threads=1, only="a case", out="a file for what diagnose reads of the runs")
+    options = arguments(__doc__ or "", threads=1, only="only the cases with this word in their names")
     cases = [*(("train", *case) for case in TRAIN.items()), *(("teach", *case) for case in TEACH_CASES.items())]
-    cases = [case for case in cases if options.only in ("", case[1])][:: 6 if options.quick else 1]
-    stored = {name: run_case(recipe, name, values) for recipe, name, values in cases}
-    healthy = sum(not run["findings"] for run in stored.values())
-    if options.out:
-        lines = [f"{json.dumps(name)}: {json.dumps(run)}" for name, run in stored.items()]
-        Path(options.out).write_text("{\n" + ",\n".join(lines) + "\n}\n")
-    finish("diagnose_healthy", healthy / len(stored), runs=len(stored), healthy=healthy)
+    cases = [case for case in cases if options.only in case[1]][:: 6 if options.quick else 1]
+    healthy = 0
+    for recipe, name, values in cases:
+        run = run_case(recipe, name, values)
+        healthy += not run.pop("findings")
+        if not options.quick:
+            stored = {**(json.loads(STORED.read_text()) if STORED.exists() else {}), name: run}
+            STORED.write_text(
+                "{\n" + ",\n".join(f"{json.dumps(n)}: {json.dumps(r)}" for n, r in stored.items()) + "\n}\n"
+            )
+    finish("diagnose_healthy", healthy / len(cases), runs=len(cases), healthy=healthy)
 
 
 def run_case(recipe: str, name: str, values: dict[str, Any]) -> dict[str, Any]:
@@ -99,7 +103,9 @@ def run_case(recipe: str, name: str, values: dict[str, Any]) -> dict[str, Any]:
                 "findings": findings,
             }
     rewards = [value for value in stored["metrics"]["reward"] if value is not None]
-    print(f"{name}: {time.perf_counter() - start:.0f} s, reward {rewards[:1]} to {rewards[-1:]}, gain {summary.get('gain')}")
+    print(
+        f"{name}: {time.perf_counter() - start:.0f} s, reward {rewards[:1]} to {rewards[-1:]}, gain {summary.get('gain')}"
+    )
     print("".join(f"  {finding}\n" for finding in findings), end="", flush=True)
     return stored
 
