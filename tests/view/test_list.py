@@ -130,6 +130,7 @@ def test_a_failed_run_shows_its_cause(folder: Path, client: TestClient) -> None:
     assert "the last words" in page
     log = client.get("/run/inner/second/log")
     assert "the last words" in log.text
+    assert "Traceback (most recent call last)" in log.text
     assert "failed: ValueError" not in client.get("/run/inner/second/log?q=words").text
     assert client.get("/run/inner/second/log?format=txt").text.endswith("failed: ValueError: the key *** is <wrong>")
     assert "The run has no log" in client.get("/run/first/log").text

@@ -216,7 +216,9 @@ class DataTask(TaskHooks):
         items: dict[Split, list[DataItem]] = {split: [] for split in Split}
         for row, key in zip(self.rows, keys, strict=True):
             split = self._split or row.split or get_split(key)
-            if not self._split and row.split is Split.TRAIN and not has_validation:  # As for published data sets: a part of train.
+            if (
+                not self._split and row.split is Split.TRAIN and not has_validation
+            ):  # As for published data sets: a part of train.
                 split = Split.VALIDATION if get_split(key) is Split.VALIDATION else Split.TRAIN
             name = digest_texts(row.text)[:12]
             seen[name] += 1
