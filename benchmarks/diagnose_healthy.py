@@ -46,7 +46,7 @@ TRAIN: dict[str, dict[str, Any]] = {
     "math rloo": {"env_kwargs": {"skills": SKILLS}, "algorithm": "rloo", "seed": 12, **TOKEN},
     "math ppo": {"env_kwargs": {"skills": SKILLS}, "algorithm": "ppo", "seed": 13, **TOKEN},
     "math reinforce": {"env_kwargs": {"skills": SKILLS}, "algorithm": "reinforce", "seed": 14, **TOKEN},
-    "math dapo": {"env_kwargs": {"skills": ["fractions", "missing_number"]}, "variant": "dapo", "seed": 15, **TOKEN},
+    "math dapo": {"env_kwargs": {"skills": ["fractions", "missing_number"]}, "variant": "dapo", "temperature": 1.2, "seed": 15, **TOKEN},
     "math kl": {"env_kwargs": {"skills": SKILLS}, "kl_coef": 0.02, "n_epochs": 2, "seed": 16, **TOKEN},
     "math engine": {"env_kwargs": {"skills": SKILLS}, "rollout": "engine", "seed": 17, **TOKEN},
     "guess grpo": {"env": "palaestra/Guess-v0", "seed": 18, **TOKEN, "evaluation": 64, "num_envs": 32},
@@ -57,7 +57,7 @@ TEACH_CASES: dict[str, dict[str, Any]] = {
     "teach tree": {"skills": SKILLS, "seed": 21, **TEACH},
     "teach open": {"skills": ["percent", "clock"], "teacher": "open_ended", "start": "last", "seed": 22, **TEACH, "rounds": 2},
     "teach parity": {"task": PARITY, "seed": 23, **TEACH},
-    "teach practice": {"skills": SKILLS, "learning": "practice", "seed": 24, **TEACH},
+    "teach practice": {"skills": SKILLS, "learning": "practice", "seed": 24, **TEACH, "test": 80, "lesson_size": 48},
 }  # fmt: skip
 METRICS = (
     "reward", "reward_min", "reward_max", "episodes", "failures", "truncated", "tools/malformed", "entropy", "approx_kl",

@@ -131,11 +131,12 @@ def _check_variance(curves: Curves, settings: Json, summary: Json) -> Iterator[D
             "Without a difference in reward there is nothing to learn from.",
             ("a reward with more levels", "easier problems", "a higher --temperature"),
         )
-    elif fraction > 0.8 and not curves.is_solved:
+    # A small model is sure of its answers: 50 to 88 % of the groups are equal in runs of nano that learn.
+    elif fraction > 0.9 and not curves.is_solved:
         yield Diagnosis(
             "no_variance_in_groups",
             f"{fraction:.0%} of the groups have equal rewards",
-            "above 80 %",
+            "above 90 %",
             "Groups with equal rewards have no gradient.",
             ("problems that are solved sometimes", "a larger --group-size", "a higher --temperature"),
         )
