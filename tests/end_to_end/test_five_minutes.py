@@ -33,7 +33,9 @@ def run_steps(folder: Path, python: Path | str, environment: dict[str, str]) -> 
     seconds, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu = after.ru_utime + after.ru_stime - used.ru_utime - used.ru_stime
     sys.stdout.write(f"{len(STEPS)} commands: {seconds:.0f} s, {cpu:.0f} s of processor time\n")
-    assert seconds < 300
+    # Other work on the machine stretches the time, but not the processor time.
+    is_busy = os.getloadavg()[0] > (os.cpu_count() or 1)
+    assert (cpu if is_busy else seconds) < 300
     summaries = {name: json.loads((folder / name / "summary.json").read_text()) for name in ("taught", "trained")}
     assert summaries["taught"]["gain_low"] > 0
     assert summaries["trained"]["gain"] is not None

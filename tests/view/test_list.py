@@ -117,6 +117,11 @@ def test_paths_are_relative(folder: Path, monkeypatch: pytest.MonkeyPatch) -> No
     card = RunIndex([folder]).find("first")
     assert card is not None
     assert (card.subject, card.model) == ("my_env.py:Maze", "models/small")
+    with pytest.raises(ValueError), Run.open(folder / "inner" / "second"):
+        raise ValueError(f"first failure: {folder}/my_env.py:Maze broke")
+    failed = RunIndex([folder]).find("inner/second")
+    assert failed is not None
+    assert failed.problem == "ValueError: first failure: my_env.py:Maze broke"
 
 
 def test_a_failed_run_shows_its_cause(folder: Path, client: TestClient) -> None:
