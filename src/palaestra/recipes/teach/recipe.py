@@ -309,6 +309,7 @@ def _play(
         show_state=settings.state == "on",
         show_references=settings.references,
         keep=settings.keep,
+        rehearsal=settings.rehearsal,
         test_task=tasks.tested,
         test_every_round=settings.test_every_round,
         journal=run.store,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from palaestra.core.settings import check_ranges, setting
+from palaestra.envs.lesson.env import REHEARSAL_FRACTION
 from palaestra.recipes.metered_engines import CALL_TIMEOUT, CALL_TIMEOUT_HELP
 from palaestra.recipes.settings import EngineSettings, ExecutorSettings, RunSettings, check_effects, require
 
@@ -68,6 +69,14 @@ class TeachSettings(EngineSettings, ExecutorSettings, RunSettings):
         "Which student is kept and tested: the last round's, or the one with the best validation accuracy, including "
         "the base model.",
         panel="Run",
+    )
+    rehearsal: float = setting(
+        REHEARSAL_FRACTION,
+        "Fraction of a training's examples that are the student's own correct answers from before the first lesson, "
+        "against forgetting; 0: none.",
+        low=0,
+        high=0.9,
+        panel="Teacher",
     )
     checkpoints: Literal["kept", "all"] = setting(
         "kept", "Which weights stay in the run folder: those of the kept student, or those of every round.", panel="Run"
