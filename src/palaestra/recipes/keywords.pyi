@@ -92,6 +92,7 @@ class TeachKeywords(TypedDict, total=False):
     trainer_kwargs: Mapping[str, Any]
     start: Literal["base", "last"]
     keep: Literal["last", "best"]
+    rehearsal: float
     checkpoints: Literal["kept", "all"]
     teacher: str | type[Any]
     teacher_kwargs: Mapping[str, Any]
@@ -154,7 +155,7 @@ class TrainKeywords(TypedDict, total=False):
     reward_weights: Sequence[float]
     algorithm: str | type[Any] | None
     hyperparameters: Mapping[str, Any]
-    policy: Literal["lm", "mlp", "cnn", "transformer"] | None
+    policy: Literal["lm", "mlp", "cnn", "transformer", "set"] | None
     model: str
     method: Literal["auto", "full", "lora"]
     rank: int

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -173,8 +175,8 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
         self.held_out: dict[Split, list[Problem]] = {}
         # All examples that were taught so far.
         self.data: list[Example] = []
-        # The correct answers of the untaught student, by skill.
-        self._rehearsed: dict[str, list[Example]] = {}
+        # The correct answers of the untaught student.
+        self._rehearsed: list[Example] = []
         self._index = HeldOut({})
         self._seeds = Seeds(0)
         self._round, self._over = -1, True
@@ -315,8 +317,7 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
         if self.student.start == "last":
             self._load_weights()
             first, data = last - len(new), new
-        part = slice(self._count_rehearsed(first), self._count_rehearsed(last))
-        rehearsed = [example for examples in self._rehearsed.values() for example in examples[part]]
+        rehearsed = self._rehearsed[self._count_rehearsed(first) : self._count_rehearsed(last)]
 
         def on_step(step: int, total: int, loss: float) -> None:
             self.listener(Event("train", step, total, round_, {"loss": loss, "examples": len(data)}))
@@ -335,30 +336,32 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
         return curve[-1][1]
 
     def _count_rehearsed(self, examples: int) -> int:
-        """The maximum number of rehearsed examples of each skill beside this number of examples of lessons."""
-        return round(examples * self.rehearsal / (1 - self.rehearsal) / max(1, len(self._rehearsed)))
+        """The maximum number of rehearsed examples beside this number of examples of lessons."""
+        return round(examples * self.rehearsal / (1 - self.rehearsal))
 
     def _collect_rehearsal(self, seed: int) -> None:
-        """Ask the untaught student train problems of every skill, and keep its correct answers as examples."""
-        self._rehearsed = {}
+        """Ask the untaught student train problems of every skill, and keep its correct answers, from the skills in turn."""
+        self._rehearsed, problems = [], list[Problem]()
         if not self.rehearsal or not getattr(self.student, "rehearses", False):
             return
-        self._rehearsed = {skill: [] for skill in self.skills or self.task.skills()}
-        count, problems = min(_MAX_REHEARSED, max(1, self._count_rehearsed(self.budget))), list[Problem]()
+        per_skill = math.ceil(self._count_rehearsed(self.budget) / len(self.skills or self.task.skills()))
+        per_skill = min(per_skill, _MAX_REHEARSED)
         while not problems:
             try:
-                problems = draw_problems(self.task, Split.TRAIN, count, seed, self.skills)
+                problems = draw_problems(self.task, Split.TRAIN, per_skill, seed, self.skills)
             except TaskError as error:
-                count = error.available if isinstance(error, TooFewProblemsError) else 0
-                if not count:
+                per_skill = error.available if isinstance(error, TooFewProblemsError) else 0
+                if not per_skill:
                     self.listener(notice(f"nothing is rehearsed, because the task has no train problems: {error}"))
                     return
+        turns: dict[str, list[Example]] = {}
         for attempt in self._ask(self.task, problems, REHEARSAL):
             answer, problem = attempt.completion, attempt.problem
             if attempt.correct and isinstance(answer, Completion) and answer.stop_reason is not StopReason.LENGTH:
                 example = Example(problem.messages, answer.text, problem.skill, problem.subskill)
-                if problem.skill in self._rehearsed and self._index.find([example]) == [None]:
-                    self._rehearsed[problem.skill].append(example)
+                if self._index.find([example]) == [None]:
+                    turns.setdefault(problem.skill, []).append(example)
+        self._rehearsed = [e for turn in itertools.zip_longest(*turns.values()) for e in turn if e is not None]
 
     def _test(self, round_: int) -> list[Attempt]:
         """The test attempts of a round. Each round is tested at most once."""

@@ -41,7 +41,7 @@ from palaestra.recipes.teach.settings import TASK_WRITER, TeachSettings
 from palaestra.recipes.teach.summary import LESSON, PERMANENT, VERIFICATION, Delivery
 from palaestra.runs.provenance import CallLog, LedgerEntry
 from palaestra.runs.run import Run
-from palaestra.tasks.base import Task
+from palaestra.tasks.base import Task, get_hooks
 from palaestra.tasks.evaluate import EvaluationWorkers, WorkerEngine
 from palaestra.teachers.base import (
     TEACHERS,
@@ -140,13 +140,13 @@ class Lessons:
         stored = store.lesson(round_)
         if stored is not None:
             return stored
-        event = Event("write", 0, self.settings.lesson_size, round_)
-        listener(event)
         start, phase = time.perf_counter(), f"{round_}{LESSON}"
         for role, model in self.models.items():
             model.connect(self.engines[role].at(phase))
         verifier = self.engines["verifier"].at(f"{round_}{VERIFICATION}") if "verifier" in self.engines else None
         order = LessonOrder(self.settings, self.teacher, self.checks, env, state, verifier)
+        event = Event("write", 0, order.size, round_)
+        listener(event)
         try:
             with repeat_event(listener, lambda: replace(event, done=len(order.lesson.examples))):
                 order.fill()
@@ -245,7 +245,8 @@ class LessonOrder:
         verifier: CachedEngine | None = None,
     ) -> None:
         self.settings, self.teacher, self.checks, self.env, self.state = settings, teacher, checks, env, state
-        self.verifier, self.round, self.size = verifier, state.round + 1, min(settings.lesson_size, state.budget)
+        self.verifier, self.round = verifier, state.round + 1
+        self.size = min(settings.lesson_size or get_hooks(env.task).lesson_size, state.budget)
         self.inspection: Inspection | None = None
         self.failures: list[Failure] = []
         self._by_task = isinstance(teacher, PlanningTeacher) and isinstance(teacher.writer, TaskWriter)

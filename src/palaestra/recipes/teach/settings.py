@@ -11,6 +11,7 @@ from palaestra.core.settings import check_ranges, setting
 from palaestra.envs.lesson.env import REHEARSAL_FRACTION
 from palaestra.recipes.metered_engines import CALL_TIMEOUT, CALL_TIMEOUT_HELP
 from palaestra.recipes.settings import EngineSettings, ExecutorSettings, RunSettings, check_effects, require
+from palaestra.tasks.base import Task, get_hooks
 
 TASK_WRITER = "task"
 """The setting `writer` for the task's own generators."""
@@ -139,7 +140,9 @@ class TeachSettings(EngineSettings, ExecutorSettings, RunSettings):
         0, "Train problems per skill for the discovery, in addition to validation problems.", low=0, panel="Teacher"
     )
     rounds: int = setting(3, "Rounds of lesson, training and evaluation.", low=1, panel="Teacher", usual=True)
-    lesson_size: int = setting(160, "Examples in one lesson.", low=1, panel="Teacher", usual=True)
+    lesson_size: int = setting(
+        0, "Examples in one lesson; 0: the task's own number.", low=0, panel="Teacher", usual=True
+    )
     budget: int = setting(0, "Maximum examples in all lessons; 0: rounds times lesson size.", low=0, panel="Teacher")
     validation: int = setting(12, "Validation problems per skill, which the teacher sees.", low=1, panel="Task")
     test: int = setting(25, "Test problems per skill, which the gain is measured on.", low=1, panel="Task")
@@ -174,7 +177,7 @@ class TeachSettings(EngineSettings, ExecutorSettings, RunSettings):
     method: Literal["auto", "full", "lora"] = setting(
         "auto", "Train all weights or a LoRA adapter; auto: all weights up to 20 M parameters.", panel="Model"
     )
-    epochs: int = setting(4, "Epochs of each round's training.", low=1)
+    epochs: int = setting(0, "Epochs of each round's training; 0: the task's own number.", low=0)
     batch_size: int = setting(8, "Examples in a training batch.", low=1)
     learning_rate: float = setting(
         0.0, "Peak learning rate; 0: 5e-4 for all weights and 2e-4 for LoRA.", low=0, usual=True
@@ -222,6 +225,7 @@ class TeachSettings(EngineSettings, ExecutorSettings, RunSettings):
             (asks, "because no language model is called: no writer, planner, verifier or discover is set", limits),
             (self.method != "full", "because the method 'full' trains no adapter", ("rank",)),
             (self.state == "on", "because the state is off", ("references",)),
+            (self.learning not in ("preference", "practice"), f"with learning '{self.learning}'", ("rehearsal",)),
             (
                 writes or self.quality == "on",
                 "because the task's own examples are not checked; set 'quality' to on",
@@ -244,7 +248,6 @@ class TeachSettings(EngineSettings, ExecutorSettings, RunSettings):
         """Skills to select from the taught task. A task group selects them itself."""
         return () if self.validation_tasks else self.skills
 
-    @property
-    def data_budget(self) -> int:
+    def compute_budget(self, task: Task) -> int:
         """Maximum examples in all lessons."""
-        return self.budget or self.rounds * self.lesson_size
+        return self.budget or self.rounds * (self.lesson_size or get_hooks(task).lesson_size)
