@@ -240,7 +240,7 @@ def _check_gain(summary: Json) -> Iterator[Diagnosis]:
             f"{len(fell)} of the skills fell beyond chance: {', '.join(map(str, fell))}",
             "exact test at 5 %, corrected for the number of skills",
             "What the student learned has replaced what it could do.",
-            "--start last, fewer --epochs, or a teacher that repeats every skill",
+            "a larger --rehearsal, fewer --epochs, or --keep best",
         )
 
 
