@@ -85,9 +85,11 @@ def summarize(rows: list[Row], arms: list[str]) -> dict[str, Any]:
         for arm, runs in by_arm.items():
             if not runs:
                 continue
-            gain = mean_interval([run["gain"] for run in runs.values()])
+            gain = mean_interval([run["gain"] for run in runs.values()], -100, 100)
             first = by_arm[arms[0]]
-            ahead = mean_interval([run["gain"] - first[seed]["gain"] for seed, run in runs.items() if seed in first])
+            ahead = mean_interval(
+                [run["gain"] - first[seed]["gain"] for seed, run in runs.items() if seed in first], -200, 200
+            )
             seconds = max(run["seconds"] for run in runs.values())
             print(
                 f"\n{task}, {arm}, {len(runs)} seeds: {gain.value:+.1f} [{gain.low:+.1f}, {gain.high:+.1f}]; minus {arms[0]} "
@@ -107,7 +109,7 @@ def summarize(rows: list[Row], arms: list[str]) -> dict[str, Any]:
             )
             skills: dict[str, Any] = {}
             for (skill, several), p_value in zip(parts.items(), p_values, strict=True):
-                change = mean_interval([part["gain"] for part in several])
+                change = mean_interval([part["gain"] for part in several], -100, 100)
                 fell = p_value < 0.05 and change.value < 0
                 skills[skill] = {
                     "gain": change.value,
@@ -148,15 +150,16 @@ def main() -> None:
     if out.exists():
         rows = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
     known = {(row["task"], row["arm"], row["seed"]) for row in rows}
+    seeds = range(int(first), int(last or first) + 1)
     cells = [
         (task, arm, values, seed, options.threads)
-        for seed in range(int(first), int(last or first) + 1)
+        for seed in seeds
         for task in tasks
         for arm, values in arms.items()
         if (task, arm, seed) not in known
     ]
     rows += measure(cells, int(options.workers or 1), float(options.minutes or "inf"), out)
-    table = summarize(rows, list(arms))
+    table = summarize([row for row in rows if row["seed"] in seeds], list(arms))
     gains = [table.get(f"{tasks[-1]}/{arm}", {}).get("gain", 0.0) for arm in list(arms)[:2]]
     finish("forgetting", gains[-1] / gains[0] if gains[0] else 0.0, table=table)
 
