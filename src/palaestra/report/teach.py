@@ -63,7 +63,8 @@ def teach_page(run: Run) -> Json:
     kept = moments[find_best(measured)] if moments and settings.get("keep") == "best" else None
     before, after = whole.get(f"0/{Split.TEST}", []), _find_after(whole, kept, ended)
     skills = sorted(
-        {a.problem.skill for part in phases.values() for a in part} | {s for p in allocation.values() for s, _ in p}
+        {a.problem.skill for phase, part in phases.items() if phase != REHEARSAL for a in part}
+        | {s for p in allocation.values() for s, _ in p}
     )
     lessons = {round_: lesson for round_ in run.store.lesson_rounds() if (lesson := run.store.lesson(round_))}
     rewards = _rewards_by_round(measured)

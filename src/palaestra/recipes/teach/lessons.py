@@ -41,7 +41,7 @@ from palaestra.recipes.teach.settings import TASK_WRITER, TeachSettings
 from palaestra.recipes.teach.summary import LESSON, PERMANENT, VERIFICATION, Delivery
 from palaestra.runs.provenance import CallLog, LedgerEntry
 from palaestra.runs.run import Run
-from palaestra.tasks.base import Task, get_hooks
+from palaestra.tasks.base import Task
 from palaestra.tasks.evaluate import EvaluationWorkers, WorkerEngine
 from palaestra.teachers.base import (
     TEACHERS,
@@ -246,7 +246,7 @@ class LessonOrder:
     ) -> None:
         self.settings, self.teacher, self.checks, self.env, self.state = settings, teacher, checks, env, state
         self.verifier, self.round = verifier, state.round + 1
-        self.size = min(settings.lesson_size or get_hooks(env.task).lesson_size, state.budget)
+        self.size = min(settings.get_amounts(env.task)[0], state.budget)
         self.inspection: Inspection | None = None
         self.failures: list[Failure] = []
         self._by_task = isinstance(teacher, PlanningTeacher) and isinstance(teacher.writer, TaskWriter)

@@ -192,7 +192,7 @@ def _open_student(settings: TeachSettings, task: Task, listener: Listener) -> It
     supervision = supervision_for(
         model.weights,
         "lora" if settings.trainer == "llama-factory" else settings.method,
-        epochs=settings.epochs or get_hooks(task).epochs,
+        epochs=settings.get_amounts(task)[1],
         batch_size=settings.batch_size,
         learning_rate=settings.learning_rate,
         rank=settings.rank,
@@ -301,7 +301,7 @@ def _play(
         tasks.taught,
         student,
         rounds=settings.rounds,
-        budget=settings.compute_budget(tasks.taught),
+        budget=settings.budget or settings.rounds * settings.get_amounts(tasks.taught)[0],
         validation=settings.validation,
         test=settings.test,
         skills=settings.chosen_skills,

@@ -11,7 +11,7 @@ from palaestra.core.settings import check_ranges, setting
 from palaestra.envs.lesson.env import REHEARSAL_FRACTION
 from palaestra.recipes.metered_engines import CALL_TIMEOUT, CALL_TIMEOUT_HELP
 from palaestra.recipes.settings import EngineSettings, ExecutorSettings, RunSettings, check_effects, require
-from palaestra.tasks.base import Task, get_hooks
+from palaestra.tasks.base import Task, TaskHooks, get_hooks
 
 TASK_WRITER = "task"
 """The setting `writer` for the task's own generators."""
@@ -141,7 +141,11 @@ class TeachSettings(EngineSettings, ExecutorSettings, RunSettings):
     )
     rounds: int = setting(3, "Rounds of lesson, training and evaluation.", low=1, panel="Teacher", usual=True)
     lesson_size: int = setting(
-        0, "Examples in one lesson; 0: the task's own number.", low=0, panel="Teacher", usual=True
+        0,
+        "Examples in one lesson; 0: the task's own number, or 160 if a model writes.",
+        low=0,
+        panel="Teacher",
+        usual=True,
     )
     budget: int = setting(0, "Maximum examples in all lessons; 0: rounds times lesson size.", low=0, panel="Teacher")
     validation: int = setting(12, "Validation problems per skill, which the teacher sees.", low=1, panel="Task")
@@ -177,7 +181,9 @@ class TeachSettings(EngineSettings, ExecutorSettings, RunSettings):
     method: Literal["auto", "full", "lora"] = setting(
         "auto", "Train all weights or a LoRA adapter; auto: all weights up to 20 M parameters.", panel="Model"
     )
-    epochs: int = setting(0, "Epochs of each round's training; 0: the task's own number.", low=0)
+    epochs: int = setting(
+        0, "Epochs of each round's training; 0: the task's own number, or 4 if a model writes.", low=0
+    )
     batch_size: int = setting(8, "Examples in a training batch.", low=1)
     learning_rate: float = setting(
         0.0, "Peak learning rate; 0: 5e-4 for all weights and 2e-4 for LoRA.", low=0, usual=True
@@ -248,6 +254,7 @@ class TeachSettings(EngineSettings, ExecutorSettings, RunSettings):
         """Skills to select from the taught task. A task group selects them itself."""
         return () if self.validation_tasks else self.skills
 
-    def compute_budget(self, task: Task) -> int:
-        """Maximum examples in all lessons."""
-        return self.budget or self.rounds * (self.lesson_size or get_hooks(task).lesson_size)
+    def get_amounts(self, task: Task) -> tuple[int, int]:
+        """The size of a lesson and the epochs. A task sets its own for lessons of its own generators, which are free."""
+        hooks = get_hooks(task) if self.writer == TASK_WRITER else TaskHooks()
+        return self.lesson_size or hooks.lesson_size, self.epochs or hooks.epochs
