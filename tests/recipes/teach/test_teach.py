@@ -10,7 +10,9 @@ from palaestra.core.statistics import measure_gain
 from palaestra.envs.lesson.env import REHEARSAL
 from palaestra.recipes.evaluate import recipe as evaluate
 from palaestra.recipes.teach import recipe as teach
+from palaestra.recipes.teach.settings import TeachSettings
 from palaestra.runs.run import Run
+from palaestra.tasks.base import TaskHooks, get_hooks, make_task
 from palaestra.teachers.base import TEACHERS
 from palaestra.teachers.simple import NoState
 
@@ -96,6 +98,16 @@ def test_no_lesson_holds_a_validation_or_test_question(result: teach.TeachResult
 def test_the_same_settings_give_the_same_metrics_and_weights(tmp_path: Path) -> None:
     first, again = (teach.teach(out=tmp_path / name, **TINY).summary for name in ("first", "again"))
     assert {k: v for k, v in again.items() if k != "seconds"} == {k: v for k, v in first.items() if k != "seconds"}
+
+
+def test_tasks_set_the_amounts_of_their_own_lessons() -> None:
+    task = make_task("vision-skills")
+    own = get_hooks(task).lesson_size, get_hooks(task).epochs
+    assert own != (TaskHooks.lesson_size, TaskHooks.epochs)
+    assert TeachSettings(task="vision-skills").get_amounts(task) == own
+    assert TeachSettings(lesson_size=7, epochs=2).get_amounts(task) == (7, 2)
+    # Lessons of a model cost money.
+    assert TeachSettings(writer="mock:x").get_amounts(task) == (TaskHooks.lesson_size, TaskHooks.epochs)
 
 
 def test_resuming_a_finished_run_changes_nothing(result: teach.TeachResult) -> None:
