@@ -47,7 +47,8 @@ def test_a_lesson_of_the_skill_helps_more_than_another(env: WriterVectorEnv) -> 
     responses = [write(env, "percent", write_lesson(skill)) for skill in SKILLS]
     own, other = env.score_responses(responses)
     assert own.reward_parts["usable"] > 0.5
-    assert own.reward is not None and other.reward is not None
+    assert own.reward is not None
+    assert other.reward is not None
     assert own.reward > max(0.0, other.reward)
 
 

@@ -280,8 +280,7 @@ def _check_gain(settings: Json, summary: Json) -> Iterator[Diagnosis]:
             "What the student learned has replaced what it could do.",
             (
                 "--kl-coef 0.05",
-                "training on all skills",
-                "--teacher no_state, which repeats every skill",
+                "a larger --rehearsal",
                 *_LESS_LEARNING,
             ),
         )

@@ -120,6 +120,10 @@ class TaskHooks:
 
     max_tokens: int = _DEFAULT_MAX_TOKENS
     """Maximum length of an answer, unless the user sets one."""
+    lesson_size: int = 160
+    """Examples in one lesson of the task's own generators, unless the user sets a number."""
+    epochs: int = 4
+    """Epochs of each training on them, unless the user sets a number."""
     is_procedural: bool = False
     """Whether the problems are generated. A procedural task cannot provide `EVERY` problem, only a given number."""
     concurrent_scoring: bool = False
