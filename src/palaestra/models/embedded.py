@@ -73,9 +73,9 @@ EMBEDDED: Mapping[str, EmbeddedModel] = {
             "nano-coder",
             "writes small programs and calls tools; trained by `palaestra pretrain --model nano-coder`; included in the package",
             {
-                "palaestra.tasks.code.corpus:corpus": 0.5,
-                "palaestra.tasks.tools.corpus:corpus": 0.3,
-                "palaestra.research.workspace.corpus:corpus": 0.12,
+                "palaestra.tasks.code.corpus:corpus": 0.55,
+                "palaestra.tasks.tools.corpus:corpus": 0.34,
+                "palaestra.research.workspace.corpus:corpus": 0.03,
                 "palaestra.tasks.math.corpus:corpus": 0.08,
             },
             ("code-skills", "tools-skills"),

@@ -45,10 +45,10 @@ def corpus(generator: np.random.Generator) -> Iterator[Example]:
             yield from task.write_examples(pick(generator, IN_FULL), "", 1, generator)
         elif draw < 0.45:
             yield _ask_part(generator)
-        elif draw < 0.55:
+        elif draw < 0.51:
             yield _ask_in_file(generator)
         else:
-            turns = between(generator, 2, 6) if draw < 0.65 else 1
+            turns = between(generator, 2, 6) if draw < 0.62 else 1
             yield _join([_ask(generator, pick(generator, kinds)) for _ in range(turns)], generator)
 
 
@@ -132,7 +132,7 @@ def _draw_value(rng: np.random.Generator, kind: str) -> Any:
     return pick(rng, words) if kind == "w" else " ".join(pick(rng, words) for _ in range(between(rng, 2, 5)))
 
 
-def _draw_call(rng: np.random.Generator, function: Function) -> tuple[str, list[Any]]:
+def draw_call(rng: np.random.Generator, function: Function) -> tuple[str, list[Any]]:
     values = [_draw_value(rng, kind) for kind in function.kinds.values()]
     return f"{function.name}({', '.join(map(repr, values))})", values
 
@@ -140,16 +140,16 @@ def _draw_call(rng: np.random.Generator, function: Function) -> tuple[str, list[
 def _ask(rng: np.random.Generator, kind: str) -> Example:
     """A question of one kind about a function."""
     function = draw_function(rng)
-    call, values = _draw_call(rng, function)
+    call, values = draw_call(rng, function)
     result = function.call(*values)
     parts = {"head": function.head, "say": function.say, "code": function.code, "call": call}
     parts["values"] = " and ".join(f"`{name}` = {value!r}" for name, value in zip(function.kinds, values, strict=True))
     parts["stub"] = f'def {function.head}:\n    """Return {function.say}.\n\n    >>> {call}\n    {result!r}\n    """\n'
-    calls = [_draw_call(rng, function) for _ in range(3)] if kind in ("write", "tests") else []
+    calls = [draw_call(rng, function) for _ in range(3)] if kind in ("write", "tests") else []
     parts["tests"] = "\n".join(f"assert {call} == {function.call(*values)!r}" for call, values in calls)
     response = f"```python\n{function.code}```"
     if kind == "repair":
-        parts["broken"], parts["test"] = _break(rng, function)
+        parts["broken"], parts["test"] = break_function(rng, function)
     elif kind == "tests":
         response = f"```python\n{parts['tests']}\n```"
     elif kind == "explain":
@@ -160,11 +160,11 @@ def _ask(rng: np.random.Generator, kind: str) -> Example:
     return Example((Message("user", pick(rng, _CONTENT["asked"][kind]).format(**parts)),), response, kind)
 
 
-def _break(rng: np.random.Generator, function: Function) -> tuple[str, str]:
+def break_function(rng: np.random.Generator, function: Function) -> tuple[str, str]:
     """The function with one change, and a test that then fails. Functions that no change breaks lose their last line."""
     for old, new in rng.permutation(_CONTENT["repairs"]):
         body = function.body.replace(old, new, 1)
-        call, values = _draw_call(rng, function)
+        call, values = draw_call(rng, function)
         expected = function.call(*values)
         if body == function.body or "while" in body:
             continue
@@ -190,12 +190,12 @@ def _join(examples: list[Example], rng: np.random.Generator) -> Example:
 
 def _ask_in_file(rng: np.random.Generator) -> Example:
     """Questions about the functions of a file, which may fill the context."""
-    count = int(2 ** rng.uniform(1.5, 5.8))
+    count = int(2 ** rng.uniform(1.5, 6.9))
     functions = {function.name: function for function in (draw_function(rng) for _ in range(count))}
     file, examples = "\n\n".join(function.code for function in functions.values()), list[Example]()
     for _ in range(between(rng, 1, 3)):
         function = functions[pick(rng, tuple(functions))]
-        call, values = _draw_call(rng, function)
+        call, values = draw_call(rng, function)
         kind = pick(rng, ("find", "call"))
         question = pick(rng, _CONTENT["asked"][kind]).format(name=function.name, call=call)
         if not examples:
