@@ -28,6 +28,7 @@ TOKENIZER_EXAMPLES_PER_SKILL = 400
 _LAST_LOSSES = 10
 """Number of reported losses whose mean is the loss of the model card."""
 
+
 @dataclass(frozen=True)
 class PretrainSettings:
     """Settings of `pretrain`. The defaults are those of the embedded models."""
@@ -154,7 +155,10 @@ def _pretrain(settings: PretrainSettings, listener: Listener) -> Report:
         record_provenance(folder, {})
         after = to_percent(report.accuracy)
         summary = {"recipe": "pretrain", **dict.fromkeys(SHARED_KEYS), "after": after, "unit": PERCENT}
-        write_json(folder / "summary.json", {**summary, "problems": report.count, "seconds": round(trained.seconds, 1), "loss": loss})
+        write_json(
+            folder / "summary.json",
+            {**summary, "problems": report.count, "seconds": round(trained.seconds, 1), "loss": loss},
+        )
 
     write_folder(out, write)
     return report
@@ -176,9 +180,7 @@ def _train_nano(settings: PretrainSettings, seeds: Seeds, device: str, on_step: 
     with fork_torch_rng(seeds.derive("weights")):
         model = build_model(tokenizer, **_sizes(settings)).to(device)
     examples = corpus(seeds.derive("corpus").generator())
-    batches = text_batches(
-        examples, tokenizer, settings.batch_size or 0, model.config.max_position_embeddings
-    )
+    batches = text_batches(examples, tokenizer, settings.batch_size or 0, model.config.max_position_embeddings)
     loss = ResponseLogProbs(model, int(tokenizer.pad_token_id)).compute_loss
     return Pretrained(model, tokenizer, None, TRACE, _train(settings, model, batches, loss, on_step))
 

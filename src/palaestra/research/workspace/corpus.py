@@ -30,7 +30,11 @@ _THOUGHTS = {
     "submit": ("It is better than the baseline, so I submit.", "I hand it in."),
 }
 _METRICS = (("accuracy", "higher"), ("points", "higher"), ("score", "higher"), ("error", "lower"), ("loss", "lower"))
-_ABOUT = ("The score is measured on examples that you do not see.", "Several hidden cases are scored.", "Keep it short.")
+_ABOUT = (
+    "The score is measured on examples that you do not see.",
+    "Several hidden cases are scored.",
+    "Keep it short.",
+)
 
 
 def corpus(generator: np.random.Generator) -> Iterator[Example]:
@@ -105,7 +109,9 @@ class _Session:
         prompts, documents = _load_prompts()
         submission = SimpleNamespace(files=[self.file], optional=[])
         metric = SimpleNamespace(name=self.metric, direction=SimpleNamespace(value=self.direction))
-        task = SimpleNamespace(title=f"A task: {self.function.say}", description=about, submission=submission, metric=metric)
+        task = SimpleNamespace(
+            title=f"A task: {self.function.say}", description=about, submission=submission, metric=metric
+        )
         variables: Json = {
             "task": task,
             "command_docs": documents,
