@@ -18,8 +18,8 @@ from palaestra.tasks.base import GenerativeTask, Task, get_hooks
 
 _DRAWN, _MEASURED = 600, 16
 """Number of train examples that are drawn, and of the longest that are tokenized."""
-_ENVIRONMENTS: Mapping[str, str] = {"palaestra/Research-v0": "nano-coder"}
-"""The embedded model of environments without a task."""
+_WORKSPACE, _OPENING = "palaestra/Research-v0", 1500
+"""The environment that the model for code fits, and the tokens that its first messages have at least."""
 
 
 def choose_model(task: Task, skills: Sequence[str] = ()) -> str:
@@ -32,11 +32,39 @@ def choose_model(task: Task, skills: Sequence[str] = ()) -> str:
 
 def choose_model_for_env(env: str, options: Mapping[str, Any]) -> str:
     """The embedded model for an environment."""
-    if env in _ENVIRONMENTS:
-        return _ENVIRONMENTS[env] if EMBEDDED[_ENVIRONMENTS[env]].is_shipped else "nano"
+    if env == _WORKSPACE and EMBEDDED["nano-coder"].is_shipped:
+        return "nano-coder"
+    task = _find_task(env, options)
+    return "nano" if task is None else choose_model(task, _list_skills(options))
+
+
+def check_reads_env(name: str, env: str, options: Mapping[str, Any]) -> None:
+    """Raise if a model cannot read the problems of an environment.
+
+    Raises:
+        SettingsError: they are longer than the model's context. The message names a model that can read them.
+    """
+    row = EMBEDDED.get(strip_scheme(name))
+    if env == _WORKSPACE and row is not None and row.context < _OPENING:
+        able = "nano-coder" if EMBEDDED["nano-coder"].is_shipped else "smollm2"
+        raise SettingsError(
+            f"{name} cannot play {env}: it reads {row.context} tokens, and the first messages have more than {_OPENING}; "
+            f"use {able}"
+        )
+    if (task := _find_task(env, options)) is not None:
+        check_reads_task(name, task, _list_skills(options))
+
+
+def _find_task(env: str, options: Mapping[str, Any]) -> Task | None:
+    """The task of an environment that is given one."""
     if not options.get("task") or not env.startswith(("palaestra/CoT", "CoTEnv", "palaestra/Task")):
-        return "nano"
-    return choose_model(resolve_task(options["task"], options.get("task_kwargs")), options.get("skills", ()))
+        return None
+    return resolve_task(options["task"], options.get("task_kwargs"))
+
+
+def _list_skills(options: Mapping[str, Any]) -> Sequence[str]:
+    skills = options.get("skills") or ()
+    return [skills] if isinstance(skills, str) else list(skills)
 
 
 def check_reads_task(name: str, task: Task, skills: Sequence[str] = ()) -> None:
@@ -85,7 +113,9 @@ def _find_obstacle(name: str, examples: Sequence[Example]) -> str:
     from palaestra.core.process import quiet_libraries
     from palaestra.models.families import context_length
 
-    folder = Path(models.locate(name)) if name != "smollm2" and examples else Path()
+    if not examples or name == "smollm2":
+        return ""
+    folder = Path(models.locate(name))
     if not (folder / "config.json").is_file():
         return ""
     if any(message.has_image for example in examples for message in example.messages):
