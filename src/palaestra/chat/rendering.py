@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
-OFFER = """You can call these tools, each of them a JSON schema:
+_OFFER = """You can call these tools, each of them a JSON schema:
 <tools>
 {tools}
 </tools>
@@ -120,7 +120,7 @@ def with_tools(messages: Sequence[Message], tools: str) -> tuple[Message, ...]:
 
 def describe_tools(tools: str) -> str:
     """The text that offers tools in a system message."""
-    return OFFER.format(tools="\n".join(json.dumps(tool, ensure_ascii=False) for tool in json.loads(tools)))
+    return _OFFER.format(tools="\n".join(json.dumps(tool, ensure_ascii=False) for tool in json.loads(tools)))
 
 
 def to_plain(message: Message) -> Message:

@@ -25,7 +25,6 @@ class EmbeddedModel:
         key_value_heads: heads of keys and values; 0 for one per query head.
         vocabulary: maximum number of tokens.
         steps, batch_size: batches of its pretraining, and the examples in each; for `nano-coder`, the tokens.
-        reads_images: whether it is a vision-language model.
     """
 
     name: str
@@ -39,7 +38,6 @@ class EmbeddedModel:
     context: int = 256
     steps: int = 3200
     batch_size: int = 64
-    reads_images: bool = False
 
     @property
     def folder(self) -> Path:
@@ -51,41 +49,21 @@ class EmbeddedModel:
         return (self.folder / "config.json").is_file()
 
 
-EMBEDDED: Mapping[str, EmbeddedModel] = {
-    row.name: row
-    for row in (
-        EmbeddedModel(
-            "nano",
-            "2.0 M parameters, trained by `palaestra pretrain` on procedural mathematics; included in the package",
-            {"palaestra.tasks.math.corpus:corpus": 1.0},
-            ("math-skills",),
-        ),
-        EmbeddedModel(
-            "nano-vlm",
-            "reads images; trained by `palaestra pretrain --model nano-vlm` on pictures; included in the package",
-            {"palaestra.tasks.vision.corpus:corpus": 1.0},
-            ("vision-skills",),
-            steps=4000,
-            batch_size=256,
-            reads_images=True,
-        ),
-        EmbeddedModel(
-            "nano-coder",
-            "writes small programs and calls tools; trained by `palaestra pretrain --model nano-coder`; included in the package",
-            {
-                "palaestra.tasks.code.corpus:corpus": 0.55,
-                "palaestra.tasks.tools.corpus:corpus": 0.34,
-                "palaestra.research.workspace.corpus:corpus": 0.03,
-                "palaestra.tasks.math.corpus:corpus": 0.08,
-            },
-            ("code-skills", "tools-skills"),
-            layers=8,
-            width=256,
-            key_value_heads=4,
-            vocabulary=3072,
-            context=4096,
-            steps=10_000,
-            batch_size=131_072,
-        ),
-    )
-}
+_ROWS = (
+    EmbeddedModel(
+        "nano", "2.0 M parameters, trained by `palaestra pretrain` on procedural mathematics; included in the package",
+        {"palaestra.tasks.math.corpus:corpus": 1.0}, ("math-skills",),
+    ),
+    EmbeddedModel(
+        "nano-vlm", "reads images; trained by `palaestra pretrain --model nano-vlm` on pictures; included in the package",
+        {"palaestra.tasks.vision.corpus:corpus": 1.0}, ("vision-skills",), steps=4000, batch_size=256,
+    ),
+    EmbeddedModel(
+        "nano-coder", "writes small programs and calls tools; trained by `palaestra pretrain --model nano-coder`; included in the package",
+        {"palaestra.tasks.code.corpus:corpus": 0.55, "palaestra.tasks.tools.corpus:corpus": 0.34,
+         "palaestra.research.workspace.corpus:corpus": 0.03, "palaestra.tasks.math.corpus:corpus": 0.08},
+        ("code-skills", "tools-skills"), layers=8, width=256, key_value_heads=4, vocabulary=3072, context=4096,
+        steps=10_000, batch_size=131_072,
+    ),
+)  # fmt: skip
+EMBEDDED: Mapping[str, EmbeddedModel] = {row.name: row for row in _ROWS}

@@ -34,37 +34,29 @@ def choose_model_for_env(env: str, options: Mapping[str, Any]) -> str:
     """The embedded model for an environment."""
     if env == _WORKSPACE and EMBEDDED["nano-coder"].is_shipped:
         return "nano-coder"
-    task = _find_task(env, options)
-    return "nano" if task is None else choose_model(task, _list_skills(options))
+    task, skills = _find_task(env, options)
+    return "nano" if task is None else choose_model(task, skills)
 
 
 def check_reads_env(name: str, env: str, options: Mapping[str, Any]) -> None:
-    """Raise if a model cannot read the problems of an environment.
-
-    Raises:
-        SettingsError: they are longer than the model's context. The message names a model that can read them.
-    """
+    """Raise if a model cannot read the problems of an environment, as `check_reads_task` does."""
     row = EMBEDDED.get(strip_scheme(name))
     if env == _WORKSPACE and row is not None and row.context < _OPENING:
         able = "nano-coder" if EMBEDDED["nano-coder"].is_shipped else "smollm2"
-        raise SettingsError(
-            f"{name} cannot play {env}: it reads {row.context} tokens, and the first messages have more than {_OPENING}; "
-            f"use {able}"
-        )
-    if (task := _find_task(env, options)) is not None:
-        check_reads_task(name, task, _list_skills(options))
+        obstacle = f"it reads {row.context} tokens, and the first messages have more than {_OPENING}"
+        raise SettingsError(f"{name} cannot play {env}: {obstacle}; use {able}")
+    task, skills = _find_task(env, options)
+    if task is not None:
+        check_reads_task(name, task, skills)
 
 
-def _find_task(env: str, options: Mapping[str, Any]) -> Task | None:
-    """The task of an environment that is given one."""
+def _find_task(env: str, options: Mapping[str, Any]) -> tuple[Task | None, Sequence[str]]:
+    """The task and the skills of an environment that is given a task."""
     if not options.get("task") or not env.startswith(("palaestra/CoT", "CoTEnv", "palaestra/Task")):
-        return None
-    return resolve_task(options["task"], options.get("task_kwargs"))
-
-
-def _list_skills(options: Mapping[str, Any]) -> Sequence[str]:
+        return None, ()
     skills = options.get("skills") or ()
-    return [skills] if isinstance(skills, str) else list(skills)
+    task = resolve_task(options["task"], options.get("task_kwargs"))
+    return task, [skills] if isinstance(skills, str) else list(skills)
 
 
 def check_reads_task(name: str, task: Task, skills: Sequence[str] = ()) -> None:

@@ -12,18 +12,18 @@ falls linearly to zero at the end.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import islice
 from math import gcd
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import torch
 
-from palaestra.chat.rendering import OFFER, to_plain
+from palaestra.chat.rendering import to_plain
 from palaestra.core.records import Example
 from palaestra.core.registry import find_reference
 from palaestra.core.seeding import Seeds
@@ -187,26 +187,6 @@ _CHAT_TEMPLATE = (
 )
 
 
-def _write_tool_template() -> str:
-    """The chat template of `nano-coder`: that of `nano`, with tools and calls as `palaestra.chat.rendering` writes them."""
-    before, after = map(json.dumps, OFFER.format(tools="\n").split("\n\n\n"))
-    offer = (
-        "{% if tools %}<|system|>{% if messages[0]['role'] == 'system' %}{{ messages[0]['content'] + '\\n\\n' }}{% endif %}"
-        f"{{{{ {before} }}}}{{% for tool in tools %}}{{{{ '\\n' + tool | tojson }}}}{{% endfor %}}{{{{ '\\n' + {after} + '<|end|>' }}}}{{% endif %}}"
-    )
-    calls = (
-        "{{ message['content'] or '' }}{% for call in message['tool_calls'] or [] %}"
-        "{{ '\\n' if message['content'] or not loop.first }}{{ '<tool_call>\\n' }}"
-        "{{ {'name': call['function']['name'], 'arguments': call['function']['arguments']} | tojson }}"
-        "{{ '\\n</tool_call>' }}{% endfor %}{{ '<|end|>' }}"
-    )
-    own = "{{ message['content'] + '<|end|>' }}{% endgeneration %}"
-    plain = _CHAT_TEMPLATE.replace(own, calls + "{% endgeneration %}")
-    start, end = plain.index("{{ '<|' + message"), plain.index("{% endfor %}{% if add_generation_prompt")
-    skipped = "{% if not (tools and loop.first and message['role'] == 'system') %}"
-    return f"{offer}{plain[:start]}{skipped}{plain[start:end]}{{% endif %}}{plain[end:]}"
-
-
 def build_tokenizer(texts: Iterable[str], row: EmbeddedModel = EMBEDDED["nano"]) -> PreTrainedTokenizerFast:
     """Train the tokenizer: byte-level BPE with single digits."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -233,7 +213,8 @@ def build_tokenizer(texts: Iterable[str], row: EmbeddedModel = EMBEDDED["nano"])
         padding_side="left",
         clean_up_tokenization_spaces=False,
     )
-    fast.chat_template = _write_tool_template() if "code-skills" in row.tasks else _CHAT_TEMPLATE
+    template = Path(__file__).with_name(f"{row.folder.name}.jinja")
+    fast.chat_template = template.read_text(encoding="utf-8") if template.is_file() else _CHAT_TEMPLATE
     return fast
 
 

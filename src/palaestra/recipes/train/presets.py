@@ -197,15 +197,8 @@ def fill_presets(settings: TrainSettings, given: Collection[str] = ()) -> TrainS
     config = make_config(algorithm, {**hyperparameters, **settings.hyperparameters})
     model = settings.model or (choose_model_for_env(settings.env, settings.options) if language else "nano")
     missing = {name: value for name, value in preset.items() if getattr(settings, name) is None}
-    settings = replace(
-        settings,
-        policy=policy,
-        algorithm=algorithm,
-        rollout=rollout,
-        model=model,
-        hyperparameters=asdict(config),
-        **missing,
-    )
+    settings = replace(settings, policy=policy, algorithm=algorithm, rollout=rollout, model=model, **missing)
+    settings = replace(settings, hyperparameters=asdict(config))
     name = "episodes" if language else "num_envs"
     count = getattr(settings, name)
     require(

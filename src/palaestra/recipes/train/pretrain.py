@@ -72,6 +72,11 @@ class PretrainSettings:
         row, names = EMBEDDED[self.model], ("steps", "batch_size", "layers", "width")
         return replace(self, **{name: getattr(row, name) for name in names if getattr(self, name) is None})
 
+    @property
+    def sizes(self) -> dict[str, Any]:
+        """The sizes of the model."""
+        return {"layers": self.layers, "width": self.width}
+
 
 @dataclass(frozen=True, slots=True)
 class Pretrained:
@@ -116,6 +121,7 @@ def _pretrain(settings: PretrainSettings, listener: Listener) -> Report:
     import torch
 
     from palaestra.engines.transformers import TransformersEngine
+    from palaestra.rl.optimizers import fork_torch_rng
     from palaestra.tasks.base import get_hooks, make_task
     from palaestra.tasks.evaluate import evaluate
 
@@ -135,7 +141,9 @@ def _pretrain(settings: PretrainSettings, listener: Listener) -> Report:
         listener(Event("pretrain", step, settings.steps or 0, data={"loss": loss} if loss == loss else {}))
 
     train = {"nano": _train_nano, "nano-vlm": _train_nano_vlm, "nano-coder": _train_nano_coder}[settings.model]
-    trained = train(settings, Seeds(settings.seed), device, on_step)
+    seeds = Seeds(settings.seed)
+    with fork_torch_rng(seeds.derive("weights")):
+        trained = train(settings, seeds, device, on_step)
     model = trained.weights
 
     # Evaluate the weights that are saved: rounded to bfloat16, computed in float32.
@@ -165,9 +173,8 @@ def _pretrain(settings: PretrainSettings, listener: Listener) -> Report:
 
 
 def _train_nano(settings: PretrainSettings, seeds: Seeds, device: str, on_step: OnStep) -> Pretrained:
-    from palaestra.rl.optimizers import fork_torch_rng
+    from palaestra.students import pretraining
     from palaestra.students.batches import ResponseLogProbs
-    from palaestra.students.pretraining import build_model, build_tokenizer, text_batches
     from palaestra.tasks.math.corpus import TRACE, corpus
     from palaestra.tasks.math.task import MathSkills
 
@@ -176,76 +183,56 @@ def _train_nano(settings: PretrainSettings, seeds: Seeds, device: str, on_step: 
     texts = list(islice(corpus(generator), TOKENIZER_EXAMPLES))
     for skill in task.skills():
         texts += task.write_examples(skill, "", TOKENIZER_EXAMPLES_PER_SKILL, generator)
-    tokenizer = build_tokenizer(text for example in texts for text in (example.messages[-1].text, example.response))
-    with fork_torch_rng(seeds.derive("weights")):
-        model = build_model(tokenizer, **_sizes(settings)).to(device)
-    examples = corpus(seeds.derive("corpus").generator())
-    batches = text_batches(examples, tokenizer, settings.batch_size or 0, model.config.max_position_embeddings)
+    tokenizer = pretraining.build_tokenizer(text for e in texts for text in (e.messages[-1].text, e.response))
+    model = pretraining.build_model(tokenizer, **settings.sizes).to(device)
+    examples, context = corpus(seeds.derive("corpus").generator()), model.config.max_position_embeddings
+    batches = pretraining.text_batches(examples, tokenizer, settings.batch_size or 0, context)
     loss = ResponseLogProbs(model, int(tokenizer.pad_token_id)).compute_loss
     return Pretrained(model, tokenizer, None, TRACE, _train(settings, model, batches, loss, on_step))
 
 
 def _train_nano_vlm(settings: PretrainSettings, seeds: Seeds, device: str, on_step: OnStep) -> Pretrained:
-    import torch
-
-    from palaestra.rl.optimizers import fork_torch_rng
-    from palaestra.students.pretraining import (
-        build_processor,
-        build_vlm,
-        build_vlm_tokenizer,
-        draw_pictures,
-        load_batches,
-        padded_loss,
-    )
+    from palaestra.students import pretraining
     from palaestra.tasks.vision.corpus import TAUGHT, TRACE, corpus, of_skill
 
     generator = seeds.derive("tokenizer").generator()
     texts = list(islice(corpus(generator), TOKENIZER_EXAMPLES))
     for skill in TAUGHT:
         texts += [of_skill(generator, skill) for _ in range(TOKENIZER_EXAMPLES_PER_SKILL)]
-    tokenizer = build_vlm_tokenizer(texts)
-    with fork_torch_rng(seeds.derive("weights")):
-        model = build_vlm(tokenizer, **_sizes(settings)).to(device)
-    draw = partial(draw_pictures, tokenizer, settings.batch_size or 0)
-    batches = load_batches(draw, seeds, torch.device(device), settings.workers)
-    seconds = _train(settings, model, batches, partial(padded_loss, model, half=device != "cpu"), on_step)
-    return Pretrained(model, tokenizer, build_processor(tokenizer), TRACE, seconds)
+    tokenizer = pretraining.build_vlm_tokenizer(texts)
+    model = pretraining.build_vlm(tokenizer, **settings.sizes).to(device)
+    draw = partial(pretraining.draw_pictures, tokenizer, settings.batch_size or 0)
+    batches = pretraining.load_batches(draw, seeds, model.device, settings.workers)
+    loss = partial(pretraining.padded_loss, model, half=device != "cpu")
+    seconds = _train(settings, model, batches, loss, on_step)
+    return Pretrained(model, tokenizer, pretraining.build_processor(tokenizer), TRACE, seconds)
 
 
 def _train_nano_coder(settings: PretrainSettings, seeds: Seeds, device: str, on_step: OnStep) -> Pretrained:
     import torch
 
-    from palaestra.rl.optimizers import fork_torch_rng
-    from palaestra.students.pretraining import (
-        build_model,
-        build_tokenizer,
-        draw_conversations,
-        list_texts,
-        load_batches,
-        mix_corpora,
-        padded_loss,
-    )
-    from palaestra.tasks.base import make_task
+    from palaestra.students import pretraining
     from palaestra.tasks.code import corpus as code
+    from palaestra.tasks.code.task import CodeSkills
     from palaestra.tasks.tools import corpus as tools
+    from palaestra.tasks.tools.task import ToolsSkills
 
     row, generator = EMBEDDED["nano-coder"], seeds.derive("tokenizer").generator()
-    examples = list(islice(mix_corpora(row.corpora, generator), TOKENIZER_EXAMPLES))
-    for task in map(make_task, row.tasks):
+    examples = list(islice(pretraining.mix_corpora(row.corpora, generator), TOKENIZER_EXAMPLES))
+    for task in (CodeSkills(), ToolsSkills()):
         for skill in task.skills():
             examples += task.write_examples(skill, "", TOKENIZER_EXAMPLES_PER_SKILL, generator)
-    tokenizer = build_tokenizer((text for example in examples for text, _ in list_texts(example)), row)
-    with fork_torch_rng(seeds.derive("weights")):
-        model = build_model(tokenizer, row.name, **_sizes(settings)).to(device)
-    draw = partial(draw_conversations, row.corpora, tokenizer, settings.batch_size or 0, row.context)
-    batches = load_batches(draw, seeds, torch.device(device), settings.workers)
+    texts = (text for example in examples for text, _ in pretraining.list_texts(example))
+    tokenizer = pretraining.build_tokenizer(texts, row)
+    model = pretraining.build_model(tokenizer, row.name, **settings.sizes).to(device)
+    draw = partial(
+        pretraining.draw_conversations, row.corpora, tokenizer, settings.batch_size or row.batch_size, row.context
+    )
+    batches = pretraining.load_batches(draw, seeds, model.device, settings.workers)
     runner = torch.compile(model, dynamic=True) if settings.compile else model
-    seconds = _train(settings, model, batches, partial(padded_loss, runner, half=device != "cpu"), on_step)
+    loss = partial(pretraining.padded_loss, runner, half=device != "cpu")
+    seconds = _train(settings, model, batches, loss, on_step)
     return Pretrained(model, tokenizer, None, {**code.TRACE, **tools.TRACE}, seconds)
-
-
-def _sizes(settings: PretrainSettings) -> dict[str, int]:
-    return {"layers": settings.layers or 0, "width": settings.width or 0}
 
 
 def _train(settings: PretrainSettings, model: Any, batches: Any, loss: Callable[[Any], Any], on_step: OnStep) -> float:

@@ -122,14 +122,11 @@ def draw_function(rng: np.random.Generator) -> Function:
 
 
 def _draw_value(rng: np.random.Generator, kind: str) -> Any:
-    words = _CONTENT["words"]
-    if kind == "n":
-        return between(rng, -20, 40)
-    if kind == "s":
-        return between(rng, 1, 7)
+    if kind in "wt":
+        return " ".join(pick(rng, _CONTENT["words"]) for _ in range(1 if kind == "w" else between(rng, 2, 5)))
     if kind == "l":
         return [between(rng, -5, 15) for _ in range(between(rng, 3, 6))]
-    return pick(rng, words) if kind == "w" else " ".join(pick(rng, words) for _ in range(between(rng, 2, 5)))
+    return between(rng, -20, 40) if kind == "n" else between(rng, 1, 7)
 
 
 def draw_call(rng: np.random.Generator, function: Function) -> tuple[str, list[Any]]:
