@@ -37,7 +37,7 @@ from palaestra.students.pretraining import (
     draw_pictures,
     encode_pictured,
     load_batches,
-    padded_loss,
+    compute_padded_loss,
     pretrain_model,
     to_pixel_values,
 )
@@ -278,7 +278,7 @@ def test_a_small_one_learns_what_it_is_shown(vlm: LoadedModel) -> None:
     pretrain_model(
         model,
         batches(),
-        partial(padded_loss, model),
+        partial(compute_padded_loss, model),
         steps=60,
         matrix_learning_rate=0.01,
         vector_learning_rate=0.01,

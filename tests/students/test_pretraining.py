@@ -130,7 +130,7 @@ def test_batches_hold_whole_conversations_up_to_the_context(monkeypatch: pytest.
         assert learned.any(dim=1).all()
 
 
-def test_the_coder_reads_its_whole_context_in_plain_transformers(tmp_path: Path) -> None:
+def test_plain_transformers_reads_the_whole_context(tmp_path: Path) -> None:
     model = make_small_coder()
     model.weights.save_pretrained(tmp_path)
     model.tokenizer.save_pretrained(tmp_path)

@@ -154,7 +154,7 @@ class TrainKeywords(TypedDict, total=False):
     reward_weights: Sequence[float]
     algorithm: str | type[Any] | None
     hyperparameters: Mapping[str, Any]
-    policy: Literal["lm", "mlp", "cnn", "transformer"] | None
+    policy: Literal["lm", "mlp", "cnn", "transformer", "set"] | None
     model: str
     method: Literal["auto", "full", "lora"]
     rank: int

@@ -112,7 +112,7 @@ def pretrain_model(
     model.eval()
 
 
-def padded_loss(model: PreTrainedModel, batch: Batch, half: bool = False) -> torch.Tensor:
+def compute_padded_loss(model: PreTrainedModel, batch: Batch, half: bool = False) -> torch.Tensor:
     """The mean cross-entropy of the labeled tokens of a batch that is padded on the right.
 
     Arguments:

@@ -203,7 +203,7 @@ def _train_nano_vlm(settings: PretrainSettings, seeds: Seeds, device: str, on_st
     model = pretraining.build_vlm(tokenizer, **settings.sizes).to(device)
     draw = partial(pretraining.draw_pictures, tokenizer, settings.batch_size or 0)
     batches = pretraining.load_batches(draw, seeds, model.device, settings.workers)
-    loss = partial(pretraining.padded_loss, model, half=device != "cpu")
+    loss = partial(pretraining.compute_padded_loss, model, half=device != "cpu")
     seconds = _train(settings, model, batches, loss, on_step)
     return Pretrained(model, tokenizer, pretraining.build_processor(tokenizer), TRACE, seconds)
 
@@ -230,7 +230,7 @@ def _train_nano_coder(settings: PretrainSettings, seeds: Seeds, device: str, on_
     )
     batches = pretraining.load_batches(draw, seeds, model.device, settings.workers)
     runner = torch.compile(model, dynamic=True) if settings.compile else model
-    loss = partial(pretraining.padded_loss, runner, half=device != "cpu")
+    loss = partial(pretraining.compute_padded_loss, runner, half=device != "cpu")
     seconds = _train(settings, model, batches, loss, on_step)
     return Pretrained(model, tokenizer, None, {**code.TRACE, **tools.TRACE}, seconds)
 
