@@ -34,10 +34,10 @@ from palaestra.students.pretraining import (
     build_processor,
     build_vlm,
     build_vlm_tokenizer,
+    compute_padded_loss,
     draw_pictures,
     encode_pictured,
     load_batches,
-    compute_padded_loss,
     pretrain_model,
     to_pixel_values,
 )
