@@ -261,7 +261,7 @@ def _build_generation_config(tokenizer: PreTrainedTokenizerFast) -> GenerationCo
 
 _PICTURE_WINDOW = 4
 """Number of batches that a worker generates at once and sorts by length."""
-_CONVERSATIONS = 4096
+_CONVERSATIONS = 12_288
 """Number of conversations that a worker generates at once and sorts by length."""
 _MULTIPLE = 64
 """The lengths of padded conversations are multiples of this number, so that there are few shapes."""
