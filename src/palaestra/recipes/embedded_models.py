@@ -86,10 +86,11 @@ def _draw_examples(task: Task, skills: Sequence[str]) -> list[Example]:
         return examples[len(examples) // 2 :][:1]
     names, generator = list(skills or task.skills()), Seeds(0).derive("lengths").generator()
     for skill in names:
-        first = task.write_examples(skill, "", 1, generator)
-        if any(message.has_image for example in first for message in example.messages):
-            return first
-        examples += first + task.write_examples(skill, "", _DRAWN // len(names), generator)
+        with suppress(PalaestraError):  # A published skill may have no train problems.
+            first = task.write_examples(skill, "", 1, generator)
+            if any(message.has_image for example in first for message in example.messages):
+                return first
+            examples += first + task.write_examples(skill, "", _DRAWN // len(names), generator)
     return sorted(examples, key=_count_characters)[-_MEASURED:]
 
 
