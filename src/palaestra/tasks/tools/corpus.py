@@ -24,20 +24,17 @@ TRACE: dict[str, float] = {skill: 0.002 for skill in SKILLS if skill not in IN_F
 """Percentage of the corpus for each skill that lessons teach."""
 _FORMS = {("program", "full"): 0.45, ("calls", "full"): 0.15, ("program", "short"): 0.05, ("calls", "short"): 0.05}
 """The fraction of each form of an answer and of a prompt. The rest are conversations of several turns."""
-_NAMED = ("Which tool gives this? {say}", "Name the tool: {say}", "Which tool of this list gives this? {say}\n{list}")
 
 
 def corpus(generator: np.random.Generator) -> Iterator[Example]:
     """An endless stream of examples; the assistant's earlier messages are to be learned too."""
     tasks = [ToolsSkills(*form) for form in _FORMS]
-    shares, rare = np.cumsum([0.05, *_FORMS.values()]), sum(TRACE.values()) / 100
+    shares, rare = np.cumsum(list(_FORMS.values())), sum(TRACE.values()) / 100
     while True:
         skill = pick(generator, tuple(TRACE) if generator.random() < rare else IN_FULL)
         place = int(np.searchsorted(shares, generator.random()))
-        if place == 0:
-            yield _ask_name(generator)
-        elif place <= len(tasks):
-            yield from tasks[place - 1].write_examples(skill, "", 1, generator)
+        if place < len(tasks):
+            yield from tasks[place].write_examples(skill, "", 1, generator)
         else:
             yield _converse(tasks[0], skill, generator)
 
@@ -66,12 +63,3 @@ def _converse(task: ToolsSkills, skill: str, rng: np.random.Generator) -> Exampl
     value = executed[-1].value
     answer = value if isinstance(value, str) else json.dumps(value)
     return Example(tuple(messages), f"Answer: {answer}", skill)
-
-
-def _ask_name(rng: np.random.Generator) -> Example:
-    """A question for the name of a tool."""
-    names = [str(name) for name in rng.choice(tuple(LIBRARY), 6, replace=False)]
-    tool = LIBRARY[names[0]]
-    listed = "\n".join(LIBRARY[name].signature for name in sorted(names))
-    question = pick(rng, _NAMED).format(say=tool.description, list=listed)
-    return Example((Message("user", question),), tool.signature, "tool")
