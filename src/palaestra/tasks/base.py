@@ -128,6 +128,8 @@ class TaskHooks:
     """Whether the problems are generated. A procedural task cannot provide `EVERY` problem, only a given number."""
     concurrent_scoring: bool = False
     """Whether several threads may call `score` at once."""
+    student: str = "nano"
+    """The embedded model that fits the task, unless the user names a model."""
     main: str = ""
     """The name of the main task, for a group of tasks."""
     answer_lengths: Mapping[str, int] = MappingProxyType({})

@@ -40,6 +40,7 @@ from palaestra.envs.lesson.state import RoundCheckpoints
 from palaestra.envs.lesson.student import STUDENTS, Student
 from palaestra.models import registry as models
 from palaestra.models.registry import check_device
+from palaestra.recipes.embedded_models import check_reads_task, choose_model
 from palaestra.recipes.export.tables import write_lessons
 from palaestra.recipes.progress import RunProgress, announce_start, log_events
 from palaestra.recipes.runs import OpenRun, RecipeResult, change_settings, open_workers, record_run, start_run
@@ -105,13 +106,21 @@ def teach(
         >>> result = teach(teacher="skill_tree", student="nano", seed=0)      # doctest: +SKIP
         >>> result.summary["gain"]                                            # doctest: +SKIP
     """
-    settings = resolve_settings(TeachSettings, settings, values)
+    settings = fill_student(resolve_settings(TeachSettings, settings, values))
     tasks, lessons = check(settings)
     settings.check_effects()
     rounds = settings.rounds
     with start_run(RECIPE, out, listener, progress, lambda console: RunProgress(console, rounds)) as (folder, listener):
         kept = prepare_resume(settings, folder, listener)
         return start(kept, tasks, folder, listener, lessons if kept is settings else None)
+
+
+def fill_student(settings: TeachSettings) -> TeachSettings:
+    """These settings with the embedded model that fits the task, if they name no student."""
+    if settings.student:
+        return settings
+    load_plugins(settings.plugins)
+    return replace(settings, student=choose_model(make_tasks(settings).taught, settings.skills))
 
 
 def start(
@@ -167,6 +176,7 @@ def check(settings: TeachSettings, *, read_skills: bool = True) -> tuple[TeachTa
             check_model(settings.resolve_model(model))
     check_peft(strip_scheme(student), "lora" if settings.trainer == "llama-factory" else settings.method)
     trainer, lessons = make_trainer(settings), Lessons(settings, tasks.taught)
+    check_reads_task(settings.student, tasks.taught, settings.skills)
     check_problems(settings if read_skills else replace(settings, skills_file=""), tasks)
     if trainer is not None:
         trainer.check()  # It takes the longest.

@@ -44,8 +44,8 @@ class TeachSettings(EngineSettings, ExecutorSettings, RunSettings):
         (), "Tasks that the gain is measured on, in the same format; empty: the validation tasks.", panel="Task"
     )
     student: str = setting(
-        "nano",
-        "The model that learns: a registered name, a folder or a hub id.",
+        "",
+        "The model that learns: a registered name, a folder or a hub id; empty: the embedded model that fits the task.",
         panel="Model",
         usual=True,
         names="models",

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from palaestra.core.errors import EnvError, SettingsError
 from palaestra.core.records import Json
 from palaestra.core.registry import load_plugins
+from palaestra.recipes.embedded_models import choose_model_for_env
 from palaestra.recipes.settings import build, require
 from palaestra.recipes.train.settings import CLASSIC, LANGUAGE, TrainSettings, make_config, split_values
 from palaestra.rl.algorithms import ALGORITHMS, AlgorithmConfig
@@ -205,10 +206,10 @@ def fill_presets(settings: TrainSettings, given: Collection[str] = ()) -> TrainS
     ALGORITHMS.check(algorithm)
     preset, hyperparameters = find_preset(kind, policy, settings.env, algorithm)
     config = make_config(algorithm, {**hyperparameters, **settings.hyperparameters})
+    model = settings.model or (choose_model_for_env(settings.env, settings.options) if language else "nano")
     missing = {name: value for name, value in preset.items() if getattr(settings, name) is None}
-    settings = replace(
-        settings, policy=policy, algorithm=algorithm, rollout=rollout, hyperparameters=asdict(config), **missing
-    )
+    settings = replace(settings, policy=policy, algorithm=algorithm, rollout=rollout, model=model, **missing)
+    settings = replace(settings, hyperparameters=asdict(config))
     if settings.curriculum != UNIFORM:
         curriculum: type[Curriculum] = CURRICULA.get(settings.curriculum)
         require(

@@ -15,6 +15,7 @@ from palaestra.core.process import HeldInterrupts, measure_system, read_launch_r
 from palaestra.core.records import LOCAL_SCHEME, Event, Json, Listener, Split, ignore, notice
 from palaestra.core.registry import load_plugins
 from palaestra.core.statistics import measure_changes
+from palaestra.recipes.embedded_models import check_reads_env
 from palaestra.recipes.progress import Trackers, TrainProgress, announce_start, check_trackers, log_events
 from palaestra.recipes.runs import SHARED_KEYS, RecipeResult, record_run, start_run, summarize_gain
 from palaestra.recipes.settings import load_run_settings, prepare_resume, resolve_settings, to_plain
@@ -181,6 +182,7 @@ def check(settings: TrainSettings) -> None:
     if settings.policy in (None, "lm"):
         models.check(settings.model)
         check_peft(settings.model, settings.method)
+        check_reads_env(settings.model, settings.env, settings.options)
         settings.check_engine()
         if settings.engine != LOCAL_SCHEME:
             check_model(settings.resolve_model(settings.model))

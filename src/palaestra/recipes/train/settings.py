@@ -92,8 +92,8 @@ class TrainSettings(EngineSettings, ExecutorSettings, RunSettings):
         panel="Model",
     )
     model: str = setting(
-        "nano",
-        "Language model: a registered name, a folder or a hub id.",
+        "",
+        "Language model: a registered name, a folder or a hub id; empty: the embedded model that fits the environment.",
         panel="Model",
         policies=LANGUAGE,
         usual=True,
@@ -306,8 +306,10 @@ class TrainSettings(EngineSettings, ExecutorSettings, RunSettings):
     def is_filled(self) -> bool:
         """Whether `fill_presets` has replaced what was not given."""
         values = (self.policy, self.algorithm, self.rollout, self.iterations, self.num_envs, self.evaluation)
-        return None not in values and len(self.hyperparameters) == len(
-            fields(ALGORITHMS.get(str(self.algorithm)).Config)
+        return (
+            None not in values
+            and bool(self.model)
+            and len(self.hyperparameters) == len(fields(ALGORITHMS.get(str(self.algorithm)).Config))
         )
 
     @property
