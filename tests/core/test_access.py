@@ -5,7 +5,7 @@ import socket
 from palaestra.core.access import list_urls, listen
 
 
-def test_a_server_for_other_machines_lists_an_address_that_they_can_open() -> None:
+def test_a_server_lists_an_address_for_other_machines() -> None:
     with listen("0.0.0.0", 0) as server:
         port = server.getsockname()[1]
         local, other = list_urls("0.0.0.0", port)

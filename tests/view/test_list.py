@@ -117,7 +117,7 @@ def test_paths_are_relative(folder: Path, monkeypatch: pytest.MonkeyPatch) -> No
     card = RunIndex([folder]).find("first")
     assert card is not None
     assert (card.subject, card.model) == ("my_env.py:Maze", "models/small")
-    with pytest.raises(ValueError), Run.open(folder / "inner" / "second"):
+    with pytest.raises(ValueError, match="broke"), Run.open(folder / "inner" / "second"):
         raise ValueError(f"first failure: {folder}/my_env.py:Maze broke")
     failed = RunIndex([folder]).find("inner/second")
     assert failed is not None

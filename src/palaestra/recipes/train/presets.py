@@ -206,6 +206,10 @@ def fill_presets(settings: TrainSettings, given: Collection[str] = ()) -> TrainS
     ALGORITHMS.check(algorithm)
     preset, hyperparameters = find_preset(kind, policy, settings.env, algorithm)
     config = make_config(algorithm, {**hyperparameters, **settings.hyperparameters})
+    require(
+        "critic" not in given or config.needs_critic,
+        f"setting 'critic' has no effect: the algorithm '{algorithm}' trains no critic here",
+    )
     model = settings.model or (choose_model_for_env(settings.env, settings.options) if language else "nano")
     missing = {name: value for name, value in preset.items() if getattr(settings, name) is None}
     settings = replace(settings, policy=policy, algorithm=algorithm, rollout=rollout, model=model, **missing)
