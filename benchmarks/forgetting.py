@@ -1,6 +1,6 @@
 """What does a student forget while it is taught, with and without rehearsal?
 
-Whole `teach` episodes with the embedded students in mathematics and pictures: the defaults of earlier versions (`plain`: 160 examples
+Whole `teach` episodes with the embedded students in mathematics and pictures: the earlier defaults (`plain`: 160 examples
 in a lesson, 4 epochs, no rehearsal) against the defaults of `teach` (`default`), paired by seed. `--arm 'name={"setting": value}'` adds an arm.
 A skill fell if an exact paired test over the problems of all seeds says so, corrected for the number of skills (Holm). The intervals of the skills
 are t intervals over the seeds. The ratio is the mean gain in pictures of `default` over that of `plain`.

@@ -27,7 +27,9 @@ T975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 def main() -> None:
     options = arguments(__doc__ or "")
     seeds = range(1) if options.quick else range(5)
-    size: dict[str, Any] = {"rounds": 2, "lesson_size": 100, "validation": 8, "test": 12} if options.quick else {}
+    size: dict[str, Any] = (
+        {"rounds": 2, "lesson_size": 100, "validation": 8, "test": 12} if options.quick else {"lesson_size": 160}
+    )
     gains: dict[str, list[dict[str, Any]]] = {name: [] for name in TEACHERS}
     for seed in seeds:
         for name in TEACHERS:

@@ -31,7 +31,7 @@ TEACHERS: dict[str, tuple[str, dict[str, str]]] = {
 }
 STUDENTS = {"math-skills": "nano", "vision-skills": "nano-vlm"}
 SIZES: dict[str, dict[str, Any]] = {
-    "math-skills": {},
+    "math-skills": {"lesson_size": 160},
     "vision-skills": {"lesson_size": 480, "learning_rate": 3e-4, "test": 50},
 }
 
@@ -47,7 +47,6 @@ def episode(task: str, name: str, seed: int, threads: int, device: str, **size: 
             seed=seed,
             threads=threads,
             device=device,
-            epochs=4,
             rehearsal=0.0,
             **(SIZES[task] | size),
         )

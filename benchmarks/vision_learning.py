@@ -38,7 +38,6 @@ def main() -> None:
                     teacher="no_state",
                     skills=(skill,),
                     rounds=1,
-                    epochs=4,
                     rehearsal=0.0,
                     validation=2,
                     seed=seed,

@@ -105,7 +105,9 @@ def test_tasks_set_the_amounts_of_their_own_lessons() -> None:
     own = get_hooks(task).lesson_size, get_hooks(task).epochs
     assert own != (TaskHooks.lesson_size, TaskHooks.epochs)
     assert TeachSettings(task="vision-skills").get_amounts(task) == own
-    assert TeachSettings(lesson_size=7, epochs=2).get_amounts(task) == (7, 2)
+    assert TeachSettings(lesson_size=7).get_amounts(task) == (7, TaskHooks.epochs)
+    assert TeachSettings(epochs=2).get_amounts(task) == (own[0], 2)
+    assert TeachSettings(budget=100).get_amounts(task) == (TaskHooks.lesson_size, TaskHooks.epochs)
     # Lessons of a model cost money.
     assert TeachSettings(writer="mock:x").get_amounts(task) == (TaskHooks.lesson_size, TaskHooks.epochs)
 

@@ -56,7 +56,7 @@ from palaestra.tasks.leakage import HeldOut
 
 REHEARSAL = "0/rehearsal"
 """The phase of the answers that a student rehearses."""
-REHEARSAL_FRACTION = 0.33
+REHEARSAL_FRACTION = 0.5
 """The default fraction of a training's examples that are rehearsed."""
 _MAX_REHEARSED = 100
 """Maximum number of rehearsed problems of each skill."""

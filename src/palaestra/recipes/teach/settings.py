@@ -142,7 +142,7 @@ class TeachSettings(EngineSettings, ExecutorSettings, RunSettings):
     rounds: int = setting(3, "Rounds of lesson, training and evaluation.", low=1, panel="Teacher", usual=True)
     lesson_size: int = setting(
         0,
-        "Examples in one lesson; 0: the task's own number, or 160 if a model writes.",
+        "Examples in one lesson; 0: the task's own number, or 160 if a model writes or there is a budget.",
         low=0,
         panel="Teacher",
         usual=True,
@@ -182,7 +182,9 @@ class TeachSettings(EngineSettings, ExecutorSettings, RunSettings):
         "auto", "Train all weights or a LoRA adapter; auto: all weights up to 20 M parameters.", panel="Model"
     )
     epochs: int = setting(
-        0, "Epochs of each round's training; 0: the task's own number, or 4 if a model writes.", low=0
+        0,
+        "Epochs of each round's training; 0: the task's own number, or 4 if the lessons do not have the task's own size.",
+        low=0,
     )
     batch_size: int = setting(8, "Examples in a training batch.", low=1)
     learning_rate: float = setting(
@@ -256,5 +258,6 @@ class TeachSettings(EngineSettings, ExecutorSettings, RunSettings):
 
     def get_amounts(self, task: Task) -> tuple[int, int]:
         """The size of a lesson and the epochs. A task sets its own for lessons of its own generators, which are free."""
-        hooks = get_hooks(task) if self.writer == TASK_WRITER else TaskHooks()
+        is_own = self.writer == TASK_WRITER and not self.lesson_size and not self.budget
+        hooks = get_hooks(task) if is_own else TaskHooks()
         return self.lesson_size or hooks.lesson_size, self.epochs or hooks.epochs
