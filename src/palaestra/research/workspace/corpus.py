@@ -15,6 +15,8 @@ import numpy as np
 from palaestra.core.prompts import Prompts
 from palaestra.core.records import Example, Message, Values
 from palaestra.research.workspace.commands import documentation
+from palaestra.research.workspace.commands.files import Page, count_lines, select_around, show_window
+from palaestra.research.workspace.commands.session import WINDOW
 from palaestra.research.workspace.env import PROMPTS
 from palaestra.research.workspace.parsing import make_parser
 from palaestra.tasks.code.corpus import break_function, draw_function
@@ -66,18 +68,19 @@ class _Session:
             better = code.replace(broken, function.code)
             if is_constant:
                 better = code.replace(f"{name} = {number}", f"{name} = {between(rng, 1, 50)}")
+            first = 1
             if rng.random() < 0.3:
                 text = f"'{self.file}' was replaced; undo restores the old version.\n{self._show(better)}"
                 self._act("edit", f"create {self.file}\n{better}end_of_file", text)
             else:
-                self._edit(code, better)
+                first = self._edit(code, better)
             self.changes += 1
             if self._validate(not is_constant or rng.random() < 0.5):
                 code, number = better, int(better.partition(f"{name} = ")[2].partition("\n")[0] or 0)
             else:
                 self.changes -= 1
                 undone = f"Undone: edit {self.opened}. Changes that can still be undone: {self.changes}."
-                self._act("undo", "undo", f"{undone}\n{self._show(code)}")
+                self._act("undo", "undo", f"{undone}\n{self._show(code, first)}")
         return Example(tuple(self.messages), self._say("submit", "submit"), "session")
 
     def _open(self, about: str, say: str) -> None:
@@ -108,22 +111,22 @@ class _Session:
         reply = self.prompts.render("observation", observation=output, note="", state=state, remaining=left)
         self.messages += [Message("assistant", self._say(kind, command)), Message("user", reply)]
 
-    def _show(self, code: str) -> str:
+    def _show(self, code: str, first: int = 1) -> str:
         lines = code.rstrip("\n").split("\n")
-        shown = "\n".join(f"{number}|{line}" for number, line in enumerate(lines, 1))
-        return f"[file {self.opened}, {len(lines)} line{'s' if len(lines) > 1 else ''}]\n{shown}"
+        return show_window(self.opened, Page(lines[first - 1 :], first, len(lines)))
 
-    def _edit(self, code: str, changed: str) -> None:
-        """Replace the lines from the first to the last that differs."""
+    def _edit(self, code: str, changed: str) -> int:
+        """Replace the lines from the first to the last that differs. Returns the first line of the window."""
         old, new = code.rstrip("\n").split("\n"), changed.rstrip("\n").split("\n")
         shorter = min(len(old), len(new))
         first = next((k for k in range(shorter) if old[k] != new[k]), shorter - 1)
         same = next((k for k in range(shorter - first - 1) if old[-1 - k] != new[-1 - k]), shorter - first - 1)
         last, lines = len(old) - same, new[first : len(new) - same]
-        count = last - first
-        summary = f"{count} line{'s' if count > 1 else ''} replaced by {len(lines)}. To revert: undo."
+        page = select_around(new, first + 1, first + len(lines), WINDOW)
+        summary = f"{count_lines(last - first)} replaced by {len(lines)}. To revert: undo."
         command = "\n".join([f"edit {first + 1}:{last}", *lines, "end_of_edit"])
-        self._act("edit", command, f"{summary}\n{self._show(changed)}")
+        self._act("edit", command, f"{summary}\n{show_window(self.opened, page)}")
+        return page.first
 
     def _validate(self, is_better: bool) -> bool:
         """Validate, with a score that is better than the best one, or not. Returns `is_better`."""

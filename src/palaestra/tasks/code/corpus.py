@@ -158,7 +158,7 @@ def _ask(rng: np.random.Generator, kind: str) -> Example:
 
 
 def break_function(rng: np.random.Generator, function: Function) -> tuple[str, str]:
-    """The function with one change, and a test that then fails. Functions that no change breaks lose their last line."""
+    """The function with one change, and a test that then fails. Functions that no change breaks lose their body."""
     for old, new in rng.permutation(_CONTENT["repairs"]):
         body = function.body.replace(old, new, 1)
         call, values = draw_call(rng, function)
@@ -172,7 +172,7 @@ def break_function(rng: np.random.Generator, function: Function) -> tuple[str, s
             pass
         break
     else:
-        body = function.body.rpartition("\n")[0] or "pass"
+        body = "pass"
     return f"def {function.head}:\n{textwrap.indent(body, '    ')}\n", f"assert {call} == {expected!r}"
 
 
