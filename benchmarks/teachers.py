@@ -2,7 +2,7 @@
 
 Whole `teach` episodes with the embedded students: every teacher against `no_state`, mathematics with `nano` (3 rounds of 160
 examples, 450 test problems) and pictures with `nano-vlm` (3 rounds of 480, 900 test problems: a skill of pictures takes more
-examples than one of mathematics), 5 seeds (`--seeds`). The teachers were tuned on seeds 0 to 4, so these start at 5. Differences are
+examples than one of mathematics), without rehearsal, 5 seeds (`--seeds`). The teachers were tuned on seeds 0 to 4, so these start at 5. Differences are
 paired by seed, with a t interval. The ratio is the mean gain of the best teacher in mathematics over that of `no_state`. `--only TASK:TEACHER:SEED` runs one episode and prints its line.
 """
 
@@ -31,7 +31,7 @@ TEACHERS: dict[str, tuple[str, dict[str, str]]] = {
 }
 STUDENTS = {"math-skills": "nano", "vision-skills": "nano-vlm"}
 SIZES: dict[str, dict[str, Any]] = {
-    "math-skills": {},
+    "math-skills": {"lesson_size": 160},
     "vision-skills": {"lesson_size": 480, "learning_rate": 3e-4, "test": 50},
 }
 
@@ -47,6 +47,7 @@ def episode(task: str, name: str, seed: int, threads: int, device: str, **size: 
             seed=seed,
             threads=threads,
             device=device,
+            rehearsal=0.0,
             **(SIZES[task] | size),
         )
         summary = teach(settings, out=Path(folder) / "run").summary

@@ -1,7 +1,7 @@
 """Does `nano-vlm` learn from a few hundred pictures what it cannot do?
 
-For each skill of `vision-skills` that its pretraining left out: a whole `teach` episode with 300 examples of that skill,
-three seeds. Each gain is measured on 100 problems of the test split, paired, with a 95 % interval. The ratio is
+For each skill of `vision-skills` that its pretraining left out: a whole `teach` episode with 300 examples of that skill, without
+rehearsal, three seeds. Each gain is measured on 100 problems of the test split, paired, with a 95 % interval. The ratio is
 the accuracy after over that before, all episodes together.
 """
 
@@ -38,6 +38,7 @@ def main() -> None:
                     teacher="no_state",
                     skills=(skill,),
                     rounds=1,
+                    rehearsal=0.0,
                     validation=2,
                     seed=seed,
                     threads=options.threads,

@@ -108,7 +108,7 @@ def test_ctrl_c_at_every_moment_of_a_start_is_one_line(seconds: float, tmp_path:
     assert error == f"stopped{resume if has_run else ''}\n"
 
 
-def test_an_importing_program_keeps_its_interrupts(tmp_path: Path) -> None:
+def test_a_program_keeps_its_own_interrupts(tmp_path: Path) -> None:
     code = "import signal, palaestra; assert signal.getsignal(signal.SIGINT) is signal.default_int_handler"
     _, error = start(code, cwd=tmp_path).communicate(timeout=60)
     assert not error

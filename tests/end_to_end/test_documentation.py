@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+import chat_server
 import processes
 import pytest
 
+from palaestra.runs.run import Run
+
 ROOT = Path(__file__).parents[2]
+DATA = (ROOT / "docs" / "data.md").read_text()
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "benchmarks" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]  # fmt: skip
 
 
@@ -31,6 +38,49 @@ def test_the_colors_of_the_token_page_run_as_printed(tmp_path: Path) -> None:
     for env in (("--env", "colours.py:Colours"), ("--plugin", "colours.py", "--env", "Colours-v0")):
         result = processes.run_command("train", *env, *small, "--threads", "1", cwd=tmp_path)
         assert result.returncode == 0, result.stderr
+
+
+def run_block(block: str, changes: Mapping[str, str]) -> dict[str, Any]:
+    """Run code of a page with other models and data, and return its variables."""
+    for old, new in changes.items():
+        assert old in block
+        block = block.replace(old, new)
+    values: dict[str, Any] = {}
+    exec(block, values)
+    return values
+
+
+def test_the_quick_start_of_trl_runs_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("math_verify")
+    monkeypatch.chdir(tmp_path)
+    rows = [{"prompt": [{"role": "user", "content": f"What is {n} + 1?"}], "solution": f"${n + 1}$"} for n in range(40)]
+    Path("deepmath.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    small = 'model="nano", iterations=1, episodes=8, num_envs=8, max_tokens=4, evaluation=4, threads=1'
+    changes = {'model="Qwen/Qwen2-0.5B-Instruct"': small, "hf:trl-lib/DeepMath-103K": "deepmath.jsonl"}
+    result = run_block(code("docs/data.md", "hf:trl-lib/DeepMath-103K"), changes)["result"]
+    assert result.summary["iterations"] == 1
+    assert result.summary["episodes"] == 8
+
+
+@pytest.mark.parametrize(("block", "rows"), [("Just reply with Hello World", 1), ("judge:", 3)])
+def test_the_tutorial_of_inspect_runs_as_printed(
+    block: str, rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    guide = [{"input": f"How do I store password {n}?", "target": "hashed"} for n in range(rows)]
+    Path("security_guide.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in guide))
+    ours = next(b for b in re.findall(r"```python\n(from palaestra import evaluate.*?)```", DATA, re.S) if block in b)
+
+    def answer(call: chat_server.Call, count: int) -> chat_server.Reply:
+        return chat_server.Reply("VERDICT: right" if "Response between" in call.asked else "Hello World")
+
+    with chat_server.Server(answer) as server:
+        run_block(ours, {"openai:gpt-4o-mini": server.model})
+        [folder] = Path("runs").iterdir()
+    with Run.open(folder, read_only=True) as run:
+        assert run.summary is not None
+        assert (run.summary["after"], run.summary["problems"]) == (100.0, rows)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -34,9 +34,10 @@ from palaestra.students.pretraining import (
     build_processor,
     build_vlm,
     build_vlm_tokenizer,
+    compute_padded_loss,
+    draw_pictures,
     encode_pictured,
-    picture_batches,
-    picture_loss,
+    load_batches,
     pretrain_model,
     to_pixel_values,
 )
@@ -242,7 +243,7 @@ def test_training_sees_what_the_engine_asks(vlm: LoadedModel) -> None:
 
 def test_pretraining_batches_repeat_with_the_seed(vlm: LoadedModel) -> None:
     def take(seed: int, workers: int = 0) -> list[dict[str, torch.Tensor]]:
-        stream = picture_batches(vlm.tokenizer, 6, Seeds(seed), torch.device("cpu"), workers)
+        stream = load_batches(partial(draw_pictures, vlm.tokenizer, 6), Seeds(seed), torch.device("cpu"), workers)
         return [next(stream) for _ in range(3)]
 
     before = torch.random.get_rng_state()
@@ -277,7 +278,7 @@ def test_a_small_one_learns_what_it_is_shown(vlm: LoadedModel) -> None:
     pretrain_model(
         model,
         batches(),
-        partial(picture_loss, model),
+        partial(compute_padded_loss, model),
         steps=60,
         matrix_learning_rate=0.01,
         vector_learning_rate=0.01,

@@ -1,4 +1,5 @@
 import warnings
+from collections import Counter
 
 import gymnasium
 import numpy as np
@@ -6,11 +7,12 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 import palaestra  # noqa: F401  (registers the environments)
-from palaestra.core.errors import LessonError
-from palaestra.core.records import Example, Failure, FailureCause, Lesson, Message, Report, Split
+from palaestra.core.errors import LessonError, SettingsError
+from palaestra.core.records import Completion, Example, Failure, FailureCause, Lesson, Message, Report, Score, Split
 from palaestra.core.seeding import Seeds
 from palaestra.engines.mock import MockEngine
 from palaestra.envs.lesson import LessonEnv
+from palaestra.envs.lesson.student import Start
 from palaestra.models.registry import LoadedModel
 from palaestra.students.student import SupervisedStudent
 from palaestra.students.supervised import Supervision
@@ -33,7 +35,7 @@ def env(fresh_nano: LoadedModel) -> LessonEnv:
 
 @pytest.mark.parametrize("name", OURS)
 def test_every_registered_environment_passes_gymnasiums_checker(name: str) -> None:
-    env = gymnasium.make(name, skills=("addition",), validation=1, test=1, rounds=3, budget=10_000)
+    env = gymnasium.make(name, skills=("addition",), validation=1, test=1, rounds=3, budget=10_000, rehearsal=0.0)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         check_env(env.unwrapped, skip_render_check=False)
@@ -98,7 +100,8 @@ def test_training_starts_from_the_base_on_all_data(env: LessonEnv) -> None:
     from palaestra.models import registry as models
 
     other = SupervisedStudent(models.load("nano", device="cpu"), Supervision(epochs=1))
-    other.learn(make_lesson(4, 0).examples + make_lesson(4, 1).examples, Seeds(0).derive("training", 2))
+    rehearsed = tuple(env._rehearsed[:4])
+    other.learn(make_lesson(4, 0).examples + make_lesson(4, 1).examples + rehearsed, Seeds(0).derive("training", 2))
     assert info["weights_sha256"] == other.weights_sha256()
 
 
@@ -184,7 +187,7 @@ def test_a_student_that_goes_on_is_given_the_new_data_alone(
     fresh_nano: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     student = SupervisedStudent(fresh_nano, Supervision(epochs=1), start="last")
-    env = LessonEnv(student=student, **SMALL)  # type: ignore[arg-type]
+    env = LessonEnv(student=student, rehearsal=0.0, **SMALL)  # type: ignore[arg-type]
     given: list[int] = []
     learn = student.learn
     monkeypatch.setattr(
@@ -201,3 +204,42 @@ def test_a_student_that_reads_text_only_is_given_no_pictures(fresh_nano: LoadedM
     env = LessonEnv("vision-skills", SupervisedStudent(fresh_nano), skills=("count",), validation=1, test=1)
     with pytest.raises(LessonError, match=r"images, .*text only"):
         env.reset(seed=0)
+
+
+@pytest.mark.parametrize(("start", "expected"), [("base", [4 + 4, 8 + 8]), ("last", [4 + 4, 4 + 4])])
+def test_own_correct_answers_are_rehearsed(
+    fresh_nano: LoadedModel, monkeypatch: pytest.MonkeyPatch, start: Start, expected: list[int]
+) -> None:
+    student = SupervisedStudent(fresh_nano, Supervision(epochs=1), start=start)
+    skills = ("addition", "comparison")  # `nano` solves both.
+    env = LessonEnv(student=student, rehearsal=0.5, **SMALL | {"skills": skills})  # type: ignore[arg-type]
+    learned: list[list[Example]] = []
+    learn = student.learn
+    monkeypatch.setattr(student, "learn", lambda examples, *rest: (learned.append(examples), learn(examples, *rest))[1])
+    env.reset(seed=0)
+    env.step(make_lesson(4))
+    state, *_ = env.step(make_lesson(4, seed=1))
+    assert [len(examples) for examples in learned] == expected
+    assert state.examples == 8  # The budget counts lessons only.
+    rehearsed = [example for example in learned[1] if example.skill in skills]
+    assert Counter(example.skill for example in rehearsed) == dict.fromkeys(skills, len(rehearsed) // 2)
+    train = {p.messages: p for p in env.task.problems(Split.TRAIN, 10, 0, skills)}
+    for example in rehearsed:
+        outcome = env.task.score(train[example.messages], Completion(example.response))
+        assert isinstance(outcome, Score)
+        assert outcome.value == 1
+
+
+def test_a_student_without_correct_answers_rehearses_nothing(fresh_nano: LoadedModel) -> None:
+    student = SupervisedStudent(fresh_nano, Supervision(epochs=1))
+    student.engine = lambda: MockEngine(lambda request, index: "no idea")  # type: ignore[method-assign]
+    env = LessonEnv(student=student, **SMALL)  # type: ignore[arg-type]
+    env.reset(seed=0)
+    state, *_ = env.step(make_lesson(4))
+    assert state.examples == 4
+
+
+@pytest.mark.parametrize("rehearsal", [-0.1, 1.0])
+def test_rehearsal_is_a_fraction_below_one(rehearsal: float) -> None:
+    with pytest.raises(SettingsError, match="rehearsal"):
+        LessonEnv(rehearsal=rehearsal)

@@ -64,6 +64,7 @@ class BrokenEnv(gymnasium.Env):
 
 def make_nothing(): return None
 
+def good_reward(completions, **columns): return [0.0] * len(completions)
 def no_arguments(): return [0.0]
 def other_arguments(sentences, labels): return [0.0]
 def score_nothing(): return 1.0
@@ -83,6 +84,16 @@ def write_files(folder: Path) -> None:
     _write_data(folder)
     _write_runs(folder)
     _write_settings(folder)
+    _write_models(folder)
+
+
+def _write_models(folder: Path) -> None:
+    for name in ("large", "adapter"):
+        (folder / name).mkdir()
+    # 33 M parameters; the weights are missing.
+    large = {"model_type": "gpt2", "vocab_size": 32000, "n_embd": 512, "n_layer": 5, "n_head": 8}
+    (folder / "large" / "config.json").write_text(json.dumps(large))
+    (folder / "adapter" / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "nano"}))
 
 
 def _write_data(folder: Path) -> None:

@@ -59,6 +59,12 @@ def test_a_local_checkpoint_is_loaded_by_its_path(tmp_path: Path, nano: LoadedMo
     assert models.load(str(tmp_path), device="cpu").weights.config.hidden_size == nano.weights.config.hidden_size
 
 
+@pytest.mark.parametrize("name", ["nano", "nano-vlm"])
+def test_parameters_are_counted_from_the_configuration(name: str) -> None:
+    weights = models.load(name, device="cpu").weights
+    assert models.count_parameters(name) == sum(p.numel() for p in weights.parameters())
+
+
 def test_smollm2_without_its_extra_names_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(smollm2.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=r"palaestra\[smollm2\]"):

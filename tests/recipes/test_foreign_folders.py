@@ -146,7 +146,7 @@ def test_a_model_folder_runs_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyP
     from palaestra.models import registry as models
 
     monkeypatch.chdir(tmp_path)
-    shutil.copytree(models.ASSETS / "nano", "model")
+    shutil.copytree(models.locate("nano"), "model")
     Path("model/custom.py").write_text("import pathlib; pathlib.Path('attacked').touch()")
     Path("evil.py").write_text("import pathlib; pathlib.Path('attacked').touch()")
     monkeypatch.syspath_prepend(str(tmp_path))

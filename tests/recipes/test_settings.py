@@ -65,7 +65,7 @@ def test_the_settings_file_of_a_run_serves_as_well(tmp_path: Path) -> None:
         ({"method": "half"}, "'method': .*'auto', 'full' or 'lora'"),
         ({"skills": "clock"}, "'skills'"),
         ({"seed": True}, "'seed'"),
-        ({"seed": object()}, "plain values"),
+        ({"seed": object()}, "plain value"),
     ],
 )
 def test_a_bad_setting_is_one_clear_line(values: dict[str, object], message: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -255,7 +256,7 @@ def test_costs_are_listed_by_phase_with_their_sum(tmp_path: Path) -> None:
 
 def test_settings_are_listed_and_changed_ones_marked(tmp_path: Path) -> None:
     text, page = read(teach_run(tmp_path / "run"))
-    assert "Examples in one lesson." in page.text
+    assert "Examples in one lesson" in page.text
     assert re.search(r"<code>seed</code></td><td>7 <span class=\"dot\"", text)
     assert re.search(r"<code>batch_size</code></td><td>8</td>", text)
 
@@ -341,3 +342,16 @@ def test_ticks_are_round_and_within_the_axis() -> None:
 
 def test_elements_escape_attributes_and_text() -> None:
     assert element("text", "<&>", x=1.0, data_name='"<') == '<text x="1" data-name="&#34;&lt;">&lt;&amp;&gt;</text>'
+
+
+def test_rehearsed_examples_are_counted_by_skill(tmp_path: Path) -> None:
+    folder = teach_run(tmp_path / "run")
+    with Run.open(folder) as run:
+        run.store.add_attempts("0/rehearsal", attempts(8), cost("0/rehearsal"))
+    text, _ = read(folder)
+    table = text[text.index('id="skills"') : text.index('id="curves"')]
+    rows = dict(re.findall(r'<tr[^>]*><th scope="row">([\w ]+)</th>(.*?)</tr>', table, re.S))
+    correct = Counter(a.problem.skill for a in attempts(8) if a.correct)
+    assert correct.total() > 0
+    for name, count in {**correct, "all skills": correct.total()}.items():
+        assert f"and {count} rehearsed" in rows[name]

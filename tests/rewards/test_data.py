@@ -9,6 +9,7 @@ import pytest
 from palaestra.core.errors import MissingExtraError, PalaestraError, SettingsError, TaskError
 from palaestra.core.records import Message
 from palaestra.core.seeding import Seeds
+from palaestra.recipes.own_data import store_data
 from palaestra.rewards.data import ResponseComparison, parse_comparison, read_comparisons, split_comparisons
 from palaestra.tasks import sources
 
@@ -47,6 +48,33 @@ def test_a_folder_of_datasets_is_read(tmp_path: Path, split: bool) -> None:
         str(tmp_path / "d")
     )
     assert read_comparisons(tmp_path / "d") == EXPECTED[:1]
+
+
+CHAT = ([user("2+2=")], [assistant("4")], [assistant("5")])
+TRL_FORMATS = {
+    "standard": PAIR,
+    "standard, implicit prompt": {"chosen": "2+2=4", "rejected": "2+2=5"},
+    "conversational": dict(zip(("prompt", "chosen", "rejected"), CHAT, strict=True)),
+    "conversational, implicit prompt": {"chosen": CHAT[0] + CHAT[1], "rejected": CHAT[0] + CHAT[2]},
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", TRL_FORMATS)
+def test_preference_formats_of_trl_are_read(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    datasets = pytest.importorskip("datasets")
+    monkeypatch.setenv("PALAESTRA_CACHE", str(tmp_path / "cache"))
+    rows = [TRL_FORMATS[name]] * 2
+    data = datasets.Dataset.from_list(rows)
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    data.to_parquet(str(tmp_path / "pairs.parquet"))
+    sources = [tmp_path / "pairs.jsonl", tmp_path / "pairs.parquet", store_data(rows), store_data(data)]
+    prompt: Any = "2+2=" if name.startswith("standard") else (Message("user", "2+2="),)
+    expected = ResponseComparison(prompt, ("4", "5"), 0)
+    if name == "standard, implicit prompt":
+        expected = ResponseComparison("", ("2+2=4", "2+2=5"), 0)
+    for source in sources:
+        assert read_comparisons(source) == [expected] * 2
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,13 @@ from palaestra.core.records import Example, ImagePart, Message, Request, Samplin
 from palaestra.core.seeding import Seeds
 from palaestra.engines.transformers import TransformersEngine
 from palaestra.models import registry as models
+from palaestra.models.embedded import EMBEDDED
 from palaestra.models.images import load_image
 from palaestra.models.registry import LoadedModel
 from palaestra.rl.optimizers import fork_torch_rng
 from palaestra.runs.files import write_folder
 from palaestra.students.batches import Encoded, split_by_shape
-from palaestra.students.pretraining import CONTEXT, build_vlm
+from palaestra.students.pretraining import build_vlm
 from palaestra.students.student import SupervisedStudent
 from palaestra.students.supervised import Method, Supervision, add_adapter, fine_tune
 from palaestra.tasks.vision.render import png_url, render_scene
@@ -260,7 +261,7 @@ def test_adapter_training_leaves_the_base_unchanged(tiny_model: LoadedModel) -> 
 def test_what_a_student_cannot_be_shown_is_one_clear_line(tiny_model: LoadedModel, nano: LoadedModel) -> None:
     student = SupervisedStudent(tiny_model)
     long = make_example("many", *[make_image("red")] * 4, QUESTION)
-    with pytest.raises(LessonError, match=f"at most {CONTEXT}"):
+    with pytest.raises(LessonError, match=f"at most {EMBEDDED['nano-vlm'].context}"):
         student.check([long])
     with pytest.raises(LessonError, match=r"image .*/no/such"):
         student.check([make_example("x", ImagePart("/no/such.png"), QUESTION)])

@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 
 from palaestra import make_task
-from palaestra.core.errors import SettingsError, TaskError, UnknownNameError
+from palaestra.core.errors import SettingsError, TaskError, TooFewProblemsError, UnknownNameError
 from palaestra.core.records import Completion, Problem, Score, Split
 from palaestra.tasks.base import EVERY, GenerativeTask, WritableTask
 from palaestra.tasks.data import DataTask
 from palaestra.tasks.duplicates import find_near_duplicates
+from palaestra.tasks.evaluate import draw_problems
 
 SUMS = [{"question": f"What is {n} + {n + 1}?", "answer": str(2 * n + 1), "skill": "sums"} for n in range(60)]
 
@@ -325,3 +326,20 @@ def test_the_rejected_response_of_a_pair_is_kept_for_dpo(as_messages: bool, tmp_
     examples = task.write_examples("questions", "", 5, np.random.default_rng(0))
     for example in examples:
         assert {example.response, example.metadata["rejected"]} == {"yes", "no"}
+
+
+def test_all_rows_can_be_put_into_one_split(tmp_path: Path) -> None:
+    task = load(write(tmp_path / "sums.jsonl", SUMS), split="test")
+    assert [len(task.problems(split, EVERY, 0)) for split in Split] == [0, 0, 60]
+
+
+def test_an_empty_split_is_answered_with_the_option(tmp_path: Path) -> None:
+    with pytest.raises(TooFewProblemsError, match="split=test"):
+        draw_problems(load(write(tmp_path / "one.jsonl", SUMS[:1])), Split.TEST, EVERY, 0)
+
+
+def test_rows_of_hellaswag_have_choices_and_an_index(tmp_path: Path) -> None:
+    row = {"ctx": "The person", "endings": ["sits.", "runs.", "sleeps.", "eats."], "label": "2"}
+    task = load(write(tmp_path / "one.jsonl", [row]), question="ctx", choices="endings", answer="label", split="test")
+    [problem] = task.problems(Split.TEST, EVERY, 0)
+    assert (score(task, problem, "Answer: C"), score(task, problem, "Answer: B")) == (1.0, 0.0)

@@ -47,7 +47,8 @@ def test_a_lesson_of_the_skill_helps_more_than_another(env: WriterVectorEnv) -> 
     responses = [write(env, "percent", write_lesson(skill)) for skill in SKILLS]
     own, other = env.score_responses(responses)
     assert own.reward_parts["usable"] > 0.5
-    assert own.reward is not None and other.reward is not None
+    assert own.reward is not None
+    assert other.reward is not None
     assert own.reward > max(0.0, other.reward)
 
 
@@ -89,13 +90,13 @@ def test_orders_ask_for_skills_with_hard_problems(env: WriterVectorEnv) -> None:
 
 
 def test_single_view_passes_gymnasiums_checks() -> None:
-    made = gymnasium.make(
+    single = gymnasium.make(
         "palaestra/Writer-v0", skills=("missing_number",), students=1, copies=1, validation=4, max_tokens=2
     )
-    observation, _ = made.reset(seed=0)
-    assert made.observation_space.contains(observation)
-    made.step(5)
-    _, reward, _, truncated, _ = made.step(5)
+    observation, _ = single.reset(seed=0)
+    assert single.observation_space.contains(observation)
+    single.step(5)
+    _, reward, _, truncated, _ = single.step(5)
     assert truncated
     assert reward == -0.1
 

@@ -117,6 +117,11 @@ def test_paths_are_relative(folder: Path, monkeypatch: pytest.MonkeyPatch) -> No
     card = RunIndex([folder]).find("first")
     assert card is not None
     assert (card.subject, card.model) == ("my_env.py:Maze", "models/small")
+    with pytest.raises(ValueError, match="broke"), Run.open(folder / "inner" / "second"):
+        raise ValueError(f"first failure: {folder}/my_env.py:Maze broke")
+    failed = RunIndex([folder]).find("inner/second")
+    assert failed is not None
+    assert failed.problem == "ValueError: first failure: my_env.py:Maze broke"
 
 
 def test_a_failed_run_shows_its_cause(folder: Path, client: TestClient) -> None:
@@ -130,6 +135,7 @@ def test_a_failed_run_shows_its_cause(folder: Path, client: TestClient) -> None:
     assert "the last words" in page
     log = client.get("/run/inner/second/log")
     assert "the last words" in log.text
+    assert "Traceback (most recent call last)" in log.text
     assert "failed: ValueError" not in client.get("/run/inner/second/log?q=words").text
     assert client.get("/run/inner/second/log?format=txt").text.endswith("failed: ValueError: the key *** is <wrong>")
     assert "The run has no log" in client.get("/run/first/log").text

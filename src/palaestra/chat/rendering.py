@@ -111,12 +111,16 @@ def with_tools(messages: Sequence[Message], tools: str) -> tuple[Message, ...]:
     {"name": "bash", "arguments": {"command": "ls"}}
     </tool_call>
     """
-    lines = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in json.loads(tools))
-    offer = _OFFER.format(tools=lines)
+    offer = describe_tools(tools)
     plain = [to_plain(message) for message in messages]
     if plain and plain[0].role == "system":
         return (Message("system", f"{plain[0].text}\n\n{offer}"), *plain[1:])
     return (Message("system", offer), *plain)
+
+
+def describe_tools(tools: str) -> str:
+    """The text that offers tools in a system message."""
+    return _OFFER.format(tools="\n".join(json.dumps(tool, ensure_ascii=False) for tool in json.loads(tools)))
 
 
 def to_plain(message: Message) -> Message:

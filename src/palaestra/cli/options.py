@@ -285,7 +285,7 @@ class TrainCommand(TyperCommand):
 
 
 def _make_hyperparameter_options(chosen: str, short: bool = False) -> Sequence[Any]:
-    """Make options for the hyperparameters of all algorithms. If `chosen` exists, those of the others are hidden.
+    """Make options for the hyperparameters of all algorithms. With `chosen`, those of the others are hidden.
 
     Arguments:
         short: make only those that all algorithms have, which loads no algorithm, and hide the unusual ones.
@@ -293,12 +293,10 @@ def _make_hyperparameter_options(chosen: str, short: bool = False) -> Sequence[A
     from palaestra.recipes.train.presets import list_preset_names
     from palaestra.rl.algorithms import ALGORITHMS, AlgorithmConfig
 
+    if chosen:
+        ALGORITHMS.check(chosen)
     names = sorted(ALGORITHMS.names(), key=lambda name: name != chosen)
-    panel = (
-        f"Hyperparameters of {chosen}"
-        if chosen in names
-        else "Hyperparameters (of one algorithm: --algorithm NAME --help)"
-    )
+    panel = f"Hyperparameters of {chosen}" if chosen else "Hyperparameters (of one algorithm: --algorithm NAME --help)"
     options: dict[str, inspect.Parameter] = {}
     if short:
         names, panels = [], {f.name: "Learning" for f in fields(AlgorithmConfig)}
@@ -308,7 +306,7 @@ def _make_hyperparameter_options(chosen: str, short: bool = False) -> Sequence[A
     for name in names:
         config = ALGORITHMS.get(name).Config
         panels = dict.fromkeys((f.name for f in fields(config)), panel)
-        hidden = chosen in names and name != chosen
+        hidden = bool(chosen) and name != chosen
         for option in make_options(config, panels, presets=list_preset_names(name), hidden=hidden):
             options.setdefault(option.name, option)
 

@@ -245,7 +245,7 @@ def _describe_failures(summary: Json) -> str:
 
 
 def _pretrain(settings: Any) -> None:
-    """Train the embedded model `nano` or `nano-vlm` from scratch."""
+    """Train an embedded model from scratch."""
     from palaestra.cli.terminal import report_table
     from palaestra.recipes.train.pretrain import pretrain
 

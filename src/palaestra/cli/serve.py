@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from palaestra.cli.terminal import quiet
-from palaestra.core.access import is_loopback, list_host_names, listen
+from palaestra.core.access import is_loopback, list_host_names, list_urls, listen
 from palaestra.core.errors import MissingExtraError, SettingsError
 from palaestra.core.records import Json
 from palaestra.core.text import mask_data
@@ -122,9 +122,8 @@ def serve(
         server = OpenAIServer(open_engine(model, device=device), model, **limits)
     app = server.make_app(list_host_names(host))
     config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=5)
-    shown = f"[{host}]" if ":" in host else host
-    url = f"http://{shown}:{socket.getsockname()[1]}"
-    typer.echo(f"serving {model} at {url}/sessions/NAME/v1" if capture else f"serving {model} at {url}/v1")
+    urls = [f"{url}{'/sessions/NAME' if capture else ''}/v1" for url in list_urls(host, socket.getsockname()[1])]
+    typer.echo(f"serving {model} at {' and '.join(urls)}")
     try:
         uvicorn.Server(config).run(sockets=[socket])
     finally:

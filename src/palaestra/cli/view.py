@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from palaestra.core.access import list_host_names, listen
+from palaestra.core.access import list_host_names, list_urls, listen
 from palaestra.core.errors import MissingExtraError, RunError
 
 
@@ -37,9 +37,10 @@ def view(
     app = make_app(folders, token, list_host_names(host))
     socket = listen(host, port)
     config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1)
-    shown = f"[{host}]" if ":" in host else host
-    address = f"http://{shown}:{socket.getsockname()[1]}/?token={token}"
+    address, *others = [f"{url}/?token={token}" for url in list_urls(host, socket.getsockname()[1])]
     typer.echo(f"runs of {', '.join(map(str, folders))}: {address}")
+    for other in others:
+        typer.echo(f"from other machines: {other}")
     if browser:
         webbrowser.open(address)
     uvicorn.Server(config).run(sockets=[socket])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import socket
 from collections.abc import Collection
+from contextlib import suppress
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
@@ -46,6 +47,21 @@ def listen(host: str, port: int) -> socket.socket:
         else:
             advice = "expected an address of this machine, for example 127.0.0.1, and a port that this user may open"
         raise SettingsError(f"cannot listen on {host}, port {port}: {error.strerror}; {advice}") from error
+
+
+def list_urls(host: str, port: int) -> list[str]:
+    """List the URLs of a server that listens on `host`. For one that listens everywhere, the last is for other machines."""
+    if host not in ("0.0.0.0", "::"):
+        return [f"http://{f'[{host}]' if ':' in host else host}:{port}"]
+    return [f"http://{name}:{port}" for name in ("localhost", _find_own_address())]
+
+
+def _find_own_address() -> str:
+    """Find this machine's address on its default route, or its host name if it has none."""
+    with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect(("192.0.2.1", 9))  # Sends nothing: only the route is chosen.
+        return str(probe.getsockname()[0])
+    return socket.gethostname()
 
 
 def find_access_error(host: str, origin: str | None, hosts: Collection[str]) -> str:

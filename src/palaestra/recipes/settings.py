@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from palaestra.core.errors import RunError, SettingsError, suggest
 from palaestra.core.records import LOCAL_SCHEME, Json, Listener, notice
 from palaestra.core.registry import is_reference, is_temporary, make_absolute, make_reference
-from palaestra.core.settings import setting
+from palaestra.core.settings import setting, short_repr
 from palaestra.engines.base import apply_engine, check_serves_weights
 from palaestra.executors.base import EXECUTORS, Resources
 from palaestra.recipes.own_data import is_dataset, store_data
@@ -24,7 +24,7 @@ from palaestra.runs.trust import check_trust, list_code
 from palaestra.tasks.sources import HUB, is_data
 
 S = TypeVar("S")
-_DATA = ("task", "prompts")
+_DATA = ("task", "prompts", "datasets_path", "held_out_path")
 """Settings that name data: a file, a folder, or a dataset on the hub."""
 _MODELS = ("model", "student")
 """Settings that accept a model object in Python."""
@@ -47,7 +47,8 @@ def build(kind: type[S], values: Mapping[str, Any]) -> S:
         settings: S = TypeAdapter(kind).validate_json(json.dumps(dict(values)), strict=True)
         return settings
     except TypeError as error:
-        raise SettingsError(f"settings must be plain values: {error}") from error
+        name = next((name for name, value in values.items() if not _is_plain(value)), "")
+        raise SettingsError(f"setting '{name}': expected a plain value; got {short_repr(values[name])}") from error
     except ValidationError as error:
         first = error.errors()[0]
         name = ".".join(str(part) for part in first["loc"]) or "settings"
@@ -56,6 +57,14 @@ def build(kind: type[S], values: Mapping[str, Any]) -> S:
                 f"setting '{name}': expected names and values, for example {{'name': 1}}; got {first['input']!r}"
             ) from error
         raise SettingsError(f"setting '{name}': {first['msg'].lower()}; got {first['input']!r}") from error
+
+
+def _is_plain(value: object) -> bool:
+    try:
+        json.dumps(value)
+    except TypeError:
+        return False
+    return True
 
 
 def resolve_settings(
@@ -102,7 +111,17 @@ def _to_plain_value(name: str, value: Any) -> Any:
         return str(value)
     if isinstance(value, Mapping):
         return {key: _to_plain_value(name, entry) for key, entry in value.items()}
-    if name in _DATA and not isinstance(value, str | type) and (is_dataset(value) or isinstance(value, list | tuple)):
+    if name in _MODELS and not isinstance(value, str):
+        raise SettingsError(
+            f"setting '{name}': expected a name, a folder or a transformers model; got {short_repr(value)}"
+        )
+    if name == "task" and hasattr(value, "problems") and not isinstance(value, type):  # As `make_task` returns it.
+        return make_reference(lambda: value, value.name)
+    if name in _DATA and not isinstance(value, str) and not callable(value):
+        if not is_dataset(value) and not isinstance(value, list | tuple):
+            raise SettingsError(
+                f"setting '{name}': expected a name, a file, rows or a dataset; got {short_repr(value)}"
+            )
         return store_data(value)
     if isinstance(value, list | tuple):
         return [_to_plain_value(name, entry) for entry in value]

@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 from palaestra.core.records import Attempt, Json, Lesson, Split
 from palaestra.core.statistics import Gain, find_best, measure_changes, measure_gain, report_on
+from palaestra.envs.lesson.env import REHEARSAL
 from palaestra.recipes.teach.settings import TeachSettings
 from palaestra.recipes.teach.study import COSTS, StudyArm, StudyResult
 from palaestra.recipes.teach.summary import CALLING, Delivery, add_up, count_calls, list_unpriced
@@ -62,10 +63,13 @@ def teach_page(run: Run) -> Json:
     kept = moments[find_best(measured)] if moments and settings.get("keep") == "best" else None
     before, after = whole.get(f"0/{Split.TEST}", []), _find_after(whole, kept, ended)
     skills = sorted(
-        {a.problem.skill for part in phases.values() for a in part} | {s for p in allocation.values() for s, _ in p}
+        {a.problem.skill for phase, part in phases.items() if phase != REHEARSAL for a in part}
+        | {s for p in allocation.values() for s, _ in p}
     )
     lessons = {round_: lesson for round_ in run.store.lesson_rounds() if (lesson := run.store.lesson(round_))}
     rewards = _rewards_by_round(measured)
+    rehearsed = Counter(a.problem.skill for a in phases.get(REHEARSAL, ()) if a.correct)
+    rows = make_skill_rows(skills, before, after, lambda skill: count_allocated(allocation, skill))
     curves = run.store.curves()
     multiples = _multiples(skills, moments)
     curve = accuracy_chart(moments, "validation accuracy", kept) if moments else None
@@ -92,9 +96,9 @@ def teach_page(run: Run) -> Json:
         "attempts": sum(len(part) for part in phases.values()),
         "weights_sha256": next((digest for digest in weights if digest), ""),
         "kept": kept,
-        "overall": make_skill_row("all skills", before, after, examples),
+        "overall": make_skill_row("all skills", before, after, examples) | {"rehearsed": rehearsed.total()},
         "changes": measure_changes(before, after),
-        "skills": make_skill_rows(skills, before, after, lambda skill: count_allocated(allocation, skill)),
+        "skills": [row | {"rehearsed": rehearsed[row["name"]]} for row in rows],
         "tasks": _task_rows(run, before, after, allocation),
         "validation_tasks": _validation_tasks(run, whole, allocation),
         "test_moments": tests,

@@ -3,8 +3,8 @@
 A comparison has several responses to one prompt and the best of them. Rows come from JSON lines, JSON, CSV, parquet, a folder
 of `datasets.save_to_disk`, or the hub, in one of two formats:
 
-- pairs: `chosen`, `rejected` and optionally `prompt`. Each is a text or a list of messages in the OpenAI format. Two lists
-  differ only in their last message, the assistant's.
+- pairs, TRL's preference formats: `chosen`, `rejected` and optionally `prompt`. Each is a text or a list of messages in the
+  OpenAI format. Two lists differ only in their last message, the assistant's.
 - best of K: `query`, `sample0`, `sample1`, ... and `best`, the index of the best sample.
 """
 
@@ -27,6 +27,7 @@ from palaestra.core.statistics import wilson_interval
 from palaestra.engines.openai_format import parse_message
 from palaestra.tasks.sources import (
     ENDINGS,
+    HUB,
     LINES,
     Rows,
     file_rows,
@@ -70,8 +71,8 @@ def read_comparisons(source: str | Path) -> list[ResponseComparison]:
     """Read the comparisons of a file, a folder or a dataset on the hub.
 
     Arguments:
-        source: a `.jsonl`, `.jsonl.gz`, `.json` or `.parquet` file; a folder with JSON lines or of
-            `datasets.save_to_disk`; or a hub id such as `owner/name`, whose `train` split is read.
+        source: a `.jsonl`, `.jsonl.gz`, `.json`, `.csv` or `.parquet` file; a folder with JSON lines or of
+            `datasets.save_to_disk`; or `owner/name` or `hf:owner/name:config` on the hub, whose `train` split is read.
 
     Raises:
         SettingsError: the source does not exist.
@@ -203,8 +204,9 @@ def _rows(source: str) -> Rows:
         raise SettingsError(
             f"the folder {source} has no comparisons; expected JSON lines (.jsonl) or a dataset of save_to_disk"
         )
-    if is_hub_id(source) and not source.endswith(ENDINGS):
-        return hub_rows(source)
+    if source.startswith(HUB) or (is_hub_id(source) and not source.endswith(ENDINGS)):
+        name, _, config = source.removeprefix(HUB).partition(":")
+        return hub_rows(name, config)
     raise SettingsError(f"{source or '(empty)'} is not a file, a folder or a hub id; expected comparisons")
 
 

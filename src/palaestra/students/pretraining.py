@@ -1,9 +1,9 @@
-"""The architectures of `nano` and `nano-vlm`, and their pretraining from scratch, on an endless corpus.
+"""The architectures of the embedded models, and their pretraining from scratch, on an endless corpus.
 
-`nano` is a Llama model of two million parameters with a vocabulary of a thousand tokens. `nano-vlm` is a LLaVA model: a
+`nano` and `nano-coder` are Llama models; `palaestra.models.embedded` has their sizes. `nano-vlm` is a LLaVA model: a
 small SigLIP encoder turns an image of 64 x 64 pixels into 64 patches, and a projector passes them to a Llama model of
-nano's size. Tokenizer and chat template are nano's, plus an image token. Worker processes render and encode the images.
-They send bytes, which become floats on the device.
+nano's size. Tokenizer and chat template are nano's, plus an image token. Worker processes generate the data, and render the
+images. They send arrays; the bytes of images become floats on the device.
 
 Two choices make the training fit into an hour on two cores. The weight matrices are trained with Muon, which learned this
 corpus faster than AdamW. Batches consist of examples of similar length. The learning rate warms up, stays constant, and
@@ -12,17 +12,23 @@ falls linearly to zero at the end.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from itertools import islice
+from math import gcd
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import torch
 
-from palaestra.core.records import Example, Message
+from palaestra.chat.rendering import to_plain
+from palaestra.core.records import Example
+from palaestra.core.registry import find_reference
 from palaestra.core.seeding import Seeds
-from palaestra.students.batches import Encoded, collate, encode, response_loss
+from palaestra.models.embedded import EMBEDDED, EmbeddedModel
+from palaestra.students.batches import IGNORE, Encoded, collate, encode, response_loss
 from palaestra.tasks.vision.corpus import Shown, corpus
 from palaestra.tasks.vision.render import render_scene
 from palaestra.tasks.vision.scene import SIDE
@@ -106,11 +112,11 @@ def pretrain_model(
     model.eval()
 
 
-def picture_loss(model: PreTrainedModel, batch: Batch, half: bool = False) -> torch.Tensor:
-    """The mean cross-entropy of the response tokens of a batch with pictures.
+def compute_padded_loss(model: PreTrainedModel, batch: Batch, half: bool = False) -> torch.Tensor:
+    """The mean cross-entropy of the labeled tokens of a batch that is padded on the right.
 
     Arguments:
-        batch: keyword arguments of the model, on its device, and `labels` for the response tokens.
+        batch: keyword arguments of the model, on its device, and `labels` for the tokens to learn.
         half: use bfloat16 autocast; the weights stay in float32.
     """
     labels_BT = batch["labels"]
@@ -170,8 +176,6 @@ def orthogonalize(matrices_MNK: torch.Tensor, iterations: int = 5) -> torch.Tens
     return x.mT if tall else x
 
 
-_VOCABULARY = 1024
-CONTEXT = 256
 _SPECIAL_TOKENS = ("<|pad|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>", "<|tool|>")
 # The generation tags mark the assistant's tokens, for example for TRL.
 _CHAT_TEMPLATE = (
@@ -183,7 +187,7 @@ _CHAT_TEMPLATE = (
 )
 
 
-def build_tokenizer(examples: Iterable[Example]) -> PreTrainedTokenizerFast:
+def build_tokenizer(texts: Iterable[str], row: EmbeddedModel = EMBEDDED["nano"]) -> PreTrainedTokenizerFast:
     """Train the tokenizer: byte-level BPE with single digits."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
@@ -194,46 +198,53 @@ def build_tokenizer(examples: Iterable[Example]) -> PreTrainedTokenizerFast:
     )
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=_VOCABULARY,
+        vocab_size=row.vocabulary,
         special_tokens=list(_SPECIAL_TOKENS),
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator((text for e in examples for text in (e.messages[-1].text, e.response)), trainer)
+    tokenizer.train_from_iterator(texts, trainer)
     fast = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         pad_token="<|pad|>",
         eos_token="<|end|>",
         additional_special_tokens=list(_SPECIAL_TOKENS[2:]),
-        model_max_length=CONTEXT,
+        model_max_length=row.context,
         padding_side="left",
         clean_up_tokenization_spaces=False,
     )
-    fast.chat_template = _CHAT_TEMPLATE
+    template = Path(__file__).with_name(f"{row.folder.name}.jinja")
+    fast.chat_template = template.read_text(encoding="utf-8") if template.is_file() else _CHAT_TEMPLATE
     return fast
 
 
-def build_model(tokenizer: PreTrainedTokenizerFast, layers: int = 4, width: int = 192) -> LlamaForCausalLM:
-    """An untrained `nano`. Its weights come from torch's global generator, which the caller seeds."""
+def build_model(tokenizer: PreTrainedTokenizerFast, name: str = "nano", **sizes: int) -> LlamaForCausalLM:
+    """An untrained model. Its weights come from torch's global generator, which the caller seeds.
+
+    Arguments:
+        name: the embedded model.
+        sizes: fields of its row that differ, such as `layers` and `width`.
+    """
     from transformers import LlamaForCausalLM
 
-    model = LlamaForCausalLM(_build_config(tokenizer, layers, width))
+    model = LlamaForCausalLM(_build_config(tokenizer, replace(EMBEDDED[name], **sizes)))  # type: ignore[arg-type]
     model.generation_config = _build_generation_config(tokenizer)
     return model
 
 
-def _build_config(tokenizer: PreTrainedTokenizerFast, layers: int, width: int) -> LlamaConfig:
+def _build_config(tokenizer: PreTrainedTokenizerFast, row: EmbeddedModel) -> LlamaConfig:
     from transformers import LlamaConfig
 
+    width, heads = row.width, row.width // 32
     return LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=width,
         intermediate_size=width * 8 // 3,
-        num_hidden_layers=layers,
-        num_attention_heads=width // 32,
-        num_key_value_heads=width // 32,
+        num_hidden_layers=row.layers,
+        num_attention_heads=heads,
+        num_key_value_heads=gcd(heads, row.key_value_heads),
         head_dim=32,
-        max_position_embeddings=CONTEXT,
+        max_position_embeddings=row.context,
         tie_word_embeddings=True,
         initializer_range=width**-0.5 / 2,
         bos_token_id=None,
@@ -250,6 +261,10 @@ def _build_generation_config(tokenizer: PreTrainedTokenizerFast) -> GenerationCo
 
 _PICTURE_WINDOW = 4
 """Number of batches that a worker generates at once and sorts by length."""
+_CONVERSATIONS = 12_288
+"""Number of conversations that a worker generates at once and sorts by length."""
+_MULTIPLE = 64
+"""The lengths of padded conversations are multiples of this number, so that there are few shapes."""
 _PATCH = 8
 IMAGE_TOKENS = (SIDE // _PATCH) ** 2
 """Number of tokens per image."""
@@ -270,8 +285,7 @@ _VLM_CHAT_TEMPLATE = (
 
 def build_vlm_tokenizer(texts: Sequence[Shown]) -> PreTrainedTokenizerFast:
     """Train a tokenizer like nano's on these texts and add the image token."""
-    examples = (Example((Message("user", shown.question),), shown.response) for shown in texts)
-    tokenizer = build_tokenizer(examples)
+    tokenizer = build_tokenizer(text for shown in texts for text in (shown.question, shown.response))
     tokenizer.add_special_tokens({"additional_special_tokens": [_IMAGE]}, replace_extra_special_tokens=False)
     tokenizer.chat_template = _VLM_CHAT_TEMPLATE
     return tokenizer
@@ -296,6 +310,7 @@ def build_vlm(tokenizer: PreTrainedTokenizerFast, layers: int = 4, width: int = 
     """An untrained `nano-vlm` with `layers` layers in each half. The caller seeds torch's global generator."""
     from transformers import LlavaConfig, LlavaForConditionalGeneration, SiglipVisionConfig
 
+    row = replace(EMBEDDED["nano-vlm"], layers=layers, width=width)
     vision = SiglipVisionConfig(
         hidden_size=width,
         intermediate_size=width * 4,
@@ -307,7 +322,7 @@ def build_vlm(tokenizer: PreTrainedTokenizerFast, layers: int = 4, width: int = 
     )
     config = LlavaConfig(
         vision_config=vision,
-        text_config=_build_config(tokenizer, layers, width),
+        text_config=_build_config(tokenizer, row),
         image_token_index=tokenizer.convert_tokens_to_ids(_IMAGE),
         image_seq_length=IMAGE_TOKENS,
         vision_feature_layer=-1,
@@ -335,39 +350,111 @@ def to_pixel_values(pictures_NHWC: torch.Tensor) -> torch.Tensor:
 _Arrays = dict[str, np.ndarray]
 
 
-class _PictureStream(torch.utils.data.IterableDataset[_Arrays]):
-    """Batches of one worker's part of the corpus: `pictures` as bytes, and the output of `collate`.
+Draw = Callable[[np.random.Generator], Iterator[_Arrays]]
+"""An endless stream of batches, drawn with a generator. Batches are numpy arrays, which are sent through a pipe. Tensors
+would need more shared memory than many containers have."""
 
-    They are numpy arrays, which are sent through a pipe. Tensors would need more shared memory than many containers have.
+
+def draw_pictures(
+    tokenizer: PreTrainedTokenizerFast, batch_size: int, generator: np.random.Generator
+) -> Iterator[_Arrays]:
+    """Batches of the corpus of `nano-vlm`: `pictures` as bytes, and the output of `collate`."""
+    stream = corpus(generator)
+    while True:
+        window = islice(stream, _PICTURE_WINDOW * batch_size)
+        samples = [(encode_pictured(shown, tokenizer), shown) for shown in window]
+        for rows in _batch_by_length(samples, batch_size, lambda pair: len(pair[0])):
+            batch = collate([row for row, _ in rows], int(tokenizer.pad_token_id))
+            arrays = {name: tensor.numpy() for name, tensor in batch.items()}
+            pictures = [np.asarray(render_scene(shown.scene)) for _, shown in rows if shown.scene is not None]
+            yield arrays | ({"pictures": np.stack(pictures)} if pictures else {})
+
+
+def mix_corpora(shares: Mapping[str, float], generator: np.random.Generator) -> Iterator[Example]:
+    """An endless stream of examples of several corpora, which are given by references `module:function`."""
+    streams = [find_reference(name)(generator) for name in shares]
+    weights = np.array(list(shares.values()))
+    while True:
+        yield next(streams[int(generator.choice(len(streams), p=weights / weights.sum()))])
+
+
+def list_texts(example: Example) -> list[tuple[str, bool]]:
+    """The parts of a conversation as the chat template of `nano-coder` renders them, and whether the assistant wrote them."""
+    parts, prompt = list[tuple[str, bool]](), ""
+    for message in example.messages:
+        text = message.text if message.role == "tool" else to_plain(message).text
+        prompt += f"<|{message.role}|>"
+        if message.role == "assistant":
+            parts += [(prompt, False), (f"{text}<|end|>", True)]
+            prompt = ""
+        else:
+            prompt += f"{text}<|end|>"
+    return [*parts, (f"{prompt}<|assistant|>", False), (f"{example.response}<|end|>", True)]
+
+
+def encode_conversations(
+    examples: Sequence[Example], tokenizer: PreTrainedTokenizerFast
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """The ids of conversations, and their labels: those of all messages of the assistant."""
+    texts = [list_texts(example) for example in examples]
+    encoded = iter(tokenizer([text for parts in texts for text, _ in parts], add_special_tokens=False)["input_ids"])
+    rows = []
+    for parts in texts:
+        ids = [np.array(next(encoded)) for _ in parts]
+        labels = [own if learned else np.full(len(own), IGNORE) for own, (_, learned) in zip(ids, parts, strict=True)]
+        rows.append((np.concatenate(ids), np.concatenate(labels)))
+    return rows
+
+
+def draw_conversations(
+    shares: Mapping[str, float],
+    tokenizer: PreTrainedTokenizerFast,
+    batch_tokens: int,
+    context: int,
+    generator: np.random.Generator,
+) -> Iterator[_Arrays]:
+    """Batches of conversations of similar length, each of at most `batch_tokens` tokens. Longer ones than `context` are dropped.
+
+    The padding is on the right, so the model needs no attention mask, and attention runs at full speed.
     """
+    stream = mix_corpora(shares, generator)
+    while True:
+        rows = encode_conversations(list(islice(stream, _CONVERSATIONS)), tokenizer)
+        rows = sorted((row for row in rows if len(row[0]) <= context), key=lambda row: len(row[0]))
+        batches: list[list[tuple[np.ndarray, np.ndarray]]] = [[]]
+        for row in rows:
+            if (len(batches[-1]) + 1) * len(row[0]) > batch_tokens and batches[-1]:
+                batches.append([])
+            batches[-1].append(row)
+        for place in generator.permutation(len(batches)):
+            length = -(-len(batches[place][-1][0]) // _MULTIPLE) * _MULTIPLE
+            input_ids_BT = np.full((len(batches[place]), length), tokenizer.pad_token_id)
+            labels_BT = np.full_like(input_ids_BT, IGNORE)
+            for index, (ids, labels) in enumerate(batches[place]):
+                input_ids_BT[index, : len(ids)], labels_BT[index, : len(ids)] = ids, labels
+            yield {"input_ids": input_ids_BT, "labels": labels_BT}
 
-    def __init__(self, tokenizer: PreTrainedTokenizerFast, batch_size: int, seeds: Seeds) -> None:
-        self.tokenizer, self.batch_size, self.seeds = tokenizer, batch_size, seeds
+
+class _Stream(torch.utils.data.IterableDataset[_Arrays]):
+    """One worker's part of a stream of batches."""
+
+    def __init__(self, draw: Draw, seeds: Seeds) -> None:
+        self.draw, self.seeds = draw, seeds
 
     def __iter__(self) -> Iterator[_Arrays]:
         worker = torch.utils.data.get_worker_info()
-        stream = corpus(self.seeds.derive("corpus", worker.id if worker else 0).generator())
-        while True:
-            window = islice(stream, _PICTURE_WINDOW * self.batch_size)
-            samples = [(encode_pictured(shown, self.tokenizer), shown) for shown in window]
-            for rows in _batch_by_length(samples, self.batch_size, lambda pair: len(pair[0])):
-                batch = collate([row for row, _ in rows], int(self.tokenizer.pad_token_id))
-                arrays = {name: tensor.numpy() for name, tensor in batch.items()}
-                pictures = [np.asarray(render_scene(shown.scene)) for _, shown in rows if shown.scene is not None]
-                yield arrays | ({"pictures": np.stack(pictures)} if pictures else {})
+        return self.draw(self.seeds.derive("corpus", worker.id if worker else 0).generator())
 
 
-def picture_batches(
-    tokenizer: PreTrainedTokenizerFast, batch_size: int, seeds: Seeds, device: torch.device, workers: int = 0
-) -> Iterator[Batch]:
+def load_batches(draw: Draw, seeds: Seeds, device: torch.device, workers: int = 0) -> Iterator[Batch]:
     """An endless stream of batches, for `pretrain_model`.
 
     Arguments:
-        workers: processes that render images; 0 renders in this one. The batches depend only on `seeds` and on
-            the number of workers.
+        workers: processes that generate the batches; 0 generates them in this one. The batches depend only on `seeds`
+            and on the number of workers.
     """
     loader = torch.utils.data.DataLoader(
-        _PictureStream(tokenizer, batch_size, seeds),
+        _Stream(draw, seeds),
         batch_size=None,
         collate_fn=_identity,
         num_workers=workers,

@@ -325,6 +325,8 @@ class ModelStudent(ABC):
 class SupervisedStudent(ModelStudent):
     """A student that learns by supervised fine-tuning."""
 
+    rehearses = True
+
     def _train(
         self, examples: Sequence[Example], seeds: Seeds, on_step: OnStep, state: TrainingState | None, keep: Keep | None
     ) -> list[tuple[int, float]]:

@@ -25,6 +25,7 @@ from palaestra.core.errors import LessonError, MissingExtraError, ModelError, Ru
 from palaestra.core.records import Example
 from palaestra.core.seeding import Seeds, plan_batches
 from palaestra.models.families import position_limit
+from palaestra.models.registry import count_parameters
 from palaestra.rl.optimizers import MixedAdamW, fork_torch_rng
 from palaestra.students.batches import Encoded, ResponseLogProbs, encode, split_by_shape
 
@@ -74,21 +75,20 @@ def supervision_for(
         method: `"auto"` trains all weights of models of up to 20 million parameters.
         learning_rate: 0 means the default of the method.
 
-    Raises:
-        MissingExtraError: an adapter needs peft, which is not installed.
     """
     if method == "auto":
         method = "full" if sum(p.numel() for p in weights.parameters()) <= _MAX_FULL_PARAMETERS else "lora"
-    if method == "lora":
-        check_peft()
+    check_peft(str(weights.config._name_or_path), method)
     rate = learning_rate or {"full": 5e-4, "lora": 2e-4}[method]
     return Supervision(method, epochs, batch_size, rate, rank=rank, alpha=2 * rank)
 
 
-def check_peft() -> None:
-    """Raise `MissingExtraError` if LoRA adapters cannot be trained here."""
-    if find_spec("peft") is None:
-        raise MissingExtraError("peft", "lora", "training a LoRA adapter")
+def check_peft(model: str, method: str) -> None:
+    """Raise `MissingExtraError` if the method trains an adapter of a model, and peft is not installed. Loads no weights."""
+    if method == "full" or find_spec("peft") is not None:
+        return
+    if method == "lora" or count_parameters(model) > _MAX_FULL_PARAMETERS:
+        raise MissingExtraError("peft", "lora", f"training a LoRA adapter of {model}")
 
 
 def add_adapter(model: PreTrainedModel, supervision: Supervision, seeds: Seeds) -> PeftModel:

@@ -120,10 +120,16 @@ class TaskHooks:
 
     max_tokens: int = _DEFAULT_MAX_TOKENS
     """Maximum length of an answer, unless the user sets one."""
+    lesson_size: int = 160
+    """Examples in one lesson of the task's own generators, unless the user sets a number."""
+    epochs: int = 4
+    """Epochs of each training on them, unless the user sets a number."""
     is_procedural: bool = False
     """Whether the problems are generated. A procedural task cannot provide `EVERY` problem, only a given number."""
     concurrent_scoring: bool = False
     """Whether several threads may call `score` at once."""
+    student: str = "nano"
+    """The embedded model that fits the task, unless the user names a model."""
     main: str = ""
     """The name of the main task, for a group of tasks."""
     answer_lengths: Mapping[str, int] = MappingProxyType({})

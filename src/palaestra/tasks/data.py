@@ -84,6 +84,7 @@ class DataTask(TaskHooks):
         path: a file (`.jsonl`, `.jsonl.gz`, `.json`, `.csv`, `.tsv`, `.parquet`), a folder with such files or written by
             `datasets.save_to_disk`, or `hf:owner/name` or `hf:owner/name:config`.
         question, answer, messages, image, tests, choices, skill, subskill, split: names of columns; by default the usual ones.
+            `split` may also be a split that gets all rows, for data that is only evaluated: test.
         scorer: see above; `exact`, `number`, `math`, `choice`, `regex`, `contains`, `json`, `code`, or
             `FILE.py:function`.
         template: the question as a text with columns in braces, for example `"{context}\\n\\n{question}"`.
@@ -119,8 +120,9 @@ class DataTask(TaskHooks):
         self.path, self.template, self.system, self.max_tokens = str(path), template, system, max_tokens
         given = {
             "question": question, "answer": answer, "messages": messages, "image": image, "tests": tests, "choices": choices,
-            "skill": skill, "subskill": subskill, "split": split,
+            "skill": skill, "subskill": subskill, "split": "" if split in tuple(Split) else split,
         }  # fmt: skip
+        self._split = Split(split) if split in tuple(Split) else None
         self._named = {kind: name for kind, name in given.items() if name}
         self._scorer_name = scorer
         self._is_hub = self.path.startswith(HUB)
@@ -213,8 +215,10 @@ class DataTask(TaskHooks):
         seen: Counter[str] = Counter()
         items: dict[Split, list[DataItem]] = {split: [] for split in Split}
         for row, key in zip(self.rows, keys, strict=True):
-            split = row.split or get_split(key)
-            if row.split is Split.TRAIN and not has_validation:  # As for published data sets: a part of train.
+            split = self._split or row.split or get_split(key)
+            if (
+                not self._split and row.split is Split.TRAIN and not has_validation
+            ):  # As for published data sets: a part of train.
                 split = Split.VALIDATION if get_split(key) is Split.VALIDATION else Split.TRAIN
             name = digest_texts(row.text)[:12]
             seen[name] += 1

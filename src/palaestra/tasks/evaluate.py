@@ -48,6 +48,7 @@ from palaestra.engines.base import Slot, StreamingEngine
 from palaestra.executors.base import Executor, Pool, Resources
 from palaestra.runs.provenance import LedgerEntry
 from palaestra.tasks.base import EVERY, GenerativeTask, Task, get_hooks
+from palaestra.tasks.data import DataTask
 
 CHUNK = 256
 """Maximum number of problems in a chunk. The attempts of a chunk are stored in one transaction."""
@@ -329,7 +330,8 @@ def draw_problems(task: Task, split: Split, per_skill: int, seed: int, skills: S
     if not isinstance(problems, list | tuple):
         raise _make_error(task, "problems", short_repr(problems), "a list of Problem")
     if not problems:
-        raise TooFewProblemsError(f"task '{task.name}' has no {split} problems; choose another split")
+        own = f", or put all rows into it with the task option split={split}" if isinstance(task, DataTask) else ""
+        raise TooFewProblemsError(f"task '{task.name}' has no {split} problems; choose another split{own}")
     seen: set[str] = set()
     for problem in problems:
         if not isinstance(problem, Problem):

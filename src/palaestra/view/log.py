@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from starlette.responses import PlainTextResponse, Response
 
-from palaestra.runs.log import read_log
+from palaestra.runs.log import read_failure, read_log
 from palaestra.view.pages import ViewerPage, render
 from palaestra.view.query import PagePlace, Query
 from palaestra.view.runs import RunCard
@@ -21,5 +21,13 @@ def render_log(card: RunCard, query: Query) -> ViewerPage | Response:
     matching = [line for line in lines if words in line.lower()]
     place = PagePlace.find(query, len(matching), _LINES)
     shown = matching[max(0, len(matching) - place.offset - _LINES) : len(matching) - place.offset]
-    values = {"lines": shown, "place": place, "total": len(lines), "count": len(matching), "text": query.get("q", "")}
+    failure = read_failure(card.folder, card.problem) if card.status == "failed" else None
+    values = {
+        "failure": failure,
+        "lines": shown,
+        "place": place,
+        "total": len(lines),
+        "count": len(matching),
+        "text": query.get("q", ""),
+    }
     return render("log", values, card, "log", query)

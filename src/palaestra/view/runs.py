@@ -224,7 +224,7 @@ def _read_run(folder: Path, run_id: str) -> RunCard:
         settings=settings,
         name=_clean_line(noted.name),
         notes=noted.text,
-        problem=_clean_line(failure.cause, 500) if failure else "",
+        problem=_clean_line(short_path(failure.cause), 500) if failure else "",
     )
     return _add_results(card, summary)
 

@@ -6,12 +6,12 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.resources import files
 from pathlib import Path
 
 from tokenizers import Tokenizer
 
 from palaestra.core.records import Json, Segment, Trajectory
+from palaestra.models.embedded import EMBEDDED
 from palaestra.view.texts import make_visible
 
 _CONTEXT = 8
@@ -190,8 +190,8 @@ def find_tokenizer(folder: Path, settings: Json) -> Tokenizer | None:
     """The tokenizer of a run's model, if its file is on this machine."""
     model = str(settings.get("model") or settings.get("student") or "")
     places = [folder / "model", Path(model)] if model else [folder / "model"]
-    if model in ("nano", "nano-vlm"):
-        places.append(Path(str(files("palaestra") / "assets" / model.replace("-", "_"))))
+    if model in EMBEDDED:
+        places.append(EMBEDDED[model].folder)
     for place in places:
         if (place / "tokenizer.json").is_file():
             return _load(str(place / "tokenizer.json"))

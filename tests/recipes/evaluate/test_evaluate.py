@@ -282,3 +282,15 @@ def test_cost_limit_stops_evaluation_and_a_larger_one_resumes(
     assert len(unpriced_server.calls) == 12  # What was answered before is in the run folder.
     assert s["calls"] == 12
     assert s["cost"] == pytest.approx((unpriced_server.prompt_tokens + unpriced_server.completion_tokens) / 1000)
+
+
+def test_a_task_may_be_an_object(tmp_path: Path) -> None:
+    notices: list[str] = []
+
+    def listen(event: Event) -> None:
+        notices.append(str(event.data.get("text", "")))
+
+    task, small = make_task("math-skills", shots=1), {"skills": ["addition"], "problems": 2, "max_tokens": 4}
+    result = evaluate(task=task, out=tmp_path / "run", listener=listen, **small)  # type: ignore[arg-type]
+    assert result.report.count == 2
+    assert sum("cannot be resumed" in text for text in notices) == 1

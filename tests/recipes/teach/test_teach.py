@@ -7,9 +7,12 @@ import pytest
 from palaestra.core.errors import LessonError, ModelError, RunError, SettingsError, TaskError, UnknownNameError
 from palaestra.core.records import Event, Lesson, Split
 from palaestra.core.statistics import measure_gain
+from palaestra.envs.lesson.env import REHEARSAL
 from palaestra.recipes.evaluate import recipe as evaluate
 from palaestra.recipes.teach import recipe as teach
+from palaestra.recipes.teach.settings import TeachSettings
 from palaestra.runs.run import Run
+from palaestra.tasks.base import TaskHooks, get_hooks, make_task
 from palaestra.teachers.base import TEACHERS
 from palaestra.teachers.simple import NoState
 
@@ -86,13 +89,27 @@ def test_rewards_of_rounds_and_skills_are_stored(result: teach.TeachResult) -> N
 def test_no_lesson_holds_a_validation_or_test_question(result: teach.TeachResult) -> None:
     with Run.open(result.folder) as run:
         taught = {e.messages[0].text for r in (1, 2) for e in run.store.lesson(r).examples}  # type: ignore[union-attr]
-        asked = {a.problem.messages[0].text for p in run.store.phases() for a in run.store.attempts(p)}
+        asked = {
+            a.problem.messages[0].text for p in run.store.phases() if p != REHEARSAL for a in run.store.attempts(p)
+        }
     assert taught.isdisjoint(asked)
 
 
 def test_the_same_settings_give_the_same_metrics_and_weights(tmp_path: Path) -> None:
     first, again = (teach.teach(out=tmp_path / name, **TINY).summary for name in ("first", "again"))
     assert {k: v for k, v in again.items() if k != "seconds"} == {k: v for k, v in first.items() if k != "seconds"}
+
+
+def test_tasks_set_the_amounts_of_their_own_lessons() -> None:
+    task = make_task("vision-skills")
+    own = get_hooks(task).lesson_size, get_hooks(task).epochs
+    assert own != (TaskHooks.lesson_size, TaskHooks.epochs)
+    assert TeachSettings(task="vision-skills").get_amounts(task) == own
+    assert TeachSettings(lesson_size=7).get_amounts(task) == (7, TaskHooks.epochs)
+    assert TeachSettings(epochs=2).get_amounts(task) == (own[0], 2)
+    assert TeachSettings(budget=100).get_amounts(task) == (TaskHooks.lesson_size, TaskHooks.epochs)
+    # Lessons of a model cost money.
+    assert TeachSettings(writer="mock:x").get_amounts(task) == (TaskHooks.lesson_size, TaskHooks.epochs)
 
 
 def test_resuming_a_finished_run_changes_nothing(result: teach.TeachResult) -> None:

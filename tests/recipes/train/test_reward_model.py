@@ -257,3 +257,18 @@ def test_every_setting_is_documented() -> None:
 def test_import_loads_neither_torch_nor_transformers() -> None:
     code = f"import sys, {reward.__name__}; sys.exit(bool({{'torch', 'transformers'}} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("kind", ["rows", "dataset"])
+def test_comparisons_may_be_rows_or_a_dataset(
+    kind: str, backbone: str, pairs_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PALAESTRA_CACHE", str(tmp_path / "cache"))
+    data: Any = [json.loads(line) for line in pairs_file.read_text().splitlines()]
+    if kind == "dataset":
+        data = pytest.importorskip("datasets").Dataset.from_list(data)
+    values: dict[str, Any] = {"dry_run": True, "batch_size": 2, "progress": False}
+    given = train_reward(backbone, data, **values)
+    read = train_reward(backbone, pairs_file, **values)
+    assert given.metrics["counts"] == read.metrics["counts"]
+    assert given.metrics["curve"] == read.metrics["curve"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -10,9 +12,10 @@ from typing import Any, Literal, NamedTuple
 
 import gymnasium
 
-from palaestra.core.errors import LessonError, SettingsError
+from palaestra.core.errors import LessonError, SettingsError, TaskError, TooFewProblemsError
 from palaestra.core.records import (
     Attempt,
+    Completion,
     Engine,
     Event,
     Example,
@@ -22,7 +25,9 @@ from palaestra.core.records import (
     Report,
     Sampling,
     Split,
+    StopReason,
     ignore,
+    notice,
 )
 from palaestra.core.seeding import Seeds
 from palaestra.core.settings import check_integer
@@ -49,6 +54,12 @@ from palaestra.tasks.evaluate import EvaluationWorkers, draw_problems, evaluate
 from palaestra.tasks.group import divide_problems
 from palaestra.tasks.leakage import HeldOut
 
+REHEARSAL = "0/rehearsal"
+"""The phase of the answers that a student rehearses."""
+REHEARSAL_FRACTION = 0.5
+"""The default fraction of a training's examples that are rehearsed."""
+_MAX_REHEARSED = 100
+"""Maximum number of rehearsed problems of each skill."""
 _UNKNOWN = -1
 """The round of the weights in memory after an aborted training."""
 
@@ -77,6 +88,9 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
     With `keep="best"` the episode ends with the student of the round with the best validation accuracy, including
     the untaught student; the earlier round wins ties. Only this student is tested, so the test has no influence.
 
+    With `rehearsal` a student that supports it also trains on what it could do before the first lesson: `reset` asks it train
+    problems of every skill, and its correct answers are added to the lessons. They are no part of the budget.
+
     Arguments:
         task: a task, or its registered name.
         student: a student, or the name of a model.
@@ -88,6 +102,7 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
         show_state: include the student's results in the observation; otherwise only rounds and amounts of data.
         show_references: include the expected answers of validation problems.
         keep: which student is kept and tested at the end: that of the `"last"` or of the `"best"` round.
+        rehearsal: the maximum fraction of a training's examples that are rehearsed, below 1; 0: none.
         test_task: the task of the test problems; default: `task`.
         test_every_round: test the student after every round. The results are not part of the observation or the reward.
         journal: stores finished work, so that an episode can be resumed; see `palaestra.envs.lesson.state`.
@@ -120,6 +135,7 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
         show_state: bool = True,
         show_references: bool = False,
         keep: Literal["last", "best"] = "last",
+        rehearsal: float = REHEARSAL_FRACTION,
         test_task: Task | str | None = None,
         test_every_round: bool = False,
         journal: Journal | None = None,
@@ -145,6 +161,9 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
         self._given_sampling = sampling
         if keep not in ("last", "best"):
             raise SettingsError(f"keep: expected 'last' or 'best'; got {keep!r}")
+        if not 0 <= rehearsal < 1:
+            raise SettingsError(f"rehearsal: expected a fraction from 0 to below 1; got {rehearsal}")
+        self.rehearsal = rehearsal
         self.show_state, self.show_references, self.keep = show_state, show_references, keep
         self.journal: Journal = journal or NullJournal()
         self.checkpoints = checkpoints or (RoundCheckpoints() if keep == "best" else None)
@@ -156,6 +175,8 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
         self.held_out: dict[Split, list[Problem]] = {}
         # All examples that were taught so far.
         self.data: list[Example] = []
+        # The correct answers of the untaught student.
+        self._rehearsed: list[Example] = []
         self._index = HeldOut({})
         self._seeds = Seeds(0)
         self._round, self._over = -1, True
@@ -186,6 +207,7 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
         self.data, self._history, self._round, self._over = [], [], 0, False
         self.student.restore()
         self.kept_round = self.trained_round = self._in_memory = 0
+        self._collect_rehearsal(root)
         self._attempts = self._evaluate(Split.VALIDATION)
         self._best = _BestRound(0, 0, self._attempts)
         self._before = self._report = report_on(self._attempts, Split.VALIDATION)
@@ -291,16 +313,18 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
         if self.journal.weights_sha256(round_) is not None:
             self.trained_round = round_
             return None
+        first, last = 0, len(data)
         if self.student.start == "last":
             self._load_weights()
-            data = new
+            first, data = last - len(new), new
+        rehearsed = self._rehearsed[self._count_rehearsed(first) : self._count_rehearsed(last)]
 
         def on_step(step: int, total: int, loss: float) -> None:
             self.listener(Event("train", step, total, round_, {"loss": loss, "examples": len(data)}))
 
         start = time.perf_counter()
         progress = self.checkpoints.progress if self.checkpoints else None
-        curve = self.student.learn(list(data), self._seeds.derive("training", round_), on_step, progress)
+        curve = self.student.learn([*data, *rehearsed], self._seeds.derive("training", round_), on_step, progress)
         cost = LedgerEntry(f"{round_}/train", self.student.name, seconds=time.perf_counter() - start)
         # The weights are saved before the journal records them. A kill in between repeats the training.
         if self.checkpoints:
@@ -311,6 +335,34 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
         self.trained_round = self._in_memory = round_
         return curve[-1][1]
 
+    def _count_rehearsed(self, examples: int) -> int:
+        """The maximum number of rehearsed examples beside this number of examples of lessons."""
+        return round(examples * self.rehearsal / (1 - self.rehearsal))
+
+    def _collect_rehearsal(self, seed: int) -> None:
+        """Ask the untaught student train problems of every skill, and keep its correct answers, from the skills in turn."""
+        self._rehearsed, problems = [], list[Problem]()
+        if not self.rehearsal or not getattr(self.student, "rehearses", False):
+            return
+        per_skill = math.ceil(self._count_rehearsed(self.budget) / len(self.skills or self.task.skills()))
+        per_skill = min(per_skill, _MAX_REHEARSED)
+        while not problems:
+            try:
+                problems = draw_problems(self.task, Split.TRAIN, per_skill, seed, self.skills)
+            except TaskError as error:
+                per_skill = error.available if isinstance(error, TooFewProblemsError) else 0
+                if not per_skill:
+                    self.listener(notice(f"nothing is rehearsed, because the task has no train problems: {error}"))
+                    return
+        turns: dict[str, list[Example]] = {}
+        for attempt in self._ask(self.task, problems, REHEARSAL):
+            answer, problem = attempt.completion, attempt.problem
+            if attempt.correct and isinstance(answer, Completion) and answer.stop_reason is not StopReason.LENGTH:
+                example = Example(problem.messages, answer.text, problem.skill, problem.subskill)
+                if self._index.find([example]) == [None]:
+                    turns.setdefault(problem.skill, []).append(example)
+        self._rehearsed = [e for turn in itertools.zip_longest(*turns.values()) for e in turn if e is not None]
+
     def _test(self, round_: int) -> list[Attempt]:
         """The test attempts of a round. Each round is tested at most once."""
         if round_ not in self._tested:
@@ -318,32 +370,37 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
         return self._tested[round_]
 
     def _evaluate(self, split: Split, round_: int | None = None) -> list[Attempt]:
-        """Evaluate the current student. The attempts are stored under `round_`, by default the current round.
+        """Evaluate the current student. The attempts are stored under `round_`, by default the current round."""
+        round_ = self._round if round_ is None else round_
+        task = self.test_task if split is Split.TEST else self.task
+        attempts = self._ask(task, self.held_out[split], f"{round_}/{split}", str(split))
+        report = report_on(attempts, split)
+        self.listener(Event(f"evaluated {split}", len(attempts), len(attempts), round_, {"report": report}))
+        return attempts
+
+    def _ask(
+        self, task: Task, problems: Sequence[Problem], phase: str, worker_task: str = Split.VALIDATION
+    ) -> list[Attempt]:
+        """Ask the current student the problems of a phase, and score its answers.
 
         Several tasks are evaluated one after the other, each as in an evaluation of its own.
         """
-        round_ = self._round if round_ is None else round_
-        phase = f"{round_}/{split}"
-        task = self.test_task if split is Split.TEST else self.task
-        hooks = get_hooks(task)
-        known, attempts = self.journal.attempts(phase), list[Attempt]()
-        for name, problems in divide_problems(self.held_out[split], hooks.main).items():
+        hooks, known, attempts = get_hooks(task), self.journal.attempts(phase), list[Attempt]()
+        for name, part in divide_problems(problems, hooks.main).items():
             at = len(attempts)
             attempts += evaluate(
                 task,
-                problems,
+                part,
                 self.engine,
                 sampling=self._given_sampling or Sampling(max_tokens=hooks.answer_lengths.get(name, hooks.max_tokens)),
                 seed=self._seeds.derive("evaluate").integer(),
                 phase=phase,
-                round_=round_,
-                known=known[at : at + len(problems)],
+                round_=int(phase.partition("/")[0]),
+                known=known[at : at + len(part)],
                 keep=lambda attempts, cost: self.journal.add_attempts(phase, attempts, cost),
-                workers=None if self.workers is None else replace(self.workers, task=str(split)),
+                workers=None if self.workers is None else replace(self.workers, task=worker_task),
                 listener=self.listener,
             )
-        report = report_on(attempts, split)
-        self.listener(Event(f"evaluated {split}", len(attempts), len(attempts), round_, {"report": report}))
         return attempts
 
     def _weights_sha256(self) -> str:

@@ -24,6 +24,7 @@ class Student(Protocol):
         start: with `"base"` the student learns all examples so far from its base weights. With `"last"` it receives only
             the new examples and continues from its current weights; the caller makes sure, by `load` if necessary, that
             they are the last round's. If such a training fails, the student keeps the weights from before.
+        rehearses: optional; true if `learn` may also receive the student's own correct answers as examples.
         reads_images: optional; false if problems with images are an error.
     """
 

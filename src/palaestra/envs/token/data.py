@@ -45,10 +45,19 @@ class PromptsVectorEnv(TokenVectorEnv):
                 "prompts need a reward: pass reward=function, or --reward FILE.py:function; to score answers instead, pass "
                 f"the data as the task: task={prompts!r}"
             )
-        data = _PromptData(prompts, **{"scorer": "exact", **(task_kwargs or {})})
+        data = self.check_data(prompts, task_kwargs)
         splits = [Split.TRAIN] if any(row.split for row in data.rows) else list(Split)
         problems = [problem for split in splits for problem in data.problems(split, EVERY, seed=0)]
         super().__init__(problems, reward, max_tokens=max_tokens, **arguments)
+
+    @staticmethod
+    def check_data(prompts: str, task_kwargs: Mapping[str, Any] | None) -> DataTask:
+        """Read the data. Raises for a row that cannot be used."""
+        if "scorer" in (task_kwargs or {}):
+            raise EnvError("the option 'scorer' has no effect on prompts; to score answers, pass the data as the task")
+        data = _PromptData(prompts, scorer="exact", **(task_kwargs or {}))
+        _ = data.rows
+        return data
 
 
 class PromptsEnv(TokenEnv):

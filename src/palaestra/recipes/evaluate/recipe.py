@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -13,6 +13,7 @@ from palaestra.core.errors import SettingsError
 from palaestra.core.records import Attempt, Event, Json, Listener, Problem, Report, Split, StopReason, ignore
 from palaestra.core.registry import load_plugins
 from palaestra.core.statistics import first_failures, report_on, slice_by_metadata
+from palaestra.recipes.embedded_models import choose_model
 from palaestra.recipes.evaluate.settings import EvaluateSettings
 from palaestra.recipes.metered_engines import CALLS, MeteredEngines, open_cache, service_options
 from palaestra.recipes.progress import announce_start, log_events
@@ -72,6 +73,8 @@ def evaluate(
         >>> evaluate(model="nano", problems=10).report.accuracy         # doctest: +SKIP
     """
     settings = resolve_settings(EvaluateSettings, settings, values)
+    if not settings.model:
+        settings = replace(settings, model=choose_model(_make_task(settings), settings.skills))
     settings.check_effects()
     task, problems = check(settings)
     with start_run(RECIPE, out, listener, progress) as (folder, listener):

@@ -29,8 +29,9 @@ class EvaluateSettings(EngineSettings, ExecutorSettings, RunSettings):
     )
     task_kwargs: Mapping[str, Any] = setting({}, "Options of the task, for example scorer=number.", panel="Task")
     model: str = setting(
-        "nano",
-        "The model: a registered name, a folder, a hub id, or a service such as openai:MODEL or ADDRESS#MODEL.",
+        "",
+        "The model: a registered name, a folder, a hub id, or a service such as openai:MODEL or ADDRESS#MODEL; empty: the "
+        "embedded model that fits the task.",
         panel="Model",
         usual=True,
         names="models",

@@ -140,13 +140,13 @@ class Lessons:
         stored = store.lesson(round_)
         if stored is not None:
             return stored
-        event = Event("write", 0, self.settings.lesson_size, round_)
-        listener(event)
         start, phase = time.perf_counter(), f"{round_}{LESSON}"
         for role, model in self.models.items():
             model.connect(self.engines[role].at(phase))
         verifier = self.engines["verifier"].at(f"{round_}{VERIFICATION}") if "verifier" in self.engines else None
         order = LessonOrder(self.settings, self.teacher, self.checks, env, state, verifier)
+        event = Event("write", 0, order.size, round_)
+        listener(event)
         try:
             with repeat_event(listener, lambda: replace(event, done=len(order.lesson.examples))):
                 order.fill()
@@ -245,7 +245,8 @@ class LessonOrder:
         verifier: CachedEngine | None = None,
     ) -> None:
         self.settings, self.teacher, self.checks, self.env, self.state = settings, teacher, checks, env, state
-        self.verifier, self.round, self.size = verifier, state.round + 1, min(settings.lesson_size, state.budget)
+        self.verifier, self.round = verifier, state.round + 1
+        self.size = min(settings.get_amounts(env.task)[0], state.budget)
         self.inspection: Inspection | None = None
         self.failures: list[Failure] = []
         self._by_task = isinstance(teacher, PlanningTeacher) and isinstance(teacher.writer, TaskWriter)

@@ -40,6 +40,7 @@ from palaestra.envs.lesson.state import RoundCheckpoints
 from palaestra.envs.lesson.student import STUDENTS, Student
 from palaestra.models import registry as models
 from palaestra.models.registry import check_device
+from palaestra.recipes.embedded_models import check_reads_task, choose_model
 from palaestra.recipes.export.tables import write_lessons
 from palaestra.recipes.progress import RunProgress, announce_start, log_events
 from palaestra.recipes.runs import OpenRun, RecipeResult, change_settings, open_workers, record_run, start_run
@@ -105,13 +106,21 @@ def teach(
         >>> result = teach(teacher="skill_tree", student="nano", seed=0)      # doctest: +SKIP
         >>> result.summary["gain"]                                            # doctest: +SKIP
     """
-    settings = resolve_settings(TeachSettings, settings, values)
+    settings = fill_student(resolve_settings(TeachSettings, settings, values))
     tasks, lessons = check(settings)
     settings.check_effects()
     rounds = settings.rounds
     with start_run(RECIPE, out, listener, progress, lambda console: RunProgress(console, rounds)) as (folder, listener):
         kept = prepare_resume(settings, folder, listener)
         return start(kept, tasks, folder, listener, lessons if kept is settings else None)
+
+
+def fill_student(settings: TeachSettings) -> TeachSettings:
+    """These settings with the embedded model that fits the task, if they name no student."""
+    if settings.student:
+        return settings
+    load_plugins(settings.plugins)
+    return replace(settings, student=choose_model(make_tasks(settings).taught, settings.skills))
 
 
 def start(
@@ -158,8 +167,6 @@ def check(settings: TeachSettings, *, read_skills: bool = True) -> tuple[TeachTa
     tasks = make_tasks(settings)
     settings.check_engine()
     settings.check_executor()
-    if settings.method == "lora":
-        check_peft()
     student = settings.resolve_model(settings.student)
     check_serves_weights(get_scheme(student), "student")
     check_device(settings.device)
@@ -167,7 +174,9 @@ def check(settings: TeachSettings, *, read_skills: bool = True) -> tuple[TeachTa
     for model in (student, settings.writer, settings.planner, settings.verifier):
         if model not in ("", TASK_WRITER):
             check_model(settings.resolve_model(model))
+    check_peft(strip_scheme(student), "lora" if settings.trainer == "llama-factory" else settings.method)
     trainer, lessons = make_trainer(settings), Lessons(settings, tasks.taught)
+    check_reads_task(settings.student, tasks.taught, settings.skills)
     check_problems(settings if read_skills else replace(settings, skills_file=""), tasks)
     if trainer is not None:
         trainer.check()  # It takes the longest.
@@ -195,7 +204,7 @@ def _open_student(settings: TeachSettings, task: Task, listener: Listener) -> It
     supervision = supervision_for(
         model.weights,
         "lora" if settings.trainer == "llama-factory" else settings.method,
-        epochs=settings.epochs,
+        epochs=settings.get_amounts(task)[1],
         batch_size=settings.batch_size,
         learning_rate=settings.learning_rate,
         rank=settings.rank,
@@ -304,7 +313,7 @@ def _play(
         tasks.taught,
         student,
         rounds=settings.rounds,
-        budget=settings.data_budget,
+        budget=settings.budget or settings.rounds * settings.get_amounts(tasks.taught)[0],
         validation=settings.validation,
         test=settings.test,
         skills=settings.chosen_skills,
@@ -312,6 +321,7 @@ def _play(
         show_state=settings.state == "on",
         show_references=settings.references,
         keep=settings.keep,
+        rehearsal=settings.rehearsal,
         test_task=tasks.tested,
         test_every_round=settings.test_every_round,
         journal=run.store,

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from palaestra.core.settings import check_ranges, setting
+from palaestra.envs.lesson.env import REHEARSAL_FRACTION
 from palaestra.recipes.metered_engines import CALL_TIMEOUT, CALL_TIMEOUT_HELP
 from palaestra.recipes.settings import EngineSettings, ExecutorSettings, RunSettings, check_effects, require
+from palaestra.tasks.base import Task, TaskHooks, get_hooks
 
 TASK_WRITER = "task"
 """The setting `writer` for the task's own generators."""
@@ -42,8 +44,8 @@ class TeachSettings(EngineSettings, ExecutorSettings, RunSettings):
         (), "Tasks that the gain is measured on, in the same format; empty: the validation tasks.", panel="Task"
     )
     student: str = setting(
-        "nano",
-        "The model that learns: a registered name, a folder or a hub id.",
+        "",
+        "The model that learns: a registered name, a folder or a hub id; empty: the embedded model that fits the task.",
         panel="Model",
         usual=True,
         names="models",
@@ -68,6 +70,14 @@ class TeachSettings(EngineSettings, ExecutorSettings, RunSettings):
         "Which student is kept and tested: the last round's, or the one with the best validation accuracy, including "
         "the base model.",
         panel="Run",
+    )
+    rehearsal: float = setting(
+        REHEARSAL_FRACTION,
+        "Fraction of a training's examples that are the student's own correct answers from before the first lesson, "
+        "against forgetting; 0: none.",
+        low=0,
+        high=0.9,
+        panel="Teacher",
     )
     checkpoints: Literal["kept", "all"] = setting(
         "kept", "Which weights stay in the run folder: those of the kept student, or those of every round.", panel="Run"
@@ -130,7 +140,13 @@ class TeachSettings(EngineSettings, ExecutorSettings, RunSettings):
         0, "Train problems per skill for the discovery, in addition to validation problems.", low=0, panel="Teacher"
     )
     rounds: int = setting(3, "Rounds of lesson, training and evaluation.", low=1, panel="Teacher", usual=True)
-    lesson_size: int = setting(160, "Examples in one lesson.", low=1, panel="Teacher", usual=True)
+    lesson_size: int = setting(
+        0,
+        "Examples in one lesson; 0: the task's own number, or 160 if a model writes or there is a budget.",
+        low=0,
+        panel="Teacher",
+        usual=True,
+    )
     budget: int = setting(0, "Maximum examples in all lessons; 0: rounds times lesson size.", low=0, panel="Teacher")
     validation: int = setting(12, "Validation problems per skill, which the teacher sees.", low=1, panel="Task")
     test: int = setting(25, "Test problems per skill, which the gain is measured on.", low=1, panel="Task")
@@ -165,7 +181,11 @@ class TeachSettings(EngineSettings, ExecutorSettings, RunSettings):
     method: Literal["auto", "full", "lora"] = setting(
         "auto", "Train all weights or a LoRA adapter; auto: all weights up to 20 M parameters.", panel="Model"
     )
-    epochs: int = setting(4, "Epochs of each round's training.", low=1)
+    epochs: int = setting(
+        0,
+        "Epochs of each round's training; 0: the task's own number, or 4 if the lessons do not have the task's own size.",
+        low=0,
+    )
     batch_size: int = setting(8, "Examples in a training batch.", low=1)
     learning_rate: float = setting(
         0.0, "Peak learning rate; 0: 5e-4 for all weights and 2e-4 for LoRA.", low=0, usual=True
@@ -213,6 +233,7 @@ class TeachSettings(EngineSettings, ExecutorSettings, RunSettings):
             (asks, "because no language model is called: no writer, planner, verifier or discover is set", limits),
             (self.method != "full", "because the method 'full' trains no adapter", ("rank",)),
             (self.state == "on", "because the state is off", ("references",)),
+            (self.learning not in ("preference", "practice"), f"with learning '{self.learning}'", ("rehearsal",)),
             (
                 writes or self.quality == "on",
                 "because the task's own examples are not checked; set 'quality' to on",
@@ -235,7 +256,8 @@ class TeachSettings(EngineSettings, ExecutorSettings, RunSettings):
         """Skills to select from the taught task. A task group selects them itself."""
         return () if self.validation_tasks else self.skills
 
-    @property
-    def data_budget(self) -> int:
-        """Maximum examples in all lessons."""
-        return self.budget or self.rounds * self.lesson_size
+    def get_amounts(self, task: Task) -> tuple[int, int]:
+        """The size of a lesson and the epochs. A task sets its own for lessons of its own generators, which are free."""
+        is_own = self.writer == TASK_WRITER and not self.lesson_size and not self.budget
+        hooks = get_hooks(task) if is_own else TaskHooks()
+        return self.lesson_size or hooks.lesson_size, self.epochs or hooks.epochs

@@ -210,7 +210,7 @@ def study(
     for name in grid:
         if name not in STUDY_SETTINGS:
             raise SettingsError(f"a study cannot vary '{name}'; it can vary {', '.join(STUDY_SETTINGS)}")
-    settings = resolve_settings(TeachSettings, settings, {})
+    settings = teach.fill_student(resolve_settings(TeachSettings, settings, {}))
     every = range(settings.seed, settings.seed + seeds)
     cells = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
     arms = [build(TeachSettings, {**to_plain(settings), **cell}) for cell in cells]

@@ -20,6 +20,7 @@ from palaestra.core.statistics import (
 )
 from palaestra.engines.base import is_remote
 from palaestra.engines.budget import Prices
+from palaestra.envs.lesson.env import REHEARSAL
 from palaestra.recipes.runs import summarize_gain, to_percent
 from palaestra.recipes.teach.settings import TASK_WRITER, TeachSettings
 from palaestra.recipes.teach.skills import DISCOVERY, summarize_discovery
@@ -67,6 +68,7 @@ def summarize_run(
     for parts in run.store.allocation().values():
         for (skill, _), count in parts.items():
             taught[skill] += count
+    rehearsed = Counter(a.problem.skill for a in run.store.outcomes(REHEARSAL) if a.correct)
     changes = {change.skill: change for change in measure_changes(before, after)}
     for skill in sorted({*(attempt.problem.skill for attempt in before), *discovery.get("categories", ())}):
         first, last = ([a for a in attempts if a.problem.skill == skill] for attempts in (before, after))
@@ -74,6 +76,7 @@ def summarize_run(
             **summarize_gain(first, last),
             **{name: getattr(changes.get(skill), name, None) for name in ("p_value", "adjusted")},
             "examples": taught[skill],
+            "rehearsed": rehearsed[skill],
             "rewards": _list_rewards(rewards.get(skill, ()) if skill else ()),
         }
     # The text is the same for all errors of a kind, so that runs can be counted by it.
@@ -90,6 +93,7 @@ def summarize_run(
         "rounds": rounds,
         "kept_round": kept,
         "examples": examples,
+        "rehearsed": rehearsed.total(),
         "rewards": _list_rewards(rewards[""]),
         "failures": dict(failures),
         "first_failures": messages,

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from palaestra.core.errors import EnvError, SettingsError
 from palaestra.core.records import Json
 from palaestra.core.registry import load_plugins
+from palaestra.recipes.embedded_models import choose_model_for_env
 from palaestra.recipes.settings import build, require
 from palaestra.recipes.train.settings import CLASSIC, LANGUAGE, TrainSettings, make_config, split_values
 from palaestra.rl.algorithms import ALGORITHMS, AlgorithmConfig
@@ -71,6 +72,14 @@ algorithm, and for an environment and an algorithm. The more specific preset tak
 with these presets."""
 
 
+_TRL_NAMES = {
+    "reward_funcs": "reward", "train_dataset": "prompts", "processing_class": "tokenizer", "num_generations": "group_size",
+    "max_completion_length": "max_tokens", "beta": "kl_coef", "num_iterations": "n_epochs", "max_steps": "iterations",
+    "epsilon": "clip_range", "epsilon_high": "clip_range_high", "loss_type": "variant", "args": "algorithm",
+}  # fmt: skip
+"""Our names of what TRL's GRPO calls otherwise."""
+
+
 def find_preset(kind: str, policy: str, env: str, algorithm: str) -> tuple[Json, Json]:
     """Return the preset settings and hyperparameters for an environment of a kind, a policy and an algorithm.
 
@@ -94,6 +103,8 @@ def make_settings(values: Mapping[str, Any], given: Collection[str] | None = Non
     Raises:
         SettingsError: a value of the wrong type, or a setting without an effect on this run.
     """
+    for name in values:
+        require(name not in _TRL_NAMES, f"unknown setting '{name}' (of TRL); its name is '{_TRL_NAMES.get(name)}'")
     run, hyperparameters = split_values(values)
     hyperparameters = {**run.get("hyperparameters", {}), **hyperparameters}
     if isinstance(run.get("algorithm"), AlgorithmConfig):
@@ -195,10 +206,14 @@ def fill_presets(settings: TrainSettings, given: Collection[str] = ()) -> TrainS
     ALGORITHMS.check(algorithm)
     preset, hyperparameters = find_preset(kind, policy, settings.env, algorithm)
     config = make_config(algorithm, {**hyperparameters, **settings.hyperparameters})
-    missing = {name: value for name, value in preset.items() if getattr(settings, name) is None}
-    settings = replace(
-        settings, policy=policy, algorithm=algorithm, rollout=rollout, hyperparameters=asdict(config), **missing
+    require(
+        "critic" not in given or config.needs_critic,
+        f"setting 'critic' has no effect: the algorithm '{algorithm}' trains no critic here",
     )
+    model = settings.model or (choose_model_for_env(settings.env, settings.options) if language else "nano")
+    missing = {name: value for name, value in preset.items() if getattr(settings, name) is None}
+    settings = replace(settings, policy=policy, algorithm=algorithm, rollout=rollout, model=model, **missing)
+    settings = replace(settings, hyperparameters=asdict(config))
     if settings.curriculum != UNIFORM:
         curriculum: type[Curriculum] = CURRICULA.get(settings.curriculum)
         require(

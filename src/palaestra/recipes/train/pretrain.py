@@ -1,4 +1,4 @@
-"""`palaestra pretrain`: train `nano` or `nano-vlm` from scratch, evaluate it, and write its model card."""
+"""`palaestra pretrain`: train an embedded model from scratch, evaluate it, and write its model card."""
 
 from __future__ import annotations
 
@@ -8,73 +8,87 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from palaestra.core.errors import RunError
 from palaestra.core.prompts import Prompts
-from palaestra.core.records import Event, Listener, Report, Split, Values
+from palaestra.core.records import Attempt, Event, Listener, Report, Split
 from palaestra.core.seeding import Seeds
 from palaestra.core.settings import check_ranges, setting
 from palaestra.core.statistics import report_on
+from palaestra.models.embedded import EMBEDDED
 from palaestra.recipes.progress import RunProgress, announce_start, show_progress
 from palaestra.recipes.runs import PERCENT, SHARED_KEYS, to_percent
 from palaestra.recipes.settings import require, resolve_settings
 from palaestra.runs.files import PARTIAL, storage_errors, write_folder, write_json
 from palaestra.runs.provenance import record_provenance
 
-if TYPE_CHECKING:
-    from palaestra.tasks.base import Task
-
 TOKENIZER_EXAMPLES = 20_000
 TOKENIZER_EXAMPLES_PER_SKILL = 400
-
-DEFAULTS: Mapping[str, Values] = {
-    "nano": {"steps": 3200, "batch_size": 64},
-    "nano-vlm": {"steps": 4000, "batch_size": 256},
-}
-"""The settings with which the embedded models were trained; the other defaults are the same for both."""
+_LAST_LOSSES = 10
+"""Number of reported losses whose mean is the loss of the model card."""
 
 
 @dataclass(frozen=True)
 class PretrainSettings:
     """Settings of `pretrain`. The defaults are those of the embedded models."""
 
-    model: Literal["nano", "nano-vlm"] = setting(
-        "nano", "What to train: a language model or a vision-language model.", panel="Model"
+    model: Literal["nano", "nano-vlm", "nano-coder"] = setting(
+        "nano", "What to train: a model for mathematics, for pictures, or for code and tools.", panel="Model"
     )
-    steps: int | None = setting(None, "Batches to train on; by default 3200 for nano and 4000 for nano-vlm.", low=1)
-    batch_size: int | None = setting(None, "Examples in a batch; by default 64 for nano and 256 for nano-vlm.", low=1)
+    steps: int | None = setting(
+        None, "Batches to train on; by default 3200 for nano, 4000 for nano-vlm and 10000 for nano-coder.", low=1
+    )
+    batch_size: int | None = setting(
+        None, "Examples in a batch; by default 64 for nano and 256 for nano-vlm. For nano-coder tokens, 131072.", low=1
+    )
     matrix_learning_rate: float = setting(0.0015, "Learning rate of the weight matrices (Muon).", low=0)
     vector_learning_rate: float = setting(0.0015, "Learning rate of embeddings and norms (AdamW).", low=0)
-    layers: int = setting(
-        4, "Layers of the model; for nano-vlm, of the vision encoder and of the language model.", low=1, panel="Model"
+    layers: int | None = setting(
+        None,
+        "Layers of the model, by default 4, and 8 for nano-coder; for nano-vlm, of the vision encoder and of the "
+        "language model.",
+        low=1,
+        panel="Model",
     )
-    width: int = setting(192, "Width of the model; a multiple of 32.", low=1, panel="Model")
+    width: int | None = setting(
+        None, "Width of the model, a multiple of 32; by default 192, and 256 for nano-coder.", low=1, panel="Model"
+    )
     problems: int = setting(50, "Test problems per skill for the model card.", low=1, panel="Task")
     seed: int = setting(0, "Seed of weights and data.", low=0, panel="Run")
     device: str = setting("", "Device, for example cuda; by default a GPU if there is one.", panel="Model")
     workers: int = setting(
-        0, "Processes that render images for nano-vlm; 0 renders in this process.", low=0, panel="Run"
+        0, "Processes that generate the data of nano-vlm and nano-coder; 0: this process does.", low=0, panel="Run"
     )
+    compile: bool = setting(False, "Compile nano-coder with torch.compile.", panel="Model")
     out: str = setting("nano", "Folder for the checkpoint; must not exist yet.", panel="Run")
 
     def __post_init__(self) -> None:
         check_ranges(self)
-        require(self.width % 32 == 0, f"setting 'width': expected a multiple of 32; got {self.width}")
+        require((self.width or 0) % 32 == 0, f"setting 'width': expected a multiple of 32; got {self.width}")
 
     def with_defaults(self) -> PretrainSettings:
         """These settings with the defaults of the model filled in."""
-        return replace(self, **{name: v for name, v in DEFAULTS[self.model].items() if getattr(self, name) is None})
+        row, names = EMBEDDED[self.model], ("steps", "batch_size", "layers", "width")
+        return replace(self, **{name: getattr(row, name) for name in names if getattr(self, name) is None})
+
+    @property
+    def sizes(self) -> dict[str, Any]:
+        """The sizes of the model."""
+        return {"layers": self.layers, "width": self.width}
 
 
 @dataclass(frozen=True, slots=True)
 class Pretrained:
-    """A trained model with its tokenizer and its task."""
+    """A trained model with its tokenizer.
+
+    Arguments:
+        trace: percentage of the corpus for each skill that is rare in it.
+    """
 
     weights: Any
     tokenizer: Any
     processor: Any
-    task: Task
     trace: Mapping[str, float]
     seconds: float
 
@@ -107,6 +121,8 @@ def _pretrain(settings: PretrainSettings, listener: Listener) -> Report:
     import torch
 
     from palaestra.engines.transformers import TransformersEngine
+    from palaestra.rl.optimizers import fork_torch_rng
+    from palaestra.tasks.base import get_hooks, make_task
     from palaestra.tasks.evaluate import evaluate
 
     out = Path(settings.out)
@@ -118,41 +134,47 @@ def _pretrain(settings: PretrainSettings, listener: Listener) -> Report:
     listener(announce_start("pretrain", out, model=settings.model, steps=str(settings.steps), device=device))
     listener(Event("tokenizer"))
 
-    steps, batch_size = settings.steps, settings.batch_size
-    assert steps is not None and batch_size is not None  # noqa: PT018
+    losses: list[float] = []
 
     def on_step(step: int, loss: float) -> None:
-        listener(Event("pretrain", step, steps, data={"loss": loss} if loss == loss else {}))
+        losses.extend([loss] if loss == loss else [])
+        listener(Event("pretrain", step, settings.steps or 0, data={"loss": loss} if loss == loss else {}))
 
-    train = {"nano": _train_nano, "nano-vlm": _train_nano_vlm}[settings.model]
-    trained = train(settings, steps, batch_size, Seeds(settings.seed), device, on_step)
+    train = {"nano": _train_nano, "nano-vlm": _train_nano_vlm, "nano-coder": _train_nano_coder}[settings.model]
+    seeds = Seeds(settings.seed)
+    with fork_torch_rng(seeds.derive("weights")):
+        trained = train(settings, seeds, device, on_step)
     model = trained.weights
 
     # Evaluate the weights that are saved: rounded to bfloat16, computed in float32.
     model.to(torch.bfloat16).to(torch.float32)
     engine = TransformersEngine(model, trained.tokenizer, settings.model, processor=trained.processor)
-    problems = trained.task.problems(Split.TEST, settings.problems, settings.seed)
-    report = report_on(evaluate(trained.task, problems, lambda: engine, seed=settings.seed, listener=listener))
+    attempts: list[Attempt] = []
+    for task in map(make_task, EMBEDDED[settings.model].tasks):
+        problems = task.problems(Split.TEST, settings.problems, settings.seed)
+        attempts += evaluate(task, problems, lambda: engine, seed=settings.seed, listener=listener)
+        get_hooks(task).close()
+    report, loss = report_on(attempts), sum(losses[-_LAST_LOSSES:]) / len(losses[-_LAST_LOSSES:])
 
     def write(folder: Path) -> None:
         model.to(torch.bfloat16).save_pretrained(folder)
         (trained.processor or trained.tokenizer).save_pretrained(folder)
-        (folder / "README.md").write_text(model_card(settings, trained, report, model.num_parameters(), device))
+        (folder / "README.md").write_text(model_card(settings, trained, report, loss, device))
         record_provenance(folder, {})
         after = to_percent(report.accuracy)
         summary = {"recipe": "pretrain", **dict.fromkeys(SHARED_KEYS), "after": after, "unit": PERCENT}
-        write_json(folder / "summary.json", {**summary, "problems": report.count, "seconds": round(trained.seconds, 1)})
+        write_json(
+            folder / "summary.json",
+            {**summary, "problems": report.count, "seconds": round(trained.seconds, 1), "loss": loss},
+        )
 
     write_folder(out, write)
     return report
 
 
-def _train_nano(
-    settings: PretrainSettings, steps: int, batch_size: int, seeds: Seeds, device: str, on_step: OnStep
-) -> Pretrained:
-    from palaestra.rl.optimizers import fork_torch_rng
+def _train_nano(settings: PretrainSettings, seeds: Seeds, device: str, on_step: OnStep) -> Pretrained:
+    from palaestra.students import pretraining
     from palaestra.students.batches import ResponseLogProbs
-    from palaestra.students.pretraining import build_model, build_tokenizer, pretrain_model, text_batches
     from palaestra.tasks.math.corpus import TRACE, corpus
     from palaestra.tasks.math.task import MathSkills
 
@@ -161,73 +183,87 @@ def _train_nano(
     texts = list(islice(corpus(generator), TOKENIZER_EXAMPLES))
     for skill in task.skills():
         texts += task.write_examples(skill, "", TOKENIZER_EXAMPLES_PER_SKILL, generator)
-    tokenizer = build_tokenizer(texts)
-    with fork_torch_rng(seeds.derive("weights")):
-        model = build_model(tokenizer, settings.layers, settings.width)
-    model.to(device)
-    start = time.perf_counter()
-    examples = corpus(seeds.derive("corpus").generator())
-    batches = text_batches(examples, tokenizer, batch_size, model.config.max_position_embeddings)
-    pretrain_model(
-        model,
-        batches,
-        ResponseLogProbs(model, int(tokenizer.pad_token_id)).compute_loss,
-        steps=steps,
-        matrix_learning_rate=settings.matrix_learning_rate,
-        vector_learning_rate=settings.vector_learning_rate,
-        on_step=on_step,
-    )
-    return Pretrained(model, tokenizer, None, task, TRACE, time.perf_counter() - start)
+    tokenizer = pretraining.build_tokenizer(text for e in texts for text in (e.messages[-1].text, e.response))
+    model = pretraining.build_model(tokenizer, **settings.sizes).to(device)
+    examples, context = corpus(seeds.derive("corpus").generator()), model.config.max_position_embeddings
+    batches = pretraining.text_batches(examples, tokenizer, settings.batch_size or 0, context)
+    loss = ResponseLogProbs(model, int(tokenizer.pad_token_id)).compute_loss
+    return Pretrained(model, tokenizer, None, TRACE, _train(settings, model, batches, loss, on_step))
 
 
-def _train_nano_vlm(
-    settings: PretrainSettings, steps: int, batch_size: int, seeds: Seeds, device: str, on_step: OnStep
-) -> Pretrained:
-    import torch
-
-    from palaestra.rl.optimizers import fork_torch_rng
-    from palaestra.students.pretraining import (
-        build_processor,
-        build_vlm,
-        build_vlm_tokenizer,
-        picture_batches,
-        picture_loss,
-        pretrain_model,
-    )
+def _train_nano_vlm(settings: PretrainSettings, seeds: Seeds, device: str, on_step: OnStep) -> Pretrained:
+    from palaestra.students import pretraining
     from palaestra.tasks.vision.corpus import TAUGHT, TRACE, corpus, of_skill
-    from palaestra.tasks.vision.task import VisionSkills
 
     generator = seeds.derive("tokenizer").generator()
     texts = list(islice(corpus(generator), TOKENIZER_EXAMPLES))
     for skill in TAUGHT:
         texts += [of_skill(generator, skill) for _ in range(TOKENIZER_EXAMPLES_PER_SKILL)]
-    tokenizer = build_vlm_tokenizer(texts)
-    with fork_torch_rng(seeds.derive("weights")):
-        model = build_vlm(tokenizer, settings.layers, settings.width)
-    model.to(device)
+    tokenizer = pretraining.build_vlm_tokenizer(texts)
+    model = pretraining.build_vlm(tokenizer, **settings.sizes).to(device)
+    draw = partial(pretraining.draw_pictures, tokenizer, settings.batch_size or 0)
+    batches = pretraining.load_batches(draw, seeds, model.device, settings.workers)
+    loss = partial(pretraining.compute_padded_loss, model, half=device != "cpu")
+    seconds = _train(settings, model, batches, loss, on_step)
+    return Pretrained(model, tokenizer, pretraining.build_processor(tokenizer), TRACE, seconds)
+
+
+def _train_nano_coder(settings: PretrainSettings, seeds: Seeds, device: str, on_step: OnStep) -> Pretrained:
+    import torch
+
+    from palaestra.students import pretraining
+    from palaestra.tasks.code import corpus as code
+    from palaestra.tasks.code.task import CodeSkills
+    from palaestra.tasks.tools import corpus as tools
+    from palaestra.tasks.tools.task import ToolsSkills
+
+    row, generator = EMBEDDED["nano-coder"], seeds.derive("tokenizer").generator()
+    examples = list(islice(pretraining.mix_corpora(row.corpora, generator), TOKENIZER_EXAMPLES))
+    for task in (CodeSkills(), ToolsSkills()):
+        for skill in task.skills():
+            examples += task.write_examples(skill, "", TOKENIZER_EXAMPLES_PER_SKILL, generator)
+    texts = (text for example in examples for text, _ in pretraining.list_texts(example))
+    tokenizer = pretraining.build_tokenizer(texts, row)
+    model = pretraining.build_model(tokenizer, row.name, **settings.sizes).to(device)
+    draw = partial(
+        pretraining.draw_conversations, row.corpora, tokenizer, settings.batch_size or row.batch_size, row.context
+    )
+    batches = pretraining.load_batches(draw, seeds, model.device, settings.workers)
+    runner = torch.compile(model, dynamic=True) if settings.compile else model
+    loss = partial(pretraining.compute_padded_loss, runner, half=device != "cpu")
+    seconds = _train(settings, model, batches, loss, on_step)
+    return Pretrained(model, tokenizer, None, {**code.TRACE, **tools.TRACE}, seconds)
+
+
+def _train(settings: PretrainSettings, model: Any, batches: Any, loss: Callable[[Any], Any], on_step: OnStep) -> float:
+    """Train a model on the batches. Returns the seconds that it took."""
+    from palaestra.students.pretraining import pretrain_model
+
     start = time.perf_counter()
-    batches = picture_batches(tokenizer, batch_size, seeds, torch.device(device), settings.workers)
     pretrain_model(
         model,
         batches,
-        partial(picture_loss, model, half=device != "cpu"),
-        steps=steps,
+        loss,
+        steps=settings.steps or 0,
         matrix_learning_rate=settings.matrix_learning_rate,
         vector_learning_rate=settings.vector_learning_rate,
         on_step=on_step,
     )
-    seconds = time.perf_counter() - start
-    return Pretrained(model, tokenizer, build_processor(tokenizer), VisionSkills(), TRACE, seconds)
+    return time.perf_counter() - start
 
 
-def model_card(settings: PretrainSettings, trained: Pretrained, report: Report, parameters: int, device: str) -> str:
+def model_card(settings: PretrainSettings, trained: Pretrained, report: Report, loss: float, device: str) -> str:
     """The model card: training data, settings, and accuracy by skill."""
     slices = sorted(report.slices, key=lambda part: -(part.accuracy or 0))
     card = Prompts(Path(__file__).parent).render(
         "model_card",
         **asdict(settings) | {"device": device},
-        parameters=parameters,
+        parameters=trained.weights.num_parameters(),
+        vocabulary=len(trained.tokenizer),
+        context=EMBEDDED[settings.model].context,
+        corpora=EMBEDDED[settings.model].corpora,
         seconds=trained.seconds,
+        loss=loss,
         report=report,
         slices=slices,
         trace=trained.trace,

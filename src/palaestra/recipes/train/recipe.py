@@ -14,6 +14,8 @@ from palaestra.core.errors import MissingExtraError, RunError, SettingsError
 from palaestra.core.process import HeldInterrupts, measure_system, read_launch_rank, read_launch_size
 from palaestra.core.records import LOCAL_SCHEME, Event, Json, Listener, Split, ignore, notice
 from palaestra.core.registry import load_plugins
+from palaestra.core.statistics import measure_changes
+from palaestra.recipes.embedded_models import check_reads_env
 from palaestra.recipes.progress import Trackers, TrainProgress, announce_start, check_trackers, log_events
 from palaestra.recipes.runs import SHARED_KEYS, RecipeResult, record_run, start_run, summarize_gain
 from palaestra.recipes.settings import load_run_settings, prepare_resume, resolve_settings, to_plain
@@ -172,15 +174,15 @@ def check(settings: TrainSettings) -> None:
 
     load_plugins(settings.plugins)
     get_spec(settings.env)
-    check_options(settings.env, settings.options)
+    check_options(settings.env, settings.options, settings.own_options)
     if settings.reward:
         RewardFunctions(settings.reward, settings.reward_weights)
     models.check_device(settings.device)
     settings.check_executor()
-    if settings.method == "lora":
-        check_peft()
     if settings.policy in (None, "lm"):
         models.check(settings.model)
+        check_peft(settings.model, settings.method)
+        check_reads_env(settings.model, settings.env, settings.options)
         settings.check_engine()
         if settings.engine != LOCAL_SCHEME:
             check_model(settings.resolve_model(settings.model))
@@ -332,7 +334,9 @@ def _summarize(run: Run, settings: TrainSettings, loop: Loop, iterations: int) -
 
 def _summarize_evaluations(run: Run, loop: Loop, iterations: int) -> Json:
     if loop.config.evaluation and loop.stores_attempts:
-        return summarize_gain(run.store.attempts(f"0/{Split.TEST}"), run.store.attempts(f"{iterations}/{Split.TEST}"))
+        before, after = (run.store.attempts(f"{iteration}/{Split.TEST}") for iteration in (0, iterations))
+        fell = [change.skill for change in measure_changes(before, after) if change.fell]
+        return {**summarize_gain(before, after), "fell": fell}
     return loop.summarize(run.store, iterations)
 
 

@@ -45,7 +45,7 @@ class RewardSettings:
 
     model_name: str = setting("nano", "The backbone: a registered name, a folder or a hub id.", panel="Model")
     datasets_path: str = setting(
-        "", "The comparisons: .jsonl, .jsonl.gz, .json, a datasets folder, or a hub id.", panel="Task"
+        "", "The comparisons: FILE, FOLDER or hf:NAME. In Python also rows or a dataset.", panel="Task"
     )
     reward_model_path: str = setting("", "Folder for the reward model; by default a new one below runs/.", panel="Run")
     held_out_path: str = setting("", "Held-out comparisons; by default a fraction of the data.", panel="Task")
@@ -79,7 +79,7 @@ class RewardSettings:
 
 def train_reward(
     model_name: str = "",
-    datasets_path: str | Path = "",
+    datasets_path: Any = "",
     reward_model_path: str | Path = "",
     *,
     settings: RewardSettings | None = None,
@@ -90,7 +90,8 @@ def train_reward(
     """Train a reward model on comparisons, measure it, and save it as a transformers checkpoint.
 
     Arguments:
-        model_name, datasets_path, reward_model_path: see `RewardSettings`; its other fields are keywords too.
+        model_name, datasets_path, reward_model_path: see `RewardSettings`; its other fields are keywords too. The data
+            may also be rows or a `datasets.Dataset`.
         settings: all settings, instead of keywords.
         listener: receives the progress events, instead of the display on stderr.
         progress: whether to display the progress; `PALAESTRA_PROGRESS=0` also turns the display off.
@@ -107,7 +108,7 @@ def train_reward(
         >>> model.report.accuracy, model.score(["a moving film ."])                       # doctest: +SKIP
     """
     named = {"model_name": model_name, "datasets_path": datasets_path, "reward_model_path": reward_model_path}
-    values = {name: value for name, value in named.items() if value} | values
+    values = {name: value for name, value in named.items() if value != ""} | values
     # Accept paths and torch devices as well as their names. `None` means the default.
     values = {
         name: str(value) if isinstance(value, os.PathLike) or name == "device" else value

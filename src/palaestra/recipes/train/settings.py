@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from palaestra.core.errors import SettingsError, suggest
 from palaestra.core.records import LOCAL_SCHEME, Json
@@ -92,8 +92,8 @@ class TrainSettings(EngineSettings, ExecutorSettings, RunSettings):
         panel="Model",
     )
     model: str = setting(
-        "nano",
-        "Language model: a registered name, a folder or a hub id.",
+        "",
+        "Language model: a registered name, a folder or a hub id; empty: the embedded model that fits the environment.",
         panel="Model",
         policies=LANGUAGE,
         usual=True,
@@ -283,11 +283,14 @@ class TrainSettings(EngineSettings, ExecutorSettings, RunSettings):
     def __post_init__(self) -> None:
         check_ranges(self)
 
+    own_options: ClassVar[tuple[str, ...]] = ("task", "prompts", "reward", "reward_weights", "task_kwargs")
+    """Options of the environment that are settings of their own."""
+
     @property
     def options(self) -> Json:
         """The options of the environment, with its task."""
         options = dict(self.env_kwargs)
-        for name in ("task", "prompts", "reward", "reward_weights", "task_kwargs"):
+        for name in self.own_options:
             value = getattr(self, name)
             require(not value or name not in options, f"setting 'env_kwargs': the setting '{name}' is given already")
             if value:
@@ -303,8 +306,10 @@ class TrainSettings(EngineSettings, ExecutorSettings, RunSettings):
     def is_filled(self) -> bool:
         """Whether `fill_presets` has replaced what was not given."""
         values = (self.policy, self.algorithm, self.rollout, self.iterations, self.num_envs, self.evaluation)
-        return None not in values and len(self.hyperparameters) == len(
-            fields(ALGORITHMS.get(str(self.algorithm)).Config)
+        return (
+            None not in values
+            and bool(self.model)
+            and len(self.hyperparameters) == len(fields(ALGORITHMS.get(str(self.algorithm)).Config))
         )
 
     @property

@@ -38,6 +38,7 @@ class CodeTask(TaskHooks, ABC):
     forms: ClassVar[dict[str, Form]] = {}
     """The form of the problems of each skill. The data of a writer may have any of these forms."""
     concurrent_scoring = True
+    student = "nano-coder"
 
     def __init__(self, sandbox: str = "bubblewrap", seconds: float = 10.0) -> None:
         check_number(f"option 'seconds' of {self.name}", seconds, 0.01, error=SettingsError)

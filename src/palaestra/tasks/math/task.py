@@ -38,6 +38,8 @@ class MathSkills(ProceduralTask[MathDraft]):
 
     name = "math-skills"
     max_tokens = 72
+    lesson_size = 480
+    epochs = 1
     datum = MathDatum
     family: Family[MathDraft] = {name: skill.subskills for name, skill in SKILLS.items()}  # noqa: RUF012
 

@@ -62,6 +62,7 @@ class ToolsSkills(ProceduralTask[ToolDraft]):
 
     name = "tools-skills"
     concurrent_scoring = True
+    student = "nano-coder"
     datum = ToolsDatum
 
     def __init__(

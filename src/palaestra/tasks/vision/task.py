@@ -41,6 +41,9 @@ class VisionSkills(ProceduralTask[VisionDraft]):
 
     name = "vision-skills"
     max_tokens = 72
+    # Many different pictures, each seen once, are forgotten less than few that are seen often.
+    lesson_size = 1000
+    epochs = 1
     family: Family[VisionDraft] = SKILLS
 
     def __init__(self, images: str = "procedural", images_seed: int = 0) -> None:
