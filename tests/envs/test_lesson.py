@@ -100,7 +100,7 @@ def test_training_starts_from_the_base_on_all_data(env: LessonEnv) -> None:
     from palaestra.models import registry as models
 
     other = SupervisedStudent(models.load("nano", device="cpu"), Supervision(epochs=1))
-    rehearsed = tuple(env._rehearsed[:4])
+    rehearsed = tuple(env._rehearsed[: env._count_rehearsed(8)])
     other.learn(make_lesson(4, 0).examples + make_lesson(4, 1).examples + rehearsed, Seeds(0).derive("training", 2))
     assert info["weights_sha256"] == other.weights_sha256()
 

@@ -696,7 +696,7 @@ def test_a_wrong_action_is_refused_and_changes_nothing(make_env: Make, actions: 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"options": {"epsiode": 3}}, "reset options are episodes, episode, initial_state, reset_mask; got ['epsiode']"),
+        ({"options": {"epsiode": 3}}, "reset options are episodes, episode, initial_state, prompts, reset_mask; got ['epsiode']"),
         ({"options": {"episode": -1}}, "the reset option episode must be a whole number"),
         ({"options": {"episodes": "many"}}, "the reset option episodes must be a whole number"),
         ({"options": {"initial_state": 5}}, "expected a text, token ids, messages or a problem; got int"),

@@ -77,7 +77,7 @@ def test_failures_costs_and_what_was_kept_are_shown(tmp_path: Path) -> None:
     assert "all 270.0 27" in page.text
     assert "2 kept 1" in page.text
     assert "Varied settings teacher" in page.text
-    assert "Examples in one lesson." in page.text
+    assert "Examples in one lesson" in page.text
 
 
 def test_every_run_leads_to_its_own_report(tmp_path: Path) -> None:

@@ -45,6 +45,7 @@ def create(folder: Path, **values: Any) -> Run:
 def language(folder: Path, env: str = "RLHFEnv-v0", algorithm: Any = "ppo", **values: Any) -> Run:
     settings: dict[str, Any] = {
         "policy": "lm",
+        "model": "nano",
         "iterations": 10,
         "episodes": 64,
         "hyperparameters": {"max_grad_norm": 0.5},

@@ -113,9 +113,8 @@ def test_our_encoder_reads_the_coders_calls() -> None:
     assert tokenizer.decode(ids) == encoder.template.render([*messages, call, *reply])
 
 
-def test_batches_hold_whole_conversations_up_to_the_context(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pretraining, "_CONVERSATIONS", 64)
-    draw = partial(pretraining.draw_conversations, ROW.corpora, train_tokenizer(), 4096, 1024)
+def test_batches_hold_whole_conversations_up_to_the_context() -> None:
+    draw = partial(pretraining.draw_conversations, ROW.corpora, train_tokenizer(), 4096, 1024, window=64)
     first, again, apart = (
         list(islice(pretraining.load_batches(draw, Seeds(3), torch.device("cpu"), workers), 6)) for workers in (0, 0, 1)
     )

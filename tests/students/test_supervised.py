@@ -3,6 +3,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
+from transformers import PretrainedConfig
 
 from palaestra.core.errors import LessonError, MissingExtraError, ModelError
 from palaestra.core.records import Example
@@ -115,6 +116,7 @@ def test_large_models_are_trained_with_an_adapter(monkeypatch: pytest.MonkeyPatc
     def make_module(count: int) -> torch.nn.Module:
         module = torch.nn.Module()
         module.register_parameter("weight", torch.nn.Parameter(torch.empty(count, device="meta")))
+        module.config = PretrainedConfig(name_or_path="my-model")
         return module
 
     assert supervision_for(make_module(10**6)).method == "full"

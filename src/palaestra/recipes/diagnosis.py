@@ -12,8 +12,7 @@ from dataclasses import dataclass, fields, replace
 from statistics import fmean
 
 from palaestra.core.records import Json, Score, Split
-from palaestra.recipes.teach.settings import TeachSettings
-from palaestra.recipes.train.settings import TrainSettings
+from palaestra.core.registry import load_reference
 from palaestra.runs.run import Run
 
 _LAST = 0.3
@@ -24,6 +23,8 @@ _MIN_ITERATIONS = 3
 """Fewer iterations show no trend."""
 _LESS_LEARNING = ("fewer --epochs", "--keep best", "--student-option kl_coef=0.05")
 """What keeps a student closer to its base model. The last is for `--learning practice`."""
+_SETTINGS = {name: f"palaestra.recipes.{name}.settings:{name.title()}Settings" for name in ("train", "teach")}
+"""The settings by recipe. A page of one recipe does not load the other."""
 _OPTION = re.compile(r"--([a-z-]+)")
 
 
@@ -73,7 +74,7 @@ def _list_options(run: Run) -> set[str]:
     settings = run.settings
     names = {
         f.name.replace("_kwargs", "_option")
-        for f in fields(TrainSettings if run.recipe == "train" else TeachSettings)
+        for f in fields(load_reference(_SETTINGS[run.recipe]))
         if not f.metadata.get("policies") or settings.get("policy") in f.metadata["policies"]
     }
     if run.recipe == "teach":

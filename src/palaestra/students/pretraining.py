@@ -412,14 +412,15 @@ def draw_conversations(
     batch_tokens: int,
     context: int,
     generator: np.random.Generator,
+    window: int = 0,
 ) -> Iterator[_Arrays]:
     """Batches of conversations of similar length, each of at most `batch_tokens` tokens. Longer ones than `context` are dropped.
 
-    The padding is on the right, so the model needs no attention mask, and attention runs at full speed.
+    `window` conversations are drawn at once and sorted by length; 0 for the default. The padding is on the right, so the model needs no attention mask, and attention runs at full speed.
     """
     stream = mix_corpora(shares, generator)
     while True:
-        rows = encode_conversations(list(islice(stream, _CONVERSATIONS)), tokenizer)
+        rows = encode_conversations(list(islice(stream, window or _CONVERSATIONS)), tokenizer)
         rows = sorted((row for row in rows if len(row[0]) <= context), key=lambda row: len(row[0]))
         batches: list[list[tuple[np.ndarray, np.ndarray]]] = [[]]
         for row in rows:

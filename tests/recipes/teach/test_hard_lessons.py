@@ -94,7 +94,13 @@ def test_programs_that_fail_their_own_tests_are_not_taught(tmp_path: Path) -> No
         "tests": ["assert double(2) == 4", "assert double(0) == 0"],
     }
     with Server(lambda call, times: reply_with(broken)) as server:
-        values: dict[str, Any] = {"task": "code-skills", "skills": (), "validation": 1, "test": 1, "lesson_size": 2}
+        values: dict[str, Any] = {
+            "task": "code-skills",
+            "skills": ("lists",),
+            "validation": 1,
+            "test": 1,
+            "lesson_size": 2,
+        }
         summary = run_without_gain(tmp_path / "run", lambda: run_writer(server, tmp_path / "run", **values))
     assert "executes: fails its tests" in summary["dropped"]
     assert not marked.exists()  # Executed, but not out here.

@@ -201,7 +201,7 @@ def test_missing_tracker_is_answered_with_the_command() -> None:
         (
             {"env": "CartPole-v1", "group_size": 8},
             SettingsError,
-            "'group_size' .*grpo and rloo; .*'ppo'",
+            "'group_size' .*grpo .*rloo; .*'ppo'",
         ),
         ({"gae_lambda": 0.9}, SettingsError, "'gae_lambda' .*ppo; .*'grpo'"),
         ({"baseline": "none"}, SettingsError, "'baseline' .*reinforce; .*'grpo'"),

@@ -27,15 +27,17 @@ def test_sessions_have_the_messages_of_the_environment() -> None:
     """The same instructions, and the same answers to the commands that change files."""
     env = ResearchEnv("prisoners_dilemma", max_turns=200)
     opening, _ = env.reset(seed=0)
-    told = {re.sub(r"for \d+ seconds", "", m[0].text) for m in (opening.messages, *(s.messages for s in SESSIONS))}
-    assert len(told) == 1
+    systems = {re.sub(r"for \d+ seconds", "", m[0].text) for m in (opening.messages, *(s.messages for s in SESSIONS))}
+    assert len(systems) == 1
     parse, compared = make_parser("last_block"), set()
     for session in SESSIONS[:6]:
         turns = session.messages[2:]
         path, shown = next(
-            (match[1], match[2])
+            (window[1], window[2])
             for message in turns
-            if (match := re.match(r"\[file /workspace/(\S+), \d+ lines?\]\n(.*)", strip_state(message.text), re.DOTALL))
+            if (
+                window := re.match(r"\[file /workspace/(\S+), \d+ lines?\]\n(.*)", strip_state(message.text), re.DOTALL)
+            )
         )
         code = re.sub(r"^\d+\|", "", shown, flags=re.MULTILINE)
         env.step(f"```\ncat > {path} <<'EOF'\n{code}\nEOF\n```")

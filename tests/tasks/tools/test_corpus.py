@@ -15,9 +15,9 @@ def test_calls_in_several_turns_have_the_results_of_the_tools() -> None:
     for session in sessions:
         assert [message.role for message in session.messages[:2]] == ["system", "user"]
         for call, result in zip(session.messages[2::2], session.messages[3::2], strict=True):
-            (made,) = call.tool_calls
-            assert f'"name": "{made.name}"' in session.messages[0].text
-            assert isinstance(json.loads(made.arguments), dict)
+            (entry,) = call.tool_calls
+            assert f'"name": "{entry.name}"' in session.messages[0].text
+            assert isinstance(json.loads(entry.arguments), dict)
             assert result.role == "tool"
         last = json.loads(session.messages[-1].text)
         assert session.response == f"Answer: {last if isinstance(last, str) else json.dumps(last)}"
