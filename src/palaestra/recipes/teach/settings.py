@@ -231,7 +231,11 @@ class TeachSettings(EngineSettings, ExecutorSettings, RunSettings):
         check_effects(
             self,
             (asks, "because no language model is called: no writer, planner, verifier or discover is set", limits),
-            (self._has_adapter, f"because the method '{self.method}' trains no adapter here; set it to lora", ("rank",)),
+            (
+                self._has_adapter,
+                f"because the method '{self.method}' trains no adapter here; set it to lora",
+                ("rank",),
+            ),
             (self.state == "on", "because the state is off", ("references",)),
             (self.learning not in ("preference", "practice"), f"with learning '{self.learning}'", ("rehearsal",)),
             (
