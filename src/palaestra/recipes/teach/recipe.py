@@ -176,8 +176,8 @@ def check(settings: TeachSettings, *, read_skills: bool = True) -> tuple[TeachTa
             check_model(settings.resolve_model(model))
     check_peft(strip_scheme(student), "lora" if settings.trainer == "llama-factory" else settings.method)
     trainer, lessons = make_trainer(settings), Lessons(settings, tasks.taught)
-    check_problems(settings if read_skills else replace(settings, skills_file=""), tasks)
     check_reads_task(settings.student, tasks.taught, settings.skills)
+    check_problems(settings if read_skills else replace(settings, skills_file=""), tasks)
     if trainer is not None:
         trainer.check()  # It takes the longest.
     return tasks, lessons
