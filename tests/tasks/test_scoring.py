@@ -10,6 +10,7 @@ from typing import Any
 import gymnasium
 import pytest
 from chat_server import Reply, Server
+from small_coder import make_small_coder
 
 from palaestra.core.errors import SandboxError
 from palaestra.core.records import Completion, Failure, FailureCause, Message, Problem, Score, Split
