@@ -8,12 +8,12 @@ from palaestra.tasks import content
 from palaestra.tasks.content import read_brief, read_content
 
 FOLDER = Path(content.__file__).parent
-SOURCE = "".join(file.read_text() for file in (Path(palaestra.__file__).parent / "tasks").rglob("*.py"))
+SOURCE = "".join(file.read_text() for file in Path(palaestra.__file__).parent.rglob("*.py"))
 
 
-def test_every_table_is_read_by_a_task() -> None:
+def test_every_table_is_read() -> None:
     tables = {file.stem for file in FOLDER.glob("*.json")}
-    assert tables == {"code", "math", "mnms", "vision"}
+    assert tables == {"code", "math", "mnms", "sessions", "snippets", "vision"}
     for name in tables:
         assert read_content(name)
         assert f'read_content("{name}")' in SOURCE

@@ -10,6 +10,7 @@ from typing import Any
 import gymnasium
 import pytest
 from chat_server import Reply, Server
+from small_coder import make_small_coder
 
 from palaestra.core.errors import SandboxError
 from palaestra.core.records import Completion, Failure, FailureCause, Message, Problem, Score, Split
@@ -113,16 +114,19 @@ def no_sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("no_sandbox")
 @pytest.mark.parametrize("task", ["code-skills", "tools-skills"])
 def test_no_model_is_called_without_a_sandbox(task: str, tmp_path: Path) -> None:
+    model, coder = str(tmp_path / "coder"), make_small_coder()  # `nano` cannot read the examples.
+    coder.weights.save_pretrained(model)
+    coder.tokenizer.save_pretrained(model)
     reason = "bubblewrap cannot create a sandbox here .*this system does not let users create namespaces"
     with Server(lambda call, times: Reply("x")) as server:
         with pytest.raises(SandboxError, match=reason):
             evaluate(task=task, model=server.model, limit=1, out=tmp_path / "run")
         with pytest.raises(SandboxError, match=reason):
-            teach(task=task, student="nano", writer=server.model, validation=1, test=1, out=tmp_path / "run")
+            teach(task=task, student=model, writer=server.model, validation=1, test=1, out=tmp_path / "run")
         assert server.calls == []
     for env in ("CoTEnv-v0", "palaestra/Task-v0"):
         with pytest.raises(SandboxError, match=reason):
-            train(env=env, env_kwargs={"task": task}, iterations=1, out=tmp_path / "run")
+            train(env=env, model=model, env_kwargs={"task": task}, iterations=1, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
     with pytest.raises(SandboxError, match=reason):
         get_hooks(make_task(task, shots=1)).check_scoring()

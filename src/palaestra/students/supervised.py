@@ -85,10 +85,13 @@ def supervision_for(
 
 def check_peft(model: str, method: str) -> None:
     """Raise `MissingExtraError` if the method trains an adapter of a model, and peft is not installed. Loads no weights."""
-    if method == "full" or find_spec("peft") is not None:
-        return
-    if method == "lora" or count_parameters(model) > _MAX_FULL_PARAMETERS:
+    if find_spec("peft") is None and trains_adapter(model, method):
         raise MissingExtraError("peft", "lora", f"training a LoRA adapter of {model}")
+
+
+def trains_adapter(model: str, method: str) -> bool:
+    """Whether the method trains an adapter of a model. Loads no weights."""
+    return method == "lora" or (method == "auto" and count_parameters(model) > _MAX_FULL_PARAMETERS)
 
 
 def add_adapter(model: PreTrainedModel, supervision: Supervision, seeds: Seeds) -> PeftModel:

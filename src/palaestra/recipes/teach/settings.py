@@ -231,7 +231,11 @@ class TeachSettings(EngineSettings, ExecutorSettings, RunSettings):
         check_effects(
             self,
             (asks, "because no language model is called: no writer, planner, verifier or discover is set", limits),
-            (self.method != "full", "because the method 'full' trains no adapter", ("rank",)),
+            (
+                self._has_adapter,
+                f"because the method '{self.method}' trains no adapter here; set it to lora",
+                ("rank",),
+            ),
             (self.state == "on", "because the state is off", ("references",)),
             (self.learning not in ("preference", "practice"), f"with learning '{self.learning}'", ("rehearsal",)),
             (
@@ -240,6 +244,14 @@ class TeachSettings(EngineSettings, ExecutorSettings, RunSettings):
                 ("checks",),
             ),
         )
+
+    @property
+    def _has_adapter(self) -> bool:
+        if self.rank == type(self).rank:  # Not given: the model is not looked at.
+            return True
+        from palaestra.students.supervised import trains_adapter
+
+        return self.trainer != "palaestra" or trains_adapter(self.student or "nano", self.method)
 
     @property
     def samples(self) -> int:

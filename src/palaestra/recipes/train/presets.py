@@ -7,6 +7,7 @@ from dataclasses import asdict, fields, replace
 from typing import Any, Literal
 
 from palaestra.core.errors import EnvError, SettingsError
+from palaestra.core.process import read_launch_size
 from palaestra.core.records import Json
 from palaestra.core.registry import load_plugins
 from palaestra.recipes.embedded_models import choose_model_for_env
@@ -133,9 +134,15 @@ def _name_algorithm(config: AlgorithmConfig) -> tuple[str, Json]:
 
 def _check_effects(settings: TrainSettings, given: Collection[str], policy: str) -> None:
     """Raise for the first setting that the user has given and that has no effect on this run."""
+    has_adapter = settings.method != "full"
+    if "rank" in given and policy == "lm":
+        from palaestra.students.supervised import trains_adapter
+
+        has_adapter = trains_adapter(settings.model or "nano", settings.method)
     unused = {
         "importance_clip_max": ("without an engine or max_staleness", settings.uses_engine or settings.max_staleness),
-        "rank": ("because the method 'full' trains no adapter", settings.method != "full"),
+        "rank": (f"because the method '{settings.method}' trains no adapter here; set 'method' to lora", has_adapter),
+        "parallel": ("in a single process; start several with torchrun", read_launch_size() > 1),
         "evaluate_every": ("because 'evaluation' is 0", settings.evaluation != 0),
     }
     for f in fields(TrainSettings):
