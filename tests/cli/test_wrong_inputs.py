@@ -113,7 +113,6 @@ COMMANDS = [
     ("train --prompts good.jsonl", "'reward'"),
     ("train --method full --rank 4", "no effect"),
     ("train --rank 4", "'rank' has no effect"),
-    ("train --parallel fsdp", "torchrun"),
     ("train --critic separate", "'critic' has no effect"),
     ("train --env palaestra/Guess-v0 --reward mine.py:good_reward", "'reward' has no effect"),
     ("train --env palaestra/Guess-v0 --task math-skills", "'task' has no effect"),

@@ -7,7 +7,6 @@ from dataclasses import asdict, fields, replace
 from typing import Any, Literal
 
 from palaestra.core.errors import EnvError, SettingsError
-from palaestra.core.process import read_launch_size
 from palaestra.core.records import Json
 from palaestra.core.registry import load_plugins
 from palaestra.recipes.embedded_models import choose_model_for_env
@@ -142,7 +141,6 @@ def _check_effects(settings: TrainSettings, given: Collection[str], policy: str)
     unused = {
         "importance_clip_max": ("without an engine or max_staleness", settings.uses_engine or settings.max_staleness),
         "rank": (f"because the method '{settings.method}' trains no adapter here; set 'method' to lora", has_adapter),
-        "parallel": ("in a single process; start several with torchrun", read_launch_size() > 1),
         "evaluate_every": ("because 'evaluation' is 0", settings.evaluation != 0),
     }
     for f in fields(TrainSettings):
