@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import itertools
 import json
+from pathlib import Path
 
 import gymnasium
 import numpy as np
 import pytest
+from small_coder import make_small_coder
 
+from palaestra import train
 from palaestra.core.errors import SettingsError
 from palaestra.core.records import Problem, StopReason
 from palaestra.envs.token.prompts import Response
+from palaestra.runs.run import Run
 from palaestra.tasks.base import make_task
 from palaestra.tasks.evaluate import write_examples
 from palaestra.teachers.writer_env import WriterVectorEnv
@@ -99,6 +103,27 @@ def test_single_view_passes_gymnasiums_checks() -> None:
     _, reward, _, truncated, _ = single.step(5)
     assert truncated
     assert reward == -0.1
+
+
+def test_training_runs_with_a_model_that_writes_nothing_usable(tmp_path: Path) -> None:
+    writer = make_small_coder()
+    for part in (writer.weights, writer.tokenizer):
+        part.save_pretrained(tmp_path / "writer")
+    result = train(
+        env="palaestra/Writer-v0",
+        env_kwargs={"skills": SKILLS, "students": 1, "copies": 2, "validation": 4},
+        model=str(tmp_path / "writer"),
+        algorithm="rest_em",
+        iterations=1,
+        episodes=4,
+        group_size=2,
+        num_envs=4,
+        max_tokens=4,
+        evaluation=0,
+        out=tmp_path / "run",
+    )
+    row = Run.open(result.folder).store.metrics()[1]
+    assert (row["reward"], row["rewards/usable/mean"], row["kept"]) == (pytest.approx(-0.1), 0.0, 0.0)
 
 
 def test_impossible_settings_are_refused() -> None:
