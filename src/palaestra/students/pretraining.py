@@ -12,6 +12,7 @@ falls linearly to zero at the end.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -22,13 +23,14 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import torch
+from torch.nn.functional import cross_entropy
 
 from palaestra.chat.rendering import to_plain
 from palaestra.core.records import Example
 from palaestra.core.registry import find_reference
 from palaestra.core.seeding import Seeds
 from palaestra.models.embedded import EMBEDDED, EmbeddedModel
-from palaestra.students.batches import IGNORE, Encoded, collate, encode, response_loss
+from palaestra.students.batches import IGNORE, Encoded, collate, encode
 from palaestra.tasks.vision.corpus import Shown, corpus
 from palaestra.tasks.vision.render import render_scene
 from palaestra.tasks.vision.scene import SIDE
@@ -119,11 +121,13 @@ def compute_padded_loss(model: PreTrainedModel, batch: Batch, half: bool = False
         batch: keyword arguments of the model, on its device, and `labels` for the tokens to learn.
         half: use bfloat16 autocast; the weights stay in float32.
     """
-    labels_BT = batch["labels"]
+    labels_BT = batch["labels"][:, 1:]
     inputs = {name: tensor for name, tensor in batch.items() if name != "labels"}
+    learned_BT = labels_BT != IGNORE  # Logits of the other tokens would take half of the time.
     with torch.autocast(model.device.type, torch.bfloat16) if half else nullcontext():
-        logits_BTV = model(**inputs).logits
-    return response_loss(logits_BTV, labels_BT)
+        hidden_BTD = model.model(**inputs).last_hidden_state
+        logits_LV = model.lm_head(hidden_BTD[:, :-1][learned_BT])
+    return cross_entropy(logits_LV.float(), labels_BT[learned_BT])
 
 
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
@@ -460,7 +464,7 @@ def load_batches(draw: Draw, seeds: Seeds, device: torch.device, workers: int = 
         collate_fn=_identity,
         num_workers=workers,
         prefetch_factor=4 if workers else None,
-        worker_init_fn=_use_one_thread,
+        worker_init_fn=_prepare_worker,
         generator=torch.Generator().manual_seed(0),  # The default is torch's global generator.
     )
     for arrays in loader:
@@ -474,5 +478,6 @@ def _identity(arrays: T) -> T:
     return arrays
 
 
-def _use_one_thread(_: int) -> None:
+def _prepare_worker(_: int) -> None:
+    gc.freeze()  # Collecting objects of the parent that own threads would abort the worker.
     torch.set_num_threads(1)

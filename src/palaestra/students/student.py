@@ -101,6 +101,8 @@ class ModelStudent(ABC):
         if supervision.method == "full":
             # Updates in 16 bits would be lost to rounding.
             self._model.float()
+            if supervision.freeze_vision and model.processor is not None:
+                self._model.get_encoder(modality="image").requires_grad_(False)
             self._base = {name: p.detach().clone() for name, p in self._model.named_parameters()}
         self._engine = self._make_engine(self._model)
         self._predictor, self._predictor_is_current = predictor, True

@@ -46,6 +46,7 @@ class Supervision:
     Arguments:
         method: train all weights (`"full"`) or a LoRA adapter (`"lora"`).
         rank, alpha, dropout: hyperparameters of the adapter; unused with `"full"`.
+        freeze_vision: with `"full"`, do not train the encoder of images.
     """
 
     method: Method = "full"
@@ -58,6 +59,7 @@ class Supervision:
     rank: int = 16
     alpha: int = 32
     dropout: float = 0.0
+    freeze_vision: bool = False
 
 
 def supervision_for(
@@ -68,6 +70,7 @@ def supervision_for(
     batch_size: int = 8,
     learning_rate: float = 0.0,
     rank: int = 16,
+    freeze_vision: bool = False,
 ) -> Supervision:
     """The default supervision for a model: all weights of a small model, an adapter for a large one.
 
@@ -80,7 +83,7 @@ def supervision_for(
         method = "full" if sum(p.numel() for p in weights.parameters()) <= _MAX_FULL_PARAMETERS else "lora"
     check_peft(str(weights.config._name_or_path), method)
     rate = learning_rate or {"full": 5e-4, "lora": 2e-4}[method]
-    return Supervision(method, epochs, batch_size, rate, rank=rank, alpha=2 * rank)
+    return Supervision(method, epochs, batch_size, rate, rank=rank, alpha=2 * rank, freeze_vision=freeze_vision)
 
 
 def check_peft(model: str, method: str) -> None:

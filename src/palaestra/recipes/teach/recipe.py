@@ -208,6 +208,7 @@ def _open_student(settings: TeachSettings, task: Task, listener: Listener) -> It
         batch_size=settings.batch_size,
         learning_rate=settings.learning_rate,
         rank=settings.rank,
+        freeze_vision=settings.freeze_vision,
     )
     options = dict(settings.student_kwargs)
     if hasattr(getattr(STUDENTS.get(settings.learning), "Settings", None), "max_tokens"):

@@ -191,6 +191,9 @@ class TeachSettings(EngineSettings, ExecutorSettings, RunSettings):
         0.0, "Peak learning rate; 0: 5e-4 for all weights and 2e-4 for LoRA.", low=0, usual=True
     )
     rank: int = setting(16, "Rank of a LoRA adapter.", low=1, panel="Model")
+    freeze_vision: bool = setting(
+        False, "Do not train the encoder of images, if all other weights are trained.", panel="Model"
+    )
     engine_batch: int = setting(128, "Answers generated in one batch.", low=1, panel="Model")
     device: str = setting("", "The device, for example cuda; empty: a GPU if there is one.", panel="Model", usual=True)
     threads: int = setting(0, "CPU threads; 0: torch's default.", low=0, panel="Model")

@@ -229,8 +229,9 @@ def _train_nano_coder(settings: PretrainSettings, seeds: Seeds, device: str, on_
         pretraining.draw_conversations, row.corpora, tokenizer, settings.batch_size or row.batch_size, row.context
     )
     batches = pretraining.load_batches(draw, seeds, model.device, settings.workers)
-    runner = torch.compile(model, dynamic=True) if settings.compile else model
-    loss = partial(pretraining.compute_padded_loss, runner, half=device != "cpu")
+    if settings.compile:
+        model.model.compile(dynamic=True)
+    loss = partial(pretraining.compute_padded_loss, model, half=device != "cpu")
     seconds = _train(settings, model, batches, loss, on_step)
     return Pretrained(model, tokenizer, None, {**code.TRACE, **tools.TRACE}, seconds)
 
