@@ -147,7 +147,7 @@ class FlatLessonVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         self.skills = tuple(skills) or tuple(self.task.skills())
         self.num_envs, self.rounds, self.lesson_size, self.first_lesson = num_envs, rounds, lesson_size, first_lesson
         self.start: Literal["base", "last"] = start
-        self.cohort: Cohort = COHORTS.get("stacked")(models.load(student), num_envs, device=device)
+        self.cohort: Cohort = COHORTS.get("stacked")(models.load(student, device="cpu"), num_envs, device=device)
         generator = Seeds(0).derive("pool").generator()
         self._pools = [
             self.cohort.store(write_examples(self.task, skill, "", pool, generator)) for skill in self.skills
