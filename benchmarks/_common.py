@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
@@ -58,6 +61,54 @@ def alternate(repetitions: int, *works: Callable[[], Any]) -> list[list[float]]:
         for times, work in zip(durations, works, strict=True):
             times.append(seconds(work))
     return durations
+
+
+Row = dict[str, Any]
+ROWS = {
+    "workers": "runs side by side (1)",
+    "minutes": "start no run after this many minutes (no limit)",
+    "out": "a file that keeps the rows, so that a stopped benchmark continues (none)",
+}
+"""Options of the benchmarks that call `collect_rows`."""
+
+
+def collect_rows(
+    work: Callable[..., Row], cells: Sequence[Mapping[str, Any]], options: argparse.Namespace
+) -> list[Row]:
+    """Run `work(**cell)` for every cell that has no row yet, in processes side by side. Returns the rows of all cells.
+
+    A row consists of its cell and of what `work` returned. It is printed, and appended to `--out`.
+    """
+    out = Path(options.out or os.devnull)
+    known = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()] if out.exists() else []
+    rows = {_key(row, cell): row for cell in cells for row in known if _key(row, cell) == _key(cell, cell)}
+    waiting = [cell for cell in cells if _key(cell, cell) not in rows]
+    deadline, running = time.monotonic() + 60 * float(options.minutes or "inf"), dict[Future[Row], Mapping[str, Any]]()
+    workers = int(options.workers or 1)
+    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool, out.open("a") as file:
+        while running or (waiting and time.monotonic() < deadline):
+            while waiting and len(running) < workers and time.monotonic() < deadline:
+                cell = waiting.pop(0)
+                running[pool.submit(_run_cell, work, dict(cell), options.threads)] = cell
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                cell = running.pop(future)
+                row = {**cell, **future.result()}
+                rows[_key(cell, cell)] = row
+                print(json.dumps(row), file=file, flush=True)
+                print({name: value for name, value in row.items() if isinstance(value, (int, float, str))}, flush=True)
+    return [rows[_key(cell, cell)] for cell in cells if _key(cell, cell) in rows]
+
+
+def _key(row: Mapping[str, Any], cell: Mapping[str, Any]) -> str:
+    return json.dumps([row.get(name) for name in cell])
+
+
+def _run_cell(work: Callable[..., Row], cell: Row, threads: int) -> Row:
+    import torch
+
+    torch.set_num_threads(threads or 1)
+    start = time.perf_counter()
+    return work(**cell) | {"seconds": round(time.perf_counter() - start, 1)}
 
 
 def finish(benchmark: str, ratio: float, **figures: Any) -> None:

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import statistics
 import tempfile
-from typing import Any
 
-from _common import arguments, finish
+from _common import ROWS, Row, arguments, collect_rows, finish
 
 from palaestra import train
 from palaestra.core.statistics import mean_interval
@@ -18,26 +17,26 @@ from palaestra.rl.curriculum import CURRICULA, UNIFORM
 
 
 def main() -> None:
-    options = arguments(__doc__ or "", threads=1, curricula="names, separated by commas", seeds="number of seeds")
+    options = arguments(
+        __doc__ or "", threads=1, curricula="names, separated by commas", seeds="number of seeds", **ROWS
+    )
     names = (UNIFORM, *(options.curricula.split(",") if options.curricula else CURRICULA.names()))
-    seeds = range(1 if options.quick else int(options.seeds or 5))
-    rows: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
-    for seed in seeds:
-        for name in names:
-            rows[name].append(train_once(name, seed, 5 if options.quick else 40))
-            print(name, seed, rows[name][-1], flush=True)
-    means = {name: statistics.mean(row["gain"] for row in part) for name, part in rows.items()}
+    seeds, iterations = (range(1), 5) if options.quick else (range(int(options.seeds or 5)), 40)
+    cells = [{"curriculum": name, "seed": seed, "iterations": iterations} for seed in seeds for name in names]
+    found = collect_rows(train_once, cells, options)
+    rows = {name: {row["seed"]: row for row in found if row["curriculum"] == name} for name in names}
+    means = {name: statistics.mean(row["gain"] for row in part.values()) for name, part in rows.items()}
     for name in names[1:]:
-        pairs = zip(rows[name], rows[UNIFORM], strict=True)
+        pairs = [(row, rows[UNIFORM][seed]) for seed, row in rows[name].items() if seed in rows[UNIFORM]]
         difference = mean_interval([own["gain"] - other["gain"] for own, other in pairs])
         print(
             f"{name} - uniform: {difference.value:+.1f} [{difference.low:+.1f}, {difference.high:+.1f}] points",
             flush=True,
         )
-    finish("curriculum", min(means[name] for name in names[1:]) / means[UNIFORM], rows=rows)
+    finish("curriculum", min(means[name] for name in names[1:]) / means[UNIFORM], rows=found)
 
 
-def train_once(curriculum: str, seed: int, iterations: int) -> dict[str, Any]:
+def train_once(curriculum: str, seed: int, iterations: int) -> Row:
     idle: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
         result = train(

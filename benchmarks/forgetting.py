@@ -12,16 +12,12 @@ Rows that are in `--out` already are not measured again, so a stopped run contin
 from __future__ import annotations
 
 import json
-import multiprocessing
 import tempfile
-import time
-from collections.abc import Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from _common import arguments, finish
+from _common import ROWS, Row, arguments, collect_rows, finish
 
 STUDENTS = {"math-skills": "nano", "vision-skills": "nano-vlm"}
 ARMS: dict[str, dict[str, Any]] = {
@@ -29,10 +25,9 @@ ARMS: dict[str, dict[str, Any]] = {
     "default": {},
 }
 QUICK = {"rounds": 1, "lesson_size": 30, "validation": 2, "test": 4, "epochs": 1}
-Row = dict[str, Any]
 
 
-def episode(task: str, arm: str, values: dict[str, Any], seed: int, threads: int) -> Row:
+def episode(task: str, arm: str, values: dict[str, Any], seed: int) -> Row:
     """Run an episode. Returns its figures, and by skill the problems, those that became right and those that were lost."""
     import torch
 
@@ -40,11 +35,9 @@ def episode(task: str, arm: str, values: dict[str, Any], seed: int, threads: int
     from palaestra.recipes.teach.recipe import teach
     from palaestra.runs.run import Run
 
-    torch.set_num_threads(threads or 1)
-    started = time.perf_counter()
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "run"
-        values = {"task": task, "student": STUDENTS[task], "device": "cpu", "threads": threads or 1} | values
+        values = {"task": task, "student": STUDENTS[task], "device": "cpu", "threads": torch.get_num_threads()} | values
         summary = teach(out=folder, progress=False, seed=seed, **values).summary
         with Run.open(folder, read_only=True) as run:
             before, after = (run.store.outcomes(f"{round_}/test") for round_ in (0, summary["kept_round"]))
@@ -53,26 +46,7 @@ def episode(task: str, arm: str, values: dict[str, Any], seed: int, threads: int
         for part in compare(before, after).parts
     }
     kept = ("before", "after", "gain", "gain_low", "gain_high", "examples", "rehearsed", "kept_round", "fell")
-    row: Row = {"task": task, "arm": arm, "seed": seed, **{name: summary[name] for name in kept}, "skills": skills}
-    return row | {"seconds": round(time.perf_counter() - started, 1)}
-
-
-def measure(cells: list[tuple[Any, ...]], workers: int, minutes: float, out: Path) -> Iterator[Row]:
-    """Run the episodes side by side and append each row to `out`. None is started after `minutes`."""
-    deadline, waiting, running = time.monotonic() + 60 * minutes, list(cells), set[Future[Row]]()
-    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
-        while running or (waiting and time.monotonic() < deadline):
-            while waiting and len(running) < workers and time.monotonic() < deadline:
-                running.add(pool.submit(episode, *waiting.pop(0)))
-            done, running = wait(running, return_when=FIRST_COMPLETED)
-            for future in done:
-                row = future.result()
-                with out.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(row) + "\n")
-                print(
-                    f"{row['task']} {row['arm']} seed {row['seed']}: {row['gain']:+.1f}  {row['seconds']} s", flush=True
-                )
-                yield row
+    return {name: summary[name] for name in kept} | {"skills": skills}
 
 
 def summarize(rows: list[Row], arms: list[str]) -> dict[str, Any]:
@@ -130,36 +104,28 @@ def summarize(rows: list[Row], arms: list[str]) -> dict[str, Any]:
 def main() -> None:
     options = arguments(
         __doc__ or "",
-        workers="episodes side by side (1)",
-        minutes="start no episode after this many minutes (no limit)",
         seeds="seeds, for example 0-4 (0-4)",
         tasks="tasks, separated by commas (both)",
         arms="arms, separated by commas (all)",
         arm="a further arm: NAME={...} with settings of teach in JSON",
-        out="the file of the rows (forgetting.jsonl)",
+        **ROWS,
     )
     name, _, values = options.arm.partition("=")
     arms = ARMS | ({name: json.loads(values)} if name else {})
     arms = {arm: arms[arm] for arm in (options.arms.split(",") if options.arms else arms)}
     first, _, last = (options.seeds or ("0" if options.quick else "0-4")).partition("-")
     tasks = options.tasks.split(",") if options.tasks else list(STUDENTS)
-    out = Path(options.out or "forgetting.jsonl")
     if options.quick:
-        arms, out = {arm: values | QUICK for arm, values in arms.items()}, Path(tempfile.mkdtemp()) / "rows.jsonl"
-    rows: list[Row] = []
-    if out.exists():
-        rows = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
-    known = {(row["task"], row["arm"], row["seed"]) for row in rows}
+        arms = {arm: values | QUICK for arm, values in arms.items()}
     seeds = range(int(first), int(last or first) + 1)
     cells = [
-        (task, arm, values, seed, options.threads)
+        {"task": task, "arm": arm, "values": values, "seed": seed}
         for seed in seeds
         for task in tasks
         for arm, values in arms.items()
-        if (task, arm, seed) not in known
     ]
-    rows += measure(cells, int(options.workers or 1), float(options.minutes or "inf"), out)
-    table = summarize([row for row in rows if row["seed"] in seeds], list(arms))
+    rows = collect_rows(episode, cells, options)
+    table = summarize(rows, list(arms))
     gains = [table.get(f"{tasks[-1]}/{arm}", {}).get("gain", 0.0) for arm in list(arms)[:2]]
     finish("forgetting", gains[-1] / gains[0] if gains[0] else 0.0, table=table)
 
