@@ -21,7 +21,7 @@ from palaestra.runs.files import write_folder
 from palaestra.students.batches import Encoded, split_by_shape
 from palaestra.students.pretraining import build_vlm
 from palaestra.students.student import SupervisedStudent
-from palaestra.students.supervised import Method, Supervision, add_adapter, fine_tune
+from palaestra.students.supervised import Method, Supervision, add_adapter, fine_tune, supervision_for
 from palaestra.tasks.vision.render import png_url, render_scene
 from palaestra.tasks.vision.scene import Item, Scene
 from palaestra.tasks.vision.task import VisionSkills
@@ -187,6 +187,19 @@ def test_a_student_learns_from_pictures_forgets_saves_and_loads(
     if method == "full":  # An ordinary checkpoint, with its processor beside it.
         loaded = TransformersEngine.from_loaded(models.load(str(tmp_path / "student"), device="cpu")).generate(unseen)
         assert [several[0].text for several in loaded] == list(NAMES.values())  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_the_encoder_of_images_is_frozen_unless_asked(processor: Any, frozen: bool) -> None:
+    model = build_model(processor)
+    assert supervision_for(model.weights).optimizer == "muon"
+    student = SupervisedStudent(model, supervision_for(model.weights, epochs=1, freeze_vision=frozen))
+    before = {name: p.detach().clone() for name, p in model.weights.named_parameters()}
+    student.learn(mixed(), Seeds(0))
+    kept = {name for name, p in model.weights.named_parameters() if torch.equal(p, before[name])}
+    tower = {name for name in before if "vision_tower" in name}
+    assert kept <= tower
+    assert (kept == tower) is frozen
 
 
 def test_the_same_seed_gives_the_same_weights_also_after_a_kill(processor: Any, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
-import pytest
 import torch
 from small_coder import ROW, make_small_coder, train_tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -15,35 +14,10 @@ from palaestra.core.records import Example, Message, Split, ToolCall
 from palaestra.core.seeding import Seeds
 from palaestra.students import pretraining
 from palaestra.students.batches import IGNORE
-from palaestra.students.pretraining import Muon, encode_conversations, list_texts, mix_corpora, orthogonalize
+from palaestra.students.pretraining import encode_conversations, list_texts, mix_corpora
 from palaestra.tasks.base import make_task
 from palaestra.tasks.leakage import HeldOut
 from palaestra.tasks.tools.library import LIBRARY
-
-
-@pytest.mark.parametrize("shape", [(48, 32), (32, 48), (80, 20)])
-def test_orthogonalising_brings_all_singular_values_near_one(shape: tuple[int, int]) -> None:
-    matrices = torch.randn(3, *shape, generator=torch.Generator().manual_seed(0))
-    values = torch.linalg.svdvals(orthogonalize(matrices))
-    assert float(values.min()) > 0.4
-    assert float(values.max()) < 1.3
-
-
-@pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")
-def test_steps_are_those_of_torchs_own_muon_within_its_bfloat16() -> None:
-    generator = torch.Generator().manual_seed(1)
-    ours = torch.nn.Parameter(torch.randn(24, 16, generator=generator))
-    theirs = torch.nn.Parameter(ours.detach().clone())
-    first = Muon([ours], lr=0.02, weight_decay=0.1)
-    second = torch.optim.Muon([theirs], lr=0.02, weight_decay=0.1, adjust_lr_fn="match_rms_adamw")
-    start = ours.detach().clone()
-    for _ in range(5):
-        gradient = torch.randn(24, 16, generator=generator)
-        ours.grad, theirs.grad = gradient, gradient.clone()
-        first.step()
-        second.step()
-    moved = float((ours.detach() - start).norm())
-    assert float((ours.detach() - theirs.detach()).norm()) < 0.01 * moved
 
 
 def take(count: int, seed: int = 0) -> list[Example]:

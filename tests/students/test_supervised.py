@@ -56,11 +56,17 @@ def test_the_weights_depend_on_the_seed() -> None:
     assert not have_equal_weights(results[0], results[2])
 
 
-@pytest.mark.parametrize("method", ["full", "lora"])
-def test_an_interrupted_training_goes_on_to_the_same_weights(method: str) -> None:
+@pytest.mark.parametrize(("method", "optimizer"), [("full", "adamw"), ("full", "muon"), ("lora", "adamw")])
+def test_an_interrupted_training_goes_on_to_the_same_weights(method: str, optimizer: str) -> None:
     from palaestra.models import registry as models
 
-    supervision = Supervision(method=method, epochs=2, batch_size=8, dropout=0.1 if method == "lora" else 0.0)  # type: ignore[arg-type]
+    supervision = Supervision(
+        method=method,  # type: ignore[arg-type]
+        optimizer=optimizer,  # type: ignore[arg-type]
+        epochs=2,
+        batch_size=8,
+        dropout=0.1 if method == "lora" else 0.0,
+    )
     states: list[TrainingState] = []
 
     def keep(state: TrainingState) -> None:

@@ -131,6 +131,8 @@ class TeachKeywords(TypedDict, total=False):
     batch_size: int
     learning_rate: float
     rank: int
+    optimizer: Literal["auto", "adamw", "muon"]
+    freeze_vision: bool
     engine_batch: int
     device: str
     threads: int

@@ -1,4 +1,4 @@
-"""AdamW over the parameter groups of a policy, with a state that checkpoints can store; training mode; seeded scopes.
+"""AdamW over the parameter groups of a policy, Muon, with a state that checkpoints can store; training mode; seeded scopes.
 
 16-bit weights are trained as copies of float32 weights (`MixedAdamW`): most steps are smaller than the distance between two
 16-bit numbers.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any, TypeVar
@@ -30,6 +30,8 @@ _HOOKS = WeakTensorKeyDictionary()
 """By 16-bit parameter: the hook that moves its gradient to its copy."""
 _BETAS, _EPSILON = (0.9, 0.999), 1e-8
 """Defaults of AdamW, as in torch."""
+_MOMENTUM, _COEFFICIENTS = 0.95, (3.4445, -4.7750, 2.0315)
+"""Of Muon: its momentum, and the coefficients of the Newton-Schulz iteration."""
 _MOMENTS = {"mean": "exp_avg", "square": "exp_avg_sq"}
 """The moments in the state of `_FlatAdamW`, with their names in torch."""
 
@@ -195,6 +197,63 @@ class MixedAdamW(torch.optim.AdamW):
         if self._copies:
             parameters, copies = zip(*self._copies.values(), strict=True)
             torch._foreach_copy_(list(parameters), list(copies))
+
+
+class MuonAdamW(MixedAdamW):
+    """Muon for the weight matrices of the blocks, `MixedAdamW` for the embeddings, the output layer and the vectors.
+
+    Muon is momentum with orthogonalized steps, in float32. The algorithm is Keller Jordan's, with the step scaled to AdamW's
+    size (Moonshot's rule), as in `torch.optim.Muon`. That one orthogonalizes in bfloat16, which is slow on CPUs without
+    bfloat16 units. This one processes all matrices of one shape together.
+    """
+
+    def __init__(
+        self, named: Iterable[tuple[str, torch.nn.Parameter]], lr: float = 1e-3, weight_decay: float = 0.0
+    ) -> None:
+        groups: dict[bool, list[torch.nn.Parameter]] = {True: [], False: []}
+        for name, parameter in named:
+            groups[parameter.ndim == 2 and "embed" not in name and "lm_head" not in name].append(parameter)
+        super().__init__([{"params": groups[True]}, {"params": groups[False]}], lr, weight_decay)
+
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        matrices, self.param_groups = self.param_groups[0], self.param_groups[1:]
+        super().step(closure)
+        self.param_groups = [matrices, *self.param_groups]
+        self._step_by_muon(matrices)
+        self._set_parameters()
+
+    @torch.no_grad()
+    def _step_by_muon(self, group: dict[str, Any]) -> None:
+        shapes: dict[torch.Size, list[torch.Tensor]] = {}
+        for parameter in group["params"]:
+            if parameter.grad is not None:
+                shapes.setdefault(parameter.shape, []).append(parameter)
+        for shape, parameters in shapes.items():
+            updates = []
+            for parameter in parameters:
+                state = self.state[parameter]
+                if not state:  # AdamW expects `step` in a state that it loads.
+                    state |= {"momentum": torch.zeros_like(parameter), "step": torch.tensor(0.0)}
+                assert parameter.grad is not None
+                state["momentum"].lerp_(parameter.grad, 1 - _MOMENTUM)
+                updates.append(parameter.grad.lerp(state["momentum"], _MOMENTUM))
+            directions_MNK = orthogonalize(torch.stack(updates))
+            rate = group["lr"] * 0.2 * max(shape) ** 0.5
+            for parameter, direction_NK in zip(parameters, directions_MNK, strict=True):
+                parameter.mul_(1 - group["lr"] * group["weight_decay"])
+                parameter.add_(direction_NK, alpha=-rate)
+
+
+def orthogonalize(matrices_MNK: torch.Tensor, iterations: int = 5) -> torch.Tensor:
+    """Bring all singular values of each matrix close to 1 by Newton-Schulz iterations."""
+    tall = matrices_MNK.shape[-2] > matrices_MNK.shape[-1]
+    x: torch.Tensor = matrices_MNK.mT if tall else matrices_MNK
+    x = x / torch.linalg.matrix_norm(x, keepdim=True).clamp(min=1e-7)
+    a, b, c = _COEFFICIENTS
+    for _ in range(iterations):
+        gram = x @ x.mT
+        x = a * x + (b * gram + c * gram @ gram) @ x
+    return x.mT if tall else x
 
 
 def _move_gradient(copy: torch.Tensor, parameter: torch.Tensor) -> None:

@@ -30,6 +30,7 @@ from palaestra.core.records import Example
 from palaestra.core.registry import find_reference
 from palaestra.core.seeding import Seeds
 from palaestra.models.embedded import EMBEDDED, EmbeddedModel
+from palaestra.rl.optimizers import MuonAdamW
 from palaestra.students.batches import IGNORE, Encoded, collate, encode
 from palaestra.tasks.vision.corpus import Shown, corpus
 from palaestra.tasks.vision.render import render_scene
@@ -91,24 +92,18 @@ def pretrain_model(
         vector_learning_rate: learning rate of AdamW, for the embeddings and the norms.
         on_step: called with the number of completed steps and the last loss.
     """
-    matrices = [p for n, p in model.named_parameters() if p.ndim == 2 and "embed" not in n and "lm_head" not in n]
-    matrix_ids = {id(p) for p in matrices}
-    vectors = [p for p in model.parameters() if id(p) not in matrix_ids]
-    optimizers: list[torch.optim.Optimizer] = [
-        Muon(matrices, lr=matrix_learning_rate, weight_decay=0.01),
-        torch.optim.AdamW(vectors, lr=vector_learning_rate, weight_decay=0.0, betas=(0.9, 0.98)),
-    ]
+    optimizer = MuonAdamW(model.named_parameters())
+    optimizer.param_groups[0]["weight_decay"], optimizer.param_groups[1]["betas"] = 0.01, (0.9, 0.98)
     model.train()
     for step, batch in enumerate(islice(batches, steps)):
         scale = min(1.0, (step + 1) / max(1, _WARMUP * steps), (steps - step) / max(1, _DECAY * steps))
         loss = batch_loss(batch)
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        for optimizer, rate in zip(optimizers, (matrix_learning_rate, vector_learning_rate), strict=True):
-            for group in optimizer.param_groups:
-                group["lr"] = rate * scale
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
+        for group, rate in zip(optimizer.param_groups, (matrix_learning_rate, vector_learning_rate), strict=True):
+            group["lr"] = rate * scale
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
         done = step + 1
         on_step(done, float(loss.detach()) if done % 20 == 0 or done == steps else float("nan"))
     model.eval()
@@ -128,56 +123,6 @@ def compute_padded_loss(model: PreTrainedModel, batch: Batch, half: bool = False
         hidden_BTD = model.model(**inputs).last_hidden_state
         logits_LV = model.lm_head(hidden_BTD[:, :-1][learned_BT])
     return cross_entropy(logits_LV.float(), labels_BT[learned_BT])
-
-
-_COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-"""Coefficients of the Newton-Schulz iteration."""
-
-
-class Muon(torch.optim.Optimizer):
-    """The Muon optimizer in float32: momentum with orthogonalized steps, for weight matrices.
-
-    The algorithm is Keller Jordan's, with the step scaled to AdamW's size (Moonshot's rule), as in `torch.optim.Muon`. That
-    one orthogonalizes in bfloat16, which is slow on CPUs without bfloat16 units. This one stays in float32 and processes
-    all matrices of one shape together.
-    """
-
-    def __init__(self, parameters: Iterable[torch.nn.Parameter], lr: float, weight_decay: float = 0.0) -> None:
-        super().__init__(parameters, {"lr": lr, "momentum": 0.95, "weight_decay": weight_decay})
-
-    @torch.no_grad()
-    def step(self, closure: None = None) -> None:  # type: ignore[override]
-        for group in self.param_groups:
-            shapes: dict[torch.Size, list[torch.nn.Parameter]] = {}
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    shapes.setdefault(parameter.shape, []).append(parameter)
-            for shape, parameters in shapes.items():
-                updates = []
-                for parameter in parameters:
-                    state = self.state[parameter]
-                    if not state:
-                        state["momentum"] = torch.zeros_like(parameter)
-                    assert parameter.grad is not None
-                    state["momentum"].lerp_(parameter.grad, 1 - group["momentum"])
-                    updates.append(parameter.grad.lerp(state["momentum"], group["momentum"]))
-                directions_MNK = orthogonalize(torch.stack(updates))
-                rate = group["lr"] * 0.2 * max(shape) ** 0.5
-                for parameter, direction_NK in zip(parameters, directions_MNK, strict=True):
-                    parameter.mul_(1 - group["lr"] * group["weight_decay"])
-                    parameter.add_(direction_NK, alpha=-rate)
-
-
-def orthogonalize(matrices_MNK: torch.Tensor, iterations: int = 5) -> torch.Tensor:
-    """Bring all singular values of each matrix close to 1 by Newton-Schulz iterations."""
-    tall = matrices_MNK.shape[-2] > matrices_MNK.shape[-1]
-    x: torch.Tensor = matrices_MNK.mT if tall else matrices_MNK
-    x = x / torch.linalg.matrix_norm(x, keepdim=True).clamp(min=1e-7)
-    a, b, c = _COEFFICIENTS
-    for _ in range(iterations):
-        gram = x @ x.mT
-        x = a * x + (b * gram + c * gram @ gram) @ x
-    return x.mT if tall else x
 
 
 _SPECIAL_TOKENS = ("<|pad|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>", "<|tool|>")

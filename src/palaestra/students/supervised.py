@@ -26,7 +26,7 @@ from palaestra.core.records import Example
 from palaestra.core.seeding import Seeds, plan_batches
 from palaestra.models.families import position_limit
 from palaestra.models.registry import count_parameters
-from palaestra.rl.optimizers import MixedAdamW, fork_torch_rng
+from palaestra.rl.optimizers import MixedAdamW, MuonAdamW, fork_torch_rng
 from palaestra.students.batches import Encoded, ResponseLogProbs, encode, split_by_shape
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ class Supervision:
     Arguments:
         method: train all weights (`"full"`) or a LoRA adapter (`"lora"`).
         rank, alpha, dropout: hyperparameters of the adapter; unused with `"full"`.
+        optimizer: `"muon"` trains the weight matrices with Muon; only with `"full"`.
         freeze_vision: with `"full"`, do not train the encoder of images.
     """
 
@@ -59,7 +60,8 @@ class Supervision:
     rank: int = 16
     alpha: int = 32
     dropout: float = 0.0
-    freeze_vision: bool = False
+    optimizer: Literal["adamw", "muon"] = "adamw"
+    freeze_vision: bool = True
 
 
 def supervision_for(
@@ -70,20 +72,26 @@ def supervision_for(
     batch_size: int = 8,
     learning_rate: float = 0.0,
     rank: int = 16,
-    freeze_vision: bool = False,
+    optimizer: Literal["auto", "adamw", "muon"] = "auto",
+    freeze_vision: bool = True,
 ) -> Supervision:
     """The default supervision for a model: all weights of a small model, an adapter for a large one.
 
     Arguments:
         method: `"auto"` trains all weights of models of up to 20 million parameters.
         learning_rate: 0 means the default of the method.
-
+        optimizer: `"auto"` trains all weights of a model that reads images with Muon.
     """
     if method == "auto":
         method = "full" if sum(p.numel() for p in weights.parameters()) <= _MAX_FULL_PARAMETERS else "lora"
     check_peft(str(weights.config._name_or_path), method)
     rate = learning_rate or {"full": 5e-4, "lora": 2e-4}[method]
-    return Supervision(method, epochs, batch_size, rate, rank=rank, alpha=2 * rank, freeze_vision=freeze_vision)
+    if optimizer == "auto":
+        reads_images = getattr(weights.config, "vision_config", None) is not None
+        optimizer = "muon" if method == "full" and reads_images else "adamw"
+    return Supervision(
+        method, epochs, batch_size, rate, rank=rank, alpha=2 * rank, optimizer=optimizer, freeze_vision=freeze_vision
+    )
 
 
 def check_peft(model: str, method: str) -> None:
@@ -174,7 +182,11 @@ def optimize(
         ModelError: a batch does not fit into the memory of a GPU.
     """
     trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    optimizer = MixedAdamW(list(trainable.values()), supervision.learning_rate, supervision.weight_decay)
+    parameters, rates = list(trainable.values()), (supervision.learning_rate, supervision.weight_decay)
+    optimizer = (
+        MuonAdamW(trainable.items(), *rates) if supervision.optimizer == "muon" else MixedAdamW(parameters, *rates)
+    )
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
     curve: list[tuple[int, float]] = []
     done = 0
     if state is not None and state.step:
@@ -202,7 +214,7 @@ def optimize(
                 raise ModelError(
                     f"the GPU has no memory for a batch of {len(batches[step])} examples; {advice}"
                 ) from error
-            torch.nn.utils.clip_grad_norm_(optimizer.param_groups[0]["params"], supervision.clip)
+            torch.nn.utils.clip_grad_norm_(parameters, supervision.clip)
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
             curve.append((step + 1, value))

@@ -191,9 +191,10 @@ class TeachSettings(EngineSettings, ExecutorSettings, RunSettings):
         0.0, "Peak learning rate; 0: 5e-4 for all weights and 2e-4 for LoRA.", low=0, usual=True
     )
     rank: int = setting(16, "Rank of a LoRA adapter.", low=1, panel="Model")
-    freeze_vision: bool = setting(
-        False, "Do not train the encoder of images, if all other weights are trained.", panel="Model"
+    optimizer: Literal["auto", "adamw", "muon"] = setting(
+        "auto", "Of all weights; auto: muon for models that read images, adamw for others.", panel="Model"
     )
+    freeze_vision: bool = setting(True, "Train all weights but those of the encoder of images.", panel="Model")
     engine_batch: int = setting(128, "Answers generated in one batch.", low=1, panel="Model")
     device: str = setting("", "The device, for example cuda; empty: a GPU if there is one.", panel="Model", usual=True)
     threads: int = setting(0, "CPU threads; 0: torch's default.", low=0, panel="Model")
@@ -235,10 +236,16 @@ class TeachSettings(EngineSettings, ExecutorSettings, RunSettings):
             self,
             (asks, "because no language model is called: no writer, planner, verifier or discover is set", limits),
             (
-                self._has_adapter,
+                self.rank == type(self).rank or self._trains_adapter,
                 f"because the method '{self.method}' trains no adapter here; set it to lora",
                 ("rank",),
             ),
+            (
+                (self.optimizer == "auto" and self.freeze_vision) or not self._trains_adapter,
+                "because an adapter is trained; set 'method' to full",
+                ("optimizer", "freeze_vision"),
+            ),
+            (self.learning != "practice", "with learning 'practice'", ("optimizer",)),
             (self.state == "on", "because the state is off", ("references",)),
             (self.learning not in ("preference", "practice"), f"with learning '{self.learning}'", ("rehearsal",)),
             (
@@ -249,9 +256,7 @@ class TeachSettings(EngineSettings, ExecutorSettings, RunSettings):
         )
 
     @property
-    def _has_adapter(self) -> bool:
-        if self.rank == type(self).rank:  # Not given: the model is not looked at.
-            return True
+    def _trains_adapter(self) -> bool:
         from palaestra.students.supervised import trains_adapter
 
         return self.trainer != "palaestra" or trains_adapter(self.student or "nano", self.method)
