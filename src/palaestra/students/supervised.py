@@ -69,7 +69,7 @@ def supervision_for(
     method: Literal["auto", "full", "lora"] = "auto",
     *,
     epochs: int = 4,
-    batch_size: int = 8,
+    batch_size: int = 0,
     learning_rate: float = 0.0,
     rank: int = 16,
     optimizer: Literal["auto", "adamw", "muon"] = "auto",
@@ -79,18 +79,19 @@ def supervision_for(
 
     Arguments:
         method: `"auto"` trains all weights of models of up to 20 million parameters.
-        learning_rate: 0 means the default of the method.
+        batch_size, learning_rate: 0 means the default of the method and the optimizer.
         optimizer: `"auto"` trains all weights of a model that reads images with Muon.
     """
     if method == "auto":
         method = "full" if sum(p.numel() for p in weights.parameters()) <= _MAX_FULL_PARAMETERS else "lora"
     check_peft(str(weights.config._name_or_path), method)
-    rate = learning_rate or {"full": 5e-4, "lora": 2e-4}[method]
     if optimizer == "auto":
         reads_images = getattr(weights.config, "vision_config", None) is not None
         optimizer = "muon" if method == "full" and reads_images else "adamw"
+    rate = learning_rate or (7e-4 if optimizer == "muon" else {"full": 5e-4, "lora": 2e-4}[method])
+    size = batch_size or (16 if optimizer == "muon" else 8)
     return Supervision(
-        method, epochs, batch_size, rate, rank=rank, alpha=2 * rank, optimizer=optimizer, freeze_vision=freeze_vision
+        method, epochs, size, rate, rank=rank, alpha=2 * rank, optimizer=optimizer, freeze_vision=freeze_vision
     )
 
 

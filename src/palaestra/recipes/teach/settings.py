@@ -186,9 +186,9 @@ class TeachSettings(EngineSettings, ExecutorSettings, RunSettings):
         "Epochs of each round's training; 0: the task's own number, or 4 if the lessons do not have the task's own size.",
         low=0,
     )
-    batch_size: int = setting(8, "Examples in a training batch.", low=1)
+    batch_size: int = setting(0, "Examples in a training batch; 0: 16 with Muon, 8 otherwise.", low=0)
     learning_rate: float = setting(
-        0.0, "Peak learning rate; 0: 5e-4 for all weights and 2e-4 for LoRA.", low=0, usual=True
+        0.0, "Peak learning rate; 0: 5e-4 for all weights, 7e-4 with Muon, and 2e-4 for LoRA.", low=0, usual=True
     )
     rank: int = setting(16, "Rank of a LoRA adapter.", low=1, panel="Model")
     optimizer: Literal["auto", "adamw", "muon"] = setting(
