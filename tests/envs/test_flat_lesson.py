@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import palaestra  # noqa: F401  (registers the environments)
+from palaestra import resume
 from palaestra.core.errors import ModelError, SettingsError
 from palaestra.envs.lesson.flat import FEATURES, FlatLessonVectorEnv, compute_weights, divide_lesson
-from palaestra.recipes.train.recipe import train
+from palaestra.recipes.train.recipe import Iteration, train
 
 SMALL = {"skills": ("percent", "clock"), "rounds": 2, "lesson_size": 8, "first_lesson": 8, "validation": 4, "pool": 16}
 EVEN = np.zeros((2, 2), dtype=np.float32)
@@ -122,3 +122,22 @@ def test_tasks_and_models_that_do_not_fit_are_refused() -> None:
         FlatLessonVectorEnv(1, "code-skills", validation=2, pool=1)
     with pytest.raises(ModelError, match="llama"):
         FlatLessonVectorEnv(1, student="nano-vlm")
+
+
+def test_a_killed_run_repeats_at_most_two_iterations(tmp_path: Any) -> None:
+    """Checkpoints have no students, so episodes begin anew after each, also in a run that is never stopped."""
+
+    def stop(iteration: Iteration) -> None:
+        if iteration.number == 3:
+            raise KeyError
+
+    values: dict[str, Any] = {
+        "env": "palaestra/Lesson-v0", "env_kwargs": {**SMALL, "device": "cpu"}, "num_envs": 2, "n_steps": 1, "iterations": 3,
+        "evaluation": 0, "batch_size": 2, "n_epochs": 1, "progress": False,
+    }  # fmt: skip
+    whole = train(out=tmp_path / "whole", **values)
+    with pytest.raises(KeyError):
+        train(out=tmp_path / "part", callbacks=[stop], **values)
+    assert [path.name for path in (tmp_path / "part" / "checkpoints").iterdir()] == ["iteration-2"]
+    resumed = resume(tmp_path / "part", progress=False)
+    assert resumed.summary["weights_sha256"] == whole.summary["weights_sha256"]

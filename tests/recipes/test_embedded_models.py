@@ -55,7 +55,8 @@ def test_environments_get_the_model_of_their_task(shipped_coder: str) -> None:
     assert choose_model_for_env("palaestra/Research-v0", {"task": "prisoners_dilemma"}) == shipped_coder
     assert choose_model_for_env("palaestra/CoT-v0", {"task": "code-skills", "skills": "lists"}) == shipped_coder
     assert choose_model_for_env("palaestra/Guess-v0", {}) == "nano"
-    assert make_settings({"env": "palaestra/Research-v0"}).model == shipped_coder
+    for env in ("palaestra/Research-v0", "palaestra/Writer-v0"):
+        assert make_settings({"env": env}).model == shipped_coder
     assert make_settings({"env": "CartPole-v1"}).model == "nano"
 
 
@@ -79,6 +80,7 @@ def test_teach_refuses_a_student_that_cannot_read_the_task(tmp_path: Path, shipp
 def test_train_refuses_a_model_that_cannot_read_the_environment(tmp_path: Path, shipped_coder: str) -> None:
     for values in (
         {"env": "palaestra/Research-v0"},
+        {"env": "palaestra/Writer-v0"},
         {"env": "palaestra/CoT-v0", "task": "tools-skills"},
     ):
         with pytest.raises(SettingsError, match=f"use {shipped_coder}$"):

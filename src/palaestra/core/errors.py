@@ -120,14 +120,19 @@ def _rebuild(kind: type[PalaestraError], args: tuple[object, ...], attributes: M
     return error
 
 
+_MAX_LISTED = 60
+"""Maximum number of names in a message; packages of games have hundreds."""
+
+
 def suggest(name: str, known: Iterable[str]) -> str:
-    """Suggest the known name that was probably meant, and list all of them.
+    """Suggest the known name that was probably meant, and list the known ones, at most `_MAX_LISTED`.
 
     >>> suggest("skil_tree", ["no_state", "skill_tree"])
     "did you mean 'skill_tree'? Known: no_state, skill_tree"
     """
     names = sorted(known)
-    listing = f"Known: {', '.join(names)}" if names else "nothing is registered"
+    rest = [f"and {len(names) - _MAX_LISTED} more"] if len(names) > _MAX_LISTED else []
+    listing = f"Known: {', '.join(names[:_MAX_LISTED] + rest)}" if names else "nothing is registered"
     lowered = {candidate.lower(): candidate for candidate in names}
     close = difflib.get_close_matches(name.lower(), list(lowered), n=1, cutoff=0.5)
     return f"did you mean '{lowered[close[0]]}'? {listing}" if close else listing

@@ -81,7 +81,7 @@ def select_problems(
     if split not in list(Split):
         raise EnvError(f"split must be one of {', '.join(Split)}; got {split!r}")
     if per_skill is None:
-        selected = _draw_up_to(DEFAULT_PROBLEMS, task, Split(split), seed, skills)
+        selected = draw_up_to(DEFAULT_PROBLEMS, task, Split(split), seed, skills)
     elif check_integer("problems", per_skill) < 0 or (per_skill == EVERY and get_hooks(task).is_procedural):
         raise EnvError(f"problems must be at least 1 per skill for {task.name}; got {per_skill}")
     else:
@@ -91,7 +91,7 @@ def select_problems(
     return selected
 
 
-def _draw_up_to(maximum: int, task: Task, split: Split, seed: int, skills: Sequence[str]) -> list[Problem]:
+def draw_up_to(maximum: int, task: Task, split: Split, seed: int, skills: Sequence[str] = ()) -> list[Problem]:
     """Draw `maximum` problems of each skill, or as many as it has. A skill without problems raises only if it was named."""
     drawn: list[Problem] = []
     for skill in skills or task.skills():

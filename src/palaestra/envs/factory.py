@@ -34,6 +34,8 @@ from palaestra.envs.wrappers.slots import CheckedVectorEnv, SlotVectorEnv, read_
 from palaestra.tasks.base import check_skills
 
 T = TypeVar("T")
+_SUPPLIED = ("num_envs", "tokenizer", "max_tokens", "context", "end_ids", "group_size", "failures", "autoreset")
+"""The arguments that `make_token_env` and `make_turn_env` pass to vector environments."""
 
 
 def get_spec(env_id: str) -> EnvSpec:
@@ -144,7 +146,9 @@ def get_single_spaces(env_id: str, options: Options) -> tuple[GymSpace, GymSpace
 
 
 def check_options(env_id: str, options: Options, settings: Collection[str] = ()) -> None:
-    """Raise for an unknown option, task or skill of a language-model environment, or for unusable data. Loads no model.
+    """Raise for options that a language-model environment cannot be made with. Loads no model.
+
+    A turn environment is made once, so that wrong values and names of other packages raise here as well.
 
     Arguments:
         settings: the options that are settings of their own, for the message.
@@ -157,8 +161,6 @@ def check_options(env_id: str, options: Options, settings: Collection[str] = ())
             continue
         if not isinstance(kind, type) or not issubclass(kind, (TokenEnv, TokenVectorEnv, TurnEnv, TurnVectorEnv)):
             return
-        if load_package := getattr(kind, "load_package", None):
-            load_package()
         names |= _list_parameters(kind)
     if not names:
         return
@@ -168,6 +170,12 @@ def check_options(env_id: str, options: Options, settings: Collection[str] = ())
                 raise SettingsError(f"setting '{option}' has no effect on {env_id}, which has no such option")
             raise SettingsError(f"setting 'env_kwargs': {env_id} has no option '{option}'; {suggest(option, names)}")
     given = {**names, **spec.kwargs, **options}
+    for option in (name for name, value in given.items() if value is inspect.Parameter.empty and name not in _SUPPLIED):
+        setting = option if option in settings else "env_kwargs"
+        advice = "".join(
+            f"; or use {prefix}:ID as the environment" for prefix in PREFIXES if PREFIXES[prefix] == env_id
+        )
+        raise SettingsError(f"setting '{setting}': {env_id} needs the option '{option}'{advice}")
     check_data = getattr(kind, "check_data", None)
     if check_data is not None and isinstance(given["prompts"], str):
         check_data(given["prompts"], given["task_kwargs"])
@@ -175,6 +183,9 @@ def check_options(env_id: str, options: Options, settings: Collection[str] = ())
         task = resolve_task(given["task"], given.get("task_kwargs"))
         skills = given.get("skills", ())
         check_skills(task, [skills] if isinstance(skills, str) else skills)
+    single = _load_entry(spec, spec.entry_point)
+    if isinstance(single, type) and issubclass(single, TurnEnv):
+        make_single_turn_env(env_id, options).close()
 
 
 def make_token_env(env_id: str, num_envs: int, options: Options, **own: Any) -> TokenEnvContract:

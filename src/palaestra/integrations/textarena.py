@@ -48,10 +48,10 @@ class TextArenaEnv(ForeignEnv["textarena.Env"]):
         'The target number is higher.'
     """
 
-    load_package = staticmethod(lambda: _load_textarena())
     sample_actions = ("[1]", "[2]", "[10]", "[4]")
 
     def __init__(self, env_id: str, *, player: int = 0, opponent: str = "random", **arguments: Any) -> None:
+        _load_textarena()  # Its import takes seconds and is no call of the environment.
         self.player, self._opponent = player, _load_opponent(opponent)
         self._players, self._adds_brackets = 1, False
         self._generator = np.random.default_rng(0)

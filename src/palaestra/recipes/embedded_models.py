@@ -18,8 +18,8 @@ from palaestra.tasks.base import GenerativeTask, Task, get_hooks
 
 _DRAWN, _MEASURED = 600, 16
 """Number of train examples that are drawn, and of the longest that are tokenized."""
-_WORKSPACE, _OPENING = "palaestra/Research-v0", 1500
-"""The environment that the model for code fits, and the tokens that its first messages have at least."""
+_OPENINGS = {"palaestra/Research-v0": 1500, "palaestra/Writer-v0": 400}
+"""Environments of long prompts, which the model for code fits, and the tokens that the first messages have at least."""
 
 
 def choose_model(task: Task, skills: Sequence[str] = ()) -> str:
@@ -32,7 +32,7 @@ def choose_model(task: Task, skills: Sequence[str] = ()) -> str:
 
 def choose_model_for_env(env: str, options: Mapping[str, Any]) -> str:
     """The embedded model for an environment."""
-    if env == _WORKSPACE and EMBEDDED["nano-coder"].is_shipped:
+    if env in _OPENINGS and EMBEDDED["nano-coder"].is_shipped:
         return "nano-coder"
     task, skills = _find_task(env, options)
     return "nano" if task is None else choose_model(task, skills)
@@ -40,10 +40,10 @@ def choose_model_for_env(env: str, options: Mapping[str, Any]) -> str:
 
 def check_reads_env(name: str, env: str, options: Mapping[str, Any]) -> None:
     """Raise if a model cannot read the problems of an environment, as `check_reads_task` does."""
-    row = EMBEDDED.get(strip_scheme(name))
-    if env == _WORKSPACE and row is not None and row.context < _OPENING:
+    row, opening = EMBEDDED.get(strip_scheme(name)), _OPENINGS.get(env, 0)
+    if row is not None and row.context < opening:
         able = "nano-coder" if EMBEDDED["nano-coder"].is_shipped else "smollm2"
-        obstacle = f"it reads {row.context} tokens, and the first messages have more than {_OPENING}"
+        obstacle = f"it reads {row.context} tokens, and the first messages have more than {opening}"
         raise SettingsError(f"{name} cannot play {env}: {obstacle}; use {able}")
     task, skills = _find_task(env, options)
     if task is not None:

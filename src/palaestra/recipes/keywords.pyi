@@ -173,7 +173,7 @@ class TrainKeywords(TypedDict, total=False):
     max_staleness: int
     importance_clip_max: float
     temperature: float
-    max_tokens: int
+    max_tokens: int | None
     agent: str
     agent_timeout: float
     agent_start: Literal["spawn", "fork"]
@@ -188,7 +188,7 @@ class TrainKeywords(TypedDict, total=False):
     evaluate_every: int
     evaluation: int | None
     stop_at: float | None
-    checkpoint_every: int
+    checkpoint_every: int | None
     keep_trajectories: int
     keep_alternatives: int
     tensorboard: bool

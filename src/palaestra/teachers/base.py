@@ -71,6 +71,9 @@ class PlanningTeacher(ABC):
         writer: writes the examples; default: the task's own generators.
     """
 
+    reads_references = True
+    """Whether the expected answers of validation problems may change its lessons."""
+
     def __init__(self, task: Task, skills: tuple[str, ...] = (), *, writer: Writer | None = None) -> None:
         self.task = task
         self.skills = {name: parts for name, parts in task.skills().items() if not skills or name in skills}

@@ -31,6 +31,8 @@ class Learned(PlanningTeacher):
         policy: the folder of a run of `palaestra train --env palaestra/Lesson-v0`.
     """
 
+    reads_references = False
+
     def __init__(
         self, task: Task, skills: tuple[str, ...] = (), *, writer: Writer | None = None, policy: str = ""
     ) -> None:

@@ -10,11 +10,13 @@ import numpy as np
 
 from palaestra.envs.lesson.state import StudentState, ValidationAttempt
 from palaestra.tasks.base import Task
-from palaestra.teachers.base import Order, PlanningTeacher, Writer
+from palaestra.teachers.base import Order, PlanningTeacher, TaskWriter, Writer
 
 
 class NoState(PlanningTeacher):
     """Orders the same number of examples for every skill, and for every subskill of a skill."""
+
+    reads_references = False
 
     def plan(self, state: StudentState, size: int, generator: np.random.Generator) -> list[Order]:
         orders = []
@@ -42,7 +44,7 @@ class OpenEnded(PlanningTeacher):
         self, task: Task, skills: tuple[str, ...] = (), *, writer: Writer | None = None, per_error: int = 4
     ) -> None:
         super().__init__(task, skills, writer=writer)
-        self.per_error = per_error
+        self.per_error, self.reads_references = per_error, not isinstance(self.writer, TaskWriter)
 
     def plan(self, state: StudentState, size: int, generator: np.random.Generator) -> list[Order]:
         wrong = [a for a in state.attempts if a.correct == "no" and (a.skill in self.skills or not a.skill)]
@@ -81,7 +83,7 @@ class SkillList(PlanningTeacher):
         shown: int = 4,
     ) -> None:
         super().__init__(task, skills, writer=writer)
-        self.hypotheses, self.shown = hypotheses, shown
+        self.hypotheses, self.shown, self.reads_references = hypotheses, shown, not isinstance(self.writer, TaskWriter)
 
     def plan(self, state: StudentState, size: int, generator: np.random.Generator) -> list[Order]:
         wrong: dict[str, list[ValidationAttempt]] = {}
@@ -115,6 +117,8 @@ class LearnabilityTeacher(PlanningTeacher):
     Arguments:
         explore: the fraction of a lesson that is divided equally.
     """
+
+    reads_references = False
 
     def __init__(
         self, task: Task, skills: tuple[str, ...] = (), *, writer: Writer | None = None, explore: float = 0.2

@@ -61,7 +61,7 @@ class SkillTree(PlanningTeacher):
         if isinstance(engine, str):
             raise SettingsError(f"option 'engine': expected an engine, not its name; got '{engine}'")
         self.engine: Engine | None = engine if engine is not None else getattr(self.writer, "engine", None)
-        self.proposals = proposals
+        self.proposals, self.reads_references = proposals, proposals > 0
         self.prompts: TeacherPrompts = prompts or getattr(self.writer, "prompts", None) or TeacherPrompts()
         options = {"keep": keep, "threshold": threshold}
         if isinstance(policy, str):

@@ -114,12 +114,15 @@ class WriterVectorEnv(TokenVectorEnv):
         return True
 
     def rewards(self, responses: Sequence[Response]) -> Sequence[float | RewardError]:
-        """Teach a copy of the student with each response."""
-        parts = [
-            part
-            for start in range(0, len(responses), self.copies)
-            for part in self._teach(responses[start : start + self.copies])
-        ]
+        """Teach a copy of the student with each response that has a usable example. Without one it would learn as the control."""
+        lessons = [self.read_lesson(response) for response in responses]
+        usable = [k for k, lesson in enumerate(lessons) if lesson]
+        parts = [ScoredResponse(-self.penalty, {"usable": 0.0, "solved": 0.0, "logprob": 0.0}) for _ in responses]
+        for start in range(0, len(usable), self.copies):
+            places = usable[start : start + self.copies]
+            taught = self._teach([responses[k] for k in places], [lessons[k] for k in places])
+            for place, part in zip(places, taught, strict=True):
+                parts[place] = part
         self._scores |= {r.episode: part for r, part in zip(responses, parts, strict=True)}
         return [part.reward for part in parts]
 
@@ -182,9 +185,8 @@ class WriterVectorEnv(TokenVectorEnv):
             raise SettingsError(f"the students solve all validation problems of {', '.join(self.student_skills)}")
         return orders
 
-    def _teach(self, responses: Sequence[Response]) -> list[ScoredResponse]:
-        """Teach one copy with each of at most `copies` responses."""
-        lessons = [self.read_lesson(response) for response in responses]
+    def _teach(self, responses: Sequence[Response], lessons: Sequence[Sequence[Example]]) -> list[ScoredResponse]:
+        """Teach one copy with each of at most `copies` lessons."""
         sources = [int(response.prompt.source.metadata["student"]) for response in responses]  # type: ignore[attr-defined]
         rows_KN = [
             np.concatenate([self.cohort.store(lesson), self._fill_rows[len(lesson) :], self._rehearsal_rows])
@@ -199,7 +201,7 @@ class WriterVectorEnv(TokenVectorEnv):
             solved = solved_KN[copy, hard].mean() - self._control_solved_KN[source, hard].mean()
             logprob = logprobs_KN[copy, hard].mean() - self._control_logprobs_KN[source, hard].mean()
             parts = {"usable": len(lesson) / self.examples, "solved": float(solved), "logprob": float(logprob)}
-            scores.append(ScoredResponse(float(logprob) if lesson else -self.penalty, parts))
+            scores.append(ScoredResponse(float(logprob), parts))
         return scores
 
     def _learn(self, rows_KN: Sequence[np.ndarray], sources: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:

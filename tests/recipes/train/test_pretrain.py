@@ -44,3 +44,10 @@ def test_defaults_are_those_of_the_row() -> None:
         settings = recipe.PretrainSettings(model=name).with_defaults()  # type: ignore[arg-type]
         assert (settings.steps, settings.batch_size, settings.layers) == (row.steps, row.batch_size, row.layers)
         assert recipe.PretrainSettings(model=name, layers=2).with_defaults().layers == 2  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", list(EMBEDDED))
+def test_the_card_measures_every_skill(name: str) -> None:
+    """Also skills with fewer problems than requested."""
+    for task, problems in recipe.draw_tests(recipe.PretrainSettings(model=name)):  # type: ignore[arg-type]
+        assert {problem.skill for problem in problems} == set(task.skills())

@@ -69,8 +69,6 @@ class ForeignEnv(TurnEnv, Generic[EnvT]):
         verify_seed: in a vector environment, compare episodes with the same seed before the first one (`_check_seed`).
     """
 
-    load_package: Callable[[], object] | None = None
-    """Imports the package, or raises `MissingExtraError`. Called before a model is loaded."""
     shares_random: bool = True
     """Whether the package draws from the global random generators."""
     keeps_generator: bool = True

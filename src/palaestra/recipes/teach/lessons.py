@@ -37,6 +37,7 @@ from palaestra.engines.cached import CachedEngine
 from palaestra.envs.lesson import LessonEnv, StudentState
 from palaestra.envs.lesson.state import check_lesson
 from palaestra.recipes.metered_engines import meter_engines
+from palaestra.recipes.settings import check_effects
 from palaestra.recipes.teach.settings import TASK_WRITER, TeachSettings
 from palaestra.recipes.teach.summary import LESSON, PERMANENT, VERIFICATION, Delivery
 from palaestra.runs.provenance import CallLog, LedgerEntry
@@ -104,6 +105,12 @@ class Lessons:
         self.engines: dict[str, CachedEngine] = {}
         self.log = CallLog()
         self.run: Run
+
+    def check_effects(self) -> None:
+        """Raise for a setting that has no effect on the teacher."""
+        is_read = self.settings.discover or getattr(self.teacher, "reads_references", True)
+        reason = f"because the teacher '{self.settings.teacher}' with the writer '{self.settings.writer}' reads no references"
+        check_effects(self.settings, (is_read, reason, ("references",)))
 
     @contextmanager
     def open(self, run: Run, listener: Listener = ignore, workers: EvaluationWorkers | None = None) -> Iterator[None]:

@@ -109,6 +109,7 @@ def teach(
     settings = fill_student(resolve_settings(TeachSettings, settings, values))
     tasks, lessons = check(settings)
     settings.check_effects()
+    lessons.check_effects()
     rounds = settings.rounds
     with start_run(RECIPE, out, listener, progress, lambda console: RunProgress(console, rounds)) as (folder, listener):
         kept = prepare_resume(settings, folder, listener)

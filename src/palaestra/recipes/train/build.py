@@ -283,7 +283,7 @@ def _build_sampler(
         return None
     name, options = settings.resolve_model(settings.model), settings.engine_kwargs
     engine = get_engine_class(name).open_for_rollouts(name, device=settings.device, listener=listener, **options)
-    return EnginePolicy(engine, settings.temperature, vocabulary, settings.max_tokens, policy.context, stop)
+    return EnginePolicy(engine, settings.temperature, vocabulary, settings.max_tokens or 0, policy.context, stop)
 
 
 def _open_workers(settings: TrainSettings, config: LoopConfig, listener: Listener) -> RolloutWorkers | None:

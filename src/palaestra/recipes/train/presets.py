@@ -18,7 +18,7 @@ from palaestra.rl.curriculum import CURRICULA, UNIFORM, Curriculum
 # Runs of earlier versions have no `scale_actions` in their settings: their policies act without a scale.
 _COMMON = {
     "episodes": 256, "n_steps": 64, "normalize_observations": False, "scale_actions": True, "activation": "tanh",
-    "reward_scale": 1.0,
+    "reward_scale": 1.0, "max_tokens": 72, "checkpoint_every": 10,
 }  # fmt: skip
 _TOKEN = {**_COMMON, "num_envs": 128, "iterations": 40, "evaluation": 25}
 PRESETS: Mapping[str | tuple[str, str], Mapping[str, Any]] = {
@@ -26,6 +26,8 @@ PRESETS: Mapping[str | tuple[str, str], Mapping[str, Any]] = {
     "token": _TOKEN,
     # Fewer slots: each may be a workspace with its own processes.
     "turn": {**_TOKEN, "num_envs": 32, "episodes": 128, "evaluation": 64},
+    # A lesson in JSON; a student trains on each.
+    "palaestra/Writer-v0": {"episodes": 64, "num_envs": 64, "max_tokens": 512},
     ("token", "grpo"): {"num_minibatches": 2},
     ("token", "rloo"): {"num_minibatches": 2},
     ("token", "ppo"): {
@@ -59,7 +61,7 @@ PRESETS: Mapping[str | tuple[str, str], Mapping[str, Any]] = {
         "gae_lambda": 0.94,
     },
     ("palaestra/Lesson-v0", "ppo"): {
-        "num_envs": 16, "n_steps": 6, "iterations": 40, "evaluation": 16, "learning_rate": 3e-3,
+        "num_envs": 16, "n_steps": 6, "iterations": 40, "evaluation": 16, "checkpoint_every": 2, "learning_rate": 3e-3,
         "critic_learning_rate": 3e-3, "n_epochs": 4, "batch_size": 48, "gamma": 1.0, "gae_lambda": 1.0,
     },
     ("Pendulum-v1", "ppo"): {
@@ -68,7 +70,7 @@ PRESETS: Mapping[str | tuple[str, str], Mapping[str, Any]] = {
     },
 }  # fmt: skip
 """Default settings and hyperparameters: for a kind of environment, for a kind and an algorithm, for a policy and an
-algorithm, and for an environment and an algorithm. The more specific preset takes precedence. The results in `docs/results.md` were measured
+algorithm, for an environment, and for an environment and an algorithm. The more specific preset takes precedence. The results in `docs/results.md` were measured
 with these presets."""
 
 
@@ -87,7 +89,7 @@ def find_preset(kind: str, policy: str, env: str, algorithm: str) -> tuple[Json,
         kind: `"control"`, `"token"` or `"turn"`.
     """
     # Turn environments use the token presets: training updates tokens.
-    keys = (kind, ("token" if kind == "turn" else kind, algorithm), (policy, algorithm), (env, algorithm))
+    keys = (kind, ("token" if kind == "turn" else kind, algorithm), (policy, algorithm), env, (env, algorithm))
     return split_values({name: value for key in keys for name, value in PRESETS.get(key, {}).items()})
 
 

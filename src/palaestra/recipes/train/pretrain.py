@@ -12,16 +12,18 @@ from typing import Any, Literal
 
 from palaestra.core.errors import RunError
 from palaestra.core.prompts import Prompts
-from palaestra.core.records import Attempt, Event, Listener, Report, Split
+from palaestra.core.records import Attempt, Event, Listener, Problem, Report, Split
 from palaestra.core.seeding import Seeds
 from palaestra.core.settings import check_ranges, setting
 from palaestra.core.statistics import report_on
+from palaestra.envs.base import draw_up_to
 from palaestra.models.embedded import EMBEDDED
 from palaestra.recipes.progress import RunProgress, announce_start, show_progress
 from palaestra.recipes.runs import PERCENT, SHARED_KEYS, to_percent
 from palaestra.recipes.settings import require, resolve_settings
 from palaestra.runs.files import PARTIAL, storage_errors, write_folder, write_json
 from palaestra.runs.provenance import record_provenance
+from palaestra.tasks.base import Task, get_hooks, make_task
 
 TOKENIZER_EXAMPLES = 20_000
 TOKENIZER_EXAMPLES_PER_SKILL = 400
@@ -54,7 +56,7 @@ class PretrainSettings:
     width: int | None = setting(
         None, "Width of the model, a multiple of 32; by default 192, and 256 for nano-coder.", low=1, panel="Model"
     )
-    problems: int = setting(50, "Test problems per skill for the model card.", low=1, panel="Task")
+    problems: int = setting(50, "Maximum test problems per skill for the model card.", low=1, panel="Task")
     seed: int = setting(0, "Seed of weights and data.", low=0, panel="Run")
     device: str = setting("", "Device, for example cuda; by default a GPU if there is one.", panel="Model")
     workers: int = setting(
@@ -122,7 +124,6 @@ def _pretrain(settings: PretrainSettings, listener: Listener) -> Report:
 
     from palaestra.engines.transformers import TransformersEngine
     from palaestra.rl.optimizers import fork_torch_rng
-    from palaestra.tasks.base import get_hooks, make_task
     from palaestra.tasks.evaluate import evaluate
 
     out = Path(settings.out)
@@ -133,6 +134,7 @@ def _pretrain(settings: PretrainSettings, listener: Listener) -> Report:
     device = settings.device or ("cuda" if torch.cuda.is_available() else "cpu")
     listener(announce_start("pretrain", out, model=settings.model, steps=str(settings.steps), device=device))
     listener(Event("tokenizer"))
+    tests = draw_tests(settings)  # Before the training, because a task may have too few problems.
 
     losses: list[float] = []
 
@@ -150,8 +152,7 @@ def _pretrain(settings: PretrainSettings, listener: Listener) -> Report:
     model.to(torch.bfloat16).to(torch.float32)
     engine = TransformersEngine(model, trained.tokenizer, settings.model, processor=trained.processor)
     attempts: list[Attempt] = []
-    for task in map(make_task, EMBEDDED[settings.model].tasks):
-        problems = task.problems(Split.TEST, settings.problems, settings.seed)
+    for task, problems in tests:
         attempts += evaluate(task, problems, lambda: engine, seed=settings.seed, listener=listener)
         get_hooks(task).close()
     report, loss = report_on(attempts), sum(losses[-_LAST_LOSSES:]) / len(losses[-_LAST_LOSSES:])
@@ -170,6 +171,12 @@ def _pretrain(settings: PretrainSettings, listener: Listener) -> Report:
 
     write_folder(out, write)
     return report
+
+
+def draw_tests(settings: PretrainSettings) -> list[tuple[Task, list[Problem]]]:
+    """The tasks of a model's card with the test problems of each skill, as many as it has."""
+    tasks = map(make_task, EMBEDDED[settings.model].tasks)
+    return [(task, draw_up_to(settings.problems, task, Split.TEST, settings.seed)) for task in tasks]
 
 
 def _train_nano(settings: PretrainSettings, seeds: Seeds, device: str, on_step: OnStep) -> Pretrained:
@@ -209,7 +216,6 @@ def _train_nano_vlm(settings: PretrainSettings, seeds: Seeds, device: str, on_st
 
 
 def _train_nano_coder(settings: PretrainSettings, seeds: Seeds, device: str, on_step: OnStep) -> Pretrained:
-
     from palaestra.students import pretraining
     from palaestra.tasks.code import corpus as code
     from palaestra.tasks.code.task import CodeSkills

@@ -263,7 +263,7 @@ def _run(
             every = settings.evaluate_every
             if settings.evaluation and (last or (every and iteration % every == 0)):
                 trackers.log(iteration, _evaluate(run, loop, iteration, settings, listener))
-            if last or held.pending or iteration % settings.checkpoint_every == 0:
+            if last or held.pending or iteration % (settings.checkpoint_every or 1) == 0:
                 lead("gather state")
                 save_checkpoint(run.checkpoints, iteration, loop, last)
             if held.pending:

@@ -154,8 +154,8 @@ class TrainSettings(EngineSettings, ExecutorSettings, RunSettings):
     temperature: float = setting(
         1.0, "Sampling temperature during training.", above=0, panel="Sampling", policies=LANGUAGE
     )
-    max_tokens: int = setting(
-        72,
+    max_tokens: int | None = setting(
+        None,
         "Maximum tokens of a response; at the turn scale, of a message.",
         low=1,
         panel="Sampling",
@@ -233,7 +233,7 @@ class TrainSettings(EngineSettings, ExecutorSettings, RunSettings):
     stop_at: float | None = setting(
         None, "Stop when the mean return of the last 100 episodes reaches this value.", panel="Agent"
     )
-    checkpoint_every: int = setting(10, "Iterations between checkpoints.", low=1, panel="Run")
+    checkpoint_every: int | None = setting(None, "Iterations between checkpoints.", low=1, panel="Run")
     keep_trajectories: int = setting(
         4,
         "Episodes per iteration that the store keeps; with groups, as many whole groups as fit and at least one, "
@@ -307,7 +307,7 @@ class TrainSettings(EngineSettings, ExecutorSettings, RunSettings):
         """Whether `fill_presets` has replaced what was not given."""
         values = (self.policy, self.algorithm, self.rollout, self.iterations, self.num_envs, self.evaluation)
         return (
-            None not in values
+            None not in (*values, self.max_tokens, self.checkpoint_every)
             and bool(self.model)
             and len(self.hyperparameters) == len(fields(ALGORITHMS.get(str(self.algorithm)).Config))
         )
