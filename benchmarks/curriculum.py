@@ -23,17 +23,17 @@ def main() -> None:
     names = (UNIFORM, *(options.curricula.split(",") if options.curricula else CURRICULA.names()))
     seeds, iterations = (range(1), 5) if options.quick else (range(int(options.seeds or 5)), 40)
     cells = [{"curriculum": name, "seed": seed, "iterations": iterations} for seed in seeds for name in names]
-    found = collect_rows(train_once, cells, options)
-    rows = {name: {row["seed"]: row for row in found if row["curriculum"] == name} for name in names}
-    means = {name: statistics.mean(row["gain"] for row in part.values()) for name, part in rows.items()}
-    for name in names[1:]:
+    all_rows = collect_rows(train_once, cells, options)
+    rows = {name: {row["seed"]: row for row in all_rows if row["curriculum"] == name} for name in names}
+    means = {name: statistics.mean(row["gain"] for row in part.values()) for name, part in rows.items() if part}
+    for name in [name for name in names[1:] if name in means]:
         pairs = [(row, rows[UNIFORM][seed]) for seed, row in rows[name].items() if seed in rows[UNIFORM]]
         difference = mean_interval([own["gain"] - other["gain"] for own, other in pairs])
         print(
             f"{name} - uniform: {difference.value:+.1f} [{difference.low:+.1f}, {difference.high:+.1f}] points",
             flush=True,
         )
-    finish("curriculum", min(means[name] for name in names[1:]) / means[UNIFORM], rows=found)
+    finish("curriculum", min(gain for name, gain in means.items() if name != UNIFORM) / means[UNIFORM], rows=all_rows)
 
 
 def train_once(curriculum: str, seed: int, iterations: int) -> Row:

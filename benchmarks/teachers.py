@@ -83,7 +83,8 @@ def count_solved(model: str, task_name: str, tries: int, problems: list[Problem]
 @cache
 def find_unsolved(task: str, tries: int) -> list[Problem]:
     """The test problems that the student solves in none of some tries."""
-    problems = list(draw_problems(made := make_task(task), Split.TEST, 10, 0, tuple(made.skills())))
+    source = make_task(task)
+    problems = list(draw_problems(source, Split.TEST, 10, 0, tuple(source.skills())))
     solved = count_solved(STUDENTS[task], task, tries, problems)
     return [problem for problem in problems if not solved[problem.id][0]]
 
