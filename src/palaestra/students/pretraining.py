@@ -118,7 +118,7 @@ def compute_padded_loss(model: PreTrainedModel, batch: Batch, half: bool = False
     """
     labels_BT = batch["labels"][:, 1:]
     inputs = {name: tensor for name, tensor in batch.items() if name != "labels"}
-    learned_BT = labels_BT != IGNORE  # Logits of the other tokens would take half of the time.
+    learned_BT = labels_BT != IGNORE  # Most tokens belong to prompts.
     with torch.autocast(model.device.type, torch.bfloat16) if half else nullcontext():
         hidden_BTD = model.model(**inputs).last_hidden_state
         logits_LV = model.lm_head(hidden_BTD[:, :-1][learned_BT])
