@@ -12,12 +12,22 @@ from palaestra.chat.rendering import describe_tools, prompt_ids, render_conversa
 from palaestra.chat.tool_parsers import HERMES
 from palaestra.core.records import Example, Message, Split, ToolCall
 from palaestra.core.seeding import Seeds
+from palaestra.models.registry import LoadedModel
 from palaestra.students import pretraining
-from palaestra.students.batches import IGNORE
+from palaestra.students.batches import IGNORE, Encoded, collate
 from palaestra.students.pretraining import encode_conversations, list_texts, mix_corpora
 from palaestra.tasks.base import make_task
 from palaestra.tasks.leakage import HeldOut
 from palaestra.tasks.tools.library import LIBRARY
+
+
+def test_the_loss_of_a_padded_batch_is_transformers_own(nano: LoadedModel) -> None:
+    """The mean over the labeled tokens of all rows, whatever fills the shorter rows."""
+    batch = collate([Encoded((5, 6, 7), (8, 9)), Encoded((5,), (8,))], pad_id=0)
+    with torch.no_grad():
+        wanted = nano.weights(**batch).loss
+        del batch["attention_mask"]
+        assert float(pretraining.compute_padded_loss(nano.weights, batch)) == pytest.approx(float(wanted), rel=1e-5)
 
 
 def take(count: int, seed: int = 0) -> list[Example]:

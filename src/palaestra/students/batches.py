@@ -113,11 +113,6 @@ def split_by_shape(batch: Sequence[int], rows: Sequence[Encoded]) -> Iterator[li
         plain = []
 
 
-def response_loss(logits_BTV: torch.Tensor, labels_BT: torch.Tensor) -> torch.Tensor:
-    """Mean cross-entropy over the response tokens of the whole batch."""
-    return cross_entropy(logits_BTV[:, :-1].flatten(0, 1).float(), labels_BT[:, 1:].flatten(), ignore_index=IGNORE)
-
-
 class ResponseLogProbs:
     """Computes the log-prob of every response token.
 
