@@ -3,6 +3,7 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
+import pytest
 import torch
 from small_coder import ROW, make_small_coder, train_tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer
