@@ -21,7 +21,15 @@ from _common import ROWS, Row, arguments, collect_rows, finish
 
 STUDENTS = {"math-skills": "nano", "vision-skills": "nano-vlm"}
 ARMS: dict[str, dict[str, Any]] = {
-    "plain": {"rehearsal": 0.0, "lesson_size": 160, "epochs": 4, "learning_rate": 5e-4},
+    "plain": {
+        "rehearsal": 0.0,
+        "lesson_size": 160,
+        "epochs": 4,
+        "learning_rate": 5e-4,
+        "batch_size": 8,
+        "optimizer": "adamw",
+        "freeze_vision": False,
+    },
     "default": {},
 }
 QUICK = {"rounds": 1, "lesson_size": 30, "validation": 2, "test": 4, "epochs": 1}

@@ -44,7 +44,14 @@ TEACHERS: dict[str, tuple[str, dict[str, str]]] = {
 STUDENTS = {"math-skills": "nano", "vision-skills": "nano-vlm"}
 SIZES: dict[str, dict[str, Any]] = {
     "math-skills": {"lesson_size": 160},
-    "vision-skills": {"lesson_size": 480, "learning_rate": 3e-4, "test": 50},
+    "vision-skills": {
+        "lesson_size": 480,
+        "learning_rate": 3e-4,
+        "test": 50,
+        "optimizer": "adamw",
+        "batch_size": 8,
+        "freeze_vision": False,
+    },
 }
 COLUMNS = ("area", "fall", "distinct", "seconds")
 QUICK: dict[str, Any] = {"rounds": 2, "lesson_size": 60, "validation": 4, "test": 6}
