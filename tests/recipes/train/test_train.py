@@ -366,6 +366,13 @@ def test_a_model_without_a_tokenizer_is_named(tmp_path: Path, nano: Any) -> None
         train(model=str(tmp_path / "bare"), iterations=1, out=tmp_path / "run")
 
 
+def test_presets_fill_limits_by_environment() -> None:
+    writer, game = (make_settings({"env": f"palaestra/{name}-v0", "model": "smollm2"}) for name in ("Writer", "Guess"))
+    assert (writer.max_tokens, writer.episodes, writer.checkpoint_every) == (512, 64, 10)
+    assert (game.max_tokens, game.episodes) == (72, 128)
+    assert make_settings({"env": "palaestra/Writer-v0", "max_tokens": 9}).max_tokens == 9
+
+
 def test_settings_are_documented_and_survive_a_file() -> None:
     for kind in (TrainSettings, PPOConfig, GRPOConfig, RLOOConfig, REINFORCEConfig):
         assert all(text.endswith(".") for _, _, text in list_settings(kind))
