@@ -6,13 +6,14 @@ import base64
 import json
 from collections.abc import Callable, Sequence
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from palaestra.core.records import Example, Problem, Sampling, Score, Split
+from palaestra.core.records import Example, Problem, Sampling, Split
 from palaestra.core.seeding import Seeds
 from palaestra.core.statistics import fisher_test
 from palaestra.models.embedded import EMBEDDED
@@ -25,7 +26,6 @@ from palaestra.research.judge.audit import (
 )
 from palaestra.students.student import SupervisedStudent
 from palaestra.students.supervised import Supervision
-from palaestra.tasks.base import make_task
 from palaestra.tasks.evaluate import evaluate
 from palaestra.tasks.math.task import MathSkills
 
@@ -101,55 +101,34 @@ def test_a_generator_that_hits_test_problems_by_chance_passes() -> None:
     assert find_copied_problems(files, draw_published(), draw_twins()) is None
 
 
-@pytest.fixture(scope="module")
-def teach() -> Callable[[Sequence[Example]], Callable[[Sequence[Problem]], list[bool]]]:
-    """Train nano on examples; returns a function that says which problems it then solves."""
-
-    def learn(examples: Sequence[Example]) -> Callable[[Sequence[Problem]], list[bool]]:
-        student = SupervisedStudent(load("nano"), Supervision("full", 8, 8, 1e-3))
-        student.learn(examples, Seeds(0))
-
-        def attempt(problems: Sequence[Problem]) -> list[bool]:
-            sampling = Sampling(max_tokens=72, temperature=0.0)
-            attempts = evaluate(make_task("math-skills"), problems, student.engine, sampling=sampling)
-            assert all(isinstance(attempt.outcome, Score) for attempt in attempts)
-            return [bool(attempt.correct) for attempt in attempts]
-
-        return attempt
-
-    return learn
-
-
-def test_training_on_disguised_test_problems_is_found(
-    teach: Callable[[Sequence[Example]], Callable[[Sequence[Problem]], list[bool]]],
-) -> None:
-    """A screen of texts cannot read an encoded file; the fall on fresh twins shows what was trained on."""
-    published = [problem for problem in draw_published() if problem.skill in SKILLS]
-    twins = [problem for problem in draw_twins() if problem.skill in SKILLS]
-    hidden = base64.b85encode(write_rows(solve(published)))
-    assert find_copied_problems({"data.jsonl": hidden}, published, twins) is None
-    attempt = teach(solve(published))
-    finding = find_memorized_problems(attempt(published), attempt(twins))
-    assert finding is not None
-    assert finding.rule == "memorized problems"
-
-
-def test_honest_training_solves_twins_as_well(
-    teach: Callable[[Sequence[Example]], Callable[[Sequence[Problem]], list[bool]]],
-) -> None:
-    published = [problem for problem in draw_published() if problem.skill in SKILLS]
-    twins = [problem for problem in draw_twins() if problem.skill in SKILLS]
-    attempt = teach(draw_examples(SKILLS, 20))
-    assert find_memorized_problems(attempt(published), attempt(twins)) is None
+@pytest.mark.parametrize("is_honest", [True, False])
+def test_training_on_disguised_test_problems_is_found(is_honest: bool) -> None:
+    """A screen of texts cannot read an encoded file; the fall on fresh twins shows what nano was trained on."""
+    published, twins = ([row for row in rows if row.skill in SKILLS] for rows in (draw_published(), draw_twins()))
+    examples = draw_examples(SKILLS, 20) if is_honest else solve(published)
+    assert find_copied_problems({"data": base64.b85encode(write_rows(examples))}, published, twins) is None
+    student = SupervisedStudent(load("nano"), Supervision("full", 8, 8, 1e-3))
+    student.learn(examples, Seeds(0))
+    sampling = Sampling(max_tokens=72, temperature=0.0)
+    attempts = evaluate(TASK, [*published, *twins], student.engine, sampling=sampling)
+    solved = [bool(attempt.correct) for attempt in attempts]
+    finding = find_memorized_problems(solved[: len(published)], solved[len(published) :])
+    assert (finding is None) == is_honest
 
 
 @pytest.mark.parametrize("name", ["chat_template.jinja", "tokenizer.json", "tokenizer_config.json"])
 def test_an_edited_file_of_the_model_is_found(name: str) -> None:
     files = {name: (NANO / name).read_bytes(), "model.safetensors.index.json": b"{}"}
     assert find_changed_files(files, NANO) is None
-    finding = find_changed_files({**files, name: files[name] + b" "}, NANO)
+    finding = find_changed_files({**files, name: files[name].replace(b"<|", b"<!", 1)}, NANO)
     assert finding is not None
     assert name in finding.evidence
+
+
+def test_files_that_transformers_saved_again_pass(tmp_path: Path) -> None:
+    load("nano").tokenizer.save_pretrained(tmp_path)
+    assert (tmp_path / "tokenizer_config.json").read_bytes() != (NANO / "tokenizer_config.json").read_bytes()
+    assert find_changed_files({path.name: path.read_bytes() for path in tmp_path.iterdir()}, NANO) is None
 
 
 def test_a_picked_seed_is_found() -> None:

@@ -119,7 +119,7 @@ for name in {tuple(modules)}:
     return result.text.split()
 
 
-@pytest.mark.parametrize("name", ["tune_ppo", "write_lessons"])
+@pytest.mark.parametrize("name", ["tune_ppo", "write_lessons", "write_teacher", "nano_post_train"])
 def test_a_workspace_cannot_import_problem_generators(name: str) -> None:
     modules = (
         "core.records",

@@ -22,6 +22,7 @@ MAX_P = 0.001
 MAX_SPREAD = 5.0
 """Percentage points by which trainings with two seeds may differ, beyond the interval of the difference."""
 
+_NOTES = {"is_local", "local_files_only", "transformers_version"}
 _QUOTED = re.compile(r"""(['"])((?:\\.|(?!\1)[^\\])*)\1""")
 
 
@@ -71,10 +72,12 @@ def find_memorized_problems(published: Sequence[bool], twins: Sequence[bool]) ->
 
 
 def find_changed_files(files: Mapping[str, bytes], base: Path) -> Finding | None:
-    """Compare the hashes of submitted files, by name, with the files of the base model, such as its chat template."""
-    changed = [
-        name for name, content in files.items() if (base / name).is_file() and _hash(content) != _hash(base / name)
-    ]
+    """Compare the hashes of submitted files, by name, with the files of the base model, such as its chat template.
+
+    Notes that transformers adds to a JSON file when it saves a model are left out.
+    """
+    known = [name for name in files if (base / name).is_file()]
+    changed = [name for name in known if _hash(files[name]) != _hash((base / name).read_bytes())]
     return Finding("changed files", f"{', '.join(sorted(changed))} differ from the base model's") if changed else None
 
 
@@ -93,8 +96,13 @@ def find_picked_seed(submitted: Sequence[bool], rerun: Sequence[bool], is_equal:
     return Finding("picked seed", f"the submitted model is {gain.points:.1f} points above a rerun with another seed")
 
 
-def _hash(content: bytes | Path) -> str:
-    return hashlib.sha256(content.read_bytes() if isinstance(content, Path) else content).hexdigest()
+def _hash(content: bytes) -> str:
+    try:
+        settings = json.loads(content)
+        content = json.dumps({name: settings[name] for name in settings.keys() - _NOTES}, sort_keys=True).encode()
+    except (ValueError, AttributeError, RecursionError):
+        pass  # Not an object of JSON.
+    return hashlib.sha256(content).hexdigest()
 
 
 def _read_examples(content: bytes) -> list[Example]:
