@@ -63,6 +63,13 @@ def test_seeds_and_episodes_give_other_students(make: Callable[..., FlatLessonVe
     assert not np.array_equal(first, second)
 
 
+def test_a_data_seed_draws_other_problems_and_examples(make: Callable[..., FlatLessonVectorEnv]) -> None:
+    envs = [make(data_seed=seed) for seed in (0, 0, 7)]
+    texts = [env.cohort._ids for env in envs]  # type: ignore[attr-defined]
+    assert texts[0] == texts[1]
+    assert not any(np.array_equal(a, b) for a, b in zip(texts[0], texts[2], strict=True))
+
+
 def test_the_taught_skill_improves(make: Callable[..., FlatLessonVectorEnv]) -> None:
     env = make(rounds=1, lesson_size=64, pool=128, validation=24, first_lesson=0)
     env.reset(seed=0)

@@ -278,6 +278,17 @@ def sign_flip_test(changes: Sequence[Fraction]) -> float:
     return min(1.0, float(chances[sums >= observed].sum()))
 
 
+def fisher_test(first: tuple[int, int], second: tuple[int, int]) -> float:
+    """The one-sided p-value of Fisher's exact test that the first rate is higher, given `(successes, count)` of both.
+
+    >>> round(fisher_test((3, 3), (0, 3)), 3), fisher_test((0, 5), (2, 5))
+    (0.05, 1.0)
+    """
+    (a, n), (b, m) = first, second
+    ways = [math.comb(n, k) * math.comb(m, a + b - k) for k in range(min(n, a + b) + 1)]
+    return sum(ways[a:]) / math.comb(n + m, a + b)
+
+
 def holm(p_values: Sequence[float]) -> list[float]:
     """Adjust the p-values of several tests for multiple comparisons (Holm, 1979).
 

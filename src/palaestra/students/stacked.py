@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from palaestra.models.registry import LoadedModel
 
-_MAX_TOKENS = 1 << 18
-"""Maximum number of tokens of one pass without gradients, over all students."""
+_MAX_TOKENS, _CPU_TOKENS = 1 << 18, 1 << 12
+"""Maximum number of tokens of one pass without gradients, over all students. On a CPU, a pass should fit its cache."""
 _TOLERANCE = 1e-3
 """Maximum difference of a logit from the model's own."""
 
@@ -147,7 +147,8 @@ class StackedStudents:
         """
         lengths_N = np.array([len(self._ids[row]) for row in rows_N])
         order_N = np.argsort(lengths_N, kind="stable")  # Little padding in a part.
-        size = max(1, _MAX_TOKENS // (self.count * int(lengths_N.max())))
+        tokens = _CPU_TOKENS if self.device.type == "cpu" else _MAX_TOKENS
+        size = max(1, tokens // (self.count * int(lengths_N.max())))
         solved_KN = np.zeros((self.count, len(rows_N)), dtype=bool)
         logprobs_KN = np.zeros((self.count, len(rows_N)), dtype=np.float32)
         with self._fast_products():

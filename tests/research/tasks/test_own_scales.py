@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -95,14 +96,12 @@ def test_an_error_does_not_tell_whether_an_example_was_dropped() -> None:
         assert not outcome.exposed
 
 
-@pytest.mark.parametrize("name", ["tune_ppo", "write_lessons"])
-def test_a_workspace_cannot_import_problem_generators(name: str) -> None:
+def import_in_workspace(name: str, modules: Sequence[str]) -> list[str]:
+    """Those of the modules that an agent of a task can import."""
     judge = load_judge(name)
-    modules = ("tasks.math.task", "tasks.tools.task", "tasks.code.task", "tasks.vision.task", "research.tasks.task")
     code = f"""
 import importlib
-import palaestra.core.records
-for name in {modules}:
+for name in {tuple(modules)}:
     try:
         importlib.import_module("palaestra." + name)
         print(name)
@@ -111,12 +110,38 @@ for name in {modules}:
 """
     command = SandboxCommand(
         ("python3", "-c", code),
-        limits=Limits(wall_seconds=120, cpu_seconds=120),
+        limits=Limits(wall_seconds=120, cpu_seconds=120, memory=2 << 30),
         env=sandbox_environment(judge.task),
         read_only=read_only_mounts(judge.task, judge.data),
     )
     result = judge.sandbox.run(command)
-    assert (result.exit_code, result.stdout) == (0, b"")
+    assert result.ok, result.error_text
+    return result.text.split()
+
+
+@pytest.mark.parametrize("name", ["tune_ppo", "write_lessons", "write_teacher", "nano_post_train"])
+def test_a_workspace_cannot_import_problem_generators(name: str) -> None:
+    modules = (
+        "core.records",
+        "tasks.math.task",
+        "tasks.math.corpus",
+        "tasks.tools.task",
+        "tasks.code.task",
+        "tasks.vision.task",
+    )
+    assert import_in_workspace(name, [*modules, "research.tasks.task"]) == ["core.records"]
+
+
+def test_a_workspace_can_import_students_and_environments() -> None:
+    modules = [
+        "students.student",
+        "students.stacked",
+        "envs.token",
+        "envs.lesson.flat",
+        "rl.ppo",
+        "engines.transformers",
+    ]
+    assert import_in_workspace("tune_ppo", modules) == modules
 
 
 def test_nano_learns_from_a_single_example(

@@ -111,6 +111,7 @@ class FlatLessonVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         start: `"base"`: each round trains on all data so far, from the weights at the beginning of the episode; `"last"`: on
             the new data, from the last weights.
         pool: examples per skill from which lessons are drawn.
+        data_seed: the seed of the pools and of the validation problems.
         device: the device of the students; empty: a GPU if there is one.
     """
 
@@ -133,6 +134,7 @@ class FlatLessonVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         actions: Literal["box", "discrete"] = "box",
         start: Literal["base", "last"] = "last",
         pool: int = 256,
+        data_seed: int = 0,
         device: str = "",
     ) -> None:
         numbers = {"rounds": rounds, "lesson_size": lesson_size, "pool": pool, "first_lesson": first_lesson + 1}
@@ -148,11 +150,11 @@ class FlatLessonVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         self.num_envs, self.rounds, self.lesson_size, self.first_lesson = num_envs, rounds, lesson_size, first_lesson
         self.start: Literal["base", "last"] = start
         self.cohort: Cohort = COHORTS.get("stacked")(models.load(student, device="cpu"), num_envs, device=device)
-        generator = Seeds(0).derive("pool").generator()
+        generator = Seeds(data_seed).derive("pool").generator()
         self._pools = [
             self.cohort.store(write_examples(self.task, skill, "", pool, generator)) for skill in self.skills
         ]
-        problems = draw_problems(self.task, Split.VALIDATION, validation, 0, self.skills)
+        problems = draw_problems(self.task, Split.VALIDATION, validation, data_seed, self.skills)
         self._problems = self.cohort.store([to_example(problem, self.task) for problem in problems])
         # Problems of a skill are for observation and reward in turn.
         self._skill_N = np.array([self.skills.index(problem.skill) for problem in problems])

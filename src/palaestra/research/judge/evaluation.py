@@ -228,6 +228,14 @@ def _to_numbers(given: object, task: str) -> dict[str, float]:
 
 _LIBRARY = "/opt/palaestra"
 """The path of this package in the sandbox of tasks that may import it."""
+_READERS = (
+    *(f"{folder}/__init__.py" for folder in ("code", "content", "math", "vision", "vision/image_generators")),
+    *(f"code/{name}.py" for name in ("canonical", "comparison", "extraction", "formats", "judge")),
+    *(f"vision/{name}.py" for name in ("answers", "image_generators/base", "pictures", "render", "scene")),
+    "math/equivalence",
+    "math/extraction.py",
+)
+"""Modules in the folders of `tasks` that environments and students import. They read and score answers."""
 
 
 def sandbox_for(task: ResearchTask, name: str = "bubblewrap") -> Sandbox:
@@ -255,7 +263,8 @@ def read_only_mounts(task: ResearchTask, data: TaskData, judging: bool = False) 
     if task.palaestra:
         here = Path(__file__).parents[2]
         # Research tasks and the generators of problems, the folders in tasks, could reveal hidden problems.
-        for path in (*here.iterdir(), *(here / "tasks").glob("*.py"), here / "research" / "__init__.py"):
+        readers = (here / "tasks" / name for name in _READERS)
+        for path in (*here.iterdir(), *(here / "tasks").glob("*.py"), *readers, here / "research" / "__init__.py"):
             if path.name not in ("research", "tasks", "__pycache__") and (
                 path.is_dir() or path.suffix in (".py", ".typed")
             ):
