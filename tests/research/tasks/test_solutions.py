@@ -26,6 +26,7 @@ PUBLISHED = {
     "digit_images": Published((0.543, 0.547), (0.846, 0.879), (0.01, 0.04), 0.8),
     "grid_maze": Published((0.475, 0.521), (0.735, 0.734)),
     "mountain_car": Published((27.8, 29.1), (99.57, 99.57), (1.0, 1.0)),
+    "nano_post_train": Published((0.553, 0.550), (0.844, 0.856), (0.03, 0.05), 0.7),
     "prisoners_dilemma": Published((2.290, 2.215), (2.656, 2.544)),
     "sat_branching": Published((105.87, 75.78), (26.36, 22.97), (1.0, 1.0)),
     "tabular_classification": Published((0.527, 0.516), (0.870, 0.884), (0.015, 0.02), 0.8),
@@ -35,8 +36,9 @@ PUBLISHED = {
     # The arithmetic of another machine makes another model of the same training.
     "tune_ppo": Published((0.366, 0.349), (0.679, 0.652), (0.08, 0.08), 0.6),
     "write_lessons": Published((0.281, 0.259), (0.653, 0.688), (0.08, 0.08), 0.6),
+    "write_teacher": Published((9.98, 5.90), (16.67, 14.93), (3.0, 3.0), 0.6),
 }
-SLOW = {"sat_branching", "tune_ppo", "write_lessons"}
+SLOW = {"nano_post_train", "sat_branching", "tune_ppo", "write_lessons", "write_teacher"}
 SLOW_REFERENCES = SLOW | {
     "digit_images",
     "tabular_classification",
