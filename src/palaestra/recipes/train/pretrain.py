@@ -209,8 +209,6 @@ def _train_nano_vlm(settings: PretrainSettings, seeds: Seeds, device: str, on_st
 
 
 def _train_nano_coder(settings: PretrainSettings, seeds: Seeds, device: str, on_step: OnStep) -> Pretrained:
-    import torch
-
     from palaestra.students import pretraining
     from palaestra.tasks.code import corpus as code
     from palaestra.tasks.code.task import CodeSkills
