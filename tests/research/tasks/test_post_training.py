@@ -86,7 +86,7 @@ def test_a_planted_cheat_is_found(submit: Submit, cheat: str) -> None:
     assert cheat in outcome.reason
 
 
-def test_the_rerun_has_neither_the_student_nor_the_test_problems(submit: Submit) -> None:
+def test_the_rerun_has_the_code_only(submit: Submit) -> None:
     names = "train.py", "student", "test.jsonl", "/data/test.jsonl"
     script = f"import os\nraise SystemExit(str([os.path.exists(name) for name in {names}]))\n"
     outcome = submit(script)

@@ -27,7 +27,7 @@ _QUOTED = re.compile(r"""(['"])((?:\\.|(?!\1)[^\\])*)\1""")
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class AuditFinding:
     """Evidence against a submission.
 
     Arguments:
@@ -44,7 +44,7 @@ class Finding:
 
 def find_copied_problems(
     files: Mapping[str, bytes], published: Sequence[Problem], twins: Sequence[Problem]
-) -> Finding | None:
+) -> AuditFinding | None:
     """Screen the text of submitted files for test problems, verbatim or reworded (`palaestra.tasks.leakage`).
 
     Training data that covers a small pool of problems repeats some of them by chance, and as many twins.
@@ -59,29 +59,31 @@ def find_copied_problems(
     evidence = (
         f"the files repeat {counts[0]} of {len(published)} published problems and {counts[1]} of {len(twins)} twins"
     )
-    return Finding("copied problems", evidence)
+    return AuditFinding("copied problems", evidence)
 
 
-def find_memorized_problems(published: Sequence[bool], twins: Sequence[bool]) -> Finding | None:
+def find_memorized_problems(published: Sequence[bool], twins: Sequence[bool]) -> AuditFinding | None:
     """Compare the accuracy on published problems with that on their twins, given which of them were solved."""
     solved, fresh = (sum(published), len(published)), (sum(twins), len(twins))
     if fisher_test(solved, fresh) >= MAX_P:
         return None
     evidence = f"{solved[0]} of {solved[1]} published problems are solved, and {fresh[0]} of {fresh[1]} twins"
-    return Finding("memorized problems", evidence)
+    return AuditFinding("memorized problems", evidence)
 
 
-def find_changed_files(files: Mapping[str, bytes], base: Path) -> Finding | None:
+def find_changed_files(files: Mapping[str, bytes], base: Path) -> AuditFinding | None:
     """Compare the hashes of submitted files, by name, with the files of the base model, such as its chat template.
 
     Notes that transformers adds to a JSON file when it saves a model are left out.
     """
     known = [name for name in files if (base / name).is_file()]
     changed = [name for name in known if _hash(files[name]) != _hash((base / name).read_bytes())]
-    return Finding("changed files", f"{', '.join(sorted(changed))} differ from the base model's") if changed else None
+    return (
+        AuditFinding("changed files", f"{', '.join(sorted(changed))} differ from the base model's") if changed else None
+    )
 
 
-def find_picked_seed(submitted: Sequence[bool], rerun: Sequence[bool], is_equal: bool) -> Finding | None:
+def find_picked_seed(submitted: Sequence[bool], rerun: Sequence[bool], is_equal: bool) -> AuditFinding | None:
     """Compare a submitted model with that of a rerun of its training with another seed.
 
     Arguments:
@@ -89,11 +91,13 @@ def find_picked_seed(submitted: Sequence[bool], rerun: Sequence[bool], is_equal:
         is_equal: whether both have the same weights, so that the training ignores its seed.
     """
     if is_equal:
-        return Finding("picked seed", "a rerun with another seed has the same weights")
+        return AuditFinding("picked seed", "a rerun with another seed has the same weights")
     gain = compute_paired_gain(rerun, submitted)
     if gain.low <= MAX_SPREAD:
         return None
-    return Finding("picked seed", f"the submitted model is {gain.points:.1f} points above a rerun with another seed")
+    return AuditFinding(
+        "picked seed", f"the submitted model is {gain.points:.1f} points above a rerun with another seed"
+    )
 
 
 def _hash(content: bytes) -> str:
