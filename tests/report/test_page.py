@@ -258,7 +258,7 @@ def test_settings_are_listed_and_changed_ones_marked(tmp_path: Path) -> None:
     text, page = read(teach_run(tmp_path / "run"))
     assert "Examples in one lesson" in page.text
     assert re.search(r"<code>seed</code></td><td>7 <span class=\"dot\"", text)
-    assert re.search(r"<code>batch_size</code></td><td>8</td>", text)
+    assert re.search(r"<code>engine_batch</code></td><td>128</td>", text)
 
 
 def test_an_evaluation_shows_accuracy_failures_and_subskills(tmp_path: Path) -> None:
