@@ -209,7 +209,7 @@ def _open_student(settings: TeachSettings, task: Task, listener: Listener) -> It
         batch_size=settings.batch_size,
         learning_rate=settings.learning_rate,
         rank=settings.rank,
-        optimizer=settings.optimizer,
+        optimizer=settings.optimizer if settings.learning == "supervised" or settings.optimizer != "auto" else "adamw",
         freeze_vision=settings.freeze_vision,
     )
     options = dict(settings.student_kwargs)

@@ -192,7 +192,7 @@ class TeachSettings(EngineSettings, ExecutorSettings, RunSettings):
     )
     rank: int = setting(16, "Rank of a LoRA adapter.", low=1, panel="Model")
     optimizer: Literal["auto", "adamw", "muon"] = setting(
-        "auto", "Of all weights; auto: muon for models that read images, adamw for others.", panel="Model"
+        "auto", "Of all weights; auto: muon for supervised models that read images, otherwise adamw.", panel="Model"
     )
     freeze_vision: bool = setting(True, "Train all weights but those of the encoder of images.", panel="Model")
     engine_batch: int = setting(128, "Answers generated in one batch.", low=1, panel="Model")
