@@ -1,0 +1,215 @@
+"""What a check returns, the registry of checks, and the report of all of them.
+
+A check is one function and one registration. It examines one part of a subject, for example its environment or its
+scorer. Its id follows OpenEnv's RFC 008 where that names the same test.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any, Literal
+
+from palaestra.core.errors import PalaestraError
+
+SCHEMA_VERSION = "1"
+"""Version of the JSON report, as in RFC 008."""
+LEVELS = {1: "contract", 2: "scorer", 3: "leaks and floors", 4: "learnability"}
+Part = Literal["env", "answers", "problems", "research"]
+"""What a check examines: the Gymnasium environment, the rewards of texts, a task's problems, or a research task."""
+
+
+class CheckStatus(StrEnum):
+    """The result of a check."""
+
+    PASS = "pass"
+    FAIL = "fail"
+    WARN = "warn"
+    """A property that is a fault in most environments, but not in all."""
+    SKIP = "skip"
+    """The check does not apply, or a check that it depends on has failed. The summary says which."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckFinding:
+    """What a check found.
+
+    Arguments:
+        summary: one sentence.
+        evidence: what was observed, for example two differing rewards.
+        measured: the numbers behind the status.
+        seed: the seed of an episode that shows the fault.
+    """
+
+    status: CheckStatus
+    summary: str
+    evidence: tuple[str, ...] = ()
+    measured: Mapping[str, Any] = field(default_factory=dict)
+    seed: int | None = None
+
+
+def passed(summary: str, **measured: Any) -> CheckFinding:
+    return CheckFinding(CheckStatus.PASS, summary, measured=measured)
+
+
+def failed(summary: str, *evidence: str, seed: int | None = None, **measured: Any) -> CheckFinding:
+    return CheckFinding(CheckStatus.FAIL, summary, evidence, measured, seed)
+
+
+def warned(summary: str, *evidence: str, seed: int | None = None, **measured: Any) -> CheckFinding:
+    return CheckFinding(CheckStatus.WARN, summary, evidence, measured, seed)
+
+
+def skipped(summary: str) -> CheckFinding:
+    return CheckFinding(CheckStatus.SKIP, summary)
+
+
+class FaultError(PalaestraError):
+    """Raised inside a check to end it as failed, for example by a helper that plays an episode."""
+
+    def __init__(self, summary: str, *evidence: str, seed: int | None = None) -> None:
+        super().__init__(summary)
+        self.finding = failed(summary, *evidence, seed=seed)
+
+
+@dataclass(frozen=True, slots=True)
+class EnvCheck:
+    """A registered check.
+
+    Arguments:
+        part: the part of the subject that it examines. `function` takes it, and returns a `CheckFinding`.
+        remedy: how to mend what it finds.
+        after: ids of checks without which this one says nothing. It is skipped if one of them failed.
+        seconds: what it costs at most with an environment of 1 ms steps, for the plan that is printed beforehand.
+    """
+
+    check_id: str
+    level: int
+    part: Part
+    title: str
+    remedy: str
+    function: Callable[[Any], CheckFinding]
+    after: tuple[str, ...] = ()
+    seconds: float = 2.0
+
+
+ENV_CHECKS: list[EnvCheck] = []
+"""Every check, in the order in which they run."""
+
+
+def env_check(
+    check_id: str, level: int, part: Part, remedy: str, *, after: Sequence[str] = (), seconds: float = 2.0
+) -> Callable[[Callable[[Any], CheckFinding]], Callable[[Any], CheckFinding]]:
+    """Register a check. The first line of the function's docstring is its title."""
+
+    def register(function: Callable[[Any], CheckFinding]) -> Callable[[Any], CheckFinding]:
+        title = (function.__doc__ or check_id).strip().splitlines()[0].rstrip(".")
+        ENV_CHECKS.append(EnvCheck(check_id, level, part, title, remedy, function, tuple(after), seconds))
+        return function
+
+    return register
+
+
+@dataclass(frozen=True, slots=True)
+class CheckRecord:
+    """The result of one check on one subject.
+
+    Arguments:
+        reproduction: a command that runs this check again.
+        remediation: how to mend the fault; empty if it passed.
+    """
+
+    check_id: str
+    level: int
+    title: str
+    status: CheckStatus
+    summary: str
+    evidence: tuple[str, ...] = ()
+    measured: Mapping[str, Any] = field(default_factory=dict)
+    reproduction: str = ""
+    remediation: str = ""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class SubjectReport:
+    """The report of `palaestra check`.
+
+    Arguments:
+        target: the environment, task or folder as the user named it.
+        level: the highest level that ran.
+        stopped: why checks are missing, for example because the budget was spent; empty otherwise.
+    """
+
+    target: str
+    level: int
+    results: tuple[CheckRecord, ...]
+    seconds: float = 0.0
+    seed: int = 0
+    stopped: str = ""
+
+    @property
+    def verdict(self) -> CheckStatus:
+        """The worst status. A report without a single check that passed is a warning."""
+        statuses = {result.status for result in self.results}
+        if CheckStatus.FAIL in statuses:
+            return CheckStatus.FAIL
+        return CheckStatus.WARN if CheckStatus.WARN in statuses or CheckStatus.PASS not in statuses else CheckStatus.PASS
+
+    def get(self, check_id: str) -> CheckRecord:
+        """Return the result of a check; raises `KeyError` if it did not run."""
+        for result in self.results:
+            if result.check_id == check_id:
+                return result
+        raise KeyError(f"no result of check '{check_id}'; there are {', '.join(r.check_id for r in self.results)}")
+
+    def with_status(self, *statuses: CheckStatus) -> list[CheckRecord]:
+        """Return the results with one of these statuses."""
+        return [result for result in self.results if result.status in statuses]
+
+    def to_json(self) -> str:
+        """Return the report in the layout of RFC 008."""
+        data = {
+            "report_schema_version": SCHEMA_VERSION,
+            "target": self.target,
+            "lane": "local",
+            "level": self.level,
+            "seed": self.seed,
+            "seconds": round(self.seconds, 1),
+            "stopped": self.stopped,
+            "results": [asdict(result) for result in self.results],
+            "verdict": self.verdict,
+        }
+        return json.dumps(data, indent=2, default=str)
+
+    @classmethod
+    def from_json(cls, text: str) -> SubjectReport:
+        """Read a report that `to_json` wrote."""
+        data = json.loads(text)
+        results = [
+            CheckRecord(**{**entry, "status": CheckStatus(entry["status"]), "evidence": tuple(entry["evidence"])})
+            for entry in data["results"]
+        ]
+        return cls(data["target"], data["level"], tuple(results), data["seconds"], data["seed"], data["stopped"])
+
+
+def to_record(check: EnvCheck, finding: CheckFinding, command: str, seconds: float) -> CheckRecord:
+    """Combine a check with what it found."""
+    is_fault = finding.status in (CheckStatus.FAIL, CheckStatus.WARN)
+    seed = "" if finding.seed is None else f" --seed {finding.seed}"
+    return CheckRecord(
+        check.check_id,
+        check.level,
+        check.title,
+        finding.status,
+        finding.summary,
+        tuple(text if len(text) <= 600 else f"{text[:600]}..." for text in finding.evidence),
+        dict(finding.measured),
+        f"{command} --only {check.check_id}{seed}" if is_fault else "",
+        check.remedy if is_fault else "",
+        seconds,
+    )
+
+

@@ -1,0 +1,198 @@
+"""Run checks in a process of their own, so that an environment that hangs or dies ends a check and not the command."""
+
+from __future__ import annotations
+
+import faulthandler
+import multiprocessing
+import os
+import signal
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import cached_property
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from palaestra.core.errors import PalaestraError
+from palaestra.core.records import Event, Listener
+from palaestra.core.registry import describe_error
+from palaestra.recipes.check.answers import Answers, make_answers
+from palaestra.recipes.check.records import (
+    CheckFinding,
+    CheckRecord,
+    CheckStatus,
+    EnvCheck,
+    FaultError,
+    failed,
+    skipped,
+    to_record,
+)
+from palaestra.recipes.check.subjects import Subject
+
+_PATIENCE = 10.0
+"""How many times its expected seconds a check may take."""
+_MIN_SECONDS = 30.0
+_MAX_HANGS = 2
+"""Checks that may hang before the rest is skipped."""
+
+
+class SubjectParts:
+    """The parts of a subject, made when the first check needs them."""
+
+    def __init__(self, subject: Subject) -> None:
+        self.subject = subject
+
+    @cached_property
+    def answers(self) -> Answers | None:
+        return make_answers(self.subject)
+
+    def get(self, part: str) -> Any:
+        """The part that a check examines; `None` if the subject has none."""
+        if part == "answers":
+            return self.answers
+        return {"env": self.subject.env, "problems": self.subject.task and self.answers, "research": self.subject.research}[
+            part
+        ]
+
+
+def list_applicable(subject: Subject, checks: Sequence[EnvCheck]) -> list[EnvCheck]:
+    """The checks of the parts that a subject may have. Whether actions are texts is only known once it is made."""
+    parts = {"env": subject.env, "problems": subject.task, "research": subject.research}
+    parts["answers"] = subject.env or subject.task
+    return [check for check in checks if parts[check.part] is not None]
+
+
+def run_checks(
+    subject: Subject, checks: Sequence[EnvCheck], *, budget: float, listener: Listener
+) -> tuple[list[CheckRecord], str]:
+    """Run checks in order.
+
+    Arguments:
+        budget: seconds for all checks; 0 for no limit. A check that has started ends by its own limit or by the budget.
+
+    Returns:
+        the results, and why checks are missing; empty if none are.
+    """
+    start, results, hangs = time.monotonic(), list[CheckRecord](), 0
+    worker: _Worker | None = None
+    by_id: dict[str, CheckRecord] = {}
+    try:
+        for number, check in enumerate(checks):
+            left = budget - (time.monotonic() - start) if budget else float("inf")
+            if left <= 0:
+                return results, f"the budget of {budget:g} s is spent; {len(checks) - number} checks did not run"
+            listener(Event(check.check_id, number, len(checks)))
+            began = time.monotonic()
+            blocking = next((name for name in check.after if _has_failed(by_id.get(name))), "")
+            if hangs >= _MAX_HANGS:
+                finding = skipped("the environment hung before")
+            elif blocking:
+                finding = skipped(f"{blocking} failed")
+            else:
+                worker = worker or _Worker(subject)
+                limit = max(_MIN_SECONDS, _PATIENCE * check.seconds)
+                finding = worker.run(check, min(limit, left))
+                if worker.is_lost:
+                    hangs, worker = hangs + 1, None
+            record = to_record(check, finding, subject.command, time.monotonic() - began)
+            results.append(record)
+            if check.check_id not in by_id or _has_failed(record):
+                by_id[check.check_id] = record
+        return results, ""
+    finally:
+        if worker is not None:
+            worker.close()
+
+
+def _has_failed(record: CheckRecord | None) -> bool:
+    return record is not None and record.status is CheckStatus.FAIL
+
+
+class _Worker:
+    """A process that runs checks of one subject, one after the other."""
+
+    def __init__(self, subject: Subject) -> None:
+        methods = multiprocessing.get_all_start_methods()
+        context = multiprocessing.get_context("fork" if "fork" in methods else "spawn")
+        self.is_lost = False
+        self._stacks = Path(tempfile.mkstemp(prefix="palaestra-check-")[1])
+        self._pipe, inside = context.Pipe()
+        self._process = context.Process(target=_serve, args=(subject, inside, str(self._stacks)), daemon=False)
+        self._process.start()
+        inside.close()
+
+    def run(self, check: EnvCheck, seconds: float) -> CheckFinding:
+        """Run a check. A process that dies or exceeds the time is lost, and the check has failed."""
+        self._pipe.send(check)
+        with suppress(EOFError, ConnectionError):
+            if self._pipe.poll(seconds):
+                finding: CheckFinding = self._pipe.recv()
+                return finding
+            self.is_lost = True
+            where = self._locate()
+            self._kill()
+            return failed(f"it did not return within {seconds:.0f} s", *where)
+        self.is_lost = True
+        self._process.join(5)
+        code = self._process.exitcode
+        self._kill()
+        return failed(f"the environment ended the process, with exit code {code}")
+
+    def _locate(self) -> list[str]:
+        """The innermost lines that the process executes."""
+        with suppress(ProcessLookupError, AttributeError):
+            os.kill(self._process.pid or 0, signal.SIGUSR1)
+            time.sleep(0.3)
+        lines = [line.strip() for line in self._stacks.read_text(errors="replace").splitlines() if "File " in line]
+        return [line for line in lines if "recipes/check" not in line][:3]
+
+    def close(self) -> None:
+        with suppress(OSError):
+            self._pipe.send(None)
+        self._process.join(5)
+        self._kill()
+
+    def _kill(self) -> None:
+        with suppress(OSError):
+            os.killpg(self._process.pid or 0, signal.SIGKILL)
+        self._process.kill()
+        self._process.join(5)
+        self._stacks.unlink(missing_ok=True)
+
+
+def _serve(subject: Subject, pipe: Connection, stacks: str) -> None:
+    """The loop of the process: receive a check, run it, send what it found."""
+    with suppress(OSError):
+        os.setpgrp()  # The environment's own processes end with it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with open(stacks, "w") as file:
+        if hasattr(faulthandler, "register"):
+            faulthandler.register(signal.SIGUSR1, file=file, all_threads=True)
+        parts = SubjectParts(subject)
+        while True:
+            try:
+                check: EnvCheck | None = pipe.recv()
+            except EOFError:
+                return
+            if check is None:
+                return
+            pipe.send(run_check(check, parts))
+
+
+def run_check(check: EnvCheck, parts: SubjectParts) -> CheckFinding:
+    """Run a check in this process."""
+    try:
+        part = parts.get(check.part)
+        if part is None:
+            return skipped("its actions are not texts")
+        return check.function(part)
+    except FaultError as error:
+        return error.finding
+    except PalaestraError as error:
+        return failed(str(error))
+    except Exception as error:  # The environment is the user's code.
+        return failed(f"it raised {describe_error(error)}")
+
+

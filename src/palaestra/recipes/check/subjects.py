@@ -1,0 +1,162 @@
+"""What is checked: an environment, a task or a research task, and the parts of it that checks examine."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import re
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields, is_dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from palaestra.core.errors import EnvError, PalaestraError, SettingsError
+from palaestra.core.records import Json
+from palaestra.core.registry import describe_error, is_reference
+from palaestra.core.settings import short_repr
+from palaestra.core.spaces import UnicodeText
+from palaestra.envs.base import GymEnv
+from palaestra.envs.factory import describe_env, get_spec
+from palaestra.envs.turn.base import TurnEnv
+from palaestra.recipes.check.records import FaultError
+from palaestra.research.tasks.task import ResearchTask, is_task_folder, load_task, task_names
+from palaestra.tasks.base import TASKS, Task, make_task
+
+TEXTS = ("1", "2", "hello", "yes", "left", "3", "Answer: 7", "0", "no", "right", "[1]", "42")
+"""Actions of an environment that takes texts."""
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+_CLOCKS = re.compile(r"time|seconds|duration|elapsed|fps|memory|pid", re.IGNORECASE)
+"""Entries of `info` that may differ between two equal episodes."""
+
+
+@dataclass(frozen=True)
+class EnvPart:
+    """A Gymnasium environment that can be made again and again.
+
+    Arguments:
+        make: returns a new instance.
+        env_id: the id and the options that make it in another process; empty if that is not possible.
+    """
+
+    make: Callable[[], GymEnv]
+    env_id: str = ""
+    options: Json = field(default_factory=dict)
+    seed: int = 0
+
+    @contextmanager
+    def open(self) -> Iterator[GymEnv]:
+        """Make an instance and close it afterwards."""
+        env = self.make()
+        try:
+            yield env
+        finally:
+            env.close()
+
+    @cached_property
+    def takes_text(self) -> bool:
+        """Whether an action is a text."""
+        with self.open() as env:
+            return isinstance(env.unwrapped, TurnEnv) or isinstance(env.action_space, spaces.Text | UnicodeText)
+
+
+@dataclass
+class Subject:
+    """What the user asked to check.
+
+    Arguments:
+        name: as the user named it.
+        command: the command that checks it again.
+        task: the task; also that of an environment whose `task` is one.
+    """
+
+    name: str
+    command: str
+    env: EnvPart | None = None
+    task: Task | None = None
+    research: ResearchTask | None = None
+    oracle: Callable[..., Any] | None = None
+    seed: int = 0
+
+
+def make_subject(
+    source: object,
+    *,
+    is_task: bool = False,
+    options: Mapping[str, Any] | None = None,
+    oracle: Callable[..., Any] | None = None,
+    seed: int = 0,
+) -> Subject:
+    """Find what is to be checked.
+
+    Arguments:
+        source: an id of an environment, a reference `file.py:Class`, a research task or its folder, an environment, or a
+            task with `is_task`; in Python also a class, an instance, a `Task` or a `ResearchTask`.
+        options: arguments of the environment or the task.
+        oracle: a function that returns the right answer: of a problem, or of an environment after its reset.
+
+    Raises:
+        PalaestraError: there is no such subject, or it cannot be made.
+    """
+    options = dict(options or {})
+    if isinstance(source, ResearchTask):
+        return Subject(source.name, f"palaestra check {shlex.quote(str(source.folder))}", research=source, seed=seed)
+    if _is_task(source):
+        name = getattr(source, "name", type(source).__name__)
+        return Subject(str(name), f"palaestra.check({name})", task=source, oracle=oracle, seed=seed)  # type: ignore[arg-type]
+    if isinstance(source, str | Path):
+        command = f"palaestra check {'--task ' if is_task else ''}{shlex.quote(str(source))}"
+        command += "".join(f" --option {shlex.quote(f'{name}={value}')}" for name, value in options.items())
+        name = str(source)
+        if not is_task and (isinstance(source, Path) or name in task_names() or is_task_folder(Path(name))):
+            return Subject(name, command, research=load_task(source, **options), seed=seed)
+        if is_task or _names_task(name):
+            return Subject(name, command, task=make_task(name, **options), oracle=oracle, seed=seed)
+        spec = get_spec(name)
+        if spec.entry_point is None:
+            raise SettingsError(f"{name} has a vector environment only; expected one with a single environment")
+        env = EnvPart(lambda: _make(name, options), name, options, seed)
+        return Subject(name, command, env, oracle=oracle, seed=seed)
+    env_id, more = describe_env(source)
+    described = {**more, **options}
+    name = getattr(source, "__name__", None) or (str(source) if isinstance(source, gymnasium.Env) else env_id)
+    return Subject(
+        name,
+        f"palaestra.check({name})",
+        EnvPart(lambda: _make(env_id, described), "" if "<" in env_id else env_id, described, seed),
+        oracle=oracle,
+        seed=seed,
+    )
+
+
+def _is_task(source: object) -> bool:
+    """Whether an object, not a class, implements the methods of `Task`."""
+    return not isinstance(source, type) and all(
+        callable(getattr(source, name, None)) for name in ("skills", "problems", "score")
+    )
+
+
+def _names_task(name: str) -> bool:
+    """Whether a name is that of a task, or a reference to a class of tasks."""
+    if name in TASKS.names():
+        return True
+    if not is_reference(name):
+        return False
+    from palaestra.core.registry import find_reference
+
+    kind = find_reference(name)
+    return isinstance(kind, type) and not issubclass(kind, gymnasium.Env) and all(
+        callable(getattr(kind, method, None)) for method in ("skills", "problems", "score")
+    )
+
+
+def _make(env_id: str, options: Json) -> GymEnv:
+    """Make a single environment as `gymnasium.make` does, without its checks, which this package replaces."""
+    spec = get_spec(env_id)
+    return gymnasium.make(spec, disable_env_checker=True, **copy.deepcopy(options))
