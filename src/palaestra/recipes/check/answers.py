@@ -22,7 +22,6 @@ from palaestra.core.registry import describe_error
 from palaestra.core.seeding import Seeds
 from palaestra.envs.base import GymEnv, draw_up_to
 from palaestra.envs.token.base import TokenEnv
-from palaestra.envs.turn.base import TurnEnv
 from palaestra.recipes.check.subjects import EnvPart, Subject
 from palaestra.tasks.base import GenerativeTask, Task, get_hooks
 
@@ -109,7 +108,9 @@ class Answers(ABC):
     def form(self) -> str:
         """The form of `FORMS` in which references solve the most cases; empty if none has a reference."""
         cases = [case for case in self.cases if case.reference and not case.oracle][:8]
-        sums = {form: sum(self.score(case, form.format(case.reference)).value or 0.0 for case in cases) for form in FORMS}
+        sums = {
+            form: sum(self.score(case, form.format(case.reference)).value or 0.0 for case in cases) for form in FORMS
+        }
         return max(FORMS, key=lambda form: sums[form]) if cases else ""
 
     def solve(self, case: Case) -> Sequence[str] | None:
@@ -162,7 +163,11 @@ class TaskAnswers(Answers):
     def _draw(self) -> Sequence[Case]:
         per_skill = max(1, -(-_CASES // len(self.task.skills())))
         problems = next(
-            (found for split in (Split.TEST, Split.VALIDATION, Split.TRAIN) if (found := self.draw_problems(split, per_skill))),
+            (
+                found
+                for split in (Split.TEST, Split.VALIDATION, Split.TRAIN)
+                if (found := self.draw_problems(split, per_skill))
+            ),
             [],
         )
         cases = [self._make_case(problem) for problem in problems]

@@ -1,1 +1,633 @@
+"""Level 1: whether an environment keeps Gymnasium's contract, so that its episodes can be repeated and trained on."""
+
 from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from numbers import Real
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from palaestra.core.errors import PalaestraError
+from palaestra.core.registry import describe_error
+from palaestra.core.settings import short_repr
+from palaestra.core.spaces import UnicodeText
+from palaestra.envs.turn.base import TurnEnv
+from palaestra.recipes.check.play import ActionSource, Episode, freeze, play, take_step
+from palaestra.recipes.check.records import CheckFinding, env_check, failed, passed, skipped, warned
+from palaestra.recipes.check.subjects import EnvPart
+
+_SEEDS = 6
+_CYCLES = 4
+"""Instances that are made and closed to find what stays open."""
+_END_STEPS, _END_SECONDS = 2000, 4.0
+"""How long episodes are played to see one end."""
+_API, _SPACES, _EPISODES = "runtime.api", "runtime.observation_schema", "runtime.episode_determinism"
+
+
+@env_check("runtime.starts", 1, "env", "Make the constructor and `reset` work without further arguments.")
+def check_start(part: EnvPart) -> CheckFinding:
+    """The environment can be made and reset."""
+    start = time.perf_counter()
+    with part.open() as env:
+        made = time.perf_counter() - start
+        try:
+            env.reset(seed=part.seed)
+        except TypeError as error:
+            if "seed" in str(error):
+                return failed(f"reset takes no seed: {describe_error(error)}")
+            raise
+    return passed(f"made in {made:.2f} s", seconds=round(made, 3))
+
+
+@env_check(
+    _API, 1, "env", "Return (observation, info) from `reset(seed=, options=)` and five values from `step`, with plain types.",
+    after=("runtime.starts",),
+)  # fmt: skip
+def check_api(part: EnvPart) -> CheckFinding:
+    """`reset` and `step` return what Gymnasium's API says."""
+    with part.open() as env:
+        inside = env.unwrapped
+        for name in ("action_space", "observation_space"):
+            if not isinstance(getattr(env, name, None), gymnasium.Space):
+                return failed(f"{name} is {short_repr(getattr(env, name, None))}; expected a gymnasium.Space")
+        result = inside.reset(seed=part.seed, options={})
+        if not isinstance(result, tuple) or len(result) != 2 or not isinstance(result[1], dict):
+            return failed(f"reset returned {short_repr(result)}; expected (observation, info)", seed=part.seed)
+        source, info = ActionSource(env, part.seed), result[1]
+        for _ in range(part.steps):
+            stepped = inside.step(source.draw(info))
+            if not isinstance(stepped, tuple) or len(stepped) != 5:
+                return failed(f"step returned {short_repr(stepped)}; expected five values", seed=part.seed)
+            _, reward, terminated, truncated, info = stepped
+            if not isinstance(reward, Real | np.number) or isinstance(reward, complex):
+                return failed(f"the reward is {short_repr(reward)}; expected a number", seed=part.seed)
+            for name, flag in (("terminated", terminated), ("truncated", truncated)):
+                if not isinstance(flag, bool | np.bool_):
+                    return failed(f"{name} is {short_repr(flag)}; expected a bool", seed=part.seed)
+            if not isinstance(info, dict):
+                return failed(f"info is {short_repr(info)}; expected a dict", seed=part.seed)
+            if terminated or truncated:
+                break
+        if not isinstance(inside.unwrapped.metadata, dict):
+            return failed(f"metadata is {short_repr(inside.metadata)}; expected a dict")
+    return passed("reset and step return what Gymnasium expects")
+
+
+@env_check(
+    _SPACES, 1, "env", "Return observations that the declared space contains, with its type and shape.", after=(_API,)
+)
+def check_observations(part: EnvPart) -> CheckFinding:
+    """Every observation is in the declared space, and stays as it was returned."""
+    with part.open() as env:
+        space = env.observation_space
+        if not _contains(space, sample := space.sample()):
+            return failed(f"the observation space does not contain its own sample {short_repr(sample)}")
+        before = repr(space), repr(env.action_space)
+        is_aliased = False
+        for offset in range(3):
+            observation, info = env.reset(seed=part.seed + offset)
+            source = ActionSource(env, offset)
+            for number in range(part.steps + 1):
+                if problem := _describe_stray(space, observation):
+                    where = f"step {number}" if number else "the reset"
+                    return failed(
+                        f"the observation of {where} is outside the space: {problem}", seed=part.seed + offset
+                    )
+                frozen = freeze(observation)
+                following, _, terminated, truncated, info = env.step(source.draw(info))
+                is_aliased = is_aliased or freeze(observation) != frozen
+                observation = following
+                if terminated or truncated:
+                    if problem := _describe_stray(space, observation):
+                        text = f"the last observation is outside the space: {problem}"
+                        return failed(text, seed=part.seed + offset)
+                    break
+        if (after := (repr(env.observation_space), repr(env.action_space))) != before:
+            return failed("the spaces change during an episode", f"{before} became {after}")
+    if is_aliased:
+        return warned("an observation changes after it was returned: return a copy")
+    return passed(f"all observations are in {short_repr(space)}")
+
+
+def _contains(space: gymnasium.Space[Any], value: Any) -> bool:
+    return bool(space.contains(value))
+
+
+def _describe_stray(space: gymnasium.Space[Any], value: Any) -> str:
+    """Why a space does not contain a value; empty if it does."""
+    array = value if isinstance(value, np.ndarray) else None
+    if array is not None and array.dtype.kind == "f" and np.isnan(array).any():
+        return "it contains NaN"
+    if _contains(space, value):
+        return ""
+    if array is None and isinstance(space, spaces.Box):
+        return f"{type(value).__name__} {short_repr(value)}; expected an array in {space}"
+    if array is not None and isinstance(space, spaces.Box):
+        if array.shape != space.shape:
+            return f"shape {array.shape}; expected {space.shape}"
+        if not np.can_cast(array.dtype, space.dtype):
+            return f"type {array.dtype}; expected {space.dtype}"
+        return f"values from {array.min()} to {array.max()}; expected {space}"
+    return f"{short_repr(value)}; expected one of {short_repr(space)}"
+
+
+@env_check("runtime.reward_well_formed", 1, "env", "Return finite rewards inside the declared range.", after=(_API,))
+def check_rewards(part: EnvPart) -> CheckFinding:
+    """Rewards are finite and in the declared range."""
+    low, high = -np.inf, np.inf
+    rewards: list[float] = []
+    with part.open() as env:
+        declared = getattr(env.unwrapped, "reward_range", None) or (env.unwrapped.metadata or {}).get("reward_range")
+        if isinstance(declared, tuple | list) and len(declared) == 2:
+            low, high = map(float, declared)
+        for offset in range(_SEEDS):
+            episode = play(env, part.seed + offset, part.steps)
+            for step in episode.transitions:
+                value = float(step.reward[1])
+                if not np.isfinite(value) or not low <= value <= high:
+                    expected = "a finite number" if np.isinf([low, high]).all() else f"{low} to {high}"
+                    return failed(f"a reward is {value}; expected {expected}", seed=part.seed + offset)
+                rewards.append(value)
+    return passed(f"{len(rewards)} rewards from {min(rewards):g} to {max(rewards):g}", count=len(rewards))
+
+
+@env_check(
+    "runtime.seed_control", 1, "env",
+    "Call `super().reset(seed=seed)` and draw only from `self.np_random`, which it seeds if a seed is given.", after=(_API,),
+)  # fmt: skip
+def check_seeds(part: EnvPart) -> CheckFinding:
+    """A seed fixes the episode, seeds differ, and a reset without one continues."""
+    seeds = [part.seed + offset for offset in range(_SEEDS)]
+    with part.open() as env, part.open() as twin:
+        firsts = {seed: play(env, seed, part.steps, action_seed=0) for seed in seeds}
+        for seed in seeds:
+            for other, where in ((twin, "a new instance"), (env, "a second reset")):
+                again = play(other, seed, 0)
+                if again.first != firsts[seed].first:
+                    again.transitions = firsts[seed].transitions
+                    difference = firsts[seed].find_difference(again)
+                    return failed(f"seed {seed} starts another episode in {where}", difference, seed=seed)
+        variety = len({episode.digest() for episode in firsts.values()})
+        unseeded = [play(env, None, part.steps, action_seed=0) for _ in range(_SEEDS)]
+        loose = len({episode.digest() for episode in unseeded})
+        sequences = []
+        for other in (env, twin):
+            play(other, seeds[0], part.steps, action_seed=1)
+            sequences.append([play(other, None, part.steps, action_seed=0) for _ in range(2)])
+        for number, (first, second) in enumerate(zip(*sequences, strict=True), start=1):
+            if difference := first.find_difference(second):
+                text = f"reset {number} without a seed, after a reset with one, does not continue its random numbers"
+                return failed(text, difference, seed=seeds[0])
+    numbers = {"different_with_seeds": variety, "different_without": loose, "seeds": _SEEDS}
+    if variety == 1 and loose > 1:
+        return failed(f"all {_SEEDS} seeds give the same episode, although episodes differ without seeds", **numbers)
+    if variety > 1 and loose == 1:
+        return failed("every reset without a seed starts the same episode, although seeds give others", **numbers)
+    if variety == 1 and (drawn := _count_draws(part)):
+        text = f"all {_SEEDS} seeds give the same episode, although {drawn} random numbers are drawn in it"
+        return failed(text, **numbers)
+    return passed(
+        f"{variety} of {_SEEDS} seeds give different episodes" if variety > 1 else "nothing is random", **numbers
+    )
+
+
+def _count_draws(part: EnvPart) -> int:
+    """Random numbers that an environment draws in an episode from generators of its own."""
+    names = {
+        "random",
+        "integers",
+        "choice",
+        "normal",
+        "uniform",
+        "shuffle",
+        "randint",
+        "getrandbits",
+        "permutation",
+        "gauss",
+    }
+    count = 0
+
+    def watch(frame: Any, event: str, argument: Any) -> None:
+        nonlocal count
+        owner = getattr(argument, "__self__", None)
+        is_generator = isinstance(owner, np.random.Generator | np.random.RandomState | random.Random)
+        if event == "c_call" and is_generator and argument.__name__ in names:
+            count += 1
+        if event == "call" and frame.f_code.co_filename == random.__file__ and frame.f_code.co_name in names:
+            count += 1
+
+    with part.open() as env:
+        source = ActionSource(env, 0)
+        actions = [source.draw({}) for _ in range(min(part.steps, 20))]
+        sys.setprofile(watch)
+        try:
+            play(env, part.seed, len(actions), actions=actions)
+        finally:
+            sys.setprofile(None)
+    return count
+
+
+@env_check(
+    _EPISODES, 1, "env", "Keep clocks, process ids, hashes of texts and unseeded generators out of `reset` and `step`.",
+    after=(_API, "runtime.seed_control"),
+)  # fmt: skip
+def check_determinism(part: EnvPart) -> CheckFinding:
+    """The same seed and actions give the same steps, in this instance, a new one, and after other episodes."""
+    note = ""
+    with part.open() as env:
+        for offset in range(3):
+            seed = part.seed + offset
+            episode = play(env, seed, part.steps)
+            play(env, seed + 100, part.steps)
+            with part.open() as other:
+                repeats = {"after another episode": play(env, seed, part.steps, actions=episode.actions)}
+                repeats["in a new instance"] = play(other, seed, part.steps, actions=episode.actions)
+            for where, repeat in repeats.items():
+                if difference := episode.find_difference(repeat):
+                    return failed(
+                        f"seed {seed} with the same actions gives another episode {where}", difference, seed=seed
+                    )
+                note = note or episode.find_info_difference(repeat)
+    if note:
+        return warned("equal episodes differ in info", note)
+    return passed("equal seeds and actions give equal episodes")
+
+
+@env_check(
+    "runtime.global_random", 1, "env",
+    "Draw from `self.np_random`; never call `random.*`, `numpy.random.*` or `torch.manual_seed`.", after=(_API,),
+)  # fmt: skip
+def check_global_random(part: EnvPart) -> CheckFinding:
+    """The global random generators are neither used nor seeded."""
+    random.seed(1)
+    np.random.seed(1)  # noqa: NPY002
+    before = _read_generators()
+    with part.open() as env:
+        for offset in range(2):
+            play(env, part.seed + offset, part.steps)
+    after = _read_generators()
+    changed = [name for name in before if before[name] != after[name]]
+    if changed:
+        return failed(f"the environment draws from or seeds the global generator of {' and '.join(changed)}")
+    return passed("the global generators are untouched")
+
+
+def _read_generators() -> dict[str, Any]:
+    states: dict[str, Any] = {"random": random.getstate(), "numpy": freeze(np.random.get_state())}  # noqa: NPY002
+    if "torch" in sys.modules:
+        states["torch"] = sys.modules["torch"].get_rng_state().numpy().tobytes()
+    return states
+
+
+@env_check(
+    "runtime.episode_isolation", 1, "env", "Keep state in the instance, not in the class, the module or a file.",
+    after=(_API, _EPISODES),
+)  # fmt: skip
+def check_isolation(part: EnvPart) -> CheckFinding:
+    """Two instances do not influence each other."""
+    seeds = part.seed, part.seed + 1
+    alone = []
+    for seed in seeds:
+        with part.open() as env:
+            alone.append(play(env, seed, part.steps))
+    first, second = part.make(), part.make()
+    try:
+        together = [
+            Episode(seed, freeze(env.reset(seed=seed)[0])) for env, seed in zip((first, second), seeds, strict=True)
+        ]
+        for number in range(part.steps):
+            for env, episode, expected in zip((first, second), together, alone, strict=True):
+                if number < len(expected.transitions) and not episode.ended:
+                    take_step(env, episode, expected.actions[number])
+        for episode, expected in zip(together, alone, strict=True):
+            if difference := expected.find_difference(episode):
+                return failed("an episode changes when another instance plays beside it", difference, seed=episode.seed)
+        first.close()
+        repeat = play(second, seeds[1], part.steps, actions=alone[1].actions)
+        if difference := alone[1].find_difference(repeat):
+            return failed("an instance changes when another one is closed", difference, seed=seeds[1])
+    finally:
+        for env in (first, second):
+            with contextlib.suppress(Exception):
+                env.close()
+    return passed("instances are independent")
+
+
+@env_check(
+    "runtime.vector_agreement", 1, "env", "Let the vector environment play by the rules of the single one.",
+    after=(_API, _SPACES, _EPISODES), seconds=3.0,
+)  # fmt: skip
+def check_vector(part: EnvPart) -> CheckFinding:
+    """Vector and single environments agree."""
+    with part.open() as env:
+        if isinstance(env.unwrapped, TurnEnv) or isinstance(env.action_space, spaces.Text | UnicodeText):
+            return skipped("its actions are texts")
+        has_vector = env.spec is not None and env.spec.vector_entry_point is not None
+    seeds = [part.seed, part.seed + 1]
+    vector = SyncVectorEnv([part.make, part.make], autoreset_mode=AutoresetMode.DISABLED)
+    try:
+        observations, _ = vector.reset(seed=seeds)
+        source = [ActionSource(env, seed) for env, seed in zip(vector.envs, seeds, strict=True)]
+        with part.open() as env:
+            for slot, seed in enumerate(seeds):
+                single = play(env, seed, 0)
+                slot_first = freeze(_pick(vector.single_observation_space, observations, slot))
+                if single.first != slot_first and not isinstance(vector.single_observation_space, spaces.Graph):
+                    return failed(
+                        f"slot {slot} of a vector starts another episode than the single environment", seed=seed
+                    )
+        del source
+    finally:
+        vector.close()
+    if not has_vector or not part.env_id:
+        return passed("slots of a vector start the episodes of the single environment")
+    return _compare_native(part)
+
+
+def _pick(space: gymnasium.Space[Any], observations: Any, slot: int) -> Any:
+    """The observation of a slot, with the type of the single environment's."""
+    from gymnasium.vector.utils import iterate
+
+    value = next(part for number, part in enumerate(iterate(_batched(space), observations)) if number == slot)
+    return int(value) if isinstance(space, spaces.Discrete) else value
+
+
+def _batched(space: gymnasium.Space[Any]) -> gymnasium.Space[Any]:
+    from gymnasium.vector.utils import batch_space
+
+    return batch_space(space, 2)
+
+
+def _compare_native(part: EnvPart) -> CheckFinding:
+    """Compare the native vector environment with the single one: spaces, and the lengths and returns of random play."""
+    try:
+        vector = gymnasium.make_vec(part.env_id, num_envs=4, vectorization_mode="vector_entry_point", **part.options)
+    except (gymnasium.error.Error, TypeError, PalaestraError):
+        return passed("slots start the same episodes; the native vector environment takes other arguments")
+    try:
+        with part.open() as env:
+            wanted, given = (env.observation_space, env.action_space), (
+                vector.single_observation_space, vector.single_action_space,
+            )  # fmt: skip
+            if not isinstance(wanted[1], spaces.Discrete | spaces.Box):
+                return passed("slots start the same episodes")
+            if wanted != given:
+                return warned("the native vector environment has other spaces", f"{wanted} and {given}")
+            single = [(len(e.transitions), e.total) for e in (play(env, part.seed + n, 200) for n in range(24))]
+        vector.reset(seed=part.seed)
+        vector.action_space.seed(part.seed)
+        lengths, totals, ended = np.zeros(4), np.zeros(4), list[tuple[int, float]]()
+        skip = np.zeros(4, dtype=bool)
+        for _ in range(1500):
+            _, rewards, terminated, truncated, _ = vector.step(vector.action_space.sample())
+            lengths += ~skip
+            totals += np.where(skip, 0.0, rewards)
+            over = (terminated | truncated | (lengths >= 200)) & ~skip
+            ended += [(int(lengths[slot]), float(totals[slot])) for slot in np.flatnonzero(over)]
+            is_next = vector.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP) == AutoresetMode.NEXT_STEP
+            skip = (terminated | truncated) if is_next else np.zeros(4, dtype=bool)
+            lengths[over], totals[over] = 0, 0.0
+            if len(ended) >= 24:
+                break
+    finally:
+        vector.close()
+    for place, name in enumerate(("length", "return")):
+        chance = _compare_samples([row[place] for row in single], [row[place] for row in ended])
+        if chance < 1e-4:
+            means = [float(np.mean([row[place] for row in rows])) for rows in (single, ended)]
+            text = f"random episodes of the vector environment have another {name}: {means[1]:.3g} instead of {means[0]:.3g}"
+            return failed(text, p=chance, count=len(ended))
+    return passed("slots and the native vector environment agree with the single one", episodes=len(ended))
+
+
+def _compare_samples(first: list[float], second: list[float]) -> float:
+    """The p-value of a permutation test for equal means."""
+    values, split = np.array([*first, *second], dtype=float), len(first)
+    if len(second) < 8 or values.std() == 0:
+        return 1.0
+    generator, observed = np.random.default_rng(0), abs(values[:split].mean() - values[split:].mean())
+    hits = 0
+    for _ in range(20_000):
+        generator.shuffle(values)
+        hits += abs(values[:split].mean() - values[split:].mean()) >= observed - 1e-12
+    return (hits + 1) / 20_001
+
+
+@env_check(
+    "runtime.resources_released", 1, "env", "Close files, threads and processes in `close`, and let it be called twice.",
+    after=(_API,),
+)  # fmt: skip
+def check_close(part: EnvPart) -> CheckFinding:
+    """`close` releases processes, threads and files."""
+    counts: list[dict[str, int]] = []
+    leftovers: set[str] = set()
+    for cycle in range(_CYCLES):
+        before = _list_entries()
+        env = part.make()
+        play(env, part.seed, min(part.steps, 10))
+        env.close()
+        try:
+            env.close()
+        except Exception as error:  # The environment is the user's code.
+            return warned(f"a second close raises {describe_error(error)}")
+        time.sleep(0.05)
+        counts.append(_count_resources())
+        leftovers |= _list_entries() - before if cycle else set()
+    for name in counts[0]:
+        values = [count[name] for count in counts]
+        if all(later > earlier for earlier, later in itertools.pairwise(values)):
+            return failed(f"each instance leaves {name} behind after close", f"{name}: {values}")
+    if leftovers:
+        return warned("close leaves files in the temporary folder", ", ".join(sorted(leftovers)[:5]))
+    return passed("nothing stays open after close")
+
+
+def _count_resources() -> dict[str, int]:
+    counts = {"threads": threading.active_count()}
+    with contextlib.suppress(OSError):
+        counts["open files"] = len(os.listdir("/proc/self/fd"))
+        tasks = Path(f"/proc/self/task/{os.getpid()}/children")
+        counts["processes"] = len(tasks.read_text().split())
+    return counts
+
+
+def _list_entries() -> set[str]:
+    import tempfile
+
+    folder = tempfile.gettempdir()
+    return {f"{folder}/{name}" for name in os.listdir(folder) if not name.startswith("palaestra-check-")}
+
+
+@env_check(
+    "runtime.terminates", 1, "env", "End episodes: return `terminated`, or register a `max_episode_steps`.", after=(_API,),
+    seconds=5.0,
+)  # fmt: skip
+def check_end(part: EnvPart) -> CheckFinding:
+    """Episodes end, and a limit of steps is a truncation."""
+    lengths: list[tuple[int, bool, bool]] = []
+    start = time.monotonic()
+    with part.open() as env:
+        limits = {
+            int(value)
+            for name, value in vars(env.unwrapped).items()
+            if isinstance(value, int) and not isinstance(value, bool) and _is_limit(name)
+        }
+        for offset in range(8):
+            env_steps = 0
+            _, info = env.reset(seed=part.seed + offset)
+            source = ActionSource(env, offset)
+            while env_steps < _END_STEPS and time.monotonic() - start < _END_SECONDS:
+                _, _, terminated, truncated, info = env.step(source.draw(info))
+                env_steps += 1
+                if terminated or truncated:
+                    lengths.append((env_steps, bool(terminated), bool(truncated)))
+                    break
+        limited = env.spec is not None and env.spec.max_episode_steps
+    if not lengths:
+        if limited or time.monotonic() - start >= _END_SECONDS:
+            return (
+                passed(f"no episode ended in {_END_SECONDS:g} s of random play; a limit is registered")
+                if limited
+                else (
+                    warned(
+                        f"no episode ended in {_END_SECONDS:g} s of random play, and no limit of steps is registered"
+                    )
+                )
+            )
+        return warned(f"no episode ended within {_END_STEPS} random steps, and no limit of steps is registered")
+    same = Counter(length for length, _, _ in lengths).most_common(1)[0]
+    if len(lengths) >= 4 and same == (lengths[0][0], len(lengths)) and same[0] in limits and same[0] > 1:
+        if all(terminated and not truncated for _, terminated, truncated in lengths):
+            text = f"every episode ends after its limit of {same[0]} steps as `terminated`; a limit is `truncated`"
+            return warned(text, count=len(lengths))
+    return passed(
+        f"{len(lengths)} episodes ended after {min(lengths)[0]} to {max(lengths)[0]} steps", count=len(lengths)
+    )
+
+
+def _is_limit(name: str) -> bool:
+    return any(
+        word in name.lower() for word in ("max_steps", "max_episode", "horizon", "step_limit", "time_limit", "limit")
+    )
+
+
+@env_check(
+    "runtime.rejects_bad_actions", 1, "env", "Raise for an action that is not in the action space.", after=(_API,)
+)
+def check_bad_action(part: EnvPart) -> CheckFinding:
+    """An action outside the space raises, and the environment can be reset afterwards."""
+    with part.open() as env:
+        space = env.action_space
+        env.reset(seed=part.seed)
+        if isinstance(space, spaces.Discrete):
+            action: Any = int(space.start + space.n)
+        elif isinstance(space, spaces.Text | UnicodeText) or isinstance(env.unwrapped, TurnEnv):
+            action = 7
+        else:
+            return skipped("its actions have no values that are clearly wrong")
+        try:
+            result = env.step(action)
+        except Exception as error:  # Any error is an answer.
+            rejected = describe_error(error)
+        else:
+            rejected = ""
+            if not np.isfinite(float(result[1])):
+                return failed(
+                    f"the action {action!r}, which is not in {short_repr(space)}, is rewarded with {result[1]}"
+                )
+        try:
+            play(env, part.seed, 3)
+        except Exception as error:
+            return failed(f"after the wrong action {action!r} the environment cannot be reset: {describe_error(error)}")
+    if rejected:
+        return passed(f"a wrong action raises {rejected.split(':')[0]}")
+    return warned(f"step accepts {action!r}, which is not in {short_repr(space)}")
+
+
+@env_check(
+    "runtime.render", 1, "env", "Return a text for `ansi` and an array of bytes for `rgb_array`, and change nothing.",
+    after=(_API, _EPISODES),
+)  # fmt: skip
+def check_render(part: EnvPart) -> CheckFinding:
+    """Rendering returns what its mode says, and does not change the episode."""
+    with part.open() as env:
+        modes = [
+            mode for mode in (env.unwrapped.metadata or {}).get("render_modes", ()) if mode in ("ansi", "rgb_array")
+        ]
+        plain = play(env, part.seed, min(part.steps, 10))
+    if not modes or not part.env_id:
+        return skipped("it declares no mode `ansi` or `rgb_array`")
+    for mode in modes:
+        try:
+            env = part.remake(render_mode=mode)
+        except (TypeError, ImportError, gymnasium.error.Error, PalaestraError) as error:
+            if isinstance(error, TypeError):
+                return warned(f"it declares the render mode {mode} and cannot be made with it: {describe_error(error)}")
+            return skipped(f"the render mode {mode} needs a package that is missing: {describe_error(error)}")
+        try:
+            env.reset(seed=part.seed)
+            drawn, shown = Episode(part.seed, plain.first), None
+            for action in plain.actions:
+                shown = env.render()
+                take_step(env, drawn, action)
+        except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
+            return skipped(f"the render mode {mode} needs a package that is missing: {describe_error(error)}")
+        finally:
+            env.close()
+        right = isinstance(shown, str | None) if mode == "ansi" else (
+            isinstance(shown, np.ndarray) and shown.dtype == np.uint8 and shown.ndim == 3
+        )  # fmt: skip
+        if not right:
+            return failed(f"render returned {short_repr(shown)} in mode {mode}")
+        if difference := plain.find_difference(drawn):
+            return failed(f"rendering in mode {mode} changes the episode", difference, seed=part.seed)
+    return passed(f"render works in mode {' and '.join(modes)}")
+
+
+@env_check(
+    "semantic.replayability", 1, "env",
+    "Remove what differs between processes: hashes of texts, the order of sets, time zones, ids.", after=(_API, _EPISODES),
+    seconds=6.0,
+)  # fmt: skip
+def check_replay(part: EnvPart) -> CheckFinding:
+    """A stored episode gives the same rewards in another process."""
+    if not part.env_id:
+        return skipped("an instance cannot be made again in another process; check its id or file.py:Class")
+    with part.open() as env:
+        seeds = [part.seed, part.seed + 1]
+        expected = [play(env, seed, min(part.steps, 50)).digest() for seed in seeds]
+    request = {"env": part.env_id, "options": part.options, "seeds": seeds, "steps": min(part.steps, 50)}
+    try:
+        text = json.dumps(request)
+    except TypeError:
+        return skipped("its options cannot be written as JSON")
+    variables = {**os.environ, "PYTHONHASHSEED": "4242", "TZ": "Pacific/Kiritimati", "PYTHONWARNINGS": "ignore"}
+    process = subprocess.run(
+        [sys.executable, "-m", "palaestra.recipes.check.replay"],
+        input=text,
+        env=variables,
+        capture_output=True,
+        text=True,
+    )
+    if process.returncode:
+        last = (process.stderr.strip().splitlines() or ["no output"])[-1]
+        return failed(f"it cannot be played in another process: {last}")
+    given = json.loads(process.stdout.splitlines()[-1])
+    for seed, first, second in zip(seeds, expected, given, strict=True):
+        if first != second:
+            return failed(f"seed {seed} with the same actions gives another episode in another process", seed=seed)
+    return passed("episodes are the same in another process")

@@ -156,7 +156,9 @@ class SubjectReport:
         statuses = {result.status for result in self.results}
         if CheckStatus.FAIL in statuses:
             return CheckStatus.FAIL
-        return CheckStatus.WARN if CheckStatus.WARN in statuses or CheckStatus.PASS not in statuses else CheckStatus.PASS
+        return (
+            CheckStatus.WARN if CheckStatus.WARN in statuses or CheckStatus.PASS not in statuses else CheckStatus.PASS
+        )
 
     def get(self, check_id: str) -> CheckRecord:
         """Return the result of a check; raises `KeyError` if it did not run."""
@@ -211,5 +213,3 @@ def to_record(check: EnvCheck, finding: CheckFinding, command: str, seconds: flo
         check.remedy if is_fault else "",
         seconds,
     )
-
-

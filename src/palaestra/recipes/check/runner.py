@@ -52,9 +52,11 @@ class SubjectParts:
         """The part that a check examines; `None` if the subject has none."""
         if part == "answers":
             return self.answers
-        return {"env": self.subject.env, "problems": self.subject.task and self.answers, "research": self.subject.research}[
-            part
-        ]
+        return {
+            "env": self.subject.env,
+            "problems": self.subject.task and self.answers,
+            "research": self.subject.research,
+        }[part]
 
 
 def list_applicable(subject: Subject, checks: Sequence[EnvCheck]) -> list[EnvCheck]:
@@ -194,5 +196,3 @@ def run_check(check: EnvCheck, parts: SubjectParts) -> CheckFinding:
         return failed(str(error))
     except Exception as error:  # The environment is the user's code.
         return failed(f"it raised {describe_error(error)}")
-
-

@@ -3,37 +3,30 @@
 from __future__ import annotations
 
 import copy
-import pickle
-import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, fields, is_dataclass
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import gymnasium
-import numpy as np
 from gymnasium import spaces
 
-from palaestra.core.errors import EnvError, PalaestraError, SettingsError
+from palaestra.core.errors import SettingsError
 from palaestra.core.records import Json
-from palaestra.core.registry import describe_error, is_reference
-from palaestra.core.settings import short_repr
+from palaestra.core.registry import find_reference, is_reference
 from palaestra.core.spaces import UnicodeText
 from palaestra.envs.base import GymEnv
 from palaestra.envs.factory import describe_env, get_spec
 from palaestra.envs.turn.base import TurnEnv
-from palaestra.recipes.check.records import FaultError
 from palaestra.research.tasks.task import ResearchTask, is_task_folder, load_task, task_names
 from palaestra.tasks.base import TASKS, Task, make_task
 
-TEXTS = ("1", "2", "hello", "yes", "left", "3", "Answer: 7", "0", "no", "right", "[1]", "42")
-"""Actions of an environment that takes texts."""
-_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
-_CLOCKS = re.compile(r"time|seconds|duration|elapsed|fps|memory|pid", re.IGNORECASE)
-"""Entries of `info` that may differ between two equal episodes."""
+_MIN_STEPS, _MAX_STEPS = 8, 120
+_EPISODE_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
@@ -58,6 +51,22 @@ class EnvPart:
             yield env
         finally:
             env.close()
+
+    @cached_property
+    def steps(self) -> int:
+        """The steps of an episode that a check plays: fewer if they are slow."""
+        with self.open() as env:
+            env.reset(seed=self.seed)
+            action = env.action_space.sample()
+            start = time.perf_counter()
+            with suppress(Exception):  # A check says what is wrong.
+                env.step(action)
+            seconds = time.perf_counter() - start
+        return int(min(_MAX_STEPS, max(_MIN_STEPS, _EPISODE_SECONDS / max(seconds, 1e-6))))
+
+    def remake(self, **arguments: Any) -> GymEnv:
+        """Make an instance with further arguments."""
+        return _make(self.env_id, {**self.options, **arguments})
 
     @cached_property
     def takes_text(self) -> bool:
@@ -148,11 +157,11 @@ def _names_task(name: str) -> bool:
         return True
     if not is_reference(name):
         return False
-    from palaestra.core.registry import find_reference
-
     kind = find_reference(name)
-    return isinstance(kind, type) and not issubclass(kind, gymnasium.Env) and all(
-        callable(getattr(kind, method, None)) for method in ("skills", "problems", "score")
+    return (
+        isinstance(kind, type)
+        and not issubclass(kind, gymnasium.Env)
+        and all(callable(getattr(kind, method, None)) for method in ("skills", "problems", "score"))
     )
 
 

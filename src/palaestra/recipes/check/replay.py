@@ -1,0 +1,14 @@
+"""Play episodes that are described as JSON on stdin, and print a hash of each. `semantic.replayability` runs it."""
+
+import json
+import sys
+
+from palaestra.recipes.check.play import play
+from palaestra.recipes.check.subjects import make_subject
+
+if __name__ == "__main__":
+    request = json.load(sys.stdin)
+    part = make_subject(request["env"], options=request["options"]).env
+    assert part is not None
+    with part.open() as env:
+        print(json.dumps([play(env, seed, request["steps"]).digest() for seed in request["seeds"]]))  # noqa: T201
