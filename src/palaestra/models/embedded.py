@@ -62,8 +62,8 @@ _ROWS = (
         "nano-coder", "writes small programs and calls tools; trained by `palaestra pretrain --model nano-coder`; included in the package",
         {"palaestra.tasks.code.corpus:corpus": 0.55, "palaestra.tasks.tools.corpus:corpus": 0.34,
          "palaestra.research.workspace.corpus:corpus": 0.03, "palaestra.tasks.math.corpus:corpus": 0.08},
-        ("code-skills", "tools-skills"), layers=8, width=256, key_value_heads=4, vocabulary=3072, context=4096,
-        steps=10_000, batch_size=131_072,
+        ("code-skills", "tools-skills"), layers=6, key_value_heads=4, vocabulary=3072, context=4096,
+        steps=16_800, batch_size=65_536,
     ),
 )  # fmt: skip
 EMBEDDED: Mapping[str, EmbeddedModel] = {row.name: row for row in _ROWS}

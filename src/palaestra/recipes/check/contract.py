@@ -510,10 +510,10 @@ def check_end(part: EnvPart) -> CheckFinding:
             )
         return warned(f"no episode ended within {_END_STEPS} random steps, and no limit of steps is registered")
     same = Counter(length for length, _, _ in lengths).most_common(1)[0]
-    if len(lengths) >= 4 and same == (lengths[0][0], len(lengths)) and same[0] in limits and same[0] > 1:
-        if all(terminated and not truncated for _, terminated, truncated in lengths):
-            text = f"every episode ends after its limit of {same[0]} steps as `terminated`; a limit is `truncated`"
-            return warned(text, count=len(lengths))
+    is_constant = len(lengths) >= 4 and same[1] == len(lengths) and same[0] > 1 and same[0] in limits
+    if is_constant and all(terminated and not truncated for _, terminated, truncated in lengths):
+        text = f"every episode ends after its limit of {same[0]} steps as `terminated`; a limit is `truncated`"
+        return warned(text, count=len(lengths))
     return passed(
         f"{len(lengths)} episodes ended after {min(lengths)[0]} to {max(lengths)[0]} steps", count=len(lengths)
     )

@@ -39,22 +39,22 @@ class PretrainSettings:
         "nano", "What to train: a model for mathematics, for pictures, or for code and tools.", panel="Model"
     )
     steps: int | None = setting(
-        None, "Batches to train on; by default 3200 for nano, 4000 for nano-vlm and 10000 for nano-coder.", low=1
+        None, "Batches to train on; by default 3200 for nano, 4000 for nano-vlm and 16800 for nano-coder.", low=1
     )
     batch_size: int | None = setting(
-        None, "Examples in a batch; by default 64 for nano and 256 for nano-vlm. For nano-coder tokens, 131072.", low=1
+        None, "Examples in a batch; by default 64 for nano and 256 for nano-vlm. For nano-coder tokens, 65536.", low=1
     )
     matrix_learning_rate: float = setting(0.0015, "Learning rate of the weight matrices (Muon).", low=0)
     vector_learning_rate: float = setting(0.0015, "Learning rate of embeddings and norms (AdamW).", low=0)
     layers: int | None = setting(
         None,
-        "Layers of the model, by default 4, and 8 for nano-coder; for nano-vlm, of the vision encoder and of the "
+        "Layers of the model, by default 4, and 6 for nano-coder; for nano-vlm, of the vision encoder and of the "
         "language model.",
         low=1,
         panel="Model",
     )
     width: int | None = setting(
-        None, "Width of the model, a multiple of 32; by default 192, and 256 for nano-coder.", low=1, panel="Model"
+        None, "Width of the model, a multiple of 32; by default 192.", low=1, panel="Model"
     )
     problems: int = setting(50, "Maximum test problems per skill for the model card.", low=1, panel="Task")
     seed: int = setting(0, "Seed of weights and data.", low=0, panel="Run")

@@ -63,6 +63,7 @@ class ToolsSkills(ProceduralTask[ToolDraft]):
     name = "tools-skills"
     concurrent_scoring = True
     student = "nano-coder"
+    lesson_size = 80  # An example has about 390 tokens.
     datum = ToolsDatum
 
     def __init__(
