@@ -14,6 +14,7 @@ from typer.core import TyperGroup
 
 from palaestra import __version__
 from palaestra.cli import recipes
+from palaestra.cli.check import check
 from palaestra.cli.data import data
 from palaestra.cli.doctor import doctor
 from palaestra.cli.export import export
@@ -54,6 +55,7 @@ models_app = typer.Typer(invoke_without_command=True, help="List the registered 
 
 
 app.add_typer(models_app, name="models", rich_help_panel=LOOK)
+app.command(rich_help_panel=MEASURE)(check)
 app.command(rich_help_panel=MEASURE)(serve)
 app.command(rich_help_panel=RUNS)(view)
 app.command(rich_help_panel=START)(doctor)

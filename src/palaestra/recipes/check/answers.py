@@ -6,6 +6,7 @@ of scorers, leaks and floors see cases and rewards only.
 
 from __future__ import annotations
 
+import operator
 import re
 import time
 from abc import ABC, abstractmethod
@@ -282,7 +283,7 @@ def read_messages(env: GymEnv, observation: Any) -> tuple[Message, ...]:
     if isinstance(env.unwrapped, TokenEnv):
         vector = env.unwrapped.vector
         ids = observation["tokens"][: int(observation["length"])]
-        return (Message("user", str(vector.tokenizer.decode(ids))),)  # type: ignore[union-attr]
+        return (Message("user", str(vector.tokenizer.decode(ids))),)
     return (Message("user", observation if isinstance(observation, str) else str(observation)),)
 
 
@@ -292,7 +293,7 @@ def find_oracle(env: GymEnv) -> Callable[[Any], Any] | None:
     for name in ("oracle", "solve"):
         method = getattr(inside, name, None)
         if callable(method):
-            return lambda env, name=name: getattr(env, name)()
+            return operator.methodcaller(name)
     return None
 
 

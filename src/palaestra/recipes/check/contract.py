@@ -25,6 +25,7 @@ from palaestra.core.errors import PalaestraError
 from palaestra.core.registry import describe_error
 from palaestra.core.settings import short_repr
 from palaestra.core.spaces import UnicodeText
+from palaestra.envs.base import GymEnv
 from palaestra.envs.turn.base import TurnEnv
 from palaestra.recipes.check.play import ActionSource, Episode, freeze, play, take_step
 from palaestra.recipes.check.records import CheckFinding, env_check, failed, passed, skipped, warned
@@ -184,61 +185,50 @@ def check_seeds(part: EnvPart) -> CheckFinding:
         variety = len({episode.digest() for episode in firsts.values()})
         unseeded = [play(env, None, part.steps, action_seed=0) for _ in range(_SEEDS)]
         loose = len({episode.digest() for episode in unseeded})
-        sequences = []
-        for other in (env, twin):
-            play(other, seeds[0], part.steps, action_seed=1)
-            sequences.append([play(other, None, part.steps, action_seed=0) for _ in range(2)])
-        for number, (first, second) in enumerate(zip(*sequences, strict=True), start=1):
-            if difference := first.find_difference(second):
-                text = f"reset {number} without a seed, after a reset with one, does not continue its random numbers"
-                return failed(text, difference, seed=seeds[0])
+        play(twin, seeds[0], 0)
+        play(env, seeds[0], 0)
+        if play(env, None, 0).first != play(twin, None, 0).first:
+            text = "a reset without a seed, after a reset with one, does not continue its random numbers"
+            return failed(text, seed=seeds[0])
     numbers = {"different_with_seeds": variety, "different_without": loose, "seeds": _SEEDS}
     if variety == 1 and loose > 1:
         return failed(f"all {_SEEDS} seeds give the same episode, although episodes differ without seeds", **numbers)
     if variety > 1 and loose == 1:
         return failed("every reset without a seed starts the same episode, although seeds give others", **numbers)
-    if variety == 1 and (drawn := _count_draws(part)):
-        text = f"all {_SEEDS} seeds give the same episode, although {drawn} random numbers are drawn in it"
-        return failed(text, **numbers)
+    if variety == 1 and (name := _find_constant_generator(part)):
+        return failed(
+            f"all {_SEEDS} seeds give the same episode: they do not seed `{name}`, which is drawn from", **numbers
+        )
     return passed(
         f"{variety} of {_SEEDS} seeds give different episodes" if variety > 1 else "nothing is random", **numbers
     )
 
 
-def _count_draws(part: EnvPart) -> int:
-    """Random numbers that an environment draws in an episode from generators of its own."""
-    names = {
-        "random",
-        "integers",
-        "choice",
-        "normal",
-        "uniform",
-        "shuffle",
-        "randint",
-        "getrandbits",
-        "permutation",
-        "gauss",
-    }
-    count = 0
-
-    def watch(frame: Any, event: str, argument: Any) -> None:
-        nonlocal count
-        owner = getattr(argument, "__self__", None)
-        is_generator = isinstance(owner, np.random.Generator | np.random.RandomState | random.Random)
-        if event == "c_call" and is_generator and argument.__name__ in names:
-            count += 1
-        if event == "call" and frame.f_code.co_filename == random.__file__ and frame.f_code.co_name in names:
-            count += 1
-
+def _find_constant_generator(part: EnvPart) -> str:
+    """A generator that is drawn from and has the same state after resets with different seeds; empty if there is none."""
     with part.open() as env:
-        source = ActionSource(env, 0)
-        actions = [source.draw({}) for _ in range(min(part.steps, 20))]
-        sys.setprofile(watch)
-        try:
-            play(env, part.seed, len(actions), actions=actions)
-        finally:
-            sys.setprofile(None)
-    return count
+        states = []
+        for seed in (part.seed, part.seed + 1):
+            env.reset(seed=seed)
+            states.append(_read_own_generators(env.unwrapped))
+        play(env, None, min(part.steps, 20))
+        later = _read_own_generators(env.unwrapped)
+    for name, state in states[0].items():
+        if state == states[1].get(name) and state != later.get(name):
+            return name
+    return ""
+
+
+def _read_own_generators(env: GymEnv) -> dict[str, str]:
+    states = {"np_random": repr(env.np_random.bit_generator.state)}
+    for name, value in [*vars(type(env)).items(), *vars(env).items()]:
+        if isinstance(value, random.Random):
+            states[name] = repr(value.getstate())
+        elif isinstance(value, np.random.Generator):
+            states[name] = repr(value.bit_generator.state)
+        elif isinstance(value, np.random.RandomState):
+            states[name] = repr(freeze(value.get_state()))
+    return states
 
 
 @env_check(
@@ -248,20 +238,23 @@ def _count_draws(part: EnvPart) -> int:
 def check_determinism(part: EnvPart) -> CheckFinding:
     """The same seed and actions give the same steps, in this instance, a new one, and after other episodes."""
     note = ""
-    with part.open() as env:
+    with part.open() as env, part.open() as other:
         for offset in range(3):
             seed = part.seed + offset
             episode = play(env, seed, part.steps)
+            following = play(env, None, part.steps, action_seed=7)
             play(env, seed + 100, part.steps)
-            with part.open() as other:
-                repeats = {"after another episode": play(env, seed, part.steps, actions=episode.actions)}
-                repeats["in a new instance"] = play(other, seed, part.steps, actions=episode.actions)
+            repeats = {"after another episode": play(env, seed, part.steps, actions=episode.actions)}
+            repeats["in a new instance"] = play(other, seed, part.steps, actions=episode.actions)
             for where, repeat in repeats.items():
                 if difference := episode.find_difference(repeat):
                     return failed(
                         f"seed {seed} with the same actions gives another episode {where}", difference, seed=seed
                     )
                 note = note or episode.find_info_difference(repeat)
+            if difference := following.find_difference(play(other, None, part.steps, actions=following.actions)):
+                text = f"the episode after that of seed {seed} differs in a new instance"
+                return failed(text, difference, seed=seed)
     if note:
         return warned("equal episodes differ in info", note)
     return passed("equal seeds and actions give equal episodes")
@@ -273,8 +266,8 @@ def check_determinism(part: EnvPart) -> CheckFinding:
 )  # fmt: skip
 def check_global_random(part: EnvPart) -> CheckFinding:
     """The global random generators are neither used nor seeded."""
-    random.seed(1)
-    np.random.seed(1)  # noqa: NPY002
+    random.seed(987_654_321)  # No seed of an episode.
+    np.random.seed(987_654_321)  # noqa: NPY002
     before = _read_generators()
     with part.open() as env:
         for offset in range(2):
@@ -337,11 +330,10 @@ def check_vector(part: EnvPart) -> CheckFinding:
         if isinstance(env.unwrapped, TurnEnv) or isinstance(env.action_space, spaces.Text | UnicodeText):
             return skipped("its actions are texts")
         has_vector = env.spec is not None and env.spec.vector_entry_point is not None
-    seeds = [part.seed, part.seed + 1]
+    seeds: list[int | None] = [part.seed, part.seed + 1]
     vector = SyncVectorEnv([part.make, part.make], autoreset_mode=AutoresetMode.DISABLED)
     try:
-        observations, _ = vector.reset(seed=seeds)
-        source = [ActionSource(env, seed) for env, seed in zip(vector.envs, seeds, strict=True)]
+        observations, _ = vector.reset(seed=list(seeds))
         with part.open() as env:
             for slot, seed in enumerate(seeds):
                 single = play(env, seed, 0)
@@ -350,7 +342,6 @@ def check_vector(part: EnvPart) -> CheckFinding:
                     return failed(
                         f"slot {slot} of a vector starts another episode than the single environment", seed=seed
                     )
-        del source
     finally:
         vector.close()
     if not has_vector or not part.env_id:
@@ -615,19 +606,19 @@ def check_replay(part: EnvPart) -> CheckFinding:
         text = json.dumps(request)
     except TypeError:
         return skipped("its options cannot be written as JSON")
-    variables = {**os.environ, "PYTHONHASHSEED": "4242", "TZ": "Pacific/Kiritimati", "PYTHONWARNINGS": "ignore"}
-    process = subprocess.run(
-        [sys.executable, "-m", "palaestra.recipes.check.replay"],
-        input=text,
-        env=variables,
-        capture_output=True,
-        text=True,
-    )
-    if process.returncode:
-        last = (process.stderr.strip().splitlines() or ["no output"])[-1]
-        return failed(f"it cannot be played in another process: {last}")
-    given = json.loads(process.stdout.splitlines()[-1])
-    for seed, first, second in zip(seeds, expected, given, strict=True):
-        if first != second:
-            return failed(f"seed {seed} with the same actions gives another episode in another process", seed=seed)
+    command = [sys.executable, "-m", "palaestra.recipes.check.replay", text]
+    processes = []
+    for hash_seed in ("1", "4242"):
+        variables = {**os.environ, "PYTHONHASHSEED": hash_seed, "TZ": "Pacific/Kiritimati", "PYTHONWARNINGS": "ignore"}
+        processes.append(
+            subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        )
+    for process in processes:
+        output, errors = process.communicate()
+        if process.returncode:
+            last = (errors.strip().splitlines() or ["no output"])[-1]
+            return failed(f"it cannot be played in another process: {last}")
+        for seed, first, second in zip(seeds, expected, json.loads(output.splitlines()[-1]), strict=True):
+            if first != second:
+                return failed(f"seed {seed} with the same actions gives another episode in another process", seed=seed)
     return passed("episodes are the same in another process")

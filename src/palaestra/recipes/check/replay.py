@@ -1,4 +1,4 @@
-"""Play episodes that are described as JSON on stdin, and print a hash of each. `semantic.replayability` runs it."""
+"""Play episodes that are described as JSON in the first argument, and print a hash of each. `semantic.replayability` runs it."""
 
 import json
 import sys
@@ -7,7 +7,7 @@ from palaestra.recipes.check.play import play
 from palaestra.recipes.check.subjects import make_subject
 
 if __name__ == "__main__":
-    request = json.load(sys.stdin)
+    request = json.loads(sys.argv[1])
     part = make_subject(request["env"], options=request["options"]).env
     assert part is not None
     with part.open() as env:

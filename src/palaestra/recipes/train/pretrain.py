@@ -53,9 +53,7 @@ class PretrainSettings:
         low=1,
         panel="Model",
     )
-    width: int | None = setting(
-        None, "Width of the model, a multiple of 32; by default 192.", low=1, panel="Model"
-    )
+    width: int | None = setting(None, "Width of the model, a multiple of 32; by default 192.", low=1, panel="Model")
     problems: int = setting(50, "Maximum test problems per skill for the model card.", low=1, panel="Task")
     seed: int = setting(0, "Seed of weights and data.", low=0, panel="Run")
     device: str = setting("", "Device, for example cuda; by default a GPU if there is one.", panel="Model")

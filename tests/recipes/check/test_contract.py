@@ -1,0 +1,71 @@
+"""Level 1: planted faults of environments, each for one check, and sound environments without an alarm."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import broken_envs
+import gymnasium
+import pytest
+from broken_envs import FAULTS, Walk
+from gymnasium.vector import SyncVectorEnv
+
+from palaestra.recipes.check.recipe import check
+from palaestra.recipes.check.records import CheckStatus
+
+HERE = Path(broken_envs.__file__)
+SOUND = ("CartPole-v1", "FrozenLake-v1", "Blackjack-v1", "Pendulum-v1", "CliffWalking-v1", "palaestra/Guess-v0")
+
+
+@pytest.mark.parametrize("kind", FAULTS, ids=lambda kind: kind.__name__)
+def test_a_planted_fault_is_found(kind: type[gymnasium.Env], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("palaestra.recipes.check.runner._MIN_SECONDS", 3.0)
+    monkeypatch.setattr("palaestra.recipes.check.runner._PATIENCE", 1.0)
+    report = check(f"{HERE}:{kind.__name__}", level=1, only=FAULTS[kind])
+    result = report.get(FAULTS[kind])
+    assert result.status in (CheckStatus.FAIL, CheckStatus.WARN), result
+    assert report.with_status(CheckStatus.FAIL, CheckStatus.WARN) == [result]
+    assert result.remediation
+    assert "palaestra check" in result.reproduction
+
+
+@pytest.mark.parametrize("name", [*SOUND, f"{HERE}:Walk"], ids=lambda name: name.rpartition(":")[2])
+def test_a_sound_environment_passes(name: str) -> None:
+    report = check(name, level=1)
+    assert not report.with_status(CheckStatus.FAIL, CheckStatus.WARN)
+    assert len(report.with_status(CheckStatus.PASS)) > 10
+
+
+def test_classes_instances_and_functions_are_checked() -> None:
+    for source in (Walk, Walk(), lambda: Walk()):
+        report = check(source, level=1, only="runtime.episode_determinism")
+        assert str(report.verdict) == "pass", report.results
+
+
+def test_the_budget_ends_the_checks() -> None:
+    report = check("CartPole-v1", level=1, budget=0.05)
+    assert report.stopped
+    assert len(report.results) < 14
+
+
+class PaysDouble(SyncVectorEnv):
+    """Its rewards are not those of the single environment."""
+
+    def __init__(self, num_envs: int = 1, **options: Any) -> None:
+        super().__init__([Walk] * num_envs)
+
+    def step(self, actions: Any) -> Any:
+        observations, rewards, *rest = super().step(actions)
+        return (observations, rewards + 1, *rest)
+
+
+@pytest.mark.parametrize(("kind", "status"), [(PaysDouble, "fail"), (None, "pass")])
+def test_a_vector_environment_with_other_rewards(kind: Any, status: str) -> None:
+    entry = kind or (lambda num_envs, **options: SyncVectorEnv([Walk] * num_envs))
+    gymnasium.register("broken/Walk-v0", entry_point=Walk, vector_entry_point=entry)
+    try:
+        report = check("broken/Walk-v0", level=1, only="runtime.vector_agreement")
+        assert str(report.get("runtime.vector_agreement").status) == status
+    finally:
+        del gymnasium.registry["broken/Walk-v0"]
