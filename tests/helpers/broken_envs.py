@@ -547,3 +547,41 @@ class SetOrder(Walk):
     def reward(self) -> Any:
         order = "".join({"left", "right", "up", "down", "stay", "jump", "fly"})
         return float(sum(map(ord, order[:9]))) + super().reward()
+
+
+class Reach(Walk):
+    """The action is a force; `info` says at the end whether the goal was reached."""
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        super().__init__(render_mode)
+        self.action_space = spaces.Box(-1.0, 1.0, (1,), np.float32)  # type: ignore[assignment]
+        self.observation_space = spaces.Box(-40.0, 40.0, (2,), np.float32)
+
+    def step(self, action: Any) -> Any:
+        self.place += float(np.clip(action[0], -1, 1)) + 0.1 * self.draw()
+        self.count += 1
+        over = abs(self.place) > 5 or self.count >= 20
+        return self.observe(), float(self.place > 5), over, False, {"success": self.place > 5}
+
+
+@plant("statistical.adversarial_floor")
+class PaysForEachStep(Reach):
+    """A notebook environment that always paid 1.0: OpenEnv, pull request 1200."""
+
+    def step(self, action: Any) -> Any:
+        observation, _, over, _, info = super().step(action)
+        return observation, 1.0 if over else 0.0, over, False, info
+
+
+@plant("runtime.action_bounds")
+class PaysForForce(Reach):
+    def step(self, action: Any) -> Any:
+        observation, reward, *rest = super().step(action)
+        return (observation, reward + abs(float(action[0])), *rest)
+
+
+@plant("semantic.reward_agrees_with_success")
+class InvertedSign(Reach):
+    def step(self, action: Any) -> Any:
+        observation, reward, *rest = super().step(action)
+        return (observation, -reward, *rest)

@@ -1,4 +1,4 @@
-"""Level 1: planted faults of environments, each for one check, and sound environments without an alarm."""
+"""Planted faults of environments, each for one check, and sound environments without an alarm."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SOUND = ("CartPole-v1", "FrozenLake-v1", "Blackjack-v1", "Pendulum-v1", "CliffWa
 def test_a_planted_fault_is_found(kind: type[gymnasium.Env], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("palaestra.recipes.check.runner._MIN_SECONDS", 3.0)
     monkeypatch.setattr("palaestra.recipes.check.runner._PATIENCE", 1.0)
-    report = check(f"{HERE}:{kind.__name__}", level=1, only=FAULTS[kind])
+    report = check(f"{HERE}:{kind.__name__}", only=FAULTS[kind])
     result = report.get(FAULTS[kind])
     assert result.status in (CheckStatus.FAIL, CheckStatus.WARN), result
     assert report.with_status(CheckStatus.FAIL, CheckStatus.WARN) == [result]
@@ -30,9 +30,9 @@ def test_a_planted_fault_is_found(kind: type[gymnasium.Env], monkeypatch: pytest
     assert "palaestra check" in result.reproduction
 
 
-@pytest.mark.parametrize("name", [*SOUND, f"{HERE}:Walk"], ids=lambda name: name.rpartition(":")[2])
+@pytest.mark.parametrize("name", [*SOUND, f"{HERE}:Walk", f"{HERE}:Reach"], ids=lambda name: name.rpartition(":")[2])
 def test_a_sound_environment_passes(name: str) -> None:
-    report = check(name, level=1)
+    report = check(name)
     assert not report.with_status(CheckStatus.FAIL, CheckStatus.WARN)
     assert len(report.with_status(CheckStatus.PASS)) > 10
 

@@ -1,0 +1,132 @@
+"""Level 3 of classic environments: policies without skill, actions outside the space, and rewards against success."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from palaestra.envs.base import GymEnv
+from palaestra.recipes.check.play import ActionSource
+from palaestra.recipes.check.records import CheckFinding, env_check, failed, passed, skipped, warned
+from palaestra.recipes.check.subjects import EnvPart
+
+_EPISODES, _STEPS = 8, 300
+_SUCCESS = ("is_success", "success", "solved", "won")
+"""Entries of `info` that say whether an episode succeeded."""
+
+Policy = Callable[[Any], Any]
+
+
+def _list_policies(env: GymEnv) -> dict[str, Policy]:
+    """Policies that do not look at the observation."""
+    space, source = env.action_space, ActionSource(env, 0)
+    policies: dict[str, Policy] = {"random actions": source.draw}
+    if isinstance(space, spaces.Discrete):
+        for number in range(int(space.start), int(space.start) + min(int(space.n), 6)):
+            policies[f"always {number}"] = _repeat(number)
+    elif isinstance(space, spaces.Box):
+        low = np.where(np.isfinite(space.low), space.low, -1).astype(space.dtype)
+        high = np.where(np.isfinite(space.high), space.high, 1).astype(space.dtype)
+        middle = ((low + high) / 2).astype(space.dtype)
+        for name, action in (("lowest", low), ("highest", high), ("middle", middle)):
+            policies[f"always the {name} action"] = _repeat(action)
+    return policies
+
+
+def _repeat(action: Any) -> Policy:
+    return lambda info: action
+
+
+def _play(env: GymEnv, seed: int, policy: Policy) -> tuple[float, bool | None]:
+    """The return of an episode, and whether `info` says that it succeeded."""
+    _, info = env.reset(seed=seed)
+    total, success = 0.0, None
+    for _ in range(_STEPS):
+        _, reward, terminated, truncated, info = env.step(policy(info))
+        total += float(reward)
+        success = next((bool(info[name]) for name in _SUCCESS if name in info), success)
+        if terminated or truncated:
+            break
+    return total, success
+
+
+@env_check(
+    "statistical.adversarial_floor", 3, "env", "Reward what only a policy that reads the observation can do.",
+    after=("runtime.api", "runtime.reward_well_formed"), seconds=8.0,
+)  # fmt: skip
+def check_blind_policies(part: EnvPart) -> CheckFinding:
+    """Policies that ignore the observation stay below the reward of a solution."""
+    if part.takes_text:
+        return skipped("its actions are texts")
+    with part.open() as env:
+        threshold = env.spec.reward_threshold if env.spec is not None else None
+        returns = {
+            name: [_play(env, part.seed + number, policy)[0] for number in range(_EPISODES)]
+            for name, policy in _list_policies(env).items()
+        }
+    means = {name: float(np.mean(values)) for name, values in returns.items()}
+    best = max(means, key=lambda name: means[name])
+    evidence = ", ".join(f"{name}: {mean:.3g}" for name, mean in means.items())
+    distinct = {value for values in returns.values() for value in values}
+    if len(means) > 1 and len(distinct) == 1 and means[best] > 0:
+        return failed(f"every policy gets the return {means[best]:g} in every episode", evidence, count=_EPISODES)
+    if threshold is not None and means[best] >= threshold:
+        text = f"{best} gets {means[best]:.3g}, and {threshold:g} counts as solved"
+        return failed(text, evidence, count=_EPISODES, threshold=threshold)
+    return passed(f"the best of {len(means)} blind policies is {best} with {means[best]:.3g}", threshold=threshold)
+
+
+@env_check(
+    "runtime.action_bounds",
+    3,
+    "env",
+    "Clip actions to the action space before they are rewarded.",
+    after=("runtime.api",),
+)
+def check_action_bounds(part: EnvPart) -> CheckFinding:
+    """An action outside the bounds is not worth more than one inside."""
+    with part.open() as env:
+        space = env.action_space
+        if not isinstance(space, spaces.Box) or not space.is_bounded() or not np.issubdtype(space.dtype, np.floating):
+            return skipped("its actions have no bounds that they could exceed")
+        gains = 0
+        for number in range(_EPISODES):
+            inside, outside = (
+                max(_step_once(env, part.seed + number, action * scale) for action in (space.low, space.high))
+                for scale in (1, 10)
+            )
+            gains += outside > inside + 1e-6 * max(1.0, abs(inside))
+    if gains == _EPISODES:
+        return warned("an action of ten times the bound is rewarded more than one inside", count=_EPISODES)
+    return passed("actions outside the bounds are not worth more")
+
+
+def _step_once(env: GymEnv, seed: int, action: Any) -> float:
+    env.reset(seed=seed)
+    try:
+        return float(env.step(action)[1])
+    except Exception:  # It rejects the action.
+        return -np.inf
+
+
+@env_check(
+    "semantic.reward_agrees_with_success", 3, "env", "Let success raise the reward: look for an inverted sign.",
+    after=("runtime.api",), seconds=5.0,
+)  # fmt: skip
+def check_success(part: EnvPart) -> CheckFinding:
+    """Successful episodes are not rewarded less than others."""
+    if part.takes_text:
+        return skipped("its actions are texts")
+    with part.open() as env:
+        policies = _list_policies(env).values()
+        episodes = [_play(env, part.seed + number, policy) for policy in policies for number in range(_EPISODES)]
+    sides = {flag: [total for total, success in episodes if success is flag] for flag in (True, False)}
+    if any(len(values) < 3 for values in sides.values()):
+        return skipped(f"info says nothing about success, or too few episodes succeed ({len(sides[True])})")
+    if max(sides[True]) < min(sides[False]):
+        text = f"every success is rewarded less ({max(sides[True]):.3g} at most) than every failure ({min(sides[False]):.3g})"
+        return failed(text, successes=len(sides[True]), failures=len(sides[False]))
+    return passed(f"{len(sides[True])} successes and {len(sides[False])} failures are rewarded in order")
