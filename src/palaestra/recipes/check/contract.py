@@ -9,6 +9,7 @@ import os
 import random
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections import Counter
@@ -425,25 +426,29 @@ def _compare_samples(first: list[float], second: list[float]) -> float:
 def check_close(part: EnvPart) -> CheckFinding:
     """`close` releases processes, threads and files."""
     counts: list[dict[str, int]] = []
-    leftovers: set[str] = set()
-    for cycle in range(_CYCLES):
-        before = _list_entries()
-        env = part.make()
-        play(env, part.seed, min(part.steps, 10))
-        env.close()
+    former = tempfile.gettempdir()
+    with tempfile.TemporaryDirectory(prefix="palaestra-check-") as folder:
+        tempfile.tempdir = os.environ["TMPDIR"] = folder  # Other processes do not write there.
         try:
-            env.close()
-        except Exception as error:  # The environment is the user's code.
-            return warned(f"a second close raises {describe_error(error)}")
-        time.sleep(0.05)
-        counts.append(_count_resources())
-        leftovers |= _list_entries() - before if cycle else set()
+            for _ in range(_CYCLES):
+                env = part.make()
+                play(env, part.seed, min(part.steps, 10))
+                env.close()
+                try:
+                    env.close()
+                except Exception as error:  # The environment is the user's code.
+                    return warned(f"a second close raises {describe_error(error)}")
+                time.sleep(0.05)
+                counts.append(_count_resources())
+            leftovers = sorted(os.listdir(folder))
+        finally:
+            tempfile.tempdir = os.environ["TMPDIR"] = former
     for name in counts[0]:
         values = [count[name] for count in counts]
         if all(later > earlier for earlier, later in itertools.pairwise(values)):
             return failed(f"each instance leaves {name} behind after close", f"{name}: {values}")
     if leftovers:
-        return warned("close leaves files in the temporary folder", ", ".join(sorted(leftovers)[:5]))
+        return warned("close leaves files in the temporary folder", ", ".join(leftovers[:5]))
     return passed("nothing stays open after close")
 
 
@@ -454,13 +459,6 @@ def _count_resources() -> dict[str, int]:
         tasks = Path(f"/proc/self/task/{os.getpid()}/children")
         counts["processes"] = len(tasks.read_text().split())
     return counts
-
-
-def _list_entries() -> set[str]:
-    import tempfile
-
-    folder = tempfile.gettempdir()
-    return {f"{folder}/{name}" for name in os.listdir(folder) if not name.startswith("palaestra-check-")}
 
 
 @env_check(
