@@ -12,10 +12,21 @@ from hypothesis import strategies as st
 from palaestra import resume
 from palaestra.core.errors import ModelError, SettingsError
 from palaestra.envs.lesson.flat import FEATURES, FlatLessonVectorEnv, compute_weights, divide_lesson
+from palaestra.models.registry import load
 from palaestra.recipes.train.recipe import Iteration, train
+from palaestra.students.pretraining import build_model
 
 SMALL = {"skills": ("percent", "clock"), "rounds": 2, "lesson_size": 8, "first_lesson": 8, "validation": 4, "pool": 16}
 EVEN = np.zeros((2, 2), dtype=np.float32)
+
+
+@pytest.fixture(scope="module")
+def untrained(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A student of the smallest size, for tests in which nothing has to be learned."""
+    tokenizer, folder = load("nano").tokenizer, tmp_path_factory.mktemp("models") / "untrained"
+    build_model(tokenizer, layers=1, width=32).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
 
 
 @pytest.fixture
@@ -26,8 +37,9 @@ def make() -> Callable[..., FlatLessonVectorEnv]:
     return make_env
 
 
-def test_make_vec_makes_the_flat_view() -> None:
-    envs = gymnasium.make_vec("palaestra/Lesson-v0", 2, vectorization_mode="vector_entry_point", **SMALL, device="cpu")
+def test_make_vec_makes_the_flat_view(untrained: str) -> None:
+    options = {**SMALL, "device": "cpu", "student": untrained}
+    envs = gymnasium.make_vec("palaestra/Lesson-v0", 2, vectorization_mode="vector_entry_point", **options)
     observations, _ = envs.reset(seed=3)
     assert envs.observation_space.contains(observations)
     assert observations.shape == (2, 2, len(FEATURES))
@@ -80,16 +92,16 @@ def test_the_taught_skill_improves(make: Callable[..., FlatLessonVectorEnv]) -> 
     assert rewards[0] > 0
 
 
-def test_a_discrete_action_teaches_one_skill(make: Callable[..., FlatLessonVectorEnv]) -> None:
-    env = make(actions="discrete")
+def test_a_discrete_action_teaches_one_skill(make: Callable[..., FlatLessonVectorEnv], untrained: str) -> None:
+    env = make(actions="discrete", student=untrained)
     env.reset(seed=0)
     assert env.single_action_space == gymnasium.spaces.Discrete(2)
     observations, *_ = env.step(np.array([0, 1]))
     assert observations[:, :, 3].tolist() == [[1, 0], [0, 1]]
 
 
-def test_base_retrains_on_all_data(make: Callable[..., FlatLessonVectorEnv]) -> None:
-    env, rows = make(start="base"), []
+def test_base_retrains_on_all_data(make: Callable[..., FlatLessonVectorEnv], untrained: str) -> None:
+    env, rows = make(start="base", student=untrained), []
     env.reset(seed=0)
     learn = env.cohort.learn
     env.cohort.learn = lambda rows_KN, seeds: (rows.append([len(part) for part in rows_KN]), learn(rows_KN, seeds))[1]  # type: ignore[method-assign]
@@ -106,17 +118,17 @@ def test_a_divided_lesson_has_its_size(action: list[float], size: int) -> None:
     assert np.abs(counts - size * weights).max() < 1
 
 
-def test_ppo_trains_a_set_policy_and_resumes_the_teacher(tmp_path: Any) -> None:
+def test_ppo_trains_a_set_policy_and_resumes_the_teacher(tmp_path: Any, untrained: str) -> None:
     from palaestra.envs.lesson.env import LessonEnv
     from palaestra.teachers.base import make_teacher
 
-    options = {**SMALL, "device": "cpu"}
+    options = {**SMALL, "device": "cpu", "student": untrained}
     result = train(
         env="palaestra/Lesson-v0", env_kwargs=options, num_envs=2, n_steps=2, iterations=2, evaluation=2, batch_size=4,
         out=tmp_path / "run", progress=False,
     )  # fmt: skip
     assert result.summary["policy"] == "set"
-    env = LessonEnv(skills=("percent", "clock", "units"), rounds=1, budget=10, validation=2, test=1)
+    env = LessonEnv(skills=("percent", "clock", "units"), student=untrained, rounds=1, budget=10, validation=2, test=1)
     state, _ = env.reset(seed=0)
     teacher = make_teacher("learned", env.task, ("percent", "clock", "units"), policy=str(result.folder))
     lesson = teacher.write(state, 10, np.random.default_rng(0))
@@ -139,7 +151,8 @@ def test_a_killed_run_repeats_at_most_two_iterations(tmp_path: Any) -> None:
             raise KeyError
 
     values: dict[str, Any] = {
-        "env": "palaestra/Lesson-v0", "env_kwargs": {**SMALL, "device": "cpu"}, "num_envs": 2, "n_steps": 1, "iterations": 3,
+        "env": "palaestra/Lesson-v0", "env_kwargs": {**SMALL, "device": "cpu", "lesson_size": 4, "first_lesson": 4}, "num_envs": 2, "n_steps": 1,
+        "iterations": 3,
         "evaluation": 0, "batch_size": 2, "n_epochs": 1, "progress": False,
     }  # fmt: skip
     whole = train(out=tmp_path / "whole", **values)
