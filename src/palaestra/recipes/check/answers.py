@@ -105,17 +105,22 @@ class Answers(ABC):
     def score(self, case: Case, texts: str | Sequence[str]) -> TextReward:
         """Answer a case. A single text is repeated until the end, at most `MAX_TURNS` times."""
 
-    def forget(self) -> None:
+    def forget(self) -> None:  # noqa: B027  (a task has nothing to forget)
         """Make the environment again before the next answer, because it was interrupted."""
 
     @cached_property
     def form(self) -> str:
-        """The form of `FORMS` in which references solve the most cases; empty if none has a reference."""
+        """The form of `FORMS` in which references solve the most cases; empty if references are not answers.
+
+        They are not if none is accepted in any form, but the texts of other cases' oracles are.
+        """
         cases = [case for case in self.cases if case.reference and not case.oracle][:8]
         sums = {
             form: sum(self.score(case, form.format(case.reference)).value or 0.0 for case in cases) for form in FORMS
         }
-        return max(FORMS, key=lambda form: sums[form]) if cases else ""
+        if not cases or (not any(sums.values()) and any(case.oracle for case in self.cases)):
+            return ""
+        return max(FORMS, key=lambda form: sums[form])
 
     def solve(self, case: Case) -> Sequence[str] | None:
         """The texts of the oracle; `None` if there is no reference and no oracle."""

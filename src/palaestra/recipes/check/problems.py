@@ -253,14 +253,14 @@ def check_splits(answers: TaskAnswers) -> CheckFinding:
 def _global_seed(seed: int) -> Iterator[Callable[[], list[str]]]:
     """Seed the global generators. The value names those that were used. Their states are restored."""
     torch = sys.modules.get("torch")
-    states = random.getstate(), np.random.get_state(), torch.get_rng_state() if torch else None
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state() if torch else None  # noqa: NPY002
     random.seed(seed)
-    np.random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002
     if torch:
         torch.manual_seed(seed)
 
     def read() -> tuple[Any, ...]:
-        state = np.random.get_state(legacy=False)
+        state = np.random.get_state(legacy=False)  # noqa: NPY002
         return random.getstate(), str(state), torch.get_rng_state().tolist() if torch else None
 
     before = read()
@@ -268,7 +268,7 @@ def _global_seed(seed: int) -> Iterator[Callable[[], list[str]]]:
         yield lambda: [n for n, a, b in zip(("random", "numpy.random", "torch"), before, read(), strict=True) if a != b]
     finally:
         random.setstate(states[0])
-        np.random.set_state(states[1])
+        np.random.set_state(states[1])  # noqa: NPY002
         if torch and states[2] is not None:
             torch.set_rng_state(states[2])
 
