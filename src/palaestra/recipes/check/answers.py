@@ -10,14 +10,14 @@ import operator
 import re
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 from gymnasium import Wrapper
 
-from palaestra.core.errors import PalaestraError
+from palaestra.core.errors import PalaestraError, TooFewProblemsError
 from palaestra.core.records import Completion, Failure, Message, Problem, Score, Split
 from palaestra.core.registry import describe_error
 from palaestra.core.seeding import Seeds
@@ -30,6 +30,7 @@ MAX_TURNS = 8
 """Turns in which the same text is repeated until an environment ends its episode."""
 _CASES = 24
 """Cases of a subject; of a task with many skills at least one per skill."""
+_SAMPLE = 200
 _SECRETS = re.compile(r"answer|target|solution|secret|reference|expected|gold|truth|label", re.IGNORECASE)
 """Names of attributes of an environment that hold what the agent should find out."""
 FORMS: tuple[str, ...] = (
@@ -105,20 +106,28 @@ class Answers(ABC):
     def score(self, case: Case, texts: str | Sequence[str]) -> TextReward:
         """Answer a case. A single text is repeated until the end, at most `MAX_TURNS` times."""
 
+    def forget(self) -> None:  # noqa: B027  (a task has nothing to forget)
+        """Make the environment again before the next answer, because it was interrupted."""
+
     @cached_property
     def form(self) -> str:
-        """The form of `FORMS` in which references solve the most cases; empty if none has a reference."""
+        """The form of `FORMS` in which references solve the most cases; empty if references are not answers.
+
+        They are not if none is accepted in any form, but the texts of other cases' oracles are.
+        """
         cases = [case for case in self.cases if case.reference and not case.oracle][:8]
         sums = {
             form: sum(self.score(case, form.format(case.reference)).value or 0.0 for case in cases) for form in FORMS
         }
-        return max(FORMS, key=lambda form: sums[form]) if cases else ""
+        if not cases or (not any(sums.values()) and any(case.oracle for case in self.cases)):
+            return ""
+        return max(FORMS, key=lambda form: sums[form])
 
     def solve(self, case: Case) -> Sequence[str] | None:
         """The texts of the oracle; `None` if there is no reference and no oracle."""
         if case.oracle:
             return case.oracle
-        return [self.form.format(case.reference)] if case.reference else None
+        return [self.form.format(case.reference)] if case.reference and self.form else None
 
     @cached_property
     def solved(self) -> Sequence[tuple[Case, Sequence[str], TextReward]]:
@@ -153,6 +162,31 @@ class TaskAnswers(Answers):
     def __init__(self, subject: Subject, task: Task) -> None:
         super().__init__(subject)
         self.task = task
+
+    @cached_property
+    def samples(self) -> Mapping[Split, Sequence[Problem]]:
+        """About `_SAMPLE` problems of each split, unchecked."""
+        per_skill, errors = max(3, _SAMPLE // len(self.task.skills())), list[PalaestraError]()
+        samples: dict[Split, Sequence[Problem]] = {}
+        for split in Split:
+            try:
+                samples[split] = self.draw_unchecked(split, per_skill, self.subject.seed)
+            except PalaestraError as error:  # A folder of data may lack a split.
+                errors.append(error)
+        if errors and not any(samples.values()):
+            raise errors[0]
+        return {split: samples.get(split, ()) for split in Split}
+
+    def draw_unchecked(self, split: Split, per_skill: int, seed: int, skills: Sequence[str] = ()) -> list[Problem]:
+        """What the task returns: `per_skill` problems of each skill, or all that a skill has."""
+        drawn: list[Problem] = []
+        for skill in skills or self.task.skills():
+            try:
+                drawn += self.task.problems(split, per_skill, seed, [skill])
+            except TooFewProblemsError as error:
+                if error.available:
+                    drawn += self.task.problems(split, error.available, seed, [skill])
+        return drawn
 
     def draw_problems(self, split: Split, per_skill: int) -> list[Problem]:
         """Problems of every skill; none if the split has none."""
@@ -214,6 +248,14 @@ class EnvAnswers(Answers):
         super().__init__(subject)
         self.part = part
         self._env: GymEnv | None = None
+
+    def forget(self) -> None:
+        self._env = None
+
+    @property
+    def is_token(self) -> bool:
+        """Whether texts are given as tokens."""
+        return isinstance(self.env.unwrapped, TokenEnv)
 
     @property
     def env(self) -> GymEnv:

@@ -1,1 +1,721 @@
+"""Level 2: whether the rewards of texts are right, repeatable, and never the result of a failure."""
+
 from __future__ import annotations
+
+import ast
+import builtins
+import inspect
+import io
+import math
+import random
+import re
+import signal
+import socket
+import subprocess
+import textwrap
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from types import FunctionType
+from typing import Any, NoReturn, TypeVar
+
+import numpy as np
+
+from palaestra.core.records import Completion, Score
+from palaestra.core.settings import short_repr
+from palaestra.recipes.check.answers import Answers, Case, EnvAnswers, TaskAnswers, TextReward
+from palaestra.recipes.check.elsewhere import call_elsewhere
+from palaestra.recipes.check.records import CheckFinding, env_check, failed, passed, skipped, warned
+from palaestra.tasks.base import Task
+
+_API = ("runtime.api", "runtime.task_api")
+_DETERMINISM = "semantic.verifier_determinism"
+_SECONDS = 6.0
+"""How long a check scores answers. It examines at least `_MIN_CASES` cases."""
+_MIN_CASES = 3
+_SLOW = 5.0
+"""Seconds after which a single answer takes too long to score."""
+_MOST = 0.5
+"""A wrong answer that is accepted in this fraction of the cases is a fault of the scorer, not of a case."""
+_NUMBER = re.compile(r"-?\d{1,15}(?:\.\d{1,15})?")
+_OUTSIDE = re.compile(r"judge|client|engine|llm|sandbox|service|api|backend|remote", re.IGNORECASE)
+"""Names of what a scorer calls outside itself."""
+T = TypeVar("T")
+
+
+def limit(items: Iterable[T], seconds: float = _SECONDS) -> Iterator[T]:
+    """Yield items until the time is over, at least `_MIN_CASES`."""
+    start = time.monotonic()
+    for number, item in enumerate(items):
+        if number >= _MIN_CASES and time.monotonic() - start > seconds:
+            return
+        yield item
+
+
+def spread(items: Sequence[T], count: int) -> list[T]:
+    """Up to `count` items at equal distances, so that they are of different skills."""
+    return [items[place * len(items) // count] for place in range(count)] if len(items) > count else list(items)
+
+
+class _OverdueError(BaseException):
+    """Not an `Exception`, so that the scorer does not catch it."""
+
+
+@contextmanager
+def _interrupt(seconds: float) -> Iterator[None]:
+    """Raise `_OverdueError` inside after some seconds; only in the main thread, where signals arrive."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(*_: object) -> NoReturn:
+        raise _OverdueError
+
+    previous = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+
+
+def is_full(answers: Answers, reward: TextReward, best: float) -> bool:
+    """Whether a reward is as good as that of a right answer."""
+    return reward.value is not None and reward.value >= best - 1e-6
+
+
+def list_solved(answers: Answers) -> list[tuple[Case, Sequence[str], float]]:
+    """Cases that the oracle solves, with its texts and reward: 1 for a task, more than silence gets for an environment."""
+    solved = []
+    for case, texts, reward in limit(answers.solved):
+        value = reward.value
+        if value is None or (isinstance(answers, TaskAnswers) and value < 1.0 - 1e-6):
+            continue
+        if isinstance(answers, EnvAnswers) and value <= (answers.score(case, "").value or 0.0):
+            continue
+        solved.append((case, texts, value))
+    return solved
+
+
+def get_answer(case: Case, texts: Sequence[str]) -> str:
+    """The short right answer of a case; empty if it is not known."""
+    return case.reference or (texts[-1] if len(texts) == 1 and len(texts[-1]) <= 60 else "")
+
+
+def put_answer(answers: Answers, case: Case, texts: Sequence[str], new: str) -> list[str] | None:
+    """The texts of the oracle with another answer; `None` if they do not contain the reference."""
+    if not case.oracle:
+        return [answers.form.format(new)]
+    old = get_answer(case, texts)
+    places = [match.start() for match in re.finditer(rf"(?<!\w){re.escape(old)}(?!\w)", texts[-1])] if old else []
+    return [*texts[:-1], texts[-1][: places[-1]] + new + texts[-1][places[-1] + len(old) :]] if places else None
+
+
+# Repeatable
+
+
+@env_check(
+    _DETERMINISM,
+    2,
+    "answers",
+    "Remove random choices, clocks, hashes of texts and state from the scorer.",
+    after=_API,
+    seconds=10.0,
+)
+def check_determinism(answers: Answers) -> CheckFinding:
+    """The same answer always gets the same score"""
+    cases = spread(answers.cases, 8)
+    if not cases:
+        return skipped("it has no cases")
+    others = {case.key: answers.solve(cases[(place + 1) % len(cases)]) or ["2"] for place, case in enumerate(cases)}
+    pairs = [
+        (case, texts)
+        for case in cases
+        for texts in (list(answers.solve(case) or ["1"]), others[case.key], [""], ["Answer: 1"], ["I do not know."])
+    ]
+    start = time.perf_counter()
+    first = [(pair, _sign(answers.score(*pair))) for pair in limit(pairs)]
+    # Another order after other answers, the same answer several times in a row, and another day and other random numbers.
+    orders: list[tuple[str, list[Any], Any]] = [
+        ("in another order", first[::-1], nullcontext()),
+        ("scored again and again", [entry for entry in first[:10] for _ in range(4)], nullcontext()),
+        ("on another day", first, _shift_clock(86_400 * 3 + 12_345.678)),
+        ("with other random numbers", first, _other_randomness()),
+    ]
+    for name, entries, context in orders:
+        if time.perf_counter() - start > 4 * _SECONDS:
+            break
+        with context:
+            for (case, texts), expected in limit(entries, _SECONDS / 2):
+                value = _sign(answers.score(case, texts))
+                if value != expected:
+                    text = f"case {case.key}, answer {short_repr(texts[-1])}: {expected}, then {value}"
+                    return failed(f"an answer gets another score {name}", text, seed=_get_seed(case))
+    if isinstance(answers, TaskAnswers):
+        texts = [(case.source, texts[-1]) for (case, texts), _ in first[:20]]
+        away = call_elsewhere(score_values, answers.task, texts)
+        if away is not None:
+            for ((case, given), _), value, own in zip(first, away, score_values(answers.task, texts), strict=False):
+                if value != own:
+                    text = f"case {case.key}, answer {short_repr(given[-1])}: {own} here, {value} there"
+                    return failed("an answer gets another score in another process", text)
+    return passed(f"{len(first)} answers always get the same score", answers=len(first))
+
+
+def score_values(task: Task, answers: Sequence[tuple[Any, str]]) -> list[float | None]:
+    """The scores of answers to problems; `None` for a failure."""
+    outcomes = (task.score(problem, Completion(text)) for problem, text in answers)
+    return [outcome.value if isinstance(outcome, Score) else None for outcome in outcomes]
+
+
+def _sign(reward: TextReward) -> str:
+    if reward.error or reward.failure:
+        return f"a failure ({(reward.error or reward.failure).partition(':')[0]})"
+    return f"reward {reward.value:.10g}"
+
+
+def _get_seed(case: Case) -> int | None:
+    return case.source if isinstance(case.source, int) else None
+
+
+@contextmanager
+def _shift_clock(seconds: float) -> Iterator[None]:
+    real = time.time
+    time.time = lambda: real() + seconds
+    try:
+        yield
+    finally:
+        time.time = real
+
+
+@contextmanager
+def _other_randomness() -> Iterator[None]:
+    states = random.getstate(), np.random.get_state()  # noqa: NPY002
+    random.seed(20_260)
+    np.random.seed(20_260)  # noqa: NPY002
+    try:
+        yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])  # noqa: NPY002
+
+
+# Values and hostile answers
+
+
+@env_check(
+    "runtime.reward_well_formed", 2, "problems", "Return a `Score` from 0 to 1, or a `Failure`.", after=(_API[1],)
+)
+def check_scores(answers: TaskAnswers) -> CheckFinding:
+    """Scores are finite numbers from 0 to 1"""
+    count, values = 0, set[float]()
+    for case in limit(answers.cases):
+        for texts in (list(answers.solve(case) or ()) or ["1"], ["hello"], [""]):
+            reward = answers.score(case, texts)
+            count += 1
+            if reward.error:
+                return failed(
+                    f"score raises or returns something else: {reward.error}", f"{case.key}: {short_repr(texts[-1])}"
+                )
+            if reward.value is not None:
+                if not math.isfinite(reward.value) or not 0.0 <= reward.value <= 1.0:
+                    return failed(f"a score is {reward.value}; expected 0 to 1", f"{case.key}: {short_repr(texts[-1])}")
+                values.add(reward.value)
+    if not values:
+        return warned(
+            f"all of {count} answers have failures instead of scores", answers.score(answers.cases[0], "1").failure
+        )
+    return passed(f"{count} scores are from 0 to 1", answers=count, values=len(values))
+
+
+HOSTILE: dict[str, str] = {
+    "empty": "", "spaces": " \n\t ", "NUL": "\x00", "lone surrogate": "\ud800", "emoji": "\U0001f9d1‍\U0001f680" * 3,
+    "right-to-left": "‮٢١", "open brace": "\\boxed{", "open braces": "{" * 3000, "open brackets": "((((((((((",
+    "deep nesting": "[" * 20_000 + "]" * 20_000, "deep boxes": "\\boxed{" * 500 + "1" + "}" * 500, "nan": "nan", "inf": "inf",
+    "minus infinity": "-Infinity", "overflow": "1e999", "division by zero": "1/0", "power": "9**9**9**9", "factorial": "99999999!",
+    "long number": "9" * 10_000, "power of LaTeX": "9^{9^{9^{9}}}", "JSON": '{"answer": null}', "half of a JSON": '{"answer": [1, ',
+    "null": "null", "None": "None", "code": "__import__('os').getcwd()", "percent": "%s %d %(a)s {0} {x}", "long word": "a" * 100_000,
+    "many words": "the answer is " * 8000, "regex": "(a+)+$", "regex bomb": "a" * 40 + "!", "spaces inside": " " * 50_000 + "x",
+    "digits": "1" * 60 + "x", "commas": "1," * 20_000, "digits and spaces": "1 " * 20_000, "backslashes": "\\" * 5000,
+    "quotes": "\"'`" * 2000, "full-width": "１２", "fraction of LaTeX": "\\frac{1}{", "loop": "```python\nwhile True: pass\n```",
+    "recursion": "```python\ndef f(): f()\nf()\n```",
+}  # fmt: skip
+"""Answers that break scorers, by name."""
+_ENDLESS = ("power", "factorial", "power of LaTeX")
+_NOT_NUMBERS = ("nan", "inf", "minus infinity", "overflow")
+
+
+@env_check(
+    "runtime.hostile_answers", 2, "answers", "Treat what cannot be read as a wrong answer, and limit the time of evaluations.",
+    after=_API, seconds=12.0,
+)  # fmt: skip
+def check_hostile(answers: Answers) -> CheckFinding:
+    """No answer breaks the scorer or keeps it busy"""
+    cases = spread(answers.cases, 3)
+    if not cases:
+        return skipped("it has no cases")
+    start, count = time.monotonic(), 0
+    # A program may run until its limit: one endless program is enough.
+    runs = any(is_program(case.reference) for case in cases)
+    patience = (12 if runs else 3) * _SLOW
+    for name, text in HOSTILE.items():
+        if runs and name in _ENDLESS:
+            continue
+        # Bare, and where a scorer reads the answer.
+        for given in dict.fromkeys((text, (answers.form or "Answer: {}").format(text))):
+            for case in cases[: 1 if len(text) > 1000 else 3]:
+                if time.monotonic() - start > 4 * _SECONDS or not _is_action(answers, given):
+                    break
+                began = time.monotonic()
+                where = f"case {case.key}, answer '{name}': {short_repr(given)}"
+                try:
+                    with _interrupt(patience):
+                        reward = answers.score(case, [given])
+                except _OverdueError:
+                    answers.forget()
+                    return failed(
+                        f"the answer '{name}' is not scored within {patience:.0f} s", where, seed=_get_seed(case)
+                    )
+                count += 1
+                seconds = time.monotonic() - began
+                if reward.error:
+                    return failed(f"the answer '{name}' raises {reward.error}", where, seed=_get_seed(case))
+                if reward.value is not None and not math.isfinite(reward.value):
+                    return failed(f"the answer '{name}' gets the reward {reward.value}", where, seed=_get_seed(case))
+                if seconds > _SLOW and not runs:
+                    return failed(f"the answer '{name}' takes {seconds:.1f} s", where, seed=_get_seed(case))
+    rewarded = [name for name in _NOT_NUMBERS if _is_rewarded(answers, cases, HOSTILE[name])]
+    if rewarded:
+        return failed(f"{' and '.join(rewarded)} are accepted as right answers", *(HOSTILE[name] for name in rewarded))
+    return passed(f"{count} hostile answers have scores", answers=count)
+
+
+def is_program(text: str) -> bool:
+    """Whether a reference is Python code of several lines."""
+    return "\n" in text and bool(
+        re.search(r"^\s*(def|import|from|return|print|for|class|while)\b|^\w+ = ", text, re.MULTILINE)
+    )
+
+
+def _is_action(answers: Answers, text: str) -> bool:
+    """Whether an environment must accept a text: it is in the action space."""
+    if not isinstance(answers, EnvAnswers):
+        return True
+    try:
+        return answers.is_token or answers.env.action_space.contains(text)
+    except (TypeError, ValueError):
+        return False
+
+
+def _is_rewarded(answers: Answers, cases: Sequence[Case], text: str) -> bool:
+    """Whether most cases give a full reward to a text that is not their answer."""
+    solved = {case.key: value for case, _, value in list_solved(answers)}
+    own = [case for case in cases if case.key in solved and text.casefold() not in case.reference.casefold()]
+    full = [
+        any(
+            is_full(answers, answers.score(case, [form.format(text)]), solved[case.key])
+            for form in ("{}", answers.form or "{}")
+        )
+        for case in own
+    ]
+    return bool(full) and sum(full) > len(full) / 2
+
+
+# Right answers
+
+
+@env_check(
+    "semantic.oracle_max", 2, "answers", "Mend the scorer or the references, or pass `oracle=` with the right answers.",
+    after=(*_API, _DETERMINISM), seconds=10.0,
+)  # fmt: skip
+def check_oracle(answers: Answers) -> CheckFinding:
+    """The right answer gets the best reward"""
+    solved = list(limit(answers.solved, 3 * _SECONDS))
+    if not solved:
+        return skipped("no right answers are known; pass oracle=, a function that returns them")
+    errors = [entry for entry in solved if entry[2].error]
+    if errors:
+        return failed(f"the right answer raises {errors[0][2].error}", _show(errors[0]), seed=_get_seed(errors[0][0]))
+    failures = [entry for entry in solved if entry[2].failure]
+    if len(failures) == len(solved):
+        return skipped(f"answers cannot be scored here: {failures[0][2].failure}")
+    if failures:
+        return failed(
+            f"{len(failures)} of {len(solved)} right answers have a failure: {failures[0][2].failure}",
+            _show(failures[0]),
+        )
+    low = [entry for entry in solved if not _is_best(answers, *entry)]
+    ceiling = answers.ceiling or 0.0
+    numbers = {"oracle_reward": round(ceiling, 4), "cases": len(solved), "low": len(low)}
+    if not low:
+        return passed(f"{len(solved)} right answers get the best reward, {ceiling:g} on average", **numbers)
+    explicit = [entry for entry in low if entry[0].oracle]
+    evidence = [f"{_show(entry)} has reward {entry[2].value:g}" for entry in (explicit or low)[:4]]
+    summary = f"{len(low)} of {len(solved)} right answers do not get the best reward"
+    is_known = isinstance(answers, TaskAnswers) or explicit or len(low) < 0.4 * len(solved)
+    if all(_is_pattern(entry[0].reference) for entry in low) or not is_known:
+        return warned(
+            f"{summary}, if the references are answers; pass oracle= with the right ones", *evidence, **numbers
+        )
+    return failed(summary, *evidence, seed=_get_seed(low[0][0]), **numbers)
+
+
+def _show(entry: tuple[Case, Sequence[str], TextReward]) -> str:
+    case, texts, _ = entry
+    return f"case {case.key}: {short_repr(case.messages[-1].text if case.messages else '')} -> {short_repr(texts[-1])}"
+
+
+def _is_best(answers: Answers, case: Case, texts: Sequence[str], reward: TextReward) -> bool:
+    """Whether the oracle's reward is 1 for a task, or above those of other texts for an environment."""
+    if reward.value is None:
+        return False
+    if isinstance(answers, TaskAnswers):
+        return reward.value >= 1.0 - 1e-6
+    others = [answers.score(case, text) for text in ("", "hello")]
+    rivals = [other.value for other in others if other.value is not None]
+    return reward.value > max(rivals, default=-math.inf) or (not reward.ended and bool(case.oracle))
+
+
+def _is_pattern(reference: str) -> bool:
+    """Whether a reference is a regular expression, which is not itself an answer."""
+    with suppress(re.error):
+        return bool(re.search(r"[\\^$*+?|(\[]", reference)) and not re.fullmatch(reference, reference)
+    return False
+
+
+@env_check(
+    "semantic.equivalent_answers", 2, "answers", "Strip spaces and compare values, not texts, where the form does not matter.",
+    after=(*_API, _DETERMINISM, "semantic.oracle_max"), seconds=8.0,
+)  # fmt: skip
+def check_equivalents(answers: Answers) -> CheckFinding:
+    """A right answer stays right in another form"""
+    solved = list_solved(answers)
+    if not solved:
+        return skipped("no right answers are known")
+    numeric = isinstance(answers, TaskAnswers) and len({"." in case.reference for case, _, _ in solved}) == 2
+    rejected: dict[tuple[str, bool], list[str]] = {}
+    counts: dict[tuple[str, bool], int] = {}
+    for case, texts, value in limit(spread(solved, 12)):
+        for name, is_needed, variant in _list_equivalents(answers, case, texts, numeric):
+            key = name, is_needed
+            counts[key] = counts.get(key, 0) + 1
+            if not is_full(answers, answers.score(case, variant), value):
+                rejected.setdefault(key, []).append(
+                    f"{short_repr(variant[-1])} is rejected, {short_repr(texts[-1])} is right"
+                )
+    faults = [key for key, texts_ in rejected.items() if len(texts_) >= _MOST * counts[key]]
+    if not faults:
+        return passed(f"{sum(counts.values())} other forms of right answers are accepted", forms=len(counts))
+    names = [f"{name} ({len(rejected[name, needed])} of {counts[name, needed]})" for name, needed in faults]
+    hard = [key for key in faults if key[1]]
+    finding = failed if hard else warned
+    return finding(
+        f"right answers are rejected: {', '.join(names)}", *(rejected[key][0] for key in (hard or faults)[:4])
+    )
+
+
+def _list_equivalents(
+    answers: Answers, case: Case, texts: Sequence[str], numeric: bool
+) -> Iterator[tuple[str, bool, Sequence[str]]]:
+    """Other forms of the oracle: name, whether it must be accepted, texts."""
+    text, before = texts[-1], list(texts[:-1])
+    is_line = "\n" not in text.strip()
+    wholes = {"a newline at the end": f"{text}\n", "a space at the end": f"{text} ", "a newline before": f"\n{text}"}
+    wholes |= {"a carriage return at the end": f"{text}\r\n", **({"spaces before": f"  {text}"} if is_line else {})}
+    for name, whole in wholes.items():
+        if _is_action(answers, whole):
+            yield name, True, [*before, whole]
+    answer = get_answer(case, texts)
+    if not answer or "\n" in answer or len(answer) > 60:
+        return
+    changes: dict[str, tuple[bool, str]] = {"a period at the end": (False, f"{answer}.")}
+    if answer.lower() != answer.upper() and len(answer) > 1:
+        changes |= {"upper case": (False, answer.upper()), "lower case": (False, answer.lower())}
+    plain = answer.replace(",", "")
+    if _NUMBER.fullmatch(plain):
+        if plain != answer and re.fullmatch(r"-?\d{1,3}(,\d{3})+(\.\d+)?", answer):
+            changes["no commas"] = (True, plain)
+        if re.search(r"\.0+$", plain):
+            changes["no zeros after the point"] = (True, plain.partition(".")[0])
+        if "." not in plain:
+            changes["a zero after the point"] = (numeric, f"{plain}.0")
+            changes["commas"] = (False, f"{int(plain):,}")
+        changes |= {"dollar signs": (False, f"${answer}$"), "a box": (False, f"\\boxed{{{answer}}}")}
+    for name, (is_needed, new) in changes.items():
+        variant = put_answer(answers, case, texts, new)
+        if new != answer and variant is not None and _is_action(answers, variant[-1]):
+            yield name, is_needed, variant
+
+
+@env_check(
+    "semantic.mutated_oracle", 2, "answers", "Compare the whole answer with the reference, not a part of it.",
+    after=(*_API, _DETERMINISM), seconds=10.0,
+)  # fmt: skip
+def check_mutants(answers: Answers) -> CheckFinding:
+    """A wrong answer that resembles the right one is rejected"""
+    solved = list_solved(answers)
+    if not solved:
+        return skipped("no right answers are known")
+    accepted: dict[tuple[str, bool], list[str]] = {}
+    counts: dict[tuple[str, bool], int] = {}
+    pools: dict[str, list[str]] = {}
+    for case, texts, _ in solved:
+        pools.setdefault(_get_kind(case), []).append(get_answer(case, texts))
+    for case, texts, value in limit(spread(solved, 16), 2 * _SECONDS):
+        answer = get_answer(case, texts)
+        for name, is_wrong, mutants in _list_mutants(case, answer, pools[_get_kind(case)]):
+            variants = [
+                variant for mutant in mutants if (variant := put_answer(answers, case, texts, mutant)) is not None
+            ]
+            if len(variants) < len(mutants) or not all(_is_action(answers, variant[-1]) for variant in variants):
+                continue
+            counts[name, is_wrong] = counts.get((name, is_wrong), 0) + 1
+            if all(is_full(answers, answers.score(case, variant), value) for variant in variants):
+                text = f"case {case.key}: {short_repr(variants[0][-1])} is accepted; the answer is {short_repr(answer)}"
+                accepted.setdefault((name, is_wrong), []).append(text)
+    if not counts:
+        return skipped("the right answers have no part that can be changed")
+    rates = {key: len(texts_) / counts[key] for key, texts_ in accepted.items()}
+    faults = [key for key, rate in rates.items() if rate >= _MOST and (counts[key] >= _MIN_CASES or rate == 1.0)]
+    faults = [key for key in faults if counts[key] > 1]
+    doubts = [key for key, rate in rates.items() if rate >= 0.25 and len(accepted[key]) >= _MIN_CASES]
+    hard = [key for key in faults if key[1]]
+    if not faults and not doubts:
+        return passed(
+            f"{sum(counts.values())} wrong answers are rejected", kinds=len(counts), answers=sum(counts.values())
+        )
+    shown = hard or faults or doubts
+    names = ", ".join(f"{name} ({len(accepted[name, wrong])} of {counts[name, wrong]})" for name, wrong in shown)
+    finding = failed if hard else warned
+    return finding(f"wrong answers get the reward of right ones: {names}", *(accepted[key][0] for key in shown[:4]))
+
+
+_OPPOSITES = {"yes": "no", "no": "yes", "true": "false", "false": "true", "left": "right", "right": "left"}
+
+
+def _list_mutants(case: Case, answer: str, pool: Sequence[str]) -> Iterator[tuple[str, bool, Sequence[str]]]:
+    """Wrong answers: name, whether it is wrong beyond doubt, and texts that are only a fault if all are accepted."""
+    choices = [str(choice) for choice in getattr(case.source, "metadata", {}).get("choices", ())]
+    other = next((text for text in (choices if answer in choices else pool) if text and _differ(text, answer)), "")
+    if other:
+        yield "the answer of another case", True, [other]
+    if not answer or "\n" in answer or len(answer) > 60:
+        return
+    if other and "\n" not in other:
+        # A scorer may read the first or the last answer of a text, but not both.
+        yield "the right and a wrong answer", True, [f"{answer} or {other}", f"{other} or {answer}"]
+    if len(choices) > 1 and answer in choices:
+        yield "all choices", True, [", ".join(choices), ", ".join(choices[::-1])]
+    opposite = _OPPOSITES.get(answer.casefold())
+    if opposite:
+        yield "the opposite", True, [opposite]
+    if _NUMBER.fullmatch(answer):
+        value = float(answer)
+        if "." not in answer:
+            yield "the number plus 1", abs(value) < 20, [str(int(value) + 1)]
+            yield "the number minus 1", abs(value) < 20, [str(int(value) - 1)]
+            yield "the number with more digits", True, [f"{answer}7"]
+            yield "the number inside another", True, [f"{'-' * (value < 0)}9{answer.lstrip('-')}3"]
+        digit = re.search(r"[1-9]", answer)
+        if digit:
+            yield "another first digit", True, [answer.replace(digit[0], str(int(digit[0]) % 9 + 1), 1)]
+        if value:
+            yield "the negated number", True, [answer[1:] if answer.startswith("-") else f"-{answer}"]
+    elif len(answer) >= 4:
+        half = len(answer) // 2
+        if answer[half - 1].isalnum() and answer[half].isalnum():
+            yield "half of the answer", True, [answer[:half]]
+            yield "its first letter", True, [answer[0]]
+
+
+def _get_kind(case: Case) -> str:
+    """The skill of a case. An answer to a question of another skill may be no answer at all."""
+    return str(getattr(case.source, "skill", ""))
+
+
+def _differ(text: str, answer: str) -> bool:
+    """Whether two answers differ by more than their form. Numbers differ by more than a tenth."""
+    if _NUMBER.fullmatch(text) and _NUMBER.fullmatch(answer):
+        return abs(float(text) - float(answer)) > 0.1 * max(abs(float(text)), abs(float(answer)))
+    short, long = sorted((_squeeze(text), _squeeze(answer)), key=len)
+    return bool(short) and short not in long
+
+
+def _squeeze(text: str) -> str:
+    return re.sub(r"\W+", "", text.casefold())
+
+
+# Failures
+
+
+def _raise(error: Callable[[], BaseException], hits: list[str], name: str) -> Callable[..., NoReturn]:
+    def fail(*_: object, **__: object) -> NoReturn:
+        hits.append(name)
+        raise error()
+
+    return fail
+
+
+@contextmanager
+def _break(name: str, targets: Sequence[tuple[Any, str]], error: Callable[[], BaseException]) -> Iterator[list[str]]:
+    """Replace functions by one that raises. The value lists the calls."""
+    hits: list[str] = []
+    saved = [(owner, attribute, getattr(owner, attribute)) for owner, attribute in targets]
+    try:
+        for owner, attribute in targets:
+            setattr(owner, attribute, _raise(error, hits, name))
+        yield hits
+    finally:
+        for owner, attribute, value in saved:
+            setattr(owner, attribute, value)
+
+
+class _Unavailable:
+    """Stands in for a service: every use raises a connection error."""
+
+    def __init__(self, hits: list[str]) -> None:
+        object.__setattr__(self, "_hits", hits)
+
+    def _fail(self) -> NoReturn:
+        object.__getattribute__(self, "_hits").append("service")
+        raise ConnectionError("injected: the service does not answer")
+
+    def __getattribute__(self, name: str) -> Any:
+        if name.startswith("__"):
+            return object.__getattribute__(self, name)
+        return object.__getattribute__(self, "_fail")()
+
+    def __call__(self, *_: object, **__: object) -> NoReturn:
+        object.__getattribute__(self, "_fail")()
+
+
+_PROCESSES = ((subprocess, "run"), (subprocess, "Popen"), (subprocess, "check_output"), (subprocess, "call"))
+_INJECTIONS: tuple[tuple[str, bool, Sequence[tuple[Any, str]], Callable[[], BaseException]], ...] = (
+    ("a process cannot start", True, _PROCESSES, lambda: OSError(12, "injected: cannot allocate memory")),
+    ("a process times out", False, _PROCESSES[:1], lambda: subprocess.TimeoutExpired("injected", 1)),
+    ("the network is down", True, ((socket.socket, "connect"), (urllib.request, "urlopen")), lambda: ConnectionError("injected")),
+    ("a request times out", True, ((socket.socket, "connect"), (urllib.request, "urlopen")), lambda: TimeoutError("injected")),
+    ("the disk is full", True, ((builtins, "open"), (io, "open")), lambda: OSError(28, "injected: no space left on device")),
+)  # fmt: skip
+"""Name, whether a lower score proves a fault, the functions, the error."""
+
+
+@env_check(
+    "runtime.failure_is_no_score", 2, "answers", "Return a `Failure`, or let the exception pass, where the scorer itself fails.",
+    after=(*_API, _DETERMINISM), seconds=10.0,
+)  # fmt: skip
+def check_failures(answers: Answers) -> CheckFinding:
+    """A failure of the scorer never becomes a score"""
+    cases = spread([(case, texts, value) for case, texts, value in list_solved(answers) if value], 4)
+    lowered: list[tuple[bool, str, str]] = []
+    hits: list[str] = []
+    for case, texts, value in cases[:4]:
+        for name, proves, targets, error in _INJECTIONS:
+            with _break(name, targets, error) as own_hits, suppress(_OverdueError), _interrupt(3 * _SLOW):
+                reward = answers.score(case, texts)
+                _note(name, proves, own_hits, reward, value, texts, lowered)
+            hits += own_hits
+        for owner, attribute in _list_services(answers):
+            own_hits = []
+            saved = getattr(owner, attribute)
+            try:
+                setattr(owner, attribute, _Unavailable(own_hits))
+                reward = answers.score(case, texts)
+            except (AttributeError, TypeError):  # A read-only attribute.
+                continue
+            finally:
+                with suppress(AttributeError, TypeError):
+                    setattr(owner, attribute, saved)
+            _note(f"'{attribute}' raises a connection error", True, own_hits, reward, value, texts, lowered)
+            hits += own_hits
+    proofs = [text for proves, _, text in lowered if proves]
+    if proofs:
+        return failed("a failure becomes a score", *dict.fromkeys(proofs))
+    swallowed = _find_swallowing(answers)
+    if lowered or swallowed:
+        return warned("a failure may become a score", *dict.fromkeys(text for _, _, text in lowered), *swallowed[:3])
+    names = ", ".join(sorted(set(hits)))
+    return passed(
+        f"injected failures ({names}) never become scores" if names else "it uses nothing that can be made to fail"
+    )
+
+
+def _note(
+    name: str,
+    proves: bool,
+    hits: Sequence[str],
+    reward: TextReward,
+    value: float,
+    texts: Sequence[str],
+    lowered: list[Any],
+) -> None:
+    if hits and reward.value is not None and reward.value < value - 1e-9:
+        text = (
+            f"{name}: the right answer {short_repr(texts[-1])} gets {reward.value:g} instead of {value:g} or a failure"
+        )
+        lowered.append((proves, name, text))
+
+
+def _list_services(answers: Answers) -> Iterator[tuple[Any, str]]:
+    """The attributes of a task, its scorer or an environment, and functions of its module, that are named like services."""
+    for holder, function in _list_holders(answers):
+        for name in list(getattr(holder, "__dict__", {})):
+            if _OUTSIDE.search(name) and not isinstance(getattr(holder, name, None), str | int | float | type(None)):
+                yield holder, name
+        for name in dir(type(holder)):
+            method = inspect.getattr_static(type(holder), name, None)
+            if _OUTSIDE.search(name) and not name.startswith("__") and isinstance(method, FunctionType):
+                yield holder, name
+        module = inspect.getmodule(function)
+        if module is not None and not (module.__name__ or "").startswith("palaestra."):
+            for name in function.__code__.co_names:
+                if _OUTSIDE.search(name) and isinstance(getattr(module, name, None), FunctionType):
+                    yield module, name
+
+
+def _list_holders(answers: Answers) -> list[tuple[Any, FunctionType]]:
+    """The objects whose code computes rewards, with that code."""
+    if isinstance(answers, TaskAnswers):
+        pairs = [(answers.task, getattr(type(answers.task), "score", None))]
+        scorer = getattr(answers.task, "scorer", None)
+        function = getattr(scorer, "function", None)
+        pairs.append((scorer, function if function is not None else getattr(type(scorer), "__call__", None)))
+    else:
+        assert isinstance(answers, EnvAnswers)
+        inside = answers.env.unwrapped
+        pairs = [(inside, getattr(type(inside), name, None)) for name in ("step", "respond", "play", "answer")]
+    return [(holder, function) for holder, function in pairs if isinstance(function, FunctionType)]
+
+
+def _find_swallowing(answers: Answers) -> list[str]:
+    """Broad `except` clauses in the code of the reward that return or assign a constant."""
+    shown = []
+    for _, function in _list_holders(answers):
+        try:
+            tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+        except (OSError, TypeError, SyntaxError):
+            continue
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ExceptHandler) and _is_broad(node.type) and _returns_constant(node):
+                line = function.__code__.co_firstlineno + node.lineno - 1
+                shown.append(f"{function.__qualname__}, line {line}: any exception becomes a constant")
+    return shown
+
+
+def _is_broad(kind: ast.expr | None) -> bool:
+    return kind is None or (isinstance(kind, ast.Name) and kind.id in ("Exception", "BaseException"))
+
+
+def _returns_constant(handler: ast.ExceptHandler) -> bool:
+    last = handler.body[-1]
+    value = last.value if isinstance(last, ast.Return | ast.Assign) else None
+    parts = [node for node in ast.walk(value) if isinstance(node, ast.Constant)] if value is not None else []
+    names = [node.id for node in ast.walk(value) if isinstance(node, ast.Name)] if value is not None else []
+    return (
+        any(isinstance(part.value, int | float) for part in parts)
+        and "Failure" not in names
+        and "failure" not in ast.dump(last)
+    )
