@@ -21,6 +21,7 @@ from palaestra.core.errors import PalaestraError, TooFewProblemsError
 from palaestra.core.records import Completion, Failure, Message, Problem, Score, Split
 from palaestra.core.registry import describe_error
 from palaestra.core.seeding import Seeds
+from palaestra.core.text import clean_text
 from palaestra.envs.base import GymEnv, draw_up_to
 from palaestra.envs.token.base import TokenEnv
 from palaestra.recipes.check.subjects import EnvPart, Subject
@@ -306,7 +307,7 @@ def send(env: GymEnv, text: str) -> tuple[Any, Any, bool, bool, Any]:
         return env.step(text)
     vector = env.unwrapped.vector
     assert vector.tokenizer is not None
-    ids = vector.tokenizer.encode(text, add_special_tokens=False)[: vector.max_tokens - 1]
+    ids = vector.tokenizer.encode(clean_text(text), add_special_tokens=False, verbose=False)[: vector.max_tokens - 1]
     total = 0.0
     for token in (*ids, vector.end_ids[0]):
         observation, reward, terminated, truncated, info = env.step(int(token))
@@ -347,6 +348,9 @@ def list_secrets(env: GymEnv) -> dict[str, str]:
     while isinstance(layer, Wrapper):
         layer = layer.env
         layers.append(layer)
+    if isinstance(env.unwrapped, TokenEnv):
+        prompt = getattr(env.unwrapped.vector, "_slot_prompts", [None])[0]
+        return {"reference": prompt.source.reference} if isinstance(getattr(prompt, "source", None), Problem) else {}
     for holder in layers:
         for name, value in vars(holder).items():
             if isinstance(value, Problem):

@@ -21,6 +21,7 @@ from palaestra.core.registry import find_reference, is_reference
 from palaestra.core.spaces import UnicodeText
 from palaestra.envs.base import GymEnv
 from palaestra.envs.factory import describe_env, get_spec
+from palaestra.envs.token.base import TokenEnv, TokenVectorEnv
 from palaestra.envs.turn.base import TurnEnv
 from palaestra.research.tasks.task import ResearchTask, is_task_folder, load_task, task_names
 from palaestra.tasks.base import TASKS, Task, make_task
@@ -127,12 +128,11 @@ def make_subject(
             return Subject(name, command, research=load_task(source, **options), seed=seed)
         if is_task or _names_task(name):
             return Subject(name, command, task=make_task(name, **options), oracle=oracle, seed=seed)
-        spec = get_spec(name)
-        if spec.entry_point is None:
-            raise SettingsError(f"{name} has a vector environment only; expected one with a single environment")
+        _check_spec(name)
         env = EnvPart(lambda: _make(name, options), name, options, seed)
         return Subject(name, command, env, oracle=oracle, seed=seed)
     env_id, more = describe_env(source)
+    _check_spec(env_id)
     described = {**more, **options}
     name = getattr(source, "__name__", None) or (str(source) if isinstance(source, gymnasium.Env) else env_id)
     return Subject(
@@ -165,7 +165,20 @@ def _names_task(name: str) -> bool:
     )
 
 
+def _check_spec(env_id: str) -> None:
+    """Raise unless an id has a single environment, or is a class of token environments."""
+    spec = get_spec(env_id)
+    if spec.entry_point is None and not _is_token_class(spec.vector_entry_point):
+        raise SettingsError(f"{env_id} has a vector environment only; expected one with a single environment")
+
+
+def _is_token_class(kind: object) -> bool:
+    return isinstance(kind, type) and issubclass(kind, TokenVectorEnv)
+
+
 def _make(env_id: str, options: Json) -> GymEnv:
     """Make a single environment as `gymnasium.make` does, without its checks, which this package replaces."""
     spec = get_spec(env_id)
+    if spec.entry_point is None and _is_token_class(spec.vector_entry_point):
+        return type(env_id.rpartition(":")[2], (TokenEnv,), {"vector_class": spec.vector_entry_point})(**options)
     return gymnasium.make(spec, disable_env_checker=True, **copy.deepcopy(options))
