@@ -41,7 +41,12 @@ TEACHERS: dict[str, tuple[str, dict[str, str]]] = {
     "progress": ("progress", {}),
     "skill_tree/ucb": ("skill_tree", {"policy": "ucb"}),
 }
-STUDENTS = {"math-skills": "nano", "vision-skills": "nano-vlm"}
+STUDENTS = {
+    "math-skills": "nano",
+    "vision-skills": "nano-vlm",
+    "code-skills": "nano-coder",
+    "tools-skills": "nano-coder",
+}
 SIZES: dict[str, dict[str, Any]] = {
     "math-skills": {"lesson_size": 160},
     "vision-skills": {
