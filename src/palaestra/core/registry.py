@@ -102,10 +102,14 @@ class Registry:
                 return _load(target)(name.removeprefix(start))
         return load_reference(name)
 
+    def has(self, name: str) -> bool:
+        """Whether a name is an entry, or one of a prefix or a form that is registered. Imports nothing."""
+        self._load_plugins()
+        return name in self._entries or any(matches(name) for matches, *_ in self._matchers)
+
     def check(self, name: str) -> str:
         """Return `name` if it is registered, without importing anything."""
-        self._load_plugins()
-        if name in self._entries or any(matches(name) for matches, *_ in self._matchers):
+        if self.has(name):
             return name
         if not is_reference(name):
             raise UnknownNameError(

@@ -167,7 +167,7 @@ class SubjectReport:
                 return result
         raise KeyError(f"no result of check '{check_id}'; there are {', '.join(r.check_id for r in self.results)}")
 
-    def with_status(self, *statuses: CheckStatus) -> list[CheckRecord]:
+    def with_status(self, *statuses: str) -> list[CheckRecord]:
         """Return the results with one of these statuses."""
         return [result for result in self.results if result.status in statuses]
 

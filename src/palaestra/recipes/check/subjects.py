@@ -153,7 +153,7 @@ def _is_task(source: object) -> bool:
 
 def _names_task(name: str) -> bool:
     """Whether a name is that of a task, or a reference to a class of tasks."""
-    if name in TASKS.names():
+    if TASKS.has(name):
         return True
     if not is_reference(name):
         return False
