@@ -1,7 +1,8 @@
-"""Write `report.html` of a run, a study, a bench or a comparison."""
+"""Write `report.html` of a run, a study, a bench, a check or a comparison."""
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Iterable, Sequence
@@ -33,8 +34,8 @@ if TYPE_CHECKING:
 
 _RECIPES = ("evaluate", "teach", "train", "research")
 """The recipes with a report. The page of each is imported when it is needed, and with it the recipe."""
-STUDY, BENCH = "study.json", "bench.json"
-"""The files with the plan of a study, and of a bench."""
+STUDY, BENCH, CHECK = "study.json", "bench.json", "check.json"
+"""The files with the plan of a study and of a bench, and with the report of a check."""
 _LOG_LINES = 12
 """Lines of the log on the page of a run that has not ended."""
 _MIN_CONTENTS = 4
@@ -45,7 +46,7 @@ _SECTIONS = re.compile(r'<section id="([^"]+)">\s*<h2>(.*?)</h2>', re.DOTALL)
 
 
 def write_report(folder: str | Path) -> Path:
-    """Write `report.html` into the folder of a run, a study or a bench and return its path.
+    """Write `report.html` into the folder of a run, a study, a bench or a check and return its path.
 
     The page needs no network and no other file. The report of a running run shows the results so far. A teach run also
     gets its lessons as `lessons.jsonl`. The page of a study or a bench links to the reports of its runs, which are
@@ -68,12 +69,12 @@ def write_report(folder: str | Path) -> Path:
         with Run.open(folder, read_only=True) as run:
             write_lessons(run)
     path = folder / "report.html"
-    write_text(path, _render(template, page, folder.resolve().name))
+    write_text(path, render_page(template, page, folder.resolve().name))
     return path
 
 
 def read_page(folder: Path, with_texts: bool = True) -> tuple[str, Json]:
-    """Return the name of the template for the folder of a run, a study or a bench, and what it shows.
+    """Return the name of the template for the folder of a run, a study, a bench or a check, and what it shows.
 
     Arguments:
         with_texts: whether a page has whole conversations; the viewer has a page of its own for them.
@@ -91,6 +92,10 @@ def read_page(folder: Path, with_texts: bool = True) -> tuple[str, Json]:
         from palaestra.report.bench import bench_page
 
         return "bench", bench_page(read_bench(folder))
+    if is_check(folder):
+        from palaestra.report.check import check_page, read_check_report
+
+        return "check", check_page(read_check_report(folder / CHECK))
     with Run.open(folder, read_only=True) as run:
         if run.recipe not in _RECIPES:
             known = ", ".join(_RECIPES)
@@ -98,6 +103,11 @@ def read_page(folder: Path, with_texts: bool = True) -> tuple[str, Json]:
         make_page = load_reference(f"palaestra.report.{run.recipe}:{run.recipe}_page")
         options = {"with_texts": with_texts} if run.recipe == "research" else {}
         return run.recipe, {**make_page(run, **options), **_read_end(run)}
+
+
+def is_check(folder: Path) -> bool:
+    """Whether a folder has the report of a check, and no run."""
+    return os.path.lexists(folder / CHECK) and not os.path.lexists(folder / "settings.json")
 
 
 def _read_end(run: Run) -> Json:
@@ -126,7 +136,7 @@ def render_comparison(result: CompareResult) -> str:
     from palaestra.report.evaluate import compare_page
 
     names = f"{result.first.folder.resolve().name} and {result.second.folder.resolve().name}"
-    return _render("compare", compare_page(result), names)
+    return render_page("compare", compare_page(result), names)
 
 
 def render_with_figures(folder: Path) -> tuple[str, list[PageFigure]]:
@@ -136,7 +146,7 @@ def render_with_figures(folder: Path) -> tuple[str, list[PageFigure]]:
         RunError: the folder has no run, is damaged, or its recipe has no report.
     """
     template, page = read_page(folder)
-    return _render(template, page, folder.resolve().name), name_figures(page.get("figures", ()))
+    return render_page(template, page, folder.resolve().name), name_figures(page.get("figures", ()))
 
 
 def write_figures(folder: str | Path, target: str | Path | None = None, formats: Sequence[str] = FORMATS) -> list[Path]:
@@ -158,7 +168,8 @@ def write_figures(folder: str | Path, target: str | Path | None = None, formats:
     return write_parts([*figures, *find_tables(page)], target, formats)
 
 
-def _render(template: str, page: Json, folder: str) -> str:
+def render_page(template: str, page: Json, folder: str) -> str:
+    """The HTML of a page. `folder` is the name in its footer."""
     html = make_environment().get_template(f"{template}.html.j2").render(page=page, folder=folder, version=__version__)
     return add_contents(_DATA.sub("", html))
 

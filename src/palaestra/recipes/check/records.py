@@ -13,6 +13,8 @@ from enum import StrEnum
 from typing import Any, Literal
 
 from palaestra.core.errors import PalaestraError
+from palaestra.core.text import clean
+from palaestra.runs.files import from_json
 
 SCHEMA_VERSION = "1"
 """Version of the JSON report, as in RFC 008."""
@@ -184,17 +186,14 @@ class SubjectReport:
             "results": [asdict(result) for result in self.results],
             "verdict": self.verdict,
         }
-        return json.dumps(data, indent=2, default=str)
+        # An infinite number, which JSON does not have, becomes a text.
+        plain = json.loads(json.dumps(data, default=str), parse_constant=str)
+        return json.dumps(clean(plain), indent=2, ensure_ascii=False)
 
     @classmethod
     def from_json(cls, text: str) -> SubjectReport:
-        """Read a report that `to_json` wrote."""
-        data = json.loads(text)
-        results = [
-            CheckRecord(**{**entry, "status": CheckStatus(entry["status"]), "evidence": tuple(entry["evidence"])})
-            for entry in data["results"]
-        ]
-        return cls(data["target"], data["level"], tuple(results), data["seconds"], data["seed"], data["stopped"])
+        """Read a report that `to_json` wrote. Raises `ValueError` if it is damaged."""
+        return from_json(cls, text)
 
 
 def to_record(check: EnvCheck, finding: CheckFinding, command: str, seconds: float) -> CheckRecord:
