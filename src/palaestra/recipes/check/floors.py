@@ -30,7 +30,6 @@ from palaestra.recipes.check.problems import find_role_fault
 from palaestra.recipes.check.records import CheckFinding, env_check, failed, passed, skipped, warned
 from palaestra.recipes.check.scorer import HOSTILE, is_program, limit, list_solved, spread
 
-_AFTER = ("runtime.api", "runtime.task_api")
 _MARGIN = 0.25
 """A policy without content fails the check if it gets this fraction less than the oracle, or more."""
 _POSITIVE = 0.1
@@ -210,7 +209,11 @@ class _Floor:
             return skipped("it has no cases")
         rewarded = self.measure(policies)
         top = self.ceiling
-        numbers = {"oracle_reward": top, "measured_floor": rewarded[0][1] if rewarded else 0.0, "margin": _MARGIN}
+        numbers: dict[str, Any] = {
+            "oracle_reward": top,
+            "measured_floor": rewarded[0][1] if rewarded else 0.0,
+            "margin": _MARGIN,
+        }
         evidence = [
             f"{name}: {mean:.3g} on average, {full} of {count} full ({text})"
             for name, mean, full, count, text in rewarded[:5]
@@ -229,8 +232,7 @@ class _Floor:
 
 
 @env_check(
-    "semantic.floor_gap", 3, "answers", "Give no reward to an answer without content: look for empty comparisons and defaults.",
-    after=_AFTER, seconds=8.0,
+    "semantic.floor_gap", 3, "answers", "Give no reward to an answer without content: look for empty comparisons and defaults.", seconds=8.0,
 )  # fmt: skip
 def check_floor(answers: Answers) -> CheckFinding:
     """Silence gets less than the right answer"""
@@ -257,7 +259,7 @@ def _find_constant_reward(answers: EnvAnswers) -> CheckFinding | None:
 
 @env_check(
     "statistical.adversarial_floor", 3, "answers", "Accept a single answer, compare it as a whole, and shield a judge from it.",
-    after=(*_AFTER, "semantic.floor_gap"), seconds=10.0,
+    after=("semantic.floor_gap",), seconds=10.0,
 )  # fmt: skip
 def check_adversarial(answers: Answers) -> CheckFinding:
     """Markers, lists, copies and injections get less than the right answer"""
@@ -266,7 +268,7 @@ def check_adversarial(answers: Answers) -> CheckFinding:
 
 @env_check(
     "semantic.canary_floor", 3, "answers", "Compute the reward outside the reach of the answer, and ignore what it prints or claims.",
-    after=(*_AFTER, "semantic.floor_gap"), seconds=10.0,
+    after=("semantic.floor_gap",), seconds=10.0,
 )  # fmt: skip
 def check_canaries(answers: Answers) -> CheckFinding:
     """Forged results and programs that end the tests get no reward"""
@@ -278,7 +280,6 @@ def check_canaries(answers: Answers) -> CheckFinding:
     3,
     "answers",
     "Balance the answers, so that no single one solves the task.",
-    after=_AFTER,
     seconds=8.0,
 )
 def check_constants(answers: Answers) -> CheckFinding:
@@ -367,7 +368,7 @@ def _is_copying(prompt: str) -> bool:
 
 
 @env_check(
-    "semantic.no_solution_leakage", 3, "answers", "Keep the reference, its metadata and comments out of the prompt.", after=_AFTER,
+    "semantic.no_solution_leakage", 3, "answers", "Keep the reference, its metadata and comments out of the prompt.",
     seconds=6.0,
 )  # fmt: skip
 def check_leaks(answers: Answers) -> CheckFinding:
@@ -413,8 +414,7 @@ def _get_secrets(answers: Answers) -> dict[str, str]:
 
 
 @env_check(
-    "runtime.oracle_containment", 3, "answers", "Keep the answer out of info, tools, state, files and environment variables.",
-    after=_AFTER, seconds=8.0,
+    "runtime.oracle_containment", 3, "answers", "Keep the answer out of info, tools, state, files and environment variables.", seconds=8.0,
 )  # fmt: skip
 def check_containment(answers: Answers) -> CheckFinding:
     """The answer is not in reach before the end"""
@@ -548,7 +548,6 @@ _LIVE = re.compile(
     3,
     "answers",
     "Show the agent no reward that it gets only at the end.",
-    after=_AFTER,
     seconds=4.0,
 )
 def check_live_reward(answers: Answers) -> CheckFinding:
@@ -592,7 +591,6 @@ def _matches_end(answers: EnvAnswers, values: set[str]) -> bool:
     3,
     "answers",
     "Reply as `user` or, to a call, as `tool`; never as `assistant` or `system`.",
-    after=_AFTER,
 )
 def check_roles(answers: Answers) -> CheckFinding:
     """The environment speaks as the user or a tool"""
@@ -638,7 +636,6 @@ _AGREES = re.compile(
     3,
     "answers",
     "Let the simulated user end the conversation only once its goal is reached.",
-    after=_AFTER,
 )
 def check_early_end(answers: Answers) -> CheckFinding:
     """A polite question does not end the conversation"""
@@ -667,8 +664,7 @@ def check_early_end(answers: Answers) -> CheckFinding:
 
 
 @env_check(
-    "semantic.reward_direction", 3, "answers", "Reward the right action: look for a sign, a swapped argument or a swapped player.",
-    after=_AFTER, seconds=6.0,
+    "semantic.reward_direction", 3, "answers", "Reward the right action: look for a sign, a swapped argument or a swapped player.", seconds=6.0,
 )  # fmt: skip
 def check_direction(answers: Answers) -> CheckFinding:
     """The right answer gets more than other answers"""

@@ -78,7 +78,7 @@ def plan_checks(subject: Subject, level: int, only: str | Sequence[str] = ()) ->
         if check.check_id in needed:
             needed.update(check.after)
     checks = sorted((c for c in ENV_CHECKS if c.level <= level), key=lambda c: c.level)
-    return [c for c in list_applicable(subject, checks) if not names or c.check_id in needed]
+    return [c for c in list_applicable(subject, checks) if not names or c.is_gate or c.check_id in needed]
 
 
 def describe_plan(checks: Sequence[EnvCheck]) -> list[str]:

@@ -84,6 +84,7 @@ class EnvCheck:
         part: the part of the subject that it examines. `function` takes it, and returns a `CheckFinding`.
         remedy: how to mend what it finds.
         after: ids of checks without which this one says nothing. It is skipped if one of them failed.
+        is_gate: all checks after this one are skipped if it fails.
         seconds: what it costs at most with an environment of 1 ms steps, for the plan that is printed beforehand.
     """
 
@@ -95,6 +96,7 @@ class EnvCheck:
     function: Callable[[Any], CheckFinding]
     after: tuple[str, ...] = ()
     seconds: float = 2.0
+    is_gate: bool = False
 
 
 ENV_CHECKS: list[EnvCheck] = []
@@ -102,13 +104,20 @@ ENV_CHECKS: list[EnvCheck] = []
 
 
 def env_check(
-    check_id: str, level: int, part: Part, remedy: str, *, after: Sequence[str] = (), seconds: float = 2.0
+    check_id: str,
+    level: int,
+    part: Part,
+    remedy: str,
+    *,
+    after: Sequence[str] = (),
+    seconds: float = 2.0,
+    is_gate: bool = False,
 ) -> Callable[[Callable[[Any], CheckFinding]], Callable[[Any], CheckFinding]]:
     """Register a check. The first line of the function's docstring is its title."""
 
     def register(function: Callable[[Any], CheckFinding]) -> Callable[[Any], CheckFinding]:
         title = (function.__doc__ or check_id).strip().splitlines()[0].rstrip(".")
-        ENV_CHECKS.append(EnvCheck(check_id, level, part, title, remedy, function, tuple(after), seconds))
+        ENV_CHECKS.append(EnvCheck(check_id, level, part, title, remedy, function, tuple(after), seconds, is_gate))
         return function
 
     return register

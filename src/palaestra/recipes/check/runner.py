@@ -88,7 +88,8 @@ def run_checks(
                 return results, f"the budget of {budget:g} s is spent; {len(checks) - number} checks did not run"
             listener(Event(check.check_id, number, len(checks)))
             began = time.monotonic()
-            blocking = next((name for name in check.after if _has_failed(by_id.get(name))), "")
+            needed = (*(gate.check_id for gate in checks[:number] if gate.is_gate), *check.after)
+            blocking = next((name for name in needed if _has_failed(by_id.get(name))), "")
             if hangs >= _MAX_HANGS:
                 finding = skipped("the environment hung before")
             elif blocking:

@@ -30,7 +30,6 @@ from palaestra.recipes.check.elsewhere import call_elsewhere
 from palaestra.recipes.check.records import CheckFinding, env_check, failed, passed, skipped, warned
 from palaestra.tasks.base import Task
 
-_API = ("runtime.api", "runtime.task_api")
 _DETERMINISM = "semantic.verifier_determinism"
 _SECONDS = 6.0
 """How long a check scores answers. It examines at least `_MIN_CASES` cases."""
@@ -122,7 +121,6 @@ def put_answer(answers: Answers, case: Case, texts: Sequence[str], new: str) -> 
     2,
     "answers",
     "Remove random choices, clocks, hashes of texts and state from the scorer.",
-    after=_API,
     seconds=10.0,
 )
 def check_determinism(answers: Answers) -> CheckFinding:
@@ -206,9 +204,7 @@ def _other_randomness() -> Iterator[None]:
 # Values and hostile answers
 
 
-@env_check(
-    "runtime.reward_well_formed", 2, "problems", "Return a `Score` from 0 to 1, or a `Failure`.", after=(_API[1],)
-)
+@env_check("runtime.reward_well_formed", 2, "problems", "Return a `Score` from 0 to 1, or a `Failure`.")
 def check_scores(answers: TaskAnswers) -> CheckFinding:
     """Scores are finite numbers from 0 to 1"""
     count, values = 0, set[float]()
@@ -249,8 +245,7 @@ _NOT_NUMBERS = ("nan", "inf", "minus infinity", "overflow")
 
 
 @env_check(
-    "runtime.hostile_answers", 2, "answers", "Treat what cannot be read as a wrong answer, and limit the time of evaluations.",
-    after=_API, seconds=12.0,
+    "runtime.hostile_answers", 2, "answers", "Treat what cannot be read as a wrong answer, and limit the time of evaluations.", seconds=12.0,
 )  # fmt: skip
 def check_hostile(answers: Answers) -> CheckFinding:
     """No answer breaks the scorer or keeps it busy"""
@@ -329,7 +324,7 @@ def _is_rewarded(answers: Answers, cases: Sequence[Case], text: str) -> bool:
 
 @env_check(
     "semantic.oracle_max", 2, "answers", "Mend the scorer or the references, or pass `oracle=` with the right answers.",
-    after=(*_API, _DETERMINISM), seconds=10.0,
+    after=(_DETERMINISM,), seconds=10.0,
 )  # fmt: skip
 def check_oracle(answers: Answers) -> CheckFinding:
     """The right answer gets the best reward"""
@@ -349,7 +344,7 @@ def check_oracle(answers: Answers) -> CheckFinding:
         )
     low = [entry for entry in solved if not _is_best(answers, *entry)]
     ceiling = answers.ceiling or 0.0
-    numbers = {"oracle_reward": round(ceiling, 4), "cases": len(solved), "low": len(low)}
+    numbers: dict[str, Any] = {"oracle_reward": round(ceiling, 4), "cases": len(solved), "low": len(low)}
     if not low:
         return passed(f"{len(solved)} right answers get the best reward, {ceiling:g} on average", **numbers)
     explicit = [entry for entry in low if entry[0].oracle]
@@ -388,7 +383,7 @@ def _is_pattern(reference: str) -> bool:
 
 @env_check(
     "semantic.equivalent_answers", 2, "answers", "Strip spaces and compare values, not texts, where the form does not matter.",
-    after=(*_API, _DETERMINISM, "semantic.oracle_max"), seconds=8.0,
+    after=(_DETERMINISM, "semantic.oracle_max"), seconds=8.0,
 )  # fmt: skip
 def check_equivalents(answers: Answers) -> CheckFinding:
     """A right answer stays right in another form"""
@@ -441,7 +436,8 @@ def _list_equivalents(
         if re.search(r"\.0+$", plain):
             changes["no zeros after the point"] = (True, plain.partition(".")[0])
         if "." not in plain:
-            changes["a zero after the point"] = (numeric, f"{plain}.0")
+            if numeric:
+                changes["a zero after the point"] = (True, f"{plain}.0")
             changes["commas"] = (False, f"{int(plain):,}")
         changes |= {"dollar signs": (False, f"${answer}$"), "a box": (False, f"\\boxed{{{answer}}}")}
     for name, (is_needed, new) in changes.items():
@@ -452,7 +448,7 @@ def _list_equivalents(
 
 @env_check(
     "semantic.mutated_oracle", 2, "answers", "Compare the whole answer with the reference, not a part of it.",
-    after=(*_API, _DETERMINISM), seconds=10.0,
+    after=(_DETERMINISM,), seconds=10.0,
 )  # fmt: skip
 def check_mutants(answers: Answers) -> CheckFinding:
     """A wrong answer that resembles the right one is rejected"""
@@ -573,23 +569,10 @@ def _break(name: str, targets: Sequence[tuple[Any, str]], error: Callable[[], Ba
             setattr(owner, attribute, value)
 
 
-class _Unavailable:
-    """Stands in for a service: every use raises a connection error."""
-
-    def __init__(self, hits: list[str]) -> None:
-        object.__setattr__(self, "_hits", hits)
-
-    def _fail(self) -> NoReturn:
-        object.__getattribute__(self, "_hits").append("service")
-        raise ConnectionError("injected: the service does not answer")
-
-    def __getattribute__(self, name: str) -> Any:
-        if name.startswith("__"):
-            return object.__getattribute__(self, name)
-        return object.__getattribute__(self, "_fail")()
-
-    def __call__(self, *_: object, **__: object) -> NoReturn:
-        object.__getattribute__(self, "_fail")()
+def _make_unavailable(hits: list[str]) -> Any:
+    """A stand-in for a service: every use raises a connection error."""
+    fail = _raise(lambda: ConnectionError("injected: the service does not answer"), hits, "service")
+    return type("Unavailable", (), {"__getattr__": fail, "__call__": fail})()
 
 
 _PROCESSES = ((subprocess, "run"), (subprocess, "Popen"), (subprocess, "check_output"), (subprocess, "call"))
@@ -605,7 +588,7 @@ _INJECTIONS: tuple[tuple[str, bool, Sequence[tuple[Any, str]], Callable[[], Base
 
 @env_check(
     "runtime.failure_is_no_score", 2, "answers", "Return a `Failure`, or let the exception pass, where the scorer itself fails.",
-    after=(*_API, _DETERMINISM), seconds=10.0,
+    after=(_DETERMINISM,), seconds=10.0,
 )  # fmt: skip
 def check_failures(answers: Answers) -> CheckFinding:
     """A failure of the scorer never becomes a score"""
@@ -622,7 +605,7 @@ def check_failures(answers: Answers) -> CheckFinding:
             own_hits = []
             saved = getattr(owner, attribute)
             try:
-                setattr(owner, attribute, _Unavailable(own_hits))
+                setattr(owner, attribute, _make_unavailable(own_hits))
                 reward = answers.score(case, texts)
             except (AttributeError, TypeError):  # A read-only attribute.
                 continue
@@ -679,10 +662,10 @@ def _list_services(answers: Answers) -> Iterator[tuple[Any, str]]:
 def _list_holders(answers: Answers) -> list[tuple[Any, FunctionType]]:
     """The objects whose code computes rewards, with that code."""
     if isinstance(answers, TaskAnswers):
-        pairs = [(answers.task, getattr(type(answers.task), "score", None))]
+        pairs: list[tuple[Any, Any]] = [(answers.task, getattr(type(answers.task), "score", None))]
         scorer = getattr(answers.task, "scorer", None)
         function = getattr(scorer, "function", None)
-        pairs.append((scorer, function if function is not None else getattr(type(scorer), "__call__", None)))
+        pairs.append((scorer, function or vars(type(scorer)).get("__call__")))
     else:
         assert isinstance(answers, EnvAnswers)
         inside = answers.env.unwrapped

@@ -180,5 +180,6 @@ def _make(env_id: str, options: Json) -> GymEnv:
     """Make a single environment as `gymnasium.make` does, without its checks, which this package replaces."""
     spec = get_spec(env_id)
     if spec.entry_point is None and _is_token_class(spec.vector_entry_point):
-        return type(env_id.rpartition(":")[2], (TokenEnv,), {"vector_class": spec.vector_entry_point})(**options)
+        kind: type[TokenEnv] = type(env_id.rpartition(":")[2], (TokenEnv,), {"vector_class": spec.vector_entry_point})
+        return kind(**options)
     return gymnasium.make(spec, disable_env_checker=True, **copy.deepcopy(options))
