@@ -14,8 +14,8 @@ from starlette.testclient import TestClient
 from palaestra.core.errors import RunError
 from palaestra.recipes.check.recipe import check
 from palaestra.recipes.check.records import CheckRecord, CheckStatus, SubjectReport
-from palaestra.report.check import describe_verdict, draw_badge, read_check_report, write_check_report
-from palaestra.report.page import write_report
+from palaestra.report.check import describe_verdict, draw_badge, read_check_report
+from palaestra.report.page import write_check_report, write_report
 from palaestra.view import make_app
 
 HOSTILE = "<script>alert(1)</script> & \ud800 \x1b[31m \"quoted' 字"

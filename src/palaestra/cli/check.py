@@ -86,7 +86,7 @@ def check(
     else:
         print_report(report)
     if out is not None:
-        from palaestra.report.check import write_check_report
+        from palaestra.report.page import write_check_report
 
         say(f"report: {write_check_report(report, out)}")
     if report.verdict == "fail":

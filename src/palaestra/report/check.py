@@ -11,9 +11,8 @@ from pydantic import ValidationError
 from palaestra.core.errors import RunError
 from palaestra.core.records import Json
 from palaestra.recipes.check.records import LEVELS, CheckRecord, CheckStatus, SubjectReport
-from palaestra.report.page import render_page
 from palaestra.report.svg import element, text
-from palaestra.runs.files import read_text, storage_errors, write_text
+from palaestra.runs.files import read_text
 
 _COLORS = {
     CheckStatus.PASS: ("#2f7d32", "#fff"),
@@ -26,27 +25,8 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ufffe\uffff]")
 """Characters that XML does not allow, and line ends."""
 
 
-def write_check_report(report: SubjectReport, path: Path) -> Path:
-    """Write a report: as a page to a file that ends in `.html`, as a badge to `.svg`, otherwise as JSON.
-
-    Raises:
-        StorageError: the file cannot be written.
-    """
-    match path.suffix:
-        case ".html":
-            content = render_page("check", check_page(report), path.stem)
-        case ".svg":
-            content = draw_badge(report)
-        case _:
-            content = report.to_json()
-    with storage_errors(path, f"writing {path.name}"):
-        path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, content)
-    return path
-
-
 def read_check_report(path: Path) -> SubjectReport:
-    """Read the JSON that `write_check_report` wrote.
+    """Read the JSON of a report from a file.
 
     Raises:
         RunError: the file is damaged, or is something else.

@@ -23,13 +23,14 @@ from palaestra.report.charts import span, table_behind
 from palaestra.report.figures import FORMATS, PageFigure, find_tables, name_figures, write_parts
 from palaestra.report.formatting import short_path
 from palaestra.report.notes import read_notes
-from palaestra.runs.files import write_text
+from palaestra.runs.files import storage_errors, write_text
 from palaestra.runs.log import read_failure, read_log
 from palaestra.runs.provenance import describe_cost
 from palaestra.runs.run import Run, is_running
 from palaestra.version import __version__
 
 if TYPE_CHECKING:
+    from palaestra.recipes.check.records import SubjectReport
     from palaestra.recipes.evaluate.compare import CompareResult
 
 _RECIPES = ("evaluate", "teach", "train", "research")
@@ -69,7 +70,7 @@ def write_report(folder: str | Path) -> Path:
         with Run.open(folder, read_only=True) as run:
             write_lessons(run)
     path = folder / "report.html"
-    write_text(path, render_page(template, page, folder.resolve().name))
+    write_text(path, _render(template, page, folder.resolve().name))
     return path
 
 
@@ -136,7 +137,28 @@ def render_comparison(result: CompareResult) -> str:
     from palaestra.report.evaluate import compare_page
 
     names = f"{result.first.folder.resolve().name} and {result.second.folder.resolve().name}"
-    return render_page("compare", compare_page(result), names)
+    return _render("compare", compare_page(result), names)
+
+
+def write_check_report(report: SubjectReport, path: Path) -> Path:
+    """Write the report of a check: as a page to a file that ends in `.html`, as a badge to `.svg`, otherwise as JSON.
+
+    Raises:
+        StorageError: the file cannot be written.
+    """
+    from palaestra.report.check import check_page, draw_badge
+
+    match path.suffix:
+        case ".html":
+            content = _render("check", check_page(report), path.stem)
+        case ".svg":
+            content = draw_badge(report)
+        case _:
+            content = report.to_json()
+    with storage_errors(path, f"writing {path.name}"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, content)
+    return path
 
 
 def render_with_figures(folder: Path) -> tuple[str, list[PageFigure]]:
@@ -146,7 +168,7 @@ def render_with_figures(folder: Path) -> tuple[str, list[PageFigure]]:
         RunError: the folder has no run, is damaged, or its recipe has no report.
     """
     template, page = read_page(folder)
-    return render_page(template, page, folder.resolve().name), name_figures(page.get("figures", ()))
+    return _render(template, page, folder.resolve().name), name_figures(page.get("figures", ()))
 
 
 def write_figures(folder: str | Path, target: str | Path | None = None, formats: Sequence[str] = FORMATS) -> list[Path]:
@@ -168,8 +190,7 @@ def write_figures(folder: str | Path, target: str | Path | None = None, formats:
     return write_parts([*figures, *find_tables(page)], target, formats)
 
 
-def render_page(template: str, page: Json, folder: str) -> str:
-    """The HTML of a page. `folder` is the name in its footer."""
+def _render(template: str, page: Json, folder: str) -> str:
     html = make_environment().get_template(f"{template}.html.j2").render(page=page, folder=folder, version=__version__)
     return add_contents(_DATA.sub("", html))
 
