@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -70,6 +71,8 @@ def check(
         oracle=load_reference(oracle) if oracle else None,
         seed=seed,
     )
+    if oracle:
+        subject.command += f" --oracle {shlex.quote(oracle)}"
     if not json_:
         for line in describe_plan(plan_checks(subject, level, only or ())):
             say(line)

@@ -18,6 +18,8 @@ from palaestra.runs.files import from_json
 
 SCHEMA_VERSION = "1"
 """Version of the JSON report, as in RFC 008."""
+_DEFAULT_LEVEL = 3
+"""The level of a command that names none."""
 LEVELS = {1: "contract", 2: "scorer", 3: "leaks and floors", 4: "learnability"}
 Part = Literal["env", "answers", "problems", "research"]
 """What a check examines: the Gymnasium environment, the rewards of texts, a task's problems, or a research task."""
@@ -208,7 +210,6 @@ class SubjectReport:
 def to_record(check: EnvCheck, finding: CheckFinding, command: str, seconds: float) -> CheckRecord:
     """Combine a check with what it found."""
     is_fault = finding.status in (CheckStatus.FAIL, CheckStatus.WARN)
-    seed = "" if finding.seed is None else f" --seed {finding.seed}"
     return CheckRecord(
         check.check_id,
         check.level,
@@ -217,7 +218,16 @@ def to_record(check: EnvCheck, finding: CheckFinding, command: str, seconds: flo
         finding.summary,
         tuple(text if len(text) <= 600 else f"{text[:600]}..." for text in finding.evidence),
         dict(finding.measured),
-        f"{command} --only {check.check_id}{seed}" if is_fault else "",
+        write_reproduction(command, check, finding.seed) if is_fault else "",
         check.remedy if is_fault else "",
         seconds,
     )
+
+
+def write_reproduction(command: str, check: EnvCheck, seed: int | None) -> str:
+    """Narrow a command, or a call in Python, to one check and the seed that shows the fault."""
+    values = {"level": check.level if check.level > _DEFAULT_LEVEL else None, "only": check.check_id, "seed": seed}
+    given = {name: value for name, value in values.items() if value is not None}
+    if command.startswith("palaestra.check("):
+        return f"{command[:-1]}, {', '.join(f'{name}={value!r}' for name, value in given.items())})"
+    return command + "".join(f" --{name} {value}" for name, value in given.items())
