@@ -30,7 +30,11 @@ def test_a_planted_fault_is_found(kind: type[gymnasium.Env], monkeypatch: pytest
     assert "palaestra check" in result.reproduction
 
 
-@pytest.mark.parametrize("name", [*SOUND, f"{HERE}:Walk", f"{HERE}:Reach"], ids=lambda name: name.rpartition(":")[2])
+@pytest.mark.parametrize(
+    "name",
+    [*SOUND, *(f"{HERE}:{name}" for name in ("Walk", "Reach", "Teach"))],
+    ids=lambda name: name.rpartition(":")[2],
+)
 def test_a_sound_environment_passes(name: str) -> None:
     report = check(name)
     assert not report.with_status(CheckStatus.FAIL, CheckStatus.WARN)
