@@ -34,7 +34,7 @@ from palaestra.recipes.check.subjects import Subject
 
 _PATIENCE = 10.0
 """How many times its expected seconds a check may take, and how many times the seconds of the slowest gate."""
-_MIN_SECONDS, _START_SECONDS = 20.0, 120.0
+_MIN_SECONDS, _START_SECONDS = 20.0, 300.0
 """The least time limit of a check, and of a gate, which shows how slow the environment is."""
 _MAX_HANGS = 2
 """Checks that may hang before the rest is skipped."""
@@ -185,7 +185,7 @@ def _serve(subject: Subject, pipe: Connection, stacks: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with open(stacks, "w") as file:
         if hasattr(faulthandler, "register"):
-            faulthandler.register(signal.SIGUSR1, file=file, all_threads=True)
+            faulthandler.register(signal.SIGUSR1, file=file, all_threads=False)
         parts = SubjectParts(subject)
         while True:
             try:
