@@ -530,6 +530,9 @@ def _list_mutants(case: Case, answer: str, pool: Sequence[str]) -> Iterator[tupl
         if value:
             yield "the negated number", True, [answer[1:] if answer.startswith("-") else f"-{answer}"]
     elif len(answer) >= 4:
+        words = answer.split()
+        if len(words) >= 4:
+            yield "the first half of its words", True, [" ".join(words[: len(words) // 2])]
         half = len(answer) // 2
         if answer[half - 1].isalnum() and answer[half].isalnum():
             yield "half of the answer", True, [answer[:half]]
