@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -119,9 +120,15 @@ def print_report(report: SubjectReport) -> None:
     table = make_table(None, "check")
     for title in ("status", "result"):
         table.add_column(title, overflow="fold")
+    blocked = Counter(result.summary for result in report.results if result.status == "skip")
     for result in report.results:
+        if result.status == "skip" and blocked[result.summary] > 3:
+            continue
         table.add_row(result.check_id, Text(result.status, _COLORS[result.status]), result.summary)
     console.print(table)
+    for summary, count in blocked.items():
+        if count > 3:
+            say(f"{count} checks skipped: {summary}")
     for result in report.results:
         if result.remediation:
             console.print(_describe_fault(result))

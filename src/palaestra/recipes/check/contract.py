@@ -40,7 +40,13 @@ _END_STEPS, _END_SECONDS = 2000, 4.0
 _SPACES, _EPISODES = "runtime.observation_schema", "runtime.episode_determinism"
 
 
-@env_check("runtime.starts", 1, "env", "Make the constructor and `reset` work without further arguments.", is_gate=True)
+@env_check(
+    "runtime.starts",
+    1,
+    "env",
+    "Make the constructor and `reset` work, or pass missing arguments: `--option NAME=VALUE`.",
+    is_gate=True,
+)
 def check_start(part: EnvPart) -> CheckFinding:
     """The environment can be made and reset."""
     start = time.perf_counter()

@@ -48,11 +48,11 @@ T = TypeVar("T")
 def limit(items: Iterable[T], factor: float = 1.0) -> Iterator[T]:
     """Yield items until `factor * _SECONDS` are over, at least `_MIN_CASES`.
 
-    The time is that of the processor, so that other work on the machine changes no result, or four times as much waiting.
+    The time is that of the processor, so that other work on the machine changes no result, or twice as much waiting.
     """
     start, used = time.monotonic(), _read_cpu_time()
     for number, item in enumerate(items):
-        if number >= _MIN_CASES and max(_read_cpu_time() - used, (time.monotonic() - start) / 4) > factor * _SECONDS:
+        if number >= _MIN_CASES and max(_read_cpu_time() - used, (time.monotonic() - start) / 2) > factor * _SECONDS:
             return
         yield item
 

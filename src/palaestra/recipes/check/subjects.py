@@ -63,7 +63,8 @@ class EnvPart:
             with suppress(Exception):  # A check says what is wrong.
                 env.step(action)
             seconds = time.perf_counter() - start
-        return int(min(_MAX_STEPS, max(_MIN_STEPS, _EPISODE_SECONDS / max(seconds, 1e-6))))
+        least = _MIN_STEPS if seconds < 0.5 else 2
+        return int(min(_MAX_STEPS, max(least, _EPISODE_SECONDS / max(seconds, 1e-6))))
 
     def remake(self, **arguments: Any) -> GymEnv:
         """Make an instance with further arguments."""
