@@ -71,7 +71,7 @@ def check(
         seed=seed,
     )
     if not json_:
-        for line in describe_plan(plan_checks(subject, level, only or ())):
+        for line in describe_plan(plan_checks(subject, level, only or ()), subject):
             say(line)
     with RunProgress(console) as progress:
         report = check_subject(

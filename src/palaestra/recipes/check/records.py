@@ -83,6 +83,7 @@ class EnvCheck:
         remedy: how to mend what it finds.
         after: ids of checks without which this one says nothing. It is skipped if one of them failed.
         seconds: what it costs at most with an environment of 1 ms steps, for the plan that is printed beforehand.
+        evaluations: how often it evaluates a submission of a research task at most; their time is added.
     """
 
     check_id: str
@@ -93,6 +94,7 @@ class EnvCheck:
     function: Callable[[Any], CheckFinding]
     after: tuple[str, ...] = ()
     seconds: float = 2.0
+    evaluations: int = 0
 
 
 ENV_CHECKS: list[EnvCheck] = []
@@ -100,13 +102,21 @@ ENV_CHECKS: list[EnvCheck] = []
 
 
 def env_check(
-    check_id: str, level: int, part: Part, remedy: str, *, after: Sequence[str] = (), seconds: float = 2.0
+    check_id: str,
+    level: int,
+    part: Part,
+    remedy: str,
+    *,
+    after: Sequence[str] = (),
+    seconds: float = 2.0,
+    evaluations: int = 0,
 ) -> Callable[[Callable[[Any], CheckFinding]], Callable[[Any], CheckFinding]]:
     """Register a check. The first line of the function's docstring is its title."""
 
     def register(function: Callable[[Any], CheckFinding]) -> Callable[[Any], CheckFinding]:
         title = (function.__doc__ or check_id).strip().splitlines()[0].rstrip(".")
-        ENV_CHECKS.append(EnvCheck(check_id, level, part, title, remedy, function, tuple(after), seconds))
+        check = EnvCheck(check_id, level, part, title, remedy, function, tuple(after), seconds, evaluations)
+        ENV_CHECKS.append(check)
         return function
 
     return register
