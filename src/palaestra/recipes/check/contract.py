@@ -38,10 +38,16 @@ _CYCLES = 4
 """Instances that are made and closed to find what stays open."""
 _END_STEPS, _END_SECONDS = 2000, 4.0
 """How long episodes are played to see one end."""
-_API, _SPACES, _EPISODES = "runtime.api", "runtime.observation_schema", "runtime.episode_determinism"
+_SPACES, _EPISODES = "runtime.observation_schema", "runtime.episode_determinism"
 
 
-@env_check("runtime.starts", 1, "env", "Make the constructor and `reset` work without further arguments.")
+@env_check(
+    "runtime.starts",
+    1,
+    "env",
+    "Make the constructor and `reset` work, or pass missing arguments: `--option NAME=VALUE`.",
+    is_gate=True,
+)
 def check_start(part: EnvPart) -> CheckFinding:
     """The environment can be made and reset."""
     start = time.perf_counter()
@@ -57,8 +63,8 @@ def check_start(part: EnvPart) -> CheckFinding:
 
 
 @env_check(
-    _API, 1, "env", "Return (observation, info) from `reset(seed=, options=)` and five values from `step`, with plain types.",
-    after=("runtime.starts",),
+    "runtime.api", 1, "env", "Return (observation, info) from `reset(seed=, options=)` and five values from `step`, with plain types.",
+    is_gate=True,
 )  # fmt: skip
 def check_api(part: EnvPart) -> CheckFinding:
     """`reset` and `step` return what Gymnasium's API says."""
@@ -90,9 +96,7 @@ def check_api(part: EnvPart) -> CheckFinding:
     return passed("reset and step return what Gymnasium expects")
 
 
-@env_check(
-    _SPACES, 1, "env", "Return observations that the declared space contains, with its type and shape.", after=(_API,)
-)
+@env_check(_SPACES, 1, "env", "Return observations that the declared space contains, with its type and shape.")
 def check_observations(part: EnvPart) -> CheckFinding:
     """Every observation is in the declared space, and stays as it was returned."""
     with part.open() as env:
@@ -148,7 +152,7 @@ def _describe_stray(space: gymnasium.Space[Any], value: Any) -> str:
     return f"{short_repr(value)}; expected one of {short_repr(space)}"
 
 
-@env_check("runtime.reward_well_formed", 1, "env", "Return finite rewards inside the declared range.", after=(_API,))
+@env_check("runtime.reward_well_formed", 1, "env", "Return finite rewards inside the declared range.")
 def check_rewards(part: EnvPart) -> CheckFinding:
     """Rewards are finite and in the declared range."""
     low, high = -np.inf, np.inf
@@ -170,7 +174,7 @@ def check_rewards(part: EnvPart) -> CheckFinding:
 
 @env_check(
     "runtime.seed_control", 1, "env",
-    "Call `super().reset(seed=seed)` and draw only from `self.np_random`, which it seeds if a seed is given.", after=(_API,),
+    "Call `super().reset(seed=seed)` and draw only from `self.np_random`, which it seeds if a seed is given.",
 )  # fmt: skip
 def check_seeds(part: EnvPart) -> CheckFinding:
     """A seed fixes the episode, seeds differ, and a reset without one continues."""
@@ -235,7 +239,7 @@ def _read_own_generators(env: GymEnv) -> dict[str, str]:
 
 @env_check(
     _EPISODES, 1, "env", "Keep clocks, process ids, hashes of texts and unseeded generators out of `reset` and `step`.",
-    after=(_API, "runtime.seed_control"),
+    after=("runtime.seed_control",),
 )  # fmt: skip
 def check_determinism(part: EnvPart) -> CheckFinding:
     """The same seed and actions give the same steps, in this instance, a new one, and after other episodes."""
@@ -264,7 +268,7 @@ def check_determinism(part: EnvPart) -> CheckFinding:
 
 @env_check(
     "runtime.global_random", 1, "env",
-    "Draw from `self.np_random`; never call `random.*`, `numpy.random.*` or `torch.manual_seed`.", after=(_API,),
+    "Draw from `self.np_random`; never call `random.*`, `numpy.random.*` or `torch.manual_seed`.",
 )  # fmt: skip
 def check_global_random(part: EnvPart) -> CheckFinding:
     """The global random generators are neither used nor seeded."""
@@ -290,7 +294,7 @@ def _read_generators() -> dict[str, Any]:
 
 @env_check(
     "runtime.episode_isolation", 1, "env", "Keep state in the instance, not in the class, the module or a file.",
-    after=(_API, _EPISODES),
+    after=(_EPISODES,),
 )  # fmt: skip
 def check_isolation(part: EnvPart) -> CheckFinding:
     """Two instances do not influence each other."""
@@ -324,7 +328,7 @@ def check_isolation(part: EnvPart) -> CheckFinding:
 
 @env_check(
     "runtime.vector_agreement", 1, "env", "Let the vector environment play by the rules of the single one.",
-    after=(_API, _SPACES, _EPISODES), seconds=3.0,
+    after=(_SPACES, _EPISODES), seconds=3.0,
 )  # fmt: skip
 def check_vector(part: EnvPart) -> CheckFinding:
     """Vector and single environments agree."""
@@ -422,7 +426,6 @@ def _compare_samples(first: list[float], second: list[float]) -> float:
 
 @env_check(
     "runtime.resources_released", 1, "env", "Close files, threads and processes in `close`, and let it be called twice.",
-    after=(_API,),
 )  # fmt: skip
 def check_close(part: EnvPart) -> CheckFinding:
     """`close` releases processes, threads and files."""
@@ -480,7 +483,7 @@ def _count_resources() -> dict[str, int]:
 
 
 @env_check(
-    "runtime.terminates", 1, "env", "End episodes: return `terminated`, or register a `max_episode_steps`.", after=(_API,),
+    "runtime.terminates", 1, "env", "End episodes: return `terminated`, or register a `max_episode_steps`.",
     seconds=5.0,
 )  # fmt: skip
 def check_end(part: EnvPart) -> CheckFinding:
@@ -532,9 +535,7 @@ def _is_limit(name: str) -> bool:
     )
 
 
-@env_check(
-    "runtime.rejects_bad_actions", 1, "env", "Raise for an action that is not in the action space.", after=(_API,)
-)
+@env_check("runtime.rejects_bad_actions", 1, "env", "Raise for an action that is not in the action space.")
 def check_bad_action(part: EnvPart) -> CheckFinding:
     """An action outside the space raises, and the environment can be reset afterwards."""
     with part.open() as env:
@@ -567,7 +568,7 @@ def check_bad_action(part: EnvPart) -> CheckFinding:
 
 @env_check(
     "runtime.render", 1, "env", "Return a text for `ansi` and an array of bytes for `rgb_array`, and change nothing.",
-    after=(_API, _EPISODES),
+    after=(_EPISODES,),
 )  # fmt: skip
 def check_render(part: EnvPart) -> CheckFinding:
     """Rendering returns what its mode says, and does not change the episode."""
@@ -576,15 +577,16 @@ def check_render(part: EnvPart) -> CheckFinding:
             mode for mode in (env.unwrapped.metadata or {}).get("render_modes", ()) if mode in ("ansi", "rgb_array")
         ]
         plain = play(env, part.seed, min(part.steps, 10))
+        is_own = "metadata" in vars(type(env.unwrapped))
     if not modes or not part.env_id:
         return skipped("it declares no mode `ansi` or `rgb_array`")
     for mode in modes:
         try:
             env = part.remake(render_mode=mode)
         except (TypeError, ImportError, gymnasium.error.Error, PalaestraError) as error:
-            if isinstance(error, TypeError):
+            if isinstance(error, TypeError) and is_own:
                 return warned(f"it declares the render mode {mode} and cannot be made with it: {describe_error(error)}")
-            return skipped(f"the render mode {mode} needs a package that is missing: {describe_error(error)}")
+            return skipped(f"it cannot be made with the render mode {mode}: {describe_error(error)}")
         try:
             env.reset(seed=part.seed)
             drawn, shown = Episode(part.seed, plain.first), None
@@ -607,7 +609,7 @@ def check_render(part: EnvPart) -> CheckFinding:
 
 @env_check(
     "semantic.replayability", 1, "env",
-    "Remove what differs between processes: hashes of texts, the order of sets, time zones, ids.", after=(_API, _EPISODES),
+    "Remove what differs between processes: hashes of texts, the order of sets, time zones, ids.", after=(_EPISODES,),
     seconds=6.0,
 )  # fmt: skip
 def check_replay(part: EnvPart) -> CheckFinding:

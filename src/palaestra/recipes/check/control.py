@@ -55,7 +55,7 @@ def _play(env: GymEnv, seed: int, policy: Policy) -> tuple[float, bool | None]:
 
 @env_check(
     "statistical.adversarial_floor", 3, "env", "Reward what only a policy that reads the observation can do.",
-    after=("runtime.api", "runtime.reward_well_formed"), seconds=8.0,
+    after=("runtime.reward_well_formed",), seconds=8.0,
 )  # fmt: skip
 def check_blind_policies(part: EnvPart) -> CheckFinding:
     """Policies that ignore the observation stay below the reward of a solution."""
@@ -84,7 +84,6 @@ def check_blind_policies(part: EnvPart) -> CheckFinding:
     3,
     "env",
     "Clip actions to the action space before they are rewarded.",
-    after=("runtime.api",),
 )
 def check_action_bounds(part: EnvPart) -> CheckFinding:
     """An action outside the bounds is not worth more than one inside."""
@@ -113,8 +112,7 @@ def _step_once(env: GymEnv, seed: int, action: Any) -> float:
 
 
 @env_check(
-    "semantic.reward_agrees_with_success", 3, "env", "Let success raise the reward: look for an inverted sign.",
-    after=("runtime.api",), seconds=5.0,
+    "semantic.reward_agrees_with_success", 3, "env", "Let success raise the reward: look for an inverted sign.", seconds=5.0,
 )  # fmt: skip
 def check_success(part: EnvPart) -> CheckFinding:
     """Successful episodes are not rewarded less than others."""

@@ -30,13 +30,11 @@ from palaestra.recipes.check.problems import find_role_fault
 from palaestra.recipes.check.records import CheckFinding, env_check, failed, passed, skipped, warned
 from palaestra.recipes.check.scorer import HOSTILE, is_program, limit, list_solved, spread
 
-_AFTER = ("runtime.api", "runtime.task_api")
 _MARGIN = 0.25
 """A policy without content fails the check if it gets this fraction less than the oracle, or more."""
 _POSITIVE = 0.1
 _FIRST = 6
 """Cases on which every policy is tried. One that is rewarded there is tried on all cases."""
-_SECONDS = 6.0
 Policy = Callable[[Case], str]
 
 
@@ -86,8 +84,8 @@ _FORGED = (
     "task completed", "TASK_COMPLETED", "submit", "correct", "True", "solved", "won", "I win", "[WIN]", "<reward>1</reward>", "1/1",
 )  # fmt: skip
 _EXITS = (
-    "import sys\nsys.exit(0)", "import os\nos._exit(0)", "raise SystemExit(0)", "raise SystemExit", "exit()", "quit()",
-    "print('5 passed')\nraise SystemExit(0)", "print('OK')", "import atexit, os\natexit.register(lambda: os._exit(0))",
+    "import sys\nsys.exit(0)", "import os\nos._exit(0)", "print('5 passed')\nraise SystemExit(0)", "print('OK')",
+    "raise SystemExit(0)", "raise SystemExit", "exit()", "quit()", "import atexit, os\natexit.register(lambda: os._exit(0))",
     "raise KeyboardInterrupt", "import builtins\nbuiltins.AssertionError = type('E', (Exception,), {})\nassert True",
     "import unittest\nunittest.TestCase.assertEqual = lambda *a, **k: None", "__all__ = []",
     "import sys\nsys.settrace(None)\nsys.stdout.write('reward: 1.0\\n')\nsys.exit(0)",
@@ -146,19 +144,17 @@ def _get_skill(case: Case) -> str:
 
 
 def _list_forged(answers: Answers) -> Iterator[tuple[str, Policy]]:
-    for text in _FORGED:
-        yield short_repr(text), lambda case, text=text: text  # type: ignore[misc]
     if any(is_program(case.reference) for case in answers.cases) or any(
         "python" in case.prompt.lower() for case in answers.cases
     ):
+        equal, silent = "a function that returns an object equal to everything", "a function that returns nothing"
+        yield equal, lambda case: _fence(_EQUAL.format(name=_name(case)))
+        yield silent, lambda case: _fence(_stub(case))
         for code in _EXITS:
             yield f"the program {short_repr(code)}", lambda case, code=code: _fence(code)  # type: ignore[misc]
             yield f"the program {short_repr(code)} after stubs", lambda case, code=code: _fence(_stub(case) + code)  # type: ignore[misc]
-        yield (
-            "a function that returns an object equal to everything",
-            lambda case: _fence(_EQUAL.format(name=_name(case))),
-        )
-        yield "a function that returns nothing", lambda case: _fence(_stub(case))
+    for text in _FORGED:
+        yield short_repr(text), lambda case, text=text: text  # type: ignore[misc]
 
 
 def _name(case: Case) -> str:
@@ -189,11 +185,11 @@ class _Floor:
         rewarded = []
         few = spread(self.cases, _FIRST)
         top = self.ceiling if self.ceiling is not None else 1.0
-        for name, policy in limit(policies, 2 * _SECONDS):
+        for name, policy in limit(policies, 2):
             values = self._score(few, policy)
             # A floor below the first cases' is not worth more time.
             if values and sum(values) / len(values) > 0.15 * top and len(self.cases) > len(few):
-                values = self._score(list(limit(self.cases, _SECONDS)), policy)
+                values = self._score(list(limit(self.cases)), policy)
             mean = sum(values) / len(values) if values else 0.0
             if mean > 0:
                 full = sum(value >= top - 1e-6 for value in values)
@@ -210,7 +206,11 @@ class _Floor:
             return skipped("it has no cases")
         rewarded = self.measure(policies)
         top = self.ceiling
-        numbers = {"oracle_reward": top, "measured_floor": rewarded[0][1] if rewarded else 0.0, "margin": _MARGIN}
+        numbers: dict[str, Any] = {
+            "oracle_reward": top,
+            "measured_floor": rewarded[0][1] if rewarded else 0.0,
+            "margin": _MARGIN,
+        }
         evidence = [
             f"{name}: {mean:.3g} on average, {full} of {count} full ({text})"
             for name, mean, full, count, text in rewarded[:5]
@@ -229,8 +229,7 @@ class _Floor:
 
 
 @env_check(
-    "semantic.floor_gap", 3, "answers", "Give no reward to an answer without content: look for empty comparisons and defaults.",
-    after=_AFTER, seconds=8.0,
+    "semantic.floor_gap", 3, "answers", "Give no reward to an answer without content: look for empty comparisons and defaults.", seconds=8.0,
 )  # fmt: skip
 def check_floor(answers: Answers) -> CheckFinding:
     """Silence gets less than the right answer"""
@@ -257,7 +256,7 @@ def _find_constant_reward(answers: EnvAnswers) -> CheckFinding | None:
 
 @env_check(
     "statistical.adversarial_floor", 3, "answers", "Accept a single answer, compare it as a whole, and shield a judge from it.",
-    after=(*_AFTER, "semantic.floor_gap"), seconds=10.0,
+    after=("semantic.floor_gap",), seconds=10.0,
 )  # fmt: skip
 def check_adversarial(answers: Answers) -> CheckFinding:
     """Markers, lists, copies and injections get less than the right answer"""
@@ -266,7 +265,7 @@ def check_adversarial(answers: Answers) -> CheckFinding:
 
 @env_check(
     "semantic.canary_floor", 3, "answers", "Compute the reward outside the reach of the answer, and ignore what it prints or claims.",
-    after=(*_AFTER, "semantic.floor_gap"), seconds=10.0,
+    after=("semantic.floor_gap",), seconds=10.0,
 )  # fmt: skip
 def check_canaries(answers: Answers) -> CheckFinding:
     """Forged results and programs that end the tests get no reward"""
@@ -278,7 +277,6 @@ def check_canaries(answers: Answers) -> CheckFinding:
     3,
     "answers",
     "Balance the answers, so that no single one solves the task.",
-    after=_AFTER,
     seconds=8.0,
 )
 def check_constants(answers: Answers) -> CheckFinding:
@@ -367,7 +365,7 @@ def _is_copying(prompt: str) -> bool:
 
 
 @env_check(
-    "semantic.no_solution_leakage", 3, "answers", "Keep the reference, its metadata and comments out of the prompt.", after=_AFTER,
+    "semantic.no_solution_leakage", 3, "answers", "Keep the reference, its metadata and comments out of the prompt.",
     seconds=6.0,
 )  # fmt: skip
 def check_leaks(answers: Answers) -> CheckFinding:
@@ -413,8 +411,7 @@ def _get_secrets(answers: Answers) -> dict[str, str]:
 
 
 @env_check(
-    "runtime.oracle_containment", 3, "answers", "Keep the answer out of info, tools, state, files and environment variables.",
-    after=_AFTER, seconds=8.0,
+    "runtime.oracle_containment", 3, "answers", "Keep the answer out of info, tools, state, files and environment variables.", seconds=8.0,
 )  # fmt: skip
 def check_containment(answers: Answers) -> CheckFinding:
     """The answer is not in reach before the end"""
@@ -548,7 +545,6 @@ _LIVE = re.compile(
     3,
     "answers",
     "Show the agent no reward that it gets only at the end.",
-    after=_AFTER,
     seconds=4.0,
 )
 def check_live_reward(answers: Answers) -> CheckFinding:
@@ -592,7 +588,6 @@ def _matches_end(answers: EnvAnswers, values: set[str]) -> bool:
     3,
     "answers",
     "Reply as `user` or, to a call, as `tool`; never as `assistant` or `system`.",
-    after=_AFTER,
 )
 def check_roles(answers: Answers) -> CheckFinding:
     """The environment speaks as the user or a tool"""
@@ -638,7 +633,6 @@ _AGREES = re.compile(
     3,
     "answers",
     "Let the simulated user end the conversation only once its goal is reached.",
-    after=_AFTER,
 )
 def check_early_end(answers: Answers) -> CheckFinding:
     """A polite question does not end the conversation"""
@@ -667,8 +661,7 @@ def check_early_end(answers: Answers) -> CheckFinding:
 
 
 @env_check(
-    "semantic.reward_direction", 3, "answers", "Reward the right action: look for a sign, a swapped argument or a swapped player.",
-    after=_AFTER, seconds=6.0,
+    "semantic.reward_direction", 3, "answers", "Reward the right action: look for a sign, a swapped argument or a swapped player.", seconds=6.0,
 )  # fmt: skip
 def check_direction(answers: Answers) -> CheckFinding:
     """The right answer gets more than other answers"""

@@ -17,14 +17,13 @@ from palaestra.core.errors import TooFewProblemsError
 from palaestra.core.records import Completion, Example, Failure, Message, Problem, Role, Score, Split
 from palaestra.core.seeding import Seeds
 from palaestra.core.settings import short_repr
-from palaestra.recipes.check.answers import FORMS, TaskAnswers
+from palaestra.recipes.check.answers import FORMS, TaskAnswers, pose
 from palaestra.recipes.check.elsewhere import call_elsewhere
 from palaestra.recipes.check.records import CheckFinding, FaultError, env_check, failed, passed, skipped, warned
 from palaestra.recipes.check.subjects import Subject
 from palaestra.tasks.base import GenerativeTask, Task, get_hooks
 from palaestra.tasks.texts import digest_texts
 
-_API = "runtime.task_api"
 _IDS = "static.problem_ids"
 _TOLERATED = 0.01
 """Fraction of problems of published data that may be contradictory, or be in two splits, with a warning."""
@@ -32,7 +31,11 @@ _ROLES = get_args(Role)
 
 
 @env_check(
-    _API, 1, "problems", "Implement `skills`, `problems` and `score` as `palaestra.tasks.base.Task` describes them."
+    "runtime.task_api",
+    1,
+    "problems",
+    "Implement `skills`, `problems` and `score` as `palaestra.tasks.base.Task` describes them.",
+    is_gate=True,
 )
 def check_task(answers: TaskAnswers) -> CheckFinding:
     """The task returns skills and problems of the right types"""
@@ -72,7 +75,7 @@ def _list_all(answers: TaskAnswers) -> list[Problem]:
 
 @env_check(
     "runtime.observation_schema", 1, "problems",
-    "Begin with an optional system message, let users and assistants take turns, and end with the user.", after=(_API,),
+    "Begin with an optional system message, let users and assistants take turns, and end with the user.",
 )  # fmt: skip
 def check_messages(answers: TaskAnswers) -> CheckFinding:
     """A model can continue the messages of every problem"""
@@ -112,7 +115,7 @@ def find_role_fault(messages: Sequence[Message]) -> str:
 
 @env_check(
     "runtime.task_declaration_accuracy", 1, "problems",
-    "Return `per_skill` problems of each requested skill and of no other, or raise `TooFewProblemsError`.", after=(_API,),
+    "Return `per_skill` problems of each requested skill and of no other, or raise `TooFewProblemsError`.",
 )  # fmt: skip
 def check_declarations(answers: TaskAnswers) -> CheckFinding:
     """Every skill has the requested number of problems"""
@@ -146,7 +149,6 @@ def check_declarations(answers: TaskAnswers) -> CheckFinding:
     1,
     "problems",
     "Make the id from all that tells a problem apart, for example the hash of its messages.",
-    after=(_API,),
 )
 def check_ids(answers: TaskAnswers) -> CheckFinding:
     """No two problems share an id"""
@@ -189,7 +191,7 @@ def _describe(problem: Problem) -> str:
     1,
     "problems",
     "Remove the question, or accept all its answers.",
-    after=(_API, _IDS),
+    after=(_IDS,),
 )
 def check_references(answers: TaskAnswers) -> CheckFinding:
     """The same question does not have two different answers"""
@@ -225,8 +227,7 @@ def _accepts(answers: TaskAnswers, problem: Problem, reference: str) -> bool:
 
 
 @env_check(
-    "semantic.split_overlap", 1, "problems", "Choose the split of a problem by its content, for example with `get_split`.",
-    after=(_API,),
+    "semantic.split_overlap", 1, "problems", "Choose the split of a problem by its content, for example with `get_split`."
 )  # fmt: skip
 def check_splits(answers: TaskAnswers) -> CheckFinding:
     """No problem is in two splits"""
@@ -275,7 +276,7 @@ def _global_seed(seed: int) -> Iterator[Callable[[], list[str]]]:
 
 @env_check(
     "runtime.seed_control", 1, "problems",
-    "Derive every random choice from the argument `seed`, for example with `palaestra.core.seeding.Seeds`.", after=(_API,),
+    "Derive every random choice from the argument `seed`, for example with `palaestra.core.seeding.Seeds`.",
 )  # fmt: skip
 def check_seeds(answers: TaskAnswers) -> CheckFinding:
     """The same arguments give the same problems, in any process"""
@@ -315,7 +316,7 @@ def draw_keys(task: Task, split: Split, seed: int, skills: Sequence[str]) -> lis
 
 @env_check(
     "runtime.episode_isolation", 1, "problems", "Keep state in the instance, and out of the problems that it returned.",
-    after=(_API, "runtime.seed_control"),
+    after=("runtime.seed_control",),
 )  # fmt: skip
 def check_isolation(answers: TaskAnswers) -> CheckFinding:
     """Scoring and other instances do not change the problems"""
@@ -352,14 +353,14 @@ def _freeze(problem: Problem) -> str:
     1,
     "problems",
     "Write examples of the train split whose responses the scorer accepts.",
-    after=(_API, _IDS),
+    after=(_IDS,),
 )
 def check_examples(answers: TaskAnswers) -> CheckFinding:
     """Training examples are right, and not of another split"""
     task = answers.task
     if not isinstance(task, GenerativeTask):
         return skipped("the task writes no examples")
-    hooks, generator = get_hooks(task), Seeds(answers.subject.seed).derive("check").generator()
+    generator = Seeds(answers.subject.seed).derive("check").generator()
     held = {_get_key(p): split for split in (Split.VALIDATION, Split.TEST) for p in answers.samples[split]}
     wrong, shared, unscored, total = list[str](), list[str](), list[str](), 0
     for skill in task.skills():
@@ -367,7 +368,7 @@ def check_examples(answers: TaskAnswers) -> CheckFinding:
             total += 1
             if _get_key(example) in held:
                 shared.append(f"{held[_get_key(example)]}: {short_repr(example.messages[-1].text)}")
-            problem = hooks.to_problem(example)
+            problem = pose(task, example)
             if problem is None:
                 continue
             outcome = task.score(problem, Completion(example.response))

@@ -13,9 +13,13 @@ from enum import StrEnum
 from typing import Any, Literal
 
 from palaestra.core.errors import PalaestraError
+from palaestra.core.text import clean
+from palaestra.runs.files import from_json
 
 SCHEMA_VERSION = "1"
 """Version of the JSON report, as in RFC 008."""
+_DEFAULT_LEVEL = 3
+"""The level of a command that names none."""
 LEVELS = {1: "contract", 2: "scorer", 3: "leaks and floors", 4: "learnability"}
 Part = Literal["env", "answers", "problems", "research"]
 """What a check examines: the Gymnasium environment, the rewards of texts, a task's problems, or a research task."""
@@ -82,6 +86,7 @@ class EnvCheck:
         part: the part of the subject that it examines. `function` takes it, and returns a `CheckFinding`.
         remedy: how to mend what it finds.
         after: ids of checks without which this one says nothing. It is skipped if one of them failed.
+        is_gate: all checks after this one are skipped if it fails.
         seconds: what it costs at most with an environment of 1 ms steps, for the plan that is printed beforehand.
         evaluations: how often it evaluates a submission of a research task at most; their time is added.
     """
@@ -94,6 +99,7 @@ class EnvCheck:
     function: Callable[[Any], CheckFinding]
     after: tuple[str, ...] = ()
     seconds: float = 2.0
+    is_gate: bool = False
     evaluations: int = 0
 
 
@@ -109,13 +115,14 @@ def env_check(
     *,
     after: Sequence[str] = (),
     seconds: float = 2.0,
+    is_gate: bool = False,
     evaluations: int = 0,
 ) -> Callable[[Callable[[Any], CheckFinding]], Callable[[Any], CheckFinding]]:
     """Register a check. The first line of the function's docstring is its title."""
 
     def register(function: Callable[[Any], CheckFinding]) -> Callable[[Any], CheckFinding]:
         title = (function.__doc__ or check_id).strip().splitlines()[0].rstrip(".")
-        check = EnvCheck(check_id, level, part, title, remedy, function, tuple(after), seconds, evaluations)
+        check = EnvCheck(check_id, level, part, title, remedy, function, tuple(after), seconds, is_gate, evaluations)
         ENV_CHECKS.append(check)
         return function
 
@@ -194,23 +201,19 @@ class SubjectReport:
             "results": [asdict(result) for result in self.results],
             "verdict": self.verdict,
         }
-        return json.dumps(data, indent=2, default=str)
+        # An infinite number, which JSON does not have, becomes a text.
+        plain = json.loads(json.dumps(data, default=str), parse_constant=str)
+        return json.dumps(clean(plain), indent=2, ensure_ascii=False)
 
     @classmethod
     def from_json(cls, text: str) -> SubjectReport:
-        """Read a report that `to_json` wrote."""
-        data = json.loads(text)
-        results = [
-            CheckRecord(**{**entry, "status": CheckStatus(entry["status"]), "evidence": tuple(entry["evidence"])})
-            for entry in data["results"]
-        ]
-        return cls(data["target"], data["level"], tuple(results), data["seconds"], data["seed"], data["stopped"])
+        """Read a report that `to_json` wrote. Raises `ValueError` if it is damaged."""
+        return from_json(cls, text)
 
 
 def to_record(check: EnvCheck, finding: CheckFinding, command: str, seconds: float) -> CheckRecord:
     """Combine a check with what it found."""
     is_fault = finding.status in (CheckStatus.FAIL, CheckStatus.WARN)
-    seed = "" if finding.seed is None else f" --seed {finding.seed}"
     return CheckRecord(
         check.check_id,
         check.level,
@@ -219,7 +222,16 @@ def to_record(check: EnvCheck, finding: CheckFinding, command: str, seconds: flo
         finding.summary,
         tuple(text if len(text) <= 600 else f"{text[:600]}..." for text in finding.evidence),
         dict(finding.measured),
-        f"{command} --only {check.check_id}{seed}" if is_fault else "",
+        write_reproduction(command, check, finding.seed) if is_fault else "",
         check.remedy if is_fault else "",
         seconds,
     )
+
+
+def write_reproduction(command: str, check: EnvCheck, seed: int | None) -> str:
+    """Narrow a command, or a call in Python, to one check and the seed that shows the fault."""
+    values = {"level": check.level if check.level > _DEFAULT_LEVEL else None, "only": check.check_id, "seed": seed}
+    given = {name: value for name, value in values.items() if value is not None}
+    if command.startswith("palaestra.check("):
+        return f"{command[:-1]}, {', '.join(f'{name}={value!r}' for name, value in given.items())})"
+    return command + "".join(f" --{name} {value}" for name, value in given.items())

@@ -76,7 +76,7 @@ _HANGS = {
 # Level 1: the contract
 
 
-@env_check(_MANIFEST, 1, "research", "Mend the task file as the evidence says.")
+@env_check(_MANIFEST, 1, "research", "Mend the task file as the evidence says.", is_gate=True)
 def check_manifest(part: ResearchPart) -> CheckFinding:
     """The task file is valid, and agrees with its folder and its text"""
     task, doubts = part.task, []
@@ -104,7 +104,6 @@ def check_manifest(part: ResearchPart) -> CheckFinding:
 
 @env_check(
     "static.dependency_pinning", 1, "research", "List every package that the task's files import under `dependencies`.",
-    after=(_MANIFEST,),
 )  # fmt: skip
 def check_dependencies(part: ResearchPart) -> CheckFinding:
     """Every package that the task's files import is declared"""
@@ -134,8 +133,8 @@ def _list_imports(name: str, content: bytes) -> set[str]:
 
 
 @env_check(
-    _STARTS, 1, "research", "Make the evaluator, the data and the workspace work on a fresh machine.", after=(_MANIFEST,),
-    seconds=5.0,
+    _STARTS, 1, "research", "Make the evaluator, the data and the workspace work on a fresh machine.",
+    seconds=5.0, is_gate=True,
 )  # fmt: skip
 def check_workspace(part: ResearchPart) -> CheckFinding:
     """The judge is made, and two workspaces have the same files: those of the starter folder"""
@@ -158,7 +157,7 @@ def check_workspace(part: ResearchPart) -> CheckFinding:
 @env_check(
     "static.task_distribution_pinning", 1, "research",
     "Draw the data from the generator that `make` is given, in an order that does not depend on hashes, clocks or folders.",
-    after=(_STARTS,), seconds=15.0,
+    seconds=15.0,
 )  # fmt: skip
 def check_data(part: ResearchPart) -> CheckFinding:
     """The data are the same when they are made again, in another process"""
@@ -192,7 +191,7 @@ def _use_random_numbers() -> None:
 
 @env_check(
     _BASELINE, 1, "research", "Make the baseline write a valid submission in a fresh workspace, in the time of one command.",
-    after=(_STARTS,), seconds=5.0, evaluations=2,
+    seconds=5.0, evaluations=2, is_gate=True,
 )  # fmt: skip
 def check_baseline(part: ResearchPart) -> CheckFinding:
     """The baseline runs, and its submission is scored on both splits"""
@@ -211,7 +210,7 @@ def check_baseline(part: ResearchPart) -> CheckFinding:
 
 @env_check(
     "runtime.resource_bounds", 1, "research", "Run the submission with `evaluation.program` or `evaluation.run`, which limit it.",
-    after=(_BASELINE,), seconds=12.0,
+    seconds=12.0,
 )  # fmt: skip
 def check_limits(part: ResearchPart) -> CheckFinding:
     """A submission that never ends is ended, and has no score"""
@@ -236,7 +235,7 @@ def check_limits(part: ResearchPart) -> CheckFinding:
 
 @env_check(
     "runtime.resources_released", 1, "research", "Close what the evaluator opens, and delete its temporary files.",
-    after=(_BASELINE,), seconds=4.0, evaluations=3,
+    seconds=4.0, evaluations=3,
 )  # fmt: skip
 def check_leftovers(part: ResearchPart) -> CheckFinding:
     """Nothing stays of a closed workspace and of a judged submission"""
@@ -257,7 +256,7 @@ def check_leftovers(part: ResearchPart) -> CheckFinding:
 
 @env_check(
     "runtime.episode_isolation", 1, "research", "Let the evaluator write nothing into the task's folder and its data.",
-    after=(_BASELINE,), evaluations=1,
+    evaluations=1,
 )  # fmt: skip
 def check_isolation(part: ResearchPart) -> CheckFinding:
     """A workspace shows nothing of an earlier episode"""
@@ -285,7 +284,7 @@ def check_isolation(part: ResearchPart) -> CheckFinding:
 
 
 @env_check(
-    _DETERMINISM, 2, "research", "Draw from `evaluation.generator()` only, or declare the metric's `spread`.", after=(_BASELINE,),
+    _DETERMINISM, 2, "research", "Draw from `evaluation.generator()` only, or declare the metric's `spread`.",
     seconds=20.0, evaluations=5,
 )  # fmt: skip
 def check_determinism(part: ResearchPart) -> CheckFinding:
@@ -319,7 +318,7 @@ def score_elsewhere(folder: str, files: Files) -> float | None:
 
 
 @env_check(
-    _ORACLE, 2, "research", "Mend the reference, the evaluator or the metric's direction and scale.", after=(_BASELINE,),
+    _ORACLE, 2, "research", "Mend the reference, the evaluator or the metric's direction and scale.",
     seconds=10.0, evaluations=2,
 )  # fmt: skip
 def check_reference(part: ResearchPart) -> CheckFinding:
@@ -343,7 +342,7 @@ def check_reference(part: ResearchPart) -> CheckFinding:
 
 @env_check(
     "semantic.resource_envelope", 2, "research", "Give a command and an evaluation about twice the time of the reference.",
-    after=(_BASELINE, _ORACLE), seconds=0.5,
+    after=(_ORACLE,), seconds=0.5,
 )  # fmt: skip
 def check_envelope(part: ResearchPart) -> CheckFinding:
     """The reference needs less time than agents and submissions have"""
@@ -373,7 +372,7 @@ def check_equivalent(part: ResearchPart) -> CheckFinding:
 @env_check(
     "runtime.hostile_answers", 2, "research",
     "Raise `SubmissionError` for what is malformed: missing rows, other ids, wrong types, NaN and infinite numbers.",
-    after=(_BASELINE, _ORACLE), seconds=10.0, evaluations=25,
+    after=(_ORACLE,), seconds=10.0, evaluations=25,
 )  # fmt: skip
 def check_malformed(part: ResearchPart) -> CheckFinding:
     """Malformed submissions have no score, or the floor"""
@@ -398,7 +397,7 @@ def check_malformed(part: ResearchPart) -> CheckFinding:
 
 @env_check(
     "runtime.failure_is_no_score", 2, "research", "Let exceptions pass that are not the submission's: no score hides them.",
-    after=(_BASELINE, _ORACLE, _DETERMINISM), seconds=5.0, evaluations=6,
+    after=(_ORACLE, _DETERMINISM), seconds=5.0, evaluations=6,
 )  # fmt: skip
 def check_failures(part: ResearchPart) -> CheckFinding:
     """A failure of the evaluator is never a score"""
@@ -409,7 +408,7 @@ def check_failures(part: ResearchPart) -> CheckFinding:
         ((type(part.sandbox), "start"),),
         lambda: SandboxError("injected"),
     )
-    for name, _, targets, error in limit((lost, *INJECTIONS), _SECONDS):
+    for name, targets, error in limit((lost, *INJECTIONS), _SECONDS):
         judge = make_judge(part.task, sandbox_for(part.task))
         with break_functions(name, targets, error) as own_hits:
             result = judge.judge(files, "test")
@@ -436,7 +435,7 @@ def check_failures(part: ResearchPart) -> CheckFinding:
 
 @env_check(
     "runtime.host_containment", 3, "research", "Read submissions as data: no import, pickle, eval or YAML objects outside a sandbox.",
-    after=(_BASELINE,), seconds=3.0, evaluations=6,
+    seconds=3.0, evaluations=6,
 )  # fmt: skip
 def check_containment(part: ResearchPart) -> CheckFinding:
     """No code of a submission runs outside a sandbox"""
@@ -458,7 +457,7 @@ _CONTAINED = "runtime.host_containment"
 
 @env_check(
     "runtime.oracle_containment", 3, "research", "Move the file out of the starter folder and the public data, also out of git's history.",
-    after=(_BASELINE,), seconds=8.0,
+    seconds=8.0,
 )  # fmt: skip
 def check_workspace_secrets(part: ResearchPart) -> CheckFinding:
     """A workspace shows nothing of the evaluator, the reference and the hidden data"""
@@ -475,7 +474,7 @@ def check_workspace_secrets(part: ResearchPart) -> CheckFinding:
 @env_check(
     "semantic.judging_containment", 3, "research",
     "Send a submission its inputs only, with `Program.call`; keep labels and tests outside its sandbox.",
-    after=(_BASELINE,), seconds=1.0, evaluations=2,
+    seconds=1.0, evaluations=2,
 )  # fmt: skip
 def check_judging_secrets(part: ResearchPart) -> CheckFinding:
     """The sandbox in which a submission is judged shows nothing of the hidden data and the reference"""
@@ -492,7 +491,7 @@ def check_judging_secrets(part: ResearchPart) -> CheckFinding:
 
 @env_check(
     "semantic.no_solution_leakage", 3, "research", "Drop the column, shuffle the rows, or shorten the message that tells the answers.",
-    after=(_BASELINE,), seconds=3.0, evaluations=3,
+    seconds=3.0, evaluations=3,
 )  # fmt: skip
 def check_leakage(part: ResearchPart) -> CheckFinding:
     """Public data, texts and messages do not tell the answers"""
@@ -524,7 +523,7 @@ def _list_words(text: bytes) -> set[str]:
 
 @env_check(
     "semantic.floor_gap", 3, "research", "Score an answer without content as the floor; make the metric balance its classes.",
-    after=(_BASELINE, _ORACLE, _DETERMINISM), seconds=2.0, evaluations=15,
+    after=(_ORACLE, _DETERMINISM), seconds=2.0, evaluations=15,
 )  # fmt: skip
 def check_floor(part: ResearchPart) -> CheckFinding:
     """Submissions without work get less than the reference"""
@@ -534,7 +533,7 @@ def check_floor(part: ResearchPart) -> CheckFinding:
 @env_check(
     "semantic.canary_floor", 3, "research",
     "Compute the score outside the reach of the submission: no exit code, output or file of its sandbox is a score.",
-    after=(_BASELINE, _ORACLE, _DETERMINISM, _CONTAINED), seconds=5.0, evaluations=25,
+    after=(_ORACLE, _DETERMINISM, _CONTAINED), seconds=5.0, evaluations=25,
 )  # fmt: skip
 def check_cheats(part: ResearchPart) -> CheckFinding:
     """Forged scores, early exits and patched judges get no more than the baseline"""

@@ -34,8 +34,9 @@ from palaestra.recipes.check.subjects import Subject
 from palaestra.recipes.check.submissions import ResearchPart, estimate_evaluation
 
 _PATIENCE = 10.0
-"""How many times its expected seconds a check may take."""
-_MIN_SECONDS = 20.0
+"""How many times its expected seconds a check may take, and how many times the seconds of the slowest gate."""
+_MIN_SECONDS, _START_SECONDS = 20.0, 300.0
+"""The least time limit of a check, and of a gate, which shows how slow the environment is."""
 _MAX_HANGS = 2
 """Checks that may hang before the rest is skipped."""
 
@@ -79,38 +80,46 @@ def run_checks(
 
     Arguments:
         budget: seconds for all checks; 0 for no limit. A check that has started ends by its own limit or by the budget.
+            One that is ended by the budget has no result.
 
     Returns:
         the results, and why checks are missing; empty if none are.
     """
-    start, results, hangs = time.monotonic(), list[CheckRecord](), 0
+    start, results, hangs, slowest = time.monotonic(), list[CheckRecord](), 0, 0.0
     worker: _Worker | None = None
     by_id: dict[str, CheckRecord] = {}
     try:
         for number, check in enumerate(checks):
             left = budget - (time.monotonic() - start) if budget else float("inf")
             if left <= 0:
-                return results, f"the budget of {budget:g} s is spent; {len(checks) - number} checks did not run"
+                break
             listener(Event(check.check_id, number, len(checks)))
             began = time.monotonic()
-            blocking = next((name for name in check.after if _has_failed(by_id.get(name))), "")
+            needed = (*(gate.check_id for gate in checks[:number] if gate.is_gate), *check.after)
+            blocking = next((name for name in needed if _has_failed(by_id.get(name))), "")
             if hangs >= _MAX_HANGS:
                 finding = skipped("the environment hung before")
             elif blocking:
                 finding = skipped(f"{blocking} failed")
             else:
                 worker = worker or _Worker(subject)
-                limit = max(_MIN_SECONDS, _PATIENCE * check.seconds)
+                least = _START_SECONDS if check.is_gate else _MIN_SECONDS
+                limit = max(least, _PATIENCE * check.seconds, _PATIENCE * slowest)
                 if check.evaluations:
                     limit += 2 * check.evaluations * estimate_evaluation(subject)[0]
                 finding = worker.run(check, min(limit, left))
                 if worker.is_lost:
                     hangs, worker = hangs + 1, None
+                    if budget and time.monotonic() - start >= budget:
+                        break  # The budget ended it, not its own limit.
             record = to_record(check, finding, subject.command, time.monotonic() - began)
             results.append(record)
+            if check.is_gate:
+                slowest = max(slowest, record.seconds)
             if check.check_id not in by_id or _has_failed(record):
                 by_id[check.check_id] = record
-        return results, ""
+        missing = len(checks) - len(results)
+        return results, f"the budget of {budget:g} s is spent; {missing} checks did not end" if missing else ""
     finally:
         if worker is not None:
             worker.close()
@@ -183,7 +192,7 @@ def _serve(subject: Subject, pipe: Connection, stacks: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with open(stacks, "w") as file:
         if hasattr(faulthandler, "register"):
-            faulthandler.register(signal.SIGUSR1, file=file, all_threads=True)
+            faulthandler.register(signal.SIGUSR1, file=file, all_threads=False)
         parts = SubjectParts(subject)
         while True:
             try:

@@ -7,6 +7,7 @@ import builtins
 import inspect
 import io
 import math
+import os
 import random
 import re
 import signal
@@ -30,7 +31,6 @@ from palaestra.recipes.check.elsewhere import call_elsewhere
 from palaestra.recipes.check.records import CheckFinding, env_check, failed, passed, skipped, warned
 from palaestra.tasks.base import Task
 
-_API = ("runtime.api", "runtime.task_api")
 _DETERMINISM = "semantic.verifier_determinism"
 _SECONDS = 6.0
 """How long a check scores answers. It examines at least `_MIN_CASES` cases."""
@@ -45,13 +45,21 @@ _OUTSIDE = re.compile(r"judge|client|engine|llm|sandbox|service|api|backend|remo
 T = TypeVar("T")
 
 
-def limit(items: Iterable[T], seconds: float = _SECONDS) -> Iterator[T]:
-    """Yield items until the time is over, at least `_MIN_CASES`."""
-    start = time.monotonic()
+def limit(items: Iterable[T], factor: float = 1.0) -> Iterator[T]:
+    """Yield items until `factor * _SECONDS` are over, at least `_MIN_CASES`.
+
+    The time is that of the processor, so that other work on the machine changes no result, or twice as much waiting.
+    """
+    start, used = time.monotonic(), _read_cpu_time()
     for number, item in enumerate(items):
-        if number >= _MIN_CASES and time.monotonic() - start > seconds:
+        if number >= _MIN_CASES and max(_read_cpu_time() - used, (time.monotonic() - start) / 2) > factor * _SECONDS:
             return
         yield item
+
+
+def _read_cpu_time() -> float:
+    """The processor time of this process and the children that have ended."""
+    return sum(os.times()[:4])
 
 
 def spread(items: Sequence[T], count: int) -> list[T]:
@@ -122,7 +130,6 @@ def put_answer(answers: Answers, case: Case, texts: Sequence[str], new: str) -> 
     2,
     "answers",
     "Remove random choices, clocks, hashes of texts and state from the scorer.",
-    after=_API,
     seconds=10.0,
 )
 def check_determinism(answers: Answers) -> CheckFinding:
@@ -134,7 +141,7 @@ def check_determinism(answers: Answers) -> CheckFinding:
     pairs = [
         (case, texts)
         for case in cases
-        for texts in (list(answers.solve(case) or ["1"]), others[case.key], [""], ["Answer: 1"], ["I do not know."])
+        for texts in (list(answers.solve(case) or ["1"]), [""], others[case.key], ["Answer: 1"], ["I do not know."])
     ]
     start = time.perf_counter()
     first = [(pair, _sign(answers.score(*pair))) for pair in limit(pairs)]
@@ -149,7 +156,7 @@ def check_determinism(answers: Answers) -> CheckFinding:
         if time.perf_counter() - start > 4 * _SECONDS:
             break
         with context:
-            for (case, texts), expected in limit(entries, _SECONDS / 2):
+            for (case, texts), expected in limit(entries, 0.5):
                 value = _sign(answers.score(case, texts))
                 if value != expected:
                     text = f"case {case.key}, answer {short_repr(texts[-1])}: {expected}, then {value}"
@@ -206,9 +213,7 @@ def _other_randomness() -> Iterator[None]:
 # Values and hostile answers
 
 
-@env_check(
-    "runtime.reward_well_formed", 2, "problems", "Return a `Score` from 0 to 1, or a `Failure`.", after=(_API[1],)
-)
+@env_check("runtime.reward_well_formed", 2, "problems", "Return a `Score` from 0 to 1, or a `Failure`.")
 def check_scores(answers: TaskAnswers) -> CheckFinding:
     """Scores are finite numbers from 0 to 1"""
     count, values = 0, set[float]()
@@ -249,8 +254,7 @@ _NOT_NUMBERS = ("nan", "inf", "minus infinity", "overflow")
 
 
 @env_check(
-    "runtime.hostile_answers", 2, "answers", "Treat what cannot be read as a wrong answer, and limit the time of evaluations.",
-    after=_API, seconds=12.0,
+    "runtime.hostile_answers", 2, "answers", "Treat what cannot be read as a wrong answer, and limit the time of evaluations.", seconds=12.0,
 )  # fmt: skip
 def check_hostile(answers: Answers) -> CheckFinding:
     """No answer breaks the scorer or keeps it busy"""
@@ -329,11 +333,11 @@ def _is_rewarded(answers: Answers, cases: Sequence[Case], text: str) -> bool:
 
 @env_check(
     "semantic.oracle_max", 2, "answers", "Mend the scorer or the references, or pass `oracle=` with the right answers.",
-    after=(*_API, _DETERMINISM), seconds=10.0,
+    after=(_DETERMINISM,), seconds=10.0,
 )  # fmt: skip
 def check_oracle(answers: Answers) -> CheckFinding:
     """The right answer gets the best reward"""
-    solved = list(limit(answers.solved, 3 * _SECONDS))
+    solved = list(limit(answers.solved, 3))
     if not solved:
         return skipped("no right answers are known; pass oracle=, a function that returns them")
     errors = [entry for entry in solved if entry[2].error]
@@ -349,7 +353,7 @@ def check_oracle(answers: Answers) -> CheckFinding:
         )
     low = [entry for entry in solved if not _is_best(answers, *entry)]
     ceiling = answers.ceiling or 0.0
-    numbers = {"oracle_reward": round(ceiling, 4), "cases": len(solved), "low": len(low)}
+    numbers: dict[str, Any] = {"oracle_reward": round(ceiling, 4), "cases": len(solved), "low": len(low)}
     if not low:
         return passed(f"{len(solved)} right answers get the best reward, {ceiling:g} on average", **numbers)
     explicit = [entry for entry in low if entry[0].oracle]
@@ -388,7 +392,7 @@ def _is_pattern(reference: str) -> bool:
 
 @env_check(
     "semantic.equivalent_answers", 2, "answers", "Strip spaces and compare values, not texts, where the form does not matter.",
-    after=(*_API, _DETERMINISM, "semantic.oracle_max"), seconds=8.0,
+    after=(_DETERMINISM, "semantic.oracle_max"), seconds=8.0,
 )  # fmt: skip
 def check_equivalents(answers: Answers) -> CheckFinding:
     """A right answer stays right in another form"""
@@ -441,7 +445,8 @@ def _list_equivalents(
         if re.search(r"\.0+$", plain):
             changes["no zeros after the point"] = (True, plain.partition(".")[0])
         if "." not in plain:
-            changes["a zero after the point"] = (numeric, f"{plain}.0")
+            if numeric:
+                changes["a zero after the point"] = (True, f"{plain}.0")
             changes["commas"] = (False, f"{int(plain):,}")
         changes |= {"dollar signs": (False, f"${answer}$"), "a box": (False, f"\\boxed{{{answer}}}")}
     for name, (is_needed, new) in changes.items():
@@ -452,7 +457,7 @@ def _list_equivalents(
 
 @env_check(
     "semantic.mutated_oracle", 2, "answers", "Compare the whole answer with the reference, not a part of it.",
-    after=(*_API, _DETERMINISM), seconds=10.0,
+    after=(_DETERMINISM,), seconds=10.0,
 )  # fmt: skip
 def check_mutants(answers: Answers) -> CheckFinding:
     """A wrong answer that resembles the right one is rejected"""
@@ -464,7 +469,7 @@ def check_mutants(answers: Answers) -> CheckFinding:
     pools: dict[str, list[str]] = {}
     for case, texts, _ in solved:
         pools.setdefault(_get_kind(case), []).append(get_answer(case, texts))
-    for case, texts, value in limit(spread(solved, 16), 2 * _SECONDS):
+    for case, texts, value in limit(spread(solved, 16), 2):
         answer = get_answer(case, texts)
         for name, is_wrong, mutants in _list_mutants(case, answer, pools[_get_kind(case)]):
             variants = [
@@ -575,90 +580,63 @@ def break_functions(
             setattr(owner, attribute, value)
 
 
-class _Unavailable:
-    """Stands in for a service: every use raises a connection error."""
-
-    def __init__(self, hits: list[str]) -> None:
-        object.__setattr__(self, "_hits", hits)
-
-    def _fail(self) -> NoReturn:
-        object.__getattribute__(self, "_hits").append("service")
-        raise ConnectionError("injected: the service does not answer")
-
-    def __getattribute__(self, name: str) -> Any:
-        if name.startswith("__"):
-            return object.__getattribute__(self, name)
-        return object.__getattribute__(self, "_fail")()
-
-    def __call__(self, *_: object, **__: object) -> NoReturn:
-        object.__getattribute__(self, "_fail")()
+def _make_unavailable(hits: list[str]) -> Any:
+    """A stand-in for a service: every use raises a connection error."""
+    fail = _raise(lambda: ConnectionError("injected: the service does not answer"), hits, "service")
+    return type("Unavailable", (), {"__getattr__": fail, "__call__": fail})()
 
 
 _PROCESSES = ((subprocess, "run"), (subprocess, "Popen"), (subprocess, "check_output"), (subprocess, "call"))
-INJECTIONS: tuple[tuple[str, bool, Sequence[tuple[Any, str]], Callable[[], BaseException]], ...] = (
-    ("a process cannot start", True, _PROCESSES, lambda: OSError(12, "injected: cannot allocate memory")),
-    ("a process times out", False, _PROCESSES[:1], lambda: subprocess.TimeoutExpired("injected", 1)),
-    ("the network is down", True, ((socket.socket, "connect"), (urllib.request, "urlopen")), lambda: ConnectionError("injected")),
-    ("a request times out", True, ((socket.socket, "connect"), (urllib.request, "urlopen")), lambda: TimeoutError("injected")),
-    ("the disk is full", True, ((builtins, "open"), (io, "open")), lambda: OSError(28, "injected: no space left on device")),
+INJECTIONS: tuple[tuple[str, Sequence[tuple[Any, str]], Callable[[], BaseException]], ...] = (
+    ("a process cannot start", _PROCESSES, lambda: OSError(12, "injected: cannot allocate memory")),
+    ("the network is down", ((socket.socket, "connect"), (urllib.request, "urlopen")), lambda: ConnectionError("injected")),
+    ("a request times out", ((socket.socket, "connect"), (urllib.request, "urlopen")), lambda: TimeoutError("injected")),
+    ("the disk is full", ((builtins, "open"), (io, "open")), lambda: OSError(28, "injected: no space left on device")),
 )  # fmt: skip
-"""Name, whether a lower score proves a fault, the functions, the error."""
+"""Name, the functions that raise, the error. The time-out of a process is missing: the answer may be to blame."""
 
 
 @env_check(
     "runtime.failure_is_no_score", 2, "answers", "Return a `Failure`, or let the exception pass, where the scorer itself fails.",
-    after=(*_API, _DETERMINISM), seconds=10.0,
+    after=(_DETERMINISM,), seconds=10.0,
 )  # fmt: skip
 def check_failures(answers: Answers) -> CheckFinding:
     """A failure of the scorer never becomes a score"""
-    cases = spread([(case, texts, value) for case, texts, value in list_solved(answers) if value], 4)
-    lowered: list[tuple[bool, str, str]] = []
-    hits: list[str] = []
-    for case, texts, value in cases[:4]:
-        for name, proves, targets, error in INJECTIONS:
-            with break_functions(name, targets, error) as own_hits, suppress(_OverdueError), _interrupt(3 * _SLOW):
-                reward = answers.score(case, texts)
-                _note(name, proves, own_hits, reward, value, texts, lowered)
-            hits += own_hits
+    lowered, hits = dict[str, None](), set[str]()
+
+    def note(name: str, calls: Sequence[str], reward: TextReward, value: float, text: str) -> None:
+        hits.update(calls)
+        if calls and reward.value is not None and reward.value < value - 1e-9:
+            text = (
+                f"{name}: the right answer {short_repr(text)} gets {reward.value:g} instead of {value:g} or a failure"
+            )
+            lowered[text] = None
+
+    for case, texts, value in spread([entry for entry in list_solved(answers) if entry[2]], 4):
+        for name, targets, error in INJECTIONS:
+            with break_functions(name, targets, error) as calls, suppress(_OverdueError), _interrupt(3 * _SLOW):
+                note(name, calls, answers.score(case, texts), value, texts[-1])
         for owner, attribute in _list_services(answers):
-            own_hits = []
+            calls = []
             saved = getattr(owner, attribute)
             try:
-                setattr(owner, attribute, _Unavailable(own_hits))
+                setattr(owner, attribute, _make_unavailable(calls))
                 reward = answers.score(case, texts)
             except (AttributeError, TypeError):  # A read-only attribute.
                 continue
             finally:
                 with suppress(AttributeError, TypeError):
                     setattr(owner, attribute, saved)
-            _note(f"'{attribute}' raises a connection error", True, own_hits, reward, value, texts, lowered)
-            hits += own_hits
-    proofs = [text for proves, _, text in lowered if proves]
-    if proofs:
-        return failed("a failure becomes a score", *dict.fromkeys(proofs))
+            note(f"'{attribute}' raises a connection error", calls, reward, value, texts[-1])
+    if lowered:
+        return failed("a failure becomes a score", *lowered)
     swallowed = _find_swallowing(answers)
-    if lowered or swallowed:
-        return warned("a failure may become a score", *dict.fromkeys(text for _, _, text in lowered), *swallowed[:3])
-    names = ", ".join(sorted(set(hits)))
+    if swallowed:
+        return warned("a failure may become a score", *swallowed[:3])
+    names = ", ".join(sorted(hits))
     return passed(
         f"injected failures ({names}) never become scores" if names else "it uses nothing that can be made to fail"
     )
-
-
-def _note(
-    name: str,
-    proves: bool,
-    hits: Sequence[str],
-    reward: TextReward,
-    value: float,
-    texts: Sequence[str],
-    lowered: list[Any],
-) -> None:
-    if hits and reward.value is not None and reward.value < value - 1e-9:
-        text = (
-            f"{name}: the right answer {short_repr(texts[-1])} gets {reward.value:g} instead of {value:g} or a failure"
-        )
-        lowered.append((proves, name, text))
 
 
 def _list_services(answers: Answers) -> Iterator[tuple[Any, str]]:
@@ -681,10 +659,10 @@ def _list_services(answers: Answers) -> Iterator[tuple[Any, str]]:
 def _list_holders(answers: Answers) -> list[tuple[Any, FunctionType]]:
     """The objects whose code computes rewards, with that code."""
     if isinstance(answers, TaskAnswers):
-        pairs = [(answers.task, getattr(type(answers.task), "score", None))]
+        pairs: list[tuple[Any, Any]] = [(answers.task, getattr(type(answers.task), "score", None))]
         scorer = getattr(answers.task, "scorer", None)
         function = getattr(scorer, "function", None)
-        pairs.append((scorer, function if function is not None else getattr(type(scorer), "__call__", None)))
+        pairs.append((scorer, function or vars(type(scorer)).get("__call__")))
     else:
         assert isinstance(answers, EnvAnswers)
         inside = answers.env.unwrapped
