@@ -404,7 +404,6 @@ def check_failures(part: ResearchPart) -> CheckFinding:
     files, best, lowered, hits = submission_files(part.best), part.best.test.score, list[str](), list[str]()
     lost: tuple[Any, ...] = (
         "the sandbox is lost",
-        True,
         ((type(part.sandbox), "start"),),
         lambda: SandboxError("injected"),
     )
