@@ -21,6 +21,7 @@ from palaestra.core.records import Event, Listener
 from palaestra.core.registry import describe_error
 from palaestra.recipes.check.answers import Answers, make_answers
 from palaestra.recipes.check.records import (
+    CHECK_END,
     CheckFinding,
     CheckRecord,
     CheckStatus,
@@ -35,6 +36,8 @@ from palaestra.recipes.check.subjects import Subject
 _PATIENCE = 10.0
 """How many times its expected seconds a check may take."""
 _MIN_SECONDS = 20.0
+_HANGING = 3.0
+"""How many times its expected seconds a check takes that is said to hang, if the budget ends it."""
 _MAX_HANGS = 2
 """Checks that may hang before the rest is skipped."""
 
@@ -49,10 +52,18 @@ class SubjectParts:
     def answers(self) -> Answers | None:
         return make_answers(self.subject)
 
+    @cached_property
+    def trial(self) -> Any:
+        from palaestra.recipes.check.trials import ControlTrial, TextTrial  # They load torch.
+
+        if self.answers is not None:
+            return TextTrial(self.answers)
+        return self.subject.env and ControlTrial(self.subject.env)
+
     def get(self, part: str) -> Any:
         """The part that a check examines; `None` if the subject has none."""
-        if part == "answers":
-            return self.answers
+        if part in ("answers", "trial"):
+            return getattr(self, part)
         return {
             "env": self.subject.env,
             "problems": self.subject.task and self.answers,
@@ -63,7 +74,7 @@ class SubjectParts:
 def list_applicable(subject: Subject, checks: Sequence[EnvCheck]) -> list[EnvCheck]:
     """The checks of the parts that a subject may have. Whether actions are texts is only known once it is made."""
     parts = {"env": subject.env, "problems": subject.task, "research": subject.research}
-    parts["answers"] = subject.env or subject.task
+    parts["answers"] = parts["trial"] = subject.env or subject.task
     return [check for check in checks if parts[check.part] is not None]
 
 
@@ -98,6 +109,8 @@ def run_checks(
                 worker = worker or _Worker(subject)
                 limit = max(_MIN_SECONDS, _PATIENCE * check.seconds)
                 finding = worker.run(check, min(limit, left))
+                if worker.is_late and left < min(limit, _HANGING * check.seconds):
+                    return results, f"the budget of {budget:g} s is spent; {len(checks) - number} checks did not end"
                 if worker.is_lost:
                     hangs, worker = hangs + 1, None
             record = to_record(check, finding, subject.command, time.monotonic() - began)
@@ -120,7 +133,7 @@ class _Worker:
     def __init__(self, subject: Subject) -> None:
         methods = multiprocessing.get_all_start_methods()
         context = multiprocessing.get_context("fork" if "fork" in methods else "spawn")
-        self.is_lost = False
+        self.is_lost = self.is_late = False
         self._stacks = Path(tempfile.mkstemp(prefix="palaestra-check-")[1])
         self._pipe, inside = context.Pipe()
         self._process = context.Process(  # type: ignore[attr-defined]
@@ -131,12 +144,12 @@ class _Worker:
 
     def run(self, check: EnvCheck, seconds: float) -> CheckFinding:
         """Run a check. A process that dies or exceeds the time is lost, and the check has failed."""
-        self._pipe.send(check)
+        self._pipe.send((check, seconds))
         with suppress(EOFError, ConnectionError):
             if self._pipe.poll(seconds):
                 finding: CheckFinding = self._pipe.recv()
                 return finding
-            self.is_lost = True
+            self.is_lost = self.is_late = True
             where = self._locate()
             self._kill()
             return failed(f"it did not return within {seconds:.0f} s", *where)
@@ -181,12 +194,13 @@ def _serve(subject: Subject, pipe: Connection, stacks: str) -> None:
         parts = SubjectParts(subject)
         while True:
             try:
-                check: EnvCheck | None = pipe.recv()
+                order: tuple[EnvCheck, float] | None = pipe.recv()
             except EOFError:
                 return
-            if check is None:
+            if order is None:
                 return
-            pipe.send(run_check(check, parts))
+            CHECK_END.set(time.monotonic() + order[1])
+            pipe.send(run_check(order[0], parts))
 
 
 def run_check(check: EnvCheck, parts: SubjectParts) -> CheckFinding:
